@@ -6,7 +6,9 @@ use std::path::Path;
 use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade_analysis::annotations::scopes;
-use parkade_analysis::timeline::{Curve, HeapLog, HolderKey, Levels, MarkerKind, SegmentNow, Timeline, WhatIf, holders, what_if};
+use parkade_analysis::timeline::{
+    Curve, HeapLog, HolderKey, Levels, MarkerKind, SegmentNow, Span, Timeline, WhatIf, holders, what_if,
+};
 use parkade_recording::{BlockState, DeviceRecording, Recording, Segment};
 use parkade_replay::{OutlookOptions, ReplaySettings, Requests, VerifyOptions, learned_addresses, replay_device, verify_device};
 
@@ -118,7 +120,7 @@ fn what_if_is_what_a_prediction_says() {
             requests: &run.requests,
             learned: &learned,
             device: 0,
-            entries: run.timeline.entries,
+            span: Span::recorded(run.timeline.entries),
             profile,
             limit_bytes: capacity_bytes,
             capacity_bytes,

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::fs;
+
 use common::pages::{page, pieces, shipped};
 use common::*;
 use serde_json::Value;
@@ -70,6 +72,44 @@ fn an_assumed_limit_is_that_of_the_whole_report() {
     }
 }
 
+/// What `advise` says of settings.
+fn option<'a>(advice: &'a Value, settings: &str) -> Option<&'a Value> {
+    advice["options"].as_array().expect("options").iter().find(|option| option["settings"] == settings)
+}
+
+/// A page shows the run that `advise` judges: up to the error of which it died, and what is estimated of its rest.
+#[test]
+fn the_rest_of_a_run_that_died_is_that_of_advise() {
+    let folder = Folder::new("report-rest");
+    let target = format!("{}/rest.html", folder.path());
+    for (name, died_at) in [("gpt2_varlen.limit12_oom", 7268), ("resnet50_sweep.limit5_oom", 12_604)] {
+        let file = shipped(name);
+        let advice: Value = serde_json::from_str(call(&["advise", "--json", &file]).out.trim_end()).expect("JSON");
+        let device = object(&file, &["-o", &target, "--force"])["devices"][0].clone();
+        assert_eq!(device["rest"]["after_entry"], advice["endings"][0]["at_entry"], "{name}");
+        assert_eq!(device["rest"]["after_entry"], died_at, "{name}");
+        let mut compared = 0;
+        for row in device["what_if"].as_array().expect("rows") {
+            let settings = row["settings"].as_str().filter(|settings| *settings != "default").unwrap_or("");
+            let Some(option) = option(&advice, settings) else { continue };
+            for key in ["peak_reserved_bytes", "retries", "driver_us"] {
+                assert_eq!(row["with_rest"][key], option[key], "{name}: {key} with {settings:?}");
+            }
+            compared += 1;
+        }
+        assert!(compared >= 3, "{name}");
+        let page = fs::read_to_string(&target).expect("a page");
+        let data = &pieces(&page)[0].0;
+        assert_eq!(data["rest"]["died_at"], died_at, "{name}");
+        let entries = data["rest"]["entries"].as_u64().expect("a number");
+        assert_eq!(entries, died_at + 1 + device["rest"]["entries"].as_u64().expect("a number"), "{name}");
+        assert!(page.contains("and those that are estimated to follow, under each setting"), "{name}");
+        assert!(page.contains(", with what is estimated of the rest</p>"), "{name}: what the settings cost");
+    }
+    let whole = object(&shipped("deep_mlp.default"), &[])["devices"][0].clone();
+    assert!(whole["rest"].is_null() && whole["what_if"][0]["with_rest"].is_null());
+}
+
 /// The box, the table and the graph of a page are about the same settings in the same memory, and `advise` says the same.
 #[test]
 fn the_recommended_settings_are_in_the_table_and_the_graph() {
@@ -90,12 +130,8 @@ fn the_recommended_settings_are_in_the_table_and_the_graph() {
         assert_eq!(recommended[0]["label"], if settings.is_empty() { "default" } else { settings }, "{name}");
         let rows = page.split("<tr data-tried=").skip(1).map(|rest| rest.split_once("</tr>").expect("an end").0);
         let row = rows.filter(|row| row.contains("recommended</em>")).collect::<Vec<_>>();
-        // What is estimated of the rest of a run that died is not in the table.
-        let replayed = ["replay", "--json", &file, "--settings", settings];
-        let limit = advice["capacity_bytes"].as_u64().map(|bytes| bytes.to_string());
-        let limited: Vec<&str> = limit.iter().flat_map(|bytes| ["--limit", bytes.as_str()]).collect();
-        let replayed: Value = serde_json::from_str(call(&[&replayed[..], &limited].concat()).out.trim_end()).expect("JSON");
-        let peak = replayed["peak_reserved_bytes"].as_u64().expect("a number").to_string();
+        // With what is estimated of the rest of a run that died.
+        let peak = option(&advice, settings).expect("the recommended option")["peak_reserved_bytes"].to_string();
         let digits: String = row[0]
             .split_once("title=\"")
             .expect("bytes")

@@ -4,6 +4,7 @@ mod common;
 
 use std::fs;
 
+use common::pages::{page, pieces_with};
 use common::{Folder, call, good};
 use parkade_recording::Frame;
 use serde_json::Value;
@@ -44,6 +45,66 @@ fn kinds_add_up_to_the_peak_and_say_how_they_were_told() {
     assert!(text.contains("of what kind it is (6 passes forward and back were found)"), "{text}");
     assert!(text.contains("296 x  optimizer states  by size"), "{text}");
     assert!(text.contains("without a stack: 1.43 GiB in 445 blocks from before the first entry"), "{text}");
+}
+
+/// Where steps are known, by marks or by repetition, kinds say whether they live across them.
+#[test]
+fn kinds_are_told_against_the_steps() {
+    let device = |name: &str| -> Value {
+        let object: Value = serde_json::from_str(&call(&["report", "--json", &shipped(name)]).out).expect("one object");
+        object["devices"][0].clone()
+    };
+    for (name, told_by, count) in [("gpt2_varlen.limit16_gc", "annotation", 4), ("resnet50_sweep.default", "repetition", 6)] {
+        let device = device(name);
+        assert_eq!((&device["steps"]["told_by"], &device["steps"]["count"]), (&told_by.into(), &count.into()), "{name}");
+        for used in device["holders_by_kind"].as_array().expect("kinds") {
+            let (across, within) = (&used["across_steps_bytes"], &used["within_step_bytes"]);
+            match used["kind"].as_str().expect("a kind") {
+                "parameters" | "optimizer_states" => assert_eq!(across, &used["bytes"], "{name}: {used}"),
+                "temporaries" => assert_eq!(within, &used["bytes"], "{name}: {used}"),
+                // A loss that the program names is carried.
+                "activations" => {
+                    assert!(within.as_u64() > used["bytes"].as_u64().map(|bytes| bytes / 100 * 99), "{name}: {used}");
+                }
+                _ => {}
+            }
+        }
+        let text = call(&["report", &shipped(name)]).out;
+        assert!(text.contains(&format!("\n{count} steps, ")) && text.contains("within one step"), "{text}");
+    }
+    let none = device("deep_mlp.default");
+    assert!(none["steps"].is_null(), "two steps are too few to be told by repetition");
+    let lives = |used: &Value| [used["across_steps_bytes"].clone(), used["within_step_bytes"].clone()];
+    assert!(none["holders_by_kind"].as_array().expect("kinds").iter().all(|used| lives(used) == [0, 0]));
+}
+
+/// The page has the kinds of all its blocks, in its table and for its script, also where it shows some moments only.
+#[test]
+fn a_page_has_the_kinds_of_its_blocks() {
+    let folder = Folder::new("kinds-page");
+    let file = shipped("resnet50_sweep.default");
+    let object: Value = serde_json::from_str(&call(&["report", "--json", &file]).out).expect("one object");
+    let (device, unknown) = (&object["devices"][0], Value::from(8));
+    for more in [&[][..], &["--page-size", "160KiB"]] {
+        let page = page(&folder, &file, more);
+        let (data, log, told) = pieces_with(&page, "block_told").swap_remove(0);
+        assert_eq!(told.len(), log.blocks.len());
+        let peak = data["peak_allocated"].as_u64().expect("a moment") as u32;
+        for used in device["holders_by_kind"].as_array().expect("kinds") {
+            let kinds = data["palette"]["kinds"].as_array().expect("kinds");
+            let place = kinds.iter().position(|kind| kind[0] == used["kind"]).expect("a kind");
+            let live = log.blocks.iter().zip(&told).filter(|(block, _)| block.born <= peak && peak < block.freed);
+            let of_kind = live.filter(|(_, told)| data["told"][**told as usize][0] == place);
+            assert_eq!(of_kind.map(|(block, _)| block.size).sum::<u64>(), used["bytes"], "{used}");
+        }
+        assert!(data["told"].as_array().expect("kinds").iter().any(|told| told[0] != unknown));
+        assert!(
+            page.contains(
+                "<td class=\"what\">activations<span class=\"called\">by the order of frees, lifetime; within one step"
+            )
+        );
+        assert!(page.contains("By kind: 7 passes forward and back were found; 6 steps, told by what the run repeats."));
+    }
 }
 
 #[test]

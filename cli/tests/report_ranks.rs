@@ -85,10 +85,10 @@ fn sections_share_the_size_of_a_page() {
         assert_eq!(run.code, 0, "{}", run.err);
     }
     let target = format!("{}/page.html", folder.path());
-    let run = call(&["report", folder.path(), "-o", &target, "--page-size", "300KiB"]);
+    let run = call(&["report", folder.path(), "-o", &target, "--page-size", "320KiB"]);
     assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
     let page = fs::read_to_string(&target).expect("a page");
-    assert!(page.len() < 300 << 10, "{}", page.len());
+    assert!(page.len() < 320 << 10, "{}", page.len());
     assert_eq!(pieces(&page).iter().filter(|(object, _)| object["moments"].is_array()).count(), 4);
 }
 

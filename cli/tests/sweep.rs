@@ -222,7 +222,7 @@ fn bad_arguments_are_answered_in_one_line() {
         (&["--seeds", "18446744073709551615"], "more than"),
         (&["-c", ""], "no capacities"),
         (&["-c", "0"], "is not a factor"),
-        (&["-c", "0GiB"], "has no memory"),
+        (&["-c", "0GiB"], "is no memory"),
         (&["-c", "80apples"], "is not a size"),
         (&["-c", "99999999999GiB"], "more than 64 bits"),
         (&["--addresses", "drivr"], "did you mean driver"),

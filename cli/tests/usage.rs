@@ -122,8 +122,38 @@ fn a_size_without_its_unit_is_refused_wherever_it_is_memory() {
         let option = arguments.last().expect("an option");
         let first = run.err.lines().next().unwrap_or_default();
         assert_eq!((run.code, run.out.as_str()), (2, ""), "{arguments:?}");
-        assert!(first.contains(option) && first.contains("16 is 16 bytes: did you mean 16GiB?"), "{arguments:?}: {first}");
+        assert!(first.contains(option) && first.contains("16 is 16 bytes"), "{arguments:?}: {first}");
+        assert!(first.contains("did you mean 16GiB?"), "{arguments:?}: {first}");
     }
     let json = call(&["advise", "file", "--json", "--limit", "7.5"]);
-    assert!(error(&json).ends_with("7.5 is 7 bytes: did you mean 7.5GiB? (for bytes, write 7.5B)"), "{}", json.out);
+    assert!(error(&json).ends_with("at least 2 MiB at a time: did you mean 7.5GiB?"), "{}", json.out);
+}
+
+#[test]
+fn less_than_a_page_is_refused_wherever_it_is_a_limit() {
+    for arguments in [
+        &["verify", "file", "--limit"][..],
+        &["replay", "file", "--limit"],
+        &["replay", "file", "--capacity"],
+        &["replay", "file", "--recorded-limit"],
+        &["pack", "file", "--recorded-limit"],
+        &["advise", "file", "--limit"],
+        &["advise", "file", "--capacity"],
+        &["diagnose", "file", "--limit"],
+        &["diagnose", "file", "--capacity"],
+        &["report", "file", "--limit"],
+        &["report", "file", "--capacity"],
+        &["stats", "file", "--limit"],
+        &["export", "file", "-o", "out", "--limit"],
+        &["diff", "file", "--fail-above"],
+        &["frontier", "--devices"],
+        &["sweep", "-w", "all", "-c"],
+    ] {
+        for (size, meant) in [("1B", "1GiB"), ("700KiB", "700MiB"), ("1M", "1GiB")] {
+            let run = call(&[arguments, &[size]].concat());
+            let first = run.err.lines().next().unwrap_or_default();
+            let said = format!("PyTorch reserves at least 2 MiB at a time: did you mean {meant}");
+            assert!(run.code == 2 && first.contains(size) && first.contains(&said), "{arguments:?} {size}: {first}");
+        }
+    }
 }

@@ -21,7 +21,7 @@ export function watchColours() {
 /** The colours of a canvas that none of the legends, given as selectors of their signs, has. */
 export function unexplained(page, canvas, signs) {
   return page.evaluate(([canvas, signs]) => {
-    const section = document.querySelector("section:not([hidden])");
+    const section = document.querySelector("section.examined");
     const scratch = document.createElement("canvas").getContext("2d");
     const plain = (colour) => { scratch.fillStyle = "#000"; scratch.fillStyle = colour; return scratch.fillStyle; };
     const of = (sign) => getComputedStyle(sign).getPropertyValue("--c").trim() || getComputedStyle(sign).backgroundColor;

@@ -189,6 +189,20 @@ fn refuse_other_kinds(bytes: &[u8]) -> Result<(), DecompressError> {
     Err(DecompressError::OtherKind { kind })
 }
 
+/// What is said of [text](is_text), such as the log that has a run's out-of-memory message.
+pub(crate) const TEXT: &str = "text (messages in a log: parkade diagnose --message - < FILE)";
+/// So much of a file is looked at to tell whether it is text.
+const TEXT_HEAD: usize = 512;
+
+/// Whether bytes that are no pickle are text with words. A pickle of protocol 0 is text too, but a snapshot's begins with a parenthesis.
+pub(crate) fn is_text(bytes: &[u8]) -> bool {
+    let head = bytes.get(..TEXT_HEAD).unwrap_or(bytes);
+    // A character may be cut at the end.
+    let is_utf8 = std::str::from_utf8(head).map_or_else(|error| error.error_len().is_none(), |_| true);
+    let is_control = |byte: &u8| byte.is_ascii_control() && !matches!(byte, b'\n' | b'\r' | b'\t' | 0x1b);
+    is_utf8 && !head.starts_with(b"(") && head.contains(&b' ') && !head.iter().any(is_control)
+}
+
 /// What was decompressed so far, and what was seen of it.
 #[derive(Default)]
 struct Looked {

@@ -35,7 +35,9 @@ use compression::DecompressError;
 /// [`ReadError`]: one line with the place, what is wrong there and, often, what to do about it.
 pub fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
     let decompressed = compression::decompress(bytes)?;
-    let loaded = pickle::load(&decompressed)?;
+    let text = DecompressError::OtherKind { kind: compression::TEXT };
+    let loaded = pickle::load(&decompressed)
+        .map_err(|error| if compression::is_text(&decompressed) { ReadError::from(text) } else { error.into() })?;
     Ok(format::read_snapshot(&loaded)?)
 }
 

@@ -142,6 +142,17 @@ fn packed_bombs_and_damage_are_refused() {
     for other in [&b"PK\x03\x04rest"[..], b"{\"segments\": []}", b"<!DOCTYPE html>", b"BZh91AY"] {
         assert!(matches!(refused(other), ReadError::Decompress(DecompressError::OtherKind { .. })));
     }
+    let log =
+        "step 1, loss 2.3\nTraceback (most recent call last):\n \u{1b}[31mtorch.OutOfMemoryError\u{1b}[0m: CUDA out of memory.";
+    for text in [log.as_bytes(), b"Epoch 1/3", b"#!/bin/sh -e\n", &log.as_bytes().repeat(5000)] {
+        let error = refused(text);
+        assert!(matches!(error, ReadError::Decompress(DecompressError::OtherKind { .. })), "{error}");
+        assert!(error.to_string().contains("parkade diagnose --message - < FILE"), "{error}");
+    }
+    // Pickles in text that are damaged.
+    for pickle in [&b"cos\nsystem\n(S'echo'\ntR."[..], b"(dp0\nVa b\np1\n"] {
+        assert!(matches!(refused(pickle), ReadError::Pickle(_)));
+    }
     for name in ["snapshot.gz.bin", "snapshot.xz.bin", "snapshot.zst.bin"] {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
         let whole = std::fs::read(path).expect("fixture");

@@ -32,9 +32,9 @@ impl Made {
     }
 }
 
-/// Tells what is not told yet of blocks behind the last pass.
-pub(super) fn tell(run: &Run<'_>, told: &mut [Told]) {
-    let Some(last) = run.passes.last() else { return };
+/// Tells what is not told yet of blocks behind the last pass. Returns the pairs of blocks that are alike: of the step before, and behind.
+pub(super) fn tell(run: &Run<'_>, told: &mut [Told]) -> Vec<(usize, usize)> {
+    let Some(last) = run.passes.last() else { return Vec::new() };
     let behind = made(run, last.end, run.until);
     let whole = run.passes.len().checked_sub(2).map(|before| made(run, run.passes[before].end, last.end));
     let mut pairs = whole.map(|whole| side_by_side(&whole, &behind)).unwrap_or_default();
@@ -44,11 +44,12 @@ pub(super) fn tell(run: &Run<'_>, told: &mut [Told]) {
         let found = (0..behind.len()).map(|offset| side_by_side(&pass, &behind[offset..])).find(|pairs| !pairs.is_empty());
         pairs = found.unwrap_or_default();
     }
-    for (known, unknown) in pairs {
+    for &(known, unknown) in &pairs {
         if told[unknown] == Told::NOTHING && told[known] != Told::NOTHING {
             told[unknown] = Told::new(told[known].kind, How::Repetition);
         }
     }
+    pairs
 }
 
 fn made(run: &Run<'_>, from: u32, to: u32) -> Vec<Made> {

@@ -5,6 +5,7 @@ use parkade_recording::{Annotation, DeviceRecording, StackTable};
 use super::by_lifetime::Lives;
 use super::by_repetition;
 use super::by_stack::{Place, Places};
+use super::by_steps::{self, StepLife, Steps};
 use super::kind::{How, Kind, Told};
 use super::passes::Pass;
 use super::run::{Run, has_stacks};
@@ -17,6 +18,10 @@ const CONVOLUTION: u32 = 4;
 pub struct Holders {
     /// For each block of the log, in its order.
     pub told: Vec<Told>,
+    /// The same against the steps; in a step that did not end, as in the step before.
+    pub lives: Vec<StepLife>,
+    /// The steps.
+    pub steps: Steps,
     /// How many forward passes with their backward passes were found.
     pub passes: usize,
     /// Whether a block without a stack was made on a thread without Python calls, as autograd's threads are: the other blocks have
@@ -33,8 +38,15 @@ impl Holders {
         let calls = Calls::of(&run, places);
         let lives = Lives::of(&mut run);
         let mut told: Vec<Told> = log.blocks.iter().enumerate().map(|(at, block)| calls.tell(block, lives.tell(at))).collect();
-        by_repetition::tell(&run, &mut told);
-        Holders { told, passes: run.passes.len(), has_stacks: has_stacks(&log.blocks) }
+        let steps = Steps::of(recording, annotations);
+        let mut in_steps: Vec<StepLife> = log.blocks.iter().map(|block| steps.life(block, run.until)).collect();
+        for (known, unknown) in by_repetition::tell(&run, &mut told) {
+            if in_steps[unknown] == StepLife::NotTold {
+                in_steps[unknown] = in_steps[known];
+            }
+        }
+        by_steps::tell(&run, &steps, &mut told);
+        Holders { told, lives: in_steps, steps, passes: run.passes.len(), has_stacks: has_stacks(&log.blocks) }
     }
 }
 

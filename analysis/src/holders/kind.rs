@@ -13,11 +13,11 @@ pub enum Kind {
     Activations,
     /// Batches of data.
     Inputs,
-    /// Made and freed within one part of a step.
+    /// Made and freed within one part of a step; where nothing trains, within one step.
     Temporaries,
     /// Scratch memory that cuBLAS, cuBLASLt and cuDNN ask for.
     Workspaces,
-    /// Made once in a forward pass and kept, such as keys and values of attention.
+    /// Made once in a forward pass, or in a step where nothing trains, and kept, such as keys and values of attention.
     Caches,
     /// Not told.
     Unknown,
@@ -69,6 +69,8 @@ pub enum How {
     Lifetime,
     /// By its place in a step that did not end: as the same allocation of the step before.
     Repetition,
+    /// By the steps of a run that trains nothing: made and freed within one, or carried through several.
+    Steps,
     /// It was not told.
     NotTold,
 }
@@ -84,6 +86,7 @@ impl How {
             How::Pairing => "pairing",
             How::Lifetime => "lifetime",
             How::Repetition => "repetition",
+            How::Steps => "steps",
             How::NotTold => "not_told",
         }
     }

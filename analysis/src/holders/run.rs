@@ -15,6 +15,8 @@ pub(super) struct Run<'a> {
     pub(super) blocks: &'a [BlockLife],
     /// The passes; none if the run trains nothing.
     pub(super) passes: Vec<Pass>,
+    /// Whether something frees blocks as a backward pass does, or an optimizer is annotated.
+    pub(super) looks_trained: bool,
     pub(super) runs: FreeRuns,
     /// The first and last moments of the annotated steps of optimizers, in order.
     pub(super) optimizer: Vec<(u32, u32)>,
@@ -24,7 +26,7 @@ pub(super) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// The one place that says where steps are. `annotations` are the whole recording's.
+    /// `annotations` are the whole recording's.
     pub(super) fn of(log: &'a HeapLog, recording: &DeviceRecording, annotations: &[Annotation]) -> Run<'a> {
         let entries = recording.trace.len();
         let runs = FreeRuns::of(recording);
@@ -33,12 +35,13 @@ impl<'a> Run<'a> {
             passes.iter_mut().for_each(|pass| turn_at_first_without_stack(&log.blocks, pass));
         }
         let marked = scopes(annotations, recording);
-        let optimizer =
+        let optimizer: Vec<(u32, u32)> =
             marked.iter().filter(|scope| scope.name.starts_with(OPTIMIZER)).map(|scope| (scope.from, scope.to)).collect();
         let behind = passes.last().map_or(0, |pass| pass.end as usize);
         let failed = recording.trace[behind.min(entries)..].iter().position(|entry| entry.action == Action::Oom);
         let until = failed.map_or(entries, |further| behind + further) as u32;
-        Run { blocks: &log.blocks, passes, runs, optimizer, until }
+        let looks_trained = !passes.is_empty() || !optimizer.is_empty();
+        Run { blocks: &log.blocks, looks_trained, passes, runs, optimizer, until }
     }
 
     pub(super) fn section(&self, moment: u32) -> Section {

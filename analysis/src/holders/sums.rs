@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use parkade_recording::StackId;
 
+use super::by_steps::StepLife;
 use super::classify::Holders;
 use super::kind::{How, Kind, Told};
 use crate::timeline::{BlockLife, HeapLog};
@@ -34,6 +35,10 @@ pub struct KindUse {
     pub held: Held,
     /// The same, by how they were told; the most bytes first.
     pub told_by: Vec<(How, Held)>,
+    /// Those of them that are in use at the end of a step.
+    pub across_steps: Held,
+    /// Those that are made and freed within one step. Of the rest neither is known.
+    pub within_step: Held,
 }
 
 /// The live blocks without a stack, in a recording that has stacks.
@@ -55,9 +60,13 @@ impl Holders {
     #[must_use]
     pub fn at(&self, log: &HeapLog, moment: u32) -> Vec<KindUse> {
         let mut sums: BTreeMap<Told, Held> = BTreeMap::new();
+        let mut lives: BTreeMap<(Kind, StepLife), Held> = BTreeMap::new();
         for (place, block) in live(log, moment) {
-            sums.entry(self.told.get(place).copied().unwrap_or(Told::NOTHING)).or_default().add(block);
+            let told = self.told.get(place).copied().unwrap_or(Told::NOTHING);
+            sums.entry(told).or_default().add(block);
+            lives.entry((told.kind, self.lives.get(place).copied().unwrap_or(StepLife::NotTold))).or_default().add(block);
         }
+        let living = |kind, life| lives.get(&(kind, life)).copied().unwrap_or_default();
         let of_kind = |kind: Kind| {
             let mut told_by: Vec<(How, Held)> =
                 sums.iter().filter(|(told, _)| told.kind == kind).map(|(told, &held)| (told.how, held)).collect();
@@ -66,7 +75,8 @@ impl Holders {
                 bytes: sum.bytes.saturating_add(held.bytes),
                 blocks: sum.blocks + held.blocks,
             });
-            KindUse { kind, held, told_by }
+            let (across_steps, within_step) = (living(kind, StepLife::Across), living(kind, StepLife::Within));
+            KindUse { kind, held, told_by, across_steps, within_step }
         };
         let mut uses: Vec<KindUse> = Kind::ALL.into_iter().map(of_kind).filter(|used| used.held.blocks > 0).collect();
         uses.sort_by_key(|used| (Reverse(used.held.bytes), used.kind));

@@ -25,4 +25,4 @@ pub use packed::{Column, Packed};
 pub use run::Timeline;
 pub use times::TimeSamples;
 pub use varint::{PackedError, pack_numbers};
-pub use what_if::{WhatIf, WhatIfRun, what_if};
+pub use what_if::{Rest, Span, WhatIf, WhatIfRun, in_use, what_if};

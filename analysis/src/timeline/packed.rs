@@ -47,17 +47,20 @@ const SEGMENT_FIELDS: [&str; 7] =
 const UNIT: u64 = 512;
 
 impl HeapLog {
-    /// The part of the log that exists at one of these moments, which must be in order.
+    /// The part of the log that exists at one of these moments, which must be in order, and the places of its blocks in this log.
     #[must_use]
-    pub fn only(&self, moments: &[u32]) -> HeapLog {
+    pub fn only(&self, moments: &[u32]) -> (HeapLog, Vec<usize>) {
         let is_seen = |born: u32, gone: u32| {
             let next = moments.partition_point(|&moment| moment < born);
             moments.get(next).is_some_and(|&moment| moment < gone)
         };
-        HeapLog {
-            blocks: self.blocks.iter().filter(|block| is_seen(block.born, block.gone)).copied().collect(),
+        let seen = self.blocks.iter().enumerate().filter(|(_, block)| is_seen(block.born, block.gone));
+        let (places, blocks) = seen.map(|(place, &block)| (place, block)).unzip();
+        let log = HeapLog {
+            blocks,
             segments: self.segments.iter().filter(|segment| is_seen(segment.born, segment.gone)).copied().collect(),
-        }
+        };
+        (log, places)
     }
 
     /// Packs the log.
@@ -235,7 +238,8 @@ mod tests {
     fn only_what_exists_at_the_chosen_moments_is_kept() {
         let block = |born, gone| BlockLife { address: 0, size: 512, requested: 5, stack: StackId::NONE, born, freed: gone, gone };
         let log = HeapLog { blocks: vec![block(0, 5), block(5, 9), block(6, 10), block(10, NEVER)], segments: Vec::new() };
-        assert_eq!(log.only(&[4, 9]).blocks, [block(0, 5), block(6, 10)]);
-        assert_eq!(log.only(&[10]).blocks, [block(10, NEVER)]);
+        let (kept, places) = log.only(&[4, 9]);
+        assert_eq!((kept.blocks, places), (vec![block(0, 5), block(6, 10)], vec![0, 2]));
+        assert_eq!(log.only(&[10]).0.blocks, [block(10, NEVER)]);
     }
 }

@@ -30,16 +30,24 @@ const UNITS: [(&str, u64); 18] = [
 const LEAST_BARE_BYTES: u64 = 1 << 20;
 /// A number without a unit up to this is taken to mean GiB, and a greater one MiB: no GPU has as much memory as this many GiB.
 const MOST_GIB: u64 = 512;
+/// The allocator takes no less from a device at once: the segment for small blocks, or a page (spec 1.3, 4.1).
+const LEAST_BYTES: u64 = 2 << 20;
 
 /// Reads an amount of memory: a limit, a capacity, a device. A fraction of a byte is cut off.
 ///
 /// # Errors
-/// A line that says what is wrong and what to write. No memory at all is refused, and so is a number below 1 MiB without a unit.
+/// A line that says what is wrong and what to write. Less than 2 MiB is refused, as nothing could be allocated.
 pub fn parse(text: &str) -> Result<u64, String> {
-    match parse_or_none(text)? {
-        0 => Err(format!("{} is no memory, so nothing could be allocated: for no limit, leave the option out", text.trim())),
-        bytes => Ok(bytes),
+    let bytes = parse_bytes(text)?;
+    let written = text.trim();
+    if bytes >= LEAST_BYTES {
+        return Ok(bytes);
     }
+    if bytes == 0 && is_zero(written) {
+        return Err(format!("{written} is no memory, so nothing could be allocated: for no limit, leave the option out"));
+    }
+    let meant = meant(written).map_or_else(String::new, |meant| format!(": did you mean {meant}?"));
+    Err(format!("{written} is {}, and PyTorch reserves at least {} MiB at a time{meant}", show_bytes(bytes), LEAST_BYTES >> 20))
 }
 
 /// Reads an amount of memory of which 0 makes sense, such as what something else takes of a device.
@@ -51,13 +59,35 @@ pub fn parse_or_none(text: &str) -> Result<u64, String> {
     let bytes = parse_bytes(text)?;
     let bare = text.trim();
     let has_unit = bare.contains(|c: char| !c.is_ascii_digit() && c != '.');
-    let is_zero = bare.chars().all(|c| matches!(c, '0' | '.'));
-    if has_unit || is_zero || bytes >= LEAST_BARE_BYTES {
+    if has_unit || is_zero(bare) || bytes >= LEAST_BARE_BYTES {
         return Ok(bytes);
     }
-    let unit = if bytes <= MOST_GIB { "GiB" } else { "MiB" };
-    let read = if bytes == 1 { "1 byte".to_owned() } else { format!("{bytes} bytes") };
-    Err(format!("{bare} is {read}: did you mean {bare}{unit}? (for bytes, write {bare}B)"))
+    let meant = meant(bare).unwrap_or_else(|| format!("{bare}MiB"));
+    Err(format!("{bare} is {}: did you mean {meant}? (for bytes, write {bare}B)", show_bytes(bytes)))
+}
+
+/// Whether a size is 0 in every unit.
+fn is_zero(size: &str) -> bool {
+    let (number, _) = number_and_unit(size);
+    number.chars().all(|c| matches!(c, '0' | '.'))
+}
+
+/// What a size that is too small was meant to be: the same number in the unit in which it is a GPU's memory.
+fn meant(size: &str) -> Option<String> {
+    let (number, unit) = number_and_unit(size);
+    let is_kilo = unit.starts_with(['k', 'K']);
+    let of_unit =
+        |unit: &str| Some(format!("{number}{unit}")).filter(|text| parse_bytes(text).is_ok_and(|bytes| bytes >= LEAST_BYTES));
+    let is_gib = !is_kilo && parse_bytes(&format!("{number}B")).is_ok_and(|number| number <= MOST_GIB);
+    let is_possible = parse_bytes(&format!("{number}B")).is_ok_and(|number| number < LEAST_BARE_BYTES);
+    let in_order = if is_gib { ["GiB", "TiB"] } else { ["MiB", "GiB"] };
+    in_order.into_iter().filter(|_| is_possible).find_map(of_unit)
+}
+
+/// The two parts of a size.
+fn number_and_unit(size: &str) -> (&str, &str) {
+    let (number, unit) = size.split_at(size.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(size.len()));
+    (number, unit.trim())
 }
 
 /// Reads a size of which a few bytes make sense, such as that of a file. A fraction of a byte is cut off.
@@ -66,8 +96,7 @@ pub fn parse_or_none(text: &str) -> Result<u64, String> {
 /// A line that says what is wrong and what to write.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let trimmed = text.trim();
-    let (number, unit) = trimmed.split_at(trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len()));
-    let unit = unit.trim();
+    let (number, unit) = number_and_unit(trimmed);
     let refused = |why: &str| format!("{text:?} is not a size: {why}; write a number with a unit (16GiB, 7.2GiB, 512M) or bytes");
     let Some(&(_, factor)) = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)) else {
         return Err(refused(&why_not_a_unit(number, unit)));
@@ -130,7 +159,7 @@ mod tests {
         assert_eq!(parse("1.15 gib"), Ok(1_234_803_097));
         assert_eq!(parse("12345678"), Ok(12_345_678));
         assert_eq!(parse("2GB"), Ok(2_000_000_000));
-        assert_eq!(parse(".5KiB"), Ok(512));
+        assert_eq!(parse_or_none(".5KiB"), Ok(512));
         assert_eq!(parse("18446744073709551615"), Ok(u64::MAX));
     }
 
@@ -140,29 +169,50 @@ mod tests {
             assert_eq!(parse(text), Ok(6 << 30), "{text}");
         }
         assert_eq!([parse("6GB"), parse("6gb")], [Ok(6_000_000_000), Ok(6_000_000_000)]);
-        assert_eq!([parse("1.5GiB"), parse("512M"), parse("3k"), parse("2T")], [3 << 29, 512 << 20, 3 << 10, 2 << 40].map(Ok));
+        assert_eq!([parse("1.5GiB"), parse("512M"), parse("3072k"), parse("2T")], [3 << 29, 512 << 20, 3 << 20, 2 << 40].map(Ok));
     }
 
     #[test]
-    fn a_forgotten_unit_is_refused_with_the_likely_one() {
+    fn less_than_the_allocator_takes_at_once_is_refused_with_the_likely_meaning() {
         for (text, said) in [
-            ("16", "16 is 16 bytes: did you mean 16GiB? (for bytes, write 16B)"),
-            ("1", "1 is 1 byte: did you mean 1GiB?"),
-            ("7.5", "7.5 is 7 bytes: did you mean 7.5GiB?"),
-            ("0.5", "0.5 is 0 bytes: did you mean 0.5GiB?"),
-            ("16384", "16384 is 16384 bytes: did you mean 16384MiB?"),
+            ("16", "16 is 16 bytes, and PyTorch reserves at least 2 MiB at a time: did you mean 16GiB?"),
+            ("1", "1 is 1 byte, and PyTorch reserves at least 2 MiB at a time: did you mean 1GiB?"),
+            ("7.5", "7.5 is 7 bytes,"),
+            ("7.5", "did you mean 7.5GiB?"),
+            ("0.5", "did you mean 0.5GiB?"),
+            ("16384", "did you mean 16384MiB?"),
             ("1048575", "did you mean 1048575MiB?"),
+            ("1B", "did you mean 1GiB?"),
+            ("80 b", "did you mean 80GiB?"),
+            ("512K", "512K is 512.00 KiB, and PyTorch reserves at least 2 MiB at a time: did you mean 512MiB?"),
+            ("1k", "did you mean 1GiB?"),
+            ("1MiB", "did you mean 1GiB?"),
+            ("1.99M", "did you mean 1.99GiB?"),
+            ("2MB", "did you mean 2GiB?"),
         ] {
             let refusal = parse(text).expect_err(text);
             assert!(refusal.contains(said), "{refusal}");
             assert!(parse_bytes(text).is_ok(), "{text} may be a small size elsewhere");
         }
-        assert_eq!([parse_or_none("0"), parse_or_none("0.0"), parse("16B"), parse("1048576")], [0, 0, 16, 1 << 20].map(Ok));
+        for text in ["1048576", "2097151B", "0.0000000001GiB"] {
+            let refusal = parse(text).expect_err(text);
+            assert!(refusal.ends_with("at least 2 MiB at a time"), "{refusal}");
+        }
+        assert_eq!([parse("2M"), parse("2097152"), parse("2048k")], [2 << 20; 3].map(Ok));
+    }
+
+    #[test]
+    fn where_a_few_bytes_make_sense_a_forgotten_unit_is_refused() {
+        for (text, said) in [("16", "16 is 16 bytes: did you mean 16GiB? (for bytes, write 16B)"), ("16384", "mean 16384MiB?")] {
+            let refusal = parse_or_none(text).expect_err(text);
+            assert!(refusal.contains(said), "{refusal}");
+        }
+        assert_eq!(["0", "0.0", "16B", "1048576"].map(parse_or_none), [0, 0, 16, 1 << 20].map(Ok));
     }
 
     #[test]
     fn no_memory_is_refused() {
-        for text in ["0", "0.0", "0GiB", " 0 B", ".0k", "0.4B", "0.0000000001GiB"] {
+        for text in ["0", "0.0", "0GiB", " 0 B", ".0k"] {
             let refusal = parse(text).expect_err(text);
             assert!(refusal.starts_with(text.trim()) && refusal.contains("for no limit, leave the option out"), "{refusal}");
             assert_eq!(parse_or_none(text), Ok(0), "{text}");
@@ -209,7 +259,7 @@ mod tests {
             let read = parse_bytes(&text);
             if let Ok(bytes) = parse(&text) {
                 prop_assert_eq!(read, Ok(bytes), "an amount of memory is read as any size");
-                prop_assert!(bytes > 0);
+                prop_assert!(bytes >= LEAST_BYTES);
             }
         }
 
@@ -230,16 +280,19 @@ mod tests {
         }
 
         #[test]
-        fn what_a_refusal_proposes_is_accepted(number in 1..LEAST_BARE_BYTES) {
-            let refusal = parse(&number.to_string()).expect_err("no unit");
-            let proposed = refusal.split("did you mean ").nth(1).and_then(|rest| rest.split('?').next()).expect("a proposal");
-            prop_assert!(parse(proposed).is_ok_and(|bytes| bytes >= 512 << 20), "{}", proposed);
+        fn what_a_refusal_proposes_is_accepted(number in 1..LEAST_BARE_BYTES, unit in prop_oneof![Just(""), Just("B"), Just("KiB")]) {
+            let text = format!("{number}{unit}");
+            if let Err(refusal) = parse(&text) {
+                let proposed = refusal.split("did you mean ").nth(1).and_then(|rest| rest.split('?').next()).expect("a proposal");
+                prop_assert!(parse(proposed).is_ok(), "{}", proposed);
+            }
+            let refusal = parse_or_none(&number.to_string()).expect_err("no unit");
             let bytes = refusal.split("write ").nth(1).expect("another").trim_end_matches(')');
-            prop_assert_eq!(parse(bytes), Ok(number));
+            prop_assert_eq!(parse_or_none(bytes), Ok(number));
         }
 
         #[test]
-        fn a_bare_number_from_a_mebibyte_on_is_bytes(number in LEAST_BARE_BYTES..=u64::MAX) {
+        fn a_bare_number_from_a_page_on_is_bytes(number in LEAST_BYTES..=u64::MAX) {
             prop_assert_eq!(parse(&number.to_string()), Ok(number));
         }
     }

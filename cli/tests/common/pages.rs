@@ -23,13 +23,42 @@ pub(crate) fn page(folder: &Folder, file: &str, more: &[&str]) -> String {
     fs::read_to_string(&target).expect("a page")
 }
 
+/// What is before the data of a device.
+const BEGIN: &str = "<script type=\"application/octet-stream\" class=\"data\">";
+
 /// What a page's script draws from, of each device: the object and the log.
 pub(crate) fn pieces(page: &str) -> Vec<(Value, HeapLog)> {
-    let begin = "<script type=\"application/octet-stream\" class=\"data\">";
-    page.split(begin).skip(1).map(|rest| piece(rest.split_once("</script>").expect("an end").0)).collect()
+    let texts = page.split(BEGIN).skip(1).map(|rest| rest.split_once("</script>").expect("an end").0);
+    texts.map(piece).map(|(object, packed)| (object, packed.unpack().expect("a log"))).collect()
 }
 
-fn piece(text: &str) -> (Value, HeapLog) {
+/// The same, with the numbers of another column.
+pub(crate) fn pieces_with(page: &str, column: &str) -> Vec<(Value, HeapLog, Vec<u64>)> {
+    let texts = page.split(BEGIN).skip(1).map(|rest| rest.split_once("</script>").expect("an end").0);
+    let with = |(object, packed): (Value, Packed)| {
+        let column = packed.columns.iter().find(|one| one.name == column).expect("the column");
+        (object, packed.unpack().expect("a log"), sums(&column.bytes))
+    };
+    texts.map(piece).map(with).collect()
+}
+
+/// Numbers as `pack_numbers` packs them.
+fn sums(bytes: &[u8]) -> Vec<u64> {
+    let (mut numbers, mut sum, mut number, mut shift) = (Vec::new(), 0_u64, 0_u64, 0);
+    for byte in bytes {
+        number |= u64::from(byte & 127) << shift;
+        shift += 7;
+        if byte & 128 == 0 {
+            let folded = number >> 1;
+            sum = sum.wrapping_add(if number & 1 == 1 { !folded } else { folded });
+            numbers.push(sum);
+            (number, shift) = (0, 0);
+        }
+    }
+    numbers
+}
+
+fn piece(text: &str) -> (Value, Packed) {
     let mut bytes = Vec::new();
     GzDecoder::new(from_base64(text).as_slice()).read_to_end(&mut bytes).expect("gzip");
     let (length, rest) = bytes.split_first_chunk().expect("a length");
@@ -59,7 +88,7 @@ fn piece(text: &str) -> (Value, HeapLog) {
         rest = others;
     }
     assert!(rest.is_empty());
-    (object, packed.unpack().expect("a log"))
+    (object, packed)
 }
 
 fn from_base64(text: &str) -> Vec<u8> {

@@ -82,7 +82,11 @@ fn capacity(diagnosis: &Diagnosis) -> String {
 /// What in the file contradicts the given limit.
 pub(super) fn contradiction(diagnosis: &Diagnosis) -> Option<String> {
     let Limit::Given { bytes } = diagnosis.limit else { return None };
-    Some(match diagnosis.evidence.contradiction(bytes)? {
+    contradicts(diagnosis, bytes)
+}
+
+fn contradicts(diagnosis: &Diagnosis, limit_bytes: u64) -> Option<String> {
+    Some(match diagnosis.evidence.contradiction(limit_bytes)? {
         Contradiction::Reserved { bytes, entries } => {
             let place = entries.checked_sub(1).map_or("at the start".to_owned(), |entry| format!("at entry {entry}"));
             format!("{} was reserved {place}", show_bytes(bytes))
@@ -288,7 +292,13 @@ pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String>
     }
     notes.extend(ending::ending(&diagnosis.ending));
     if let Some(bytes) = diagnosis.assumed_limit_bytes {
-        notes.push(recording::assumed_limit(bytes));
+        notes.push(contradicts(diagnosis, bytes).map_or_else(
+            || recording::assumed_limit(bytes),
+            |text| {
+                let assumed = show_bytes(bytes);
+                format!("a limit of {assumed} is assumed, by the first out-of-memory error; but {text}: --limit says what it was")
+            },
+        ));
     }
     if let Some(lost) = diagnosis.exactness.as_ref().and_then(|verdict| verdict.not_in_file.lost_beginning) {
         notes.push(format!(

@@ -27,7 +27,10 @@ impl Above {
                 Bound::Growth { micro_percent: micro_percent.ok_or_else(refused)? }
             }
             None => {
-                let refused = |error| format!("{error}, or a percentage (2%)");
+                let refused = |error: String| match error.strip_suffix('?') {
+                    Some(question) => format!("{question}, or a percentage (2%)?"),
+                    None => format!("{error}, or a percentage (2%)"),
+                };
                 Bound::Peak { bytes: size::parse(text).map_err(refused)? }
             }
         };

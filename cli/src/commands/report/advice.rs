@@ -10,41 +10,12 @@ use parkade_replay::VerifyOptions;
 use super::Args;
 use super::gather::Device;
 use super::markup::grouped;
+use super::tries::Tried;
 use crate::commands::advise::{self as advise_commands, words};
 use crate::output;
 
 /// The name of empty settings.
 pub(super) const DEFAULT: &str = "default";
-
-/// One setting that was tried.
-#[derive(Clone, Debug)]
-pub(super) struct Tried {
-    /// The settings as in `PYTORCH_CUDA_ALLOC_CONF`, or [`DEFAULT`].
-    pub(super) label: String,
-    /// Whether these are the recorded run's own.
-    pub(super) is_own: bool,
-    /// Whether the page recommends them.
-    pub(super) is_recommended: bool,
-    /// The peak of reserved memory.
-    pub(super) peak_reserved_bytes: i64,
-    /// Whether the program fits: what is in the file, and if the run died, what is estimated of its rest.
-    pub(super) outcome: Outcome,
-    /// The entry whose request failed first, of those in the file.
-    pub(super) fails_at_entry: Option<usize>,
-    /// Retries after releasing all cached memory.
-    pub(super) retries: i64,
-    /// Driver calls.
-    pub(super) driver_calls: u64,
-    /// What they take on the measured device, in nanoseconds.
-    pub(super) driver_ns: u64,
-}
-
-impl Tried {
-    /// Whether the requests in the file fit in so many bytes; unknown if nobody knows how many there are.
-    pub(super) fn fits(&self, limit_bytes: Option<u64>) -> Option<bool> {
-        if self.fails_at_entry.is_some() { Some(false) } else { limit_bytes.map(|_| true) }
-    }
-}
 
 /// The name of settings.
 pub(super) fn name(settings: &Settings) -> String {
@@ -85,6 +56,11 @@ pub(super) fn search(
     Ok(Some(advise_commands::search(&traced, &options, args.json.json)?))
 }
 
+/// The bytes that could be reserved under settings that `advise` tried.
+pub(super) fn available_bytes(found: &advise::Advice, settings: &Settings) -> Option<u64> {
+    found.options.iter().find(|option| is_same(&option.settings, settings))?.available_bytes
+}
+
 /// Whether the program fits with settings, as `advise` judges it.
 pub(super) fn outcome_with(found: &advise::Advice, settings: &Settings) -> Option<Outcome> {
     let place = found.options.iter().position(|option| is_same(&option.settings, settings))?;
@@ -103,15 +79,19 @@ pub(super) fn of_device(report: &advise::Advice, device: &Device) -> Advice {
 fn costs(device: &Device) -> Option<String> {
     let tried = || device.tried.iter().map(|(tried, _)| tried);
     let recommended = tried().find(|tried| tried.is_recommended)?;
-    let time = |tried: &Tried| format!("{:.1} ms", tried.driver_ns as f64 / 1e6);
+    let time = |tried: &Tried| format!("{:.1} ms", tried.run().driver_ns as f64 / 1e6);
     let own = tried().find(|tried| tried.is_own && !tried.is_recommended);
     let beside = own.map_or_else(String::new, |own| format!(" (with {}: {})", output::shorten(&own.label, 72), time(own)));
-    let emptied = match recommended.retries {
+    let emptied = match recommended.run().retries {
         0 => String::new(),
         retries => format!("; the cache is emptied {} for lack of memory", output::times(retries)),
     };
-    let so_far = if device.ending.death().is_some() { ", for what is in the file" } else { "" };
-    Some(format!("costs: {} driver calls, {}{beside}{emptied}{so_far}", grouped(recommended.driver_calls), time(recommended)))
+    let what = match (&device.rest, device.ending.death()) {
+        (Some(_), _) => ", with what is estimated of the rest",
+        (None, Some(_)) => ", for what is in the file",
+        (None, None) => "",
+    };
+    Some(format!("costs: {} driver calls, {}{beside}{emptied}{what}", grouped(recommended.run().driver_calls), time(recommended)))
 }
 
 fn of_report(report: &advise::Advice) -> Advice {

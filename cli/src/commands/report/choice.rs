@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::ranks::Row;
 
-/// The most runs in full: each takes about 130 KiB without its blocks, and minutes if it is long.
+/// The most runs in full: each takes about 140 KiB without its blocks, and minutes if it is long.
 pub(super) const MOST_IN_FULL: usize = 8;
 /// How many stand beside each other when the page is opened.
 const AT_FIRST: usize = 2;

@@ -12,13 +12,15 @@ use std::io::Write;
 use anyhow::Result;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use parkade_analysis::holders::Kind;
 use parkade_analysis::timeline::{Column, Curve, HeapLog, Packed, pack_numbers};
 use parkade_analysis::{is_library, own_frame};
 use parkade_recording::{Frame, StackId};
 use serde_json::{Value, json};
 
 use super::gather::{Device, Report};
-use super::palette;
+use super::kinds::Legend;
+use super::{kinds, palette};
 
 /// The number of moments chosen at first, if not all can be shown.
 const CHOSEN_MOMENTS: usize = 400;
@@ -36,14 +38,18 @@ pub(super) struct Piece {
 /// Packs a device into at most `most_bytes` of base64.
 pub(super) fn piece(report: &Report, device: &Device, most_bytes: usize) -> Result<Piece> {
     let most_bytes = most_bytes / 4 * 3;
-    let whole = pack(report, device, &device.timeline.log, None)?;
+    let kinds = Legend::of(device);
+    let whole = pack(report, device, &Shown { log: &device.timeline.log, kinds: &kinds, moments: None })?;
     if whole.len() <= most_bytes {
         return Ok(Piece { bytes: whole, chosen_moments: None });
     }
     let mut count = CHOSEN_MOMENTS;
     loop {
         let moments = chosen(device, count);
-        let bytes = pack(report, device, &device.timeline.log.only(&moments), Some(&moments))?;
+        let (log, places) = device.timeline.log.only(&moments);
+        let blocks = places.iter().filter_map(|&place| kinds.blocks.get(place).copied()).collect();
+        let kinds = Legend { told: kinds.told.clone(), blocks };
+        let bytes = pack(report, device, &Shown { log: &log, kinds: &kinds, moments: Some(&moments) })?;
         if bytes.len() <= most_bytes || count <= 1 {
             return Ok(Piece { bytes, chosen_moments: Some(moments.len()) });
         }
@@ -64,14 +70,23 @@ fn chosen(device: &Device, count: usize) -> Vec<u32> {
     moments
 }
 
-fn pack(report: &Report, device: &Device, log: &HeapLog, moments: Option<&[u32]>) -> Result<Vec<u8>> {
-    let mut packed = log.pack();
+/// The blocks that a page has.
+struct Shown<'a> {
+    log: &'a HeapLog,
+    kinds: &'a Legend,
+    /// The only moments that are shown, if not all are.
+    moments: Option<&'a [u32]>,
+}
+
+fn pack(report: &Report, device: &Device, shown: &Shown<'_>) -> Result<Vec<u8>> {
+    let mut packed = shown.log.pack();
     let mut columns = std::mem::take(&mut packed.columns);
+    columns.push(Column { name: "block_told".to_owned(), bytes: pack_numbers(shown.kinds.blocks.iter().copied()) });
     add_curves(&mut columns, device);
     if let Some(times) = &device.times {
         columns.push(Column { name: "times".to_owned(), bytes: times.bytes.clone() });
     }
-    let object = serde_json::to_vec(&object(report, device, &packed, &columns, moments))?;
+    let object = serde_json::to_vec(&object(report, device, shown, &packed, &columns))?;
     let mut encoder = GzEncoder::new(Vec::new(), Compression::new(6));
     encoder.write_all(&u32::try_from(object.len())?.to_le_bytes())?;
     encoder.write_all(&object)?;
@@ -92,12 +107,15 @@ fn add_curves(columns: &mut Vec<Column>, device: &Device) {
     add_curve("allocated", &device.curves.allocated);
     add_curve("active", &device.curves.active);
     add_curve("reserved", &device.curves.reserved);
-    for (number, (_, curve)) in device.tried.iter().enumerate() {
-        add_curve(&format!("tried_{number}"), curve);
+    for (number, (tried, curve)) in device.tried.iter().enumerate() {
+        add_curve(&format!("tried_{number}"), tried.with_rest.as_ref().map_or(curve, |(_, curve)| curve));
+    }
+    if let Some(rest) = &device.rest {
+        add_curve("rest", &rest.in_use);
     }
 }
 
-fn object(report: &Report, device: &Device, packed: &Packed, columns: &[Column], moments: Option<&[u32]>) -> Value {
+fn object(report: &Report, device: &Device, shown: &Shown<'_>, packed: &Packed, columns: &[Column]) -> Value {
     let markers = device.timeline.markers.iter().map(|marker| json!([marker.moment, marker.kind.name(), marker.bytes]));
     let mut names: BTreeMap<&str, usize> = BTreeMap::new();
     let mut phase_names: Vec<&str> = Vec::new();
@@ -135,15 +153,21 @@ fn object(report: &Report, device: &Device, packed: &Packed, columns: &[Column],
         "markers": markers.collect::<Vec<_>>(),
         "phase_names": phase_names,
         "phases": phases,
-        "moments": moments,
+        "moments": shown.moments,
+        "told": shown.kinds.told,
+        "passes": device.told.passes,
         "peak_allocated": device.peak_allocated_moment,
         "peak_reserved": device.peak_reserved_moment,
         "limit_bytes": report.limit.run_bytes,
         "limit_is_assumed": report.limit.hint.is_some(),
         "tried_bytes": report.limit.tried_bytes,
         "tried": device.tried.iter().map(|(tried, curve)| json!({
-            "label": tried.label, "is_own": tried.is_own, "is_recommended": tried.is_recommended, "buckets": curve.buckets.len(), "fails_at_entry": tried.fails_at_entry,
+            "label": tried.label, "is_own": tried.is_own, "is_recommended": tried.is_recommended, "fails_at_entry": tried.run().fails_at_entry,
+            "buckets": tried.with_rest.as_ref().map_or(curve, |(_, curve)| curve).buckets.len(),
         })).collect::<Vec<_>>(),
+        "rest": device.rest.as_ref().map(|rest| json!({
+            "died_at": rest.died_at, "entries": rest.span.entries, "buckets": rest.in_use.buckets.len(),
+        })),
     })
 }
 
@@ -154,6 +178,7 @@ fn palette() -> Value {
         "sizes": palette::SIZES.iter().map(|class| json!([class.below_bytes.min(1 << 53), class.words, class.colour])).collect::<Vec<_>>(),
         "ages": palette::AGES.iter().map(|&(below, words, colour)| json!([below.min(1e9), words, colour])).collect::<Vec<_>>(),
         "stacks": palette::STACKS,
+        "kinds": Kind::ALL.iter().zip(palette::KINDS).map(|(&kind, colour)| json!([kinds::name(kind), colour])).collect::<Vec<_>>(),
         "other_stacks": palette::OTHER_STACKS,
         "no_stack": palette::NO_STACK,
         "phases": palette::PHASES,

@@ -4,43 +4,28 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use parkade::profile::Profile as Rules;
-use parkade::settings::Settings;
-use parkade_analysis::advise::{Advice as Found, Outcome};
+use parkade_analysis::advise::Advice as Found;
 use parkade_analysis::annotations::{Scope, scopes};
 use parkade_analysis::ending::Ending;
 use parkade_analysis::holders::Holders;
 use parkade_analysis::ranks::RankRun;
-use parkade_analysis::timeline::{Curve, Holder, Levels, TimeSamples, Timeline, WhatIf, WhatIfRun, holders, what_if};
+use parkade_analysis::timeline::{Curve, Holder, Levels, TimeSamples, Timeline, holders};
 use parkade_recording::{Action, DeviceRecording, Recording, StackTable};
-use parkade_replay::{
-    DeviceVerdict, ReleaseEvidence, ReplaySettings, Requests, VerifyOptions, learned_addresses, newer_release, verify_device,
-};
-use rayon::prelude::*;
+use parkade_replay::{DeviceVerdict, ReleaseEvidence, ReplaySettings, Requests, VerifyOptions, newer_release, verify_device};
 
-use super::advice::Tried;
 use super::labels::Labels;
 use super::limit::Limit;
-use super::{Args, Part, advice};
+use super::tries::{Rest, Tried, Tries};
+use super::{Args, Part, advice, tries};
 use crate::args::Profile;
 use crate::{progress, recording};
 
 /// Buckets of the curves that a page always has.
 const OVERVIEW_BUCKETS: usize = 4096;
-/// Buckets of the curves of settings that were tried.
-const WHAT_IF_BUCKETS: usize = 1024;
 /// The most times of entries that a page has.
 const MOST_TIMES: usize = 65_536;
 /// The most phases shown: more than there are pixels would be no use.
 const MOST_PHASES: usize = 4000;
-/// Settings that are tried beside the recorded run's own.
-const TRIED: [&str; 5] = [
-    "",
-    "expandable_segments:True",
-    "max_split_size_mb:128,garbage_collection_threshold:0.7",
-    "garbage_collection_threshold:0.8",
-    "roundup_power2_divisions:4",
-];
-
 /// A report.
 pub(crate) struct Report {
     pub(super) file: PathBuf,
@@ -82,6 +67,8 @@ pub(super) struct Device {
     /// What was told of each block.
     pub(super) told: Holders,
     pub(super) tried: Vec<(Tried, Curve)>,
+    /// What is estimated of the rest, if it died and its steps tell.
+    pub(super) rest: Option<Rest>,
 }
 
 /// The three levels.
@@ -103,13 +90,13 @@ pub(super) fn curves(levels: &Levels, buckets: usize) -> Curves {
 pub(super) fn gather(args: &Args) -> Result<Report> {
     // Before the file is read, so that mistyped settings fail at once.
     let given_profile = args.profile.map(Profile::rules);
-    given_settings(args, given_profile.unwrap_or(&Rules::PYTORCH_2_15))?;
+    tries::given_settings(args, given_profile.unwrap_or(&Rules::PYTORCH_2_15))?;
     let recording = recording::read(&args.file)?;
     let shown = newer_release(&recording, None);
     let recorded_profile = shown.map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
     let settings = ReplaySettings::of_recording_as(recorded_profile, recording.settings.as_ref())?;
     let profile = given_profile.unwrap_or(recorded_profile);
-    let given = given_settings(args, profile)?;
+    let given = tries::given_settings(args, profile)?;
     let chosen = chosen_devices(&recording, args.device)?;
     let own = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, stats_file: None };
     let limit = Limit::of(args, &chosen, &own)?;
@@ -118,7 +105,7 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
     let found = match args.output {
         Some(_) => advice::search(&chosen, &own, profile, (given.clone(), true), args)?,
         None if died => {
-            let tried = tried_settings(profile, &settings, None, given.clone())?;
+            let tried = tries::settings(profile, &settings, None, given.clone())?;
             let tried = tried.into_iter().map(|attempt| attempt.settings).collect();
             advice::search(&chosen, &own, profile, (tried, false), args)?
         }
@@ -126,7 +113,7 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
     };
     let own = VerifyOptions { limit_bytes: limit.run_bytes, ..own };
     let best = found.as_ref().filter(|_| args.output.is_some()).and_then(Found::recommended);
-    let tried = tried_settings(profile, &settings, best.map(|option| option.settings.clone()), given)?;
+    let tried = tries::settings(profile, &settings, best.map(|option| option.settings.clone()), given)?;
     let what =
         Tries { settings: &tried, found: found.as_ref(), profile, limit_bytes: limit.tried_bytes, capacity_bytes: args.capacity };
     let bar = progress::entries(args.json.json);
@@ -169,47 +156,6 @@ pub(super) fn chosen_devices(recording: &Recording, device: Option<u32>) -> Resu
     Ok(devices)
 }
 
-/// The settings that the user asked for.
-pub(super) fn given_settings(args: &Args, profile: &'static Rules) -> Result<Vec<Settings>> {
-    let given = args.settings.iter().map(|text| Ok(ReplaySettings::given_as(profile, text)?.settings));
-    given.collect()
-}
-
-/// Settings to try.
-struct Attempt {
-    settings: Settings,
-    is_own: bool,
-    is_recommended: bool,
-}
-
-/// The settings to try, each once: the recorded run's own, the recommended ones, those that are always tried, those given.
-fn tried_settings(
-    profile: &'static Rules,
-    own: &ReplaySettings,
-    recommended: Option<Settings>,
-    given: Vec<Settings>,
-) -> Result<Vec<Attempt>> {
-    let always = TRIED.into_iter().map(|text| Ok(ReplaySettings::given_as(profile, text)?.settings));
-    let always = always.collect::<Result<Vec<Settings>>>()?;
-    let is_best = |settings: &Settings| recommended.as_ref().is_some_and(|best| advice::is_same(best, settings));
-    let mut tried: Vec<Attempt> = Vec::new();
-    for settings in [own.settings.clone()].into_iter().chain(recommended.clone()).chain(always).chain(given) {
-        if !tried.iter().any(|other| advice::is_same(&other.settings, &settings)) {
-            tried.push(Attempt { is_own: tried.is_empty(), is_recommended: is_best(&settings), settings });
-        }
-    }
-    Ok(tried)
-}
-
-/// What to try on a device, and with how much memory.
-struct Tries<'a> {
-    settings: &'a [Attempt],
-    found: Option<&'a Found>,
-    profile: &'static Rules,
-    limit_bytes: Option<u64>,
-    capacity_bytes: Option<u64>,
-}
-
 fn gather_device(device: &DeviceRecording, recording: &Recording, own: &VerifyOptions, tries: &Tries<'_>) -> Result<Device> {
     let is_traced = !device.trace.is_empty();
     let verify = || is_traced.then(|| verify_device(device, own, &mut |_| ())).transpose();
@@ -220,35 +166,7 @@ fn gather_device(device: &DeviceRecording, recording: &Recording, own: &VerifyOp
     };
     let (verdict, replayed) = rayon::join(verify, replay);
     let (verdict, (requests, timeline)) = (verdict?, replayed?);
-    let learned = learned_addresses(device, &requests);
-    let entries = timeline.entries;
-    let &Tries { settings, found, profile, limit_bytes, capacity_bytes } = tries;
-    let hides_more = |limit| requests.lost_beginning.is_some_and(|lost| lost.reserved_bytes > limit);
-    let what =
-        WhatIf { requests: &requests, learned: &learned, device: device.device, entries, profile, limit_bytes, capacity_bytes };
-    let try_one = |attempt: &Attempt| {
-        let WhatIfRun { reserved, prediction } = what_if(&what, &attempt.settings, WHAT_IF_BUCKETS);
-        let plain = match limit_bytes {
-            _ if prediction.first_failure.is_some() => Outcome::DoesNotFit,
-            // Advise did not try these, so nothing is estimated of the rest.
-            Some(_) if Ending::of(device).death().is_some() => Outcome::GetsPast,
-            Some(limit) if !hides_more(limit) => Outcome::Fits,
-            _ => Outcome::Unknown,
-        };
-        let tried = Tried {
-            outcome: found.and_then(|found| advice::outcome_with(found, &attempt.settings)).unwrap_or(plain),
-            label: advice::name(&attempt.settings),
-            is_own: attempt.is_own,
-            is_recommended: attempt.is_recommended,
-            peak_reserved_bytes: prediction.peak_reserved_bytes(),
-            fails_at_entry: prediction.first_failure,
-            retries: prediction.stats.num_alloc_retries,
-            driver_calls: prediction.driver_calls,
-            driver_ns: prediction.driver_ns,
-        };
-        (tried, reserved)
-    };
-    let tried: Vec<(Tried, Curve)> = if is_traced { settings.par_iter().map(try_one).collect() } else { Vec::new() };
+    let tried = if is_traced { tries.run(device, &requests) } else { Vec::new() };
     let peak_allocated_moment = Levels::peak_moment(&timeline.levels.allocated) as u32;
     let mut phases = scopes(&recording.annotations, device);
     if phases.len() > MOST_PHASES {
@@ -269,6 +187,7 @@ fn gather_device(device: &DeviceRecording, recording: &Recording, own: &VerifyOp
         holders: holders(&timeline.log, peak_allocated_moment),
         told: Holders::of(&timeline.log, device, &recording.annotations, &recording.stacks),
         tried,
+        rest: tries.rest(device.device),
         timeline,
     })
 }

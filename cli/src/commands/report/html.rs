@@ -6,21 +6,21 @@ use anyhow::Result;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use parkade::texts::format_bytes;
 use parkade_analysis::advise::Outcome;
-use parkade_analysis::timeline::{HolderKey, MarkerKind};
-use parkade_recording::StackId;
+use parkade_analysis::timeline::MarkerKind;
 
-use super::advice::{self, Tried};
+use super::advice;
 use super::data::{self, Piece};
 use super::gather::{Device, Report};
-use super::markup::{counted, escape, fill, grouped};
-use super::{OWN_MARK, labels, words};
+use super::markup::{escape, fill, grouped};
+use super::tries::{Fared, Tried};
+use super::{OWN_MARK, holders_table, words};
 use crate::size;
 
 const PAGE: &str = include_str!("web/page.html");
 const DEVICE: &str = include_str!("web/device.html");
 const STYLE: &str = include_str!("web/style.css");
 /// The parts of the script, in order.
-const SCRIPT: [&str; 11] = [
+const SCRIPT: [&str; 12] = [
     include_str!("web/decode.js"),
     include_str!("web/words.js"),
     include_str!("web/canvas.js"),
@@ -29,14 +29,13 @@ const SCRIPT: [&str; 11] = [
     include_str!("web/timeline.js"),
     include_str!("web/heap.js"),
     include_str!("web/holders.js"),
+    include_str!("web/kinds.js"),
     include_str!("web/tried.js"),
     include_str!("web/device.js"),
     include_str!("web/main.js"),
 ];
 /// Roughly what the words and tables of a device take.
-const WORDS_BYTES: usize = 16 << 10;
-/// How many holders a page lists.
-const HOLDERS: usize = 14;
+const WORDS_BYTES: usize = 18 << 10;
 
 pub(super) fn page(report: &Report) -> Result<String> {
     let share = share(usize::try_from(report.page_bytes).unwrap_or(usize::MAX), report.devices.len());
@@ -130,8 +129,11 @@ pub(super) fn section(report: &Report, device: &Device, piece: &Piece, place: &P
         ("facts", facts(report, device)),
         ("notes", words::notes(report, device).iter().map(|note| format!("<li>{}</li>", escape(note))).collect()),
         ("moments", moments(piece)),
-        ("peak", holders_title(device)),
-        ("holders", holders(report, device)),
+        ("peak", holders_table::title(device)),
+        ("holders", holders_table::rows(report, device)),
+        ("kinds_hidden", if has_trace { "" } else { "hidden" }.to_owned()),
+        ("kinds_title", holders_table::kinds_title(device)),
+        ("kinds", holders_table::kinds(device)),
         ("tried_with", tried_title(report, device)),
         ("tried", tried(device)),
         ("advice", advice_box(report, device)),
@@ -199,61 +201,12 @@ fn moments(piece: &Piece) -> String {
     })
 }
 
-fn holders_title(device: &Device) -> String {
-    let total = format_bytes(device.curves.allocated.peak());
-    let is_by_stack = device.holders.iter().any(|holder| matches!(holder.key, HolderKey::Stack(_)));
-    let by = if is_by_stack { "by where it was requested" } else { "by block size, as the file has no stacks" };
-    if device.verdict.is_none() {
-        return format!("{total} in use, {by}");
-    }
-    format!("{total} {}, {by}", words::after(device.peak_allocated_moment))
-}
-
-fn holders(report: &Report, device: &Device) -> String {
-    let total = device.curves.allocated.peak().max(1) as f64;
-    let most = device.holders.first().map_or(1, |holder| holder.bytes.max(1)) as f64;
-    let mut rows = String::new();
-    for holder in device.holders.iter().take(HOLDERS) {
-        let (percent, bar) = (holder.bytes as f64 / total * 100.0, holder.bytes as f64 / most * 100.0);
-        let mut what = escape(&words::holder(report, holder.key));
-        if let HolderKey::Stack(stack) = holder.key
-            && stack != StackId::NONE
-        {
-            let frames: Vec<String> = report.stacks.frames(stack).take(60).map(|frame| escape(&labels::call(frame))).collect();
-            if let Some(label) = report.labels.get(stack).filter(|label| !label.called.is_empty()) {
-                what = format!("{}<span class=\"called\">{}</span>", escape(&label.own), escape(&label.called));
-            }
-            what = format!("<details><summary>{what}</summary><ol><li>{}</li></ol></details>", frames.join("</li><li>"));
-        }
-        let _ = write!(
-            rows,
-            "<tr><td class=\"what\">{what}</td><td class=\"number\" title=\"{} bytes\">{}</td><td class=\"share\"><i style=\"width:{bar:.1}%\"></i><span>{percent:.1} %</span></td>\
-             <td class=\"number\">{}</td></tr>",
-            grouped(holder.bytes),
-            format_bytes(holder.bytes),
-            grouped(holder.blocks)
-        );
-    }
-    if device.holders.len() > HOLDERS {
-        let rest = &device.holders[HOLDERS..];
-        let bytes: u64 = rest.iter().map(|holder| holder.bytes).sum();
-        let _ = write!(
-            rows,
-            "<tr class=\"rest\"><td class=\"what\">{}</td><td class=\"number\">{}</td><td class=\"share\"><span>{:.1} %</span></td><td class=\"number\">{}</td></tr>",
-            counted(rest.len() as u64, "other"),
-            format_bytes(bytes),
-            bytes as f64 / total * 100.0,
-            grouped(rest.iter().map(|holder| holder.blocks).sum())
-        );
-    }
-    rows
-}
-
 fn tried(device: &Device) -> String {
     let recorded = device.curves.reserved.peak();
     let mut rows = String::new();
     for (number, (tried, _)) in device.tried.iter().enumerate() {
-        let Tried { label, is_own, is_recommended, peak_reserved_bytes, outcome, retries, driver_calls, driver_ns, .. } = tried;
+        let Tried { label, is_own, is_recommended, outcome, .. } = tried;
+        let Fared { peak_reserved_bytes, retries, driver_calls, driver_ns, .. } = tried.run();
         let change = (*peak_reserved_bytes as f64 / recorded.max(1) as f64 - 1.0) * 100.0;
         let (fits, class) = words::outcome(device, tried);
         let hint =
@@ -307,6 +260,13 @@ fn tried_title(report: &Report, device: &Device) -> String {
         Some(bytes) if report.limit.hint.is_some() => format!("{} (assumed, as said above)", format_bytes(bytes)),
         Some(bytes) => format_bytes(bytes),
     };
-    let so_far = if device.ending.death().is_some() { " in the file" } else { "" };
-    format!("The same requests{so_far} under each setting, on a simulated device with {memory}: bytes reserved over the run.")
+    let (requests, more) = match (&device.rest, device.ending.death()) {
+        (Some(_), _) => (
+            "The requests up to the error, and those that are estimated to follow,",
+            " Peaks, retries, calls and times include the estimate, as in parkade advise.",
+        ),
+        (None, Some(_)) => ("The same requests in the file", ""),
+        (None, None) => ("The same requests", ""),
+    };
+    format!("{requests} under each setting, on a simulated device with {memory}: bytes reserved over the run.{more}")
 }

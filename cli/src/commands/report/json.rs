@@ -4,9 +4,9 @@ use parkade_analysis::advise::CapacityHint;
 use parkade_analysis::annotations::Scope;
 use parkade_analysis::timeline::{Bucket, Curve, Holder, Marker};
 
-use super::advice::Tried;
 use super::gather::{Curves, Device, Report, curves};
-use super::kinds::{NoStack, OfKind};
+use super::kinds::{FoundSteps, NoStack, OfKind, found_steps};
+use super::tries::{Fared, Rest, Tried};
 use super::{kinds, words};
 use crate::json_struct::{all, origin, view};
 
@@ -54,7 +54,9 @@ view! {
         holders_by_kind: Vec<OfKind> = all(&kinds::at_peak(device), OfKind::of),
         holders_without_stack: Option<NoStack> = kinds::without_stack(device).map(NoStack::of),
         passes: usize = device.told.passes,
+        steps: Option<FoundSteps> = found_steps(&device.told.steps),
         what_if: Vec<WhatIf> = all(&device.tried, |(tried, curve)| WhatIf::of(report, tried, curve)),
+        rest: Option<Estimated> = device.rest.as_ref().map(Estimated::of),
         notes: Vec<String> = words::notes(report, device),
     }
 }
@@ -108,11 +110,31 @@ view! {
         recommended: bool = tried.is_recommended,
         fits: Option<bool> = tried.fits(report.limit.tried_bytes),
         outcome: &'static str = tried.outcome.name(),
-        fails_at_entry: Option<usize> = tried.fails_at_entry,
-        peak_reserved_bytes: i64 = tried.peak_reserved_bytes,
-        retries: i64 = tried.retries,
-        driver_calls: u64 = tried.driver_calls,
-        driver_us: u64 = tried.driver_ns / 1000,
+        fails_at_entry: Option<usize> = tried.in_file.fails_at_entry,
+        peak_reserved_bytes: i64 = tried.in_file.peak_reserved_bytes,
+        retries: i64 = tried.in_file.retries,
+        driver_calls: u64 = tried.in_file.driver_calls,
+        driver_us: u64 = tried.in_file.driver_ns / 1000,
         reserved_bytes: Numbers = Numbers::of(curve),
+        with_rest: Option<WithRest> = tried.with_rest.as_ref().map(|(fared, _)| WithRest::of(fared)),
+    }
+}
+
+view! {
+    /// The same with what is estimated of the rest.
+    struct WithRest(fared: &Fared) {
+        peak_reserved_bytes: i64 = fared.peak_reserved_bytes,
+        fails_after_entries: Option<usize> = fared.fails_at_entry,
+        retries: i64 = fared.retries,
+        driver_calls: u64 = fared.driver_calls,
+        driver_us: u64 = fared.driver_ns / 1000,
+    }
+}
+
+view! {
+    struct Estimated(rest: &Rest) {
+        after_entry: usize = rest.died_at,
+        entries: usize = rest.span.entries.saturating_sub(rest.died_at + 1),
+        peak_in_use_bytes: u64 = rest.in_use.peak(),
     }
 }

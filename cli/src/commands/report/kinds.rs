@@ -1,9 +1,10 @@
-//! Who holds the memory at the peak, by kind: parameters, gradients, activations and so on, and how that was told.
+//! Who holds the memory at the peak, by kind: parameters, gradients, activations and so on, how that was told, and whether they live across
+//! the run's steps.
 
 use std::io::{self, Write};
 
 use parkade::texts::format_bytes;
-use parkade_analysis::holders::{Held, How, Kind, KindUse, WithoutStack};
+use parkade_analysis::holders::{Held, How, Kind, KindUse, StepLife, StepMark, Steps, Told, WithoutStack};
 
 use super::gather::Device;
 use super::markup::{counted, grouped};
@@ -15,6 +16,8 @@ view! {
         kind: &'static str = used.kind.name(),
         bytes: u64 = used.held.bytes,
         blocks: u64 = used.held.blocks,
+        across_steps_bytes: u64 = used.across_steps.bytes,
+        within_step_bytes: u64 = used.within_step.bytes,
         told_by: Vec<OfHow> = all(&used.told_by, OfHow::of),
     }
 }
@@ -36,6 +39,23 @@ view! {
     }
 }
 
+view! {
+    /// The steps that were found.
+    pub(super) struct FoundSteps(mark: &StepMark, steps: &Steps) {
+        count: usize = steps.ends.len(),
+        told_by: &'static str = mark.name(),
+        mark: Option<String> = match mark {
+            StepMark::Annotation(mark) => Some(mark.clone()),
+            StepMark::Repetition => None,
+        },
+    }
+}
+
+/// The steps, if any were found.
+pub(super) fn found_steps(steps: &Steps) -> Option<FoundSteps> {
+    steps.mark.as_ref().map(|mark| FoundSteps::of(mark, steps))
+}
+
 /// The live blocks at the peak of allocated memory, by kind.
 pub(super) fn at_peak(device: &Device) -> Vec<KindUse> {
     device.told.at(&device.timeline.log, device.peak_allocated_moment)
@@ -46,6 +66,9 @@ pub(super) fn without_stack(device: &Device) -> Option<WithoutStack> {
     device.told.without_stack(&device.timeline.log, device.peak_allocated_moment)
 }
 
+/// Where the words below a kind begin in a terminal.
+const HOW: usize = 35;
+
 /// The table for terminals. Files without a trace have none: their blocks have no lives.
 pub(super) fn print(out: &mut dyn Write, device: &Device, columns: usize) -> io::Result<()> {
     let uses = at_peak(device);
@@ -53,18 +76,28 @@ pub(super) fn print(out: &mut dyn Write, device: &Device, columns: usize) -> io:
     if total == 0 || device.verdict.is_none() {
         return Ok(());
     }
-    let passes = match device.told.passes {
-        0 => "no forward pass with its backward pass was found".to_owned(),
-        1 => "1 pass forward and back was found".to_owned(),
-        passes => format!("{passes} passes forward and back were found"),
-    };
-    writeln!(out, "of what kind it is ({passes})")?;
+    writeln!(out, "of what kind it is ({})", passes(device))?;
+    if let Some(steps) = steps(device) {
+        writeln!(out, "{}", output::wrapped(&output::one_line(&steps), columns).join("\n"))?;
+    }
     for used in &uses {
         let share = used.held.bytes as f64 / total as f64 * 100.0;
-        let told: Vec<&str> = used.told_by.iter().map(|&(how, _)| words(how)).collect();
         let (bytes, blocks) = (format_bytes(used.held.bytes), grouped(used.held.blocks));
-        let how = if used.kind == Kind::Unknown { String::new() } else { format!("  by {}", told.join(", ")) };
-        writeln!(out, "{bytes:>12} {share:>5.1} %  {blocks:>6} x  {}{}", name(used.kind), output::dim(&how))?;
+        let row = format!("{bytes:>12} {share:>5.1} %  {blocks:>6} x  {}", name(used.kind));
+        let how: Vec<String> = [told_by(used), lives(used)].into_iter().flatten().collect();
+        let how = how.join("; ");
+        if how.is_empty() {
+            writeln!(out, "{row}")?;
+            continue;
+        }
+        if row.chars().count() + 2 + how.chars().count() <= columns {
+            writeln!(out, "{row}  {}", output::dim(&how))?;
+            continue;
+        }
+        writeln!(out, "{row}")?;
+        for line in output::wrapped(&how, columns.saturating_sub(HOW).max(20)) {
+            writeln!(out, "{:HOW$}{}", "", output::dim(&line))?;
+        }
     }
     for line in without_stack(device).map(frameless).unwrap_or_default() {
         for line in output::wrapped(&line, columns) {
@@ -72,6 +105,79 @@ pub(super) fn print(out: &mut dyn Write, device: &Device, columns: usize) -> io:
         }
     }
     writeln!(out)
+}
+
+/// The passes that were found.
+pub(super) fn passes(device: &Device) -> String {
+    match device.told.passes {
+        0 => "no forward pass with its backward pass was found".to_owned(),
+        1 => "1 pass forward and back was found".to_owned(),
+        passes => format!("{passes} passes forward and back were found"),
+    }
+}
+
+/// The steps that were found, and how.
+pub(super) fn steps(device: &Device) -> Option<String> {
+    let Steps { mark, ends } = &device.told.steps;
+    let by = match mark.as_ref()? {
+        StepMark::Annotation(mark) => format!("marked by {}", output::shorten(mark, 60)),
+        StepMark::Repetition => "told by what the run repeats".to_owned(),
+    };
+    Some(format!("{} steps, {by}", ends.len()))
+}
+
+/// How a kind was told.
+pub(super) fn told_by(used: &KindUse) -> Option<String> {
+    let told: Vec<&str> = used.told_by.iter().map(|&(how, _)| words(how)).collect();
+    (used.kind != Kind::Unknown).then(|| format!("by {}", told.join(", ")))
+}
+
+/// Whether a kind's blocks live across the steps; `None` if that is not known of any.
+pub(super) fn lives(used: &KindUse) -> Option<String> {
+    let total = used.held.bytes.max(1) as f64;
+    let part = |(held, words): (Held, &str)| match held.bytes as f64 / total * 100.0 {
+        percent if percent < LEAST_PERCENT => None,
+        percent if percent >= 100.0 - LEAST_PERCENT => Some(words.to_owned()),
+        percent => Some(format!("{percent:.0} % {words}")),
+    };
+    let parts: Vec<String> =
+        [(used.across_steps, "across steps"), (used.within_step, "within one step")].into_iter().filter_map(part).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+/// Less is not worth saying.
+const LEAST_PERCENT: f64 = 0.5;
+
+/// What the page needs to tell each block: the different things that are told, and for each block of the log its place among them.
+pub(super) struct Legend {
+    /// The number of the kind in [`Kind::ALL`], how it was told, and how it lives against the steps (0 across, 1 within, 2 not known).
+    pub(super) told: Vec<(usize, &'static str, u8)>,
+    pub(super) blocks: Vec<u64>,
+}
+
+impl Legend {
+    /// Of a device, if its blocks have lives.
+    pub(super) fn of(device: &Device) -> Legend {
+        let mut legend = Legend { told: Vec::new(), blocks: Vec::new() };
+        if device.verdict.is_none() {
+            return legend;
+        }
+        let mut places = std::collections::BTreeMap::new();
+        for (&Told { kind, how }, &life) in device.told.told.iter().zip(&device.told.lives) {
+            let place = *places.entry((kind, how, life)).or_insert_with(|| {
+                let number = Kind::ALL.iter().position(|&other| other == kind).unwrap_or(0);
+                let life = match life {
+                    StepLife::Across => 0,
+                    StepLife::Within => 1,
+                    StepLife::NotTold => 2,
+                };
+                legend.told.push((number, words(how), life));
+                legend.told.len() - 1
+            });
+            legend.blocks.push(place as u64);
+        }
+        legend
+    }
 }
 
 /// What the blocks without a stack are.
@@ -87,7 +193,7 @@ fn frameless(without: WithoutStack) -> Vec<String> {
 }
 
 /// A kind in a table.
-const fn name(kind: Kind) -> &'static str {
+pub(super) const fn name(kind: Kind) -> &'static str {
     match kind {
         Kind::OptimizerStates => "optimizer states",
         kind => kind.name(),
@@ -103,6 +209,7 @@ const fn words(how: How) -> &'static str {
         How::Pairing => "the order of frees",
         How::Lifetime => "lifetime",
         How::Repetition => "the step before",
+        How::Steps => "the steps",
         How::NotTold => "nothing",
     }
 }

@@ -1,13 +1,14 @@
 //! `parkade report`: a recorded run as a page, as pictures, as text for a terminal.
 //!
 //! `gather` computes everything once; `html`, `svg`, `text` and `json` show it. `limit` finds the one limit that all parts assume, `labels`
-//! names stacks, `several` puts the ranks of a job on one page, `palette` has the colours. `data` packs what the page's script draws; style and script are the files in `web/`.
+//! names stacks, `tries` tries settings, `several` puts the ranks of a job on one page, `palette` has the colours. `data` packs what the page's script draws; style and script are the files in `web/`.
 
 mod advice;
 mod choice;
 mod data;
 mod flame;
 mod gather;
+mod holders_table;
 mod html;
 mod json;
 mod kinds;
@@ -19,6 +20,7 @@ mod ranks_table;
 mod several;
 mod svg;
 mod text;
+mod tries;
 mod words;
 
 use std::fs;
@@ -99,7 +101,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum)]
     profile: Option<Profile>,
     /// If the log of all blocks would make the page larger than this, the heap is shown at chosen moments only. The rest of a page
-    /// takes about 130 KiB in any case.
+    /// takes about 140 KiB in any case.
     #[arg(long, value_name = "SIZE", value_parser = size::parse_bytes, default_value = "10MiB")]
     page_size: u64,
     #[command(flatten)]

@@ -51,6 +51,10 @@ pub(super) const AGES: [(f64, &str, &str); 5] = [
     (f64::INFINITY, "from before the first entry", "#9c8a63"),
 ];
 
+/// Kinds of blocks, in the order of [`Kind::ALL`](parkade_analysis::holders::Kind::ALL).
+pub(super) const KINDS: [&str; 9] =
+    ["#3b6fd8", "#c5454f", "#a45bc8", "#1d9a6c", "#1f93b0", "#b8791b", "#d4588e", "#7a8f1f", "#7c8798"];
+
 /// Phases, the most frequent names first. Names beyond these share one colour.
 pub(super) const PHASES: [&str; 6] = ["#8b6fd0", "#c2617f", "#5d8f3d", "#b07d2b", "#3f8fa8", "#a45b9b"];
 /// Phases with other names.
@@ -75,7 +79,7 @@ mod tests {
     fn every_colour_stands_out_on_both_backgrounds() {
         let sizes = SIZES.iter().map(|class| class.colour);
         let ages = AGES.iter().map(|&(_, _, colour)| colour);
-        let others = [OTHER_STACKS, NO_STACK, OTHER_PHASES].into_iter().chain(STACKS).chain(PHASES).chain(SETTINGS);
+        let others = [OTHER_STACKS, NO_STACK, OTHER_PHASES].into_iter().chain(STACKS).chain(KINDS).chain(PHASES).chain(SETTINGS);
         for colour in sizes.chain(ages).chain(others) {
             for background in ["#ffffff", "#161a20"] {
                 let (one, other) = (luminance(colour) + 0.05, luminance(background) + 0.05);

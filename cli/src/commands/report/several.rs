@@ -16,7 +16,7 @@ use super::html::{self, Frame, Place};
 use super::limit::Limit;
 use super::markup::{counted, escape};
 use super::ranks_table::Named;
-use super::{Args, Part, data, gather, ranks_table, wrote};
+use super::{Args, Part, data, gather, ranks_table, tries, wrote};
 use crate::each::Together;
 use crate::output;
 use crate::outputs::Target;
@@ -28,7 +28,7 @@ use crate::runner::Outcome;
 /// What is compared of the runs in a file, under the limit that its section assumes.
 pub(super) fn runs(args: &Args) -> Result<Vec<RankRun>> {
     let given_profile = args.profile.map(crate::args::Profile::rules);
-    gather::given_settings(args, given_profile.unwrap_or(&Rules::PYTORCH_2_15))?;
+    tries::given_settings(args, given_profile.unwrap_or(&Rules::PYTORCH_2_15))?;
     let recording = recording::read(&args.file)?;
     let profile = newer_release(&recording, None).map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
     let settings = ReplaySettings::of_recording_as(profile, recording.settings.as_ref())?;

@@ -195,13 +195,17 @@ fn tried(out: &mut dyn Write, report: &Report, device: &Device, size: Size) -> i
             Outcome::DoesNotFit => output::bad("no   "),
             Outcome::Unknown => "-    ".to_owned(),
         };
-        let (peak, retries) = (size::show(tried.peak_reserved_bytes), tried.retries);
+        let (peak, retries) = (size::show(tried.run().peak_reserved_bytes), tried.run().retries);
         let own = if tried.is_own { " (the run's own)" } else { "" };
         let label = output::shorten(&output::one_line(&tried.label), size.columns.saturating_sub(34 + own.len()).max(10));
         writeln!(out, "{peak:>13}  {fits}  {retries:>7}  {label}{own}")?;
     }
     if device.tried.iter().any(|(tried, _)| tried.outcome == Outcome::GetsPast) {
-        writeln!(out, "{}", output::dim("past: gets past the error of which the run died; the rest is not known"))?;
+        let rest = if device.rest.is_some() { "is estimated" } else { "is not known" };
+        writeln!(out, "{}", output::dim(&format!("past: gets past the error of which the run died; the rest {rest}")))?;
+    }
+    if device.rest.is_some() {
+        writeln!(out, "{}", output::dim("peaks and retries include what is estimated of the rest"))?;
     }
     writeln!(out)
 }

@@ -5,9 +5,9 @@ use parkade_analysis::advise::Outcome;
 use parkade_analysis::timeline::{HeapLog, HolderKey, Marker, MarkerKind};
 use parkade_replay::SettingsOrigin;
 
-use super::advice::Tried;
 use super::gather::{Device, Report};
 use super::markup::{counted, grouped};
+use super::tries::Tried;
 use crate::{ending, output, size};
 
 /// Reserved memory that no block uses at a moment.
@@ -221,7 +221,13 @@ pub(super) fn notes(report: &Report, device: &Device) -> Vec<String> {
     if device.ending.death().is_some() {
         let programs = report.found.iter().flat_map(|found| &found.programs);
         let rest = programs.filter(|program| program.device == device.number).find_map(|program| program.continuation.as_ref());
-        notes.push(format!("{} The graphs and tables show what is in the file.", sentence(&ending::rest(rest))));
+        let shown = match device.rest {
+            Some(_) => {
+                "The memory over time and its holders are what is in the file; the numbers for other settings include the estimate."
+            }
+            None => "The graphs and tables show what is in the file.",
+        };
+        notes.push(format!("{} {shown}", sentence(&ending::rest(rest))));
     }
     if verdict.not_in_file.refusals > 0 {
         notes.push(format!(
@@ -246,7 +252,7 @@ pub(super) fn outcome(device: &Device, tried: &Tried) -> (String, &'static str) 
         Outcome::GetsPast => {
             (format!("past it{}", device.ending.death().map_or_else(String::new, |death| at(death.entry))), "warn")
         }
-        Outcome::DoesNotFit => (format!("no{}", tried.fails_at_entry.map_or_else(String::new, at)), "bad"),
+        Outcome::DoesNotFit => (format!("no{}", tried.in_file.fails_at_entry.map_or_else(String::new, at)), "bad"),
         Outcome::Unknown => ("–".to_owned(), "quiet"),
     }
 }

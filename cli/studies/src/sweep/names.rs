@@ -106,11 +106,9 @@ fn capacities(lists: &[String]) -> Result<Vec<Capacity>> {
     }
     for item in items(lists) {
         let capacity = match item.bytes().last() {
-            Some(last) if last.is_ascii_alphabetic() && !matches!(item, "smallest" | "plenty") => match size::parse_or_none(item)
-            {
-                Ok(0) => bail!("a device of {item} has no memory"),
-                size => Capacity::Bytes(size.map_err(|error| anyhow!(error))?),
-            },
+            Some(last) if last.is_ascii_alphabetic() && !matches!(item, "smallest" | "plenty") => {
+                Capacity::Bytes(size::parse(item).map_err(|error| anyhow!(error))?)
+            }
             _ => item.parse().map_err(|error: String| anyhow!("{error}, or a size with its unit (80GiB)"))?,
         };
         if !capacities.contains(&capacity) {

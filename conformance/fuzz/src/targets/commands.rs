@@ -8,7 +8,7 @@ use parkade_analysis::ending::Ending;
 use parkade_analysis::fragmentation::{Fragmentation, ReplayOptions, sample_recorded_run, sample_replayed_run};
 use parkade_analysis::holders::Holders;
 use parkade_analysis::ranks::RankRun;
-use parkade_analysis::timeline::{Curve, Levels, TimeSamples, Timeline, WhatIf, holders, what_if};
+use parkade_analysis::timeline::{Curve, Levels, Span, TimeSamples, Timeline, WhatIf, holders, what_if};
 use parkade_recording::{DeviceRecording, Recording, Style, read, write};
 use parkade_replay::export::ExportOptions;
 use parkade_replay::{AfterFailure, OutlookOptions, Requests, VerifyOptions, learned_addresses, replay_device, verify_device};
@@ -202,8 +202,15 @@ fn draw(opened: &Opened, device: &DeviceRecording) {
     let learned = learned_addresses(device, &requests);
     let (profile, entries) = (opened.case.profile(), timeline.entries);
     let (limit_bytes, capacity_bytes) = (opened.case.limit_bytes(device), opened.case.capacity_bytes(device));
-    let what =
-        WhatIf { requests: &requests, learned: &learned, device: device.device, entries, profile, limit_bytes, capacity_bytes };
+    let what = WhatIf {
+        requests: &requests,
+        learned: &learned,
+        device: device.device,
+        span: Span::recorded(entries),
+        profile,
+        limit_bytes,
+        capacity_bytes,
+    };
     drop(what_if(&what, &opened.case.settings(), 1024));
 }
 

@@ -1,10 +1,13 @@
-// Which colour a block has, and which rows explain the colours. Stacks keep their colours over the whole run: those that ever held the most
+// Which colour a block has, and which rows explain the colours. Kinds have the colours that their table shows. Stacks keep their colours over the whole run: those that ever held the most
 // have their own, all others share one.
 
 class Colours {
   constructor(run) {
     Object.assign(this, { run, palette: run.meta.palette, hasStacks: run.meta.stacks.length > 0 });
-    this.mode = this.hasStacks ? "stack" : "size";
+    // What blocks can be coloured by; the first is shown at first. Kinds say most where passes were found, and little elsewhere.
+    this.ways = [...(this.hasStacks ? ["stack"] : []), "size", "age"];
+    if (run.hasKinds) this.ways.splice(run.meta.passes ? 0 : 1, 0, "kind");
+    [this.mode] = this.ways;
     const most = this.mostHeld();
     const ranked = [...most.keys()].filter((stack) => stack > 0 && most[stack] > 0).sort((a, b) => most[b] - most[a] || a - b);
     this.ranks = new Map(ranked.slice(0, this.palette.stacks.length).map((stack, rank) => [stack, rank]));
@@ -59,9 +62,13 @@ class Colours {
     return (this.palette.ages.find(([below]) => share < below) ?? this.palette.ages.at(-1))[2];
   }
 
+  /** The number of a block's kind. */
+  kind(i) { return this.run.meta.told[this.run.blocks.told[i]][0]; }
+
   of(i, moment) {
     const { blocks } = this.run;
     if (blocks.freed[i] <= moment) return theme.colours.pending;
+    if (this.mode === "kind") return this.palette.kinds[this.kind(i)][1];
     if (this.mode === "stack") return this.ofStack(blocks.stack[i]);
     return this.mode === "age" ? this.ofAge(i, moment) : this.ofSize(blocks.size[i]);
   }
@@ -73,7 +80,9 @@ class Colours {
     if (heap.pending) rows.push(["freed, still used by another stream", theme.colours.pending]);
     const used = new Set(heap.blocks.map((i) => this.of(i, moment)));
     const classes = { size: this.palette.sizes, age: this.palette.ages }[this.mode];
-    if (classes) {
+    if (this.mode === "kind") {
+      for (const [name, colour] of this.palette.kinds) if (used.has(colour)) rows.push([name, colour]);
+    } else if (classes) {
       const words = this.mode === "age" ? (text) => `in use ${text}` : (text) => text;
       for (const [, text, colour] of classes) if (used.has(colour)) rows.push([words(text), colour]);
     } else {

@@ -67,10 +67,12 @@ function readBlocks(meta, columns) {
   blocks.freed = new Uint32Array(count);
   blocks.requested = new Float64Array(count);
   blocks.stack = new Uint32Array(count);
+  blocks.told = new Uint16Array(meta.told.length ? count : 0);
   numbers(columns.get("block_requested"), count, (number, i) => { blocks.requested[i] = size[i] - unfold(number); });
   numbers(columns.get("block_freed"), count, (number, i) => { blocks.freed[i] = number ? born[i] + number - 1 : NEVER; });
   numbers(columns.get("block_gone"), count, (number, i) => { gone[i] = number ? blocks.freed[i] + number - 1 : NEVER; });
   numbers(columns.get("block_stack"), count, (number, i) => { blocks.stack[i] = number; });
+  sums(columns.get("block_told"), blocks.told.length, blocks.told);
   return blocks;
 }
 
@@ -189,7 +191,13 @@ async function readRun(text) {
     return new Pyramid(read("min"), read("max"), of);
   };
   run.overview = Object.fromEntries(["allocated", "active", "reserved"].map((name) => [name, curve(name, meta.buckets)]));
-  run.tried = meta.tried.map((tried, i) => ({ ...tried, curve: curve(`tried_${i}`, tried.buckets) }));
+  /** The number of the kind "unknown", the last. */
+  run.unknown = meta.palette.kinds.length - 1;
+  run.hasKinds = meta.told.some(([kind]) => kind !== run.unknown);
+  // Of a run that died, what is tried ends at the error, and goes on with what is estimated.
+  run.drawn = meta.rest ? meta.rest.entries + 1 : moments;
+  run.tried = meta.tried.map((tried, i) => ({ ...tried, curve: curve(`tried_${i}`, tried.buckets, run.drawn) }));
+  run.rest = meta.rest && { ...meta.rest, inUse: curve("rest", meta.rest.buckets, run.drawn) };
   run.times = meta.times ? new Times(meta.times, columns.get("times"), meta.entries) : null;
   if (meta.moments) {
     run.levels = run.overview;

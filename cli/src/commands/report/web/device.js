@@ -27,6 +27,7 @@ class DeviceView {
     this.colours = new Colours(run);
     this.heap = new HeapMap(this.section, run, this.colours);
     this.holders = new Holders(this.section, run, this.colours, (shine) => this.heap.highlight(shine));
+    this.kinds = new Kinds(this.section, run, this.colours, (shine) => this.heap.highlight(shine));
     this.charts = [this.heap];
     if (run.entries) {
       this.timeline = new Timeline(this.section, run, (moment) => this.pick(moment));
@@ -50,6 +51,7 @@ class DeviceView {
     const heap = heapAt(run, at);
     this.heap.show(at, heap);
     this.holders.show(at, heap);
+    this.kinds.show(at, heap);
     this.timeline?.select(at);
     this.find(".slider").value = moments ? moments.indexOf(at) : at;
     const time = run.times ? `, ${durationText(run.times.of(at))} after the first` : "";
@@ -66,12 +68,13 @@ class DeviceView {
   listen() {
     const { run, colours } = this;
     const colour = this.find(".colour");
-    const ways = colours.hasStacks ? ["stack", "size", "age"] : ["size", "age"];
+    const { ways } = colours;
     colour.replaceChildren(...ways.map((value) => element("option", { value }, value)));
     colour.addEventListener("change", () => {
       colours.mode = colour.value;
       this.heap.draw();
       this.holders.show(this.moment, this.heap.heap);
+      this.kinds.show(this.moment, this.heap.heap);
     });
     const slider = this.find(".slider");
     slider.max = run.meta.moments ? run.meta.moments.length - 1 : run.entries;

@@ -222,7 +222,14 @@ class HeapMap {
     const state = blocks.freed[i] <= this.moment ? "freed, pending" : "in use";
     const lines = [["bytes", group(blocks.size[i])], ["requested", `${group(blocks.requested[i])} bytes`], ["address", this.address(blocks.address[i])]];
     if (entries) lines.push(["requested at", born === 0 ? "before the first entry" : `entry ${group(born - 1)}`], ["age", age], ["freed at", until]);
+    if (this.run.hasKinds) lines.push(["kind", this.kindWords(i)]);
     return [element("div", {}, swatch(this.colours.of(i, this.moment)), element("b", {}, `${bytesText(blocks.size[i])}, ${state}`)), rows([...lines, ...more])];
+  }
+
+  kindWords(i) {
+    const [kind, how, life] = this.run.meta.told[this.run.blocks.told[i]];
+    const { kinds } = this.run.meta.palette;
+    return [kinds[kind][0], ...(kind === this.run.unknown ? [] : [`by ${how}`]), ...(LIVES[life] ? [LIVES[life]] : [])].join(", ");
   }
 
   /** The user's own call, then the innermost calls, without those through which each module of PyTorch is called. */

@@ -11,12 +11,23 @@ const callLine = ([name, file, line, isOwn]) => [element(isOwn ? "b" : "span", {
 
 const callList = (run, stack) => element("ol", { class: "calls" }, ...callsOf(run, stack).slice(0, 60).map((call) => element("li", { class: call[3] ? "own" : null }, ...callLine(call))));
 
+/** A row of a table of holders; `share` is that of its bar. */
+function holderRow(sum, what, share, allocated, isRest = false) {
+  return element("tr", isRest ? { class: "rest" } : {},
+    what,
+    element("td", { class: "number", title: `${group(sum.bytes)} bytes` }, bytesText(sum.bytes)),
+    element("td", { class: "share" }, ...(isRest ? [] : [element("i", { style: `width:${share * 100}%` })]), element("span", {}, `${((sum.bytes / Math.max(1, allocated)) * 100).toFixed(1)} %`)),
+    element("td", { class: "number" }, group(sum.blocks)));
+}
+
+const nothingHeld = () => element("tr", {}, element("td", { class: "what", colspan: 4 }, "Nothing is allocated at this moment."));
+
 class Holders {
   /** `highlight` is called with a test of blocks, or with null. */
   constructor(section, run, colours, highlight) {
     Object.assign(this, { run, colours, highlight, kept: null });
     this.title = section.querySelector(".holders-title");
-    this.body = section.querySelector(".holders tbody");
+    this.body = section.querySelector(".by-stack tbody");
   }
 
   /** Groups with their bytes and blocks, the largest first. */
@@ -42,11 +53,7 @@ class Holders {
     const rest = groups.filter((group) => !listed.includes(group));
     const most = groups[0]?.bytes ?? 1;
     const row = (sum, what, isRest) => {
-      const shown = element("tr", isRest ? { class: "rest" } : {},
-        what,
-        element("td", { class: "number", title: `${group(sum.bytes)} bytes` }, bytesText(sum.bytes)),
-        element("td", { class: "share" }, ...(isRest ? [] : [element("i", { style: `width:${(sum.bytes / most) * 100}%` })]), element("span", {}, `${((sum.bytes / Math.max(1, heap.allocated)) * 100).toFixed(1)} %`)),
-        element("td", { class: "number" }, group(sum.blocks)));
+      const shown = holderRow(sum, what, sum.bytes / most, heap.allocated, isRest);
       const members = new Set(isRest ? rest.map((one) => one.group) : [sum.group]);
       const shine = (i) => members.has(colours.group(i));
       shown.addEventListener("pointerenter", () => this.highlight(shine));
@@ -58,7 +65,7 @@ class Holders {
       const sum = { bytes: rest.reduce((all, one) => all + one.bytes, 0), blocks: rest.reduce((all, one) => all + one.blocks, 0) };
       list.push(row(sum, element("td", { class: "what" }, ...this.sign(rest.map((one) => one.group)), counted(rest.length, "other")), true));
     }
-    if (!list.length) list.push(element("tr", {}, element("td", { class: "what", colspan: 4 }, "Nothing is allocated at this moment.")));
+    if (!list.length) list.push(nothingHeld());
     this.body.replaceChildren(...list);
     const by = colours.hasStacks ? "by where it was requested" : "by block size, as the file has no stacks";
     this.title.textContent = `${bytesText(heap.allocated)}${run.entries ? ` after ${group(moment)} of ${group(run.entries)} entries` : " in use"}, ${by}`;

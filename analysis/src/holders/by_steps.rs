@@ -1,0 +1,208 @@
+//! What the steps of a run say of a block: whether it lives within one of them or across them.
+//!
+//! Steps are told by marks, or by what the run repeats. A block in use at the end of a step is carried into the next one. That alone does
+//! not tell its kind: parameters and caches are carried, and so are gradients that are kept until the next step frees them. Where nothing
+//! trains there are neither gradients nor activations, and steps tell what is left.
+
+use parkade_recording::{Annotation, DeviceRecording};
+
+use super::kind::{How, Kind, Told};
+use super::run::Run;
+use crate::annotations::steps;
+use crate::ending::Ending;
+use crate::repeated_steps::repeated_steps;
+use crate::timeline::BlockLife;
+
+/// What tells where the steps of a run end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StepMark {
+    /// Annotations whose names begin so.
+    Annotation(String),
+    /// What the run repeats.
+    Repetition,
+}
+
+impl StepMark {
+    /// Its name in JSON.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            StepMark::Annotation(_) => "annotation",
+            StepMark::Repetition => "repetition",
+        }
+    }
+}
+
+/// How a block lives against the steps.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum StepLife {
+    /// In use at the end of a step.
+    Across,
+    /// Made and freed within one step.
+    Within,
+    /// No steps are known, it was made before the end of the first, or its end is not in the file.
+    NotTold,
+}
+
+/// The steps of a run.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Steps {
+    /// What tells them; `None` if nothing does.
+    pub mark: Option<StepMark>,
+    /// The moments at which they end, in order.
+    pub ends: Vec<u32>,
+}
+
+impl Steps {
+    pub(super) fn of(recording: &DeviceRecording, annotations: &[Annotation]) -> Steps {
+        let died = Ending::of(recording).death().map_or(u32::MAX, |error| error.entry as u32);
+        let of = |mark, ends: Vec<u32>| Some(Steps { mark: Some(mark), ends }).filter(|steps| steps.ends.len() > 1);
+        let marked = steps(annotations, recording, None).ok().and_then(|found| {
+            // An error ends the scope that it leaves.
+            let mut ends: Vec<u32> =
+                found.steps.iter().map(|step| step.last_entry as u32 + 1).filter(|&end| end <= died).collect();
+            ends.dedup();
+            of(StepMark::Annotation(found.mark), ends)
+        });
+        marked.or_else(|| of(StepMark::Repetition, repeated_steps(recording))).unwrap_or_default()
+    }
+
+    /// How a block lives. What is freed after `until` may be freed because of an error.
+    pub(super) fn life(&self, block: &BlockLife, until: u32) -> StepLife {
+        let carried = self.ends_in(block);
+        match self.ends.first() {
+            Some(_) if !carried.is_empty() => StepLife::Across,
+            // The first step is not told apart from what came before it.
+            Some(&first) if block.born > first && block.freed <= until => StepLife::Within,
+            _ => StepLife::NotTold,
+        }
+    }
+
+    /// The steps at whose ends a block is in use.
+    fn ends_in(&self, block: &BlockLife) -> std::ops::Range<usize> {
+        let first = self.ends.partition_point(|&end| end < block.born);
+        first..self.ends.partition_point(|&end| end < block.freed).max(first)
+    }
+}
+
+/// Tells what is not told yet, if nothing in the run looks like training: what a step makes and frees, and what it makes for later ones.
+pub(super) fn tell(run: &Run<'_>, steps: &Steps, told: &mut [Told]) {
+    if run.looks_trained || steps.mark.is_none() {
+        return;
+    }
+    for (block, told) in run.blocks.iter().zip(told).filter(|(_, told)| **told == Told::NOTHING) {
+        let ends = steps.ends_in(block);
+        let kind = match steps.life(block, run.until) {
+            StepLife::Within => Kind::Temporaries,
+            // Once carried, it may be a result that the program still names; made in the first step, it may be the model.
+            StepLife::Across if ends.start > 0 && ends.len() > 1 => Kind::Caches,
+            _ => continue,
+        };
+        *told = Told::new(kind, How::Steps);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parkade_recording::{Action, Entry, StackId};
+
+    use super::*;
+    use crate::timeline::{HeapLog, NEVER};
+
+    /// A program that serves requests: ten blocks are there before, each step makes eight that it frees in order, and one that the next two
+    /// steps use.
+    struct Serving {
+        trace: Vec<Entry>,
+        log: HeapLog,
+        /// Where in the log the blocks that each step keeps are.
+        kept: Vec<usize>,
+    }
+
+    impl Serving {
+        fn of(steps: u64) -> Serving {
+            let mut made = Serving { trace: Vec::new(), log: HeapLog::default(), kept: Vec::new() };
+            for _ in 0..10 {
+                made.allocate();
+            }
+            for _ in 0..steps {
+                let inside: Vec<usize> = (0..8).map(|_| made.allocate()).collect();
+                let kept = made.allocate();
+                made.kept.push(kept);
+                inside.into_iter().for_each(|place| made.free(place));
+                if let Some(before) = made.kept.len().checked_sub(3) {
+                    made.free(made.kept[before]);
+                }
+            }
+            made
+        }
+
+        fn entry(&mut self, action: Action, place: usize) -> u32 {
+            self.trace.push(Entry::new(action, (1 << 40) + ((place as u64) << 20), 4096, 0));
+            self.trace.len() as u32
+        }
+
+        fn allocate(&mut self) -> usize {
+            let place = self.log.blocks.len();
+            let born = self.entry(Action::Alloc, place);
+            let block =
+                BlockLife { address: 0, size: 4096, requested: 4096, stack: StackId::NONE, born, freed: NEVER, gone: NEVER };
+            self.log.blocks.push(block);
+            place
+        }
+
+        fn free(&mut self, place: usize) {
+            let freed = self.entry(Action::FreeRequested, place);
+            (self.log.blocks[place].freed, self.log.blocks[place].gone) = (freed, freed);
+        }
+
+        fn told(&self, annotations: &[Annotation]) -> (Steps, Vec<Told>) {
+            let recording = DeviceRecording { trace: self.trace.clone(), ..DeviceRecording::default() };
+            let run = Run::of(&self.log, &recording, annotations);
+            let steps = Steps::of(&recording, annotations);
+            let mut told = vec![Told::NOTHING; self.log.blocks.len()];
+            tell(&run, &steps, &mut told);
+            (steps, told)
+        }
+    }
+
+    #[test]
+    fn what_steps_make_is_told_where_nothing_trains() {
+        let run = Serving::of(6);
+        let (steps, told) = run.told(&[]);
+        assert_eq!((&steps.mark, steps.ends.len()), (&Some(StepMark::Repetition), 6));
+        let kind = |place: usize| told[place].kind;
+        assert!((0..10).all(|place| told[place] == Told::NOTHING), "the model, or something else that was made before");
+        assert!((11..19).all(|place| kind(place) == Kind::Unknown), "the first step may have more in it");
+        assert!((20..27).all(|place| told[place] == Told::new(Kind::Temporaries, How::Steps)));
+        // Of what the last step keeps it is not known whether later ones use it.
+        let kinds: Vec<Kind> = run.kept.iter().map(|&place| kind(place)).collect();
+        assert_eq!(kinds, [Kind::Unknown, Kind::Caches, Kind::Caches, Kind::Caches, Kind::Caches, Kind::Unknown]);
+        let life = |place: usize| steps.life(&run.log.blocks[place], run.trace.len() as u32);
+        assert_eq!([0, 12, 22, run.kept[2]].map(life), [StepLife::Across, StepLife::NotTold, StepLife::Within, StepLife::Across]);
+    }
+
+    #[test]
+    fn without_steps_nothing_is_told() {
+        let (steps, told) = Serving::of(1).told(&[]);
+        assert_eq!((steps, told.iter().all(|told| *told == Told::NOTHING)), (Steps::default(), true));
+    }
+
+    #[test]
+    fn a_run_with_an_annotated_optimizer_trains() {
+        let mut run = Serving::of(6);
+        for (place, entry) in run.trace.iter_mut().enumerate() {
+            entry.set_time(Some(place as u64));
+        }
+        let mark = |stage: &str, time| Annotation {
+            name: "Optimizer.step#SGD.step".into(),
+            stage: stage.into(),
+            device: None,
+            time_us: Some(time),
+        };
+        let marks: Vec<Annotation> = [26, 44, 60].into_iter().flat_map(|at| [mark("START", at - 1), mark("END", at)]).collect();
+        let (steps, told) = run.told(&marks);
+        assert_eq!(steps.mark, Some(StepMark::Annotation("Optimizer.step#SGD.step".to_owned())));
+        assert_eq!(steps.ends, [27, 45, 61]);
+        assert!(told.iter().all(|told| *told == Told::NOTHING), "what looks like a temporary may be an activation");
+    }
+}
