@@ -3,7 +3,7 @@
 
 benches/side_by_side.py [--rounds N] [--cases TEXT...] [--only NAME...] [--rebuild] [--write docs/speed.md]
 
-Builds what is missing: parkade's program, PyTorch's allocator (conformance/oracle/pytorch_harness), RMM's pool and TensorFlow's BFC
+Builds what is missing or older than its sources: parkade's program, PyTorch's allocator (conformance/oracle/pytorch_harness), RMM's pool and TensorFlow's BFC
 (conformance/other_allocators). Each is a process of its own that reads the case's sequence, waits for a word, runs its steps once and answers
 with the nanoseconds of a step, so that only the steps are timed. The processes take turns, round by round, and processor time is measured, so
 that other load on the machine affects all of them alike. Under every allocator lies a device that costs next to nothing.
@@ -25,11 +25,11 @@ from pathlib import Path
 from statistics import median, quantiles
 
 import sequences
+from marks import parts, replace_marked
 
 ROOT = Path(__file__).resolve().parent.parent
 DEVICE_BYTES = str(1 << 42)
 POOL_BYTES = str(1 << 30)
-MARKS = ("<!-- what side_by_side.py writes -->", "<!-- until here -->")
 
 
 @dataclass(frozen=True)
@@ -38,22 +38,37 @@ class Allocator:
 
     name: str
     program: list[str]
-    build: list[list[str]]
+    build: list[str]
     environment: dict[str, str] = field(default_factory=dict)
+    sources: tuple[str, ...] = ()
 
     def is_built(self) -> bool:
-        return (ROOT / self.program[0]).exists()
+        """Whether the program is there and newer than its sources. Without sources, the build command knows."""
+        program = ROOT / self.program[0]
+        return bool(self.sources) and program.exists() and all(program.stat().st_mtime > (ROOT / source).stat().st_mtime for source in self.sources)
 
 
-PARKADE = Allocator("parkade", ["target/release/timed"], [["cargo", "build", "--locked", "--release", "-p", "parkade-benches", "--bin", "timed"]])
+HARNESS, OTHERS = "conformance/oracle/pytorch_harness", "conformance/other_allocators"
+PARKADE = Allocator("parkade", ["target/release/timed"], ["cargo", "build", "--locked", "--quiet", "--release", "-p", "parkade-benches", "--bin", "timed"])
 PYTORCH = Allocator(
     "PyTorch 2.11",
     ["target/oracle/timed211"],
-    [["conformance/oracle/pytorch_harness/setup.sh", "11"]],
+    [f"{HARNESS}/setup.sh", "11"],
     {"FAKE_GPU_BYTES": DEVICE_BYTES, "FAKE_EVENTS_AUTO": "1"},
+    sources=tuple(f"{HARNESS}/src/{name}" for name in ("timed.cpp", "timed.hpp", "fakecuda.cpp")),
 )
-RMM = Allocator("RMM pool", ["target/peers/rmm_peer", "pool", DEVICE_BYTES, POOL_BYTES, "-", "timed"], [["conformance/other_allocators/build_rmm.sh"]])
-BFC = Allocator("TensorFlow BFC", ["target/peers/bfc_peer", "grow", DEVICE_BYTES, DEVICE_BYTES, "timed"], [["conformance/other_allocators/build_bfc.sh"]])
+RMM = Allocator(
+    "RMM pool",
+    ["target/peers/rmm_peer", "pool", DEVICE_BYTES, POOL_BYTES, "-", "timed"],
+    [f"{OTHERS}/build_rmm.sh"],
+    sources=(f"{HARNESS}/src/timed.hpp", *(f"{OTHERS}/src/{name}" for name in ("rmm_peer.cpp", "fake_cudart.cpp", "common.hpp"))),
+)
+BFC = Allocator(
+    "TensorFlow BFC",
+    ["target/peers/bfc_peer", "grow", DEVICE_BYTES, DEVICE_BYTES, "timed"],
+    [f"{OTHERS}/build_bfc.sh"],
+    sources=(f"{HARNESS}/src/timed.hpp", *(f"{OTHERS}/src/{name}" for name in ("bfc_peer.cpp", "common.hpp"))),
+)
 ALLOCATORS = [PARKADE, PYTORCH, RMM, BFC]
 # The others have no expandable segments and record no streams. RMM's free blocks are one list that is searched from end to end: minutes a
 # round. BFC has 8 bytes for every 256 of the device: gigabytes.
@@ -80,7 +95,16 @@ AIMS = {
     "replay, 10,000 live": 7,
     "replay of a recording": 7,
 }
-COUNTED = {"pair 4 KiB": 5_000, "pair 2 MiB": 5_000, "pair 32 MiB": 5_000, "mix of 100": 10_000, "mix of 1,000": 10_000, "mix of 10,000": 20_000}
+# The steps of cases whose instructions are counted: fewer, as valgrind is slow.
+COUNTED = {
+    "pair 4 KiB": 5_000,
+    "pair 2 MiB": 5_000,
+    "pair 32 MiB": 5_000,
+    "pair 2 MiB, expandable segments": 5_000,
+    "pair 2 MiB, another stream recorded": 5_000,
+    "mix of 100": 10_000,
+    "mix of 1,000": 10_000,
+}
 
 
 class Running:
@@ -120,13 +144,19 @@ def environment(allocator: Allocator, case: str) -> dict[str, str]:
     return {**os.environ, **allocator.environment, "PYTORCH_CUDA_ALLOC_CONF": settings, "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
-def build(allocators: list[Allocator], again: bool) -> None:
+def build(allocators: list[Allocator], again: bool) -> list[Allocator]:
+    """Builds what is missing or older than its sources, and returns what can be run."""
+    built = []
     for allocator in allocators:
-        # Cargo itself knows whether anything changed.
-        if again or allocator is PARKADE or not allocator.is_built():
-            for command in allocator.build:
-                print("building:", *command, file=sys.stderr)
-                subprocess.run(command, cwd=ROOT, check=True, stdout=sys.stderr)
+        if again or not allocator.is_built():
+            print("building:", *allocator.build, file=sys.stderr)
+            if subprocess.run(allocator.build, cwd=ROOT, stdout=sys.stderr).returncode:
+                print(f"left out: {allocator.name}, which could not be built", file=sys.stderr)
+                continue
+        built.append(allocator)
+    if PARKADE not in built:
+        sys.exit("side_by_side.py: without parkade there is nothing to compare")
+    return built
 
 
 def measure(allocators: list[Allocator], case: str, rounds: int, folder: Path) -> dict[str, Running]:
@@ -187,46 +217,35 @@ def table_of_times(measured: dict[str, dict[str, Running]], names: list[str]) ->
 
 def table_of_sums(measured: dict[str, dict[str, Running]], counts: dict[str, dict[str, float]], names: list[str]) -> list[str]:
     """What follows from several cases, or is not a time."""
+    lines = [row(["", *names, "aim for parkade"]), "|---" + "|--:" * (len(names) + 1) + "|"]
 
-    def each(text: str, aim: str, value) -> str:
-        def shown(name: str) -> str:
-            try:
-                return value(name)
-            except KeyError:
-                return ""
-
-        return row([text, *map(shown, names), aim])
+    def each(text: str, aim: str, value, *needed: str) -> None:
+        """A row, if one of the allocators has all cases that it needs."""
+        having = [name for name in names if all(name in measured.get(case, {}) for case in needed)]
+        if having:
+            lines.append(row([text, *(value(name) if name in having else "" for name in names), aim]))
 
     def middle(case: str, name: str) -> float:
         return median(measured[case][name].rounds)
 
-    lines = [row(["", *names, "aim for parkade"]), "|---" + "|--:" * (len(names) + 1) + "|"]
     for case in ("replay, 1,000 live", "replay, 10,000 live", "replay of a recording"):
-        lines.append(each(f"{case}: million events a second", "", lambda name: f"{1e3 / middle(case, name):.1f}"))
+        each(f"{case}: million events a second", "", lambda name: f"{1e3 / middle(case, name):.1f}", case)
     one, two = "1 thread, pair 4 KiB", "2 threads, pair 4 KiB"
-    lines.append(each("two threads, each on its stream: pairs a second, over those of one thread", "1, better 1.5", lambda name: f"{middle(one, name) / middle(two, name):.2f}"))
-    lines.append(each("a step of the mix of 1,000,000 over one of 100,000", "at most 3", lambda name: f"{middle('mix of 1,000,000', name) / middle('mix of 100,000', name):.2f}"))
-    for live in (10_000, 1_000_000):
+    each("two threads, each on its stream: pairs a second, over those of one", "1, better 1.5", lambda name: f"{middle(one, name) / middle(two, name):.2f}", one, two)
+    few, many = "mix of 100,000", "mix of 1,000,000"
+    each("a step of the mix of 1,000,000, over one of 100,000", "at most 3", lambda name: f"{middle(many, name) / middle(few, name):.2f}", few, many)
+    for live, aim in ((10_000, ""), (1_000_000, "at most 96")):
         case = f"mix of {live:,}"
-        lines.append(each(f"bytes of memory for each of {live:,} live blocks", "at most 96", lambda name: f"{measured[case][name].grown_bytes / live:.0f}"))
+        each(f"{case}: bytes of memory a live block", aim, lambda name: f"{measured[case][name].grown_bytes / live:.0f}", case)
     for case, count in counts.items():
         aim = {"pair 4 KiB": "at most 450", "pair 2 MiB": "at most 450", "mix of 1,000": "at most 650"}.get(case, "")
-        lines.append(each(f"{case}: instructions a step", aim, lambda name: f"{count[name]:,.0f}"))
-    return [line for line in lines if line.strip("| ") and not re.fullmatch(r"\| [^|]+( \| *)+[^|]*\|", line) or line is lines[0]]
+        each(f"{case}: instructions a step", aim, lambda name: f"{count[name]:,.0f}", case)
+    return lines
 
 
 def machine() -> str:
     cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     return f"{cpu[1] if cpu else 'unknown processor'}, {os.cpu_count()} processors"
-
-
-def replace_marked(path: Path, text: str) -> None:
-    """Puts the text between the two marks of a page."""
-    page = path.read_text()
-    if not all(page.count(mark) == 1 for mark in MARKS):
-        sys.exit(f"side_by_side.py: {path} must have the lines {MARKS[0]} and {MARKS[1]} once each")
-    before, rest = page.split(MARKS[0])
-    path.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{rest.split(MARKS[1])[1]}")
 
 
 def main() -> int:
@@ -237,16 +256,18 @@ def main() -> int:
     parser.add_argument("--rebuild", action="store_true", help="build the real allocators' programs again, even those that are there")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="also put the tables between the marks of a page")
     arguments = parser.parse_args()
+    if arguments.write:
+        parts(arguments.write, "side_by_side.py")  # ends here rather than after minutes
     allocators = [one for one in ALLOCATORS if one is PARKADE or not arguments.only or any(text.lower() in one.name.lower() for text in arguments.only)]
     cases = [case for case in sequences.CASES if not arguments.cases or any(text in case for text in arguments.cases)]
-    build(allocators, arguments.rebuild)
+    allocators = build(allocators, arguments.rebuild)
     names = [one.name for one in allocators]
     with tempfile.TemporaryDirectory() as folder:
         measured = {case: measure(allocators, case, arguments.rounds, Path(folder)) for case in cases}
         counts = {}
         for case in (case for case in COUNTED if case in cases and shutil.which("valgrind")):
             print("counting:", case, file=sys.stderr)
-            counts[case] = {one.name: instructions(one, case, Path(folder)) for one in allocators}
+            counts[case] = {one.name: instructions(one, case, Path(folder)) for one in allocators if one.name in measured[case]}
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
     command = "benches/side_by_side.py --rounds " + str(arguments.rounds)
     lines = [f"`{command}`, {time.strftime('%-d %B %Y')}, commit {commit}, {machine()}:", ""]
@@ -256,7 +277,7 @@ def main() -> int:
     text = "\n".join(lines)
     print(text)
     if arguments.write:
-        replace_marked(arguments.write, text)
+        replace_marked(arguments.write, "side_by_side.py", text)
     return 0
 
 
