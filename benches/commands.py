@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from marks import parts, replace_marked
+from page import origin, parts, replace_marked
 
 ROOT = Path(__file__).resolve().parent.parent
 PARKADE = "target/release/parkade"
@@ -121,7 +121,8 @@ def main() -> int:
     rows += of_policies()
     if arguments.sweep:
         rows.append(["the sweep of [numbers](numbers.md#how-were-the-tables-made)", seconds(best([PARKADE, "sweep", "-w", SWEPT, "--markdown"], 1)), "88 s of processor time"])
-    text = "\n".join("| " + " | ".join(row) + " |" for row in [["", "measured", "aim"], ["---"] * 3, *rows])
+    head = f"`benches/commands.py {arguments.recording.name} --rounds {arguments.rounds}`, {origin()}:\n\n"
+    text = head + "\n".join("| " + " | ".join(row) + " |" for row in [["", "measured", "aim"], ["---"] * 3, *rows])
     print(text)
     if arguments.write:
         replace_marked(arguments.write, "commands.py", text)

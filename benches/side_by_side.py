@@ -19,13 +19,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
 
 import sequences
-from marks import parts, replace_marked
+from page import origin, parts, replace_marked
 
 ROOT = Path(__file__).resolve().parent.parent
 DEVICE_BYTES = str(1 << 42)
@@ -250,11 +249,6 @@ def table_of_sums(measured: dict[str, dict[str, Running]], counts: dict[str, dic
     return lines
 
 
-def machine() -> str:
-    cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    return f"{cpu[1] if cpu else 'unknown processor'}, {os.cpu_count()} processors"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
@@ -275,9 +269,7 @@ def main() -> int:
         for case in (case for case in COUNTED if case in cases and shutil.which("valgrind")):
             print("counting:", case, file=sys.stderr)
             counts[case] = {one.name: instructions(one, case, Path(folder)) for one in allocators if one.name in measured[case]}
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    command = "benches/side_by_side.py --rounds " + str(arguments.rounds)
-    lines = [f"`{command}`, {time.strftime('%-d %B %Y')}, commit {commit}, {machine()}:", ""]
+    lines = [f"`benches/side_by_side.py --rounds {arguments.rounds}`, {origin()}:", ""]
     lines += table_of_times(measured, names) + [""] + table_of_sums(measured, counts, names)
     if not shutil.which("valgrind"):
         lines += ["", "Instructions were not counted: valgrind is not installed."]

@@ -15,7 +15,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from marks import parts, replace_marked
+from page import origin, parts, replace_marked
 
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = 20_000
@@ -81,7 +81,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         counted = {case: of_a_step(case, Path(folder)) for case in arguments.cases}
     places = sorted({where for counts in counted.values() for where in counts}, key=lambda where: -sum(counts[where] for counts in counted.values()))
-    lines = ["| instructions a step | " + " | ".join(counted) + " |", "|---" + "|--:" * len(counted) + "|"]
+    lines = [f"`benches/where.py`, {origin()}:", "", "| instructions a step | " + " | ".join(counted) + " |", "|---" + "|--:" * len(counted) + "|"]
     rest: dict[str, float] = dict.fromkeys(counted, 0.0)
     for where in places:
         if max(counts[where] for counts in counted.values()) >= SHOWN:

@@ -1,6 +1,10 @@
-"""Text that a program keeps up to date in a page, between two marks."""
+"""What the programs beside this one write into a page, between two marks, and where it was measured."""
 
+import os
+import re
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 
@@ -17,3 +21,13 @@ def replace_marked(path: Path, program: str, text: str) -> None:
     """Puts the text between the marks of a program."""
     before, after = parts(path, program)
     path.write_text(f"{before}\n\n{text}\n\n{after}")
+
+
+def origin() -> str:
+    """The day, the commit and the machine, in words."""
+    root = Path(__file__).resolve().parent
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True).stdout.strip()
+    if subprocess.run(["git", "diff", "--quiet", "HEAD", "--", ":/", ":!/docs"], cwd=root).returncode:
+        commit += " with changes"
+    cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    return f"{time.strftime('%-d %B %Y')}, commit {commit}, {cpu[1] if cpu else 'unknown processor'}, {os.cpu_count()} processors"
