@@ -3,7 +3,7 @@
 python3 benches/load.py RECORDING... [--rounds N] [--load PATH]
 
 Each round loads the same bytes from memory three times: with pickle.load and the garbage collector on, as programs run it; with the
-collector off; and with parkade (target/release/load, from cargo build --release -p parkade-benches --bin load). Processor time is
+collector off; and with parkade (target/release/examples/load, from cargo build --release -p parkade-benches --example load). Processor time is
 measured, and the best round of each counts. The exit code is 1 if parkade is not at least 8 times as fast as pickle.load with the
 collector on.
 """
@@ -34,7 +34,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("recordings", nargs="+")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--load", default="target/release/load")
+    parser.add_argument("--load", default="target/release/examples/load")
     arguments = parser.parse_args()
     slow = False
     print(f"CPython {sys.version.split()[0]}, best of {arguments.rounds} rounds, milliseconds")

@@ -14,6 +14,6 @@ if [ ! -f tf/complete ]; then
   rm -rf dl-tf
   touch tf/complete
 fi
-g++ -std=c++17 -O3 -DNDEBUG -w -Itf/tensorflow/include -Itf/tensorflow/include/external/ml_dtypes_py "$here/src/bfc_peer.cpp" -o bfc_peer \
+g++ -std=c++17 -O3 -DNDEBUG -w -Itf/tensorflow/include -Itf/tensorflow/include/external/ml_dtypes_py -I"$harness" "$here/src/bfc_peer.cpp" -o bfc_peer \
   -Ltf/tensorflow -l:libtensorflow_framework.so.2 -lpthread -Wl,-rpath,'$ORIGIN/tf/tensorflow'
 echo "built $dest/bfc_peer"

@@ -15,7 +15,7 @@ fi
 g++ -std=c++20 -O3 -DNDEBUG -fno-access-control -w \
   -DRMM_LOG_ACTIVE_LEVEL=RAPIDS_LOGGER_LOG_LEVEL_INFO -DLIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE -DCCCL_IGNORE_DEPRECATED_CPP_DIALECT \
   -Irmm/librmm/include -Irmm/librmm/include/rapids -Irmm/rapids_logger/include -Irmm/nvidia/cu13/include \
-  "$here/src/rmm_peer.cpp" "$here/src/fake_cudart.cpp" -o rmm_peer \
+  -I"$harness" "$here/src/rmm_peer.cpp" "$here/src/fake_cudart.cpp" -o rmm_peer \
   -Lrmm/librmm/lib64 -lrmm -Lrmm/rapids_logger/lib64 -lrapids_logger -lpthread \
   -Wl,-rpath,'$ORIGIN/rmm/librmm/lib64' -Wl,-rpath,'$ORIGIN/rmm/rapids_logger/lib64'
 echo "built $dest/rmm_peer"

@@ -1,6 +1,7 @@
 # Sourced by the build scripts: where to build, what is needed, and unpacking a part of a wheel.
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
+harness=$root/conformance/oracle/pytorch_harness/src  # timed.hpp
 
 usage() { sed -n '2,/^[^#]/{/^[^#]/d;s/^# \{0,1\}//p}' "$0"; }
 fail() { echo "$(basename "$0"): $1" >&2; exit 1; }

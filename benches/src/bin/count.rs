@@ -2,7 +2,8 @@
 //! instructions: `count CASE STEPS`. What a step costs is the difference between two counts of steps.
 //!
 //! `4KiB`, `2MiB` and `32MiB` allocate a block and free it; `mix100` to `mix100000` replace one random block of
-//! so many; `expandable` is `2MiB` with expandable segments, `streams` has one other stream recorded.
+//! so many; `expandable` is `2MiB` with expandable segments, `streams` has one other stream recorded. A step of
+//! `replay` allocates a block or frees a random one, with about a thousand live.
 #![forbid(unsafe_code)]
 
 use parkade::policy::PyTorch;
@@ -25,6 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("2MiB" | "expandable", _) => pairs(&mut core, 2 << 20, steps),
         ("32MiB", _) => pairs(&mut core, 32 << 20, steps),
         ("streams", _) => pairs_used_elsewhere(&mut core, steps),
+        ("replay", _) => replay(&mut core, usize::try_from(steps)?),
         (_, Some(live)) => mix(&mut core, live.parse()?, usize::try_from(steps)?),
         _ => Err(usage.into()),
     }
@@ -60,6 +62,23 @@ fn mix(core: &mut Core, live: u64, steps: usize) -> Result<(), Box<dyn std::erro
             core.free(old)?;
         }
         blocks[place] = Some(core.raw_allocate(Bytes(bytes), StreamId::DEFAULT)?);
+    }
+    Ok(())
+}
+
+fn replay(core: &mut Core, steps: usize) -> Result<(), Box<dyn std::error::Error>> {
+    let mut random = Random(1);
+    let mut blocks = Vec::new();
+    // Drawn once, so that only the core is counted: a number below 60 allocates while fewer than a thousand are
+    // live, one below 40 afterwards.
+    let drawn: Vec<(u64, usize, u64)> =
+        (0..200_000).map(|_| (random.number() % 100, random.number() as usize >> 1, random.size())).collect();
+    for &(chance, place, bytes) in drawn.iter().cycle().take(steps) {
+        if blocks.is_empty() || chance < if blocks.len() < 1_000 { 60 } else { 40 } {
+            blocks.push(core.raw_allocate(Bytes(bytes), StreamId::DEFAULT)?);
+        } else {
+            core.free(blocks.swap_remove(place % blocks.len()))?;
+        }
     }
     Ok(())
 }

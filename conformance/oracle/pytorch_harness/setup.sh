@@ -3,7 +3,7 @@
 #
 #   setup.sh [DEST] [11] [15]     DEST: target/oracle of this repository unless given; 11 and 15: PyTorch 2.11.0 and 2.15.0, 2.11.0 alone unless given
 #
-# Makes DEST/oracle211 and DEST/settings_probe211, or DEST/oracle215: see README.md. Whatever is already there is not downloaded again.
+# Makes DEST/oracle211, DEST/timed211 and DEST/settings_probe211, or DEST/oracle215 and DEST/timed215: see README.md. Whatever is already there is not downloaded again.
 set -euo pipefail
 
 usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0"; }
@@ -78,6 +78,7 @@ program() {
 }
 for v in "${versions[@]}"; do
   program "oracle2$v" oracle.cpp "$v"
+  program "timed2$v" timed.cpp "$v"
   # It reads the fields of 2.11's configuration; later versions have others.
   [ "$v" = 11 ] && program settings_probe211 settings_probe.cpp "$v"
 done

@@ -1,10 +1,12 @@
 // The BFC allocator of TensorFlow and XLA, out of libtensorflow_framework.so.2, on a device made of arithmetic.
 // usage: bfc_peer grow|grow-keep|prealloc CAPACITY LIMIT SCRIPT|-|bench [stop]
+//        bfc_peer grow|grow-keep|prealloc CAPACITY LIMIT timed SEQUENCE      times a sequence: timed.hpp
 //   grow       allow_growth and garbage_collection: TensorFlow's GPU allocator
 //   grow-keep  allow_growth alone: XLA's and JAX's with preallocation off
 //   prealloc   one region of LIMIT bytes
 // LIMIT is the allocator's total_memory. BFC has no streams; the script's are ignored.
 #include "common.hpp"
+#include "timed.hpp"
 #include "xla/tsl/framework/bfc_allocator.h"
 
 struct Sub : tsl::SubAllocator {
@@ -15,7 +17,7 @@ struct Sub : tsl::SubAllocator {
 };
 
 int main(int argc, char** argv) {
-  if (argc < 5) { std::fprintf(stderr, "usage: %s grow|grow-keep|prealloc CAPACITY LIMIT SCRIPT|-|bench [stop]\n", argv[0]); return 2; }
+  if (argc < 5) { std::fprintf(stderr, "usage: %s grow|grow-keep|prealloc CAPACITY LIMIT SCRIPT|-|bench [stop] | ... timed SEQUENCE\n", argv[0]); return 2; }
   auto& d = peer::device();
   std::string kind = argv[1];
   d.capacity = std::strtoull(argv[2], nullptr, 0);
@@ -29,6 +31,7 @@ int main(int argc, char** argv) {
   auto alloc = [&](size_t n, uint64_t) { return bfc->AllocateRaw(256, n, quiet); };
   auto free_ = [&](void* p, size_t, uint64_t) { bfc->DeallocateRaw(p); };
   if (!std::strcmp(argv[4], "bench")) { peer::bench("bfc", alloc, free_); std::fflush(stdout); std::_Exit(0); }
+  if (argc > 5 && !std::strcmp(argv[4], "timed")) { d.quiet = true; timed::run(argv[5], alloc, free_); }
   int r = peer::run(peer::read_script(argv[4]), alloc, free_, argc > 5 && !std::strcmp(argv[5], "stop"));
   std::fflush(stdout);
   std::_Exit(r);

@@ -1,5 +1,6 @@
 // RMM's pool or arena, out of librmm.so, on a device made of arithmetic.
 // usage: rmm_peer pool|arena CAPACITY INITIAL MAXIMUM|- SCRIPT|-|bench [stop]     (arena: INITIAL is the arena's size)
+//        rmm_peer pool|arena CAPACITY INITIAL MAXIMUM|- timed SEQUENCE            times a sequence: timed.hpp
 //
 // librmm.so has a CUDA runtime of its own linked in, which finds no driver here. What RMM has in headers (lists, search, streams) is compiled into
 // this program and calls fake_cudart.cpp. What is in the library (growth, back-off, reclaiming, cutting, the arenas) makes only two CUDA calls that
@@ -7,6 +8,7 @@
 // Build with -fno-access-control.
 #include <algorithm>
 #include "common.hpp"
+#include "timed.hpp"
 #include <rmm/cuda_device.hpp>
 #include <rmm/error.hpp>
 #include <rmm/mr/detail/arena_memory_resource_impl.hpp>
@@ -37,7 +39,7 @@ RMM_NAMESPACE_END
 static cuda::stream_ref stream(uint64_t s) { return cuda::stream_ref{(cudaStream_t)(s ? 0x1000 * s : 0)}; }
 
 int main(int argc, char** argv) {
-  if (argc < 6) { std::fprintf(stderr, "usage: %s pool|arena CAPACITY INITIAL MAXIMUM|- SCRIPT|-|bench\n", argv[0]); return 2; }
+  if (argc < 6) { std::fprintf(stderr, "usage: %s pool|arena CAPACITY INITIAL MAXIMUM|- SCRIPT|-|bench | ... timed SEQUENCE\n", argv[0]); return 2; }
   rmm::default_logger().set_level(rapids_logger::level_enum::off);
   auto& d = peer::device();
   std::string kind = argv[1];
@@ -46,9 +48,12 @@ int main(int argc, char** argv) {
   std::optional<std::size_t> maximum;
   if (std::strcmp(argv[4], "-")) maximum = std::strtoull(argv[4], nullptr, 0);
   bool is_bench = !std::strcmp(argv[5], "bench");
+  const char* sequence = !std::strcmp(argv[5], "timed") && argc > 6 ? argv[6] : nullptr;
+  d.quiet = sequence != nullptr;
   bool stop = argc > 6 && !std::strcmp(argv[6], "stop");
   auto go = [&](auto alloc, auto free_) {
     if (is_bench) { peer::bench(kind.c_str(), alloc, free_); std::fflush(stdout); std::_Exit(0); }
+    if (sequence) timed::run(sequence, alloc, free_);
     int r = peer::run(peer::read_script(argv[5]), alloc, free_, stop);
     std::fflush(stdout);
     std::_Exit(r);  // no destructors: the library's own CUDA runtime has no device

@@ -5,7 +5,6 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -13,10 +12,8 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <random>
 #include <set>
 #include <sstream>
-#include <thread>
 #include <unordered_map>
 #include <sys/personality.h>
 #include <unistd.h>
@@ -315,93 +312,6 @@ static void run_script(std::istream& in, std::ostream& out) {
   }
 }
 
-// ------------------------------------------------------------------ benchmarks
-using Clk = std::chrono::steady_clock;
-static double ns(Clk::time_point a, Clk::time_point b) { return std::chrono::duration<double, std::nano>(b - a).count(); }
-template <class F> static double best_of(int reps, size_t n, F f) {
-  double best = 1e300;
-  for (int r = 0; r < reps; r++) { auto t0 = Clk::now(); f(n); auto t1 = Clk::now(); best = std::min(best, ns(t0, t1) / n); }
-  return best;
-}
-static void bench(int reps) {
-  fake_set_log(0);
-  c10::cuda::setCurrentCUDAStream(st(0, 0));
-  auto* al = CCA::get();
-  for (size_t sz : {size_t(512), size_t(4096), size_t(2u << 20), size_t(32u << 20)}) {
-    CCA::raw_delete(CCA::raw_alloc(sz));
-    printf("hit  %9zu B  1 thread  raw_alloc/raw_delete            %8.1f ns/pair\n", sz, best_of(reps, 200000, [&](size_t n) { for (size_t i = 0; i < n; i++) CCA::raw_delete(CCA::raw_alloc(sz)); }));
-    printf("hit  %9zu B  1 thread  raw_alloc_with_stream/raw_delete%8.1f ns/pair\n", sz, best_of(reps, 200000, [&](size_t n) { for (size_t i = 0; i < n; i++) CCA::raw_delete(CCA::raw_alloc_with_stream(sz, nullptr)); }));
-    printf("hit  %9zu B  1 thread  allocate()/DataPtr              %8.1f ns/pair\n", sz, best_of(reps, 200000, [&](size_t n) { for (size_t i = 0; i < n; i++) { auto p = al->allocate(sz); } }));
-    fflush(stdout);
-  }
-  for (size_t sz : {size_t(4096), size_t(2u << 20), size_t(32u << 20)}) {
-    // two threads, same device, same stream
-    double best = 1e300; const size_t n = 200000;
-    for (int r = 0; r < reps; r++) {
-      auto w = [&] { for (size_t i = 0; i < n; i++) { auto p = al->allocate(sz); } };
-      auto t0 = Clk::now(); std::thread a(w), b(w); a.join(); b.join(); best = std::min(best, ns(t0, Clk::now()) / n);
-    }
-    printf("hit  %9zu B  2 threads allocate()/DataPtr              %8.1f ns/pair/thread (wall)\n", sz, best);
-  }
-  // random mix with L live blocks: replace one random live block per step
-  for (int threads = 1; threads <= 2; threads++)
-  for (size_t L : {size_t(100), size_t(1000), size_t(10000)}) {
-    CCA::emptyCache();
-    auto work = [&](int seed, size_t steps, double* out) {
-      std::mt19937_64 g(seed);
-      auto pick = [&]() -> size_t {
-        double u = (g() >> 11) * 0x1.0p-53; double e = 9 + u * 14;  // 512 B .. 8 MiB log-uniform
-        return (size_t)std::exp2(e);
-      };
-      std::vector<void*> v(L);
-      for (auto& p : v) p = CCA::raw_alloc(pick());
-      std::vector<std::pair<uint32_t, size_t>> ops(steps);
-      for (auto& o : ops) o = {(uint32_t)(g() % L), pick()};
-      double best = 1e300;
-      for (int r = 0; r < 3; r++) {
-        auto t0 = Clk::now();
-        for (auto& o : ops) { CCA::raw_delete(v[o.first]); v[o.first] = CCA::raw_alloc(o.second); }
-        best = std::min(best, ns(t0, Clk::now()) / steps);
-      }
-      for (auto p : v) CCA::raw_delete(p);
-      *out = best;
-    };
-    double r[2] = {0, 0};
-    if (threads == 1) work(1, 200000, &r[0]);
-    else { std::thread a(work, 1, 200000, &r[0]), b(work, 2, 200000, &r[1]); a.join(); b.join(); }
-    printf("mix  512B..8MiB log-uniform, %5zu live/thread, %d thread(s) %8.1f ns/pair%s", L, threads, r[0], threads == 2 ? "" : "\n");
-    if (threads == 2) printf(" / %.1f\n", r[1]);
-    fflush(stdout);
-  }
-}
-// replay N random events (half allocs, half frees once warm), 1 thread
-static void bench_replay(size_t N) {
-  fake_set_log(0);
-  for (auto live_target : {size_t(1000), size_t(10000)}) {
-    CCA::emptyCache();
-    std::mt19937_64 g(7);
-    struct Op { uint32_t slot; size_t sz; };
-    std::vector<Op> ops; ops.reserve(N);
-    std::vector<uint32_t> lv, fr; for (uint32_t i = 0; i < live_target * 2; i++) fr.push_back(i);
-    while (ops.size() < N) {
-      bool al = lv.empty() || (!fr.empty() && (lv.size() < live_target ? (g() % 100) < 60 : (g() % 100) < 40));
-      if (al) { size_t k = g() % fr.size(); uint32_t s = fr[k]; fr[k] = fr.back(); fr.pop_back(); lv.push_back(s);
-        double u = (g() >> 11) * 0x1.0p-53; ops.push_back({s, (size_t)std::exp2(6 + u * 18)}); }
-      else { size_t k = g() % lv.size(); uint32_t s = lv[k]; lv[k] = lv.back(); lv.pop_back(); fr.push_back(s); ops.push_back({s, 0}); }
-    }
-    std::vector<c10::DataPtr> dp(live_target * 2);
-    auto* al = CCA::get(); size_t ooms = 0;
-    auto t0 = Clk::now();
-    for (auto& o : ops) {
-      if (o.sz) { try { dp[o.slot] = al->allocate(o.sz); } catch (const c10::OutOfMemoryError&) { ooms++; } }
-      else dp[o.slot].clear();
-    }
-    double t = ns(t0, Clk::now());
-    printf("replay %zu events, ~%zu live, 64B..16MiB: %.1f ns/event, %.2f M events/s, ooms %zu\n", N, live_target, t / N, N / t * 1e3, ooms);
-    dp.clear();
-  }
-}
-
 int main(int argc, char** argv) {
   // The allocator walks hash sets keyed by Block* (frees deferred during a capture), so the order of its events follows from
   // heap addresses: switch address randomisation off.
@@ -410,20 +320,17 @@ int main(int argc, char** argv) {
     if (p >= 0 && !(p & ADDR_NO_RANDOMIZE) && personality(p | ADDR_NO_RANDOMIZE) >= 0) execv("/proc/self/exe", argv);
   }
   setvbuf(stdout, nullptr, _IOFBF, 1 << 16);
-  string file, mode = "run"; int reps = 5; size_t n = 1000000;
+  string file;
   for (int i = 1; i < argc; i++) {
     string s = argv[i];
     auto val = [&](const char* p) -> const char* { size_t l = strlen(p); return s.compare(0, l, p) == 0 ? s.c_str() + l : nullptr; };
-    if (s == "bench" || s == "replay") mode = s;
-    else if (auto v = val("--log=")) O.log = atoi(v);
+    if (auto v = val("--log=")) O.log = atoi(v);
     else if (auto v = val("--stats=")) O.stats = !strcmp(v, "none") ? 0 : !strcmp(v, "full") ? 2 : 1;
     else if (auto v = val("--events=")) O.events = atoi(v);
     else if (s == "--raw") O.raw = true;
-    else if (auto v = val("--reps=")) reps = atoi(v);
-    else if (auto v = val("--n=")) n = strtoull(v, nullptr, 0);
     else file = s;
   }
-  fake_set_log(mode == "run" ? O.log : 0);
+  fake_set_log(O.log);
   c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex) { return true; });  // normally installed by libtorch_cuda
   try {
     c10::cuda::detail::init_p2p_access_cache(c10::cuda::device_count());
@@ -433,8 +340,6 @@ int main(int argc, char** argv) {
     printf("{\"i\":-1,\"op\":\"init\",\"ok\":0,\"err\":\"c10\",\"msg\":%s}\n", jstr(e.what_without_backtrace()).c_str());
     fflush(stdout); _Exit(3);
   }
-  if (mode == "bench") { bench(reps); fflush(stdout); _Exit(0); }
-  if (mode == "replay") { bench_replay(n); fflush(stdout); _Exit(0); }
   if (O.events) {
     try { CCA::attachAllocatorTraceTracker([](const TraceEntry& t) { evs.push_back(trace_json(t)); }); }
     catch (const c10::Error&) { O.events = false; }  // backend:cudaMallocAsync

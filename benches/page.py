@@ -1,0 +1,33 @@
+"""What the programs beside this one write into a page, between two marks, and where it was measured."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def parts(path: Path, program: str) -> tuple[str, str]:
+    """A page up to and with the first mark of a program, and from its second mark on. Ends the program if they are not there."""
+    first, second = f"<!-- what benches/{program} writes -->", f"<!-- the end of what benches/{program} writes -->"
+    page = path.read_text() if path.exists() else ""
+    if page.count(first) != 1 or page.count(second) != 1 or page.index(first) > page.index(second):
+        sys.exit(f"{program}: {path} must have the line {first}, and after it {second}, once each")
+    return page[: page.index(first)] + first, page[page.index(second) :]
+
+
+def replace_marked(path: Path, program: str, text: str) -> None:
+    """Puts the text between the marks of a program."""
+    before, after = parts(path, program)
+    path.write_text(f"{before}\n\n{text}\n\n{after}")
+
+
+def origin() -> str:
+    """The day, the commit and the machine, in words."""
+    root = Path(__file__).resolve().parent
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True).stdout.strip()
+    if subprocess.run(["git", "diff", "--quiet", "HEAD", "--", ":/", ":!/docs"], cwd=root).returncode:
+        commit += " with changes"
+    cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    return f"{time.strftime('%-d %B %Y')}, commit {commit}, {cpu[1] if cpu else 'unknown processor'}, {os.cpu_count()} processors"

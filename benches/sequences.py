@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""Writes the sequences of requests that side_by_side.py times, in the format of conformance/oracle/pytorch_harness/src/timed.hpp.
+
+benches/sequences.py CASE FILE [--steps N]     one case; without arguments, the names of all
+
+Sizes and places come from the splitmix64 generator with seed 1. The sizes of a mix are uniform in their logarithm from 512 B to 8 MiB, those
+of a replay from 64 B to 16 MiB. "replay of a recording" has the requests of one that ships, on one stream.
+"""
+
+import argparse
+import lzma
+import pickle
+import sys
+from pathlib import Path
+from typing import TextIO
+
+RECORDING = Path(__file__).parent.parent / "conformance/recordings/gpt2_varlen.default.pickle.xz"
+KIB, MIB = 1 << 10, 1 << 20
+MASK = (1 << 64) - 1
+
+
+class Random:
+    """The generator of parkade_benches::Random."""
+
+    def __init__(self, seed: int) -> None:
+        self.state = seed
+
+    def number(self) -> int:
+        self.state = (self.state + 0x9E3779B97F4A7C15) & MASK
+        z = self.state
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+        return z ^ (z >> 31)
+
+    def size(self, low: int, doublings: int) -> int:
+        """A size from 2^low on, uniform in its logarithm over so many doublings."""
+        return int(2.0 ** (low + doublings * (self.number() >> 11) / (1 << 53)))
+
+
+def pairs(size: int):
+    return lambda out, steps: print("pairs", size, steps, file=out)
+
+
+def recorded(size: int):
+    return lambda out, steps: print("recorded", size, steps, file=out)
+
+
+def threads(count: int, size: int):
+    return lambda out, steps: print("threads", count, size, steps, file=out)
+
+
+def mix(live: int):
+    def write(out: TextIO, steps: int) -> None:
+        random = Random(1)
+        print("mix", live, steps, file=out)
+        out.writelines(f"{random.size(9, 14)}\n" for _ in range(live))
+        out.writelines(f"{random.number() % live} {random.size(9, 14)}\n" for _ in range(steps))
+
+    return write
+
+
+def replay(live: int):
+    """Allocations and frees in random order: 60 % allocations below so many live blocks, 40 % above."""
+
+    def write(out: TextIO, steps: int) -> None:
+        random = Random(1)
+        used, unused = [], list(range(2 * live))
+        print("replay", 2 * live, steps, file=out)
+        for _ in range(steps):
+            allocates = not used or (unused and random.number() % 100 < (60 if len(used) < live else 40))
+            taken, given = (unused, used) if allocates else (used, unused)
+            place = random.number() % len(taken)
+            taken[place], taken[-1] = taken[-1], taken[place]
+            slot = taken.pop()
+            given.append(slot)
+            print(slot, random.size(6, 18) if allocates else 0, file=out)
+
+    return write
+
+
+def recording(out: TextIO, steps: int) -> None:
+    """The requests of a recording up to so many steps; what it has not freed by the end stays allocated."""
+    with lzma.open(RECORDING) as file:
+        snapshot = pickle.load(file)
+    live, unused, slots, lines = {}, [], 0, []
+    for entry in (entry for trace in snapshot["device_traces"] for entry in trace):
+        if entry["action"] == "alloc" and entry["size"]:
+            slot = unused.pop() if unused else slots
+            slots = max(slots, slot + 1)
+            live[entry["addr"]] = slot
+            lines.append(f"{slot} {entry['size']}\n")
+        elif entry["action"] == "free_completed" and entry["addr"] in live:
+            unused.append(live.pop(entry["addr"]))
+            lines.append(f"{unused[-1]} 0\n")
+    lines = lines[:steps]
+    print("replay", slots, len(lines), file=out)
+    out.writelines(lines)
+
+
+# Each case: how it is written, and how many steps a round has unless told.
+CASES = {
+    "pair 4 KiB": (pairs(4 * KIB), 200_000),
+    "pair 2 MiB": (pairs(2 * MIB), 200_000),
+    "pair 32 MiB": (pairs(32 * MIB), 200_000),
+    "pair 2 MiB, expandable segments": (pairs(2 * MIB), 200_000),
+    "pair 2 MiB, another stream recorded": (recorded(2 * MIB), 50_000),
+    "mix of 100": (mix(100), 200_000),
+    "mix of 1,000": (mix(1_000), 200_000),
+    "mix of 10,000": (mix(10_000), 200_000),
+    "mix of 100,000": (mix(100_000), 200_000),
+    "mix of 1,000,000": (mix(1_000_000), 200_000),
+    "mix of 1,000, expandable segments": (mix(1_000), 200_000),
+    "replay, 1,000 live": (replay(1_000), 200_000),
+    "replay, 10,000 live": (replay(10_000), 200_000),
+    "replay of a recording": (recording, 200_000),
+    "1 thread, pair 4 KiB": (threads(1, 4 * KIB), 200_000),
+    "2 threads, pair 4 KiB": (threads(2, 4 * KIB), 200_000),
+}
+
+
+def write(case: str, path: Path, steps: int | None = None) -> None:
+    """Writes a case to a file, with as many steps a round as it usually has unless told."""
+    make, usual = CASES[case]
+    with open(path, "w") as out:
+        make(out, steps or usual)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("case", nargs="?")
+    parser.add_argument("file", nargs="?", type=Path)
+    parser.add_argument("--steps", type=int)
+    arguments = parser.parse_args()
+    if not arguments.file:
+        print(*CASES, sep="\n")
+        return 0
+    if arguments.case not in CASES:
+        print(f"sequences.py: there is no case {arguments.case!r}; without arguments it lists them", file=sys.stderr)
+        return 2
+    write(arguments.case, arguments.file, arguments.steps)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

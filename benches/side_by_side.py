@@ -1,0 +1,284 @@
+#!/usr/bin/env python3
+"""Times parkade's core beside the real allocators, on the same sequences of requests, and prints ratios.
+
+benches/side_by_side.py [--rounds N] [--cases TEXT...] [--only NAME...] [--rebuild] [--write docs/speed.md]
+
+Builds what is missing or older than its sources: parkade's program, PyTorch's allocator (conformance/oracle/pytorch_harness), RMM's pool and TensorFlow's BFC
+(conformance/other_allocators). Each is a process of its own that reads the case's sequence, waits for a word, runs its steps once and answers
+with the nanoseconds of a step, so that only the steps are timed. The processes take turns, round by round, and processor time is measured, so
+that other load on the machine affects all of them alike. Under every allocator lies a device that costs next to nothing.
+
+A time is the median of the rounds. A ratio is the median of the rounds' ratios, with the range of their middle half.
+Where valgrind is installed, the instructions of a step are counted, too.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median, quantiles
+
+import sequences
+from page import origin, parts, replace_marked
+
+ROOT = Path(__file__).resolve().parent.parent
+DEVICE_BYTES = str(1 << 42)
+POOL_BYTES = str(1 << 30)
+
+
+@dataclass(frozen=True)
+class Allocator:
+    """A program that times sequences, and how it is built."""
+
+    name: str
+    program: list[str]
+    build: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
+    sources: tuple[str, ...] = ()
+
+    def is_built(self) -> bool:
+        """Whether the program is there and newer than its sources. Without sources, the build command knows."""
+        program = ROOT / self.program[0]
+        return bool(self.sources) and program.exists() and all(program.stat().st_mtime > (ROOT / source).stat().st_mtime for source in self.sources)
+
+
+HARNESS, OTHERS = "conformance/oracle/pytorch_harness", "conformance/other_allocators"
+PARKADE = Allocator("parkade", ["target/release/timed"], ["cargo", "build", "--locked", "--quiet", "--release", "-p", "parkade-benches", "--bin", "timed"])
+PYTORCH = Allocator(
+    "PyTorch 2.11",
+    ["target/oracle/timed211"],
+    [f"{HARNESS}/setup.sh", "11"],
+    {"FAKE_GPU_BYTES": DEVICE_BYTES, "FAKE_EVENTS_AUTO": "1"},
+    sources=tuple(f"{HARNESS}/src/{name}" for name in ("timed.cpp", "timed.hpp", "fakecuda.cpp")),
+)
+RMM = Allocator(
+    "RMM pool",
+    ["target/peers/rmm_peer", "pool", DEVICE_BYTES, POOL_BYTES, "-", "timed"],
+    [f"{OTHERS}/build_rmm.sh"],
+    sources=(f"{HARNESS}/src/timed.hpp", *(f"{OTHERS}/src/{name}" for name in ("rmm_peer.cpp", "fake_cudart.cpp", "common.hpp"))),
+)
+BFC = Allocator(
+    "TensorFlow BFC",
+    ["target/peers/bfc_peer", "grow", DEVICE_BYTES, DEVICE_BYTES, "timed"],
+    [f"{OTHERS}/build_bfc.sh"],
+    sources=(f"{HARNESS}/src/timed.hpp", *(f"{OTHERS}/src/{name}" for name in ("bfc_peer.cpp", "common.hpp"))),
+)
+ALLOCATORS = [PARKADE, PYTORCH, RMM, BFC]
+# The others have no expandable segments and record no streams. RMM's free blocks are one list that is searched from end to end: minutes a
+# round. BFC has 8 bytes for every 256 of the device: gigabytes.
+LEFT_OUT = {
+    "pair 2 MiB, expandable segments": {RMM.name, BFC.name},
+    "mix of 1,000, expandable segments": {RMM.name, BFC.name},
+    "pair 2 MiB, another stream recorded": {RMM.name, BFC.name},
+    "mix of 100,000": {RMM.name, BFC.name},
+    "mix of 1,000,000": {RMM.name, BFC.name},
+}
+# How many times as fast as PyTorch's parkade is to be.
+AIMS = {
+    "pair 4 KiB": 10,
+    "pair 2 MiB": 10,
+    "pair 32 MiB": 9,
+    "pair 2 MiB, expandable segments": 7,
+    "pair 2 MiB, another stream recorded": 5,
+    "mix of 100": 7,
+    "mix of 1,000": 7,
+    "mix of 10,000": 7,
+    "mix of 100,000": 4,
+    "mix of 1,000, expandable segments": 7,
+    "replay, 1,000 live": 7,
+    "replay, 10,000 live": 7,
+    "replay of a recording": 7,
+}
+MOST_INSTRUCTIONS = {"pair 4 KiB": 450, "pair 2 MiB": 450, "pair 32 MiB": 450, "mix of 1,000": 650}
+# The steps of cases whose instructions are counted: fewer, as valgrind is slow.
+COUNTED = {
+    "pair 4 KiB": 5_000,
+    "pair 2 MiB": 5_000,
+    "pair 32 MiB": 5_000,
+    "pair 2 MiB, expandable segments": 5_000,
+    "pair 2 MiB, another stream recorded": 5_000,
+    "mix of 100": 10_000,
+    "mix of 1,000": 10_000,
+}
+
+
+class Running:
+    """A program with its sequence, ready to run the steps."""
+
+    def __init__(self, allocator: Allocator, case: str, sequence: Path) -> None:
+        self.name = allocator.name
+        self.process = subprocess.Popen(
+            [ROOT / allocator.program[0], *allocator.program[1:], sequence],
+            env=environment(allocator, case),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.grown_bytes = int(self.line().split()[1])
+        self.rounds: list[float] = []
+
+    def line(self) -> str:
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"side_by_side.py: {self.name} ended early, with exit code {self.process.wait()}: run {self.process.args} to see why")
+        return line
+
+    def run(self) -> float:
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return float(self.line())
+
+    def end(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def environment(allocator: Allocator, case: str) -> dict[str, str]:
+    settings = "expandable_segments:True" if "expandable" in case else ""
+    return {**os.environ, **allocator.environment, "PYTORCH_CUDA_ALLOC_CONF": settings, "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+def build(allocators: list[Allocator], again: bool) -> list[Allocator]:
+    """Builds what is missing or older than its sources, and returns what can be run."""
+    built = []
+    for allocator in allocators:
+        if again or not allocator.is_built():
+            print("building:", *allocator.build, file=sys.stderr)
+            if subprocess.run(allocator.build, cwd=ROOT, stdout=sys.stderr).returncode:
+                print(f"left out: {allocator.name}, which could not be built", file=sys.stderr)
+                continue
+        built.append(allocator)
+    if PARKADE not in built:
+        sys.exit("side_by_side.py: without parkade there is nothing to compare")
+    return built
+
+
+def measure(allocators: list[Allocator], case: str, rounds: int, folder: Path) -> dict[str, Running]:
+    """Runs a case in all allocators that have it, in turns. The first round warms up."""
+    print("timing:", case, file=sys.stderr)
+    sequence = folder / "sequence"
+    sequences.write(case, sequence)
+    running = [Running(allocator, case, sequence) for allocator in allocators if allocator.name not in LEFT_OUT.get(case, ())]
+    for number in range(rounds + 1):
+        for one in running:
+            nanoseconds = one.run()
+            if number:
+                one.rounds.append(nanoseconds)
+    for one in running:
+        one.end()
+    return {one.name: one for one in running}
+
+
+def instructions(allocator: Allocator, case: str, folder: Path) -> float:
+    """The instructions of a step: what the second round of a process adds to its first."""
+    steps = COUNTED[case]
+    sequence = folder / "sequence"
+    sequences.write(case, sequence, steps)
+    command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", ROOT / allocator.program[0], *allocator.program[1:], sequence]
+    counts = []
+    for lines in ("\n", "\n\n"):
+        done = subprocess.run(command, env=environment(allocator, case), input=lines, capture_output=True, text=True)
+        found = re.search(r"Collected : (\d+)", done.stderr)
+        if done.returncode or not found:
+            sys.exit(f"side_by_side.py: valgrind has not counted {allocator.name}:\n{done.stderr}")
+        counts.append(int(found[1]))
+    return (counts[1] - counts[0]) / steps
+
+
+def ratio(one: Running, ours: Running) -> tuple[float, str]:
+    """How many times as long the one takes, with the middle half of the rounds."""
+    ratios = [theirs / own for theirs, own in zip(one.rounds, ours.rounds)]
+    low, middle, high = quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+    return middle, f"{middle:.1f} ({low:.1f} to {high:.1f})"
+
+
+def row(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def table_of_times(measured: dict[str, dict[str, Running]], names: list[str]) -> list[str]:
+    others = [name for name in names if name != PARKADE.name]
+    head = ["nanoseconds a step", *names, *(f"{name} / parkade" for name in others), "aim"]
+    lines = [row(head), "|---" + "|--:" * (len(head) - 1) + "|"]
+    for case, running in measured.items():
+        if case.startswith(("1 thread", "2 threads")):
+            continue
+        times = [f"{median(running[name].rounds):.1f}" if name in running else "" for name in names]
+        ratios = {name: ratio(running[name], running[PARKADE.name]) for name in others if name in running}
+        aim = ""
+        if case in AIMS and PYTORCH.name in ratios:
+            aim = f"{AIMS[case]} x PyTorch" + ("" if ratios[PYTORCH.name][0] >= AIMS[case] else ": not reached")
+        lines.append(row([case, *times, *(ratios[name][1] if name in ratios else "" for name in others), aim]))
+    return lines
+
+
+def table_of_sums(measured: dict[str, dict[str, Running]], counts: dict[str, dict[str, float]], names: list[str]) -> list[str]:
+    """What follows from several cases, or is not a time."""
+    lines = [row(["", *names, "aim for parkade"]), "|---" + "|--:" * (len(names) + 1) + "|"]
+
+    def middle(case: str, name: str) -> float:
+        return median(measured[case][name].rounds)
+
+    def each(text: str, digits: int, value, *needed: str, least: float = 0.0, most: float = float("inf")) -> None:
+        """A row of numbers of each allocator that has all cases that it needs; parkade's is to be from least to most."""
+        numbers = {name: value(name) for name in names if all(name in measured.get(case, {}) for case in needed)}
+        if not numbers:
+            return
+        aim = f"at least {least:g}" if least else f"at most {most:g}" if most < float("inf") else ""
+        if aim and not least <= numbers[PARKADE.name] <= most:
+            aim += ": not reached"
+        lines.append(row([text, *(f"{numbers[name]:,.{digits}f}" if name in numbers else "" for name in names), aim]))
+
+    for case in ("replay, 1,000 live", "replay, 10,000 live", "replay of a recording"):
+        each(f"{case}: million events a second", 1, lambda name: 1e3 / middle(case, name), case)
+    one, two = "1 thread, pair 4 KiB", "2 threads, pair 4 KiB"
+    each("two threads, each on its stream: pairs a second, over those of one", 2, lambda name: middle(one, name) / middle(two, name), one, two, least=1)
+    few, many = "mix of 100,000", "mix of 1,000,000"
+    each("a step of the mix of 1,000,000, over one of 100,000", 2, lambda name: middle(many, name) / middle(few, name), few, many, most=3)
+    for live in (10_000, 1_000_000):
+        case = f"mix of {live:,}"
+        each(f"{case}: bytes of memory a live block", 0, lambda name: measured[case][name].grown_bytes / live, case, most=96)
+    for case, count in counts.items():
+        each(f"{case}: instructions a step", 0, count.__getitem__, case, most=MOST_INSTRUCTIONS.get(case, float("inf")))
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--cases", nargs="+", metavar="TEXT", help="only cases whose name contains one of these")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="beside parkade, only allocators whose name contains one of these")
+    parser.add_argument("--rebuild", action="store_true", help="build the real allocators' programs again, even those that are there")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="also put the tables between the marks of a page")
+    arguments = parser.parse_args()
+    if arguments.write:
+        parts(arguments.write, "side_by_side.py")  # ends here rather than after minutes
+    allocators = [one for one in ALLOCATORS if one is PARKADE or not arguments.only or any(text.lower() in one.name.lower() for text in arguments.only)]
+    cases = [case for case in sequences.CASES if not arguments.cases or any(text in case for text in arguments.cases)]
+    allocators = build(allocators, arguments.rebuild)
+    names = [one.name for one in allocators]
+    with tempfile.TemporaryDirectory() as folder:
+        measured = {case: measure(allocators, case, arguments.rounds, Path(folder)) for case in cases}
+        counts = {}
+        for case in (case for case in COUNTED if case in cases and shutil.which("valgrind")):
+            print("counting:", case, file=sys.stderr)
+            counts[case] = {one.name: instructions(one, case, Path(folder)) for one in allocators if one.name in measured[case]}
+    lines = [f"`benches/side_by_side.py --rounds {arguments.rounds}`, {origin()}:", ""]
+    lines += table_of_times(measured, names) + [""] + table_of_sums(measured, counts, names)
+    if not shutil.which("valgrind"):
+        lines += ["", "Instructions were not counted: valgrind is not installed."]
+    text = "\n".join(lines)
+    print(text)
+    if arguments.write:
+        replace_marked(arguments.write, "side_by_side.py", text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
