@@ -19,7 +19,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORK = ROOT / "target" / "mutants" / "work"
 # Everything except build output and git's own files.
-PARTS = [path.name for path in sorted(ROOT.iterdir()) if path.name not in ("target", ".git")]
+PARTS = [path.name for path in sorted(ROOT.iterdir()) if path.name not in ("target", ".git")] if (ROOT / "Cargo.toml").exists() else []
 
 # Without debug assertions and overflow checks, so that tests of the outcome must find a bug, not the core itself.
 PROFILE = {
