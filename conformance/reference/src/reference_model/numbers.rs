@@ -55,6 +55,9 @@ fn hexadecimal(digits: &str) -> f64 {
             }
         }
     }
-    let power: i32 = rest.strip_prefix('p').and_then(|power| power.parse().ok()).unwrap_or(0);
+    let power = rest.strip_prefix('p').unwrap_or("");
+    let (sign, power) = sign_of(power);
+    let power: String = power.chars().take_while(char::is_ascii_digit).collect();
+    let power = sign as i32 * power.parse().unwrap_or(0);
     value / scale * 2_f64.powi(power)
 }

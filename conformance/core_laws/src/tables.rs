@@ -10,24 +10,14 @@ use parkade::texts::{format_bytes, format_double, format_significant, invalid_fr
 use parkade::trace::{Observer, TraceAction, TraceEntry, TraceRing};
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
 use parkade::{FreeError, PoolSlot};
+use parkade_reference::law::{Broken, Law, ensure};
+use parkade_reference::reference_model::{Reference, texts};
 use proptest::prelude::*;
 
-use super::campaign::Stopped;
-use super::cases;
-use crate::backend::Backend;
-use crate::law::{Broken, Law, ensure};
-use crate::reference_model::{Reference, texts};
-use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
+use crate::run::{Draws, Outcome, run};
 
 /// Sizes for each drawn case.
 const SIZES_PER_CASE: usize = 48;
-
-/// The entries of these laws.
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
-    let sizes = "blocks, segments, pages and reserved ranges have the sizes that the rules say, up to 2^64";
-    let words = "sizes, numbers, the memory summary and the list of statistics read as PyTorch writes them";
-    vec![Entry::new(Group::Law, "sizes", sizes, check_sizes), Entry::new(Group::Law, "texts", words, check_texts)]
-}
 
 /// A size close to a power of two or to half the way to the next, or any.
 fn size() -> impl Strategy<Value = u64> {
@@ -56,13 +46,10 @@ fn settings() -> impl Strategy<Value = Settings> {
     })
 }
 
-fn check_sizes<B: Backend>(_: &B, effort: &Effort) -> Verdict {
+pub(crate) fn check_sizes(draws: &Draws) -> Outcome {
     let strategy = (settings(), prop::collection::vec(size(), SIZES_PER_CASE));
-    cases::run(effort, 34, &strategy, |(settings, sizes)| {
-        sizes
-            .iter()
-            .try_for_each(|&size| one_size(settings, size))
-            .map_err(|broken| Stopped::Broken(broken, format!("# {settings:?}\n")))?;
+    run(draws, 34, &strategy, |(settings, sizes)| {
+        sizes.iter().try_for_each(|&size| one_size(settings, size))?;
         Ok(sizes.len() as u64)
     })
 }
@@ -163,16 +150,16 @@ fn keys() -> Vec<String> {
     keys
 }
 
-fn check_texts<B: Backend>(_: &B, effort: &Effort) -> Verdict {
+pub(crate) fn check_texts(draws: &Draws) -> Outcome {
     fixed_texts()?;
     let strategy = (prop::collection::vec(size(), SIZES_PER_CASE), statistics(), 0_u32..200, any::<bool>());
-    cases::run(effort, 35, &strategy, |(sizes, stats, device, is_abbreviated)| {
-        drawn_texts(sizes, stats, *device, *is_abbreviated).map_err(|broken| Stopped::Broken(broken, String::new()))?;
+    run(draws, 35, &strategy, |(sizes, stats, device, is_abbreviated)| {
+        drawn_texts(sizes, stats, *device, *is_abbreviated)?;
         Ok(sizes.len() as u64 + 2)
     })
 }
 
-fn fixed_texts() -> Result<Evidence, Trouble> {
+fn fixed_texts() -> Result<(), Broken> {
     for (number, text) in DOUBLES {
         texts::check(&format_double(number), Some(text.to_owned()))?;
         let message = invalid_fraction_message(number);
@@ -196,8 +183,7 @@ fn fixed_texts() -> Result<Evidence, Trouble> {
     texts::check(&FreeError::Device(driver).to_string(), Some(format!("the block stays pending: {driver}")))?;
     texts::check(&format!("{:>6}|{:<6}|{}", Bytes(512), Bytes(512), Bytes(7)), Some("   512|512   |7".to_owned()))?;
     texts::check(&format!("{} {}", DeviceAddress(0xfe00), StreamId(0x1000)), Some("0xfe00 0x1000".to_owned()))?;
-    rings()?;
-    Ok(Evidence::default())
+    rings()
 }
 
 /// A ring of trace entries keeps the newest ones, and at least one.
