@@ -19,6 +19,13 @@ use crate::backend::MadeCall;
 impl Reference {
     /// Returns a block that is taken, and the request with the pool that serves it.
     pub(super) fn climb(&mut self, wanted: &Wanted) -> Result<(u64, Wanted), AllocError> {
+        self.awaited.push(wanted.pool);
+        let outcome = self.climb_on(wanted);
+        self.awaited.pop();
+        outcome
+    }
+
+    fn climb_on(&mut self, wanted: &Wanted) -> Result<(u64, Wanted), AllocError> {
         if self.run_callbacks()
             && let Some(address) = self.search(wanted)
         {

@@ -61,9 +61,14 @@ impl Reference {
         Ok(live == expected)
     }
 
-    /// The free blocks of a collection of the default pool, in order.
-    pub fn free_in_order(&self, class: PoolClass) -> Vec<FreeBlock> {
-        self.free_blocks(PoolId::DEFAULT, class)
+    /// The free blocks of a pool's collection, in order.
+    pub fn free_in_order(&self, pool: PoolId, class: PoolClass) -> Vec<FreeBlock> {
+        self.free_blocks(pool, class)
+    }
+
+    /// Bytes that the default pool has taken from the device.
+    pub fn reserved_by_default(&self) -> u64 {
+        self.reserved_by(PoolId::DEFAULT)
     }
 
     /// Bytes taken from the device.

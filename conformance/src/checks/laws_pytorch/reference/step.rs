@@ -21,6 +21,8 @@ pub(super) enum Step {
     Record(usize, usize),
     /// Hands an allocation to a free-memory callback, which frees it when it is called.
     Stock(usize, usize),
+    /// Tells a free-memory callback what to do when it is called, and what to say then.
+    Command(usize, Order, bool),
     Launch(usize, u64),
     Pause(u64),
     Complete(usize),
@@ -51,6 +53,18 @@ pub(super) enum Step {
     LiveAre(usize, bool),
     Snapshot,
     SnapshotPool(usize),
+}
+
+/// What a free-memory callback does, if it does not free a block. Streams and pools go by numbers.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Order {
+    Allocate(u64, usize),
+    ReleaseCached,
+    Create(usize),
+    Begin(usize, Option<usize>),
+    End(usize),
+    Release(usize),
+    ReleaseCachedPool(usize),
 }
 
 /// The private pools of programs: those of users and of graphs.
@@ -168,6 +182,19 @@ fn round_sizes() -> impl Strategy<Value = u64> {
     prop::sample::select(vec![1, 2, 10, 12, 16, 20, 22, 24, 26, 30, 32, 34, 40, 44, 48, 56, 64]).prop_map(|mib: u64| mib * MIB)
 }
 
+fn order() -> impl Strategy<Value = Order> {
+    let pool = || 0..POOLS.len();
+    prop_oneof![
+        4 => (prop_oneof![sizes(), round_sizes()], stream()).prop_map(|(size, stream)| Order::Allocate(size, stream)),
+        3 => Just(Order::ReleaseCached),
+        1 => pool().prop_map(Order::Create),
+        1 => (pool(), prop::option::of(0..STREAMS.len())).prop_map(|(pool, stream)| Order::Begin(pool, stream)),
+        2 => pool().prop_map(Order::End),
+        4 => pool().prop_map(Order::Release),
+        2 => pool().prop_map(Order::ReleaseCachedPool),
+    ]
+}
+
 fn memory_step() -> impl Strategy<Value = Step> {
     prop_oneof![
         15 => (round_sizes(), stream()).prop_map(|(size, stream)| Step::Allocate(size, stream)),
@@ -178,6 +205,7 @@ fn memory_step() -> impl Strategy<Value = Step> {
         46 => any::<usize>().prop_map(Step::Free),
         14 => (any::<usize>(), 0..STREAMS.len()).prop_map(|(which, stream)| Step::Record(which, stream)),
         4 => (any::<usize>(), 0..CALLBACKS).prop_map(|(which, callback)| Step::Stock(which, callback)),
+        2 => (0..CALLBACKS, order(), any::<bool>()).prop_map(|(callback, order, says)| Step::Command(callback, order, says)),
         3 => Just(Step::ProcessEvents),
         3 => Just(Step::ReleaseCached),
         3 => any::<usize>().prop_map(Step::FreeAgain),
@@ -259,4 +287,16 @@ pub(super) fn program(length: std::ops::Range<usize>) -> impl Strategy<Value = V
     let plain = prop_oneof![6 => memory_step(), 1 => other_step()];
     let pooled = prop_oneof![12 => memory_step(), 2 => other_step(), 5 => pool_step()];
     prop_oneof![prop::collection::vec(plain, length.clone()), prop::collection::vec(pooled, length)]
+}
+
+/// A program of this many steps in a private pool that is often saved and restored.
+pub(super) fn pool_program(length: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        16 => memory_step(),
+        1 => other_step(),
+        3 => pool_step(),
+        3 => Just(Step::Save(0)),
+        4 => any::<usize>().prop_map(Step::Restore),
+    ];
+    prop::collection::vec(step, length).prop_map(|steps| std::iter::once(Step::BeginPool(0, None)).chain(steps).collect())
 }
