@@ -6,6 +6,7 @@
   run.py --check              only check that the list fits the sources and that every bug compiles
   run.py --list FILE          try the bugs of another list, in the same format; those that do not fit or compile are named and left out
   run.py --jobs N             try N bugs at a time
+  run.py --lean               judge by the suite without the documents' scenarios, which builds in a third of the time
   run.py --pack DIR           build, put the programs and what they read into DIR, and try nothing
   run.py --prebuilt DIR       try the bugs of such a folder; this needs no Rust, so it can be done on another machine (Linux, Python 3.10)
 
@@ -141,6 +142,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="how many bugs to try at a time (default: %(default)s)")
     parser.add_argument("--check", action="store_true", help="check the list and run nothing")
     parser.add_argument("--limit", type=float, default=180, metavar="SECONDS", help="the longest that a run may take (default: %(default)s)")
+    parser.add_argument("--lean", action="store_true", help="leave out the documents' scenarios")
     parser.add_argument("--pack", type=pathlib.Path, metavar="DIR", help="build into this folder and try nothing")
     parser.add_argument("--prebuilt", type=pathlib.Path, metavar="DIR", help="try the bugs that were built into this folder")
     options = parser.parse_args()
@@ -161,7 +163,7 @@ def main():
     if options.check:
         print(f"{len(bugs)} bugs fit and compile")
         return 0
-    programs = switch.build()
+    programs = switch.build(lean=options.lean)
     kept = {bug.number for bug in bugs}
     left = [(bug, unseen) for bug, unseen in listed if bug.number in kept]
     if options.pack:
