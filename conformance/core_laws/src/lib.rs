@@ -14,6 +14,7 @@ mod settings;
 mod statistics;
 mod strings;
 mod tables;
+mod wide;
 
 pub use run::{Draws, Failure, Outcome};
 
@@ -29,7 +30,7 @@ pub struct CoreLaw {
 }
 
 /// Every law.
-pub const LAWS: [CoreLaw; 12] = [
+pub const LAWS: [CoreLaw; 13] = [
     CoreLaw {
         name: "settings",
         says: "every settings string sets what the specification says, and fails with its error",
@@ -75,6 +76,11 @@ pub const LAWS: [CoreLaw; 12] = [
         name: "reference/page-runs",
         says: "a device that takes many pages at once sees the same decisions as one that takes them one by one",
         check: page_runs::check,
+    },
+    CoreLaw {
+        name: "reference/any-size",
+        says: "requests of up to 2^64 bytes are decided as the reference allocator does, up to 2^63 bytes in all",
+        check: wide::check,
     },
     CoreLaw {
         name: "limit/fractions",

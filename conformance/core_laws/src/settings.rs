@@ -6,13 +6,14 @@
 //! [`strings`]: crate::strings
 
 use parkade::profile::Profile;
-use parkade::settings::{Settings, SettingsError};
+use parkade::settings::{Settings, SettingsError, read_double};
 use parkade_reference::law::{Broken, Law, ensure};
+use parkade_reference::reference_model::numbers::double;
 use parkade_reference::reference_model::settings::{Reader, Refusal, defaults};
 use proptest::prelude::*;
 
 use crate::run::{Draws, Outcome, run};
-use crate::strings::{LISTS, VALUES, in_other_cases, text};
+use crate::strings::{LISTS, VALUES, in_other_cases, number, text};
 
 /// Strings for each program: reading one costs almost nothing.
 const STRINGS_PER_CASE: usize = 24;
@@ -70,7 +71,19 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
     check_other_cases()?;
     check_long_numbers()?;
     let strategy = (any::<bool>(), prop::collection::vec((text(), prop::bool::weighted(0.3)), STRINGS_PER_CASE));
+    run(draws, 36, &prop::collection::vec(number(), STRINGS_PER_CASE), |numbers| {
+        numbers.iter().try_for_each(|text| one_number(text))?;
+        Ok(numbers.len() as u64)
+    })?;
     run(draws, 33, &strategy, |(is_newer, strings)| one(*is_newer, strings))
+}
+
+/// Reads a number by itself.
+fn one_number(text: &str) -> Result<(), Broken> {
+    let (seen, expected) = (read_double(text), double(text).ok());
+    let same = seen.map(f64::to_bits) == expected.map(f64::to_bits)
+        || (seen.is_some_and(f64::is_nan) && expected.is_some_and(f64::is_nan));
+    ensure(Law::Settings, same, || format!("{text:?} is read as {seen:?}, expected {expected:?}"))
 }
 
 /// Applies the strings one after the other; some begin a new process instead.

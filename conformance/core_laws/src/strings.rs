@@ -109,7 +109,7 @@ pub(crate) const LISTS: [&str; 30] = [
 ];
 
 /// A number in any notation, mostly whole, with anything behind it.
-fn number() -> impl Strategy<Value = String> {
+pub(crate) fn number() -> impl Strategy<Value = String> {
     let sign = prop::sample::select(vec!["", "", "", "", "+", "-", "--"]);
     let digits = || prop_oneof![4 => "[0-9]{1,3}", 1 => "0{0,3}[0-9]{1,22}", 1 => Just(String::new())];
     let power = prop_oneof![3 => Just(String::new()), 2 => "[eE][+-]?[0-9]{1,2}", 1 => "[eE][+-]?"];

@@ -4,7 +4,8 @@
 use parkade::device::BackendError;
 use parkade::policy::{Policy, PolicyFault, PyTorch};
 use parkade::profile::Profile;
-use parkade::settings::{ReserveSize, Settings};
+use parkade::settings::{Backend, ReserveSize, Settings};
+use parkade::snapshot::BlockActivity;
 use parkade::stats::{Family, Stats};
 use parkade::texts::{format_bytes, format_double, format_significant, invalid_fraction_message, memory_summary};
 use parkade::trace::{Observer, TraceAction, TraceEntry, TraceRing};
@@ -183,7 +184,45 @@ fn fixed_texts() -> Result<(), Broken> {
     texts::check(&FreeError::Device(driver).to_string(), Some(format!("the block stays pending: {driver}")))?;
     texts::check(&format!("{:>6}|{:<6}|{}", Bytes(512), Bytes(512), Bytes(7)), Some("   512|512   |7".to_owned()))?;
     texts::check(&format!("{} {}", DeviceAddress(0xfe00), StreamId(0x1000)), Some("0xfe00 0x1000".to_owned()))?;
-    rings()
+    rings()?;
+    units_and_names()
+}
+
+/// Arithmetic of sizes, and the names that files show.
+fn units_and_names() -> Result<(), Broken> {
+    let numbers = [0, 1, 511, 512, 513, MIB, (1 << 63) - 1, 1 << 63, u64::MAX - 511, u64::MAX - 1, u64::MAX];
+    for (a, b) in numbers.iter().flat_map(|&a| numbers.map(|b| (a, b))) {
+        let sum = u64::try_from(u128::from(a) + u128::from(b)).ok();
+        let multiple = if b == 0 { None } else { u64::try_from(u128::from(a).div_ceil(u128::from(b)) * u128::from(b)).ok() };
+        let difference = if a > b { a - b } else { 0 };
+        let seen = (Bytes(a).checked_add(Bytes(b)), Bytes(a).checked_round_up(Bytes(b)), Bytes(a).saturating_sub(Bytes(b)));
+        let expected = (sum.map(Bytes), multiple.map(Bytes), Bytes(difference));
+        ensure(Law::Reference, seen == expected, || format!("of {a} and {b} come {seen:?}, expected {expected:?}"))?;
+    }
+    use TraceAction::{Alloc, FreeCompleted, FreeRequested, Oom, SegmentAlloc, SegmentFree, SegmentMap, SegmentUnmap, Snapshot};
+    let actions = [Alloc, FreeRequested, FreeCompleted, SegmentAlloc, SegmentFree, SegmentMap, SegmentUnmap, Oom, Snapshot];
+    let seen: Vec<&str> = actions.into_iter().map(TraceAction::name).collect();
+    let expected = "alloc free_requested free_completed segment_alloc segment_free segment_map segment_unmap oom snapshot";
+    texts::check(&seen.join(" "), Some(expected.to_owned()))?;
+    let states = [BlockActivity::Allocated, BlockActivity::PendingFree, BlockActivity::Inactive].map(BlockActivity::name);
+    texts::check(&states.join(" "), Some("active_allocated active_pending_free inactive".to_owned()))?;
+    let classes = [PoolClass::Small, PoolClass::Large].map(PoolClass::name);
+    texts::check(&classes.join(" "), Some("small large".to_owned()))?;
+    let backends = [Backend::Native, Backend::CudaMallocAsync].map(Backend::name);
+    texts::check(&backends.join(" "), Some("native cudaMallocAsync".to_owned()))
+}
+
+/// Whether a text is how C prints a number with at most `digits` significant digits: the right number, in the right form.
+fn is_significant(number: f64, digits: u8, text: &str) -> bool {
+    let digits = usize::from(digits.max(1));
+    let rounded = format!("{number:.*e}", digits - 1);
+    let exponent: i32 = rounded.split_once('e').and_then(|(_, exponent)| exponent.parse().ok()).unwrap_or(0);
+    let is_long = exponent < -4 || exponent >= digits as i32;
+    let (mantissa, power) = text.split_once('e').unwrap_or((text, ""));
+    let is_power =
+        power.strip_prefix(['+', '-']).is_some_and(|digits| digits.len() >= 2 && (digits.len() == 2 || !digits.starts_with('0')));
+    let ends_well = !mantissa.ends_with('.') && !(mantissa.contains('.') && mantissa.ends_with('0'));
+    text.parse::<f64>() == rounded.parse::<f64>() && is_long == text.contains('e') && (is_power || !is_long) && ends_well
 }
 
 /// A ring of trace entries keeps the newest ones, and at least one.
@@ -205,6 +244,13 @@ fn rings() -> Result<(), Broken> {
 fn drawn_texts(sizes: &[u64], stats: &Stats, device: u32, is_abbreviated: bool) -> Result<(), Broken> {
     for &size in sizes {
         texts::check(&format_bytes(size), Some(texts::size(size)))?;
+        // Numbers of every magnitude, also such as are not whole.
+        for number in [size as f64, -(size as f64) / 3.0, f64::from_bits(size), 1.0 / size as f64] {
+            let digits = (size % 18) as u8;
+            let (seen, plain) = (format_significant(number, digits), format_double(number));
+            let same = !number.is_finite() || (is_significant(number, digits, &seen) && is_significant(number, 6, &plain));
+            ensure(Law::Reference, same, || format!("{number:e} is written {seen} with {digits} digits, and {plain}"))?;
+        }
     }
     texts::check(&memory_summary(device, stats, is_abbreviated), Some(texts::summary(device, stats, is_abbreviated)))?;
     let listed = stats.entries();

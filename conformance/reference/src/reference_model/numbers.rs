@@ -12,7 +12,10 @@ pub(super) fn sign_of(text: &str) -> (f64, &str) {
 }
 
 /// A double as `strtod` reads it. Hexadecimal ones are expected to be short enough to be exact.
-pub(super) fn double(text: &str) -> Result<f64, ErrorKind> {
+///
+/// # Errors
+/// As of `stod`: the text does not begin with a number, or a double cannot hold it.
+pub fn double(text: &str) -> Result<f64, ErrorKind> {
     let (sign, rest) = sign_of(text);
     let lower = rest.to_ascii_lowercase();
     if lower.starts_with("inf") {

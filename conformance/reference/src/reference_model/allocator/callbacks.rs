@@ -26,6 +26,8 @@ pub enum Deed {
     Release(PoolId),
     /// Empties the cache of a pool.
     ReleaseCachedPool(PoolId),
+    /// Registers one more callback, for the stock of this number.
+    Register(usize),
 }
 
 /// What a callback was answered.
@@ -43,19 +45,20 @@ pub enum Made {
 
 impl Reference {
     /// Runs the callbacks: each does the next deed of its stock. Returns whether any says that it freed something.
+    ///
+    /// Meanwhile only those are registered that the callbacks register; afterwards they come behind the others.
     pub(super) fn run_callbacks(&mut self) -> bool {
-        if std::mem::replace(&mut self.is_calling_back, true) {
-            return false;
-        }
         let mut freed = false;
-        for place in 0..self.stocks.len() {
+        let mut called = std::mem::take(&mut self.registered);
+        for &place in &called {
             if let Some((deed, says)) = self.stocks[place].pop_front() {
                 let made = self.perform(deed);
                 self.callback_answers.push(made);
                 freed |= says;
             }
         }
-        self.is_calling_back = false;
+        called.append(&mut self.registered);
+        self.registered = called;
         freed
     }
 
@@ -69,6 +72,10 @@ impl Reference {
             Deed::End(pool) => Made::Pool(self.end_pool(pool)),
             Deed::Release(pool) => Made::Pool(self.release_pool(pool)),
             Deed::ReleaseCachedPool(pool) => Made::Done(self.release_cached_pool(pool)),
+            Deed::Register(stock) => {
+                self.registered.push(stock);
+                Made::Pool(Ok(()))
+            }
         }
     }
 

@@ -68,8 +68,8 @@ pub struct Reference {
     pub stocks: Vec<VecDeque<(Deed, bool)>>,
     /// What the callbacks of the operation were answered.
     pub callback_answers: Vec<Made>,
-    /// Whether a callback is running: its own requests call none.
-    is_calling_back: bool,
+    /// The stock of each callback, in the order in which they were registered.
+    pub registered: Vec<usize>,
     /// Pools that requests are on their way to.
     awaited: Vec<PoolId>,
     /// Handles of memory that the device failed to release.
@@ -111,7 +111,7 @@ impl Reference {
             is_capturing: false,
             stocks: Vec::new(),
             callback_answers: Vec::new(),
-            is_calling_back: false,
+            registered: Vec::new(),
             awaited: Vec::new(),
             unreleased: 0,
             stuck: Vec::new(),

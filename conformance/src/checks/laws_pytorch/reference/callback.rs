@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, StreamId};
 use parkade::{Allocation, FreeMemoryCallback};
 
@@ -11,7 +12,6 @@ use super::ordered::Ordered;
 use super::play::Tested;
 use crate::backend::{TestDevice, WitnessedDevice};
 use crate::reference_model::allocator::Deed;
-use parkade::trace::TraceEntry;
 
 /// What a callback does to the allocator.
 #[derive(Debug)]
@@ -36,16 +36,22 @@ pub(super) type Stock = Arc<Mutex<VecDeque<(Doing, bool)>>>;
 /// What callbacks were answered.
 pub(super) type Log = Arc<Mutex<Vec<Answer>>>;
 
-/// A callback that does the oldest deed of its stock.
+/// A callback that does the oldest deed of its stock. Those that it registers take theirs from `spare`.
 pub(super) fn callback<D: TestDevice>(
     stock: &Stock,
     log: &Log,
+    spare: &Stock,
 ) -> FreeMemoryCallback<WitnessedDevice<D>, Ordered, Vec<TraceEntry>> {
-    let (stock, log) = (Arc::clone(stock), Arc::clone(log));
+    let (stock, log, spare) = (Arc::clone(stock), Arc::clone(log), Arc::clone(spare));
     Box::new(move |core| {
         let next = stock.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         let Some((doing, says)) = next else { return false };
-        let answer = perform(core, doing);
+        let answer = if let Doing::Order(Deed::Register(_)) = doing {
+            core.register_free_memory_callback(callback(&spare, &log, &spare));
+            Answer::Pool(Ok(()))
+        } else {
+            perform(core, doing)
+        };
         log.lock().unwrap_or_else(PoisonError::into_inner).push(answer);
         says
     })
@@ -57,7 +63,7 @@ fn perform<D: TestDevice>(core: &mut Tested<D>, doing: Doing) -> Answer {
             let address = allocation.address().get();
             Answer::Freed(address, core.free(allocation).err())
         }
-        Doing::Order(Deed::Free(_)) => Answer::Nothing,
+        Doing::Order(Deed::Free(_) | Deed::Register(_)) => Answer::Nothing,
         Doing::Order(Deed::Allocate(bytes, stream)) => Answer::allocated(core.allocate(Bytes(bytes), StreamId(stream))),
         Doing::Order(Deed::ReleaseCached) => Answer::done(core.release_cached()),
         Doing::Order(Deed::Create(pool)) => Answer::Pool(core.create_pool(pool)),

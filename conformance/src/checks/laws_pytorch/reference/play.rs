@@ -63,9 +63,12 @@ impl<D: TestDevice> Play<D> {
         let mut core = Allocator::new(device.clone(), rules, Vec::new());
         let stocks: Vec<Stock> = (0..if scene.has_callbacks { CALLBACKS } else { 0 }).map(|_| Stock::default()).collect();
         let log = Log::default();
-        for stock in &stocks {
-            core.register_free_memory_callback(callback(stock, &log));
-            reference.stocks.push(VecDeque::new());
+        reference.stocks = vec![VecDeque::new(); stocks.len()];
+        if let Some((spare, first)) = stocks.split_last() {
+            for (number, stock) in first.iter().enumerate() {
+                core.register_free_memory_callback(callback(stock, &log, spare));
+                reference.registered.push(number);
+            }
         }
         let (held, freed, gone, checkpoints) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let scene = *scene;
@@ -160,6 +163,7 @@ impl<D: TestDevice> Play<D> {
             Order::End(pool) => Deed::End(POOLS[pool]),
             Order::Release(pool) => Deed::Release(POOLS[pool]),
             Order::ReleaseCachedPool(pool) => Deed::ReleaseCachedPool(POOLS[pool]),
+            Order::Register => Deed::Register(CALLBACKS - 1),
         }
     }
 
@@ -227,7 +231,7 @@ impl<D: TestDevice> Play<D> {
             Step::ReleaseCached => Answer::done(self.core.release_cached()),
             Step::Fraction(thousandths) => Answer::Said(self.core.set_memory_fraction(f64::from(thousandths) / 1000.0).is_ok()),
             Step::Limit(bytes) => {
-                self.core.set_limit(Some(Bytes(bytes)));
+                self.core.set_limit(bytes.map(Bytes));
                 Answer::Nothing
             }
             Step::Apply(place) => {
@@ -337,7 +341,7 @@ impl<D: TestDevice> Play<D> {
     fn turn(&mut self, step: &Step) {
         let reference = &mut self.reference;
         match *step {
-            Step::Limit(bytes) => reference.set_limit(Some(bytes)),
+            Step::Limit(bytes) => reference.set_limit(bytes),
             Step::Apply(_) => reference.settings = self.core.policy().rules.settings.clone(),
             Step::ResetPeaks => reference.reset_peaks(),
             Step::ResetSums => reference.reset_sums(),

@@ -32,8 +32,8 @@ pub(super) enum Step {
     ReleaseCached,
     /// The memory fraction, in thousandths.
     Fraction(u16),
-    /// The limit in bytes.
-    Limit(u64),
+    /// The limit in bytes, or none.
+    Limit(Option<u64>),
     /// A settings string, by its index in [`TEXTS`].
     Apply(usize),
     OthersHold(u64),
@@ -65,13 +65,15 @@ pub(super) enum Order {
     End(usize),
     Release(usize),
     ReleaseCachedPool(usize),
+    /// Registers one more callback for the last stock.
+    Register,
 }
 
 /// The private pools of programs: those of users and of graphs.
 pub(super) const POOLS: [PoolId; 3] = [PoolId(0, 1), PoolId(7, 0), PoolId(0, 2)];
 
-/// Free-memory callbacks of programs that have any.
-pub(super) const CALLBACKS: usize = 3;
+/// Free-memory callbacks of programs that have any, and the last one, which only callbacks register.
+pub(super) const CALLBACKS: usize = 4;
 
 /// Settings strings that every release understands.
 const TEXTS: [&str; 16] = [
@@ -192,6 +194,7 @@ fn order() -> impl Strategy<Value = Order> {
         2 => pool().prop_map(Order::End),
         4 => pool().prop_map(Order::Release),
         2 => pool().prop_map(Order::ReleaseCachedPool),
+        2 => Just(Order::Register),
     ]
 }
 
@@ -222,7 +225,8 @@ fn other_step() -> impl Strategy<Value = Step> {
         3 => (0..STREAMS.len()).prop_map(Step::CompleteOne),
         2 => Just(Step::CompleteAll),
         3 => prop::sample::select(fractions).prop_map(Step::Fraction),
-        1 => prop::sample::select(vec![22 * MIB, 40 * MIB, 60 * MIB, 100 * MIB - 1, 120 * MIB]).prop_map(Step::Limit),
+        1 => prop::sample::select(vec![None, Some(0), Some(22 * MIB), Some(40 * MIB), Some(60 * MIB), Some(100 * MIB - 1), Some(120 * MIB)])
+            .prop_map(Step::Limit),
         3 => any::<usize>().prop_map(Step::Apply),
         2 => prop::sample::select(vec![0, 0, 20 * MIB, 70 * MIB + 1, 400 * MIB]).prop_map(Step::OthersHold),
         1 => Just(Step::ResetPeaks),
