@@ -5,7 +5,8 @@ use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
 use parkade::{
-    AdoptError, AdoptedBlock, AdoptedContent, AdoptedSegment, AllocError, Allocation, Allocator, PoolError, PoolFilter,
+    AdoptError, AdoptedBlock, AdoptedContent, AdoptedSegment, AllocError, Allocation, Allocator, AnswerProblem, PoolError,
+    PoolFilter,
 };
 
 use crate::paper::Paper;
@@ -114,4 +115,45 @@ pub(crate) fn pools(_: &Draws) -> Outcome {
     }
     core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
     Ok(POOLS)
+}
+
+/// A segment with one free block.
+fn free_segment(address: u64, size: u64) -> AdoptedSegment {
+    let blocks = vec![AdoptedBlock { size: Bytes(size), content: AdoptedContent::Free }];
+    let (pool, class, stream) = (PoolId::DEFAULT, PoolClass::Large, StreamId::DEFAULT);
+    AdoptedSegment { address: DeviceAddress(address), stream, pool, class, page: None, blocks }
+}
+
+pub(crate) fn bytes(_: &Draws) -> Outcome {
+    const MOST: u64 = i64::MAX as u64;
+    let adopt = |core: &mut Core, address: u64, size: u64| core.adopt(&free_segment(address, size), &mut |_, _| ((), 1)).err();
+    // All at once, and one byte more; and what is left beside a segment of its own.
+    for (first, left) in [(0, MOST), (30 * MIB, MOST - 30 * MIB), (1 << 62, MOST - (1 << 62))] {
+        let mut core = core();
+        if first > 0 {
+            let answer = core.raw_allocate(Bytes(first), StreamId::DEFAULT);
+            ensure(Law::Reference, answer.is_ok(), || format!("{first} bytes: {answer:?}"))?;
+        }
+        let answers = [left + 1, left, 1].map(|size| adopt(&mut core, 3 << 61, size));
+        let expected = [Some(AdoptError::TooMuch), None, Some(AdoptError::TooMuch)];
+        ensure(Law::Reference, answers == expected, || format!("beside {first} bytes: {answers:?}"))?;
+        let reserved = core.heap().reserved().get();
+        ensure(Law::Reference, reserved == MOST, || format!("{reserved} bytes are held, expected {MOST}"))?;
+        core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
+    }
+    // The same for what the device hands out: whole multiples of 2 MiB.
+    for (adopted, is_served) in [(MOST - 4 * MIB, true), (MOST - 4 * MIB + 1, false)] {
+        let mut core = core();
+        let answer = adopt(&mut core, 3 << 61, adopted);
+        ensure(Law::Reference, answer.is_none(), || format!("{adopted} bytes: {answer:?}"))?;
+        core.set_limit(None);
+        let stream = StreamId(1);
+        let answers = [core.allocate(Bytes(512), stream).is_ok(), core.allocate(Bytes(512), StreamId(2)).is_ok()];
+        let error = core.allocate(Bytes(512), StreamId(3)).err();
+        let is_too_much = matches!(&error, Some(AllocError::Answer(wrong)) if wrong.problem == AnswerProblem::TooMuch);
+        ensure(Law::Reference, answers == [true, is_served] && is_too_much, || {
+            format!("beside {adopted} bytes requests are answered {answers:?}, and the last one {error:?}")
+        })?;
+    }
+    Ok(5)
 }

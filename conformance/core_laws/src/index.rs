@@ -22,6 +22,9 @@ const POOL: PoolId = PoolId(0, 1);
 /// Handles of streams, not in the order of their first use.
 const STREAMS: [u64; 3] = [0x3000, 0, u64::MAX - 4095];
 
+/// How often a case changes what it mostly does.
+const PHASES: usize = 8;
+
 /// The most bytes of all blocks together.
 const MOST_BYTES: u64 = 1 << 61;
 
@@ -64,6 +67,15 @@ struct Case {
     seed: u64,
 }
 
+/// Which blocks are freed first.
+#[derive(Clone, Copy, Debug)]
+enum Order {
+    Lowest,
+    Highest,
+    Newest,
+    Any,
+}
+
 /// A place in PyTorch's order of free blocks: stream, size, age of the segment in 2.15, address; and the number of the block.
 type Key = (u64, u64, u64, u64, usize);
 
@@ -74,7 +86,7 @@ struct Item {
 
 pub(crate) fn check(draws: &Draws) -> Outcome {
     let base = (0..48_u32, any::<u64>()).prop_map(|(bits, low)| (1 << bits) | low & ((1 << bits) - 1));
-    let sizes = prop::sample::select(vec![1, 1, 2, 3, 5, 40, 3000]);
+    let sizes = prop::sample::select(vec![1, 1, 1, 2, 3, 5, 40, 3000]);
     let count = prop_oneof![3 => 30..400_usize, 2 => 400..1600_usize, 1 => 1600..5000_usize];
     let per_segment = prop::sample::select(vec![1, 2, 7, 100, 100, 5000]);
     let flags = (any::<bool>(), prop::bool::weighted(0.25), prop::bool::weighted(0.2), any::<bool>());
@@ -92,7 +104,7 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
             seed,
         },
     );
-    run(&draws.each_for(10), 355, &strategy, |case| Play::new(case)?.run())
+    run(&draws.each_for(6), 355, &strategy, |case| Play::new(case)?.run())
 }
 
 /// The allocator, its blocks, and those that are free, in order.
@@ -106,6 +118,7 @@ struct Play<'a> {
     held: Vec<usize>,
     state: u64,
     steps: u64,
+    order: Order,
 }
 
 fn failed(error: impl std::fmt::Display) -> Broken {
@@ -126,7 +139,7 @@ impl<'a> Play<'a> {
         let of_class = |slot: &PoolSlot| slot.class() == class && *slot != PoolSlot::default_pool(class);
         let slot = core.heap().pool_slots().find(of_class).ok_or_else(|| failed("the pool has no collection"))?;
         let (items, free, held) = (Vec::new(), BTreeSet::new(), Vec::new());
-        let mut play = Play { case, core, slot, items, free, held, state: case.seed, steps: 0 };
+        let mut play = Play { case, core, slot, items, free, held, state: case.seed, steps: 0, order: Order::Any };
         play.fill(class)?;
         Ok(play)
     }
@@ -183,17 +196,19 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// Frees nearly everything, turns much of it over, takes nearly everything, and frees it again.
+    /// Frees everything, and then frees and takes many blocks in turn, in orders that a sorted sequence likes more or less.
     fn run(mut self) -> Result<u64, Broken> {
         let count = self.items.len();
-        let phases = [(count, 5), (count / 2, 50), (count, 95), (count / 3, 40), (count, 10)];
-        for (place, (steps, takes)) in phases.into_iter().enumerate() {
+        for phase in 0..PHASES {
+            let takes = if phase == 0 { 0 } else { [0, 0, 100, 100, 50, 30, 70, 95][self.draw(8)] };
+            self.order = [Order::Lowest, Order::Highest, Order::Newest, Order::Any][self.draw(4)];
+            let steps = if phase == 0 { count } else { 1 + self.draw(count) };
             for _ in 0..steps {
                 self.steps += 1;
                 if self.draw(100) < takes {
-                    self.take()?
+                    self.take()?;
                 } else {
-                    self.give()?
+                    self.give()?;
                 }
                 let every = if self.case.by_address { 24 } else { 3 };
                 if self.steps.is_multiple_of(every) {
@@ -201,7 +216,7 @@ impl<'a> Play<'a> {
                 }
             }
             self.compare_all()?;
-            if place == 1 {
+            if phase == PHASES / 2 {
                 self.continue_on_a_clone();
             }
         }
@@ -220,11 +235,12 @@ impl<'a> Play<'a> {
         if self.held.is_empty() {
             return Ok(());
         }
-        // The newest ones, the oldest ones, or any: orders of insertion that a sorted sequence likes more or less.
-        let place = match self.case.seed % 3 {
-            0 => self.held.len() - 1,
-            1 => self.draw(self.held.len().min(3)),
-            _ => self.draw(self.held.len()),
+        let numbers = self.held.iter().enumerate();
+        let place = match self.order {
+            Order::Lowest => numbers.min_by_key(|(_, number)| **number).map_or(0, |(place, _)| place),
+            Order::Highest => numbers.max_by_key(|(_, number)| **number).map_or(0, |(place, _)| place),
+            Order::Newest => self.held.len() - 1,
+            Order::Any => self.draw(self.held.len()),
         };
         let number = self.held.swap_remove(place);
         let item = &mut self.items[number];

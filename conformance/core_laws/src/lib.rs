@@ -9,6 +9,7 @@ mod index;
 mod limits;
 mod page_runs;
 mod paper;
+mod polls;
 mod run;
 mod settings;
 mod statistics;
@@ -30,7 +31,7 @@ pub struct CoreLaw {
 }
 
 /// Every law.
-pub const LAWS: [CoreLaw; 13] = [
+pub const LAWS: [CoreLaw; 15] = [
     CoreLaw {
         name: "settings",
         says: "every settings string sets what the specification says, and fails with its error",
@@ -76,6 +77,16 @@ pub const LAWS: [CoreLaw; 13] = [
         name: "reference/page-runs",
         says: "a device that takes many pages at once sees the same decisions as one that takes them one by one",
         check: page_runs::check,
+    },
+    CoreLaw {
+        name: "reference/events-by-handle",
+        says: "a device whose events complete by their streams' handles may say so: no decision changes",
+        check: polls::check,
+    },
+    CoreLaw {
+        name: "reference/most-bytes",
+        says: "the allocator holds up to 2^63 - 1 bytes, adopted or its own, and not one more",
+        check: bounds::bytes,
     },
     CoreLaw {
         name: "reference/any-size",

@@ -66,7 +66,19 @@ fn check_long_numbers() -> Result<(), Broken> {
     Ok(())
 }
 
+/// Each release knows its keys, each once.
+fn check_keys() -> Result<(), Broken> {
+    for (profile, is_newer) in [(&Profile::PYTORCH_2_11, false), (&Profile::PYTORCH_2_15, true)] {
+        let mut seen: Vec<&str> = profile.dialect.keys().collect();
+        seen.sort_unstable();
+        let expected = Reader::keys(is_newer);
+        ensure(Law::Settings, seen == expected, || format!("{} has the keys {seen:?}, expected {expected:?}", profile.name))?;
+    }
+    Ok(())
+}
+
 pub(crate) fn check(draws: &Draws) -> Outcome {
+    check_keys()?;
     check_all_pairs()?;
     check_other_cases()?;
     check_long_numbers()?;

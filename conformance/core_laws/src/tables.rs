@@ -194,7 +194,7 @@ fn units_and_names() -> Result<(), Broken> {
     for (a, b) in numbers.iter().flat_map(|&a| numbers.map(|b| (a, b))) {
         let sum = u64::try_from(u128::from(a) + u128::from(b)).ok();
         let multiple = if b == 0 { None } else { u64::try_from(u128::from(a).div_ceil(u128::from(b)) * u128::from(b)).ok() };
-        let difference = if a > b { a - b } else { 0 };
+        let difference = u64::try_from(i128::from(a) - i128::from(b)).unwrap_or(0);
         let seen = (Bytes(a).checked_add(Bytes(b)), Bytes(a).checked_round_up(Bytes(b)), Bytes(a).saturating_sub(Bytes(b)));
         let expected = (sum.map(Bytes), multiple.map(Bytes), Bytes(difference));
         ensure(Law::Reference, seen == expected, || format!("of {a} and {b} come {seen:?}, expected {expected:?}"))?;
@@ -221,7 +221,7 @@ fn is_significant(number: f64, digits: u8, text: &str) -> bool {
     let (mantissa, power) = text.split_once('e').unwrap_or((text, ""));
     let is_power =
         power.strip_prefix(['+', '-']).is_some_and(|digits| digits.len() >= 2 && (digits.len() == 2 || !digits.starts_with('0')));
-    let ends_well = !mantissa.ends_with('.') && !(mantissa.contains('.') && mantissa.ends_with('0'));
+    let ends_well = !mantissa.contains('.') || !mantissa.ends_with(['.', '0']);
     text.parse::<f64>() == rounded.parse::<f64>() && is_long == text.contains('e') && (is_power || !is_long) && ends_well
 }
 

@@ -66,6 +66,14 @@ impl Reference {
         self.free_blocks(pool, class)
     }
 
+    /// How many bytes garbage collection would give back now (spec 2.7); `None` if it is off or nothing is due.
+    pub fn collection_target(&self) -> Option<Bytes> {
+        let threshold = self.settings.garbage_collection_threshold;
+        let limit = self.limit.filter(|_| threshold > 0.0)?;
+        let (kept, reserved) = ((threshold * limit as f64) as u64, self.reserved());
+        (reserved > kept).then(|| Bytes(reserved - kept))
+    }
+
     /// Bytes that the default pool has taken from the device.
     pub fn reserved_by_default(&self) -> u64 {
         self.reserved_by(PoolId::DEFAULT)

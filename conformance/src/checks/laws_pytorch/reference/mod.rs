@@ -22,9 +22,9 @@ use super::campaign::Stopped;
 use super::cases;
 use crate::backend::{Backend, EventTiming, TestDevice};
 use crate::checks::draw::timings;
-use crate::suite::{Effort, Entry, Group, Requirement, Verdict};
+use crate::suite::{Effort, Entry, Group, Requirement, Trouble, Verdict};
 use play::Play;
-use step::{Scene, Step, crowd, pool_program, program, scene};
+use step::{SETTINGS, Scene, Step, crowd, pool_program, program, scene};
 
 /// The most steps of a program.
 const LONGEST: usize = 140;
@@ -78,14 +78,14 @@ fn check_crowds<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
 /// A program that saves, and another allocator that begins in the same way and restores what was saved.
 fn check_foreign<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
     let timing = if backend.is_simulated() { EventTiming::Seeded(1) } else { EventTiming::Clock };
+    // On a real device ranges have other addresses.
+    if backend.is_simulated() {
+        check_foreign_ranges(backend)?;
+    }
     let effort = Effort { cases: effort.cases / 2 + 1, ..*effort };
     let other = prop::option::of((scene(timing), any::<bool>()));
     let strategy = (scene(timing), other, pool_program(4..50), 0..50_usize, pool_program(1..50));
     cases::run(&effort, SALT + 21, &strategy, |(first, other, before, cut, rest)| {
-        let mut play = begin(backend, first)?;
-        steps(&mut play, before, None)?;
-        let checkpoints = std::mem::take(&mut play.checkpoints);
-        drop(play);
         let second = match other {
             // The same release and addresses, but other sizes.
             Some((other, true)) => Scene { capacity: other.capacity, settings: other.settings, ..*first },
@@ -93,13 +93,42 @@ fn check_foreign<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
             None => *first,
         };
         let after: Vec<Step> = before.iter().take(*cut).chain(rest).copied().collect();
-        let mut play = begin(backend, &second)?;
-        play.checkpoints = checkpoints;
-        steps(&mut play, &after, None)?;
-        play.finish()
-            .map_err(|broken| Stopped::Broken(broken.during("giving everything back"), script(&second, &after, None)))?;
-        Ok((before.len() + after.len()) as u64)
+        foreign(backend, (first, before), (&second, &after))
     })
+}
+
+/// A pool of one allocation, saved under each setting and restored under each other one: ranges at the same addresses are longer,
+/// shorter, or exactly as long as what was mapped.
+fn check_foreign_ranges<B: Backend>(backend: &B) -> Result<(), Trouble> {
+    for (is_newer, settings) in [false, true].into_iter().flat_map(|is_newer| SETTINGS.map(move |settings| (is_newer, settings)))
+    {
+        for other in SETTINGS {
+            for mib in [20, 40, 60] {
+                let first = Scene { is_newer, settings, ..Scene::PLAIN };
+                let second = Scene { settings: other, ..first };
+                let begin = [Step::BeginPool(0, None), Step::Allocate(mib << 20, 0)];
+                let (before, after) = ([begin[0], begin[1], Step::Save(0)], [begin[0], begin[1], Step::Restore(0)]);
+                foreign(backend, (&first, &before), (&second, &after)).map_err(|stopped| match stopped {
+                    Stopped::Unable(unable) => unable.into(),
+                    Stopped::Broken(broken, script) => Trouble::Fail { reason: broken.to_string(), script: Some(script) },
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Plays the first program, and the second one with the checkpoints of the first.
+fn foreign<B: Backend>(backend: &B, first: (&Scene, &[Step]), second: (&Scene, &[Step])) -> Result<u64, Stopped> {
+    let mut play = begin(backend, first.0)?;
+    steps(&mut play, first.1, None)?;
+    let checkpoints = std::mem::take(&mut play.checkpoints);
+    drop(play);
+    let mut play = begin(backend, second.0)?;
+    play.checkpoints = checkpoints;
+    steps(&mut play, second.1, None)?;
+    play.finish().map_err(|broken| Stopped::Broken(broken.during("giving everything back"), script(second.0, second.1, None)))?;
+    Ok((first.1.len() + second.1.len()) as u64)
 }
 
 fn check_failing<B: Backend>(backend: &B, effort: &Effort) -> Verdict {

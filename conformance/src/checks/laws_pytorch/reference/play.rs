@@ -127,6 +127,8 @@ impl<D: TestDevice> Play<D> {
         if self.steps.is_multiple_of(4) {
             compare::private_blocks(&self.core, &self.reference)?;
         }
+        let (seen, expected) = (self.core.policy().rules.collection_target(self.core.heap()), self.reference.collection_target());
+        ensure(Law::Reference, seen == expected, || format!("{seen:?} would be collected, expected {expected:?}"))?;
         if let Some(allocation) = self.held.first() {
             let (seen, expected) = (self.core.segment_of(allocation), self.reference.segment_of(allocation.address().get()));
             ensure(Law::Reference, seen == Some(expected), || format!("segment_of is {seen:?}, expected {expected:?}"))?;

@@ -124,7 +124,24 @@ pub(super) struct Scene {
     pub(super) is_finished: bool,
 }
 
+/// Every settings string, by its number.
+pub(super) const SETTINGS: std::ops::Range<usize> = 0..TEXTS.len() + NEWER_TEXTS.len();
+
 impl Scene {
+    /// 200 MiB, with nothing else in the way.
+    pub(super) const PLAIN: Scene = Scene {
+        capacity: 200 * MIB,
+        timing: EventTiming::Eager,
+        places: Places::Ascending,
+        free_waits: false,
+        is_newer: false,
+        settings: 0,
+        has_callbacks: false,
+        by_address: false,
+        adopted: None,
+        is_finished: true,
+    };
+
     /// The release whose rules apply.
     pub(super) fn profile(&self) -> &'static Profile {
         if self.is_newer { &Profile::PYTORCH_2_15 } else { &Profile::PYTORCH_2_11 }
@@ -153,7 +170,7 @@ pub(super) fn scene(timing: EventTiming) -> impl Strategy<Value = Scene> {
     let places = prop::sample::select(vec![Places::Ascending, Places::Descending, Places::Reuse]);
     let flags = (any::<bool>(), any::<bool>(), prop::bool::weighted(0.3), prop::bool::weighted(0.7), prop::bool::weighted(0.3));
     let adopted = prop::option::weighted(0.15, any::<u64>());
-    (capacity, timing, places, 0..TEXTS.len() + NEWER_TEXTS.len(), flags, adopted).prop_map(
+    (capacity, timing, places, SETTINGS, flags, adopted).prop_map(
         |(capacity, timing, places, settings, (free_waits, is_newer, has_callbacks, is_finished, by_address), adopted)| Scene {
             capacity,
             timing,
