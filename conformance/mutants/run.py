@@ -6,6 +6,9 @@
   run.py --check              only check that the list fits the sources and that every bug compiles
   run.py --list FILE          try the bugs of another list, in the same format; those that do not fit or compile are named and left out
   run.py --jobs N             try N bugs at a time
+  run.py --lean               judge by the suite without the documents' scenarios, which builds in a third of the time
+  run.py --pack DIR           build, put the programs and what they read into DIR, and try nothing
+  run.py --prebuilt DIR       try the bugs of such a folder; this needs no Rust, so it can be done on another machine (Linux, Python 3.10)
 
 A bug is tried with the laws at 250 cases, quick ones first. If they pass, it is tried with the whole suite as `parkade conform` runs it,
 with the core's own tests, and with the recorded answers of the real allocator. Each of these must pass without a bug, too. A run that takes longer than --limit is a hang, and counts as caught.
@@ -20,8 +23,8 @@ import json
 import pathlib
 import sys
 import threading
-import tomllib
 
+import prebuilt
 import switch
 
 OWN_LIST = switch.ROOT / "conformance/mutants/bugs.toml"
@@ -36,13 +39,16 @@ JUDGES = [
 
 def read_list(path, only):
     """Reads a list of bugs. Returns those whose old text stands exactly once in their file, and what is wrong with the others."""
+    import tomllib  # Python 3.11; a folder that was packed is judged without it
+
     listed = tomllib.loads(path.read_text())["bug"]
     names = [entry["id"] for entry in listed]
     wrong = [f"{name}: twice in the list" for name in sorted(set(names)) if names.count(name) > 1]
     wrong += [f"{name}: not in the list" for name in only if name not in names]
     bugs = []
     for number, entry in enumerate(listed, start=1):
-        text = (switch.ROOT / entry["file"]).read_text()
+        file = switch.ROOT / entry["file"]
+        text = file.read_text() if file.is_file() else ""
         if text.count(entry["old"]) != 1:
             wrong.append(f"{entry['id']}: its old text occurs {text.count(entry['old'])} times in {entry['file']}")
             continue
@@ -136,7 +142,13 @@ def main():
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="how many bugs to try at a time (default: %(default)s)")
     parser.add_argument("--check", action="store_true", help="check the list and run nothing")
     parser.add_argument("--limit", type=float, default=180, metavar="SECONDS", help="the longest that a run may take (default: %(default)s)")
+    parser.add_argument("--lean", action="store_true", help="leave out the documents' scenarios")
+    parser.add_argument("--pack", type=pathlib.Path, metavar="DIR", help="build into this folder and try nothing")
+    parser.add_argument("--prebuilt", type=pathlib.Path, metavar="DIR", help="try the bugs that were built into this folder")
     options = parser.parse_args()
+    if options.prebuilt:
+        with prebuilt.opened(options.prebuilt) as (programs, bugs):
+            return judge(programs, bugs, options, is_own=False)
     listed, wrong = read_list(options.list, options.only)
     is_own = options.list == OWN_LIST
     if wrong and is_own:
@@ -151,11 +163,21 @@ def main():
     if options.check:
         print(f"{len(bugs)} bugs fit and compile")
         return 0
-    programs = switch.build()
+    programs = switch.build(lean=options.lean)
+    kept = {bug.number for bug in bugs}
+    left = [(bug, unseen) for bug, unseen in listed if bug.number in kept]
+    if options.pack:
+        prebuilt.write(options.pack, programs, left)
+        print(f"{len(left)} bugs built into {options.pack}")
+        return 0
+    return judge(programs, left, options, is_own)
+
+
+def judge(programs, bugs, options, is_own):
+    """Tries the bugs, or those that the options name, and prints the table. Returns the exit code."""
+    chosen = [(bug, unseen) for bug, unseen in bugs if not options.only or bug.id in options.only]
     baseline = Baseline()
     print("| bug | caught by | first reason | s |\n|---|---|---|---|", flush=True)
-    kept = {bug.id for bug in bugs}
-    chosen = [(bug, unseen) for bug, unseen in listed if bug.id in kept and (not options.only or bug.id in options.only)]
     by_suite, by_any, survivors = 0, 0, []
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         tries = [pool.submit(try_bug, programs, baseline, bug, unseen, options.limit) for bug, unseen in chosen]

@@ -9,7 +9,7 @@ pub mod allocator;
 pub mod expected_ladder;
 pub mod history;
 pub mod intervals;
-mod numbers;
+pub mod numbers;
 pub mod routing;
 pub mod settings;
 pub mod sizes;

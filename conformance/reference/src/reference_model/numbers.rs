@@ -12,7 +12,10 @@ pub(super) fn sign_of(text: &str) -> (f64, &str) {
 }
 
 /// A double as `strtod` reads it. Hexadecimal ones are expected to be short enough to be exact.
-pub(super) fn double(text: &str) -> Result<f64, ErrorKind> {
+///
+/// # Errors
+/// As of `stod`: the text does not begin with a number, or a double cannot hold it.
+pub fn double(text: &str) -> Result<f64, ErrorKind> {
     let (sign, rest) = sign_of(text);
     let lower = rest.to_ascii_lowercase();
     if lower.starts_with("inf") {
@@ -55,6 +58,9 @@ fn hexadecimal(digits: &str) -> f64 {
             }
         }
     }
-    let power: i32 = rest.strip_prefix('p').and_then(|power| power.parse().ok()).unwrap_or(0);
+    let power = rest.strip_prefix('p').unwrap_or("");
+    let (sign, power) = sign_of(power);
+    let power: String = power.chars().take_while(char::is_ascii_digit).collect();
+    let power = sign as i32 * power.parse().unwrap_or(0);
     value / scale * 2_f64.powi(power)
 }

@@ -117,6 +117,15 @@ impl Reader {
         self.failed_assert(what, file, lines, "Expected closing bracket ']' in ConfigTokenizer but reached end of config")
     }
 
+    /// Every key of a release, sorted.
+    #[must_use]
+    pub fn keys(is_newer: bool) -> Vec<&'static str> {
+        let newer = NEWER_COMMON.iter().chain(&NEWER_OWN).filter(|_| is_newer);
+        let mut keys: Vec<&str> = COMMON.iter().chain(&OWN).chain(newer).copied().collect();
+        keys.sort_unstable();
+        keys
+    }
+
     fn is_common(&self, key: &str) -> bool {
         COMMON.contains(&key) || (self.is_newer && NEWER_COMMON.contains(&key))
     }

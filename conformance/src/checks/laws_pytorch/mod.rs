@@ -2,6 +2,7 @@
 
 mod campaign;
 mod cases;
+mod core_laws;
 mod faults;
 mod fixed;
 pub mod operation;
@@ -9,8 +10,6 @@ mod races;
 mod reference;
 mod remap;
 mod repeats;
-mod settings;
-mod tables;
 pub mod trial;
 mod wrong_device;
 
@@ -62,8 +61,7 @@ pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     entries.extend(races::entries(backend));
     entries.extend(remap::entries());
     entries.extend(reference::entries(backend));
-    entries.extend(settings::entries());
-    entries.extend(tables::entries());
+    entries.extend(core_laws::entries());
     entries.extend(wrong_device::entries());
     entries
 }

@@ -26,12 +26,13 @@ pub(super) struct Accounts {
 
 /// Adds to a statistic, or subtracts.
 pub(super) fn add(stat: &mut Stat, amount: i64) {
-    stat.current += amount;
+    stat.current = stat.current.wrapping_add(amount);
+    // Sums wrap around beyond 63 bits, as in PyTorch.
     if amount >= 0 {
-        stat.allocated += amount;
+        stat.allocated = stat.allocated.wrapping_add(amount);
         stat.peak = stat.peak.max(stat.current);
     } else {
-        stat.freed -= amount;
+        stat.freed = stat.freed.wrapping_sub(amount);
     }
 }
 

@@ -172,17 +172,4 @@ impl Reference {
         self.release(&everything)?;
         self.forget_empty_pools()
     }
-
-    /// Runs the callbacks: each frees the next block of its stock. Returns whether any says that it freed something.
-    pub(super) fn run_callbacks(&mut self) -> bool {
-        let mut freed = false;
-        for place in 0..self.stocks.len() {
-            if let Some(address) = self.stocks[place].pop_front() {
-                // A callback has nobody to report a failure to.
-                let _ = self.free(address);
-                freed = true;
-            }
-        }
-        freed
-    }
 }

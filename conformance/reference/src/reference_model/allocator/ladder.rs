@@ -1,13 +1,13 @@
 //! What happens when no free block serves a request: callbacks, garbage, the device, other pools, oversize blocks, waiting, and the
 //! error (spec 2.4, 2.6 to 2.13).
 
-use parkade::AllocError;
 use parkade::device::BackendError;
 use parkade::settings::ReserveSize;
 use parkade::stats::Family;
 use parkade::texts::{Hint, OutOfMemory};
 use parkade::trace::TraceAction;
-use parkade::units::{Bytes, PoolClass, PoolId};
+use parkade::units::{Bytes, DeviceAddress, PoolClass, PoolId};
+use parkade::{AllocError, AnswerProblem, WrongAnswer};
 use parkade_sim::CallName;
 
 use super::Reference;
@@ -19,6 +19,13 @@ use crate::backend::MadeCall;
 impl Reference {
     /// Returns a block that is taken, and the request with the pool that serves it.
     pub(super) fn climb(&mut self, wanted: &Wanted) -> Result<(u64, Wanted), AllocError> {
+        self.awaited.push(wanted.pool);
+        let outcome = self.climb_on(wanted);
+        self.awaited.pop();
+        outcome
+    }
+
+    fn climb_on(&mut self, wanted: &Wanted) -> Result<(u64, Wanted), AllocError> {
         if self.run_callbacks()
             && let Some(address) = self.search(wanted)
         {
@@ -70,6 +77,10 @@ impl Reference {
             Err(BackendError::OutOfMemory { .. }) => return self.look_after_refusal().map(|()| None).map_err(Into::into),
             Err(error) => return Err(error.into()),
         };
+        if after > i64::MAX as u128 {
+            let (address, bytes, problem) = (DeviceAddress(base), Bytes(size), AnswerProblem::TooMuch);
+            return Err(AllocError::Answer(WrongAnswer { call: "malloc", address, bytes, problem }));
+        }
         let Wanted { stream, pool, class, .. } = *wanted;
         let rank = self.next_rank();
         let blocks = vec![Block::new(base, size, State::Taken)];

@@ -10,6 +10,7 @@
 mod accounts;
 mod adopt;
 mod blocks;
+mod callbacks;
 mod checkpoint;
 mod events;
 mod expandable;
@@ -32,6 +33,7 @@ use crate::backend::MadeCall;
 use accounts::Accounts;
 pub use blocks::FreeBlock;
 use blocks::Segment;
+pub use callbacks::{Deed, Made};
 pub use checkpoint::{Restoration, Saved, SavedRun};
 use pools::PrivatePool;
 
@@ -62,8 +64,14 @@ pub struct Reference {
     serving: BTreeSet<PoolId>,
     whole: BTreeSet<PoolId>,
     is_capturing: bool,
-    /// Blocks that the free-memory callbacks free, one each time, by callback.
-    pub stocks: Vec<VecDeque<u64>>,
+    /// What the free-memory callbacks do, one deed each time, and whether they then say that they freed something.
+    pub stocks: Vec<VecDeque<(Deed, bool)>>,
+    /// What the callbacks of the operation were answered.
+    pub callback_answers: Vec<Made>,
+    /// The stock of each callback, in the order in which they were registered.
+    pub registered: Vec<usize>,
+    /// Pools that requests are on their way to.
+    awaited: Vec<PoolId>,
     /// Handles of memory that the device failed to release.
     unreleased: u64,
     /// Ranges that the device failed to unmap.
@@ -102,6 +110,9 @@ impl Reference {
             whole: BTreeSet::new(),
             is_capturing: false,
             stocks: Vec::new(),
+            callback_answers: Vec::new(),
+            registered: Vec::new(),
+            awaited: Vec::new(),
             unreleased: 0,
             stuck: Vec::new(),
             accounts,
@@ -115,6 +126,7 @@ impl Reference {
     pub fn begin(&mut self, calls: Vec<MadeCall>) {
         (self.calls, self.wrong) = (calls.into(), None);
         self.trace.clear();
+        self.callback_answers.clear();
     }
 
     /// What was wrong with the calls of the operation, if anything.

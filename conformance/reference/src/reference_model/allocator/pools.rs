@@ -141,7 +141,7 @@ impl Reference {
     /// Forgets pools without uses and memory, with the addresses that they still reserve.
     pub(super) fn forget_empty_pools(&mut self) -> Result<(), AllocError> {
         for id in self.freeable() {
-            if self.reserved_by(id) > 0 || self.is_routed(id) {
+            if self.reserved_by(id) > 0 || self.is_routed(id) || self.is_awaited(id) {
                 continue;
             }
             loop {

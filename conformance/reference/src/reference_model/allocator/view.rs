@@ -61,9 +61,22 @@ impl Reference {
         Ok(live == expected)
     }
 
-    /// The free blocks of a collection of the default pool, in order.
-    pub fn free_in_order(&self, class: PoolClass) -> Vec<FreeBlock> {
-        self.free_blocks(PoolId::DEFAULT, class)
+    /// The free blocks of a pool's collection, in order.
+    pub fn free_in_order(&self, pool: PoolId, class: PoolClass) -> Vec<FreeBlock> {
+        self.free_blocks(pool, class)
+    }
+
+    /// How many bytes garbage collection would give back now (spec 2.7); `None` if it is off or nothing is due.
+    pub fn collection_target(&self) -> Option<Bytes> {
+        let threshold = self.settings.garbage_collection_threshold;
+        let limit = self.limit.filter(|_| threshold > 0.0)?;
+        let (kept, reserved) = ((threshold * limit as f64) as u64, self.reserved());
+        (reserved > kept).then(|| Bytes(reserved - kept))
+    }
+
+    /// Bytes that the default pool has taken from the device.
+    pub fn reserved_by_default(&self) -> u64 {
+        self.reserved_by(PoolId::DEFAULT)
     }
 
     /// Bytes taken from the device.

@@ -35,10 +35,10 @@ pub(super) fn adopt<D: TestDevice>(
             PoolClass::Large => reference.settings.large_segment_bytes,
         });
         let blocks = match page {
-            None if class == PoolClass::Small => filled(&mut draws, 2 * MIB, MIB / 2),
+            None if class == PoolClass::Small => filled(&mut draws, 2 * MIB, MIB / 2, MIB),
             None => {
                 let size = (6 + draws.below(10)) * 2 * MIB;
-                filled(&mut draws, size, 9 * MIB)
+                filled(&mut draws, size, 9 * MIB, 2 * MIB)
             }
             Some(page) => expandable(&mut draws, page),
         };
@@ -49,12 +49,21 @@ pub(super) fn adopt<D: TestDevice>(
             let answer = core.adopt(&wrong, &mut |_, _| unreachable!("a segment that is refused asks for no memory"));
             ensure(Law::Reference, answer == Err(error), || format!("{wrong:?} was answered {answer:?}, expected {error:?}"))?;
         }
-        let answer = core.adopt(&segment, &mut |_, _| (handles.pop_front().expect("a handle for each mapped page"), 1));
+        let mut asked = Vec::new();
+        let answer = core.adopt(&segment, &mut |address, pages| {
+            asked.push((address.get(), pages));
+            (handles.pop_front().expect("a handle for each mapped page"), 1)
+        });
+        let runs = page.map_or(Vec::new(), |page| asked_for(&segment, page));
+        ensure(Law::Reference, asked == runs, || {
+            format!("of {segment:?} memory is asked for at {asked:x?}, expected {runs:x?}")
+        })?;
         let expected = reference.adopt(&segment);
         let allocations = answer.map_err(|error| Broken::new(Law::Reference, format!("{segment:?}: {error}")))?;
         let same = allocations.iter().map(|allocation| allocation.address().get()).eq(expected.iter().copied());
         ensure(Law::Reference, same && handles.is_empty(), || format!("of {segment:?} {allocations:?} are held"))?;
         held.extend(allocations);
+        misplaced(core, &segment)?;
     }
     Ok(held)
 }
@@ -63,11 +72,52 @@ fn block(size: u64, content: AdoptedContent) -> AdoptedBlock {
     AdoptedBlock { size: Bytes(size), content }
 }
 
-/// Blocks that fill these bytes: allocated ones, and free ones that are not neighbours.
-fn filled(draws: &mut Draws, bytes: u64, largest: u64) -> Vec<AdoptedBlock> {
+/// A segment that is there already, or that begins or ends inside one, is refused.
+fn misplaced<D: TestDevice>(core: &mut Tested<D>, segment: &AdoptedSegment) -> Result<(), Broken> {
+    let bytes: u64 = segment.blocks.iter().map(|block| block.size.get()).sum();
+    let (base, free) = (segment.address.get(), |size: u64| vec![block(size, AdoptedContent::Free)]);
+    let at = |address: u64, size: u64| AdoptedSegment {
+        address: DeviceAddress(address),
+        page: None,
+        blocks: free(size),
+        ..segment.clone()
+    };
+    for wrong in
+        [segment.clone(), at(base + bytes - 512, 1024), at(base - 512, 1024), at(base - 512, bytes + 1024), at(base + 512, 512)]
+    {
+        let answer = core.adopt(&wrong, &mut |_, _| unreachable!("a segment that is refused asks for no memory"));
+        let expected = Err(AdoptError::Misplaced);
+        ensure(Law::Reference, answer == expected, || format!("beside {segment:?}, {wrong:?} was answered {answer:?}"))?;
+    }
+    Ok(())
+}
+
+/// For which pages of an expandable segment memory is asked: for each that is mapped, with the number of mapped ones from there on.
+fn asked_for(segment: &AdoptedSegment, page: u64) -> Vec<(u64, u64)> {
+    let base = segment.address.get();
+    let total: u64 = segment.blocks.iter().map(|block| block.size.get()).sum();
+    let mut is_mapped = vec![true; (total / page) as usize];
+    let mut offset = 0;
+    for block in &segment.blocks {
+        if block.content == AdoptedContent::Unmapped {
+            is_mapped[(offset / page) as usize..((offset + block.size.get()) / page) as usize].fill(false);
+        }
+        offset += block.size.get();
+    }
+    let left = |place: usize| is_mapped[place..].iter().take_while(|mapped| **mapped).count() as u64;
+    (0..is_mapped.len()).filter(|&place| is_mapped[place]).map(|place| (base + place as u64 * page, left(place))).collect()
+}
+
+/// Blocks that fill these bytes: allocated ones, and free ones that are not neighbours. Some end at a multiple of `round`.
+fn filled(draws: &mut Draws, bytes: u64, largest: u64, round: u64) -> Vec<AdoptedBlock> {
     let (mut blocks, mut left): (Vec<AdoptedBlock>, u64) = (Vec::new(), bytes);
     while left > 0 {
-        let size = ((1 + draws.below(largest / 512)) * 512).min(left);
+        let size = match draws.below(4) {
+            0 => round - (bytes - left) % round,
+            1 => 2 * round - (bytes - left) % round,
+            _ => (1 + draws.below(largest / 512)) * 512,
+        };
+        let size = size.min(left);
         let may_be_free = blocks.last().is_none_or(|last| last.content != AdoptedContent::Free);
         let content = if may_be_free && draws.below(2) == 0 {
             AdoptedContent::Free
@@ -84,9 +134,9 @@ fn filled(draws: &mut Draws, bytes: u64, largest: u64) -> Vec<AdoptedBlock> {
 fn expandable(draws: &mut Draws, page: u64) -> Vec<AdoptedBlock> {
     let (mut blocks, mut is_mapped) = (Vec::new(), draws.below(2) == 0);
     for _ in 0..2 + draws.below(4) {
-        let bytes = page * (1 + draws.below(2));
+        let bytes = page * (1 + draws.below(3));
         if is_mapped {
-            blocks.extend(filled(draws, bytes, page / 2));
+            blocks.extend(filled(draws, bytes, page / 2, page));
         } else {
             blocks.push(block(bytes, AdoptedContent::Unmapped));
         }
@@ -164,6 +214,13 @@ fn wrong(segment: &AdoptedSegment) -> Vec<(AdoptedSegment, AdoptError)> {
         (AdoptedSegment { page: None, ..with(vec![hole(page)]) }, AdoptError::NotWholePages),
         (AdoptedSegment { pool: PoolId(9, 9), ..segment.clone() }, AdoptError::UnknownPool),
     ];
-    wrong.push((with(vec![hole(page - 512), free(512)]), AdoptError::NotWholePages));
+    wrong.extend([
+        (with(vec![hole(page - 512), free(512)]), AdoptError::NotWholePages),
+        (AdoptedSegment { page: Some(Bytes(0)), ..with(vec![free(page)]) }, AdoptError::NotWholePages),
+        (AdoptedSegment { page: Some(Bytes(page)), ..with(vec![free(page + 512)]) }, AdoptError::NotWholePages),
+        (AdoptedSegment { page: None, ..with(vec![free(1 << 63)]) }, AdoptError::TooMuch),
+        (AdoptedSegment { address: DeviceAddress(segment.address.get() + 256), ..with(vec![free(page)]) }, AdoptError::Misplaced),
+        (AdoptedSegment { address: DeviceAddress(0), ..with(vec![free(page)]) }, AdoptError::Misplaced),
+    ]);
     wrong
 }

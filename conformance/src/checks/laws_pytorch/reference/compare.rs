@@ -6,12 +6,12 @@ use parkade::policy::Policy;
 use parkade::profile::Profile;
 use parkade::snapshot::SegmentInfo;
 use parkade::trace::TraceEntry;
-use parkade::units::{Bytes, DeviceAddress, PoolClass, StreamId};
+use parkade::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, BlockView, CheckpointError, FreeError, PoolError, PoolSlot, Restored};
 
 use super::step::POOLS;
 use crate::law::{Broken, Law, ensure};
-use crate::reference_model::allocator::{FreeBlock, Restoration, Saved};
+use crate::reference_model::allocator::{FreeBlock, Made, Restoration, Saved};
 use crate::reference_model::{Reference, texts};
 
 /// What a step was answered.
@@ -126,6 +126,16 @@ fn as_saved(checkpoint: &PoolCheckpoint) -> Saved {
     Saved { pool: checkpoint.pool(), segments: segments.collect() }
 }
 
+/// The expected answer of what a callback did.
+pub(super) fn made(made: Made) -> Answer {
+    match made {
+        Made::Freed(address, error) => Answer::Freed(address, error.map(FreeError::Device)),
+        Made::Allocated(answer) => Answer::expected(answer),
+        Made::Done(answer) => Answer::Done(answer),
+        Made::Pool(answer) => Answer::Pool(answer),
+    }
+}
+
 /// The expected answer of a save.
 pub(super) fn saved(answer: Result<Saved, CheckpointError>) -> Answer {
     answer.map_or_else(|error| Answer::Saved(Err(error)), Answer::SavedAs)
@@ -164,6 +174,7 @@ pub(super) fn states<D: DeviceBackend, P: Policy>(
     let fraction = reference.limit().map_or(1.0, |limit| limit as f64 / total as f64);
     let same = heap.limit().map(Bytes::get) == reference.limit()
         && heap.reserved().get() == reference.reserved_bytes()
+        && heap.reserved_in(PoolSlot::default_pool(PoolClass::Small)).get() == reference.reserved_by_default()
         && heap.largest_free().get() == reference.largest_free()
         && heap.is_deferring() == reference.is_deferring()
         && heap.device_total().get() == total
@@ -191,7 +202,7 @@ pub(super) fn queries<D: DeviceBackend, P: Policy>(
     stream: StreamId,
 ) -> Result<(), Broken> {
     let class = if steps.is_multiple_of(3) { PoolClass::Small } else { PoolClass::Large };
-    let free = reference.free_in_order(class);
+    let free = reference.free_in_order(PoolId::DEFAULT, class);
     let (heap, slot) = (core.heap(), PoolSlot::default_pool(class));
     let all: Vec<BlockView> = heap.free_blocks(slot).collect();
     let same = |seen: &BlockView, expected: &FreeBlock| {
@@ -230,7 +241,7 @@ pub(super) fn queries<D: DeviceBackend, P: Policy>(
         ("at_least", heap.at_least(slot, stream, size).collect::<Vec<_>>() == larger),
         ("below", heap.below(slot, stream, size).collect::<Vec<_>>() == smaller),
         ("first_at_least", heap.first_at_least(slot, stream, size) == larger.first().copied()),
-        ("largest", heap.largest(slot, stream).map(|block| block.size) == largest.map(|block| block.size)),
+        ("largest", heap.largest(slot, stream) == largest),
         ("latest", heap.latest(slot, stream, Bytes(0)..size) == latest),
         (
             "lowest_at_least",
@@ -243,6 +254,25 @@ pub(super) fn queries<D: DeviceBackend, P: Policy>(
     ensure(Law::Reference, wrong.is_none(), || {
         format!("{} of {size} bytes on stream {stream} does not answer by these blocks: {all:?}", wrong.unwrap_or(""))
     })
+}
+
+/// The free blocks of private pools, collection by collection.
+pub(super) fn private_blocks<D: DeviceBackend, P: Policy>(
+    core: &Allocator<D, P, Vec<TraceEntry>>,
+    reference: &Reference,
+) -> Result<(), Broken> {
+    let (heap, classes) = (core.heap(), [PoolClass::Small, PoolClass::Large]);
+    let private = heap.pool_slots().filter(|slot| classes.iter().all(|&class| *slot != PoolSlot::default_pool(class)));
+    let place = |block: BlockView| (block.stream.get(), block.size.get(), block.address.get(), block.is_split);
+    let mut seen: Vec<Vec<_>> = private.map(|slot| heap.free_blocks(slot).map(place).collect()).collect();
+    let place = |block: &FreeBlock| (block.stream, block.size, block.address, block.is_split);
+    let expected = POOLS.iter().flat_map(|&pool| classes.map(|class| reference.free_in_order(pool, class)));
+    let mut expected: Vec<Vec<_>> = expected.map(|blocks| blocks.iter().map(place).collect()).collect();
+    for lists in [&mut seen, &mut expected] {
+        lists.retain(|list| !list.is_empty());
+        lists.sort();
+    }
+    ensure(Law::Reference, seen == expected, || format!("private pools have the free blocks {seen:x?}, expected {expected:x?}"))
 }
 
 /// The error of a step that was not planned to fail.

@@ -79,7 +79,8 @@ impl<D: TestDevice> Play<D> {
             self.apply(&Step::Free(0))?;
         }
         for stock in &self.stocks.clone() {
-            self.held.extend(stock.lock().unwrap_or_else(PoisonError::into_inner).drain(..));
+            let left = stock.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect::<Vec<_>>();
+            self.held.extend(left.into_iter().filter_map(|(deed, _)| deed.allocation()));
         }
         self.reference.stocks.iter_mut().for_each(VecDeque::clear);
         while !self.held.is_empty() {

@@ -6,6 +6,7 @@
 //! settings. The same holds while driver calls fail.
 
 mod adopted;
+mod callback;
 mod compare;
 mod drive;
 mod ordered;
@@ -19,11 +20,11 @@ use proptest::prelude::*;
 
 use super::campaign::Stopped;
 use super::cases;
-use crate::backend::{Backend, EventTiming};
+use crate::backend::{Backend, EventTiming, TestDevice};
 use crate::checks::draw::timings;
-use crate::suite::{Effort, Entry, Group, Requirement, Verdict};
+use crate::suite::{Effort, Entry, Group, Requirement, Trouble, Verdict};
 use play::Play;
-use step::{Scene, Step, crowd, program, scene};
+use step::{SETTINGS, Scene, Step, crowd, pool_program, program, scene};
 
 /// The most steps of a program.
 const LONGEST: usize = 140;
@@ -54,6 +55,9 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     let says = "the same with hundreds of free blocks, kept by size or by address";
     let crowds = Entry::new(Group::Law, "reference/crowds", says, check_crowds);
     entries.push(crowds.requires(Requirement::ExpandableSegments));
+    let says = "the same where checkpoints of another allocator are restored, with other settings or on another device";
+    let foreign = Entry::new(Group::Law, "reference/foreign-checkpoints", says, check_foreign);
+    entries.push(foreign.requires(Requirement::ExpandableSegments));
     let says = "the same while every n-th driver call fails, and up to two calls behind it, for n from 1 to 12";
     let failing = Entry::new(Group::Law, "reference/every-nth-call-fails", says, check_failing);
     entries.push(failing.requires(Requirement::ExpandableSegments));
@@ -71,6 +75,62 @@ fn check_crowds<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
     cases::run(&effort, SALT + 20, &(scene(timing), crowd()), |(scene, steps)| play(backend, scene, steps, None))
 }
 
+/// A program that saves, and another allocator that begins in the same way and restores what was saved.
+fn check_foreign<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
+    let timing = if backend.is_simulated() { EventTiming::Seeded(1) } else { EventTiming::Clock };
+    // On a real device ranges have other addresses.
+    if backend.is_simulated() {
+        check_foreign_ranges(backend)?;
+    }
+    let effort = Effort { cases: effort.cases / 2 + 1, ..*effort };
+    let other = prop::option::of((scene(timing), any::<bool>()));
+    let strategy = (scene(timing), other, pool_program(4..50), 0..50_usize, pool_program(1..50));
+    cases::run(&effort, SALT + 21, &strategy, |(first, other, before, cut, rest)| {
+        let second = match other {
+            // The same release and addresses, but other sizes.
+            Some((other, true)) => Scene { capacity: other.capacity, settings: other.settings, ..*first },
+            Some((other, false)) => *other,
+            None => *first,
+        };
+        let after: Vec<Step> = before.iter().take(*cut).chain(rest).copied().collect();
+        foreign(backend, (first, before), (&second, &after))
+    })
+}
+
+/// A pool of one allocation, saved under each setting and restored under each other one: ranges at the same addresses are longer,
+/// shorter, or exactly as long as what was mapped.
+fn check_foreign_ranges<B: Backend>(backend: &B) -> Result<(), Trouble> {
+    for (is_newer, settings) in [false, true].into_iter().flat_map(|is_newer| SETTINGS.map(move |settings| (is_newer, settings)))
+    {
+        for other in SETTINGS {
+            for mib in [20, 40, 60] {
+                let first = Scene { is_newer, settings, ..Scene::PLAIN };
+                let second = Scene { settings: other, ..first };
+                let begin = [Step::BeginPool(0, None), Step::Allocate(mib << 20, 0)];
+                let (before, after) = ([begin[0], begin[1], Step::Save(0)], [begin[0], begin[1], Step::Restore(0)]);
+                foreign(backend, (&first, &before), (&second, &after)).map_err(|stopped| match stopped {
+                    Stopped::Unable(unable) => unable.into(),
+                    Stopped::Broken(broken, script) => Trouble::Fail { reason: broken.to_string(), script: Some(script) },
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Plays the first program, and the second one with the checkpoints of the first.
+fn foreign<B: Backend>(backend: &B, first: (&Scene, &[Step]), second: (&Scene, &[Step])) -> Result<u64, Stopped> {
+    let mut play = begin(backend, first.0)?;
+    steps(&mut play, first.1, None)?;
+    let checkpoints = std::mem::take(&mut play.checkpoints);
+    drop(play);
+    let mut play = begin(backend, second.0)?;
+    play.checkpoints = checkpoints;
+    steps(&mut play, second.1, None)?;
+    play.finish().map_err(|broken| Stopped::Broken(broken.during("giving everything back"), script(second.0, second.1, None)))?;
+    Ok((first.1.len() + second.1.len()) as u64)
+}
+
 fn check_failing<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
     let timing = if backend.is_simulated() { EventTiming::Seeded(0) } else { EventTiming::Clock };
     let errors = vec![FaultError::OutOfMemory, FaultError::Code(700), FaultError::Code(1)];
@@ -81,20 +141,30 @@ fn check_failing<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
 
 /// Plays a program to its end, with every n-th call failing if one is given. Returns the number of steps.
 fn play<B: Backend>(backend: &B, scene: &Scene, steps: &[Step], failing: Option<Failing>) -> Result<u64, Stopped> {
-    let mut play = Play::new(backend, scene).map_err(Stopped::Unable)?;
-    play.adopt().map_err(|broken| Stopped::Broken(broken.during("adopting segments"), script(scene, &[], failing)))?;
+    let mut play = begin(backend, scene)?;
     if let Some((n, calls, error)) = failing {
         let places = (1..=MOST_FAILURES / n).flat_map(|turn| (0..calls.min(n)).map(move |more| turn * n + more));
         let plan = places.fold(FaultPlan::none(), |plan, place| plan.and(When::Nth(place), error));
         play.plan_faults(plan);
     }
-    for (number, step) in steps.iter().enumerate() {
-        play.apply(step).map_err(|broken| {
-            Stopped::Broken(broken.during(format!("step {number}, {step:?}")), script(scene, &steps[..=number], failing))
-        })?;
-    }
+    self::steps(&mut play, steps, failing)?;
     play.finish().map_err(|broken| Stopped::Broken(broken.during("giving everything back"), script(scene, steps, failing)))?;
     Ok(steps.len() as u64)
+}
+
+fn begin<B: Backend>(backend: &B, scene: &Scene) -> Result<Play<B::Device>, Stopped> {
+    let mut play = Play::new(backend, scene).map_err(Stopped::Unable)?;
+    play.adopt().map_err(|broken| Stopped::Broken(broken.during("adopting segments"), script(scene, &[], None)))?;
+    Ok(play)
+}
+
+fn steps<D: TestDevice>(play: &mut Play<D>, steps: &[Step], failing: Option<Failing>) -> Result<(), Stopped> {
+    for (number, step) in steps.iter().enumerate() {
+        play.apply(step).map_err(|broken| {
+            Stopped::Broken(broken.during(format!("step {number}, {step:?}")), script(&play.scene, &steps[..=number], failing))
+        })?;
+    }
+    Ok(())
 }
 
 /// A program in words. It may use what scripts of `parkade ops` cannot say, so every line is a comment.

@@ -1,33 +1,31 @@
 //! A program, played by the allocator and by the reference allocator side by side.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::PoisonError;
 
 use parkade::device::DeviceBackend;
 use parkade::policy::{FreeOrder, PyTorch};
 use parkade::settings::Settings;
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, DeviceAddress, PoolId, StreamId};
-use parkade::{AllocError, Allocation, Allocator, CheckpointError, FreeError, FreeMemoryCallback, PoolCheckpoint, PoolFilter};
+use parkade::{AllocError, Allocation, Allocator, CheckpointError, FreeError, PoolCheckpoint, PoolFilter};
 use parkade_sim::FaultPlan;
 
 use super::adopted;
+use super::callback::{Doing, Log, Stock, callback};
 use super::compare::{self, Answer};
 use super::ordered::Ordered;
-use super::step::{CALLBACKS, POOLS, Scene, Step};
+use super::step::{CALLBACKS, Order, POOLS, Scene, Step};
 use crate::backend::{Backend, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::Reference;
-use crate::reference_model::allocator::Saved;
+use crate::reference_model::allocator::{Deed, Saved};
 
 /// The most void allocations to remember.
 const MOST_VOID: usize = 100;
 
 /// The allocator under test.
 pub(super) type Tested<D> = Allocator<WitnessedDevice<D>, Ordered, Vec<TraceEntry>>;
-
-/// What a callback frees, oldest first.
-type Stock = Arc<Mutex<VecDeque<Allocation>>>;
 
 /// Both allocators, and what the program holds.
 pub(super) struct Play<D: TestDevice> {
@@ -42,20 +40,11 @@ pub(super) struct Play<D: TestDevice> {
     /// Allocations that are void for ever: a restore took them back, or their segment is gone.
     pub(super) gone: Vec<Allocation>,
     pub(super) stocks: Vec<Stock>,
+    log: Log,
     pub(super) checkpoints: Vec<(PoolCheckpoint, Saved)>,
     pub(super) followed: usize,
     pub(super) steps: u64,
     pub(super) expects_faults: bool,
-}
-
-/// A callback that frees the oldest block of its stock.
-fn callback<D: TestDevice>(stock: &Stock) -> FreeMemoryCallback<WitnessedDevice<D>, Ordered, Vec<TraceEntry>> {
-    let stock = Arc::clone(stock);
-    Box::new(move |core| {
-        let next = stock.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-        // A failing device is reported elsewhere: the block stays pending.
-        next.map(|allocation| core.free(allocation)).is_some()
-    })
 }
 
 impl<D: TestDevice> Play<D> {
@@ -73,9 +62,13 @@ impl<D: TestDevice> Play<D> {
         let rules = Ordered { rules: PyTorch::of(profile, settings), order };
         let mut core = Allocator::new(device.clone(), rules, Vec::new());
         let stocks: Vec<Stock> = (0..if scene.has_callbacks { CALLBACKS } else { 0 }).map(|_| Stock::default()).collect();
-        for stock in &stocks {
-            core.register_free_memory_callback(callback(stock));
-            reference.stocks.push(VecDeque::new());
+        let log = Log::default();
+        reference.stocks = vec![VecDeque::new(); stocks.len()];
+        if let Some((spare, first)) = stocks.split_last() {
+            for (number, stock) in first.iter().enumerate() {
+                core.register_free_memory_callback(callback(stock, &log, spare));
+                reference.registered.push(number);
+            }
         }
         let (held, freed, gone, checkpoints) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let scene = *scene;
@@ -89,6 +82,7 @@ impl<D: TestDevice> Play<D> {
             freed,
             gone,
             stocks,
+            log,
             checkpoints,
             followed: 0,
             steps: 0,
@@ -122,6 +116,7 @@ impl<D: TestDevice> Play<D> {
         let failed = compare::device_error(&seen).filter(|_| !self.expects_faults);
         ensure(Law::Faults, failed.is_none(), || format!("the device failed without a planned fault: {failed:?}"))?;
         self.take_over(&seen);
+        self.compare_callbacks()?;
         ensure(Law::Reference, seen.same_as(&expected), || format!("the answer is {seen:?}, expected {expected:?}"))?;
         seen.check_texts(self.scene.profile(), &self.device.newest_processes())?;
         compare::traces(&self.core.observer()[self.followed..], &self.reference.trace)?;
@@ -129,11 +124,25 @@ impl<D: TestDevice> Play<D> {
         self.followed = self.core.observer().len();
         compare::states(&self.core, &self.reference)?;
         compare::queries(&self.core, &self.reference, self.steps, self.streams[self.steps as usize % 4])?;
+        if self.steps.is_multiple_of(4) {
+            compare::private_blocks(&self.core, &self.reference)?;
+        }
+        let (seen, expected) = (self.core.policy().rules.collection_target(self.core.heap()), self.reference.collection_target());
+        ensure(Law::Reference, seen == expected, || format!("{seen:?} would be collected, expected {expected:?}"))?;
         if let Some(allocation) = self.held.first() {
             let (seen, expected) = (self.core.segment_of(allocation), self.reference.segment_of(allocation.address().get()));
             ensure(Law::Reference, seen == Some(expected), || format!("segment_of is {seen:?}, expected {expected:?}"))?;
         }
         self.core.check().map_err(|violation| Broken::new(Law::Sweep, violation))
+    }
+
+    /// What callbacks were answered while the step was performed; what they got is the program's.
+    fn compare_callbacks(&mut self) -> Result<(), Broken> {
+        let seen = std::mem::take(&mut *self.log.lock().unwrap_or_else(PoisonError::into_inner));
+        let expected: Vec<Answer> = std::mem::take(&mut self.reference.callback_answers).into_iter().map(compare::made).collect();
+        seen.iter().for_each(|answer| self.take_over(answer));
+        let same = seen.len() == expected.len() && seen.iter().zip(&expected).all(|(seen, expected)| seen.same_as(expected));
+        ensure(Law::Reference, same, || format!("callbacks are answered {seen:?}, expected {expected:?}"))
     }
 
     /// What was freed in segments that are gone now is void for ever.
@@ -144,6 +153,20 @@ impl<D: TestDevice> Play<D> {
             self.gone.extend(self.freed.extract_if(.., |freed| range.contains(&freed.address().get())));
         }
         self.gone.truncate(MOST_VOID);
+    }
+
+    fn deed(&self, order: Order) -> Deed {
+        let filter = |place: Option<usize>| place.map_or(PoolFilter::All, |place| PoolFilter::Stream(self.streams[place]));
+        match order {
+            Order::Allocate(bytes, place) => Deed::Allocate(bytes, self.streams[place].get()),
+            Order::ReleaseCached => Deed::ReleaseCached,
+            Order::Create(pool) => Deed::Create(POOLS[pool]),
+            Order::Begin(pool, place) => Deed::Begin(POOLS[pool], filter(place)),
+            Order::End(pool) => Deed::End(POOLS[pool]),
+            Order::Release(pool) => Deed::Release(POOLS[pool]),
+            Order::ReleaseCachedPool(pool) => Deed::ReleaseCachedPool(POOLS[pool]),
+            Order::Register => Deed::Register(CALLBACKS - 1),
+        }
     }
 
     /// The held allocation that a number means.
@@ -194,15 +217,23 @@ impl<D: TestDevice> Play<D> {
                 Some(which) => {
                     let allocation = self.held.remove(which);
                     let address = allocation.address().get();
-                    self.stocks[callback].lock().unwrap_or_else(PoisonError::into_inner).push_back(allocation);
+                    self.stocks[callback]
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .push_back((Doing::Free(allocation), true));
                     Answer::Stocked(callback, address)
                 }
             },
+            Step::Command(callback, order, says) if callback < self.stocks.len() => {
+                let doing = Doing::Order(self.deed(order));
+                self.stocks[callback].lock().unwrap_or_else(PoisonError::into_inner).push_back((doing, says));
+                Answer::Nothing
+            }
             Step::ProcessEvents => Answer::done(self.core.process_events().map_err(AllocError::Device)),
             Step::ReleaseCached => Answer::done(self.core.release_cached()),
             Step::Fraction(thousandths) => Answer::Said(self.core.set_memory_fraction(f64::from(thousandths) / 1000.0).is_ok()),
             Step::Limit(bytes) => {
-                self.core.set_limit(Some(Bytes(bytes)));
+                self.core.set_limit(bytes.map(Bytes));
                 Answer::Nothing
             }
             Step::Apply(place) => {
@@ -268,8 +299,13 @@ impl<D: TestDevice> Play<D> {
                 Answer::Recorded(*address)
             }
             (Step::Stock(..), Answer::Stocked(callback, address)) => {
-                reference.stocks[*callback].push_back(*address);
+                reference.stocks[*callback].push_back((Deed::Free(*address), true));
                 Answer::Stocked(*callback, *address)
+            }
+            (Step::Command(callback, order, says), _) if callback < self.stocks.len() => {
+                let deed = self.deed(order);
+                self.reference.stocks[callback].push_back((deed, says));
+                Answer::Nothing
             }
             (Step::ProcessEvents, _) => Answer::done(reference.process_events().map_err(AllocError::Device)),
             (Step::ReleaseCached, _) => Answer::done(reference.release_cached()),
@@ -307,7 +343,7 @@ impl<D: TestDevice> Play<D> {
     fn turn(&mut self, step: &Step) {
         let reference = &mut self.reference;
         match *step {
-            Step::Limit(bytes) => reference.set_limit(Some(bytes)),
+            Step::Limit(bytes) => reference.set_limit(bytes),
             Step::Apply(_) => reference.settings = self.core.policy().rules.settings.clone(),
             Step::ResetPeaks => reference.reset_peaks(),
             Step::ResetSums => reference.reset_sums(),

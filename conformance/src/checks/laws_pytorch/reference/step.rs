@@ -21,6 +21,8 @@ pub(super) enum Step {
     Record(usize, usize),
     /// Hands an allocation to a free-memory callback, which frees it when it is called.
     Stock(usize, usize),
+    /// Tells a free-memory callback what to do when it is called, and what to say then.
+    Command(usize, Order, bool),
     Launch(usize, u64),
     Pause(u64),
     Complete(usize),
@@ -30,8 +32,8 @@ pub(super) enum Step {
     ReleaseCached,
     /// The memory fraction, in thousandths.
     Fraction(u16),
-    /// The limit in bytes.
-    Limit(u64),
+    /// The limit in bytes, or none.
+    Limit(Option<u64>),
     /// A settings string, by its index in [`TEXTS`].
     Apply(usize),
     OthersHold(u64),
@@ -53,11 +55,25 @@ pub(super) enum Step {
     SnapshotPool(usize),
 }
 
+/// What a free-memory callback does, if it does not free a block. Streams and pools go by numbers.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Order {
+    Allocate(u64, usize),
+    ReleaseCached,
+    Create(usize),
+    Begin(usize, Option<usize>),
+    End(usize),
+    Release(usize),
+    ReleaseCachedPool(usize),
+    /// Registers one more callback for the last stock.
+    Register,
+}
+
 /// The private pools of programs: those of users and of graphs.
 pub(super) const POOLS: [PoolId; 3] = [PoolId(0, 1), PoolId(7, 0), PoolId(0, 2)];
 
-/// Free-memory callbacks of programs that have any.
-pub(super) const CALLBACKS: usize = 3;
+/// Free-memory callbacks of programs that have any, and the last one, which only callbacks register.
+pub(super) const CALLBACKS: usize = 4;
 
 /// Settings strings that every release understands.
 const TEXTS: [&str; 16] = [
@@ -108,7 +124,24 @@ pub(super) struct Scene {
     pub(super) is_finished: bool,
 }
 
+/// Every settings string, by its number.
+pub(super) const SETTINGS: std::ops::Range<usize> = 0..TEXTS.len() + NEWER_TEXTS.len();
+
 impl Scene {
+    /// 200 MiB, with nothing else in the way.
+    pub(super) const PLAIN: Scene = Scene {
+        capacity: 200 * MIB,
+        timing: EventTiming::Eager,
+        places: Places::Ascending,
+        free_waits: false,
+        is_newer: false,
+        settings: 0,
+        has_callbacks: false,
+        by_address: false,
+        adopted: None,
+        is_finished: true,
+    };
+
     /// The release whose rules apply.
     pub(super) fn profile(&self) -> &'static Profile {
         if self.is_newer { &Profile::PYTORCH_2_15 } else { &Profile::PYTORCH_2_11 }
@@ -137,7 +170,7 @@ pub(super) fn scene(timing: EventTiming) -> impl Strategy<Value = Scene> {
     let places = prop::sample::select(vec![Places::Ascending, Places::Descending, Places::Reuse]);
     let flags = (any::<bool>(), any::<bool>(), prop::bool::weighted(0.3), prop::bool::weighted(0.7), prop::bool::weighted(0.3));
     let adopted = prop::option::weighted(0.15, any::<u64>());
-    (capacity, timing, places, 0..TEXTS.len() + NEWER_TEXTS.len(), flags, adopted).prop_map(
+    (capacity, timing, places, SETTINGS, flags, adopted).prop_map(
         |(capacity, timing, places, settings, (free_waits, is_newer, has_callbacks, is_finished, by_address), adopted)| Scene {
             capacity,
             timing,
@@ -168,6 +201,20 @@ fn round_sizes() -> impl Strategy<Value = u64> {
     prop::sample::select(vec![1, 2, 10, 12, 16, 20, 22, 24, 26, 30, 32, 34, 40, 44, 48, 56, 64]).prop_map(|mib: u64| mib * MIB)
 }
 
+fn order() -> impl Strategy<Value = Order> {
+    let pool = || 0..POOLS.len();
+    prop_oneof![
+        4 => (prop_oneof![sizes(), round_sizes()], stream()).prop_map(|(size, stream)| Order::Allocate(size, stream)),
+        3 => Just(Order::ReleaseCached),
+        1 => pool().prop_map(Order::Create),
+        1 => (pool(), prop::option::of(0..STREAMS.len())).prop_map(|(pool, stream)| Order::Begin(pool, stream)),
+        2 => pool().prop_map(Order::End),
+        4 => pool().prop_map(Order::Release),
+        2 => pool().prop_map(Order::ReleaseCachedPool),
+        2 => Just(Order::Register),
+    ]
+}
+
 fn memory_step() -> impl Strategy<Value = Step> {
     prop_oneof![
         15 => (round_sizes(), stream()).prop_map(|(size, stream)| Step::Allocate(size, stream)),
@@ -178,6 +225,7 @@ fn memory_step() -> impl Strategy<Value = Step> {
         46 => any::<usize>().prop_map(Step::Free),
         14 => (any::<usize>(), 0..STREAMS.len()).prop_map(|(which, stream)| Step::Record(which, stream)),
         4 => (any::<usize>(), 0..CALLBACKS).prop_map(|(which, callback)| Step::Stock(which, callback)),
+        2 => (0..CALLBACKS, order(), any::<bool>()).prop_map(|(callback, order, says)| Step::Command(callback, order, says)),
         3 => Just(Step::ProcessEvents),
         3 => Just(Step::ReleaseCached),
         3 => any::<usize>().prop_map(Step::FreeAgain),
@@ -194,7 +242,8 @@ fn other_step() -> impl Strategy<Value = Step> {
         3 => (0..STREAMS.len()).prop_map(Step::CompleteOne),
         2 => Just(Step::CompleteAll),
         3 => prop::sample::select(fractions).prop_map(Step::Fraction),
-        1 => prop::sample::select(vec![22 * MIB, 40 * MIB, 60 * MIB, 100 * MIB - 1, 120 * MIB]).prop_map(Step::Limit),
+        1 => prop::sample::select(vec![None, Some(0), Some(22 * MIB), Some(40 * MIB), Some(60 * MIB), Some(100 * MIB - 1), Some(120 * MIB)])
+            .prop_map(Step::Limit),
         3 => any::<usize>().prop_map(Step::Apply),
         2 => prop::sample::select(vec![0, 0, 20 * MIB, 70 * MIB + 1, 400 * MIB]).prop_map(Step::OthersHold),
         1 => Just(Step::ResetPeaks),
@@ -259,4 +308,16 @@ pub(super) fn program(length: std::ops::Range<usize>) -> impl Strategy<Value = V
     let plain = prop_oneof![6 => memory_step(), 1 => other_step()];
     let pooled = prop_oneof![12 => memory_step(), 2 => other_step(), 5 => pool_step()];
     prop_oneof![prop::collection::vec(plain, length.clone()), prop::collection::vec(pooled, length)]
+}
+
+/// A program of this many steps in a private pool that is often saved and restored.
+pub(super) fn pool_program(length: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        16 => memory_step(),
+        1 => other_step(),
+        3 => pool_step(),
+        3 => Just(Step::Save(0)),
+        4 => any::<usize>().prop_map(Step::Restore),
+    ];
+    prop::collection::vec(step, length).prop_map(|steps| std::iter::once(Step::BeginPool(0, None)).chain(steps).collect())
 }

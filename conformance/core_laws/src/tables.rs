@@ -4,30 +4,21 @@
 use parkade::device::BackendError;
 use parkade::policy::{Policy, PolicyFault, PyTorch};
 use parkade::profile::Profile;
-use parkade::settings::{ReserveSize, Settings};
+use parkade::settings::{Backend, ReserveSize, Settings};
+use parkade::snapshot::BlockActivity;
 use parkade::stats::{Family, Stats};
 use parkade::texts::{format_bytes, format_double, format_significant, invalid_fraction_message, memory_summary};
 use parkade::trace::{Observer, TraceAction, TraceEntry, TraceRing};
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
 use parkade::{FreeError, PoolSlot};
+use parkade_reference::law::{Broken, Law, ensure};
+use parkade_reference::reference_model::{Reference, texts};
 use proptest::prelude::*;
 
-use super::campaign::Stopped;
-use super::cases;
-use crate::backend::Backend;
-use crate::law::{Broken, Law, ensure};
-use crate::reference_model::{Reference, texts};
-use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
+use crate::run::{Draws, Outcome, run};
 
 /// Sizes for each drawn case.
 const SIZES_PER_CASE: usize = 48;
-
-/// The entries of these laws.
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
-    let sizes = "blocks, segments, pages and reserved ranges have the sizes that the rules say, up to 2^64";
-    let words = "sizes, numbers, the memory summary and the list of statistics read as PyTorch writes them";
-    vec![Entry::new(Group::Law, "sizes", sizes, check_sizes), Entry::new(Group::Law, "texts", words, check_texts)]
-}
 
 /// A size close to a power of two or to half the way to the next, or any.
 fn size() -> impl Strategy<Value = u64> {
@@ -56,13 +47,10 @@ fn settings() -> impl Strategy<Value = Settings> {
     })
 }
 
-fn check_sizes<B: Backend>(_: &B, effort: &Effort) -> Verdict {
+pub(crate) fn check_sizes(draws: &Draws) -> Outcome {
     let strategy = (settings(), prop::collection::vec(size(), SIZES_PER_CASE));
-    cases::run(effort, 34, &strategy, |(settings, sizes)| {
-        sizes
-            .iter()
-            .try_for_each(|&size| one_size(settings, size))
-            .map_err(|broken| Stopped::Broken(broken, format!("# {settings:?}\n")))?;
+    run(draws, 34, &strategy, |(settings, sizes)| {
+        sizes.iter().try_for_each(|&size| one_size(settings, size))?;
         Ok(sizes.len() as u64)
     })
 }
@@ -163,16 +151,16 @@ fn keys() -> Vec<String> {
     keys
 }
 
-fn check_texts<B: Backend>(_: &B, effort: &Effort) -> Verdict {
+pub(crate) fn check_texts(draws: &Draws) -> Outcome {
     fixed_texts()?;
     let strategy = (prop::collection::vec(size(), SIZES_PER_CASE), statistics(), 0_u32..200, any::<bool>());
-    cases::run(effort, 35, &strategy, |(sizes, stats, device, is_abbreviated)| {
-        drawn_texts(sizes, stats, *device, *is_abbreviated).map_err(|broken| Stopped::Broken(broken, String::new()))?;
+    run(draws, 35, &strategy, |(sizes, stats, device, is_abbreviated)| {
+        drawn_texts(sizes, stats, *device, *is_abbreviated)?;
         Ok(sizes.len() as u64 + 2)
     })
 }
 
-fn fixed_texts() -> Result<Evidence, Trouble> {
+fn fixed_texts() -> Result<(), Broken> {
     for (number, text) in DOUBLES {
         texts::check(&format_double(number), Some(text.to_owned()))?;
         let message = invalid_fraction_message(number);
@@ -197,7 +185,44 @@ fn fixed_texts() -> Result<Evidence, Trouble> {
     texts::check(&format!("{:>6}|{:<6}|{}", Bytes(512), Bytes(512), Bytes(7)), Some("   512|512   |7".to_owned()))?;
     texts::check(&format!("{} {}", DeviceAddress(0xfe00), StreamId(0x1000)), Some("0xfe00 0x1000".to_owned()))?;
     rings()?;
-    Ok(Evidence::default())
+    units_and_names()
+}
+
+/// Arithmetic of sizes, and the names that files show.
+fn units_and_names() -> Result<(), Broken> {
+    let numbers = [0, 1, 511, 512, 513, MIB, (1 << 63) - 1, 1 << 63, u64::MAX - 511, u64::MAX - 1, u64::MAX];
+    for (a, b) in numbers.iter().flat_map(|&a| numbers.map(|b| (a, b))) {
+        let sum = u64::try_from(u128::from(a) + u128::from(b)).ok();
+        let multiple = if b == 0 { None } else { u64::try_from(u128::from(a).div_ceil(u128::from(b)) * u128::from(b)).ok() };
+        let difference = u64::try_from(i128::from(a) - i128::from(b)).unwrap_or(0);
+        let seen = (Bytes(a).checked_add(Bytes(b)), Bytes(a).checked_round_up(Bytes(b)), Bytes(a).saturating_sub(Bytes(b)));
+        let expected = (sum.map(Bytes), multiple.map(Bytes), Bytes(difference));
+        ensure(Law::Reference, seen == expected, || format!("of {a} and {b} come {seen:?}, expected {expected:?}"))?;
+    }
+    use TraceAction::{Alloc, FreeCompleted, FreeRequested, Oom, SegmentAlloc, SegmentFree, SegmentMap, SegmentUnmap, Snapshot};
+    let actions = [Alloc, FreeRequested, FreeCompleted, SegmentAlloc, SegmentFree, SegmentMap, SegmentUnmap, Oom, Snapshot];
+    let seen: Vec<&str> = actions.into_iter().map(TraceAction::name).collect();
+    let expected = "alloc free_requested free_completed segment_alloc segment_free segment_map segment_unmap oom snapshot";
+    texts::check(&seen.join(" "), Some(expected.to_owned()))?;
+    let states = [BlockActivity::Allocated, BlockActivity::PendingFree, BlockActivity::Inactive].map(BlockActivity::name);
+    texts::check(&states.join(" "), Some("active_allocated active_pending_free inactive".to_owned()))?;
+    let classes = [PoolClass::Small, PoolClass::Large].map(PoolClass::name);
+    texts::check(&classes.join(" "), Some("small large".to_owned()))?;
+    let backends = [Backend::Native, Backend::CudaMallocAsync].map(Backend::name);
+    texts::check(&backends.join(" "), Some("native cudaMallocAsync".to_owned()))
+}
+
+/// Whether a text is how C prints a number with at most `digits` significant digits: the right number, in the right form.
+fn is_significant(number: f64, digits: u8, text: &str) -> bool {
+    let digits = usize::from(digits.max(1));
+    let rounded = format!("{number:.*e}", digits - 1);
+    let exponent: i32 = rounded.split_once('e').and_then(|(_, exponent)| exponent.parse().ok()).unwrap_or(0);
+    let is_long = exponent < -4 || exponent >= digits as i32;
+    let (mantissa, power) = text.split_once('e').unwrap_or((text, ""));
+    let is_power =
+        power.strip_prefix(['+', '-']).is_some_and(|digits| digits.len() >= 2 && (digits.len() == 2 || !digits.starts_with('0')));
+    let ends_well = !mantissa.contains('.') || !mantissa.ends_with(['.', '0']);
+    text.parse::<f64>() == rounded.parse::<f64>() && is_long == text.contains('e') && (is_power || !is_long) && ends_well
 }
 
 /// A ring of trace entries keeps the newest ones, and at least one.
@@ -219,6 +244,13 @@ fn rings() -> Result<(), Broken> {
 fn drawn_texts(sizes: &[u64], stats: &Stats, device: u32, is_abbreviated: bool) -> Result<(), Broken> {
     for &size in sizes {
         texts::check(&format_bytes(size), Some(texts::size(size)))?;
+        // Numbers of every magnitude, also such as are not whole.
+        for number in [size as f64, -(size as f64) / 3.0, f64::from_bits(size), 1.0 / size as f64] {
+            let digits = (size % 18) as u8;
+            let (seen, plain) = (format_significant(number, digits), format_double(number));
+            let same = !number.is_finite() || (is_significant(number, digits, &seen) && is_significant(number, 6, &plain));
+            ensure(Law::Reference, same, || format!("{number:e} is written {seen} with {digits} digits, and {plain}"))?;
+        }
     }
     texts::check(&memory_summary(device, stats, is_abbreviated), Some(texts::summary(device, stats, is_abbreviated)))?;
     let listed = stats.entries();
