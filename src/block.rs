@@ -6,6 +6,8 @@
 
 use alloc::vec::Vec;
 
+use crate::units::StreamId;
+
 /// "No block". Looking it up fails the bounds check that every slot goes through.
 pub(crate) const NIL: u32 = u32::MAX;
 
@@ -40,12 +42,12 @@ pub(crate) struct Block {
     pub(crate) size: u64,
     /// What the last caller asked for; stale while the block is free (spec 7.3).
     pub(crate) requested: u64,
-    /// The policy's stamp from when the block became free.
+    /// The policy's stamp from when the block became free. In a block with [`Block::first_use`], that stream.
     pub(crate) stamp: u64,
     /// Neighbours in the segment.
     pub(crate) prev: u32,
     pub(crate) next: u32,
-    /// For the free index to use.
+    /// For the free index to use. In a pending block, `link_next` is [`Block::events`].
     pub(crate) link_prev: u32,
     pub(crate) link_next: u32,
     pub(crate) generation: u32,
@@ -75,15 +77,39 @@ impl Marks {
 const _: () = assert!(size_of::<Block>() == 64);
 
 impl Block {
-    /// Streams other than its own were recorded on the block.
+    /// Streams other than its own were recorded on the block and have no event yet.
     #[inline]
     pub(crate) fn has_uses(&self) -> bool {
         self.marks.0 & Marks::USES.0 != 0
     }
 
-    pub(crate) fn set_has_uses(&mut self, has_uses: bool) {
-        let rest = self.marks.0 & !Marks::USES.0;
-        self.marks = Marks(if has_uses { rest | Marks::USES.0 } else { rest });
+    /// Of the streams that were recorded on the block and have no event yet, the one kept here.
+    #[inline]
+    pub(crate) fn first_use(&self) -> Option<StreamId> {
+        self.has_uses().then_some(StreamId(self.stamp))
+    }
+
+    /// Changes [`Block::first_use`] of an allocated or pending block.
+    pub(crate) fn set_first_use(&mut self, stream: Option<StreamId>) {
+        let others = self.marks.0 & !Marks::USES.0;
+        match stream {
+            Some(stream) => (self.marks, self.stamp) = (Marks(others | Marks::USES.0), stream.0),
+            None => self.marks = Marks(others),
+        }
+    }
+
+    /// The number of events that a pending block waits for; 0 for other blocks.
+    #[inline]
+    pub(crate) fn events(&self) -> u32 {
+        if self.state == BlockState::Pending { self.link_next } else { 0 }
+    }
+
+    /// Changes [`Block::events`]; does nothing to other blocks.
+    #[inline]
+    pub(crate) fn set_events(&mut self, events: u32) {
+        if self.state == BlockState::Pending {
+            self.link_next = events;
+        }
     }
 
     /// Part of an expandable segment.

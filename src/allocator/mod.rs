@@ -140,8 +140,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     pub fn record_stream(&mut self, allocation: &Allocation, stream: StreamId) {
         let Some(index) = self.resolve(allocation) else { return };
         if self.heap.stream(self.heap.arena.at(index).stream) != stream {
-            self.heap.arena.at_mut(index).set_has_uses(true);
-            self.pending.add_use(index, stream, self.heap.is_deferring());
+            let is_deferring = self.heap.is_deferring();
+            self.pending.add_use(&mut self.heap.arena, index, stream, is_deferring);
         }
     }
 
