@@ -197,8 +197,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let merged = self.heap.put_back(index, self.policy.stamp(pool));
         if !is_expandable {
             let (gained, gained_bytes) = if merged.is_split { (1, merged.size as i64) } else { (0, 0) };
-            self.stats.change(Family::InactiveSplit, class, gained - merged.blocks);
-            self.stats.change(Family::InactiveSplitBytes, class, gained_bytes - merged.bytes as i64);
+            self.stats.change(Family::InactiveSplit, class, gained - i64::from(merged.absorbed));
+            self.stats.change(Family::InactiveSplitBytes, class, gained_bytes - (merged.size - size) as i64);
         }
         self.stats.count_freed(class, size as i64, requested as i64);
     }

@@ -102,8 +102,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         let count = |is_split: bool, bytes: i64| if is_split { (1, bytes) } else { (0, 0) };
         let (before, after) = (count(was_split, size), count(merged.is_split, merged.size as i64));
-        self.stats.change(Family::InactiveSplit, pool.class(), after.0 - before.0 - merged.blocks);
-        self.stats.change(Family::InactiveSplitBytes, pool.class(), after.1 - before.1 - merged.bytes as i64);
+        self.stats.change(Family::InactiveSplit, pool.class(), after.0 - before.0 - i64::from(merged.absorbed));
+        self.stats.change(Family::InactiveSplitBytes, pool.class(), after.1 - before.1 - (merged.size as i64 - size));
     }
 
     /// Unmaps the whole pages in free blocks, asks the device while holding their memory, then releases what

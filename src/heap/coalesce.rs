@@ -6,19 +6,17 @@
 use alloc::vec::Vec;
 
 use super::{Coalescing, Heap};
-use crate::block::{Arena, Block, BlockState, NIL};
+use crate::block::{Arena, Block, BlockState, NIL, Slots};
 
-/// What a block absorbed when it was put back.
+/// What became of a block that was put back. Two words, so that it is returned in registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Coalesced {
-    /// The number of free neighbours absorbed.
-    pub(crate) blocks: i64,
-    /// Their bytes.
-    pub(crate) bytes: u64,
-    /// Whether the coalesced block is only a part of its segment.
-    pub(crate) is_split: bool,
     /// The coalesced block's size in bytes.
     pub(crate) size: u64,
+    /// The number of free neighbours absorbed.
+    pub(crate) absorbed: u32,
+    /// Whether the coalesced block is only a part of its segment.
+    pub(crate) is_split: bool,
 }
 
 impl Heap {
@@ -26,43 +24,57 @@ impl Heap {
     /// its slot, whichever neighbours it absorbs.
     #[inline]
     pub(crate) fn put_back(&mut self, index: u32, stamp: u64) -> Coalesced {
-        let mut merged = Coalesced::default();
-        let block = self.arena.at(index);
-        let (pool, stream, prev, next) = (usize::from(block.pool), block.stream, block.prev, block.next);
         let merges_all = self.coalescing == Coalescing::Neighbours && !self.mixes_streams;
-        match self.free[pool].by_size_mut(stream) {
-            // The neighbours are of the same pool and stream.
-            Some(free) if merges_all => {
-                if is_free(&self.arena, prev) {
-                    free.remove(&mut self.arena, prev);
-                    absorb_before(&mut self.arena, index, prev, &mut merged);
-                }
-                if is_free(&self.arena, next) {
-                    free.remove(&mut self.arena, next);
-                    absorb_after(&mut self.arena, index, next, &mut merged);
-                }
-                let block = self.arena.at_mut(index);
-                block.state = BlockState::Free;
-                block.stamp = stamp;
-                merged.is_split = block.is_split();
-                merged.size = block.size;
-                free.insert(&mut self.arena, index);
+        let (slots, vacant) = self.arena.parts_mut();
+        let Block { pool, stream, mut prev, mut next, mut address, mut size, .. } = *slots.at(index);
+        let Some(free) = self.free[usize::from(pool)].by_size_mut(stream).filter(|_| merges_all) else {
+            return self.put_back_by_rule(index, stamp);
+        };
+        let mut absorbed = 0;
+        // The neighbours are of the same pool and stream.
+        if let Some(before) = slots.linked(prev).filter(|block| block.state == BlockState::Free) {
+            let low = prev;
+            (prev, address) = (before.prev, before.address);
+            size += before.size;
+            absorbed += 1;
+            free.remove(slots, low);
+            vacant.add(slots, low);
+            if let Some(before) = slots.linked_mut(prev) {
+                before.next = index;
             }
-            _ => self.put_back_by_rule(index, stamp, &mut merged),
         }
-        merged
+        if let Some(after) = slots.linked(next).filter(|block| block.state == BlockState::Free) {
+            let high = next;
+            next = after.next;
+            size += after.size;
+            absorbed += 1;
+            free.remove(slots, high);
+            vacant.add(slots, high);
+            if let Some(after) = slots.linked_mut(next) {
+                after.prev = index;
+            }
+        }
+        let block = slots.at_mut(index);
+        (block.prev, block.next, block.address, block.size) = (prev, next, address, size);
+        block.state = BlockState::Free;
+        block.stamp = stamp;
+        free.insert_sized(slots, index, size);
+        Coalesced { size, absorbed, is_split: prev != NIL || next != NIL }
     }
 
     /// The same where neighbours coalesce by another rule, or the free blocks have another order, or there are
     /// none of the stream yet.
     #[cold]
-    fn put_back_by_rule(&mut self, index: u32, stamp: u64, merged: &mut Coalesced) {
-        self.absorb_by_rule(index, merged);
+    #[inline(never)]
+    fn put_back_by_rule(&mut self, index: u32, stamp: u64) -> Coalesced {
+        let mut merged = Coalesced::default();
+        self.absorb_by_rule(index, &mut merged);
         let block = self.arena.at_mut(index);
         block.state = BlockState::Detached;
         merged.is_split = block.is_split();
         merged.size = block.size;
         self.attach(index, stamp);
+        merged
     }
 
     /// Absorbs neighbours as long as the rule allows.
@@ -159,8 +171,7 @@ fn is_free(arena: &Arena, index: u32) -> bool {
 fn absorb_before(arena: &mut Arena, index: u32, prev: u32, merged: &mut Coalesced) {
     let Block { address, size, prev: before, .. } = *arena.at(prev);
     arena.remove(prev);
-    merged.blocks += 1;
-    merged.bytes += size;
+    merged.absorbed += 1;
     let block = arena.at_mut(index);
     block.prev = before;
     block.address = address;
@@ -175,8 +186,7 @@ fn absorb_before(arena: &mut Arena, index: u32, prev: u32, merged: &mut Coalesce
 fn absorb_after(arena: &mut Arena, index: u32, next: u32, merged: &mut Coalesced) {
     let Block { size, next: after, .. } = *arena.at(next);
     arena.remove(next);
-    merged.blocks += 1;
-    merged.bytes += size;
+    merged.absorbed += 1;
     let block = arena.at_mut(index);
     block.next = after;
     block.size += size;

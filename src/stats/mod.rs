@@ -234,12 +234,29 @@ impl Stats {
         self.decrease(Family::AllocatedBytes, class, size);
     }
 
+    /// Counts free blocks of together `bytes` bytes that are split off a whole segment.
+    #[inline(always)]
+    pub(crate) fn count_split_off(&mut self, class: PoolClass, blocks: i64, bytes: i64) {
+        let mut add = |family, amount| self.families[family as usize].add(class, amount);
+        if add(Family::InactiveSplit, blocks) | add(Family::InactiveSplitBytes, bytes) < 0 {
+            self.raise_peaks_of_splits(class);
+        }
+    }
+
     /// Counts an active block that is free from now on.
     #[inline(always)]
     pub(crate) fn count_freed(&mut self, class: PoolClass, size: i64, requested: i64) {
         self.decrease(Family::Active, class, 1);
         self.decrease(Family::ActiveBytes, class, size);
         self.decrease(Family::RequestedBytes, class, requested);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn raise_peaks_of_splits(&mut self, class: PoolClass) {
+        for family in [Family::InactiveSplit, Family::InactiveSplitBytes] {
+            self.families[family as usize].raise_peaks(class);
+        }
     }
 
     #[cold]
@@ -255,10 +272,10 @@ impl Stats {
     /// step 6).
     #[inline]
     pub(crate) fn change(&mut self, family: Family, class: PoolClass, amount: i64) {
-        match amount {
-            1.. => self.increase(family, class, amount),
-            0 => {}
-            _ => self.decrease(family, class, amount.wrapping_neg()),
+        if amount > 0 {
+            self.increase(family, class, amount);
+        } else {
+            self.decrease(family, class, amount.wrapping_neg());
         }
     }
 
