@@ -243,3 +243,70 @@ impl<E> Pending<E> {
         self.deferred.contains(&index)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+    use crate::block::{Block, BlockState, Marks, NIL};
+
+    fn arena() -> Arena {
+        let mut arena = Arena::default();
+        arena.insert(Block {
+            address: 0,
+            size: 512,
+            requested: 512,
+            stamp: 3,
+            prev: NIL,
+            next: NIL,
+            link_prev: NIL,
+            link_next: NIL,
+            generation: 0,
+            rank: 0,
+            stream: 0,
+            pool: 0,
+            bin: 0,
+            state: BlockState::Allocated,
+            marks: Marks::default(),
+        });
+        arena
+    }
+
+    #[test]
+    fn uses_are_a_set_and_come_by_handle() {
+        let (mut arena, mut pending) = (arena(), Pending::<()>::new());
+        assert_eq!(pending.next_use(&arena, 0), None);
+        for stream in [5, 3, 5, 9, 3, 7, 9] {
+            pending.add_use(&mut arena, 0, StreamId(stream), false);
+        }
+        pending.remove_use(&mut arena, 0, StreamId(4));
+        let mut seen = Vec::new();
+        while let Some(stream) = pending.next_use(&arena, 0) {
+            assert!(pending.is_consistent(&arena));
+            pending.remove_use(&mut arena, 0, stream);
+            seen.push(stream.0);
+        }
+        assert_eq!(seen, [3, 5, 7, 9]);
+        assert!(!arena.at(0).has_uses() && pending.more_uses.is_empty());
+    }
+
+    #[test]
+    fn queues_go_once_most_are_empty() {
+        let (mut arena, mut pending) = (arena(), Pending::new());
+        arena.at_mut(0).state = BlockState::Pending;
+        arena.at_mut(0).set_events(0);
+        // Descending, so that each comes before all others.
+        for stream in (0..100).rev() {
+            pending.push(&mut arena, StreamId(stream), stream, 0);
+        }
+        assert_eq!((pending.queues(), arena.at(0).events()), (100, 100));
+        for queue in 0..80 {
+            assert_eq!(pending.front(queue), Some(&(queue as u64)));
+            assert_eq!(pending.pop(&mut arena, queue), Some(0));
+        }
+        assert!(!pending.is_idle());
+        pending.forget_empty_queues();
+        assert_eq!((pending.queues(), pending.front(0), arena.at(0).events()), (20, Some(&80), 20));
+    }
+}

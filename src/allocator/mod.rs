@@ -31,7 +31,7 @@ use crate::pending::Pending;
 use crate::policy::{Placement, Policy, PolicyFault, Request};
 use crate::profile::Profile;
 use crate::reservation::Reservations;
-use crate::stats::{Family, Stats};
+use crate::stats::Stats;
 use crate::taken::{TakenRanges, WrongAnswer};
 use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress, StreamId};
@@ -150,7 +150,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let request = Request { requested, size, pool, stream, is_expandable: self.policy.is_expandable(pool) };
         match self.policy.place(&self.heap, &request) {
             Placement::Reuse(id) => self.reuse(id, &request, stream_slot),
-            Placement::Segment(segment) => self.obtain_and_hand_out(request, stream_slot, segment),
+            // A copy of its own, so that the other way needs none in memory (see `reuse`).
+            Placement::Segment(segment) => self.obtain_and_hand_out(Request { requested, ..request }, stream_slot, segment),
         }
     }
 
@@ -263,22 +264,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     fn account(&mut self, part: &Part, request: &Request, cut: &Cut) -> Allocation {
         let class = request.pool.class();
         let &Part { id, address, size, is_expandable } = part;
-        match (cut.rests != 0, cut.was_split) {
-            _ if is_expandable => {}
-            (true, true) => {
-                if cut.rests != 1 {
-                    self.stats.increase(Family::InactiveSplit, class, cut.rests - 1);
-                }
-                self.stats.decrease(Family::InactiveSplitBytes, class, size as i64);
+        if !is_expandable {
+            match (cut.rests != 0, cut.was_split) {
+                (true, true) => self.stats.change_splits(class, cut.rests - 1, -(size as i64)),
+                (true, false) => self.stats.count_split_off(class, cut.rests, (cut.whole - size) as i64),
+                (false, true) => self.stats.change_splits(class, -1, -(size as i64)),
+                (false, false) => {}
             }
-            (true, false) => {
-                self.stats.count_split_off(class, cut.rests, (cut.whole - size) as i64);
-            }
-            (false, true) => {
-                self.stats.decrease(Family::InactiveSplit, class, 1);
-                self.stats.decrease(Family::InactiveSplitBytes, class, size as i64);
-            }
-            (false, false) => {}
         }
         self.tell(TraceAction::Alloc, id.index, address, request.requested.0);
         self.stats.count_handed_out(class, size as i64, request.requested.0 as i64);

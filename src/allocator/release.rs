@@ -7,7 +7,6 @@ use crate::device::{BackendError, DeviceBackend};
 use crate::error::{AllocError, FreeError};
 use crate::heap::PoolSlot;
 use crate::policy::Policy;
-use crate::stats::Family;
 use crate::trace::{Observer, TraceAction};
 use crate::units::Bytes;
 
@@ -36,7 +35,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if self.policy.is_oversize(Bytes(size)) {
             self.stats.oversize_allocations.decrease(1);
         }
-        self.stats.count_given_back(pool.class(), size as i64);
+        self.stats.count_freed(pool.class(), size as i64, requested as i64);
         self.free_block(index);
         Ok(())
     }
@@ -52,7 +51,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if self.policy.is_oversize(Bytes(size)) {
             self.stats.oversize_allocations.decrease(1);
         }
-        self.stats.count_given_back(pool.class(), size as i64);
+        self.stats.count_waiting(pool.class(), size as i64);
         if self.heap.is_deferring() {
             self.pending.defer(index);
             return Ok(());
@@ -152,7 +151,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     fn complete(&mut self, index: u32) {
         let block = self.heap.arena.at(index);
         if block.events() == 0 && !block.has_uses() {
-            self.free_block(index);
+            self.free_waiting(index);
         }
     }
 
@@ -180,26 +179,29 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             self.insert_events(index)?;
             self.pending.drop_first_deferred();
             if self.heap.arena.at(index).events() == 0 {
-                self.free_block(index);
+                self.free_waiting(index);
             }
         }
         Ok(())
+    }
+
+    /// Makes a block free that waited for events.
+    fn free_waiting(&mut self, index: u32) {
+        let block = self.heap.arena.at(index);
+        self.stats.count_settled(PoolSlot(block.pool).class(), block.size as i64, block.requested as i64);
+        self.free_block(index);
     }
 
     /// Makes the block free (spec 3.4). The split statistics change once, by the net effect of coalescing.
     #[inline(always)]
     fn free_block(&mut self, index: u32) {
         let block = self.heap.arena.at(index);
-        let (address, size, requested, pool) = (block.address, block.size, block.requested, PoolSlot(block.pool));
-        let class = pool.class();
+        let (address, requested, pool) = (block.address, block.requested, PoolSlot(block.pool));
         let is_expandable = block.is_expandable();
         self.tell(TraceAction::FreeCompleted, index, address, requested);
         let merged = self.heap.put_back(index, self.policy.stamp(pool));
         if !is_expandable {
-            let (gained, gained_bytes) = if merged.is_split { (1, merged.size as i64) } else { (0, 0) };
-            self.stats.change(Family::InactiveSplit, class, gained - i64::from(merged.absorbed));
-            self.stats.change(Family::InactiveSplitBytes, class, gained_bytes - (merged.size - size) as i64);
+            self.stats.change_splits(pool.class(), merged.splits, merged.bytes);
         }
-        self.stats.count_freed(class, size as i64, requested as i64);
     }
 }

@@ -26,12 +26,25 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         if self.heap.has_buddies() || self.policy.cut(Bytes(whole), request) != request.size {
             self.heap.detach(id.index);
-            return self.hand_out_cut(id.index, *request);
+            // Rare ways get copies of the request: if they got its address, every request would have to be in memory.
+            return self.hand_out_cut(id.index, Request { requested: request.requested, ..*request });
         }
         let stamp = self.policy.stamp(request.pool);
-        let (low, block) = self.heap.cut(id.index, request.size.0, request.pool, stream_slot, stamp);
-        let part = Part::of(low, block, request.requested);
-        Ok(self.account(&part, request, &Cut { whole, was_split, rests: 1 }))
+        match self.heap.cut(id.index, request.size.0, (request.pool, stream_slot), stamp) {
+            Some((low, block)) => {
+                let part = Part::of(low, block, request.requested);
+                Ok(self.account(&part, request, &Cut { whole, was_split, rests: 1 }))
+            }
+            None => Ok(self.reuse_part(id.index, Request { requested: request.requested, ..*request })),
+        }
+    }
+
+    /// Hands out the low part of the free block where free blocks are kept by address.
+    #[cold]
+    #[inline(never)]
+    fn reuse_part(&mut self, index: u32, request: Request) -> Allocation {
+        self.heap.detach(index);
+        self.hand_out_part(index, &request, true)
     }
 
     /// Size and splitness of the free block that the policy chose; `None` if the choice is wrong.

@@ -8,15 +8,26 @@ use alloc::vec::Vec;
 use super::{Coalescing, Heap};
 use crate::block::{Arena, Block, BlockState, NIL, Slots};
 
-/// What became of a block that was put back. Two words, so that it is returned in registers.
+/// How the free blocks that are only a part of their segment have changed as a block was put back. Two numbers, so
+/// that they are returned in registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Coalesced {
-    /// The coalesced block's size in bytes.
-    pub(crate) size: u64,
-    /// The number of free neighbours absorbed.
-    pub(crate) absorbed: u32,
-    /// Whether the coalesced block is only a part of its segment.
-    pub(crate) is_split: bool,
+    /// How many more there are; negative if free neighbours were absorbed and nothing is left of them as parts.
+    pub(crate) splits: i64,
+    /// How many bytes more they have.
+    pub(crate) bytes: i64,
+}
+
+impl Coalesced {
+    /// A block that had `size` bytes absorbed free neighbours and has `whole` bytes now.
+    #[inline(always)]
+    fn of(size: u64, absorbed: i64, whole: u64, is_split: bool) -> Coalesced {
+        if is_split {
+            Coalesced { splits: 1 - absorbed, bytes: size as i64 }
+        } else {
+            Coalesced { splits: -absorbed, bytes: (size as i64) - (whole as i64) }
+        }
+    }
 }
 
 impl Heap {
@@ -30,7 +41,7 @@ impl Heap {
         let Some(free) = self.free[usize::from(pool)].by_size_mut(stream).filter(|_| merges_all) else {
             return self.put_back_by_rule(index, stamp);
         };
-        let mut absorbed = 0;
+        let (mut absorbed, own_size) = (0, size);
         // The neighbours are of the same pool and stream.
         if let Some(before) = slots.linked(prev).filter(|block| block.state == BlockState::Free) {
             let low = prev;
@@ -59,7 +70,7 @@ impl Heap {
         block.state = BlockState::Free;
         block.stamp = stamp;
         free.insert_sized(slots, index, size);
-        Coalesced { size, absorbed, is_split: prev != NIL || next != NIL }
+        Coalesced::of(own_size, absorbed, size, prev != NIL || next != NIL)
     }
 
     /// The same where neighbours coalesce by another rule, or the free blocks have another order, or there are
@@ -67,30 +78,31 @@ impl Heap {
     #[cold]
     #[inline(never)]
     fn put_back_by_rule(&mut self, index: u32, stamp: u64) -> Coalesced {
-        let mut merged = Coalesced::default();
-        self.absorb_by_rule(index, &mut merged);
+        let own_size = self.arena.at(index).size;
+        let absorbed = self.absorb_by_rule(index);
         let block = self.arena.at_mut(index);
         block.state = BlockState::Detached;
-        merged.is_split = block.is_split();
-        merged.size = block.size;
+        let (size, is_split) = (block.size, block.is_split());
         self.attach(index, stamp);
-        merged
+        Coalesced::of(own_size, absorbed, size, is_split)
     }
 
-    /// Absorbs neighbours as long as the rule allows.
-    fn absorb_by_rule(&mut self, index: u32, merged: &mut Coalesced) {
+    /// Absorbs neighbours as long as the rule allows. Returns how many.
+    fn absorb_by_rule(&mut self, index: u32) -> i64 {
+        let mut absorbed = 0;
         loop {
             let block = self.arena.at(index);
             let (prev, next) = (block.prev, block.next);
             if is_free(&self.arena, prev) && self.may_merge(prev, index) {
                 self.detach(prev);
-                absorb_before(&mut self.arena, index, prev, merged);
+                absorb_before(&mut self.arena, index, prev);
             } else if is_free(&self.arena, next) && self.may_merge(index, next) {
                 self.detach(next);
-                absorb_after(&mut self.arena, index, next, merged);
+                absorb_after(&mut self.arena, index, next);
             } else {
-                return;
+                return absorbed;
             }
+            absorbed += 1;
         }
     }
 
@@ -161,17 +173,14 @@ impl Heap {
     }
 }
 
-#[inline]
 fn is_free(arena: &Arena, index: u32) -> bool {
     arena.get(index).is_some_and(|block| block.state == BlockState::Free)
 }
 
 /// Extends a block by the one before it, which has left the free index.
-#[inline]
-fn absorb_before(arena: &mut Arena, index: u32, prev: u32, merged: &mut Coalesced) {
+fn absorb_before(arena: &mut Arena, index: u32, prev: u32) {
     let Block { address, size, prev: before, .. } = *arena.at(prev);
     arena.remove(prev);
-    merged.absorbed += 1;
     let block = arena.at_mut(index);
     block.prev = before;
     block.address = address;
@@ -182,11 +191,9 @@ fn absorb_before(arena: &mut Arena, index: u32, prev: u32, merged: &mut Coalesce
 }
 
 /// Extends a block by the one behind it, which has left the free index.
-#[inline]
-fn absorb_after(arena: &mut Arena, index: u32, next: u32, merged: &mut Coalesced) {
+fn absorb_after(arena: &mut Arena, index: u32, next: u32) {
     let Block { size, next: after, .. } = *arena.at(next);
     arena.remove(next);
-    merged.absorbed += 1;
     let block = arena.at_mut(index);
     block.next = after;
     block.size += size;

@@ -22,7 +22,7 @@ pub(super) fn block_size(requested: u64, settings: &Settings) -> Option<u64> {
         return Some(MIN_BLOCK);
     }
     match division(requested, &settings.roundup_power2_divisions) {
-        0 | 1 => requested.checked_next_multiple_of(MIN_BLOCK),
+        0 | 1 => whole_units(requested),
         divisions => by_divisions(requested, divisions),
     }
 }
@@ -31,11 +31,14 @@ pub(super) fn block_size(requested: u64, settings: &Settings) -> Option<u64> {
 #[cold]
 fn by_divisions(requested: u64, divisions: u64) -> Option<u64> {
     // Wraps as PyTorch's does: with 2^55 divisions and more the bound is 0.
-    if requested > divisions.wrapping_mul(MIN_BLOCK) {
-        next_division(requested, divisions)
-    } else {
-        requested.checked_next_multiple_of(MIN_BLOCK)
-    }
+    if requested > divisions.wrapping_mul(MIN_BLOCK) { next_division(requested, divisions) } else { whole_units(requested) }
+}
+
+/// Rounds up to a multiple of [`MIN_BLOCK`].
+#[inline]
+fn whole_units(requested: u64) -> Option<u64> {
+    // As `checked_next_multiple_of`, in fewer steps: it is a power of two.
+    Some(requested.checked_add(MIN_BLOCK - 1)? & !(MIN_BLOCK - 1))
 }
 
 /// The number of divisions for a request: one of 16 slots, by the power of two below it, from under 2 MiB to
