@@ -94,6 +94,10 @@ impl PyTorch {
             return others.find(|block| !block.is_expandable).map(|block| (block.size, block.id));
         }
         let reach = |block: &BlockView| block.size + heap.unmapped_after(block.id);
+        // The others are at least as large, and so reach at least as far.
+        if reach(&first) == first.size {
+            return Some((first.size, first.id));
+        }
         let mut candidate = first;
         for next in others {
             if !candidate.is_expandable || reach(&next) >= reach(&candidate) {
