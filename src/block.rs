@@ -5,6 +5,9 @@
 //! generation in every slot tells a block from a later one in the same slot.
 
 use alloc::vec::Vec;
+use core::ops::{Deref, DerefMut};
+
+use crate::units::StreamId;
 
 /// "No block". Looking it up fails the bounds check that every slot goes through.
 pub(crate) const NIL: u32 = u32::MAX;
@@ -40,12 +43,12 @@ pub(crate) struct Block {
     pub(crate) size: u64,
     /// What the last caller asked for; stale while the block is free (spec 7.3).
     pub(crate) requested: u64,
-    /// The policy's stamp from when the block became free.
+    /// The policy's stamp from when the block became free. In a block with [`Block::first_use`], that stream.
     pub(crate) stamp: u64,
-    /// Neighbours in the segment.
+    /// Neighbours in the segment. In a vacant slot, `next` is the slot that was vacant before it.
     pub(crate) prev: u32,
     pub(crate) next: u32,
-    /// For the free index to use.
+    /// For the free index to use. In a pending block, `link_next` is [`Block::events`].
     pub(crate) link_prev: u32,
     pub(crate) link_next: u32,
     pub(crate) generation: u32,
@@ -75,15 +78,39 @@ impl Marks {
 const _: () = assert!(size_of::<Block>() == 64);
 
 impl Block {
-    /// Streams other than its own were recorded on the block.
+    /// Streams other than its own were recorded on the block and have no event yet.
     #[inline]
     pub(crate) fn has_uses(&self) -> bool {
         self.marks.0 & Marks::USES.0 != 0
     }
 
-    pub(crate) fn set_has_uses(&mut self, has_uses: bool) {
-        let rest = self.marks.0 & !Marks::USES.0;
-        self.marks = Marks(if has_uses { rest | Marks::USES.0 } else { rest });
+    /// Of the streams that were recorded on the block and have no event yet, the one kept here.
+    #[inline]
+    pub(crate) fn first_use(&self) -> Option<StreamId> {
+        self.has_uses().then_some(StreamId(self.stamp))
+    }
+
+    /// Changes [`Block::first_use`] of an allocated or pending block.
+    pub(crate) fn set_first_use(&mut self, stream: Option<StreamId>) {
+        let others = self.marks.0 & !Marks::USES.0;
+        match stream {
+            Some(stream) => (self.marks, self.stamp) = (Marks(others | Marks::USES.0), stream.0),
+            None => self.marks = Marks(others),
+        }
+    }
+
+    /// The number of events that a pending block waits for; 0 for other blocks.
+    #[inline]
+    pub(crate) fn events(&self) -> u32 {
+        if self.state == BlockState::Pending { self.link_next } else { 0 }
+    }
+
+    /// Changes [`Block::events`]; does nothing to other blocks.
+    #[inline]
+    pub(crate) fn set_events(&mut self, events: u32) {
+        if self.state == BlockState::Pending {
+            self.link_next = events;
+        }
     }
 
     /// Part of an expandable segment.
@@ -99,73 +126,91 @@ impl Block {
     }
 }
 
-/// All blocks of a heap.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Arena {
-    blocks: Vec<Block>,
-    vacant: Vec<u32>,
-}
-
-impl Arena {
+/// Access to blocks by their slots, where the caller holds the blocks themselves: in a function that changes several,
+/// the compiler then knows that they stay where they are.
+pub(crate) trait Slots {
     /// The block in slot `index`.
     ///
     /// # Panics
     /// If there is no such slot: the heap's own links are wrong.
-    #[inline]
-    pub(crate) fn at(&self, index: u32) -> &Block {
-        &self.blocks[index as usize]
+    fn at(&self, index: u32) -> &Block;
+
+    /// As [`Slots::at`], to change.
+    fn at_mut(&mut self, index: u32) -> &mut Block;
+
+    /// The block that a link names; `None` for [`NIL`].
+    fn linked(&self, index: u32) -> Option<&Block>;
+
+    /// As [`Slots::linked`], to change.
+    fn linked_mut(&mut self, index: u32) -> Option<&mut Block>;
+}
+
+impl Slots for [Block] {
+    #[inline(always)]
+    fn at(&self, index: u32) -> &Block {
+        &self[index as usize]
     }
 
-    /// As [`Arena::at`], to change.
-    #[inline]
-    pub(crate) fn at_mut(&mut self, index: u32) -> &mut Block {
-        &mut self.blocks[index as usize]
+    #[inline(always)]
+    fn at_mut(&mut self, index: u32) -> &mut Block {
+        &mut self[index as usize]
     }
 
-    /// The block in slot `index`; `None` for [`NIL`].
-    #[inline]
-    pub(crate) fn get(&self, index: u32) -> Option<&Block> {
-        self.blocks.get(index as usize)
+    #[inline(always)]
+    fn linked(&self, index: u32) -> Option<&Block> {
+        self.get(index as usize)
     }
 
-    /// As [`Arena::get`], to change.
-    #[inline]
-    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut Block> {
-        self.blocks.get_mut(index as usize)
+    #[inline(always)]
+    fn linked_mut(&mut self, index: u32) -> Option<&mut Block> {
+        self.get_mut(index as usize)
+    }
+}
+
+/// All blocks of a heap.
+#[derive(Clone, Debug)]
+pub(crate) struct Arena {
+    slots: Vec<Block>,
+    vacant: Vacant,
+}
+
+/// The slots without a block, the one vacated last first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Vacant {
+    /// [`NIL`] if there is none.
+    first: u32,
+}
+
+impl Vacant {
+    /// Vacates a slot. Ids of its block become invalid.
+    #[inline(always)]
+    pub(crate) fn add(&mut self, slots: &mut [Block], index: u32) {
+        let slot = slots.at_mut(index);
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.state = BlockState::Detached;
+        slot.size = 0;
+        slot.next = core::mem::replace(&mut self.first, index);
     }
 
-    /// Adds a block in a vacant slot. `block.generation` is ignored: the slot has its own.
-    pub(crate) fn insert(&mut self, block: Block) -> u32 {
-        match self.vacant.pop() {
-            Some(index) => {
-                let slot = &mut self.blocks[index as usize];
-                *slot = Block { generation: slot.generation, ..block };
-                index
-            }
-            None => {
-                // 2^32 - 1 blocks of at least 512 bytes are two pebibytes of device memory.
-                let index = u32::try_from(self.blocks.len()).ok().filter(|&i| i != NIL).expect("fewer than 2^32 - 1 blocks");
-                self.blocks.push(Block { generation: 0, ..block });
-                index
-            }
-        }
-    }
-
-    /// Cuts the low `size` bytes off a block. They become a new block of the same segment before it, whose slot
-    /// is returned. Writes the fields one by one: this is on the path of most requests.
-    #[inline]
-    pub(crate) fn split(&mut self, index: u32, size: u64) -> u32 {
-        let low = match self.vacant.pop() {
-            Some(low) => low,
-            None => self.insert_blank(),
-        };
-        let whole = self.at_mut(index);
+    /// Cuts the low `size` bytes off a block. They become a new, detached block of the same segment before it,
+    /// in a vacant slot, which is returned. Writes the fields one by one: this is on the path of most requests.
+    ///
+    /// # Panics
+    /// If no slot is vacant ([`Arena::provide_vacant`]).
+    #[inline(always)]
+    pub(crate) fn split<'a>(&mut self, slots: &'a mut [Block], index: u32, size: u64) -> (u32, &'a mut Block) {
+        let low = self.first;
+        let whole = slots.at_mut(index);
         debug_assert!(size < whole.size);
         let Block { address, prev, rank, stream, pool, marks, .. } = *whole;
         whole.address = address + size;
         whole.size -= size;
         whole.prev = low;
-        let part = self.at_mut(low);
+        if let Some(before) = slots.linked_mut(prev) {
+            before.next = low;
+        }
+        let part = slots.at_mut(low);
+        self.first = part.next;
         part.address = address;
         part.size = size;
         part.requested = 0;
@@ -176,17 +221,88 @@ impl Arena {
         part.pool = pool;
         part.state = BlockState::Detached;
         part.marks = marks;
-        if let Some(before) = self.get_mut(prev) {
-            before.next = low;
-        }
-        low
+        (low, part)
+    }
+}
+
+impl Default for Arena {
+    fn default() -> Arena {
+        Arena { slots: Vec::new(), vacant: Vacant { first: NIL } }
+    }
+}
+
+/// An arena is its slots, for functions that neither take nor vacate one.
+impl Deref for Arena {
+    type Target = [Block];
+
+    #[inline]
+    fn deref(&self) -> &[Block] {
+        &self.slots
+    }
+}
+
+impl DerefMut for Arena {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [Block] {
+        &mut self.slots
+    }
+}
+
+impl Arena {
+    /// As [`Slots::at`].
+    #[inline]
+    pub(crate) fn at(&self, index: u32) -> &Block {
+        self.slots.at(index)
     }
 
-    /// A new slot for a block whose fields are still to be written.
+    /// As [`Slots::at_mut`].
+    #[inline]
+    pub(crate) fn at_mut(&mut self, index: u32) -> &mut Block {
+        self.slots.at_mut(index)
+    }
+
+    /// As [`Slots::linked`].
+    #[inline]
+    pub(crate) fn get(&self, index: u32) -> Option<&Block> {
+        self.slots.linked(index)
+    }
+
+    /// As [`Slots::linked_mut`].
+    #[inline]
+    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut Block> {
+        self.slots.linked_mut(index)
+    }
+
+    /// Adds a block in a vacant slot. `block.generation` is ignored: the slot has its own.
+    pub(crate) fn insert(&mut self, block: Block) -> u32 {
+        let index = self.vacant.first;
+        match self.slots.linked_mut(index) {
+            Some(slot) => {
+                self.vacant.first = slot.next;
+                *slot = Block { generation: slot.generation, ..block };
+                index
+            }
+            None => {
+                // 2^32 - 1 blocks of at least 512 bytes are two pebibytes of device memory.
+                let index = u32::try_from(self.slots.len()).ok().filter(|&i| i != NIL).expect("fewer than 2^32 - 1 blocks");
+                self.slots.push(Block { generation: 0, ..block });
+                index
+            }
+        }
+    }
+
+    /// Makes sure that a slot is vacant.
+    #[inline(always)]
+    pub(crate) fn provide_vacant(&mut self) {
+        if self.vacant.first == NIL {
+            self.add_vacant();
+        }
+    }
+
     #[cold]
     #[inline(never)]
-    fn insert_blank(&mut self) -> u32 {
-        self.insert(Block {
+    fn add_vacant(&mut self) {
+        let index = self.insert(Block {
             address: 0,
             size: 0,
             requested: 0,
@@ -202,17 +318,25 @@ impl Arena {
             bin: 0,
             state: BlockState::Detached,
             marks: Marks::default(),
-        })
+        });
+        self.vacant.first = index;
     }
 
-    /// Vacates a slot. Ids of its block become invalid.
-    #[inline]
+    /// The slots, and which of them are vacant.
+    #[inline(always)]
+    pub(crate) fn parts_mut(&mut self) -> (&mut [Block], &mut Vacant) {
+        (&mut self.slots, &mut self.vacant)
+    }
+
+    /// As [`Vacant::split`]. Returns the new block's slot.
+    pub(crate) fn split(&mut self, index: u32, size: u64) -> u32 {
+        self.provide_vacant();
+        self.vacant.split(&mut self.slots, index, size).0
+    }
+
+    /// As [`Vacant::add`].
     pub(crate) fn remove(&mut self, index: u32) {
-        let slot = &mut self.blocks[index as usize];
-        slot.generation = slot.generation.wrapping_add(1);
-        slot.state = BlockState::Detached;
-        slot.size = 0;
-        self.vacant.push(index);
+        self.vacant.add(&mut self.slots, index);
     }
 
     /// Gives a live block a new id and invalidates the old one.
@@ -235,6 +359,6 @@ impl Arena {
 
     /// The slots of all live blocks, in slot order.
     pub(crate) fn live(&self) -> impl Iterator<Item = u32> + '_ {
-        self.blocks.iter().enumerate().filter(|(_, block)| block.size != 0).map(|(index, _)| index as u32)
+        self.slots.iter().enumerate().filter(|(_, block)| block.size != 0).map(|(index, _)| index as u32)
     }
 }

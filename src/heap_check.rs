@@ -156,15 +156,15 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             let block = arena.at(index);
             let at = block.address;
             let events = waiting.get(&index).copied().unwrap_or(0);
-            let counted = self.pending().count(index);
+            let counted = block.events();
             ensure(counted == events, || format!("the block at {at:#x} counts {counted} events, {events} wait"))?;
-            ensure(block.has_uses() == self.pending().next_use(index).is_some(), || {
-                format!("the block at {at:#x} miscounts its uses")
-            })?;
+            let may_be_used = matches!(block.state, BlockState::Allocated | BlockState::Pending);
+            ensure(may_be_used || !block.has_uses(), || format!("the block at {at:#x} is {:?} and has uses", block.state))?;
             let waits = events != 0 || self.pending().is_deferred(index);
             let pending = block.state == BlockState::Pending;
             ensure(pending == waits, || format!("the block at {at:#x} is {:?}, and it waits: {waits}", block.state))?;
         }
+        ensure(self.pending().is_consistent(arena), || String::from("the uses, events and deferred blocks are miscounted"))?;
         let stray = waiting.keys().find(|&&index| arena.get(index).is_none_or(|block| block.size == 0));
         ensure(stray.is_none(), || String::from("an event waits for a block that does not live"))
     }

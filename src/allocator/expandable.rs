@@ -222,7 +222,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// other blocks.
     fn streams_of_reservations(&self) -> BTreeSet<StreamId> {
         let own: BTreeSet<StreamId> = self.reservations.iter().map(|(_, range)| range.stream).collect();
-        let others = self.pending.streams().filter(|_| !own.is_empty());
+        let others = self.pending.streams(&self.heap.arena).filter(|_| !own.is_empty());
         own.iter().copied().chain(others).collect()
     }
 }

@@ -29,11 +29,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     #[inline(never)]
     pub(super) fn obtain_and_hand_out(
         &mut self,
-        request: &Request,
+        request: Request,
         stream_slot: u16,
         segment: Bytes,
     ) -> Result<Allocation, AllocError> {
-        let (index, request) = self.obtain(request, stream_slot, segment)?;
+        let (index, request) = self.obtain(&request, stream_slot, segment)?;
         self.hand_out(index, &request)
     }
 

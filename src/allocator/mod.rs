@@ -31,7 +31,7 @@ use crate::pending::Pending;
 use crate::policy::{Placement, Policy, PolicyFault, Request};
 use crate::profile::Profile;
 use crate::reservation::Reservations;
-use crate::stats::{Family, Stats};
+use crate::stats::Stats;
 use crate::taken::{TakenRanges, WrongAnswer};
 use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress, StreamId};
@@ -47,6 +47,25 @@ const TOO_LARGE: u64 = 1 << 60;
 
 /// The most splits for one request: enough to halve 2^64 bytes down to one.
 const MOST_SPLITS: usize = 64;
+
+/// A block that is handed out.
+struct Part {
+    id: BlockId,
+    address: u64,
+    size: u64,
+    is_expandable: bool,
+}
+
+impl Part {
+    /// The detached block, which is allocated from now on.
+    #[inline(always)]
+    fn of(index: u32, block: &mut Block, requested: Bytes) -> Part {
+        block.state = BlockState::Allocated;
+        block.requested = requested.0;
+        let Block { address, size, generation, .. } = *block;
+        Part { id: BlockId { index, generation }, address, size, is_expandable: block.is_expandable() }
+    }
+}
 
 /// How a block was split before it was handed out.
 struct Cut {
@@ -125,13 +144,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return Err(AllocError::ZeroSize);
         }
         let size = self.policy.round(requested).filter(|&size| size >= requested).ok_or(AllocError::TooLarge { requested })?;
-        let stream_slot = self.heap.stream_slot(stream)?;
         self.process_events()?;
+        let stream_slot = self.heap.stream_slot(stream)?;
         let pool = PoolSlot::of_pool(self.heap.private_pools().number_for(stream), self.policy.classify(size));
         let request = Request { requested, size, pool, stream, is_expandable: self.policy.is_expandable(pool) };
         match self.policy.place(&self.heap, &request) {
             Placement::Reuse(id) => self.reuse(id, &request, stream_slot),
-            Placement::Segment(segment) => self.obtain_and_hand_out(&request, stream_slot, segment),
+            // A copy of its own, so that the other way needs none in memory (see `reuse`).
+            Placement::Segment(segment) => self.obtain_and_hand_out(Request { requested, ..request }, stream_slot, segment),
         }
     }
 
@@ -140,8 +160,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     pub fn record_stream(&mut self, allocation: &Allocation, stream: StreamId) {
         let Some(index) = self.resolve(allocation) else { return };
         if self.heap.stream(self.heap.arena.at(index).stream) != stream {
-            self.heap.arena.at_mut(index).set_has_uses(true);
-            self.pending.add_use(index, stream, self.heap.is_deferring());
+            let is_deferring = self.heap.is_deferring();
+            self.pending.add_use(&mut self.heap.arena, index, stream, is_deferring);
         }
     }
 
@@ -169,11 +189,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Whether the policy splits a block of `whole` bytes for the request.
-    #[inline(always)]
     fn splits(&self, whole: u64, request: &Request) -> bool {
-        whole > request.size.0
-            && !self.heap.private_pools().is_kept_whole(request.pool.pool_number())
-            && self.policy.splits(Bytes(whole), request)
+        let is_kept_whole = self.heap.private_pools().is_kept_whole(request.pool.pool_number());
+        whole > request.size.0 && !is_kept_whole && self.policy.splits(Bytes(whole), request)
     }
 
     /// Splits the detached block if the policy says so, and hands it out (spec 3.2).
@@ -181,7 +199,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let whole = self.heap.arena.at(index).size;
         let splits = self.splits(whole, request);
         if splits && (self.heap.has_buddies() || self.policy.cut(Bytes(whole), request) != request.size) {
-            return self.hand_out_cut(index, request);
+            return self.hand_out_cut(index, *request);
         }
         Ok(self.hand_out_part(index, request, splits))
     }
@@ -191,16 +209,18 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let block = self.heap.arena.at(index);
         let (whole, was_split) = (block.size, block.is_split());
         let index = if splits { self.heap.split(index, request.size.0, self.policy.stamp(request.pool)) } else { index };
-        self.hand_out_whole(index, request, Cut { whole, was_split, rests: i64::from(splits) })
+        let part = Part::of(index, self.heap.arena.at_mut(index), request.requested);
+        self.account(&part, request, &Cut { whole, was_split, rests: i64::from(splits) })
     }
 
     /// Hands out the low part of the detached block, with several splits or one that keeps more than the
     /// request's size.
     #[cold]
     #[inline(never)]
-    fn hand_out_cut(&mut self, index: u32, request: &Request) -> Result<Allocation, AllocError> {
+    fn hand_out_cut(&mut self, index: u32, request: Request) -> Result<Allocation, AllocError> {
         let block = self.heap.arena.at(index);
         let (whole, was_split) = (block.size, block.is_split());
+        let request = &request;
         let part = self.policy.cut(Bytes(whole), request);
         let mut parts = alloc::vec![part];
         let mut size = Bytes(whole);
@@ -227,7 +247,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             rests.push(self.heap.arena.id(index));
             low
         });
-        let allocation = self.hand_out_whole(low, request, Cut { whole, was_split, rests: parts.len() as i64 });
+        let part = Part::of(low, self.heap.arena.at_mut(low), request.requested);
+        let allocation = self.account(&part, request, &Cut { whole, was_split, rests: parts.len() as i64 });
         // Remainders may coalesce with each other or with free blocks behind them, by the policy's rule.
         for rest in rests.into_iter().rev() {
             if let Some(rest) = self.heap.arena.resolve(rest) {
@@ -238,38 +259,25 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(allocation)
     }
 
-    /// Hands out the detached block, which was split as `cut` says.
+    /// Counts and tells that the block is handed out, which was split as `cut` says.
     #[inline(always)]
-    fn hand_out_whole(&mut self, index: u32, request: &Request, cut: Cut) -> Allocation {
+    fn account(&mut self, part: &Part, request: &Request, cut: &Cut) -> Allocation {
         let class = request.pool.class();
-        let block = self.heap.arena.at_mut(index);
-        block.state = BlockState::Allocated;
-        block.requested = request.requested.0;
-        let (address, size, is_expandable) = (DeviceAddress(block.address), block.size, block.is_expandable());
-        match (cut.rests != 0, cut.was_split) {
-            _ if is_expandable => {}
-            (true, true) => {
-                if cut.rests != 1 {
-                    self.stats.increase(Family::InactiveSplit, class, cut.rests - 1);
-                }
-                self.stats.decrease(Family::InactiveSplitBytes, class, size as i64);
+        let &Part { id, address, size, is_expandable } = part;
+        if !is_expandable {
+            match (cut.rests != 0, cut.was_split) {
+                (true, true) => self.stats.change_splits(class, cut.rests - 1, -(size as i64)),
+                (true, false) => self.stats.count_split_off(class, cut.rests, (cut.whole - size) as i64),
+                (false, true) => self.stats.change_splits(class, -1, -(size as i64)),
+                (false, false) => {}
             }
-            (true, false) => {
-                self.stats.increase(Family::InactiveSplit, class, cut.rests);
-                self.stats.increase(Family::InactiveSplitBytes, class, (cut.whole - size) as i64);
-            }
-            (false, true) => {
-                self.stats.decrease(Family::InactiveSplit, class, 1);
-                self.stats.decrease(Family::InactiveSplitBytes, class, size as i64);
-            }
-            (false, false) => {}
         }
-        self.tell(TraceAction::Alloc, index, address.0, request.requested.0);
+        self.tell(TraceAction::Alloc, id.index, address, request.requested.0);
         self.stats.count_handed_out(class, size as i64, request.requested.0 as i64);
         if self.policy.is_oversize(Bytes(size)) {
             self.stats.oversize_allocations.increase(1);
         }
-        Allocation { address, id: self.heap.arena.id(index), maker: self.identity.own() }
+        Allocation { address: DeviceAddress(address), id, maker: self.identity.own() }
     }
 
     /// Checks a range that the device handed out, and notes it.

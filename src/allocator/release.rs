@@ -7,9 +7,8 @@ use crate::device::{BackendError, DeviceBackend};
 use crate::error::{AllocError, FreeError};
 use crate::heap::PoolSlot;
 use crate::policy::Policy;
-use crate::stats::Family;
 use crate::trace::{Observer, TraceAction};
-use crate::units::{Bytes, StreamId};
+use crate::units::Bytes;
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Takes an allocation back. The block is free at once, unless other streams use it: then once the work
@@ -36,7 +35,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if self.policy.is_oversize(Bytes(size)) {
             self.stats.oversize_allocations.decrease(1);
         }
-        self.stats.count_given_back(pool.class(), size as i64);
+        self.stats.count_freed(pool.class(), size as i64, requested as i64);
         self.free_block(index);
         Ok(())
     }
@@ -46,12 +45,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     fn give_back_used(&mut self, index: u32) -> Result<(), BackendError> {
         let block = self.heap.arena.at_mut(index);
         block.state = BlockState::Pending;
+        block.set_events(0);
         let (address, size, requested, pool) = (block.address, block.size, block.requested, PoolSlot(block.pool));
         self.tell(TraceAction::FreeRequested, index, address, requested);
         if self.policy.is_oversize(Bytes(size)) {
             self.stats.oversize_allocations.decrease(1);
         }
-        self.stats.count_given_back(pool.class(), size as i64);
+        self.stats.count_waiting(pool.class(), size as i64);
         if self.heap.is_deferring() {
             self.pending.defer(index);
             return Ok(());
@@ -94,19 +94,18 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     #[inline(never)]
     fn poll_queues(&mut self) -> Result<(), BackendError> {
         self.flush_deferred()?;
-        let mut previous = None;
-        while let Some(stream) = self.pending.stream_after(previous) {
-            while let Some(event) = self.pending.front(stream) {
+        for queue in 0..self.pending.queues() {
+            while let Some(event) = self.pending.front(queue) {
                 if !self.device.is_complete(event)? {
                     if D::COMPLETES_BY_HANDLE {
                         return Ok(());
                     }
                     break;
                 }
-                self.complete_front(stream);
+                self.complete_front(queue);
             }
-            previous = Some(stream);
         }
+        self.pending.forget_empty_queues();
         Ok(())
     }
 
@@ -114,12 +113,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     pub(super) fn synchronize(&mut self) -> Result<(), BackendError> {
         self.stats.num_sync_all_streams += 1;
         self.flush_deferred()?;
-        while let Some(stream) = self.pending.stream_after(None) {
-            while let Some(event) = self.pending.front(stream) {
+        for queue in 0..self.pending.queues() {
+            while let Some(event) = self.pending.front(queue) {
                 self.device.wait(event)?;
-                self.complete_front(stream);
+                self.complete_front(queue);
             }
         }
+        self.pending.forget_empty_queues();
         self.reunite()
     }
 
@@ -130,33 +130,34 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         loop {
             let arena = &self.heap.arena;
             let of_pool = |block: u32| PoolSlot(arena.at(block).pool).pool_number() == pool_number;
-            let Some((stream, place)) = self.pending.first_where(of_pool) else { return Ok(()) };
-            if let Some(event) = self.pending.event_at(stream, place) {
+            let Some((queue, place)) = self.pending.first_where(of_pool) else { return Ok(()) };
+            if let Some(event) = self.pending.event_at(queue, place) {
                 self.device.wait(event)?;
             }
-            if let Some(block) = self.pending.take_at(stream, place) {
+            if let Some(block) = self.pending.take_at(&mut self.heap.arena, queue, place) {
                 self.complete(block);
             }
         }
     }
 
-    /// Notes that the oldest event of the stream is complete.
-    fn complete_front(&mut self, stream: StreamId) {
-        if let Some(index) = self.pending.pop(stream) {
+    /// Notes that the oldest event of the queue is complete.
+    fn complete_front(&mut self, queue: usize) {
+        if let Some(index) = self.pending.pop(&mut self.heap.arena, queue) {
             self.complete(index);
         }
     }
 
     /// Frees the block if this was the last event that it waits for.
     fn complete(&mut self, index: u32) {
-        if !self.pending.is_waiting(index) && !self.heap.arena.at(index).has_uses() {
-            self.free_block(index);
+        let block = self.heap.arena.at(index);
+        if block.events() == 0 && !block.has_uses() {
+            self.free_waiting(index);
         }
     }
 
     /// Records an event on each stream that uses the block (spec 3.5). Events recorded before an error stay.
     fn insert_events(&mut self, index: u32) -> Result<(), BackendError> {
-        while let Some(stream) = self.pending.next_use(index) {
+        while let Some(stream) = self.pending.next_use(&self.heap.arena, index) {
             let mut event = match self.pending.take_spare() {
                 Some(event) => event,
                 None => self.device.create_event()?,
@@ -165,40 +166,42 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 self.pending.return_spare(event);
                 return Err(error);
             }
-            self.pending.remove_use(index, stream);
-            self.pending.push(stream, event, index);
+            self.pending.remove_use(&mut self.heap.arena, index, stream);
+            self.pending.push(&mut self.heap.arena, stream, event, index);
         }
-        self.heap.arena.at_mut(index).set_has_uses(false);
         Ok(())
     }
 
     /// Records the events of deferred blocks.
     pub(super) fn flush_deferred(&mut self) -> Result<(), BackendError> {
         while let Some(index) = self.pending.first_deferred() {
-            self.pending.remove_captured_uses(index);
+            self.pending.remove_captured_uses(&mut self.heap.arena, index);
             self.insert_events(index)?;
             self.pending.drop_first_deferred();
-            if !self.pending.is_waiting(index) {
-                self.free_block(index);
+            if self.heap.arena.at(index).events() == 0 {
+                self.free_waiting(index);
             }
         }
         Ok(())
+    }
+
+    /// Makes a block free that waited for events.
+    fn free_waiting(&mut self, index: u32) {
+        let block = self.heap.arena.at(index);
+        self.stats.count_settled(PoolSlot(block.pool).class(), block.size as i64, block.requested as i64);
+        self.free_block(index);
     }
 
     /// Makes the block free (spec 3.4). The split statistics change once, by the net effect of coalescing.
     #[inline(always)]
     fn free_block(&mut self, index: u32) {
         let block = self.heap.arena.at(index);
-        let (address, size, requested, pool) = (block.address, block.size, block.requested, PoolSlot(block.pool));
-        let class = pool.class();
+        let (address, requested, pool) = (block.address, block.requested, PoolSlot(block.pool));
         let is_expandable = block.is_expandable();
         self.tell(TraceAction::FreeCompleted, index, address, requested);
         let merged = self.heap.put_back(index, self.policy.stamp(pool));
         if !is_expandable {
-            let (gained, gained_bytes) = if merged.is_split { (1, merged.size as i64) } else { (0, 0) };
-            self.stats.change(Family::InactiveSplit, class, gained - merged.blocks);
-            self.stats.change(Family::InactiveSplitBytes, class, gained_bytes - merged.bytes as i64);
+            self.stats.change_splits(pool.class(), merged.splits, merged.bytes);
         }
-        self.stats.count_freed(class, size as i64, requested as i64);
     }
 }

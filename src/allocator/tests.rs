@@ -131,12 +131,23 @@ fn an_order_by_address_that_is_not_the_free_blocks() {
 
 #[test]
 fn events_that_do_not_match_their_blocks() {
-    assert_finds("and it waits: true", |core, [first, ..]| core.pending.push(StreamId(7), (), first));
-    assert_finds("and it waits: false", |core, [first, ..]| core.heap.arena.at_mut(first).state = BlockState::Pending);
+    assert_finds("counts 0 events, 1 wait", |core, [first, ..]| core.pending.push(&mut core.heap.arena, StreamId(7), (), first));
+    assert_finds("and it waits: false", |core, [first, ..]| {
+        core.heap.arena.at_mut(first).state = BlockState::Pending;
+        core.heap.arena.at_mut(first).set_events(0);
+    });
     assert_finds("and it waits: true", |core, [first, ..]| core.pending.defer(first));
-    assert_finds("miscounts its uses", |core, [first, ..]| core.heap.arena.at_mut(first).set_has_uses(true));
-    assert_finds("miscounts its uses", |core, [first, ..]| core.pending.add_use(first, StreamId(7), false));
-    assert_finds("an event waits for a block that does not live", |core, _| core.pending.push(StreamId(7), (), 1 << 20));
+    assert_finds("and has uses", |core, [_, _, third, _]| {
+        core.pending.add_use(&mut core.heap.arena, third, StreamId(7), false);
+    });
+    assert_finds("are miscounted", |core, [first, ..]| {
+        core.pending.add_use(&mut core.heap.arena, first, StreamId(7), false);
+        core.pending.add_use(&mut core.heap.arena, first, StreamId(8), false);
+        core.heap.arena.at_mut(first).set_first_use(None);
+    });
+    assert_finds("an event waits for a block that does not live", |core, _| {
+        core.pending.push(&mut core.heap.arena, StreamId(7), (), 1 << 20);
+    });
     assert_finds("an event waits for a block that does not live", |core, [first, second, ..]| {
         // A slot that was in use before.
         core.heap.arena.at_mut(first).next = core.heap.arena.at(second).next;
@@ -144,7 +155,7 @@ fn events_that_do_not_match_their_blocks() {
         let after = core.heap.arena.at(second).next;
         core.heap.arena.at_mut(after).prev = first;
         core.heap.arena.remove(second);
-        core.pending.push(StreamId(7), (), second);
+        core.pending.push(&mut core.heap.arena, StreamId(7), (), second);
     });
 }
 

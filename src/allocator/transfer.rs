@@ -13,7 +13,6 @@ use crate::device::{BackendError, DeviceBackend};
 use crate::error::AllocError;
 use crate::heap::PoolSlot;
 use crate::policy::{Attempt, Policy, Request};
-use crate::stats::Family;
 use crate::trace::Observer;
 use crate::units::{Bytes, StreamId};
 
@@ -100,10 +99,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if is_expandable {
             return;
         }
-        let count = |is_split: bool, bytes: i64| if is_split { (1, bytes) } else { (0, 0) };
-        let (before, after) = (count(was_split, size), count(merged.is_split, merged.size as i64));
-        self.stats.change(Family::InactiveSplit, pool.class(), after.0 - before.0 - merged.blocks);
-        self.stats.change(Family::InactiveSplitBytes, pool.class(), after.1 - before.1 - merged.bytes as i64);
+        let (blocks, bytes) = if was_split { (1, size) } else { (0, 0) };
+        self.stats.change_splits(pool.class(), merged.splits - blocks, merged.bytes - bytes);
     }
 
     /// Unmaps the whole pages in free blocks, asks the device while holding their memory, then releases what

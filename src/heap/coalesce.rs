@@ -6,19 +6,28 @@
 use alloc::vec::Vec;
 
 use super::{Coalescing, Heap};
-use crate::block::{Arena, Block, BlockState, NIL};
+use crate::block::{Arena, Block, BlockState, NIL, Slots};
 
-/// What a block absorbed when it was put back.
+/// How the free blocks that are only a part of their segment have changed as a block was put back. Two numbers, so
+/// that they are returned in registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Coalesced {
-    /// The number of free neighbours absorbed.
-    pub(crate) blocks: i64,
-    /// Their bytes.
-    pub(crate) bytes: u64,
-    /// Whether the coalesced block is only a part of its segment.
-    pub(crate) is_split: bool,
-    /// The coalesced block's size in bytes.
-    pub(crate) size: u64,
+    /// How many more there are; negative if free neighbours were absorbed and nothing is left of them as parts.
+    pub(crate) splits: i64,
+    /// How many bytes more they have.
+    pub(crate) bytes: i64,
+}
+
+impl Coalesced {
+    /// A block that had `size` bytes absorbed free neighbours and has `whole` bytes now.
+    #[inline(always)]
+    fn of(size: u64, absorbed: i64, whole: u64, is_split: bool) -> Coalesced {
+        if is_split {
+            Coalesced { splits: 1 - absorbed, bytes: size as i64 }
+        } else {
+            Coalesced { splits: -absorbed, bytes: (size as i64) - (whole as i64) }
+        }
+    }
 }
 
 impl Heap {
@@ -26,59 +35,74 @@ impl Heap {
     /// its slot, whichever neighbours it absorbs.
     #[inline]
     pub(crate) fn put_back(&mut self, index: u32, stamp: u64) -> Coalesced {
-        let mut merged = Coalesced::default();
-        let block = self.arena.at(index);
-        let (pool, stream, prev, next) = (usize::from(block.pool), block.stream, block.prev, block.next);
         let merges_all = self.coalescing == Coalescing::Neighbours && !self.mixes_streams;
-        match self.free[pool].by_size_mut(stream) {
-            // The neighbours are of the same pool and stream.
-            Some(free) if merges_all => {
-                if is_free(&self.arena, prev) {
-                    free.remove(&mut self.arena, prev);
-                    absorb_before(&mut self.arena, index, prev, &mut merged);
-                }
-                if is_free(&self.arena, next) {
-                    free.remove(&mut self.arena, next);
-                    absorb_after(&mut self.arena, index, next, &mut merged);
-                }
-                let block = self.arena.at_mut(index);
-                block.state = BlockState::Free;
-                block.stamp = stamp;
-                merged.is_split = block.is_split();
-                merged.size = block.size;
-                free.insert(&mut self.arena, index);
+        let (slots, vacant) = self.arena.parts_mut();
+        let Block { pool, stream, mut prev, mut next, mut address, mut size, .. } = *slots.at(index);
+        let Some(free) = self.free[usize::from(pool)].by_size_mut(stream).filter(|_| merges_all) else {
+            return self.put_back_by_rule(index, stamp);
+        };
+        let (mut absorbed, own_size) = (0, size);
+        // The neighbours are of the same pool and stream.
+        if let Some(before) = slots.linked(prev).filter(|block| block.state == BlockState::Free) {
+            let low = prev;
+            (prev, address) = (before.prev, before.address);
+            size += before.size;
+            absorbed += 1;
+            free.remove(slots, low);
+            vacant.add(slots, low);
+            if let Some(before) = slots.linked_mut(prev) {
+                before.next = index;
             }
-            _ => self.put_back_by_rule(index, stamp, &mut merged),
         }
-        merged
+        if let Some(after) = slots.linked(next).filter(|block| block.state == BlockState::Free) {
+            let high = next;
+            next = after.next;
+            size += after.size;
+            absorbed += 1;
+            free.remove(slots, high);
+            vacant.add(slots, high);
+            if let Some(after) = slots.linked_mut(next) {
+                after.prev = index;
+            }
+        }
+        let block = slots.at_mut(index);
+        (block.prev, block.next, block.address, block.size) = (prev, next, address, size);
+        block.state = BlockState::Free;
+        block.stamp = stamp;
+        free.insert_sized(slots, index, size);
+        Coalesced::of(own_size, absorbed, size, prev != NIL || next != NIL)
     }
 
     /// The same where neighbours coalesce by another rule, or the free blocks have another order, or there are
     /// none of the stream yet.
     #[cold]
-    fn put_back_by_rule(&mut self, index: u32, stamp: u64, merged: &mut Coalesced) {
-        self.absorb_by_rule(index, merged);
+    #[inline(never)]
+    fn put_back_by_rule(&mut self, index: u32, stamp: u64) -> Coalesced {
+        let own_size = self.arena.at(index).size;
+        let absorbed = self.absorb_by_rule(index);
         let block = self.arena.at_mut(index);
         block.state = BlockState::Detached;
-        merged.is_split = block.is_split();
-        merged.size = block.size;
+        let (size, is_split) = (block.size, block.is_split());
         self.attach(index, stamp);
+        Coalesced::of(own_size, absorbed, size, is_split)
     }
 
-    /// Absorbs neighbours as long as the rule allows.
-    fn absorb_by_rule(&mut self, index: u32, merged: &mut Coalesced) {
+    /// Absorbs neighbours as long as the rule allows. Returns how many.
+    fn absorb_by_rule(&mut self, index: u32) -> i64 {
+        let mut absorbed = 0;
         loop {
             let block = self.arena.at(index);
             let (prev, next) = (block.prev, block.next);
             if is_free(&self.arena, prev) && self.may_merge(prev, index) {
                 self.detach(prev);
-                absorb_before(&mut self.arena, index, prev, merged);
+                absorb_before(&mut self.arena, index, prev);
             } else if is_free(&self.arena, next) && self.may_merge(index, next) {
                 self.detach(next);
-                absorb_after(&mut self.arena, index, next, merged);
+                absorb_after(&mut self.arena, index, next);
             } else {
-                return;
+                return absorbed;
             }
+            absorbed += 1;
         }
     }
 
@@ -149,18 +173,14 @@ impl Heap {
     }
 }
 
-#[inline]
 fn is_free(arena: &Arena, index: u32) -> bool {
     arena.get(index).is_some_and(|block| block.state == BlockState::Free)
 }
 
 /// Extends a block by the one before it, which has left the free index.
-#[inline]
-fn absorb_before(arena: &mut Arena, index: u32, prev: u32, merged: &mut Coalesced) {
+fn absorb_before(arena: &mut Arena, index: u32, prev: u32) {
     let Block { address, size, prev: before, .. } = *arena.at(prev);
     arena.remove(prev);
-    merged.blocks += 1;
-    merged.bytes += size;
     let block = arena.at_mut(index);
     block.prev = before;
     block.address = address;
@@ -171,12 +191,9 @@ fn absorb_before(arena: &mut Arena, index: u32, prev: u32, merged: &mut Coalesce
 }
 
 /// Extends a block by the one behind it, which has left the free index.
-#[inline]
-fn absorb_after(arena: &mut Arena, index: u32, next: u32, merged: &mut Coalesced) {
+fn absorb_after(arena: &mut Arena, index: u32, next: u32) {
     let Block { size, next: after, .. } = *arena.at(next);
     arena.remove(next);
-    merged.blocks += 1;
-    merged.bytes += size;
     let block = arena.at_mut(index);
     block.next = after;
     block.size += size;

@@ -15,7 +15,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::block::{Arena, Block, BlockState, Marks, NIL};
+use crate::block::{Arena, Block, BlockState, Marks, NIL, Slots};
 use crate::index::{ByAddress, FreeIndex, FreeOrder};
 use crate::profile::{Deferral, Profile, TieBreak};
 use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
@@ -262,30 +262,24 @@ impl Heap {
         low
     }
 
-    /// Splits the low `size` bytes off a free block, which stays free and keeps its slot. They become a detached
-    /// block, whose slot is returned. As [`Heap::detach`] and [`Heap::split`], in fewer steps.
-    #[inline]
-    pub(crate) fn cut(&mut self, index: u32, size: u64, stamp: u64) -> u32 {
-        let block = self.arena.at_mut(index);
+    /// Splits the low `size` bytes off a free block of the pool and stream, which stays free and keeps its slot.
+    /// They become a detached block, in a slot that must be vacant. As [`Heap::detach`] and [`Heap::split`], in
+    /// fewer steps; `None`, and nothing done, where free blocks are kept by address.
+    #[inline(always)]
+    pub(crate) fn cut(
+        &mut self,
+        index: u32,
+        size: u64,
+        (pool, stream): (PoolSlot, u16),
+        stamp: u64,
+    ) -> Option<(u32, &mut Block)> {
+        let free = self.free[usize::from(pool.0)].by_size_mut(stream)?;
+        let (slots, vacant) = self.arena.parts_mut();
+        let block = slots.at_mut(index);
         block.stamp = stamp;
-        let (pool, stream) = (usize::from(block.pool), block.stream);
-        match self.free[pool].by_size_mut(stream) {
-            Some(free) => {
-                free.remove(&mut self.arena, index);
-                let low = self.arena.split(index, size);
-                free.insert(&mut self.arena, index);
-                low
-            }
-            None => self.cut_elsewhere(index, size, stamp),
-        }
-    }
-
-    /// The same where free blocks are kept by address.
-    #[cold]
-    #[inline(never)]
-    fn cut_elsewhere(&mut self, index: u32, size: u64, stamp: u64) -> u32 {
-        self.detach(index);
-        self.split(index, size, stamp)
+        let rest = block.size - size;
+        free.resize(slots, index, rest);
+        Some(vacant.split(slots, index, size))
     }
 
     /// Removes a detached block that is a whole segment and has been released to the device.

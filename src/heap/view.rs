@@ -108,10 +108,9 @@ impl Heap {
     /// The free blocks of the pool and stream with at least `size` bytes, the smallest first; of equal ones
     /// the lowest address first.
     pub fn at_least(&self, pool: PoolSlot, stream: StreamId, size: Bytes) -> impl Iterator<Item = BlockView> + '_ {
-        self.known_stream_slot(stream)
-            .into_iter()
-            .flat_map(move |slot| self.free[usize::from(pool.0)].at_least(&self.arena, slot, size.0))
-            .map(|index| self.view(index))
+        let slot = self.known_stream_slot(stream);
+        let mut blocks = slot.map(|slot| self.free[usize::from(pool.0)].at_least(&self.arena, slot, size.0));
+        core::iter::from_fn(move || blocks.as_mut()?.next()).map(|index| self.view(index))
     }
 
     /// The free blocks of the pool and stream with fewer than `size` bytes, the largest first; of equal ones

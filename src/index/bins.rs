@@ -1,7 +1,7 @@
 //! The free blocks of one stream, in bins by size: the order of a balanced tree, usually three times as fast.
 //!
 //! Bins are monotone in size and each is sorted by size, rank and address, so the bins in sequence are the
-//! whole order. A bin with few blocks is a doubly linked list through the arena, which costs no memory and
+//! whole order. A bin with few blocks is a doubly linked list through the slots, which costs no memory and
 //! usually one step; a bin with more is an [`OversizedBin`]. A search looks into the bin of the size and, if
 //! nothing there is large enough, takes the head of the next occupied one.
 
@@ -14,7 +14,7 @@ mod tests;
 use alloc::vec::Vec;
 use core::iter::successors;
 
-use crate::block::{Arena, NIL};
+use crate::block::{Block, NIL, Slots};
 use directory::{Bin, Directory, bin_of};
 use oversized::OversizedBin;
 
@@ -40,63 +40,87 @@ pub(crate) struct BinnedBlocks {
 
 impl BinnedBlocks {
     /// Adds a block. Its size, rank, address and links must not change until it is removed.
+    // Two functions, so that the first, in which most blocks end, needs few registers.
     #[inline(never)]
-    pub(crate) fn insert(&mut self, arena: &mut Arena, index: u32) {
-        let block = arena.at_mut(index);
+    pub(crate) fn insert(&mut self, slots: &mut [Block], index: u32) {
+        let block = slots.at_mut(index);
         let bin = bin_of(block.size);
         block.bin = bin as u16;
+        match self.directory.existing_mut(bin) {
+            Some(mut place) if place.is_empty() => {
+                block.link_prev = NIL;
+                block.link_next = NIL;
+                place.fill(Bin { count: 1, head: index });
+            }
+            _ => self.insert_among(slots, index, bin),
+        }
+    }
+
+    /// Adds a block to a bin that has others, or that the directory does not reach yet.
+    #[inline(never)]
+    fn insert_among(&mut self, slots: &mut [Block], index: u32, bin: usize) {
         let mut place = self.directory.at_mut(bin);
         let entry = place.get();
         if entry.count == 0 {
+            let block = slots.at_mut(index);
             block.link_prev = NIL;
             block.link_next = NIL;
             place.fill(Bin { count: 1, head: index });
         } else if entry.count < LONGEST_LIST {
-            let head = link(arena, entry.head, index);
+            let head = link(slots, entry.head, index);
             place.set(Bin { count: entry.count + 1, head });
         } else {
-            self.insert_into_oversized(arena, index, bin);
+            self.insert_into_oversized(slots, index, bin);
         }
     }
 
     /// Removes a block that is in a bin.
     #[inline(never)]
-    pub(crate) fn remove(&mut self, arena: &mut Arena, index: u32) {
-        let bin = usize::from(arena.at(index).bin);
+    pub(crate) fn remove(&mut self, slots: &mut [Block], index: u32) {
+        let bin = usize::from(slots.at(index).bin);
+        match self.directory.existing_mut(bin) {
+            Some(mut place) if place.is_single() => place.clear(),
+            _ => self.remove_from_among(slots, index, bin),
+        }
+    }
+
+    /// Removes a block from a bin that has others.
+    #[inline(never)]
+    fn remove_from_among(&mut self, slots: &mut [Block], index: u32, bin: usize) {
         let mut place = self.directory.at_mut(bin);
         let entry = place.get();
-        debug_assert!(entry.count != 0, "a block left the free index that was not in it");
+        debug_assert!(entry.count > 1, "a block left the free index that was not in it");
         if entry.count == OVERSIZED {
-            return self.remove_from_oversized(arena, index, bin);
+            return self.remove_from_oversized(slots, index, bin);
         }
-        let head = unlink(arena, entry.head, index);
-        if entry.count == 1 {
-            place.clear();
-        } else {
-            place.set(Bin { count: entry.count - 1, head });
-        }
+        let head = unlink(slots, entry.head, index);
+        place.set(Bin { count: entry.count.saturating_sub(1), head });
     }
 
     /// The first block with at least `size` bytes.
     #[inline(always)]
-    pub(crate) fn first_at_least(&self, arena: &Arena, size: u64) -> Option<u32> {
-        let bin = self.directory.first_from(bin_of(size))?;
-        match self.first_in(arena, bin, size) {
-            // All blocks of later bins are large enough.
+    pub(crate) fn first_at_least(&self, slots: &[Block], size: u64) -> Option<u32> {
+        let own = bin_of(size);
+        let bin = self.directory.first_from(own)?;
+        // All blocks of later bins are large enough.
+        if bin != own {
+            return self.first_of(bin);
+        }
+        match self.first_in(slots, bin, size) {
             None => self.first_of(self.directory.first_after(bin)?),
             found => found,
         }
     }
 
     /// The blocks with fewer than `size` bytes, the last first.
-    pub(crate) fn below<'a>(&'a self, arena: &'a Arena, size: u64) -> impl Iterator<Item = u32> + 'a {
+    pub(crate) fn below<'a>(&'a self, slots: &'a [Block], size: u64) -> impl Iterator<Item = u32> + 'a {
         let own = bin_of(size);
         let earlier = successors(self.directory.last_before(own), |&bin| self.directory.last_before(bin));
-        core::iter::once(own).chain(earlier).flat_map(move |bin| self.below_in(arena, bin, size))
+        core::iter::once(own).chain(earlier).flat_map(move |bin| self.below_in(slots, bin, size))
     }
 
     /// The blocks with at least `size` bytes, in order.
-    pub(crate) fn at_least<'a>(&'a self, arena: &'a Arena, size: u64) -> impl Iterator<Item = u32> + 'a {
+    pub(crate) fn at_least<'a>(&'a self, slots: &'a [Block], size: u64) -> impl Iterator<Item = u32> + 'a {
         let mut bin = self.directory.first_from(bin_of(size));
         let (mut oversized, mut next) = (None, NIL);
         core::iter::from_fn(move || {
@@ -104,7 +128,7 @@ impl BinnedBlocks {
                 if let Some(index) = oversized.as_mut().and_then(Iterator::next) {
                     return Some(index);
                 }
-                while let Some(block) = arena.get(next) {
+                while let Some(block) = slots.linked(next) {
                     let index = core::mem::replace(&mut next, block.link_next);
                     if block.size >= size {
                         return Some(index);
@@ -121,11 +145,11 @@ impl BinnedBlocks {
     /// The block with the highest stamp among those with at least `from` and fewer than `to` bytes; of equal
     /// stamps the first in order.
     #[inline]
-    pub(crate) fn latest(&self, arena: &Arena, from: u64, to: u64) -> Option<u32> {
+    pub(crate) fn latest(&self, slots: &[Block], from: u64, to: u64) -> Option<u32> {
         let end = bin_of(to.saturating_sub(1));
         let mut found: Option<(u64, u32)> = None;
         let mut look = |index: u32| {
-            let block = arena.at(index);
+            let block = slots.at(index);
             if (from..to).contains(&block.size) && found.is_none_or(|(stamp, _)| block.stamp > stamp) {
                 found = Some((block.stamp, index));
             }
@@ -134,7 +158,7 @@ impl BinnedBlocks {
         while let Some(bin) = next.filter(|&bin| bin <= end) {
             match self.oversized(bin) {
                 Some(oversized) => oversized.at_least(from).for_each(&mut look),
-                None => list(arena, self.directory.get(bin).head).for_each(&mut look),
+                None => list(slots, self.directory.get(bin).head).for_each(&mut look),
             }
             next = self.directory.first_after(bin);
         }
@@ -143,12 +167,12 @@ impl BinnedBlocks {
 
     /// The first of the largest blocks.
     #[inline]
-    pub(crate) fn largest(&self, arena: &Arena) -> Option<u32> {
+    pub(crate) fn largest(&self, slots: &[Block]) -> Option<u32> {
         let bin = self.directory.last()?;
         match self.oversized(bin) {
-            Some(oversized) => oversized.first_at_least(arena.at(oversized.last()?).size),
-            None => list(arena, self.directory.get(bin).head)
-                .reduce(|first, index| if arena.at(index).size > arena.at(first).size { index } else { first }),
+            Some(oversized) => oversized.first_at_least(slots.at(oversized.last()?).size),
+            None => list(slots, self.directory.get(bin).head)
+                .reduce(|first, index| if slots.at(index).size > slots.at(first).size { index } else { first }),
         }
     }
 
@@ -167,67 +191,67 @@ impl BinnedBlocks {
     }
 
     #[inline]
-    fn first_in(&self, arena: &Arena, bin: usize, size: u64) -> Option<u32> {
+    fn first_in(&self, slots: &[Block], bin: usize, size: u64) -> Option<u32> {
         match self.oversized(bin) {
             Some(oversized) => oversized.first_at_least(size),
-            None => list(arena, self.directory.get(bin).head).find(|&index| arena.at(index).size >= size),
+            None => list(slots, self.directory.get(bin).head).find(|&index| slots.at(index).size >= size),
         }
     }
 
-    fn below_in<'a>(&'a self, arena: &'a Arena, bin: usize, size: u64) -> impl Iterator<Item = u32> + 'a {
+    fn below_in<'a>(&'a self, slots: &'a [Block], bin: usize, size: u64) -> impl Iterator<Item = u32> + 'a {
         match self.oversized(bin) {
             Some(oversized) => Either::First(oversized.below(size)),
             None => {
                 // A list is short enough to walk to its end.
-                let all = list(arena, self.directory.get(bin).head);
-                let last = all.take_while(move |&index| arena.at(index).size < size).last();
-                Either::Second(successors(last, |&index| Some(arena.at(index).link_prev).filter(|&before| before != NIL)))
+                let all = list(slots, self.directory.get(bin).head);
+                let last = all.take_while(move |&index| slots.at(index).size < size).last();
+                Either::Second(successors(last, |&index| Some(slots.at(index).link_prev).filter(|&before| before != NIL)))
             }
         }
     }
 
     /// Adds a block to an oversized bin, or to a full list, which becomes one.
     #[inline(never)]
-    fn insert_into_oversized(&mut self, arena: &Arena, index: u32, bin: usize) {
+    fn insert_into_oversized(&mut self, slots: &[Block], index: u32, bin: usize) {
         let entry = self.directory.get(bin);
         let place = if entry.count == OVERSIZED {
             entry.head as usize
         } else {
-            let mut blocks: Vec<u32> = list(arena, entry.head).collect();
+            let mut blocks: Vec<u32> = list(slots, entry.head).collect();
             blocks.reverse();
-            self.oversized.push((bin, OversizedBin::new(blocks.iter().map(|&index| (index, arena.at(index))))));
+            self.oversized.push((bin, OversizedBin::new(blocks.iter().map(|&index| (index, slots.at(index))))));
             let place = self.oversized.len() - 1;
             self.directory.set(bin, Bin { count: OVERSIZED, head: place as u32 });
             place
         };
-        let fresh = self.oversized[place].1.insert(arena.at(index), index);
+        let fresh = self.oversized[place].1.insert(slots.at(index), index);
         debug_assert!(fresh, "a block entered the free index twice");
     }
 
     #[inline(never)]
-    fn remove_from_oversized(&mut self, arena: &mut Arena, index: u32, bin: usize) {
+    fn remove_from_oversized(&mut self, slots: &mut [Block], index: u32, bin: usize) {
         let place = self.directory.get(bin).head as usize;
         let oversized = &mut self.oversized[place].1;
-        let found = oversized.remove(arena.at(index), index);
+        let found = oversized.remove(slots.at(index), index);
         debug_assert!(found, "a block left the free index that was not in it");
         if oversized.len() <= SMALLEST_OVERSIZED {
-            self.disband(arena, place);
+            self.disband(slots, place);
         }
     }
 
     /// Turns an oversized bin back into a list.
     #[cold]
-    fn disband(&mut self, arena: &mut Arena, place: usize) {
+    fn disband(&mut self, slots: &mut [Block], place: usize) {
         let (bin, oversized) = self.oversized.swap_remove(place);
         if let Some(&(moved, _)) = self.oversized.get(place) {
             self.directory.set(moved, Bin { count: OVERSIZED, head: place as u32 });
         }
         let mut head = NIL;
         for index in oversized.descending() {
-            if let Some(after) = arena.get_mut(head) {
+            if let Some(after) = slots.linked_mut(head) {
                 after.link_prev = index;
             }
-            let block = arena.at_mut(index);
+            let block = slots.at_mut(index);
             block.link_prev = NIL;
             block.link_next = head;
             head = index;
@@ -238,35 +262,35 @@ impl BinnedBlocks {
 
 /// The blocks of a list.
 #[inline]
-fn list(arena: &Arena, head: u32) -> impl Iterator<Item = u32> + '_ {
+fn list(slots: &[Block], head: u32) -> impl Iterator<Item = u32> + '_ {
     let mut next = head;
     core::iter::from_fn(move || {
         let index = next;
-        next = arena.get(index)?.link_next;
+        next = slots.linked(index)?.link_next;
         Some(index)
     })
 }
 
 /// Links a block into a sorted list. Returns the list's new head.
 #[inline]
-fn link(arena: &mut Arena, head: u32, index: u32) -> u32 {
-    let block = arena.at(index);
+fn link(slots: &mut [Block], head: u32, index: u32) -> u32 {
+    let block = slots.at(index);
     let key = (block.size, block.rank, block.address);
     let (mut before, mut after) = (NIL, head);
-    while let Some(other) = arena.get(after)
+    while let Some(other) = slots.linked(after)
         && (other.size, other.rank, other.address) < key
     {
         before = after;
         after = other.link_next;
     }
     debug_assert!(after != index, "a block entered the free index twice");
-    let block = arena.at_mut(index);
+    let block = slots.at_mut(index);
     block.link_prev = before;
     block.link_next = after;
-    if let Some(other) = arena.get_mut(after) {
+    if let Some(other) = slots.linked_mut(after) {
         other.link_prev = index;
     }
-    match arena.get_mut(before) {
+    match slots.linked_mut(before) {
         Some(other) => {
             other.link_next = index;
             head
@@ -277,13 +301,13 @@ fn link(arena: &mut Arena, head: u32, index: u32) -> u32 {
 
 /// Unlinks a block from its list. Returns the list's new head.
 #[inline]
-fn unlink(arena: &mut Arena, head: u32, index: u32) -> u32 {
-    let block = arena.at(index);
+fn unlink(slots: &mut [Block], head: u32, index: u32) -> u32 {
+    let block = slots.at(index);
     let (before, after) = (block.link_prev, block.link_next);
-    if let Some(other) = arena.get_mut(after) {
+    if let Some(other) = slots.linked_mut(after) {
         other.link_prev = before;
     }
-    match arena.get_mut(before) {
+    match slots.linked_mut(before) {
         Some(other) => {
             other.link_next = after;
             head

@@ -6,7 +6,7 @@
 
 use super::bins::BinnedBlocks;
 use super::place_by_size;
-use crate::block::{Arena, NIL};
+use crate::block::{Block, NIL, Slots};
 
 /// The block outside of the bins.
 #[derive(Clone, Copy, Debug)]
@@ -43,73 +43,94 @@ impl Default for BySize {
 impl BySize {
     /// Adds a block. Its size, rank, address and links must not change until it is removed.
     #[inline(always)]
-    pub(crate) fn insert(&mut self, arena: &mut Arena, index: u32) {
-        let newest = Newest { size: arena.at(index).size, index };
+    pub(crate) fn insert(&mut self, slots: &mut [Block], index: u32) {
+        self.insert_sized(slots, index, slots.at(index).size);
+    }
+
+    /// The same for a caller who knows the block's size.
+    #[inline(always)]
+    pub(crate) fn insert_sized(&mut self, slots: &mut [Block], index: u32, size: u64) {
+        let newest = Newest { size, index };
         let before = core::mem::replace(&mut self.newest, newest);
         debug_assert!(before.index != index, "a block entered the free index twice");
         if before.index != NIL {
-            self.others.insert(arena, before.index);
+            self.others.insert(slots, before.index);
+        }
+    }
+
+    /// Notes that a block that is here will have `size` bytes. Its size, rank and address must not have changed
+    /// yet.
+    #[inline(always)]
+    pub(crate) fn resize(&mut self, slots: &mut [Block], index: u32, size: u64) {
+        if self.newest.index == index {
+            self.newest.size = size;
+        } else {
+            self.others.remove(slots, index);
+            self.insert_sized(slots, index, size);
         }
     }
 
     /// Removes a block that is here.
     #[inline(always)]
-    pub(crate) fn remove(&mut self, arena: &mut Arena, index: u32) {
+    pub(crate) fn remove(&mut self, slots: &mut [Block], index: u32) {
         if self.newest.index == index {
             self.newest = Newest::NONE;
         } else {
-            self.others.remove(arena, index);
+            self.others.remove(slots, index);
         }
     }
 
     /// The first block with at least `size` bytes.
     #[inline(always)]
-    pub(crate) fn first_at_least(&self, arena: &Arena, size: u64) -> Option<u32> {
-        let other = self.others.first_at_least(arena, size);
-        match (self.newest.filter(|own| own >= size), other) {
-            (Some(newest), Some(other)) if self.newest.size >= arena.at(other).size => Some(first(arena, newest, other)),
-            (None, other) => other,
-            (newest, _) => newest,
+    pub(crate) fn first_at_least(&self, slots: &[Block], size: u64) -> Option<u32> {
+        let other = self.others.first_at_least(slots, size);
+        let newest = self.newest;
+        if newest.size < size || newest.index == NIL {
+            return other;
+        }
+        match other {
+            Some(other) if newest.size >= slots.at(other).size => Some(first(slots, newest.index, other)),
+            _ => Some(newest.index),
         }
     }
 
     /// The blocks with fewer than `size` bytes, the last first.
-    pub(crate) fn below<'a>(&'a self, arena: &'a Arena, size: u64) -> impl Iterator<Item = u32> + 'a {
-        let others = self.others.below(arena, size);
-        merged(self.newest.filter(|own| own < size), others, move |newest, other| first(arena, newest, other) == other)
+    pub(crate) fn below<'a>(&'a self, slots: &'a [Block], size: u64) -> impl Iterator<Item = u32> + 'a {
+        let others = self.others.below(slots, size);
+        merged(self.newest.filter(|own| own < size), others, move |newest, other| first(slots, newest, other) == other)
     }
 
     /// The blocks with at least `size` bytes, in order.
-    pub(crate) fn at_least<'a>(&'a self, arena: &'a Arena, size: u64) -> impl Iterator<Item = u32> + 'a {
-        let others = self.others.at_least(arena, size);
-        merged(self.newest.filter(|own| own >= size), others, move |newest, other| first(arena, newest, other) == newest)
+    pub(crate) fn at_least<'a>(&'a self, slots: &'a [Block], size: u64) -> impl Iterator<Item = u32> + 'a {
+        let others = self.others.at_least(slots, size);
+        merged(self.newest.filter(|own| own >= size), others, move |newest, other| first(slots, newest, other) == newest)
     }
 
     /// The block with the highest stamp among those with at least `from` and fewer than `to` bytes; of equal
     /// stamps the first in order.
     #[inline]
-    pub(crate) fn latest(&self, arena: &Arena, from: u64, to: u64) -> Option<u32> {
+    pub(crate) fn latest(&self, slots: &[Block], from: u64, to: u64) -> Option<u32> {
         let newest = self.newest.filter(|own| (from..to).contains(&own));
-        better(newest, self.others.latest(arena, from, to), |newest, other| {
-            let stamps = (arena.at(newest).stamp, arena.at(other).stamp);
-            if stamps.0 == stamps.1 { first(arena, newest, other) == newest } else { stamps.0 > stamps.1 }
+        better(newest, self.others.latest(slots, from, to), |newest, other| {
+            let stamps = (slots.at(newest).stamp, slots.at(other).stamp);
+            if stamps.0 == stamps.1 { first(slots, newest, other) == newest } else { stamps.0 > stamps.1 }
         })
     }
 
     /// The first of the largest blocks.
     #[inline]
-    pub(crate) fn largest(&self, arena: &Arena) -> Option<u32> {
-        better(self.newest.filter(|_| true), self.others.largest(arena), |newest, other| {
-            let sizes = (self.newest.size, arena.at(other).size);
-            if sizes.0 == sizes.1 { first(arena, newest, other) == newest } else { sizes.0 > sizes.1 }
+    pub(crate) fn largest(&self, slots: &[Block]) -> Option<u32> {
+        better(self.newest.filter(|_| true), self.others.largest(slots), |newest, other| {
+            let sizes = (self.newest.size, slots.at(other).size);
+            if sizes.0 == sizes.1 { first(slots, newest, other) == newest } else { sizes.0 > sizes.1 }
         })
     }
 }
 
 /// The first of two blocks in the order.
 #[inline]
-fn first(arena: &Arena, one: u32, other: u32) -> u32 {
-    if place_by_size(arena, one) < place_by_size(arena, other) { one } else { other }
+fn first(slots: &[Block], one: u32, other: u32) -> u32 {
+    if place_by_size(slots, one) < place_by_size(slots, other) { one } else { other }
 }
 
 /// The block that is there, or of two the newest one if `prefers` says so.

@@ -16,7 +16,7 @@ mod tests;
 
 use alloc::vec::Vec;
 
-use crate::block::Arena;
+use crate::block::{Block, Slots};
 pub(crate) use by_address::{ByAddress, Entry, Spot};
 pub(crate) use by_size::BySize;
 use either::Either;
@@ -87,63 +87,63 @@ impl FreeIndex {
 
     /// Adds a block. Its stream, size, rank and address must not change until it is removed.
     #[inline]
-    pub(crate) fn insert(&mut self, arena: &mut Arena, index: u32) {
+    pub(crate) fn insert(&mut self, slots: &mut [Block], index: u32) {
         match self {
-            FreeIndex::BySize(streams) => match streams.get_mut(usize::from(arena.at(index).stream)) {
-                Some(blocks) => blocks.insert(arena, index),
-                None => insert_first(streams, arena, index),
+            FreeIndex::BySize(streams) => match streams.get_mut(usize::from(slots.at(index).stream)) {
+                Some(blocks) => blocks.insert(slots, index),
+                None => insert_first(streams, slots, index),
             },
-            FreeIndex::ByAddress(streams) => insert_by_address(streams, arena, index),
+            FreeIndex::ByAddress(streams) => insert_by_address(streams, slots, index),
         }
     }
 
     /// Removes a block that is in the index.
     #[inline]
-    pub(crate) fn remove(&mut self, arena: &mut Arena, index: u32) {
+    pub(crate) fn remove(&mut self, slots: &mut [Block], index: u32) {
         match self {
-            FreeIndex::BySize(streams) => match streams.get_mut(usize::from(arena.at(index).stream)) {
-                Some(blocks) => blocks.remove(arena, index),
+            FreeIndex::BySize(streams) => match streams.get_mut(usize::from(slots.at(index).stream)) {
+                Some(blocks) => blocks.remove(slots, index),
                 None => debug_assert!(false, "a block left the free index that was not in it"),
             },
-            FreeIndex::ByAddress(streams) => remove_by_address(streams, arena, index),
+            FreeIndex::ByAddress(streams) => remove_by_address(streams, slots, index),
         }
     }
 
     /// The stream's block with the lowest address among those that have at least `size` bytes and end after
     /// `from`.
     #[inline]
-    pub(crate) fn lowest_at_least(&self, arena: &Arena, stream_slot: u16, size: u64, from: u64) -> Option<u32> {
+    pub(crate) fn lowest_at_least(&self, slots: &[Block], stream_slot: u16, size: u64, from: u64) -> Option<u32> {
         if let FreeIndex::ByAddress(streams) = self {
             return streams.get(usize::from(stream_slot))?.lowest_at_least(size, from);
         }
-        let ends_behind = |index: &u32| arena.at(*index).address + arena.at(*index).size > from;
-        self.at_least(arena, stream_slot, size).filter(ends_behind).min_by_key(|&index| arena.at(index).address)
+        let ends_behind = |index: &u32| slots.at(*index).address + slots.at(*index).size > from;
+        self.at_least(slots, stream_slot, size).filter(ends_behind).min_by_key(|&index| slots.at(index).address)
     }
 
     /// The first block of the stream with at least `size` bytes.
     #[inline(always)]
-    pub(crate) fn first_at_least(&self, arena: &Arena, stream_slot: u16, size: u64) -> Option<u32> {
+    pub(crate) fn first_at_least(&self, slots: &[Block], stream_slot: u16, size: u64) -> Option<u32> {
         match self.by_size(stream_slot) {
-            Some(blocks) => blocks.first_at_least(arena, size),
-            None => self.first_elsewhere(arena, stream_slot, size),
+            Some(blocks) => blocks.first_at_least(slots, size),
+            None => self.first_elsewhere(slots, stream_slot, size),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn first_elsewhere(&self, arena: &Arena, stream_slot: u16, size: u64) -> Option<u32> {
-        self.unsorted(stream_slot, |own| own >= size).min_by_key(|&index| place_by_size(arena, index))
+    fn first_elsewhere(&self, slots: &[Block], stream_slot: u16, size: u64) -> Option<u32> {
+        self.unsorted(stream_slot, |own| own >= size).min_by_key(|&index| place_by_size(slots, index))
     }
 
     /// The stream's largest block; of equal ones the first by rank and address.
     #[inline]
-    pub(crate) fn largest_of(&self, arena: &Arena, stream_slot: u16) -> Option<u32> {
+    pub(crate) fn largest_of(&self, slots: &[Block], stream_slot: u16) -> Option<u32> {
         match self.by_size(stream_slot) {
-            Some(blocks) => blocks.largest(arena),
+            Some(blocks) => blocks.largest(slots),
             None => self.first_elsewhere(
-                arena,
+                slots,
                 stream_slot,
-                self.unsorted(stream_slot, |_| true).map(|index| arena.at(index).size).max()?,
+                self.unsorted(stream_slot, |_| true).map(|index| slots.at(index).size).max()?,
             ),
         }
     }
@@ -151,29 +151,29 @@ impl FreeIndex {
     /// The stream's block with the highest stamp among those with at least `from` and fewer than `to` bytes;
     /// of equal stamps the first in the order by size.
     #[inline]
-    pub(crate) fn latest(&self, arena: &Arena, stream_slot: u16, from: u64, to: u64) -> Option<u32> {
+    pub(crate) fn latest(&self, slots: &[Block], stream_slot: u16, from: u64, to: u64) -> Option<u32> {
         match self.by_size(stream_slot) {
-            Some(blocks) => blocks.latest(arena, from, to),
+            Some(blocks) => blocks.latest(slots, from, to),
             None => {
-                let blocks = self.sorted(arena, stream_slot, |own| (from..to).contains(&own));
-                blocks.into_iter().rev().max_by_key(|&index| arena.at(index).stamp)
+                let blocks = self.sorted(slots, stream_slot, |own| (from..to).contains(&own));
+                blocks.into_iter().rev().max_by_key(|&index| slots.at(index).stamp)
             }
         }
     }
 
     /// The blocks of one stream with fewer than `size` bytes, in reverse order.
-    pub(crate) fn below<'a>(&'a self, arena: &'a Arena, stream_slot: u16, size: u64) -> impl Iterator<Item = u32> + 'a {
+    pub(crate) fn below<'a>(&'a self, slots: &'a [Block], stream_slot: u16, size: u64) -> impl Iterator<Item = u32> + 'a {
         match self.by_size(stream_slot) {
-            Some(blocks) => Either::First(blocks.below(arena, size)),
-            None => Either::Second(self.sorted(arena, stream_slot, |own| own < size).into_iter().rev()),
+            Some(blocks) => Either::First(blocks.below(slots, size)),
+            None => Either::Second(self.sorted(slots, stream_slot, |own| own < size).into_iter().rev()),
         }
     }
 
     /// The blocks of one stream with at least `size` bytes, in order.
-    pub(crate) fn at_least<'a>(&'a self, arena: &'a Arena, stream_slot: u16, size: u64) -> impl Iterator<Item = u32> + 'a {
+    pub(crate) fn at_least<'a>(&'a self, slots: &'a [Block], stream_slot: u16, size: u64) -> impl Iterator<Item = u32> + 'a {
         match self.by_size(stream_slot) {
-            Some(blocks) => Either::First(blocks.at_least(arena, size)),
-            None => Either::Second(self.sorted(arena, stream_slot, |own| own >= size).into_iter()),
+            Some(blocks) => Either::First(blocks.at_least(slots, size)),
+            None => Either::Second(self.sorted(slots, stream_slot, |own| own >= size).into_iter()),
         }
     }
 
@@ -185,48 +185,48 @@ impl FreeIndex {
 
     /// The same, by size.
     #[cold]
-    fn sorted(&self, arena: &Arena, stream_slot: u16, has: impl Fn(u64) -> bool) -> Vec<u32> {
+    fn sorted(&self, slots: &[Block], stream_slot: u16, has: impl Fn(u64) -> bool) -> Vec<u32> {
         let mut blocks: Vec<u32> = self.unsorted(stream_slot, has).collect();
-        blocks.sort_unstable_by_key(|&index| place_by_size(arena, index));
+        blocks.sort_unstable_by_key(|&index| place_by_size(slots, index));
         blocks
     }
 
     /// The largest free block of any stream.
-    pub(crate) fn largest(&self, arena: &Arena) -> Option<u32> {
+    pub(crate) fn largest(&self, slots: &[Block]) -> Option<u32> {
         let streams = match self {
             FreeIndex::BySize(streams) => streams.len(),
             FreeIndex::ByAddress(streams) => streams.len(),
         };
-        (0..streams as u16).filter_map(|slot| self.largest_of(arena, slot)).max_by_key(|&index| arena.at(index).size)
+        (0..streams as u16).filter_map(|slot| self.largest_of(slots, slot)).max_by_key(|&index| slots.at(index).size)
     }
 }
 
 /// Adds the first block of its stream.
 #[cold]
 #[inline(never)]
-fn insert_first(streams: &mut Vec<BySize>, arena: &mut Arena, index: u32) {
-    let slot = usize::from(arena.at(index).stream);
+fn insert_first(streams: &mut Vec<BySize>, slots: &mut [Block], index: u32) {
+    let slot = usize::from(slots.at(index).stream);
     streams.resize_with(slot + 1, BySize::default);
-    streams[slot].insert(arena, index);
+    streams[slot].insert(slots, index);
 }
 
 // Out of line: PyTorch's path, the order by size, should not pay for it.
 #[cold]
 #[inline(never)]
-fn insert_by_address(streams: &mut Vec<ByAddress>, arena: &mut Arena, index: u32) {
-    let slot = usize::from(arena.at(index).stream);
+fn insert_by_address(streams: &mut Vec<ByAddress>, slots: &mut [Block], index: u32) {
+    let slot = usize::from(slots.at(index).stream);
     if streams.len() <= slot {
         streams.resize_with(slot + 1, ByAddress::default);
     }
-    let block = arena.at_mut(index);
+    let block = slots.at_mut(index);
     let spot = streams[slot].insert(Entry { address: block.address, size: block.size, index });
     (block.link_prev, block.link_next) = (spot.at, spot.place);
 }
 
 #[cold]
 #[inline(never)]
-fn remove_by_address(streams: &mut [ByAddress], arena: &Arena, index: u32) {
-    let block = arena.at(index);
+fn remove_by_address(streams: &mut [ByAddress], slots: &[Block], index: u32) {
+    let block = slots.at(index);
     let went = Spot { at: block.link_prev, place: block.link_next };
     match streams.get_mut(usize::from(block.stream)) {
         Some(blocks) => blocks.remove(block.address, went),
@@ -236,7 +236,7 @@ fn remove_by_address(streams: &mut [ByAddress], arena: &Arena, index: u32) {
 
 /// A block's key in the order by size.
 #[inline]
-fn place_by_size(arena: &Arena, index: u32) -> (u64, u32, u64) {
-    let block = arena.at(index);
+fn place_by_size(slots: &[Block], index: u32) -> (u64, u32, u64) {
+    let block = slots.at(index);
     (block.size, block.rank, block.address)
 }

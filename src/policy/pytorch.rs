@@ -71,7 +71,7 @@ impl PyTorch {
     #[inline(always)]
     fn find(&self, heap: &Heap, request: &Request) -> Option<BlockId> {
         let first = heap.first_at_least(request.pool, request.stream, request.size)?;
-        let (size, id) = if first.is_expandable { self.choose_among_expandable(heap, request)? } else { (first.size, first.id) };
+        let (size, id) = if first.is_expandable { self.choose_among_expandable(heap, *request)? } else { (first.size, first.id) };
         let max_split = self.settings.max_split_bytes;
         if request.size.0 < max_split {
             return (size.0 < max_split).then_some(id);
@@ -87,13 +87,17 @@ impl PyTorch {
     /// step 3).
     // Out of line: heaps without such segments should not pay for it.
     #[inline(never)]
-    fn choose_among_expandable(&self, heap: &Heap, request: &Request) -> Option<(Bytes, BlockId)> {
+    fn choose_among_expandable(&self, heap: &Heap, request: Request) -> Option<(Bytes, BlockId)> {
         let mut others = heap.at_least(request.pool, request.stream, request.size);
         let first = others.next()?;
         if !request.is_expandable {
             return others.find(|block| !block.is_expandable).map(|block| (block.size, block.id));
         }
         let reach = |block: &BlockView| block.size + heap.unmapped_after(block.id);
+        // The others are at least as large, and so reach at least as far.
+        if reach(&first) == first.size {
+            return Some((first.size, first.id));
+        }
         let mut candidate = first;
         for next in others {
             if !candidate.is_expandable || reach(&next) >= reach(&candidate) {
@@ -197,7 +201,8 @@ impl Policy for PyTorch {
         }
     }
 
-    #[inline]
+    // Always: one place per request, and the compiler stops inlining it as it grows.
+    #[inline(always)]
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
         if self.collection_limit(heap).is_some() {
             self.count_search(request.pool);

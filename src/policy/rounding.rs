@@ -21,20 +21,31 @@ pub(super) fn block_size(requested: u64, settings: &Settings) -> Option<u64> {
     if requested < MIN_BLOCK {
         return Some(MIN_BLOCK);
     }
-    let divisions = division(requested, &settings.roundup_power2_divisions);
-    // Wraps as PyTorch's does: with 2^55 divisions and more the bound is 0.
-    if divisions > 1 && requested > divisions.wrapping_mul(MIN_BLOCK) {
-        next_division(requested, divisions)
-    } else {
-        requested.checked_next_multiple_of(MIN_BLOCK)
+    match division(requested, &settings.roundup_power2_divisions) {
+        0 | 1 => whole_units(requested),
+        divisions => by_divisions(requested, divisions),
     }
+}
+
+/// The block size where the settings divide the way to the next power of two. Few do.
+#[cold]
+fn by_divisions(requested: u64, divisions: u64) -> Option<u64> {
+    // Wraps as PyTorch's does: with 2^55 divisions and more the bound is 0.
+    if requested > divisions.wrapping_mul(MIN_BLOCK) { next_division(requested, divisions) } else { whole_units(requested) }
+}
+
+/// Rounds up to a multiple of [`MIN_BLOCK`].
+#[inline]
+fn whole_units(requested: u64) -> Option<u64> {
+    // As `checked_next_multiple_of`, in fewer steps: it is a power of two.
+    Some(requested.checked_add(MIN_BLOCK - 1)? & !(MIN_BLOCK - 1))
 }
 
 /// The number of divisions for a request: one of 16 slots, by the power of two below it, from under 2 MiB to
 /// 32 GiB and more (spec 1.3).
 #[inline]
 fn division(requested: u64, divisions: &[u64; 16]) -> u64 {
-    let slot = requested.ilog2().saturating_sub(20).min(15);
+    let slot = (requested >> 20 | 1).ilog2().min(15);
     divisions[slot as usize]
 }
 

@@ -92,7 +92,7 @@ impl Counters {
 
     /// Adds `amount`. The result is negative if a peak may have to follow: then [`Counters::raise_peaks`] must
     /// be called before the next change.
-    #[inline]
+    #[inline(always)]
     pub(super) fn add(&mut self, class: PoolClass, amount: i64) -> i64 {
         let own = &mut self.classes[class as usize];
         own.allocated = own.allocated.wrapping_add(amount);
@@ -101,13 +101,31 @@ impl Counters {
         own.headroom | self.headroom
     }
 
-    /// Subtracts `amount`.
+    /// Adds `amount`, and the peaks follow.
     #[inline]
+    pub(super) fn increase(&mut self, class: PoolClass, amount: i64) {
+        if self.add(class, amount) < 0 {
+            self.raise_peaks(class);
+        }
+    }
+
+    /// Subtracts `amount`.
+    #[inline(always)]
     pub(super) fn subtract(&mut self, class: PoolClass, amount: i64) {
         let own = &mut self.classes[class as usize];
         own.freed = own.freed.wrapping_add(amount);
         own.headroom = own.headroom.wrapping_add(amount);
         self.headroom = self.headroom.wrapping_add(amount);
+    }
+
+    /// Adds a positive amount, or else subtracts its opposite. The result is as that of [`Counters::add`].
+    #[inline(always)]
+    pub(super) fn change(&mut self, class: PoolClass, amount: i64) -> i64 {
+        if amount > 0 {
+            return self.add(class, amount);
+        }
+        self.subtract(class, amount.wrapping_neg());
+        0
     }
 
     /// Lets the peaks follow the values that have grown beyond them.

@@ -3,16 +3,17 @@
 //! Every family exists three times: for all memory, for the small pool and for the large pool.
 //! [`Stats::entries`] lists all 122 keys of `torch.cuda.memory_stats()`, sorted as PyTorch sorts them.
 
+mod active;
 mod counters;
+mod entries;
 
 use alloc::collections::BTreeMap;
-use alloc::format;
-use alloc::string::String;
-use alloc::vec::Vec;
-use core::fmt;
 
 use crate::units::{PoolClass, PoolId};
+use active::Beyond;
 use counters::Counters;
+
+pub use entries::UnknownStatistic;
 
 /// A counter with its history (spec 6.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -47,17 +48,6 @@ impl Stat {
     #[must_use]
     pub const fn values(&self) -> [i64; 4] {
         [self.current, self.peak, self.allocated, self.freed]
-    }
-
-    /// The value that PyTorch calls `name`.
-    fn value_mut(&mut self, name: &str) -> Option<&mut i64> {
-        match name {
-            "current" => Some(&mut self.current),
-            "peak" => Some(&mut self.peak),
-            "allocated" => Some(&mut self.allocated),
-            "freed" => Some(&mut self.freed),
-            _ => None,
-        }
     }
 
     /// Sets the peak to the current value.
@@ -145,29 +135,28 @@ impl StatSet {
         [("all", &self.all), ("small_pool", &self.small), ("large_pool", &self.large)]
     }
 
-    /// The one that PyTorch calls `name`.
-    fn level_mut(&mut self, name: &str) -> Option<&mut Stat> {
-        match name {
-            "all" => Some(&mut self.all),
-            "small_pool" => Some(&mut self.small),
-            "large_pool" => Some(&mut self.large),
-            _ => None,
-        }
-    }
-
-    #[inline]
-    fn class_mut(&mut self, class: PoolClass) -> &mut Stat {
-        match class {
+    /// Changes the statistic for all memory and that of a pool.
+    fn each_of(&mut self, class: PoolClass, change: impl Fn(&mut Stat)) {
+        change(&mut self.all);
+        change(match class {
             PoolClass::Small => &mut self.small,
             PoolClass::Large => &mut self.large,
-        }
+        });
+    }
+
+    /// The three, to change.
+    fn all_mut(&mut self) -> [&mut Stat; 3] {
+        [&mut self.all, &mut self.small, &mut self.large]
     }
 }
 
 /// Everything in `torch.cuda.memory_stats()`.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Stats {
+    /// By [`Family`]; those of active blocks are not used.
     families: [Counters; 9],
+    /// What the families of active blocks have beyond those of allocated ones: in blocks, in bytes.
+    active: [Beyond; 2],
     /// Allocations of at least `max_split_size`.
     pub oversize_allocations: Stat,
     /// Segments of at least `max_split_size`.
@@ -195,21 +184,45 @@ impl Stats {
     /// The statistics of a family.
     #[must_use]
     pub fn family(&self, family: Family) -> StatSet {
-        self.families[family as usize].set()
+        let set = |family: Family| self.families[family as usize].set();
+        match family {
+            Family::Active => self.active[0].set(&set(Family::Allocation)),
+            Family::ActiveBytes => self.active[1].set(&set(Family::AllocatedBytes)),
+            _ => set(family),
+        }
+    }
+
+    /// What the active blocks have beyond the allocated ones, where the family is of either.
+    fn beyond(&mut self, family: Family) -> Option<(&mut Beyond, &mut Counters)> {
+        let (beyond, allocated) = match family {
+            Family::Active | Family::Allocation => (0, Family::Allocation),
+            Family::ActiveBytes | Family::AllocatedBytes => (1, Family::AllocatedBytes),
+            _ => return None,
+        };
+        Some((&mut self.active[beyond], &mut self.families[allocated as usize]))
     }
 
     /// Adds `amount` to the family, for all memory and for `class`.
     #[inline]
     pub(crate) fn increase(&mut self, family: Family, class: PoolClass, amount: i64) {
-        let counters = &mut self.families[family as usize];
-        if counters.add(class, amount) < 0 {
-            counters.raise_peaks(class);
+        if let Some((beyond, allocated)) = self.beyond(family) {
+            return beyond.change(allocated, |active, allocated| match family {
+                Family::Active | Family::ActiveBytes => active.each_of(class, |stat| stat.increase(amount)),
+                _ => allocated.increase(class, amount),
+            });
         }
+        self.families[family as usize].increase(class, amount);
     }
 
     /// Subtracts `amount` from the family, for all memory and for `class`.
     #[inline]
     pub(crate) fn decrease(&mut self, family: Family, class: PoolClass, amount: i64) {
+        if let Some((beyond, allocated)) = self.beyond(family) {
+            return beyond.change(allocated, |active, allocated| match family {
+                Family::Active | Family::ActiveBytes => active.each_of(class, |stat| stat.decrease(amount)),
+                _ => allocated.subtract(class, amount),
+            });
+        }
         self.families[family as usize].subtract(class, amount);
     }
 
@@ -217,61 +230,102 @@ impl Stats {
     #[inline(always)]
     pub(crate) fn count_handed_out(&mut self, class: PoolClass, size: i64, requested: i64) {
         let mut add = |family, amount| self.families[family as usize].add(class, amount);
-        let sign = add(Family::Allocation, 1)
-            | add(Family::AllocatedBytes, size)
-            | add(Family::Active, 1)
-            | add(Family::ActiveBytes, size)
-            | add(Family::RequestedBytes, requested);
+        let sign = add(Family::Allocation, 1) | add(Family::AllocatedBytes, size) | add(Family::RequestedBytes, requested);
         if sign < 0 {
             self.raise_peaks_of_blocks(class);
         }
+        if self.active[0].is_apart() || self.active[1].is_apart() {
+            self.active[0].note_increase(class, &self.families[Family::Allocation as usize]);
+            self.active[1].note_increase(class, &self.families[Family::AllocatedBytes as usize]);
+        }
     }
 
-    /// Counts a block of `size` bytes that is given back.
-    #[inline(always)]
-    pub(crate) fn count_given_back(&mut self, class: PoolClass, size: i64) {
-        self.decrease(Family::Allocation, class, 1);
-        self.decrease(Family::AllocatedBytes, class, size);
-    }
-
-    /// Counts an active block that is free from now on.
+    /// Counts a block of `size` bytes that is given back and free at once.
     #[inline(always)]
     pub(crate) fn count_freed(&mut self, class: PoolClass, size: i64, requested: i64) {
-        self.decrease(Family::Active, class, 1);
-        self.decrease(Family::ActiveBytes, class, size);
-        self.decrease(Family::RequestedBytes, class, requested);
+        let mut subtract = |family, amount| self.families[family as usize].subtract(class, amount);
+        subtract(Family::Allocation, 1);
+        subtract(Family::AllocatedBytes, size);
+        subtract(Family::RequestedBytes, requested);
+    }
+
+    /// Counts a block of `size` bytes that is given back and waits for events.
+    pub(crate) fn count_waiting(&mut self, class: PoolClass, size: i64) {
+        for (beyond, family, amount) in [(0, Family::Allocation, 1), (1, Family::AllocatedBytes, size)] {
+            self.families[family as usize].subtract(class, amount);
+            self.active[beyond].wait(class, amount);
+        }
+    }
+
+    /// Counts that such a block is free.
+    pub(crate) fn count_settled(&mut self, class: PoolClass, size: i64, requested: i64) {
+        self.active[0].settle(class, 1, &self.families[Family::Allocation as usize]);
+        self.active[1].settle(class, size, &self.families[Family::AllocatedBytes as usize]);
+        self.families[Family::RequestedBytes as usize].subtract(class, requested);
+    }
+
+    /// Counts free blocks of together `bytes` bytes that are split off a whole segment.
+    #[inline(always)]
+    pub(crate) fn count_split_off(&mut self, class: PoolClass, blocks: i64, bytes: i64) {
+        let blocks = self.families[Family::InactiveSplit as usize].add(class, blocks);
+        let bytes = self.families[Family::InactiveSplitBytes as usize].add(class, bytes);
+        if blocks | bytes < 0 {
+            self.raise_peaks_of_splits(class);
+        }
+    }
+
+    /// Changes the count and the bytes of free blocks that are only a part of their segment. Each amount is added
+    /// if it is positive, and otherwise subtracted, which leaves everything alone at zero (spec 3.4, step 6).
+    #[inline(always)]
+    pub(crate) fn change_splits(&mut self, class: PoolClass, blocks: i64, bytes: i64) {
+        let blocks = self.families[Family::InactiveSplit as usize].change(class, blocks);
+        let bytes = self.families[Family::InactiveSplitBytes as usize].change(class, bytes);
+        if blocks | bytes < 0 {
+            self.raise_peaks_of_splits(class);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn raise_peaks_of_splits(&mut self, class: PoolClass) {
+        for family in [Family::InactiveSplit, Family::InactiveSplitBytes] {
+            self.families[family as usize].raise_peaks(class);
+        }
     }
 
     #[cold]
     #[inline(never)]
     fn raise_peaks_of_blocks(&mut self, class: PoolClass) {
-        use Family::{Active, ActiveBytes, AllocatedBytes, Allocation, RequestedBytes};
-        for family in [Allocation, AllocatedBytes, Active, ActiveBytes, RequestedBytes] {
+        for family in [Family::Allocation, Family::AllocatedBytes, Family::RequestedBytes] {
             self.families[family as usize].raise_peaks(class);
         }
     }
 
-    /// Adds a positive amount, subtracts a negative one, and leaves everything alone at zero (spec 3.4,
-    /// step 6).
-    #[inline]
+    /// Adds a positive amount and subtracts a negative one.
     pub(crate) fn change(&mut self, family: Family, class: PoolClass, amount: i64) {
-        match amount {
-            1.. => self.increase(family, class, amount),
-            0 => {}
-            _ => self.decrease(family, class, amount.wrapping_neg()),
+        if amount > 0 {
+            self.increase(family, class, amount);
+        } else {
+            self.decrease(family, class, amount.wrapping_neg());
         }
     }
 
     /// Counts bytes that a private pool took from the device, or released if they are negative.
     pub(crate) fn change_reserved_by(&mut self, pool: PoolId, class: PoolClass, amount: i64) {
         let set = self.reserved_by_pool.entry(pool).or_default();
-        let change = |stat: &mut Stat| if amount < 0 { stat.decrease(amount.wrapping_neg()) } else { stat.increase(amount) };
-        change(&mut set.all);
-        change(set.class_mut(class));
+        set.each_of(class, |stat| if amount < 0 { stat.decrease(amount.wrapping_neg()) } else { stat.increase(amount) });
     }
 
     /// Sets every peak to its current value (`reset_peak_memory_stats`).
     pub fn reset_peaks(&mut self) {
+        for family in [Family::Allocation, Family::AllocatedBytes] {
+            if let Some((beyond, allocated)) = self.beyond(family) {
+                beyond.change(allocated, |active, allocated| {
+                    active.all_mut().into_iter().for_each(Stat::reset_peak);
+                    allocated.reset_peaks();
+                });
+            }
+        }
         self.families.iter_mut().for_each(Counters::reset_peaks);
         self.for_each_stat(Stat::reset_peak);
     }
@@ -279,6 +333,7 @@ impl Stats {
     /// Sets every sum and the `num_` counters to zero (`reset_accumulated_memory_stats`).
     pub fn reset_accumulated(&mut self) {
         self.families.iter_mut().for_each(Counters::reset_sums);
+        self.active.iter_mut().for_each(Beyond::reset_sums);
         self.for_each_stat(Stat::reset_accumulated);
         self.num_alloc_retries = 0;
         self.num_ooms = 0;
@@ -290,11 +345,7 @@ impl Stats {
 
     /// Those that are kept as they are.
     fn for_each_stat(&mut self, act: impl Fn(&mut Stat)) {
-        for set in self.reserved_by_pool.values_mut() {
-            act(&mut set.all);
-            act(&mut set.small);
-            act(&mut set.large);
-        }
+        self.reserved_by_pool.values_mut().flat_map(StatSet::all_mut).for_each(&act);
         act(&mut self.oversize_allocations);
         act(&mut self.oversize_segments);
     }
@@ -317,82 +368,17 @@ impl Stats {
     pub const fn oversize(&self) -> [(&'static str, &Stat); 2] {
         [("oversize_allocations", &self.oversize_allocations), ("oversize_segments", &self.oversize_segments)]
     }
+}
 
-    /// All 122 keys of `torch.cuda.memory_stats()` with their values, sorted by key.
-    #[must_use]
-    pub fn entries(&self) -> Vec<(String, i64)> {
-        const NAMES: [&str; 4] = ["current", "peak", "allocated", "freed"];
-        let mut entries = Vec::with_capacity(122);
-        for family in Family::ALL {
-            for (level, stat) in self.family(family).levels() {
-                for (name, value) in NAMES.iter().zip(stat.values()) {
-                    entries.push((format!("{}.{level}.{name}", family.name()), value));
-                }
-            }
-        }
-        for (family, stat) in self.oversize() {
-            for (name, value) in NAMES.iter().zip(stat.values()) {
-                entries.push((format!("{family}.{name}"), value));
-            }
-        }
-        for (name, value) in self.scalars() {
-            entries.push((String::from(name), value));
-        }
-        entries.sort();
-        entries
-    }
-
-    /// Reads entries as [`Stats::entries`] and `torch.cuda.memory_stats()` list them. Missing keys are zero;
-    /// for a repeated key the last value counts.
-    ///
-    /// # Errors
-    /// [`UnknownStatistic`] for a key that PyTorch 2.11 does not have.
-    pub fn from_entries<'a>(entries: impl IntoIterator<Item = (&'a str, i64)>) -> Result<Stats, UnknownStatistic> {
-        let mut stats = Stats::default();
-        let mut families = [StatSet::default(); 9];
-        for (key, value) in entries {
-            let Some(place) = stats.place_mut(&mut families, key) else {
-                return Err(UnknownStatistic { key: String::from(key) });
-            };
-            *place = value;
-        }
-        stats.families = families.map(|set| Counters::of(&set));
-        Ok(stats)
-    }
-
-    /// The number for a key of [`Stats::entries`]; those of families are in `families`.
-    fn place_mut<'a>(&'a mut self, families: &'a mut [StatSet; 9], key: &str) -> Option<&'a mut i64> {
-        let mut words = key.split('.');
-        let place = match (words.next()?, words.next(), words.next()) {
-            ("num_alloc_retries", None, None) => &mut self.num_alloc_retries,
-            ("num_ooms", None, None) => &mut self.num_ooms,
-            ("max_split_size", None, None) => &mut self.max_split_size,
-            ("num_sync_all_streams", None, None) => &mut self.num_sync_all_streams,
-            ("num_device_alloc", None, None) => &mut self.num_device_alloc,
-            ("num_device_free", None, None) => &mut self.num_device_free,
-            ("oversize_allocations", Some(value), None) => self.oversize_allocations.value_mut(value)?,
-            ("oversize_segments", Some(value), None) => self.oversize_segments.value_mut(value)?,
-            (family, Some(level), Some(value)) => {
-                let family = Family::ALL.into_iter().find(|known| known.name() == family)?;
-                families[family as usize].level_mut(level)?.value_mut(value)?
-            }
-            _ => return None,
-        };
-        words.next().is_none().then_some(place)
+/// Equal if every statistic has the same value.
+impl PartialEq for Stats {
+    fn eq(&self, other: &Stats) -> bool {
+        Family::ALL.iter().all(|&family| self.family(family) == other.family(family))
+            && self.oversize() == other.oversize()
+            && self.scalars() == other.scalars()
+            && self.num_oom_rejections == other.num_oom_rejections
+            && self.reserved_by_pool == other.reserved_by_pool
     }
 }
 
-/// No statistic has this key.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct UnknownStatistic {
-    /// The key.
-    pub key: String,
-}
-
-impl fmt::Display for UnknownStatistic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the allocator has no statistic called {:?}", self.key)
-    }
-}
-
-impl core::error::Error for UnknownStatistic {}
+impl Eq for Stats {}

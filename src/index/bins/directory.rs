@@ -56,6 +56,18 @@ impl BinMut<'_> {
         Bin { count: self.group.counts[self.bin % GROUP], head: self.group.heads[self.bin % GROUP] }
     }
 
+    /// Whether the bin has no block.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.group.counts[self.bin % GROUP] == 0
+    }
+
+    /// Whether the bin has one block.
+    #[inline]
+    pub(super) fn is_single(&self) -> bool {
+        self.group.counts[self.bin % GROUP] == 1
+    }
+
     /// Changes the entry of an occupied bin, which stays occupied.
     #[inline]
     pub(super) fn set(&mut self, entry: Bin) {
@@ -118,6 +130,12 @@ impl Directory {
             self.grow(bin);
         }
         BinMut { group: &mut self.groups[bin / GROUP], occupied: &mut self.occupied, bin }
+    }
+
+    /// The same; `None` beyond the last group, where every bin is empty.
+    #[inline]
+    pub(super) fn existing_mut(&mut self, bin: usize) -> Option<BinMut<'_>> {
+        Some(BinMut { group: self.groups.get_mut(bin / GROUP)?, occupied: &mut self.occupied, bin })
     }
 
     /// The first occupied bin from `bin` on.
