@@ -14,6 +14,7 @@ mod advised_option;
 mod candidates;
 mod capacity;
 mod choice;
+mod decisive;
 mod evaluate;
 mod held;
 mod options;
@@ -23,6 +24,7 @@ mod replay;
 #[cfg(test)]
 mod sample_programs;
 mod search;
+mod trial;
 mod verdict;
 
 pub use crate::capacity_hint::{CapacityHint, hint as capacity_hint};
