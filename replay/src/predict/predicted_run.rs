@@ -48,6 +48,12 @@ impl<O: Observer + Clone> Clone for PredictedRun<'_, O> {
     }
 }
 
+impl<O: Observer> Drop for PredictedRun<'_, O> {
+    fn drop(&mut self) {
+        self.core.device_mut().is_over = true;
+    }
+}
+
 impl<'a, O: Observer> PredictedRun<'a, O> {
     /// A run before its first operation. `observer` observes the core.
     #[must_use]
@@ -65,7 +71,7 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
         observer: O,
     ) -> PredictedRun<'a, O> {
         let policy = PyTorch::of(options.profile, options.settings.clone());
-        let mut core = Allocator::new(TimedDevice { device, now: 0 }, policy, observer);
+        let mut core = Allocator::new(TimedDevice { device, now: 0, is_over: false }, policy, observer);
         core.set_limit(options.limit_bytes.map(Bytes));
         let mut device_errors = 0;
         for &pool in &requests.pools {
