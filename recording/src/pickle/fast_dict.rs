@@ -10,7 +10,7 @@ use super::machine::{Machine, Outcome};
 use super::objects::Container;
 use super::opcode::*;
 use super::shape;
-use super::template::{MOST_KEYS, value_after};
+use super::template::value_after;
 use super::value::Value;
 
 impl Machine<'_> {
@@ -38,22 +38,27 @@ impl Machine<'_> {
             return false;
         }
         let (input, mut at) = (self.cursor.input.as_slice(), self.cursor.at);
-        let (slots, texts) = (self.memo.length(), self.texts.length());
-        let mut values = [Value::ABSENT; MOST_KEYS];
-        let mut pairs = template.keys.iter().zip(&mut values);
-        let are_read = pairs.all(|(key, place)| {
-            let value = value_after(key, input, &mut at, &mut self.memo, &mut self.texts);
-            value.map(|value| *place = value).is_some()
-        });
-        if !are_read || input.get(at) != Some(&SETITEMS) {
+        let (start, slots, texts) = (self.objects.slots.len(), self.memo.length(), self.texts.length());
+        for key in &template.keys {
+            match value_after(key, input, &mut at, &mut self.memo, &mut self.texts) {
+                Some(value) => self.objects.slots.push(value),
+                None => {
+                    self.objects.slots.truncate(start);
+                    self.memo.truncate(slots);
+                    self.texts.truncate(texts);
+                    return false;
+                }
+            }
+        }
+        if input.get(at) != Some(&SETITEMS) {
+            self.objects.slots.truncate(start);
             self.memo.truncate(slots);
             self.texts.truncate(texts);
             return false;
         }
         self.cursor.at = at + 1;
-        let start = self.objects.slots.len() as u32;
-        self.objects.slots.extend_from_slice(&values[..template.keys.len().min(MOST_KEYS)]);
-        self.objects.set_container(dict, Container::Dict { start, shape: template.shape });
+        let shape = template.shape;
+        self.objects.set_container(dict, Container::Dict { start: start as u32, shape });
         true
     }
 

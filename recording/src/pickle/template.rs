@@ -10,7 +10,7 @@ use super::texts::Texts;
 use super::value::Value;
 
 /// The most keys of a dict whose form is learned; trace entries have eight to eleven.
-pub(super) const MOST_KEYS: usize = 16;
+const MOST_KEYS: usize = 16;
 
 /// A key as bytes: `BINGET` or `LONG_BINGET`, and the memo slot.
 #[derive(Clone, Copy)]
