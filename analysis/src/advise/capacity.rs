@@ -175,3 +175,63 @@ impl<'r, 'a> Capacities<'r, 'a> {
         if self.threshold() < 1.0 { (self.threshold() * limit_bytes as f64) as u64 } else { limit_bytes }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use parkade::profile::Profile;
+    use parkade::settings::Settings;
+
+    use super::*;
+    use crate::advise::program::Program;
+    use crate::advise::sample_programs::{MIB, allocate, free, program};
+
+    /// A program of sizes and lifetimes without a pattern.
+    fn mixed(seed: u64) -> Program {
+        let mut state = seed;
+        let mut below = |bound: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % bound
+        };
+        let (mut operations, mut live) = (Vec::new(), Vec::new());
+        for id in 0..80 {
+            while live.len() > 12 || (!live.is_empty() && below(3) == 0) {
+                operations.push(free(live.swap_remove(below(live.len() as u64) as usize)));
+            }
+            operations.push(allocate(id, 1 + below(60)));
+            live.push(id);
+        }
+        program(&operations)
+    }
+
+    #[test]
+    fn a_trial_that_continues_another_ends_as_one_from_the_beginning() {
+        let texts = [
+            "",
+            "expandable_segments:True",
+            "max_split_size_mb:32",
+            "garbage_collection_threshold:0.6",
+            "max_split_size_mb:32,garbage_collection_threshold:0.8",
+        ];
+        let (mut fit, mut failed, mut continued) = (0, 0, 0);
+        for seed in 0..24 {
+            let program = mixed(seed);
+            for text in texts {
+                let settings = Settings::from_environment(text).unwrap();
+                let replay = Replay { program: &program, profile: &Profile::PYTORCH_2_11, settings: &settings };
+                let mut capacities = Capacities::find(&replay);
+                let first = capacities.base.as_ref().map_or(0, PredictedRun::done);
+                // Sizes in small steps and from both sides, so that trials have much in common.
+                while capacities.high > capacities.low + MIB {
+                    let bytes = capacities.low + ((capacities.high - capacities.low) / 5).max(MIB);
+                    let mut alone = replay.run(Some(bytes), AfterFailure::Stop);
+                    while alone.step() {}
+                    let fits = capacities.fits(bytes);
+                    assert_eq!(fits, alone.first_failure().is_none(), "seed {seed}, {text:?}, {bytes} bytes");
+                    *if fits { &mut fit } else { &mut failed } += 1;
+                }
+                continued += usize::from(capacities.base.as_ref().is_some_and(|base| base.done() > first));
+            }
+        }
+        assert!(fit > 100 && failed > 100 && continued > 50, "{fit} {failed} {continued}");
+    }
+}

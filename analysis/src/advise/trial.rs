@@ -8,10 +8,10 @@ use parkade_replay::{Operation, PredictedRun};
 
 use super::capacity::Capacities;
 
-/// A copy is taken after at least this many operations ...
-const OPERATIONS_A_COPY: usize = 1 << 13;
+/// A copy is taken after at least this many operations (in tests, whose programs are short, after every one) ...
+const OPERATIONS_A_COPY: usize = if cfg!(test) { 1 } else { 1 << 13 };
 /// ... and as many for each block that it contains: then copies take a small part of the time.
-const OPERATIONS_A_BLOCK: usize = 16;
+const OPERATIONS_A_BLOCK: usize = if cfg!(test) { 0 } else { 16 };
 
 /// A run within a limit.
 pub(super) struct Trial<'a> {
