@@ -4,11 +4,15 @@
 //! these formats. [`decompressed_limit`] bounds the size of the result, and what cannot be a snapshot is refused 32 MiB
 //! after that shows. Memory grows with the data that comes out, never with the size that a header announces.
 
+mod pieces;
+
 use std::borrow::Cow;
 use std::fmt;
-use std::io::{self, Read};
+use std::io;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread;
 
-use crate::pickle::Skim;
+use pieces::{Looked, drain_any};
 
 /// Every file may decompress to this many bytes: 1 GiB.
 const SMALL_LIMIT: u64 = 1 << 30;
@@ -18,19 +22,8 @@ const SMALL_LIMIT: u64 = 1 << 30;
 const RATIO_LIMIT: u64 = 2000;
 /// The largest file that is read, compressed or not, in bytes: 16 GiB.
 pub const LARGEST: u64 = 16 << 30;
-/// How many bytes may follow the place where what was decompressed cannot be a snapshot any more: 32 MiB. Reading then says
-/// what is wrong there; a file that goes on for longer is a decompression bomb.
-const BEYOND_THE_END: u64 = 32 << 20;
-/// How many bytes are decompressed before they are looked at.
-const PIECE: u64 = 1 << 20;
-
-/// The largest xz dictionary that is accepted, in KiB: 1 GiB.
-///
-/// `xz -9` needs 64 MiB; only files made with `--lzma2=dict=` need more.
-const XZ_MEMORY_KIB: u32 = 1 << 20;
-
-/// The largest Zstandard window that is accepted, in bytes: that of `zstd --long`, where the `zstd` tool stops too.
-const ZSTD_WINDOW: u64 = 1 << 27;
+/// How many pieces may wait for their reader.
+const WAITING: usize = 16;
 
 /// How many bytes a compressed file of `length` bytes may decompress to: 2,000 times as many, but at
 /// least 1 GiB and at most [`LARGEST`].
@@ -134,38 +127,69 @@ pub fn decompress(bytes: &[u8]) -> Result<Cow<'_, [u8]>, DecompressError> {
     decompress_within(bytes, decompressed_limit(bytes.len() as u64))
 }
 
+/// Decompresses a compressed file while `read` reads it, which gets the pieces in order through a function that appends the next one, and
+/// nothing at the end.
+///
+/// # Errors
+/// As [`decompress`], whatever was read.
+pub(crate) fn decompress_beside<T>(
+    bytes: &[u8],
+    read: impl FnOnce(&mut dyn FnMut(&mut Vec<u8>)) -> T,
+) -> Result<T, DecompressError> {
+    thread::scope(|scope| {
+        let (sender, pieces) = sync_channel::<Vec<u8>>(WAITING);
+        let decompressing = thread::Builder::new().spawn_scoped(scope, move || {
+            // A reader that has stopped needs no more pieces, but the rest may be damaged.
+            let mut is_read = true;
+            let mut send = |piece: &[u8]| is_read = is_read && sender.send(piece.to_vec()).is_ok();
+            decompress_to(bytes, decompressed_limit(bytes.len() as u64), &mut send)
+        });
+        let Ok(decompressing) = decompressing else {
+            // There are no more threads: one after the other.
+            let mut whole = Some(decompress(bytes)?);
+            return Ok(read(&mut |input| input.extend_from_slice(&whole.take().unwrap_or_default())));
+        };
+        let found = read_pieces(pieces, read);
+        match decompressing.join() {
+            Ok(outcome) => outcome.map(|()| found),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+fn read_pieces<T>(pieces: Receiver<Vec<u8>>, read: impl FnOnce(&mut dyn FnMut(&mut Vec<u8>)) -> T) -> T {
+    read(&mut |input| input.extend_from_slice(&pieces.recv().unwrap_or_default()))
+}
+
 /// The first `length` bytes of the decompressed data, of a file of which perhaps only the beginning is given; fewer where it is damaged.
 pub(crate) fn beginning(bytes: &[u8], length: u64) -> Vec<u8> {
-    let mut decompressed = Looked::default();
+    let mut decompressed = Vec::new();
     // A decoder that fails has given what it could.
-    let _ = match detect(bytes) {
-        Compression::None => drain(bytes, length, &mut decompressed),
-        Compression::Gzip => drain(flate2::bufread::MultiGzDecoder::new(bytes), length, &mut decompressed),
-        Compression::Xz => drain(lzma_rust2::XzReader::new_mem_limit(bytes, true, XZ_MEMORY_KIB), length, &mut decompressed),
-        Compression::Zstd => drain_zstd(bytes, length, &mut decompressed),
-    };
-    decompressed.bytes
+    let _ = drain_any(bytes, length, &mut Looked::new(&mut |piece| decompressed.extend_from_slice(piece)));
+    decompressed
 }
 
 fn decompress_within(bytes: &[u8], limit: u64) -> Result<Cow<'_, [u8]>, DecompressError> {
-    let compression = detect(bytes);
-    let mut decompressed = Looked::default();
-    let outcome = match compression {
-        Compression::None => return plain(bytes),
-        Compression::Gzip => drain(flate2::bufread::MultiGzDecoder::new(bytes), limit, &mut decompressed),
-        Compression::Xz => drain(lzma_rust2::XzReader::new_mem_limit(bytes, true, XZ_MEMORY_KIB), limit, &mut decompressed),
-        Compression::Zstd => drain_zstd(bytes, limit, &mut decompressed),
-    };
-    let Looked { bytes: decompressed, bomb, .. } = decompressed;
-    match outcome {
-        _ if bomb.is_some() => Err(bomb.map_or(DecompressError::Empty, |(offset, what)| DecompressError::Bomb { offset, what })),
-        Err(cause) => Err(DecompressError::Damaged { compression, cause }),
-        Ok(()) if decompressed.len() as u64 > limit => Err(DecompressError::TooLarge { limit, length: bytes.len() as u64 }),
-        Ok(()) => {
-            refuse_other_kinds(&decompressed)?;
-            Ok(Cow::Owned(decompressed))
-        }
+    if detect(bytes) == Compression::None {
+        return plain(bytes);
     }
+    let mut decompressed = Vec::new();
+    decompress_to(bytes, limit, &mut |piece| decompressed.extend_from_slice(piece))?;
+    Ok(Cow::Owned(decompressed))
+}
+
+/// Decompresses a compressed file piece by piece.
+fn decompress_to(bytes: &[u8], limit: u64, take: &mut dyn FnMut(&[u8])) -> Result<(), DecompressError> {
+    let mut looked = Looked::new(take);
+    let outcome = drain_any(bytes, limit, &mut looked);
+    if let Some((offset, what)) = looked.bomb {
+        return Err(DecompressError::Bomb { offset, what });
+    }
+    outcome.map_err(|cause| DecompressError::Damaged { compression: detect(bytes), cause })?;
+    if looked.length > limit {
+        return Err(DecompressError::TooLarge { limit, length: bytes.len() as u64 });
+    }
+    refuse_other_kinds(&looked.head)
 }
 
 fn plain(bytes: &[u8]) -> Result<Cow<'_, [u8]>, DecompressError> {
@@ -174,7 +198,7 @@ fn plain(bytes: &[u8]) -> Result<Cow<'_, [u8]>, DecompressError> {
 }
 
 /// Names the kinds of files that people take for snapshots, instead of calling them damaged pickles.
-fn refuse_other_kinds(bytes: &[u8]) -> Result<(), DecompressError> {
+pub(crate) fn refuse_other_kinds(bytes: &[u8]) -> Result<(), DecompressError> {
     let kind = match bytes.trim_ascii_start() {
         [] => return Err(DecompressError::Empty),
         [b'P', b'K', 3 | 5, 4 | 6, ..] => "a zip archive (torch.save?)",
@@ -184,18 +208,19 @@ fn refuse_other_kinds(bytes: &[u8]) -> Result<(), DecompressError> {
         [b'{' | b'[', ..] => "JSON",
         [0x89, b'P', b'N', b'G', ..] => "a PNG image",
         [0x1f, 0x8b, ..] | [0xfd, b'7', b'z', b'X', ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] => "a file that was compressed twice",
+        _ if is_text(bytes) => TEXT,
         _ => return Ok(()),
     };
     Err(DecompressError::OtherKind { kind })
 }
 
 /// What is said of [text](is_text), such as the log that has a run's out-of-memory message.
-pub(crate) const TEXT: &str = "text (messages in a log: parkade diagnose --message - < FILE)";
+const TEXT: &str = "text (messages in a log: parkade diagnose --message - < FILE)";
 /// So much of a file is looked at to tell whether it is text.
 const TEXT_HEAD: usize = 512;
 
-/// Whether bytes that are no pickle are text with words. A pickle of protocol 0 is text too, but a snapshot's begins with a parenthesis.
-pub(crate) fn is_text(bytes: &[u8]) -> bool {
+/// Whether bytes are text with words, and no pickle. A pickle of protocol 0 is text too, but a snapshot's begins with a parenthesis.
+fn is_text(bytes: &[u8]) -> bool {
     let head = bytes.get(..TEXT_HEAD).unwrap_or(bytes);
     // A character may be cut at the end.
     let is_utf8 = std::str::from_utf8(head).map_or_else(|error| error.error_len().is_none(), |_| true);
@@ -203,67 +228,9 @@ pub(crate) fn is_text(bytes: &[u8]) -> bool {
     is_utf8 && !head.starts_with(b"(") && head.contains(&b' ') && !head.iter().any(is_control)
 }
 
-/// What was decompressed so far, and what was seen of it.
-#[derive(Default)]
-struct Looked {
-    bytes: Vec<u8>,
-    skim: Skim,
-    /// Where it cannot be a snapshot any more, and why, once too much follows.
-    bomb: Option<(u64, &'static str)>,
-}
-
-impl Looked {
-    fn len(&self) -> u64 {
-        self.bytes.len() as u64
-    }
-
-    /// Whether decompressing ends here.
-    fn is_enough(&mut self, limit: u64) -> bool {
-        // A small file is read and judged as a whole.
-        if self.len() > BEYOND_THE_END && self.bomb.is_none() {
-            self.bomb = self.skim.advance(&self.bytes).filter(|(end, _)| self.bytes.len() as u64 - end > BEYOND_THE_END);
-        }
-        self.bomb.is_some() || self.len() > limit
-    }
-}
-
-/// Reads a decoder to its end, or one byte past the limit, or until a bomb shows.
-fn drain(mut decoder: impl Read, limit: u64, decompressed: &mut Looked) -> io::Result<()> {
-    while !decompressed.is_enough(limit) {
-        let left = (limit + 1).saturating_sub(decompressed.len()).min(PIECE);
-        if decoder.by_ref().take(left).read_to_end(&mut decompressed.bytes)? == 0 {
-            break;
-        }
-    }
-    Ok(())
-}
-
-/// Decompresses frame by frame. The decoder reports a skippable frame as an error that has the frame's length.
-fn drain_zstd(bytes: &[u8], limit: u64, decompressed: &mut Looked) -> io::Result<()> {
-    use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
-    let mut rest = bytes;
-    while !rest.is_empty() && decompressed.bomb.is_none() && decompressed.len() <= limit {
-        match ruzstd::decoding::StreamingDecoder::new_with_max_window_size(&mut rest, ZSTD_WINDOW) {
-            Ok(mut decoder) => {
-                drain(&mut decoder, limit, decompressed)?;
-                let (stated, found) = (decoder.decoder.get_checksum_from_data(), decoder.decoder.get_calculated_checksum());
-                if stated.is_some() && stated != found && decompressed.bomb.is_none() && decompressed.len() <= limit {
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, "wrong checksum"));
-                }
-            }
-            Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
-                rest = rest.get(length as usize..).ok_or(io::ErrorKind::UnexpectedEof)?;
-            }
-            Err(error) => {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, error.to_string()));
-            }
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
+    use super::pieces::BEYOND_THE_END;
     use super::*;
 
     /// 100,000 bytes `N`, compressed by each format's own tool.
@@ -293,17 +260,11 @@ mod tests {
     fn a_bomb_is_refused_long_before_the_limit() {
         for bytes in compressed() {
             // 60 million values on the stack.
-            let mut found = Looked::default();
             let many = bytes.repeat(600);
-            match detect(&bytes) {
-                Compression::Gzip => drain(flate2::bufread::MultiGzDecoder::new(&many[..]), SMALL_LIMIT, &mut found),
-                Compression::Xz => {
-                    drain(lzma_rust2::XzReader::new_mem_limit(&many[..], true, XZ_MEMORY_KIB), SMALL_LIMIT, &mut found)
-                }
-                _ => drain_zstd(&many, SMALL_LIMIT, &mut found),
-            }
-            .expect("whole data");
-            assert!(found.len() < BEYOND_THE_END + (8 << 20), "{} bytes were decompressed", found.len());
+            let mut count = 0;
+            let mut looked = |piece: &[u8]| count += piece.len() as u64;
+            drain_any(&many, SMALL_LIMIT, &mut Looked::new(&mut looked)).expect("whole data");
+            assert!(count < BEYOND_THE_END + (8 << 20), "{count} bytes were decompressed");
             let error = decompress(&many).expect_err("a bomb");
             assert!(matches!(error, DecompressError::Bomb { offset: 4_194_304, .. }), "{error}");
             // The same in a size that does no harm is read, and judged by what it is.
@@ -323,6 +284,36 @@ mod tests {
         for bytes in compressed() {
             let error = decompress(&[&bytes[..], b"garbage!"].concat()).expect_err("garbage");
             assert!(matches!(error, DecompressError::Damaged { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn pieces_read_beside_are_the_whole_and_errors_are_the_same() {
+        let files = compressed();
+        let cut = files.iter().map(|bytes| bytes[..bytes.len() - 1].to_vec());
+        let damaged = files.iter().map(|bytes| [&bytes[..], b"garbage!"].concat());
+        let bomb = [files[0].repeat(600)];
+        for bytes in files.iter().cloned().chain(cut).chain(damaged).chain(bomb) {
+            let mut read = Vec::new();
+            let beside = decompress_beside(&bytes, |next_piece| {
+                let mut length = usize::MAX;
+                while length != read.len() {
+                    length = read.len();
+                    next_piece(&mut read);
+                }
+            });
+            let stopped = decompress_beside(&bytes, |_| ());
+            match decompress(&bytes) {
+                Ok(whole) => assert!(beside.is_ok() && stopped.is_ok() && read == whole.as_ref()),
+                Err(error) => {
+                    assert_eq!(beside.expect_err("an error").to_string(), error.to_string());
+                    assert_eq!(
+                        stopped.expect_err("an error").to_string(),
+                        error.to_string(),
+                        "a reader that stops hides nothing"
+                    );
+                }
+            }
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Which settings would have let a recorded program fit, in how much memory, and at what price.
 //!
 //! [`advise`] (in `advice`) does all of it. It reads the requests of each traced device (`program`) and carries them out under many
-//! settings: `candidates` lists them, `search` decides the order, `evaluate` tries one and `capacity` finds the smallest memory in which
-//! it fits. Then `verdict` says why the program's own settings fail and `choice` picks one option. If the caller does not know how much
+//! settings: `candidates` lists them, `search` decides the order, `decisive` tells which of them decide the same, `evaluate` tries one, and
+//! `capacity` finds the smallest memory in which it fits, in trials that share what they have in common (`trial`). Then `verdict` says why the program's own settings fail and `choice` picks one option. If the caller does not know how much
 //! memory there was, `hint` infers it from an out-of-memory error in the recording.
 //!
 //! Memory here means what the allocator may reserve: the device's memory without the driver's own share, or the limit. It is enforced
@@ -15,6 +15,7 @@ mod candidates;
 mod capacity;
 mod choice;
 mod comparing;
+mod decisive;
 mod evaluate;
 mod held;
 mod options;
@@ -24,6 +25,7 @@ mod replay;
 #[cfg(test)]
 mod sample_programs;
 mod search;
+mod trial;
 mod verdict;
 
 pub use crate::capacity_hint::{CapacityHint, hint as capacity_hint};

@@ -12,7 +12,7 @@ use crate::pickle::{Loaded, Value};
 /// # Errors
 /// [`FormatError`] for the first annotation that makes no sense.
 pub(crate) fn read_annotations(
-    loaded: &Loaded<'_>,
+    loaded: &Loaded,
     list: &[Value],
     stacks: &mut StackReader,
 ) -> Result<Vec<Annotation>, FormatError> {

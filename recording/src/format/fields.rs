@@ -41,7 +41,7 @@ impl<const N: usize> Fields<N> {
     /// # Errors
     /// If the value is not a dict, or has too many keys. `key` is the value's name in messages.
     #[inline]
-    pub(crate) fn look_up(&mut self, loaded: &Loaded<'_>, dict: Value, key: &'static str) -> Result<[Value; N], FormatProblem> {
+    pub(crate) fn look_up(&mut self, loaded: &Loaded, dict: Value, key: &'static str) -> Result<[Value; N], FormatProblem> {
         match loaded.objects.as_dict(dict) {
             Some(Dict::Shaped { shape, values }) => {
                 let places = self.places_of(loaded, shape)?;
@@ -54,7 +54,7 @@ impl<const N: usize> Fields<N> {
     }
 
     #[inline]
-    fn places_of(&mut self, loaded: &Loaded<'_>, shape: u32) -> Result<&mut Places<N>, FormatProblem> {
+    fn places_of(&mut self, loaded: &Loaded, shape: u32) -> Result<&mut Places<N>, FormatProblem> {
         let index = shape as usize;
         if !matches!(self.places.get(index), Some(Some(_))) {
             self.learn(loaded, shape)?;
@@ -66,7 +66,7 @@ impl<const N: usize> Fields<N> {
     }
 
     #[cold]
-    fn learn(&mut self, loaded: &Loaded<'_>, shape: u32) -> Result<(), FormatProblem> {
+    fn learn(&mut self, loaded: &Loaded, shape: u32) -> Result<(), FormatProblem> {
         let keys = loaded.objects.shapes.keys(shape);
         if keys.len() > MAX_KEYS {
             return Err(FormatProblem::TooManyKeys { limit: MAX_KEYS });
@@ -88,7 +88,7 @@ impl<const N: usize> Fields<N> {
         Ok(())
     }
 
-    fn look_up_loose(&mut self, loaded: &Loaded<'_>, pairs: &[(Value, Value)]) -> Result<[Value; N], FormatProblem> {
+    fn look_up_loose(&mut self, loaded: &Loaded, pairs: &[(Value, Value)]) -> Result<[Value; N], FormatProblem> {
         if pairs.len() > MAX_KEYS {
             return Err(FormatProblem::TooManyKeys { limit: MAX_KEYS });
         }

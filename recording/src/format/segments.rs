@@ -58,7 +58,7 @@ impl SegmentReader {
     /// [`FormatError`] at the first segment or block that makes no sense, or if two segments overlap.
     pub(crate) fn read(
         &mut self,
-        loaded: &Loaded<'_>,
+        loaded: &Loaded,
         list: &[Value],
         stacks: &mut StackReader,
         budget: &mut Budget,
@@ -83,7 +83,7 @@ impl SegmentReader {
         Ok(segments)
     }
 
-    fn head(&mut self, loaded: &Loaded<'_>, dict: Value, stacks: &mut StackReader) -> Result<Head, FormatProblem> {
+    fn head(&mut self, loaded: &Loaded, dict: Value, stacks: &mut StackReader) -> Result<Head, FormatProblem> {
         let [device, address, total, allocated, active, requested, stream, kind, pool, expandable, frames, blocks] =
             self.fields.look_up(loaded, dict, "segments")?;
         let size = |value, key| optional(value, |value| values::unsigned(loaded, value, key));
@@ -115,7 +115,7 @@ impl SegmentReader {
 
     fn blocks(
         &mut self,
-        loaded: &Loaded<'_>,
+        loaded: &Loaded,
         number: usize,
         segment: &Segment,
         list: Value,
@@ -141,13 +141,7 @@ impl SegmentReader {
     }
 
     /// Reads a block, which must begin at `expected`.
-    fn block(
-        &mut self,
-        loaded: &Loaded<'_>,
-        dict: Value,
-        expected: u64,
-        stacks: &mut StackReader,
-    ) -> Result<Block, FormatProblem> {
+    fn block(&mut self, loaded: &Loaded, dict: Value, expected: u64, stacks: &mut StackReader) -> Result<Block, FormatProblem> {
         let [address, size, requested, state, frames, history] = self.block_fields.look_up(loaded, dict, "blocks")?;
         let size = values::positive(loaded, size, "size")?;
         let address = optional(address, |address| values::unsigned(loaded, address, "address"))?.unwrap_or(expected);
@@ -178,7 +172,7 @@ impl SegmentReader {
     /// The request that a block serves in files of 1.x and 2.0: the first of its `history`, as in PyTorch's viewers.
     fn last_request(
         &mut self,
-        loaded: &Loaded<'_>,
+        loaded: &Loaded,
         history: Value,
         stacks: &mut StackReader,
     ) -> Result<Option<(u64, StackId)>, FormatProblem> {

@@ -14,11 +14,11 @@ pub(crate) const DIVISION_KEYS: [&str; 16] =
 ///
 /// # Errors
 /// [`FormatError`] if a setting has the wrong type.
-pub(crate) fn read_settings(loaded: &Loaded<'_>, dict: Value) -> Result<RecordedSettings, FormatError> {
+pub(crate) fn read_settings(loaded: &Loaded, dict: Value) -> Result<RecordedSettings, FormatError> {
     settings(loaded, dict).map_err(|problem| FormatError { place: Place::Settings, problem })
 }
 
-fn settings(loaded: &Loaded<'_>, dict: Value) -> Result<RecordedSettings, FormatProblem> {
+fn settings(loaded: &Loaded, dict: Value) -> Result<RecordedSettings, FormatProblem> {
     const NAMES: [&str; 9] = [
         "PYTORCH_CUDA_ALLOC_CONF",
         "max_split_size",
@@ -46,7 +46,7 @@ fn settings(loaded: &Loaded<'_>, dict: Value) -> Result<RecordedSettings, Format
     })
 }
 
-fn read_divisions(loaded: &Loaded<'_>, dict: Value, key: &'static str) -> Result<[u64; 16], FormatProblem> {
+fn read_divisions(loaded: &Loaded, dict: Value, key: &'static str) -> Result<[u64; 16], FormatProblem> {
     let found = Fields::new(DIVISION_KEYS, &[]).look_up(loaded, dict, key)?;
     let mut divisions = [0; 16];
     for (division, value) in divisions.iter_mut().zip(found) {

@@ -27,10 +27,10 @@ struct Root<'l> {
 ///
 /// # Errors
 /// [`FormatError`], with the segment, block or entry, for anything that no recording can say.
-pub(crate) fn read_snapshot(loaded: &Loaded<'_>) -> Result<Recording, FormatError> {
+pub(crate) fn read_snapshot(loaded: &Loaded) -> Result<Recording, FormatError> {
     let whole = |problem| FormatError { place: Place::Snapshot, problem };
     let root = root(loaded).map_err(whole)?;
-    let mut budget = Budget::new(loaded.length());
+    let mut budget = Budget::new(usize::try_from(loaded.length).unwrap_or(usize::MAX));
     let (mut stacks, mut segments, mut traces) = (StackReader::new(), SegmentReader::new(), TraceReader::new());
     let found = segments.read(loaded, root.segments, &mut stacks, &mut budget)?;
     let mut devices = by_device(found);
@@ -58,7 +58,7 @@ pub(crate) fn read_snapshot(loaded: &Loaded<'_>) -> Result<Recording, FormatErro
 
 /// Finds the parts: in the dict of a whole snapshot, or in the bare list of
 /// segments that `memory_snapshot()` returns.
-fn root<'l>(loaded: &'l Loaded<'_>) -> Result<Root<'l>, FormatProblem> {
+fn root<'l>(loaded: &'l Loaded) -> Result<Root<'l>, FormatProblem> {
     if let Some(segments) = loaded.objects.as_items(loaded.root) {
         let none: &[Value] = &[];
         return Ok(Root { segments, traces: none, settings: Value::ABSENT, annotations: none, unknown: BTreeMap::new() });
@@ -98,7 +98,7 @@ fn device_of(devices: &mut BTreeMap<u32, DeviceRecording>, device: u32) -> &mut 
 }
 
 fn read_trace(
-    loaded: &Loaded<'_>,
+    loaded: &Loaded,
     device: usize,
     list: Value,
     devices: &mut BTreeMap<u32, DeviceRecording>,

@@ -38,14 +38,14 @@ impl StackReader {
 
     /// The stack of a `frames` value; [`StackId::NONE`] if that is absent, None or empty.
     #[inline]
-    pub(crate) fn read(&mut self, loaded: &Loaded<'_>, frames: Value) -> Result<StackId, FormatProblem> {
+    pub(crate) fn read(&mut self, loaded: &Loaded, frames: Value) -> Result<StackId, FormatProblem> {
         if frames == Value::ABSENT {
             return Ok(StackId::NONE);
         }
         self.read_list(loaded, frames)
     }
 
-    fn read_list(&mut self, loaded: &Loaded<'_>, frames: Value) -> Result<StackId, FormatProblem> {
+    fn read_list(&mut self, loaded: &Loaded, frames: Value) -> Result<StackId, FormatProblem> {
         let Some(items) = optional(frames, |list| values::items(loaded, list, "frames"))? else {
             return Ok(StackId::NONE);
         };
@@ -61,7 +61,7 @@ impl StackReader {
         Ok(stack)
     }
 
-    fn read_frame(&mut self, loaded: &Loaded<'_>, frame: Value) -> Result<u32, FormatProblem> {
+    fn read_frame(&mut self, loaded: &Loaded, frame: Value) -> Result<u32, FormatProblem> {
         if let Some(&number) = self.frames.get(&frame) {
             return Ok(number);
         }
@@ -79,7 +79,7 @@ impl StackReader {
     }
 
     /// A text, shared with equal ones; empty if absent. File names need not be UTF-8: invalid bytes are replaced.
-    pub(crate) fn text(&mut self, loaded: &Loaded<'_>, value: Value, key: &'static str) -> Result<Arc<str>, FormatProblem> {
+    pub(crate) fn text(&mut self, loaded: &Loaded, value: Value, key: &'static str) -> Result<Arc<str>, FormatProblem> {
         if let Some(text) = self.texts.get(&value) {
             return Ok(Arc::clone(text));
         }

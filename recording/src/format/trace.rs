@@ -46,7 +46,7 @@ impl TraceReader {
     /// [`FormatError`] for the first entry that makes no sense.
     pub(crate) fn read(
         &mut self,
-        loaded: &Loaded<'_>,
+        loaded: &Loaded,
         device: usize,
         list: &[Value],
         stacks: &mut StackReader,
@@ -66,7 +66,7 @@ impl TraceReader {
         Ok(trace)
     }
 
-    fn entry(&mut self, loaded: &Loaded<'_>, dict: Value, stacks: &mut StackReader) -> Result<Option<Entry>, FormatProblem> {
+    fn entry(&mut self, loaded: &Loaded, dict: Value, stacks: &mut StackReader) -> Result<Option<Entry>, FormatProblem> {
         let [action, addr, device_free, size, stream, time_us, frames, pool_id] =
             self.fields.look_up(loaded, dict, "device_traces")?;
         let Some(action) = self.action(loaded, action)? else {
@@ -93,14 +93,14 @@ impl TraceReader {
     }
 
     #[inline]
-    fn action(&mut self, loaded: &Loaded<'_>, value: Value) -> Result<Option<Action>, FormatProblem> {
+    fn action(&mut self, loaded: &Loaded, value: Value) -> Result<Option<Action>, FormatProblem> {
         match self.recent.iter().find(|(known, _)| *known == value) {
             Some((_, Some(action))) => Ok(Some(*action)),
             _ => self.new_action(loaded, value),
         }
     }
 
-    fn new_action(&mut self, loaded: &Loaded<'_>, value: Value) -> Result<Option<Action>, FormatProblem> {
+    fn new_action(&mut self, loaded: &Loaded, value: Value) -> Result<Option<Action>, FormatProblem> {
         let text = values::text(loaded, value, "action")?;
         let action = Action::from_name(text);
         match action {
@@ -114,7 +114,7 @@ impl TraceReader {
     }
 
     #[inline]
-    fn pool(&mut self, loaded: &Loaded<'_>, value: Value) -> Result<PoolId, FormatProblem> {
+    fn pool(&mut self, loaded: &Loaded, value: Value) -> Result<PoolId, FormatProblem> {
         if value == self.last_pool.0 {
             return Ok(self.last_pool.1);
         }

@@ -16,14 +16,14 @@ pub(crate) fn optional<T>(value: Value, read: impl FnOnce(Value) -> Found<T>) ->
 }
 
 #[cold]
-pub(crate) fn wrong_type(loaded: &Loaded<'_>, value: Value, key: &'static str, expected: &'static str) -> FormatProblem {
+pub(crate) fn wrong_type(loaded: &Loaded, value: Value, key: &'static str, expected: &'static str) -> FormatProblem {
     if value == Value::ABSENT {
         return FormatProblem::Missing { key };
     }
     FormatProblem::WrongType { key, expected, found: loaded.type_name(value) }
 }
 
-fn integer(loaded: &Loaded<'_>, value: Value, key: &'static str, range: &'static str) -> Found<i128> {
+fn integer(loaded: &Loaded, value: Value, key: &'static str, range: &'static str) -> Found<i128> {
     match loaded.objects.as_int(value) {
         Some(number) => Ok(number),
         None if value.tag() == Tag::HugeInt => {
@@ -35,7 +35,7 @@ fn integer(loaded: &Loaded<'_>, value: Value, key: &'static str, range: &'static
 
 /// An address, a size or a time: 0 to 2^64 - 1.
 #[inline]
-pub(crate) fn unsigned(loaded: &Loaded<'_>, value: Value, key: &'static str) -> Found<u64> {
+pub(crate) fn unsigned(loaded: &Loaded, value: Value, key: &'static str) -> Found<u64> {
     if value.tag() == Tag::Int && value.as_small_int() >= 0 {
         return Ok(value.as_small_int() as u64);
     }
@@ -43,7 +43,7 @@ pub(crate) fn unsigned(loaded: &Loaded<'_>, value: Value, key: &'static str) -> 
 }
 
 #[cold]
-fn unsigned_slow(loaded: &Loaded<'_>, value: Value, key: &'static str) -> Found<u64> {
+fn unsigned_slow(loaded: &Loaded, value: Value, key: &'static str) -> Found<u64> {
     const RANGE: &str = "0 ..= 2^64 - 1";
     let number = integer(loaded, value, key, RANGE)?;
     u64::try_from(number).map_err(|_| FormatProblem::OutOfRange { key, value: number.to_string(), range: RANGE })
@@ -51,7 +51,7 @@ fn unsigned_slow(loaded: &Loaded<'_>, value: Value, key: &'static str) -> Found<
 
 /// A size of at least 1.
 #[inline]
-pub(crate) fn positive(loaded: &Loaded<'_>, value: Value, key: &'static str) -> Found<u64> {
+pub(crate) fn positive(loaded: &Loaded, value: Value, key: &'static str) -> Found<u64> {
     match unsigned(loaded, value, key)? {
         0 => Err(FormatProblem::OutOfRange { key, value: "0".to_owned(), range: "1 ..= 2^64 - 1" }),
         size => Ok(size),
@@ -59,7 +59,7 @@ pub(crate) fn positive(loaded: &Loaded<'_>, value: Value, key: &'static str) -> 
 }
 
 /// A signed number, -2^63 to 2^63 - 1.
-pub(crate) fn signed(loaded: &Loaded<'_>, value: Value, key: &'static str) -> Found<i64> {
+pub(crate) fn signed(loaded: &Loaded, value: Value, key: &'static str) -> Found<i64> {
     const RANGE: &str = "-2^63 ..= 2^63 - 1";
     let number = integer(loaded, value, key, RANGE)?;
     i64::try_from(number).map_err(|_| FormatProblem::OutOfRange { key, value: number.to_string(), range: RANGE })
@@ -67,7 +67,7 @@ pub(crate) fn signed(loaded: &Loaded<'_>, value: Value, key: &'static str) -> Fo
 
 /// A stream handle: a pointer or a small number. A negative one keeps its bits.
 #[inline]
-pub(crate) fn stream(loaded: &Loaded<'_>, value: Value, key: &'static str) -> Found<u64> {
+pub(crate) fn stream(loaded: &Loaded, value: Value, key: &'static str) -> Found<u64> {
     if value.tag() == Tag::Int {
         return Ok(value.as_small_int() as u64);
     }
@@ -78,7 +78,7 @@ pub(crate) fn stream(loaded: &Loaded<'_>, value: Value, key: &'static str) -> Fo
 }
 
 /// A device number, at most 127: `c10::DeviceIndex` is a signed byte.
-pub(crate) fn device(loaded: &Loaded<'_>, value: Value, key: &'static str) -> Found<u32> {
+pub(crate) fn device(loaded: &Loaded, value: Value, key: &'static str) -> Found<u32> {
     const RANGE: &str = "0 ..= 127";
     let number = integer(loaded, value, key, RANGE)?;
     match u32::try_from(number) {
@@ -88,7 +88,7 @@ pub(crate) fn device(loaded: &Loaded<'_>, value: Value, key: &'static str) -> Fo
 }
 
 /// A boolean, or 0 or 1.
-pub(crate) fn boolean(loaded: &Loaded<'_>, value: Value, key: &'static str) -> Found<bool> {
+pub(crate) fn boolean(loaded: &Loaded, value: Value, key: &'static str) -> Found<bool> {
     match (value.tag(), loaded.objects.as_int(value)) {
         (Tag::Bool, _) => Ok(value == Value::boolean(true)),
         (_, Some(number @ (0 | 1))) => Ok(number == 1),
@@ -97,23 +97,23 @@ pub(crate) fn boolean(loaded: &Loaded<'_>, value: Value, key: &'static str) -> F
 }
 
 /// A number that may be a float.
-pub(crate) fn float(loaded: &Loaded<'_>, value: Value, key: &'static str) -> Found<f64> {
+pub(crate) fn float(loaded: &Loaded, value: Value, key: &'static str) -> Found<f64> {
     loaded.objects.as_float(value).ok_or_else(|| wrong_type(loaded, value, key, "float"))
 }
 
 /// A text's bytes.
 #[inline]
-pub(crate) fn text<'l>(loaded: &'l Loaded<'_>, value: Value, key: &'static str) -> Found<&'l [u8]> {
+pub(crate) fn text<'l>(loaded: &'l Loaded, value: Value, key: &'static str) -> Found<&'l [u8]> {
     loaded.texts.get(value).ok_or_else(|| wrong_type(loaded, value, key, "str"))
 }
 
 /// The items of a list or a tuple.
-pub(crate) fn items<'l>(loaded: &'l Loaded<'_>, value: Value, key: &'static str) -> Found<&'l [Value]> {
+pub(crate) fn items<'l>(loaded: &'l Loaded, value: Value, key: &'static str) -> Found<&'l [Value]> {
     loaded.objects.as_items(value).ok_or_else(|| wrong_type(loaded, value, key, "list"))
 }
 
 /// A pool id: a pair of numbers.
-pub(crate) fn pool(loaded: &Loaded<'_>, value: Value, key: &'static str) -> Found<(u64, u64)> {
+pub(crate) fn pool(loaded: &Loaded, value: Value, key: &'static str) -> Found<(u64, u64)> {
     match loaded.objects.as_items(value) {
         Some(&[first, second]) => Ok((unsigned(loaded, first, key)?, unsigned(loaded, second, key)?)),
         _ => Err(wrong_type(loaded, value, key, "tuple of two ints")),

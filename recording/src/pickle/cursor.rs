@@ -1,14 +1,76 @@
 //! Reading the opcodes' arguments from the input: fixed-width numbers, counted bytes, lines of text.
 
+use std::ops::Range;
+
 use super::error::PickleProblem;
 
-/// A place in the input.
+/// Appends the next piece of the input to a vector; nothing at the end.
+pub(crate) type NextPiece<'a> = &'a mut dyn FnMut(&mut Vec<u8>);
+
+/// How many bytes are ahead of every opcode, unless the input ends before: more than nearly every opcode has.
+const AHEAD: usize = 1 << 12;
+
+/// A place in the input, which comes piece by piece. What was read is forgotten.
 pub(crate) struct Cursor<'a> {
-    pub(crate) input: &'a [u8],
+    /// The bytes that are here.
+    pub(crate) input: Vec<u8>,
+    /// The place in them.
     pub(crate) at: usize,
+    /// How many bytes came before them.
+    before: u64,
+    next_piece: Option<NextPiece<'a>>,
 }
 
 impl<'a> Cursor<'a> {
+    pub(crate) fn new(next_piece: NextPiece<'a>) -> Self {
+        let mut cursor = Cursor { input: Vec::new(), at: 0, before: 0, next_piece: Some(next_piece) };
+        cursor.fetch();
+        cursor
+    }
+
+    /// The place in the whole input.
+    pub(crate) fn offset(&self) -> u64 {
+        self.before + self.at as u64
+    }
+
+    /// How many bytes of the whole input were fetched.
+    pub(crate) fn fetched(&self) -> u64 {
+        self.before + self.input.len() as u64
+    }
+
+    /// Forgets what was read and fetches the next piece; false at the end of the input.
+    #[cold]
+    fn fetch(&mut self) -> bool {
+        let Some(next_piece) = &mut self.next_piece else { return false };
+        self.before += self.at as u64;
+        self.input.drain(..self.at);
+        self.at = 0;
+        let had = self.input.len();
+        next_piece(&mut self.input);
+        if self.input.len() == had {
+            self.next_piece = None;
+        }
+        self.input.len() > had
+    }
+
+    /// Fetches pieces until enough is ahead for nearly every opcode.
+    #[inline]
+    pub(crate) fn look_ahead(&mut self) {
+        while self.input.len() - self.at < AHEAD && self.next_piece.is_some() {
+            self.fetch();
+        }
+    }
+
+    /// Goes back to `offset` and fetches as much again as there is, for an opcode that was cut short there; false at the end of the input.
+    #[cold]
+    pub(crate) fn retry_with_more(&mut self, offset: u64) -> bool {
+        self.at = (offset - self.before) as usize;
+        let enough = 2 * (self.input.len() - self.at);
+        let has_more = self.fetch();
+        while self.input.len() < enough && self.fetch() {}
+        has_more
+    }
+
     #[cold]
     fn truncated(&self, needed: u64) -> PickleProblem {
         PickleProblem::Truncated { needed, left: (self.input.len() - self.at) as u64 }
@@ -27,7 +89,7 @@ impl<'a> Cursor<'a> {
 
     /// Everything that is left.
     #[inline]
-    pub(crate) fn rest(&self) -> &'a [u8] {
+    pub(crate) fn rest(&self) -> &[u8] {
         self.input.get(self.at..).unwrap_or(&[])
     }
 
@@ -39,41 +101,41 @@ impl<'a> Cursor<'a> {
 
     #[inline]
     pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], PickleProblem> {
-        match self.rest().first_chunk::<N>() {
+        match self.rest().first_chunk::<N>().copied() {
             Some(bytes) => {
                 self.at += N;
-                Ok(*bytes)
+                Ok(bytes)
             }
             None => Err(self.truncated(N as u64)),
         }
     }
 
-    /// Skips `length` bytes; returns their offset and length.
+    /// Skips `length` bytes; returns where they begin and end in `input`.
     #[inline]
-    pub(crate) fn skip(&mut self, length: u64) -> Result<(usize, usize), PickleProblem> {
+    pub(crate) fn skip(&mut self, length: u64) -> Result<Range<usize>, PickleProblem> {
         let left = self.input.len() - self.at;
         if length > left as u64 {
             return Err(self.truncated(length));
         }
         let start = self.at;
         self.at += length as usize;
-        Ok((start, length as usize))
+        Ok(start..self.at)
     }
 
     /// The next `length` bytes.
     #[inline]
-    pub(crate) fn bytes(&mut self, length: u64) -> Result<&'a [u8], PickleProblem> {
-        let (start, length) = self.skip(length)?;
-        Ok(self.input.get(start..start + length).unwrap_or(&[]))
+    pub(crate) fn bytes(&mut self, length: u64) -> Result<&[u8], PickleProblem> {
+        let range = self.skip(length)?;
+        Ok(self.input.get(range).unwrap_or(&[]))
     }
 
     /// A line, without its line feed.
-    pub(crate) fn line(&mut self) -> Result<&'a [u8], PickleProblem> {
-        let rest = self.rest();
-        match rest.iter().position(|&byte| byte == b'\n') {
+    pub(crate) fn line(&mut self) -> Result<&[u8], PickleProblem> {
+        let start = self.at;
+        match self.rest().iter().position(|&byte| byte == b'\n') {
             Some(length) => {
                 self.at += length + 1;
-                Ok(&rest[..length])
+                Ok(self.input.get(start..start + length).unwrap_or(&[]))
             }
             None => Err(PickleProblem::UnfinishedLine),
         }

@@ -37,14 +37,15 @@ impl Machine<'_> {
         if template.shape == shape::EMPTY || template.changes != self.memo.changes() || self.memo.has_gaps() {
             return false;
         }
-        let (input, mut at) = (self.cursor.input, self.cursor.at);
-        let (start, slots) = (self.objects.slots.len(), self.memo.length());
+        let (input, mut at) = (self.cursor.input.as_slice(), self.cursor.at);
+        let (start, slots, texts) = (self.objects.slots.len(), self.memo.length(), self.texts.length());
         for key in &template.keys {
-            match value_after(key, input, &mut at, &mut self.memo) {
+            match value_after(key, input, &mut at, &mut self.memo, &mut self.texts) {
                 Some(value) => self.objects.slots.push(value),
                 None => {
                     self.objects.slots.truncate(start);
                     self.memo.truncate(slots);
+                    self.texts.truncate(texts);
                     return false;
                 }
             }
@@ -52,6 +53,7 @@ impl Machine<'_> {
         if input.get(at) != Some(&SETITEMS) {
             self.objects.slots.truncate(start);
             self.memo.truncate(slots);
+            self.texts.truncate(texts);
             return false;
         }
         self.cursor.at = at + 1;
@@ -126,8 +128,7 @@ impl Machine<'_> {
             BININT => Value::int32(i32::from_le_bytes(self.cursor.array()?)),
             SHORT_BINUNICODE => {
                 let length = u64::from(self.cursor.byte()?);
-                let (offset, length) = self.cursor.skip(length)?;
-                let text = self.texts.at(offset, length);
+                let text = self.texts.copy(self.cursor.bytes(length)?);
                 self.memoise_if_next(text);
                 text
             }
@@ -147,18 +148,18 @@ impl Machine<'_> {
     /// Carries out a MEMOIZE or PUT if one comes next; one that is cut short is left to the loop.
     #[inline]
     fn memoise_if_next(&mut self, value: Value) {
-        match self.cursor.rest() {
+        match *self.cursor.rest() {
             [MEMOIZE, ..] => {
                 self.cursor.at += 1;
                 self.memo.push(value);
             }
             [BINPUT, index, ..] => {
                 self.cursor.at += 2;
-                self.memo.put(u64::from(*index), value);
+                self.memo.put(u64::from(index), value);
             }
             [LONG_BINPUT, a, b, c, d, ..] => {
                 self.cursor.at += 5;
-                self.memo.put(u64::from(u32::from_le_bytes([*a, *b, *c, *d])), value);
+                self.memo.put(u64::from(u32::from_le_bytes([a, b, c, d])), value);
             }
             _ => {}
         }

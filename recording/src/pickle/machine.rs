@@ -3,9 +3,10 @@
 //! Sources: `Lib/pickle.py` of CPython (semantics), spec 7.6 (the opcodes that snapshots use). Nothing here
 //! recurses over the file's nesting, nor does anything built from it.
 
-use super::cursor::Cursor;
+use super::cursor::{Cursor, NextPiece};
 use super::error::{PickleError, PickleProblem};
 use super::literals;
+use super::load::Length;
 use super::memo::Memo;
 use super::objects::Objects;
 use super::opcode::*;
@@ -16,7 +17,7 @@ use super::value::Value;
 /// The machine's state.
 pub(crate) struct Machine<'a> {
     pub(crate) cursor: Cursor<'a>,
-    pub(crate) texts: Texts<'a>,
+    pub(crate) texts: Texts,
     pub(crate) objects: Objects,
     pub(crate) memo: Memo,
     pub(crate) stack: Vec<Value>,
@@ -26,6 +27,7 @@ pub(crate) struct Machine<'a> {
     pub(crate) fence: usize,
     /// The form of the last dict.
     pub(crate) template: Template,
+    length: Length,
 }
 
 /// What a step led to.
@@ -41,33 +43,38 @@ pub(crate) type Outcome = Result<(), PickleProblem>;
 const OPCODES_PER_CHECK: u32 = 1 << 16;
 
 impl<'a> Machine<'a> {
-    pub(crate) fn new(input: &'a [u8]) -> Self {
+    pub(crate) fn new(length: Length, next_piece: NextPiece<'a>) -> Self {
         Machine {
-            cursor: Cursor { input, at: 0 },
-            texts: Texts::new(input),
-            objects: Objects::for_input(input.len()),
-            memo: Memo::for_input(input.len()),
+            cursor: Cursor::new(next_piece),
+            texts: Texts::default(),
+            objects: Objects::for_input(length.expected()),
+            memo: Memo::for_input(length.expected()),
             stack: Vec::new(),
             marks: Vec::new(),
             fence: 0,
             template: Template::new(),
+            length,
         }
     }
 
     /// Runs to STOP and returns the root value. Bytes after STOP are ignored.
-    pub(crate) fn run(&mut self, memory_bound: u64) -> Result<Value, PickleError> {
+    pub(crate) fn run(&mut self) -> Result<Value, PickleError> {
         loop {
             for _ in 0..OPCODES_PER_CHECK {
-                let offset = self.cursor.at as u64;
+                self.cursor.look_ahead();
+                let offset = self.cursor.offset();
                 match self.step() {
                     Ok(Step::GoOn) => {}
                     Ok(Step::Done(value)) => return Ok(value),
+                    // Nothing was changed before the end of the opcode was found missing.
+                    Err(PickleProblem::Truncated { .. } | PickleProblem::UnfinishedLine)
+                        if self.cursor.retry_with_more(offset) => {}
                     Err(problem) => return Err(PickleError { offset, problem }),
                 }
             }
-            if self.held() > memory_bound || self.objects.full() {
-                let problem = PickleProblem::TooMuchMemory { limit: memory_bound };
-                return Err(PickleError { offset: self.cursor.at as u64, problem });
+            let limit = self.length.memory_bound(self.cursor.fetched());
+            if self.held() > limit || self.objects.full() {
+                return Err(PickleError { offset: self.cursor.offset(), problem: PickleProblem::TooMuchMemory { limit } });
             }
         }
     }
@@ -158,8 +165,7 @@ impl<'a> Machine<'a> {
 
     #[inline]
     pub(crate) fn push_text(&mut self, length: u64) -> Outcome {
-        let (offset, length) = self.cursor.skip(length)?;
-        let text = self.texts.at(offset, length);
+        let text = self.texts.copy(self.cursor.bytes(length)?);
         self.stack.push(text);
         Ok(())
     }

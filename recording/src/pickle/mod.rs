@@ -6,7 +6,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `load` | a whole pickle: the entry point |
+//! | `load` | a whole pickle, in one piece or many: the entry point |
 //! | `machine`, `rare_opcodes`, `stack`, `memo`, `cursor` | the pickle machine |
 //! | `fast_dict`, `template` | short cuts for the dicts that most of a recording consists of |
 //! | `value`, `objects`, `shape`, `texts`, `literals` | what was read, and how it is stored |
@@ -34,7 +34,7 @@ mod writer;
 
 pub use error::{PickleError, PickleProblem};
 pub use load::memory_bound;
-pub(crate) use load::{Loaded, load};
+pub(crate) use load::{Length, Loaded, load, load_bytes};
 pub(crate) use objects::Dict;
 pub(crate) use skim::Skim;
 pub(crate) use value::{Tag, Value};

@@ -201,7 +201,7 @@ impl Objects {
 
     /// Adds `key, value, key, value ...` to a dict; `false` if the target is not a dict.
     /// A key that the dict has already is added again: the last one counts.
-    pub(crate) fn extend_dict(&mut self, dict: Value, items: &[Value], texts: &Texts<'_>) -> bool {
+    pub(crate) fn extend_dict(&mut self, dict: Value, items: &[Value], texts: &Texts) -> bool {
         let Some(mut container) = self.container(dict) else {
             return false;
         };

@@ -123,8 +123,9 @@ impl Machine<'_> {
     /// container (spec 7.6). Nothing is called.
     fn type_tag_step(&mut self, code: u8) -> Outcome {
         if code == GLOBAL {
-            let (module, name) = (self.cursor.line()?, self.cursor.line()?);
-            if module != b"torch.jit._pickle" || name != b"restore_type_tag" {
+            let is_module = self.cursor.line()? == b"torch.jit._pickle";
+            let is_name = self.cursor.line()? == b"restore_type_tag";
+            if !is_module || !is_name {
                 return Err(PickleProblem::Refused { code });
             }
             self.stack.push(Value::RESTORE_TYPE_TAG);

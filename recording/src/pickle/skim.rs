@@ -37,10 +37,16 @@ enum Follows {
 }
 
 impl Skim {
-    /// Goes on with the bytes so far, from the first one on. Returns where and why the pickle ends, once it does.
-    pub(crate) fn advance(&mut self, bytes: &[u8]) -> Option<(u64, &'static str)> {
+    /// How many bytes were gone through. Those before are not needed again.
+    pub(crate) fn done(&self) -> u64 {
+        self.at
+    }
+
+    /// Goes on with the bytes so far, of which `bytes` begin at `offset`. Returns where and why the pickle ends, once it does.
+    pub(crate) fn advance(&mut self, bytes: &[u8], offset: u64) -> Option<(u64, &'static str)> {
         while self.ended.is_none() {
-            let rest = usize::try_from(self.at).ok().and_then(|at| bytes.get(at..)).unwrap_or_default();
+            let at = self.at.checked_sub(offset).and_then(|at| usize::try_from(at).ok());
+            let rest = at.and_then(|at| bytes.get(at..)).unwrap_or_default();
             let Some((&code, operand)) = rest.split_first() else { break };
             let Some(length) = self.length(code, operand) else { break };
             self.count(code);
@@ -126,9 +132,9 @@ mod tests {
     fn end(bytes: &[u8]) -> Option<(u64, &'static str)> {
         let mut skim = Skim::default();
         for so_far in (0..bytes.len()).step_by(1 + bytes.len() / 50) {
-            let _ = skim.advance(&bytes[..so_far]);
+            let _ = skim.advance(&bytes[..so_far], 0);
         }
-        skim.advance(bytes)
+        skim.advance(bytes, 0)
     }
 
     #[test]

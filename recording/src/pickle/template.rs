@@ -6,6 +6,7 @@
 use super::memo::Memo;
 use super::opcode::*;
 use super::shape;
+use super::texts::Texts;
 use super::value::Value;
 
 /// The most keys of a dict whose form is learned; trace entries have eight to eleven.
@@ -69,7 +70,7 @@ impl Template {
 
 /// The value that follows a key, if the key is next and the value is simple.
 #[inline(always)]
-pub(super) fn value_after(key: &Key, input: &[u8], at: &mut usize, memo: &mut Memo) -> Option<Value> {
+pub(super) fn value_after(key: &Key, input: &[u8], at: &mut usize, memo: &mut Memo, texts: &mut Texts) -> Option<Value> {
     // Long enough for the key, an opcode, a length and eight bytes.
     let ahead = input.get(*at..)?.first_chunk::<16>()?;
     let word = |from: usize| ahead.get(from..from + 8).and_then(<[u8]>::first_chunk::<8>).map(|bytes| u64::from_le_bytes(*bytes));
@@ -96,12 +97,9 @@ pub(super) fn value_after(key: &Key, input: &[u8], at: &mut usize, memo: &mut Me
         }
         SHORT_BINUNICODE => {
             let bytes = argument & 0xff;
-            let text = Value::text(*at as u64 + 1, bytes)?;
             let end = *at + 1 + bytes as usize;
             // The text must be complete.
-            if end > input.len() {
-                return None;
-            }
+            let text = texts.copy(input.get(*at + 1..end)?);
             let is_memoised = input.get(end) == Some(&MEMOIZE);
             if is_memoised {
                 memo.push(text);
@@ -121,7 +119,7 @@ pub(super) fn value_after(key: &Key, input: &[u8], at: &mut usize, memo: &mut Me
 
 #[cfg(test)]
 mod tests {
-    use super::super::load::load;
+    use super::super::load::load_bytes;
     use super::super::objects::Dict;
 
     /// The one key and value of each dict of a list that begins with two texts, `a` in slot 0 and `b` in slot 1.
@@ -137,7 +135,7 @@ mod tests {
         let mut bytes = bytes.to_vec();
         // Bytes after the end, so that the short cut can look ahead.
         bytes.extend([0; 32]);
-        let loaded = load(&bytes).expect("a pickle");
+        let loaded = load_bytes(&bytes).expect("a pickle");
         let items = loaded.objects.as_items(loaded.root).expect("a list");
         let pairs = items.iter().filter_map(|&item| match loaded.objects.as_dict(item)? {
             Dict::Shaped { shape, values } => {

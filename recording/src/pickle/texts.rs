@@ -1,42 +1,50 @@
-//! The bytes of texts: in the file itself, or, for the escaped texts of protocol 0, decoded in memory.
+//! The bytes of texts, one after the other. The file itself is forgotten as it is read.
 
 use super::value::{Tag, Value};
 
 /// The bytes of every text value of one pickle.
-pub(crate) struct Texts<'a> {
-    input: &'a [u8],
-    /// Decoded texts. Offset `input.len() + n` of a text value is byte `n` here.
-    decoded: Vec<u8>,
+#[derive(Default)]
+pub(crate) struct Texts {
+    bytes: Vec<u8>,
+    /// How many of them are in the file as they are.
+    copied: usize,
     /// Offset and length of the texts that do not fit in a value.
     long: Vec<(usize, usize)>,
 }
 
-impl<'a> Texts<'a> {
-    pub(crate) fn new(input: &'a [u8]) -> Self {
-        Texts { input, decoded: Vec::new(), long: Vec::new() }
+impl Texts {
+    /// Stores a text that is in the file as it is, and returns its value.
+    #[inline]
+    pub(crate) fn copy(&mut self, text: &[u8]) -> Value {
+        self.copied += text.len();
+        self.keep(text)
     }
 
-    /// The value of the text at a place in the input, which must be within it.
+    /// Stores a decoded text and returns its value.
     #[inline]
-    pub(crate) fn at(&mut self, offset: usize, length: usize) -> Value {
-        match Value::text(offset as u64, length as u64) {
-            Some(value) => value,
-            None => self.long_text(offset, length),
-        }
+    pub(crate) fn keep(&mut self, text: &[u8]) -> Value {
+        let offset = self.bytes.len();
+        self.bytes.extend_from_slice(text);
+        Value::text(offset as u64, text.len() as u64).unwrap_or_else(|| self.long_text(offset, text.len()))
+    }
+
+    /// Forgets the texts that were copied since there were `length` bytes.
+    pub(crate) fn truncate(&mut self, length: usize) {
+        self.copied -= self.bytes.len() - length;
+        self.bytes.truncate(length);
+    }
+
+    /// How many bytes there are.
+    #[inline]
+    pub(crate) fn length(&self) -> usize {
+        self.bytes.len()
     }
 
     #[cold]
     fn long_text(&mut self, offset: usize, length: usize) -> Value {
-        let index = self.long.len() as u32; // Fits: each long text takes 16 MiB of input.
+        let index = self.long.len() as u32; // Fits: each long text takes 16 MiB.
         self.long.push((offset, length));
         Value::with_index(Tag::LongText, index)
-    }
-
-    /// Stores a decoded text and returns its value.
-    pub(crate) fn keep(&mut self, text: &[u8]) -> Value {
-        let offset = self.input.len() + self.decoded.len();
-        self.decoded.extend_from_slice(text);
-        self.at(offset, text.len())
     }
 
     /// The bytes of a text; `None` if the value is not a text. They are UTF-8 except in hostile or very odd files.
@@ -47,20 +55,11 @@ impl<'a> Texts<'a> {
             Tag::LongText => *self.long.get(value.index())?,
             _ => return None,
         };
-        match offset.checked_sub(self.input.len()) {
-            // An empty text at the very end of the input may be either kind; both give "".
-            Some(beyond) => self.decoded.get(beyond..beyond + length),
-            None => self.input.get(offset..offset + length),
-        }
+        self.bytes.get(offset..offset + length)
     }
 
-    /// The length of the input, in bytes.
-    pub(crate) fn input_length(&self) -> usize {
-        self.input.len()
-    }
-
-    /// Bytes of memory in use, without the input.
+    /// Bytes of memory in use, without those that the file has too.
     pub(crate) fn held(&self) -> usize {
-        self.decoded.len() + self.long.len() * size_of::<(usize, usize)>()
+        self.bytes.len() - self.copied + self.long.len() * size_of::<(usize, usize)>()
     }
 }

@@ -46,6 +46,9 @@ impl Capacity {
         // Garbage collection, and requests for oversize blocks, give memory back too.
         let is_plain = settings.garbage_collection_threshold <= 0.0 && settings.max_split_bytes == u64::MAX;
         let was_out = trace.iter().any(|entry| entry.action == Action::Oom);
+        if !is_plain || was_out || !trace.iter().any(gives_memory) {
+            return Capacity { most_reserved, is_roomy: false };
+        }
         let (mut reserved, mut pools, mut at) = (reserved_bytes, PoolTracker::new(pools), 0);
         let (mut without_need, mut with_need) = (0_u64, 0_u64);
         for group in trace.chunk_by(|one, _| is_inner(one)) {
@@ -59,7 +62,7 @@ impl Capacity {
             pools.pass(at, group);
             at += group.len();
         }
-        Capacity { most_reserved, is_roomy: is_plain && !was_out && without_need >= MOSTLY * with_need.max(1) }
+        Capacity { most_reserved, is_roomy: without_need >= MOSTLY * with_need.max(1) }
     }
 
     /// Whether the device may have had no room for this many reserved bytes, as there never were so many.

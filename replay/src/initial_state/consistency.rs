@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use parkade::{AdoptedContent, AdoptedSegment};
 use parkade_recording::{Action, Entry};
+use rustc_hash::FxHashMap;
 
 use crate::error::VerifyError;
 
@@ -18,6 +19,8 @@ struct Map {
     memory: BTreeMap<u64, u64>,
     /// Blocks in use or waiting to become free, with their requested sizes: the trace does not say more.
     blocks: BTreeMap<u64, u64>,
+    /// The youngest of them, not sorted yet: most are gone before memory is given back, which is when the order matters.
+    young: FxHashMap<u64, u64>,
     /// The memory looked up last: consecutive requests are often in the same segment.
     recent: (u64, u64),
 }
@@ -61,10 +64,12 @@ impl Map {
                 if !self.has_memory(address, end) {
                     return Err("but no segment is there at that time");
                 }
-                self.blocks.insert(address, end);
+                self.young.insert(address, end);
             }
             Action::FreeCompleted => {
-                self.blocks.remove(&address);
+                if self.young.remove(&address).is_none() {
+                    self.blocks.remove(&address);
+                }
             }
             Action::SegmentAlloc | Action::SegmentMap => {
                 if is_touched(&self.memory, address, end) {
@@ -77,6 +82,7 @@ impl Map {
                 }
             }
             Action::SegmentFree | Action::SegmentUnmap => {
+                self.blocks.extend(self.young.drain());
                 if is_touched(&self.blocks, address, end) {
                     return Err("but a block is still in use there");
                 }

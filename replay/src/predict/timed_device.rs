@@ -16,6 +16,8 @@ pub(crate) struct TimedDevice {
     pub(crate) device: SimDevice,
     /// The entry of the present operation.
     pub(crate) now: usize,
+    /// Whether the run is over. Then nothing is given back any more: the device goes with the allocator.
+    pub(crate) is_over: bool,
 }
 
 impl DeviceBackend for TimedDevice {
@@ -47,6 +49,9 @@ impl DeviceBackend for TimedDevice {
     }
 
     fn free(&mut self, address: DeviceAddress) -> Result<(), BackendError> {
+        if self.is_over {
+            return Ok(());
+        }
         self.device.free(address)
     }
 
@@ -55,6 +60,9 @@ impl DeviceBackend for TimedDevice {
     }
 
     fn unreserve(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        if self.is_over {
+            return Ok(());
+        }
         self.device.unreserve(address, size)
     }
 
@@ -71,10 +79,16 @@ impl DeviceBackend for TimedDevice {
     }
 
     fn unmap(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        if self.is_over {
+            return Ok(());
+        }
         self.device.unmap(address, size)
     }
 
     fn release(&mut self, memory: SimPhysical) -> Result<(), (SimPhysical, BackendError)> {
+        if self.is_over {
+            return Ok(());
+        }
         self.device.release(memory)
     }
 
@@ -91,6 +105,9 @@ impl DeviceBackend for TimedDevice {
     }
 
     fn unmap_run(&mut self, address: DeviceAddress, page: Bytes, pages: u64) -> Result<(), BackendError> {
+        if self.is_over {
+            return Ok(());
+        }
         self.device.unmap_run(address, page, pages)
     }
 

@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Holes {
     by_start: BTreeMap<u64, u64>,
+    /// No hole is longer. Most searches in vain end here.
+    longest_at_most: u64,
 }
 
 impl Holes {
@@ -23,16 +25,20 @@ impl Holes {
             length += next;
         }
         match self.by_start.range_mut(..start).next_back() {
-            Some((&before, before_length)) if before.saturating_add(*before_length) == start => *before_length += length,
+            Some((&before, before_length)) if before.saturating_add(*before_length) == start => {
+                *before_length += length;
+                length = *before_length;
+            }
             _ => {
                 self.by_start.insert(start, length);
             }
         }
+        self.longest_at_most = self.longest_at_most.max(length);
     }
 
     /// Takes `length` from the start of the lowest hole that is long enough (first fit), if there is one.
     pub(crate) fn take_first_fit(&mut self, length: u64) -> Option<u64> {
-        let (&start, &found) = self.by_start.iter().find(|&(_, &found)| found >= length)?;
+        let (start, found) = self.first_fit(length)?;
         self.by_start.remove(&start);
         if found > length {
             self.by_start.insert(start + length, found - length);
@@ -46,8 +52,24 @@ impl Holes {
     }
 
     /// The lowest hole that is long enough: its start and length.
-    pub(crate) fn first_fit(&self, length: u64) -> Option<(u64, u64)> {
-        self.iter().find(|&(_, found)| found >= length)
+    pub(crate) fn first_fit(&mut self, length: u64) -> Option<(u64, u64)> {
+        if length > self.longest_at_most {
+            return None;
+        }
+        let mut longest = 0;
+        for (&start, &found) in &self.by_start {
+            if found >= length {
+                return Some((start, found));
+            }
+            longest = longest.max(found);
+        }
+        self.longest_at_most = longest;
+        None
+    }
+
+    /// Whether this range is free, and nothing else.
+    pub(crate) fn are_only(&self, start: u64, length: u64) -> bool {
+        self.by_start.len() == 1 && self.by_start.first_key_value() == Some((&start, &length))
     }
 
     /// The highest hole that is at least `slack` longer than `length`, and the highest aligned place for
@@ -124,6 +146,7 @@ mod tests {
         holes.insert(10, 10);
         assert_eq!(holes.iter().collect::<Vec<_>>(), [(0, 30)]);
         assert_eq!(holes.longest(), 30);
+        assert!(holes.are_only(0, 30) && !holes.are_only(0, 20));
     }
 
     #[test]
@@ -135,7 +158,10 @@ mod tests {
         assert_eq!(holes.take_first_fit(8), Some(10));
         assert_eq!(holes.take_first_fit(13), None);
         assert_eq!(holes.take_first_fit(12), Some(18));
-        assert_eq!(holes.iter().collect::<Vec<_>>(), [(0, 5), (40, 8)]);
+        holes.insert(48, 4);
+        assert_eq!(holes.first_fit(12), Some((40, 12)), "a hole may be longer than any was when a search was in vain");
+        assert_eq!(holes.take_first_fit(4), Some(0));
+        assert_eq!(holes.iter().collect::<Vec<_>>(), [(4, 1), (40, 12)]);
     }
 
     #[test]

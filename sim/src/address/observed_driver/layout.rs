@@ -56,8 +56,8 @@ impl Layout {
     }
 
     /// Where the driver would put a range of `bytes` bytes.
-    pub(super) fn choose(&self, bytes: u64) -> Option<Spot> {
-        let hole = self.chunks.iter().rev().find_map(|chunk| chunk.holes.first_fit(bytes));
+    pub(super) fn choose(&mut self, bytes: u64) -> Option<Spot> {
+        let hole = self.chunks.iter_mut().rev().find_map(|chunk| chunk.holes.first_fit(bytes));
         if let Some((address, hole_bytes)) = hole {
             return Some(Spot::Hole { address, hole_bytes });
         }
@@ -90,7 +90,7 @@ impl Layout {
         let Some(at) = self.chunks.iter().position(|chunk| (chunk.start..chunk.end).contains(&address)) else { return };
         let chunk = &mut self.chunks[at];
         chunk.holes.insert(address, bytes);
-        if !chunk.is_foreign && chunk.holes.longest() == chunk.end - chunk.start {
+        if !chunk.is_foreign && chunk.holes.are_only(chunk.start, chunk.end - chunk.start) {
             let chunk = self.chunks.remove(at);
             self.space.insert(chunk.start, chunk.end - chunk.start);
         }

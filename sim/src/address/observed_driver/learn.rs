@@ -165,7 +165,7 @@ impl Attempt {
     }
 
     /// The rules' choice, if it is the recorded address.
-    fn chooses(&self, step: &PlacementStep) -> Option<Spot> {
+    fn chooses(&mut self, step: &PlacementStep) -> Option<Spot> {
         self.layout.choose(step.bytes).filter(|spot| spot.address() == step.address)
     }
 

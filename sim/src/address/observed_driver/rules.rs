@@ -54,11 +54,13 @@ impl AddressModel for ObservedDriver {
         while let Some(event) = self.events.pop_front_if(|event| event.moment <= self.moment) {
             event.apply(&mut self.layout);
         }
-        if self.is_narrow && self.layout.choose(bytes_reserved).is_none() {
+        let mut spot = self.layout.choose(bytes_reserved);
+        if self.is_narrow && spot.is_none() {
             self.is_narrow = false;
             self.layout.add_space(GRANULE_BYTES, DESCENDING_END - GRANULE_BYTES);
+            spot = self.layout.choose(bytes_reserved);
         }
-        let spot = self.layout.choose(bytes_reserved)?;
+        let spot = spot?;
         self.layout.take(spot, bytes_reserved);
         Some(spot.address())
     }
