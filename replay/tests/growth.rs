@@ -1,5 +1,5 @@
-//! Verifying takes time in proportion to the recording, also where thousands of segments differ and where the pools
-//! of hundreds are guessed.
+//! Verifying takes time in proportion to the recording, also where thousands of segments differ, where the pools
+//! of hundreds are guessed, and where hundreds of requests fail on streams of their own.
 
 use std::time::{Duration, Instant};
 
@@ -139,6 +139,25 @@ fn thousands_of_segments_that_differ_do_not_take_minutes() {
         // Four times as many segments; the rest is for a machine that is busy.
         assert!(many < few * 12 + Duration::from_secs(10), "{name}: {few:?}, with four times as many {many:?}");
     }
+}
+
+/// Requests that fail, each on another stream, while a block of a private pool waits for events.
+fn fails_on_many_streams(streams: usize) -> DeviceRecording {
+    let mut program = Program::default();
+    program.serve_all(1);
+    let DeviceRecording { mut segments, .. } = program.end();
+    segments[0].pool = Some((0, 1));
+    segments[0].blocks[0].state = BlockState::ActivePendingFree;
+    let trace = (0..streams as u64).map(|stream| Entry::new(Action::Oom, 1 << 42, 36 * MIB, stream)).collect();
+    DeviceRecording { segments, trace, ..DeviceRecording::default() }
+}
+
+#[test]
+fn hundreds_of_requests_that_fail_on_streams_of_their_own_do_not_take_minutes() {
+    let (_, few) = verify(&fails_on_many_streams(200));
+    let (verdict, many) = verify(&fails_on_many_streams(800));
+    assert_eq!(verdict.mismatches, 0, "{:?}", verdict.first);
+    assert!(many < few * 12 + Duration::from_secs(1), "{few:?}, with four times as many {many:?}");
 }
 
 #[test]

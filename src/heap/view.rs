@@ -124,10 +124,11 @@ impl Heap {
 
     /// All free blocks of the collection, by stream handle, size and address.
     pub fn free_blocks(&self, pool: PoolSlot) -> impl Iterator<Item = BlockView> + '_ {
-        self.stream_order
-            .iter()
-            .flat_map(move |&slot| self.free[usize::from(pool.0)].at_least(&self.arena, slot, 0))
-            .map(|index| self.view(index))
+        let free = &self.free[usize::from(pool.0)];
+        // There may be many pools and streams, and most pools never have a free block of most streams.
+        let order = if free.streams() == 0 { &[][..] } else { &self.stream_order };
+        let occupied = order.iter().filter(move |&&slot| free.is_occupied(slot));
+        occupied.flat_map(move |&slot| free.at_least(&self.arena, slot, 0)).map(|index| self.view(index))
     }
 
     /// Whether a graph is being captured, in the sense of the release of PyTorch ([`Deferral`]). Meanwhile

@@ -97,6 +97,12 @@ impl BinnedBlocks {
         place.set(Bin { count: entry.count.saturating_sub(1), head });
     }
 
+    /// Whether there is no block.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.directory.is_empty()
+    }
+
     /// The first block with at least `size` bytes.
     #[inline(always)]
     pub(crate) fn first_at_least(&self, slots: &[Block], size: u64) -> Option<u32> {

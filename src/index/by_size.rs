@@ -80,6 +80,12 @@ impl BySize {
         }
     }
 
+    /// Whether there is no block.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.newest.index == NIL && self.others.is_empty()
+    }
+
     /// The first block with at least `size` bytes.
     #[inline(always)]
     pub(crate) fn first_at_least(&self, slots: &[Block], size: u64) -> Option<u32> {

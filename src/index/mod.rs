@@ -191,13 +191,27 @@ impl FreeIndex {
         blocks
     }
 
-    /// The largest free block of any stream.
-    pub(crate) fn largest(&self, slots: &[Block]) -> Option<u32> {
-        let streams = match self {
+    /// How many slots of streams are known: those up to the last stream that ever had a block here.
+    #[inline]
+    pub(crate) fn streams(&self) -> usize {
+        match self {
             FreeIndex::BySize(streams) => streams.len(),
             FreeIndex::ByAddress(streams) => streams.len(),
-        };
-        (0..streams as u16).filter_map(|slot| self.largest_of(slots, slot)).max_by_key(|&index| slots.at(index).size)
+        }
+    }
+
+    /// Whether the stream has a block here.
+    #[inline]
+    pub(crate) fn is_occupied(&self, stream_slot: u16) -> bool {
+        match self {
+            FreeIndex::BySize(streams) => streams.get(usize::from(stream_slot)).is_some_and(|blocks| !blocks.is_empty()),
+            FreeIndex::ByAddress(_) => self.unsorted(stream_slot, |_| true).next().is_some(),
+        }
+    }
+
+    /// The largest free block of any stream.
+    pub(crate) fn largest(&self, slots: &[Block]) -> Option<u32> {
+        (0..self.streams() as u16).filter_map(|slot| self.largest_of(slots, slot)).max_by_key(|&index| slots.at(index).size)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The commands, one module each.
 //!
 //! A command is a struct `Args` for clap that implements [`Command`](parkade_terminal::runner::Command): what it computes, as text and as JSON.
-//! A new one is a module here and a line in each list of `main.rs`. Those about studies are a crate of their own.
+//! A new one is a module here and a line in each list of `lib.rs`. Those about studies are a crate of their own.
 
 pub(crate) mod advise;
 pub(crate) mod completions;

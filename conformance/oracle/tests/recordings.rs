@@ -352,7 +352,22 @@ fn tails_of_recordings_whose_pools_were_gone_before_the_end_verify() {
         }
     }
     // docs/fidelity.md says what remains. Before ranges of expandable memory were told apart it was every third.
-    assert!(failed.len() * 20 <= tried, "{} of {tried}: {failed:?}", failed.len());
+    assert!(failed.len() * 50 <= tried, "{} of {tried}: {failed:?}", failed.len());
+}
+
+#[test]
+fn tails_that_differed_because_of_one_wrong_inference_verify() {
+    let tails = [
+        ("graph_reset.expandable.1", 792, "a range that began below an older one was taken for a part of it"),
+        ("graph_reset.expandable.2", 875, "the same"),
+        ("mempool_many.split.52", 301, "a free whose first half was lost was taken for a part of the release behind it"),
+        ("mempool_many.split.52", 28, "segments that one pool freed at once were sorted into two pools"),
+        ("mempool.default.2", 1690, "the same"),
+    ];
+    for (name, lost, wrong) in tails {
+        let shipped = all_with_pools().into_iter().find(|shipped| shipped.name == name).expect("a recording");
+        assert!(!is_seen(&shipped, &shipped.without_beginning(lost)), "{name} from entry {lost}: {wrong}");
+    }
 }
 
 #[test]

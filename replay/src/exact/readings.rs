@@ -13,8 +13,13 @@ use super::runner::Runner;
 use super::tally::{Release, Tally};
 use crate::entries::{gives_memory, takes_memory};
 
-/// A pool that no recording has, different for each request: in PyTorch's ids one
-/// part counts from 1 and the other is 0.
+/// A pool without memory, for requests that failed in a pool that nothing names. No recording has it: in PyTorch's
+/// ids one part counts from 1 and the other is 0. It is one pool for all of them, as it stays: PyTorch forgets no
+/// pool while requests are routed to one.
+const WITHOUT_MEMORY: PoolId = PoolId(u64::MAX, u64::MAX);
+
+/// The pool of such a request where the program is replayed under other settings, which may serve it: different
+/// for each request, because the program may have used a pool for each.
 fn new_pool(request: usize) -> PoolId {
     PoolId(u64::MAX, request as u64)
 }
@@ -71,7 +76,7 @@ impl<'a> Runner<'a> {
         if entry.action == Action::Oom && self.pools.has_private() && self.may_lack_a_segment(entry.size) {
             let visible = [request + 1, at];
             let in_pool = |pool: PoolId| visible.map(|visible| Reading::InPool { visible, pool });
-            let new = in_pool(new_pool(request));
+            let new = in_pool(WITHOUT_MEMORY);
             // A private pool is likelier if the next request that was served went to one, and then it is that one.
             match self.next_private(request + 1) {
                 Some(next) => drop(readings.splice(0..0, in_pool(next).into_iter().chain(new))),
@@ -154,7 +159,10 @@ impl<'a> Runner<'a> {
             Reading::Request { visible } | Reading::InPool { visible, .. } => {
                 self.open(end, visible);
                 let allocation = match reading {
-                    Reading::InPool { pool, .. } => self.request_from(pool, request),
+                    Reading::InPool { pool, .. } => {
+                        self.keep_pool_without_memory(pool);
+                        self.request_from(pool, request)
+                    }
                     _ => self.request(self.at(), request),
                 };
                 let refusals = self.position.refusals.take();
@@ -164,6 +172,7 @@ impl<'a> Runner<'a> {
                 if agrees {
                     self.keep(request, allocation);
                     if let Reading::InPool { pool, .. } = reading {
+                        let pool = if pool == WITHOUT_MEMORY { new_pool(request) } else { pool };
                         self.tally.failed_in.push((request, pool));
                     }
                 }
@@ -179,6 +188,14 @@ impl<'a> Runner<'a> {
                 let rest = self.readings(reached, request);
                 self.try_readings(reached, request, &rest)
             }
+        }
+    }
+
+    /// Makes the pool without memory when it is first needed. This use of it never ends.
+    fn keep_pool_without_memory(&mut self, pool: PoolId) {
+        if pool == WITHOUT_MEMORY && self.core.pool_use_count(pool).is_err() {
+            // Cannot fail unless there are too many pools, and then the request fails in the same way.
+            let _ = self.core.create_pool(pool);
         }
     }
 

@@ -69,12 +69,14 @@ impl Runner<'_> {
     /// The entries that belong to one request, or to none.
     fn group(&mut self, at: usize) {
         let run = self.trace[at..].iter().take_while(|entry| is_inner(entry)).count();
-        let end = at + run;
+        // A recording that lost its beginning may begin inside a free, which has nothing to do with what follows.
+        let is_half_a_free = at == 0 && self.trace[at].action == Action::FreeCompleted;
+        let end = if is_half_a_free { 1 } else { at + run };
         let completed = self.trace[at..end].iter().filter(|entry| entry.action == Action::FreeCompleted).count();
         self.waiting = self.waiting.saturating_sub(completed);
         self.abandon_pools(at, end);
         match self.trace.get(end) {
-            Some(entry) if is_request(entry) => self.request_group(at, end),
+            Some(entry) if is_request(entry) && !is_half_a_free => self.request_group(at, end),
             _ => self.group_without_request(at, end),
         }
         self.pools.pass(at, &self.trace[at..end]);

@@ -8,6 +8,9 @@ use parkade::units::{PoolClass, PoolId};
 use super::evidence::Evidence;
 use super::layout::{Life, LifeId};
 
+/// How many of the lives that one pool may have freed at once are asked for each that is sorted into a pool.
+const MOST_MATES: usize = 16;
+
 /// A division of lives into private pools. A life in none of them is the default pool's.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Partition {
@@ -60,23 +63,28 @@ pub(super) struct Grounds {
     weights: Vec<u64>,
     /// For each life, the lives that were freed together with it.
     goes_with: Vec<BTreeSet<LifeId>>,
+    /// Those of them that one pool may have freed at once with it.
+    mates: Vec<BTreeSet<LifeId>>,
 }
 
 impl Grounds {
     pub(super) fn of(evidence: &Evidence) -> Grounds {
         let lives = evidence.lives.len();
+        let apart = Graph::of(lives, evidence.apart.iter().chain(&evidence.not_private).copied());
         let mut goes_with = vec![BTreeSet::new(); lives];
+        let mut mates = goes_with.clone();
         for run in &evidence.releases {
-            for &(_, life) in run {
-                goes_with[life].extend(run.iter().map(|&(_, other)| other));
+            let together: BTreeSet<LifeId> = run.iter().map(|&(_, life)| life).collect();
+            let is_of_one = together.iter().all(|&life| !apart.neighbours(life).any(|other| together.contains(&other)));
+            for &life in &together {
+                goes_with[life].extend(&together);
+                if is_of_one {
+                    mates[life].extend(together.iter().filter(|&&other| other != life));
+                }
             }
         }
-        Grounds {
-            both: Graph::of(lives, evidence.apart.iter().chain(&evidence.not_default).copied()),
-            apart: Graph::of(lives, evidence.apart.iter().chain(&evidence.not_private).copied()),
-            weights: weights(evidence),
-            goes_with,
-        }
+        let both = Graph::of(lives, evidence.apart.iter().chain(&evidence.not_default).copied());
+        Grounds { both, apart, weights: weights(evidence), goes_with, mates }
     }
 }
 
@@ -258,11 +266,18 @@ fn best_of(
     let goes_with = &grounds.goes_with[id];
     let goes = places(&mut goes_with.iter().copied());
     let is_excluded = places(&mut grounds.apart.neighbours(id));
+    // What one pool may have freed at once is one pool's, so it is not in a pool that some of it cannot be in.
+    let mut excludes_mates = vec![false; pools.len()];
+    for &mate in grounds.mates[id].iter().take(MOST_MATES) {
+        let excludes = places(&mut grounds.apart.neighbours(mate));
+        excludes_mates.iter_mut().zip(excludes).for_each(|(any, excludes)| *any |= excludes);
+    }
     let last_before = |pool: &Pool| pool.members.iter().copied().filter(|&member| member < id).max();
     let rank = |place: usize| Some((goes[place], last_before(&pools[place])?));
     let may_be = |place: &usize| {
         let pool = &pools[*place];
         !is_excluded[*place]
+            && !excludes_mates[*place]
             && fits(pool, &lives[id], lives)
             && (!goes_at_once || goes[*place] || (goes_with.is_empty() && pool.abandoned_at.is_none()))
     };

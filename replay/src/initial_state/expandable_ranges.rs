@@ -65,11 +65,17 @@ impl Range {
     fn takes(&self, run: &Run, longest: u64) -> bool {
         let known = self.known();
         let is_alike = !known.is_listed || !run.is_listed || known.key() == run.key();
-        // Between the memory of two ranges lies what the first never mapped. That is less than half of its length only
-        // if it mapped more than half of the device.
-        let is_near = run.address() - self.end() <= longest / 2 && run.end() - self.base() <= longest;
+        let is_near = may_be_one((self.base(), self.end()), (run.address(), run.end()), longest);
         is_alike && is_near && self.stream() == run.memory.stream.get()
     }
+}
+
+/// Whether memory from the first byte to the end of `low` and of `high` may be of one range, by its distance.
+///
+/// Between the memory of two ranges lies what the first never mapped. That is less than half of its length only if it mapped
+/// more than half of the device.
+fn may_be_one(low: (u64, u64), high: (u64, u64), longest: u64) -> bool {
+    high.0.saturating_sub(low.1) <= longest / 2 && high.1.saturating_sub(low.0) <= longest
 }
 
 /// Joins the runs of each range into one segment that covers it. `runs` are in the order of their addresses.
@@ -86,7 +92,7 @@ pub(crate) fn join(runs: Vec<Run>, trace: &[Entry], policy: &PyTorch) -> Vec<Ado
         }
     }
     let classes = classes(&ranges, trace, policy);
-    let bases = find_bases(&ranges, &classes, trace, policy, reach);
+    let bases = find_bases(&ranges, &classes, trace, policy, longest);
     let page = |class: PoolClass| policy.page(PoolSlot::default_pool(class));
     let ranges = ranges.into_iter().zip(bases).zip(classes);
     ranges.map(|((range, base), class)| cover(base, page(class), reach, class, range)).collect()
@@ -147,7 +153,7 @@ fn of_memory(range: &Range, policy: &PyTorch, class_of: impl Fn(u64) -> Option<P
 /// A range grows upwards from its lowest address without gaps (spec 4.2). So memory mapped where no known
 /// range has reached belongs to a new range, or lies below what is left of an old one; the request that
 /// it is for tells of which class it is.
-fn find_bases(ranges: &[Range], classes: &[PoolClass], trace: &[Entry], policy: &PyTorch, reach: u64) -> Vec<u64> {
+fn find_bases(ranges: &[Range], classes: &[PoolClass], trace: &[Entry], policy: &PyTorch, longest: u64) -> Vec<u64> {
     let known = |(place, range): (usize, &Range)| (range.base(), (range.end(), place));
     let mut reached: BTreeMap<u64, (u64, usize)> = ranges.iter().enumerate().map(known).collect();
     for (at, entry) in trace.iter().enumerate().filter(|(_, entry)| entry.action == Action::SegmentMap) {
@@ -161,7 +167,7 @@ fn find_bases(ranges: &[Range], classes: &[PoolClass], trace: &[Entry], policy: 
         let Some((&first, &(its_end, place))) = reached.range(entry.address..).next() else { continue };
         let page = policy.page(PoolSlot::default_pool(classes[place])).get();
         let is_whole = (first - entry.address).is_multiple_of(page) && entry.size.is_multiple_of(page);
-        let is_near = first - entry.address < reach && entry.stream == ranges[place].stream();
+        let is_near = may_be_one((entry.address, end), (first, its_end), longest) && entry.stream == ranges[place].stream();
         if is_whole && is_near && class_of_request(&trace[at..], policy) == Some(classes[place]) {
             reached.remove(&first);
             reached.insert(entry.address, (its_end, place));

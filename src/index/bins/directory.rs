@@ -108,6 +108,12 @@ pub(super) struct Directory {
 }
 
 impl Directory {
+    /// Whether no bin is occupied.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.occupied == 0
+    }
+
     /// A bin's entry.
     #[inline]
     pub(super) fn get(&self, bin: usize) -> Bin {

@@ -7,11 +7,13 @@
 //! |---|---|
 //! | `readers` | what reads a file or a text |
 //! | `commands` | what a command does with a recording |
+//! | `printed` | what a command prints and writes, as the binary runs it |
 //! | `studies` | sweep, merge, frontier, pack, ops |
 //! | `case` | the options of a command |
 
 mod case;
 mod commands;
+mod printed;
 mod readers;
 mod studies;
 
@@ -76,6 +78,15 @@ pub const TARGETS: &[Target] = &[
     Target { name: "merge", kind: Kind::Command, make: studies::rows, run: studies::merge, ending: "jsonl" },
     Target { name: "advise", kind: Kind::Command, make: commands::recording, run: commands::advise, ending: "pickle" },
     Target { name: "sweep", kind: Kind::Command, make: commands::recording, run: studies::sweep, ending: "pickle" },
+    Target { name: "printed-verify", kind: Kind::Command, make: commands::recording, run: printed::verify, ending: "pickle" },
+    Target { name: "printed-stats", kind: Kind::Command, make: commands::recording, run: printed::stats, ending: "pickle" },
+    Target { name: "printed-diagnose", kind: Kind::Command, make: commands::recording, run: printed::diagnose, ending: "pickle" },
+    Target { name: "printed-replay", kind: Kind::Command, make: commands::recording, run: printed::replay, ending: "pickle" },
+    Target { name: "printed-export", kind: Kind::Command, make: commands::recording, run: printed::export, ending: "pickle" },
+    Target { name: "printed-diff", kind: Kind::Command, make: commands::recording, run: printed::diff, ending: "pickle" },
+    Target { name: "printed-report", kind: Kind::Command, make: commands::recording, run: printed::report, ending: "pickle" },
+    Target { name: "printed-advise", kind: Kind::Command, make: commands::recording, run: printed::advise, ending: "pickle" },
+    Target { name: "printed-pack", kind: Kind::Command, make: studies::packable, run: printed::pack, ending: "bin" },
     Target { name: "frontier", kind: Kind::Command, make: studies::arguments, run: studies::frontier, ending: "txt" },
 ];
 
