@@ -30,6 +30,8 @@ const UNITS: [(&str, u64); 18] = [
 const LEAST_BARE_BYTES: u64 = 1 << 20;
 /// A number without a unit up to this is taken to mean GiB, and a greater one MiB: no GPU has as much memory as this many GiB.
 const MOST_GIB: u64 = 512;
+/// ... nor as this many MiB.
+const MOST_MIB: u64 = MOST_GIB << 10;
 
 /// Reads an amount of memory: a limit, a capacity, a device. A fraction of a byte is cut off.
 ///
@@ -56,7 +58,13 @@ pub fn parse_or_none(text: &str) -> Result<u64, String> {
         return Ok(bytes);
     }
     let unit = if bytes <= MOST_GIB { "GiB" } else { "MiB" };
-    let read = if bytes == 1 { "1 byte".to_owned() } else { format!("{bytes} bytes") };
+    if bare.contains('.') {
+        return Err(format!("{bare} has no unit: did you mean {bare}{unit}?"));
+    }
+    let read = output::count(bytes, "byte");
+    if bytes > MOST_MIB {
+        return Err(format!("{bare} is {read}, too little to be the memory of a GPU: write a unit, such as {bare}KiB or {bare}B"));
+    }
     Err(format!("{bare} is {read}: did you mean {bare}{unit}? (for bytes, write {bare}B)"))
 }
 
@@ -112,9 +120,18 @@ pub fn show(bytes: i64) -> String {
     u64::try_from(bytes).map_or_else(|_| format!("{bytes} bytes"), show_bytes)
 }
 
-/// A size for people, as PyTorch prints it except for a single byte.
+/// A size for people, as PyTorch prints it except for a single byte, and for 1024 of a unit, which are one of the next.
 pub fn show_bytes(bytes: u64) -> String {
-    if bytes == 1 { "1 byte".to_owned() } else { format_bytes(bytes) }
+    if bytes == 1 {
+        return "1 byte".to_owned();
+    }
+    let shown = format_bytes(bytes);
+    match shown.strip_prefix("1024") {
+        Some(" bytes") => "1.00 KiB".to_owned(),
+        Some(".00 KiB") => "1.00 MiB".to_owned(),
+        Some(".00 MiB") => "1.00 GiB".to_owned(),
+        _ => shown,
+    }
 }
 
 #[cfg(test)]
@@ -148,10 +165,11 @@ mod tests {
         for (text, said) in [
             ("16", "16 is 16 bytes: did you mean 16GiB? (for bytes, write 16B)"),
             ("1", "1 is 1 byte: did you mean 1GiB?"),
-            ("7.5", "7.5 is 7 bytes: did you mean 7.5GiB?"),
-            ("0.5", "0.5 is 0 bytes: did you mean 0.5GiB?"),
+            ("7.5", "7.5 has no unit: did you mean 7.5GiB?"),
+            ("0.5", "0.5 has no unit: did you mean 0.5GiB?"),
             ("16384", "16384 is 16384 bytes: did you mean 16384MiB?"),
-            ("1048575", "did you mean 1048575MiB?"),
+            ("524289", "too little to be the memory of a GPU: write a unit, such as 524289KiB or 524289B"),
+            ("1048575", "1048575 is 1048575 bytes, too little"),
         ] {
             let refusal = parse(text).expect_err(text);
             assert!(refusal.contains(said), "{refusal}");

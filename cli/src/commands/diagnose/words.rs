@@ -288,7 +288,7 @@ pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String>
     }
     notes.extend(ending::ending(&diagnosis.ending));
     if let Some(bytes) = diagnosis.assumed_limit_bytes {
-        notes.push(recording::assumed_limit(bytes));
+        notes.push(recording::assumed_limit(bytes, "--limit"));
     }
     if let Some(lost) = diagnosis.exactness.as_ref().and_then(|verdict| verdict.not_in_file.lost_beginning) {
         notes.push(format!(
@@ -312,7 +312,8 @@ pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String>
 /// Warns first of all if the figures are not the recorded run's.
 pub(super) fn warning(diagnosis: &Diagnosis) -> Option<String> {
     let mismatches = diagnosis.exactness.as_ref().map_or(0, |verdict| verdict.mismatches);
-    let text = format!("careful: {mismatches} recorded decisions differ in the replay, so the figures may be wrong (see below)");
+    let differ = if mismatches == 1 { "1 recorded decision differs" } else { &format!("{mismatches} recorded decisions differ") };
+    let text = format!("careful: {differ} in the replay, so the figures may be wrong (see below)");
     (mismatches > 0).then_some(text)
 }
 

@@ -44,8 +44,8 @@ use bound::Above;
   parkade diff before.pickle after.pickle --json
   parkade diff before/ after/ --fail-above 2%
 
-Exit code: 0 compared and within the bounds, 1 a peak of reserved memory is above a bound of --fail-above, 2 could not run, 3 not known:
-within the bounds, but the run that is checked died, so its peak is that of what came before, or a rank is in one folder only. Of
+Exit code: 0 compared and within the bounds, 1 a peak of reserved memory is above a bound of --fail-above, 2 could not run, 3 not known: \
+within the bounds, but the run that is checked died, so its peak is that of what came before, or a rank is in one folder only. Of \
 several ranks the worst: 2, then 1, then 3.")]
 pub(crate) struct Args {
     /// The first recording, or a folder of ranks.
