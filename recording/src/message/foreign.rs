@@ -99,6 +99,13 @@ static TENSOR: LazyLock<Regex> = LazyLock::new(|| compiled(r"allocating tensor w
 const NEAR: usize = 400;
 
 impl ForeignMessage {
+    /// Where messages of named frameworks begin: not those in words that PyTorch's own messages have too.
+    pub(super) fn named(text: &str) -> Vec<usize> {
+        let is_named = |framework: Framework| !matches!(framework, Framework::Cuda | Framework::Plain);
+        let named = SIGNS.iter().filter(|(framework, _)| is_named(*framework));
+        named.flat_map(|(_, sign)| sign.find_iter(text).map(|found| found.start())).collect()
+    }
+
     /// The first message of another framework in a text without line breaks. Texts about PyTorch's own allocator are not looked for.
     pub(super) fn find(text: &str) -> Option<ForeignMessage> {
         let (framework, at) = SIGNS.iter().find_map(|(framework, sign)| Some((*framework, sign.find(text)?)))?;
