@@ -20,11 +20,18 @@ pub fn assumed_limit(bytes: u64, option: &str) -> String {
     format!("a limit of {} is assumed ({option} sets it): the recording allows it", size::show_bytes(bytes))
 }
 
+/// That recorded decisions differ from the replay's, so many of so many.
+pub fn differing(mismatches: u64, decisions: u64) -> String {
+    let differ = if mismatches == 1 { "differs" } else { "differ" };
+    format!("{mismatches} of {decisions} recorded decisions {differ}")
+}
+
 /// A note on requests taken from a recording that the replay does not reproduce.
 pub fn uncertain_requests(mismatches: u64, decisions: u64) -> String {
     format!(
-        "{mismatches} of {decisions} recorded decisions differ in a replay under the recording's own settings (see parkade verify; \
-         --recorded-limit sets its limit), so the requests are less certain"
+        "{} in a replay under the recording's own settings (see parkade verify; --recorded-limit sets its limit), so the requests are \
+         less certain",
+        differing(mismatches, decisions)
     )
 }
 

@@ -280,9 +280,9 @@ pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String>
             let first = verdict.first.as_ref().and_then(|first| first.entry);
             let first = first.map_or(String::new(), |entry| format!(", the first at entry {entry}"));
             notes.push(format!(
-                "not exact: {} of {} recorded decisions differ in the replay{first}; give the run's own --limit and --settings \
+                "not exact: {} in the replay{first}; give the run's own --limit and --settings \
                  (see parkade verify)",
-                verdict.mismatches, verdict.decisions
+                recording::differing(verdict.mismatches, verdict.decisions)
             ));
         }
     }

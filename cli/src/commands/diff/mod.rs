@@ -23,8 +23,8 @@ use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::VerifyOptions;
 
 use crate::args::{Json, RecordedLimit};
-use crate::recording;
 use crate::runner::{Command, Form, Lines, Outcome, run};
+use crate::{recorded_limit, recording};
 
 use bound::Above;
 
@@ -83,6 +83,8 @@ struct File {
     path: PathBuf,
     recording: Recording,
     own: VerifyOptions,
+    /// The recorded run's limit, if garbage collection shows it.
+    found_limit: Option<u64>,
 }
 
 /// A device, shown or compared.
@@ -228,8 +230,8 @@ impl Args {
 
 fn read(path: &Path, limit: &RecordedLimit) -> Result<File> {
     let recording = recording::read(path)?;
-    let own = limit.own(&recording)?;
-    Ok(File { path: path.to_owned(), recording, own })
+    let (own, found_limit) = recorded_limit::own(limit, &recording)?;
+    Ok(File { path: path.to_owned(), recording, own, found_limit })
 }
 
 fn device(args: &Args, compared: &Compared, (number_a, number_b): (u32, u32)) -> Result<Shown> {

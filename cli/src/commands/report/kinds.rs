@@ -58,12 +58,14 @@ pub(super) fn print(out: &mut dyn Write, device: &Device, columns: usize) -> io:
         1 => "1 pass forward and back was found".to_owned(),
         passes => format!("{passes} passes forward and back were found"),
     };
-    writeln!(out, "of what kind it is ({passes})")?;
+    writeln!(out, "{}", output::wrapped(&format!("of what kind it is ({passes})"), columns).join("\n"))?;
     for used in &uses {
         let share = used.held.bytes as f64 / total as f64 * 100.0;
         let told: Vec<&str> = used.told_by.iter().map(|&(how, _)| words(how)).collect();
         let (bytes, blocks) = (format_bytes(used.held.bytes), grouped(used.held.blocks));
         let how = if used.kind == Kind::Unknown { String::new() } else { format!("  by {}", told.join(", ")) };
+        // As much of how it was told as there is room for.
+        let how = output::fitted(&how, columns.saturating_sub(32 + name(used.kind).chars().count()));
         writeln!(out, "{bytes:>12} {share:>5.1} %  {blocks:>6} x  {}{}", name(used.kind), output::dim(&how))?;
     }
     for line in without_stack(device).map(frameless).unwrap_or_default() {

@@ -154,9 +154,10 @@ pub(super) fn exactness(device: &Device) -> String {
             format!("exact: all {} recorded decisions are reproduced", grouped(verdict.decisions))
         }
         Some(verdict) => format!(
-            "{} of {} recorded decisions differ (parkade verify shows the first; --limit sets the run's limit)",
+            "{} of {} recorded decisions {} (parkade verify shows the first; --limit sets the run's limit)",
             grouped(verdict.mismatches),
-            grouped(verdict.decisions)
+            grouped(verdict.decisions),
+            if verdict.mismatches == 1 { "differs" } else { "differ" }
         ),
     }
 }

@@ -148,8 +148,9 @@ fn remarks(args: &Args, device: &Device) -> Vec<String> {
             "the figures may not be the recorded run's (--limit sets its memory limit)"
         };
         remarks.push(format!(
-            "careful, device {}: {} of {} recorded decisions differ in the replay: {consequence}",
-            device.number, device.mismatches, device.decisions
+            "careful, device {}: {} in the replay: {consequence}",
+            device.number,
+            recording::differing(device.mismatches, device.decisions)
         ));
     }
     remarks
