@@ -5,6 +5,7 @@ mod commands;
 #[cfg(test)]
 mod definitions;
 mod ending;
+mod recorded_limit;
 mod threads;
 mod usage;
 

@@ -33,6 +33,8 @@ struct Answers {
     diagnose: Value,
     advise: Value,
     report: Value,
+    /// As recorded.
+    replay: Value,
 }
 
 impl Answers {
@@ -46,18 +48,21 @@ impl Answers {
             verify: answer("verify", file, &with_limit),
             diagnose: answer("diagnose", file, &with_limit),
             advise: answer("advise", file, &recorded),
+            replay: answer("replay", file, &recorded),
             // With a page to write, it searches as advise does.
             report: answer("report", file, &[&with_limit[..], &["-o", &page, "--force"]].concat()),
         }
     }
 
     fn compare(&self, file: &str) {
-        // Where a replay differs, because garbage was collected under a limit that is not in the file, its peaks are not the recording's.
+        // Where a replay differs its peaks are not the recording's.
         if self.verify["mismatches"] == 0 {
             self.peaks();
         }
+        assert_eq!(self.diagnose["devices"][0]["exactness"]["mismatches"], self.verify["mismatches"], "{}: diagnose", self.what);
         self.limit_and_ending();
         self.outcome();
+        self.own_run();
         self.replay_agrees(file);
     }
 
@@ -98,6 +103,22 @@ impl Answers {
         assert_eq!(settings.flatten(), advised, "{}: the settings that report and advise recommend", self.what);
         if let Some(row) = recommended {
             assert_eq!(row["outcome"], self.advise["outcome"], "{}: report and advise", self.what);
+        }
+    }
+
+    /// `replay` of the recorded run as it was agrees with itself, and with what `advise` says of the run's own settings.
+    fn own_run(&self) {
+        let (replay, own) = (&self.replay, &self.advise["options"][0]);
+        assert_eq!(replay["endings"][0], self.advise["endings"][0]["ending"], "{}: replay", self.what);
+        if replay["outcome"] != "unknown" {
+            assert_eq!(replay["fits"], replay["outcome"] == "fits", "{}: {replay}", self.what);
+        }
+        let fails = !replay["fails_at_entry"].is_null();
+        assert_eq!(fails, replay["ooms"] != 0, "{}: {replay}", self.what);
+        assert!(!fails || replay["fits"] == false, "{}: {replay}", self.what);
+        if replay["endings"][0] == "died" {
+            assert_eq!(replay["limit_bytes"], self.advise["capacity_bytes"], "{}: the limit of replay", self.what);
+            assert_eq!(fails, own["gets_past"] == false, "{}: replay {replay}, advise {own}", self.what);
         }
     }
 
@@ -154,4 +175,23 @@ fn commands_agree_on_runs_that_died() {
             Answers::of(&what, &file, Some(limit), &folder).compare(&file);
         }
     }
+}
+
+/// Garbage collection depends on the limit, which the file does not have: every command finds it, and then nothing differs.
+#[test]
+fn commands_agree_on_the_limit_that_garbage_collection_shows() {
+    let file = recording("gpt2_varlen.limit16_gc");
+    let limit = Value::from(16_u64 << 30);
+    let verified = answer("verify", &file, &[]);
+    assert_eq!((&verified["mismatches"], &verified["assumed_limit_bytes"]), (&0.into(), &limit), "verify");
+    let replayed = answer("replay", &file, &["--limit", "24GiB"]);
+    assert_eq!((&replayed["recorded"]["mismatches"], &replayed["recorded_limit_bytes"]), (&0.into(), &limit), "replay");
+    let diagnosed = &answer("diagnose", &file, &[])["devices"][0];
+    assert_eq!((&diagnosed["exactness"]["mismatches"], &diagnosed["assumed_limit_bytes"]), (&0.into(), &limit), "diagnose");
+    let shown = &answer("stats", &file, &[])["devices"][0];
+    assert_eq!((&shown["mismatches"], &shown["assumed_limit_bytes"]), (&0.into(), &limit), "stats");
+    let compared = answer("diff", &file, &[&file]);
+    assert_eq!(compared["devices"][0]["a"]["mismatches"], 0, "diff");
+    let text = call(&["verify", &file]).out;
+    assert!(text.contains("a limit of 16.00 GiB is assumed (--limit sets it)"), "{text}");
 }

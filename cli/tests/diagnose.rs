@@ -163,6 +163,36 @@ fn the_messages_of_all_ranks_are_told_and_the_first_failure_is_explained() {
     assert!(run.starts_with("an out-of-memory message from device 3, rank 3\n\ncapacity: "), "{run}");
 }
 
+/// A message cut before its first figure is PyTorch's all the same; one that names private pools without saying how large they are is
+/// capacity only if these are small.
+#[test]
+fn what_a_cut_leaves_open_is_said() {
+    for cut in ["Tried to", "Tried to allocate 2.0"] {
+        let (code, object) = json(&["--message", &format!("torch.OutOfMemoryError: CUDA out of memory. {cut}")]);
+        assert_eq!((code, &object["complete"], &object["verdict"]), (3, &false.into(), &"undecided".into()), "{object}");
+    }
+    let log = "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 24.00 GiB of \
+               which 1.00 GiB is free. Process 7 has 23.00 GiB memory in use. Of the allocated memory 19.00 GiB is allocated by PyTorch, \
+               and 3.50 GiB is reserved by PyTorch but unallocated.\n[rank6]: torch.OutOfMemoryError: CUDA out of memory. Tried to \
+               allocate 2.0\n[rank8]: torch.OutOfMemoryError: CUDA out of memory. Tried to\n[rank9]: XlaRuntimeError: \
+               RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.";
+    let (code, object) = json(&["--message", log]);
+    let ranks: Vec<_> = object["messages"].as_array().expect("messages").iter().map(|one| one["rank"].as_u64()).collect();
+    assert_eq!((code, ranks), (0, vec![Some(3), Some(6), Some(8)]), "{object}");
+    assert_eq!(object["other_frameworks"][0]["rank"], 9, "{object}");
+    let run = call(&["diagnose", "--message", log]);
+    assert!(
+        run.out.contains("undecided (cut)") && run.out.contains("message of JAX (XLA), which is not explained"),
+        "{}",
+        run.out
+    );
+    let pools = "CUDA out of memory. Tried to allocate 8.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 6.00 GiB is free. 72.00 \
+                 GiB allowed; Of the allocated memory 70.00 GiB is allocated by PyTorch, with";
+    let (code, object) = json(&["--message", pools]);
+    let headline = object["headline"].as_str().expect("words");
+    assert!(code == 3 && headline.starts_with("capacity, unless private pools keep at least 6.00 GiB"), "{headline}");
+}
+
 #[test]
 fn of_a_message_that_is_cut_is_told_what_is_there_and_what_is_missing() {
     let cut = |words: &str| &LOG[..LOG.find(words).expect("words") + words.len()];
@@ -347,7 +377,7 @@ fn what_cannot_be_diagnosed_is_said_in_one_line() {
         (&[&empty], "neither trace entries nor segments"),
         (&[&nonsense], "nonsense.pickle"),
         (&["--message", "all is well"], "there is no out-of-memory message"),
-        (&["--message", "CUDA out of memory. Tried to allocate 4.8"], "is the message complete?"),
+        (&["--message", "CUDA out of memory. Tried to allocate 4.8 cups"], "is the message complete?"),
         (
             &["--message", "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes."],
             "an out-of-memory message of JAX (XLA); 8.00 GiB was wanted",

@@ -8,13 +8,18 @@ use serde_json::Value;
 
 /// A recording that ships, dying under a limit, without the first half of its trace and without what followed the error.
 fn cut(folder: &Folder, limit: &str) -> String {
+    without(folder, limit, 0.5)
+}
+
+/// The same without so much of its trace.
+fn without(folder: &Folder, limit: &str, part: f64) -> String {
     let source = format!("{}/../conformance/recordings/resnet50_sweep.default.pickle.xz", env!("CARGO_MANIFEST_DIR"));
     let died = format!("{}/died.pickle", folder.path());
     let run = call(&["export", &source, "--limit", limit, "--stop-at-oom", "-o", &died]);
     assert_eq!(run.code, 0, "{}", run.err);
     let mut recording = read_file(&died).expect("a recording");
-    let half = recording.devices[0].trace.len() / 2;
-    recording.devices[0].trace.drain(..half);
+    let lost = (recording.devices[0].trace.len() as f64 * part) as usize;
+    recording.devices[0].trace.drain(..lost);
     folder.file("cut.pickle", &write(&recording, Style::Python))
 }
 
@@ -48,6 +53,31 @@ fn every_command_knows_that_it_died_and_what_is_lost() {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(text.contains("not in the file: what came before the first entry; the "), "{text}");
     assert!(text.contains("the run died of the out-of-memory error at entry ") && !text.contains("keep the settings"), "{text}");
+}
+
+/// A replay of what is left may be served where the run died. The table, the words, the JSON object and the exit code all say that it died.
+#[test]
+fn the_recorded_death_stands_whatever_is_lost() {
+    let folder = Folder::new("died-most-lost");
+    let mut is_served = false;
+    for part in [0.3, 0.6, 0.9, 0.99] {
+        let file = without(&folder, "5GiB", part);
+        for limit in [&["--limit", "5GiB"][..], &[]] {
+            let (code, replayed) = object(&[&["replay", &file], limit].concat());
+            let text = call(&[&["replay", &file], limit].concat()).out;
+            let last = text.trim_end().lines().last().unwrap_or("").to_owned();
+            assert_eq!(replayed["fits"], false, "{part} {limit:?}: {replayed}");
+            assert!(replayed["ooms"].as_u64() > Some(0) && replayed["fails_at_entry"].is_u64(), "{part} {limit:?}: {replayed}");
+            match replayed["outcome"].as_str() {
+                Some("does_not_fit") => assert!(code == 1 && last.starts_with("it does not fit: "), "{part} {limit:?}: {text}"),
+                Some("unknown") => assert!(code == 3 && last.starts_with("not known: "), "{part} {limit:?}: {text}"),
+                outcome => panic!("{part} {limit:?}: {outcome:?} {text}"),
+            }
+            assert!(!text.contains(" yes "), "{part} {limit:?}: {text}");
+            is_served |= last.contains("is served only because the file lost the beginning");
+        }
+    }
+    assert!(is_served, "no part of these shows it");
 }
 
 /// The fixed run goes further and so reserves more: growth beyond the peak of a run that died is no known growth (3), a size is a bound

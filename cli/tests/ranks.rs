@@ -286,3 +286,27 @@ fn a_closed_pipe_ends_it_quietly() {
     drop(child.stdout.take());
     assert_eq!(child.wait().expect("it ends").code(), Some(0));
 }
+
+/// A rank that died has only the beginning of the run, so its low peak tells nothing; and every command names it as the one that failed.
+#[test]
+fn every_command_names_the_rank_that_died() {
+    let folder = Folder::new("ranks-died");
+    for number in 0..4 {
+        folder.recording(&format!("rank{number}.pickle"), &rank(number, 12));
+    }
+    folder.recording("rank4.pickle", &failing(900_000));
+    for command in COMMANDS {
+        let run = call(&with(command, &["--json", folder.path()]));
+        let ranks = lines(&run).pop().expect("a line");
+        assert_eq!(
+            (&ranks["fails_first"]["rank"], &ranks["fails_first"]["failed"]),
+            (&4.into(), &1.into()),
+            "{command:?} {ranks}"
+        );
+        let odd: Vec<_> = ranks["stand_out"].as_array().expect("a list").iter().map(|odd| odd["measure"].clone()).collect();
+        let is_of_beginning = |measure: &Value| measure == "peak_allocated_bytes" || measure == "peak_reserved_bytes";
+        assert!(!odd.iter().any(is_of_beginning), "{command:?} {ranks}");
+        let text = call(&with(command, &[folder.path()])).out;
+        assert!(command == ["report"] || text.contains("rank 4 alone runs out of memory, at entry 5"), "{command:?} {text}");
+    }
+}

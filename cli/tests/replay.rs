@@ -41,11 +41,12 @@ fn its_own_settings_give_its_own_peaks() {
         "recording       settings  fits  oom  peak allocated  peak reserved  retries  driver calls  driver time"
     );
     assert!(
-        lines[1].starts_with("program.pickle   default   yes    0      120.00 MiB     160.00 MiB        0             2  "),
+        lines[1].starts_with("program.pickle   default     -    0      120.00 MiB     160.00 MiB        0             2  "),
         "{}",
         run.out
     );
-    assert_eq!(lines[2..], ["", "program.pickle", "  recorded: at most 160.00 MiB reserved", "", "it fits"]);
+    let unlimited = "at most 160.00 MiB reserved; without --limit or --capacity nothing is refused";
+    assert_eq!(lines[2..], ["", "program.pickle", "  recorded: at most 160.00 MiB reserved", "", unlimited]);
 }
 
 #[test]
@@ -72,6 +73,27 @@ fn other_settings_limits_and_devices_give_other_peaks() {
     assert_eq!((code, &part["limit_bytes"]), (1, &(130 * MIB).into()));
     let run = call(&["replay", &file, "--limit", "130MiB"]);
     assert!(run.out.ends_with("\nit does not fit: it runs out of memory at entry 6\n"), "{}", run.out);
+}
+
+/// Of a run that survived one error and died of another, the second is the one that ended it.
+#[test]
+fn a_run_fails_where_it_died() {
+    let folder = Folder::new("replay-died-later");
+    let mut run = program();
+    let trace = &mut run.devices[0].trace;
+    let third = BASE + (2 << 30);
+    trace.push(entry(Action::Oom, 1 << 40, 70 * MIB));
+    trace.extend([entry(Action::SegmentAlloc, third, 46 * MIB), entry(Action::Alloc, third, 46 * MIB)]);
+    trace.extend(free(third, 46 * MIB));
+    trace.push(entry(Action::Alloc, third, 46 * MIB));
+    let death = trace.len();
+    trace.push(entry(Action::Oom, 1 << 40, 50 * MIB));
+    run.devices[0].segments.push(segment(vec![used(third, 46 * MIB)]));
+    let file = folder.recording("run.pickle", &run);
+    let (code, object) = json(&[&file, "--limit", "210MiB"]);
+    assert_eq!((code, &object["endings"][0], &object["fails_at_entry"]), (1, &"died".into(), &death.into()), "{object}");
+    let reported = call(&["report", &file, "--limit", "210MiB"]);
+    assert!(reported.out.contains(&format!("Out of memory at entry {death}: ")), "{}", reported.out);
 }
 
 #[test]
@@ -135,7 +157,7 @@ fn what_cannot_be_replayed_is_said_in_one_line() {
     }
     assert_eq!(call(&["replay", &file, "--limit", "many"]).code, 2);
     let help = call(&["replay", "--help"]).out;
-    assert!(help.contains("Examples:") && help.contains("Exit code: 0 it fits, 1 it does not, 2"), "{help}");
+    assert!(help.contains("Examples:") && help.contains("Exit code: 0 it fits"), "{help}");
 }
 
 /// The state before the first entry is asked for before it.

@@ -3,7 +3,7 @@
 use parkade::policy::{Policy, PyTorch};
 use parkade::units::{Bytes, PoolId, StreamId};
 use parkade_recording::{Action, DeviceRecording, Entry, Segment};
-use parkade_replay::{DeviceVerdict, Operation, Requests, VerifyError, VerifyOptions, verify_device};
+use parkade_replay::{DeviceVerdict, Operation, Requests, VerifyError, VerifyOptions};
 
 use super::breakdown::{Asked, Breakdown};
 use super::diagnosis::{DiagnoseError, DiagnoseOptions, Diagnosis, GivenBack, Request};
@@ -18,6 +18,7 @@ use super::stranded::stranded;
 use super::verdict::judge;
 use crate::capacity_hint::hint;
 use crate::ending::Ending;
+use crate::recorded_limit::verify_finding_limit;
 
 /// Diagnoses one device of a recording. `progress` is called now and then with the number of entries replayed.
 ///
@@ -92,28 +93,17 @@ struct Run {
     target: Target,
 }
 
-/// Replays the run and keeps what the diagnosis needs. Garbage collection depends on the limit. If none was given and decisions differ,
-/// the whole gibibytes that the refused requests allow are tried; the first one that explains every decision is used.
+/// Replays the run, under the limit that garbage collection shows if none was given, and keeps what the diagnosis needs.
 fn run(
     recording: &DeviceRecording,
     options: &DiagnoseOptions,
     policy: &PyTorch,
     progress: &mut dyn FnMut(usize),
 ) -> Result<Run, VerifyError> {
-    let exactness = verify_device(recording, &options.own, progress)?;
-    let (seen, target) = see(recording, options, &options.own, policy)?;
-    let collects = policy.settings.garbage_collection_threshold > 0.0;
-    if exactness.mismatches > 0 && collects && options.own.limit_bytes.is_none() {
-        for bytes in seen.limit.whole_gibibytes() {
-            let own = VerifyOptions { limit_bytes: Some(bytes), ..options.own.clone() };
-            let exactness = verify_device(recording, &own, progress)?;
-            if exactness.mismatches == 0 {
-                let (seen, target) = see(recording, options, &own, policy)?;
-                return Ok(Run { exactness, seen, assumed: Some(bytes), target });
-            }
-        }
-    }
-    Ok(Run { exactness, seen, assumed: None, target })
+    let (exactness, assumed) = verify_finding_limit(recording, &options.own, progress)?;
+    let own = VerifyOptions { limit_bytes: options.own.limit_bytes.or(assumed), ..options.own.clone() };
+    let (seen, target) = see(recording, options, &own, policy)?;
+    Ok(Run { exactness, seen, assumed, target })
 }
 
 /// The moment to look at, and what a replay under these options shows of it. Where the peak is looked at, the trace nearly always tells

@@ -2,8 +2,6 @@
 //!
 //! A limit here is all that the process could reserve: its memory limit (`set_per_process_memory_fraction`) or what the device had.
 
-use crate::reserved::whole_gibibytes;
-
 /// What a recording shows about the limit.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LimitEvidence {
@@ -85,13 +83,6 @@ impl LimitEvidence {
         }
     }
 
-    /// The whole gibibytes that the limit may be, the smallest first; none unless something was refused.
-    pub(super) fn whole_gibibytes(&self) -> impl Iterator<Item = u64> {
-        let least = self.served.map_or(0, |(bytes, _)| bytes);
-        let below = self.refused.map_or(0, |(bytes, _)| bytes);
-        whole_gibibytes(least, below)
-    }
-
     /// What contradicts a limit of `limit_bytes`, if anything.
     #[must_use]
     pub fn contradiction(&self, limit_bytes: u64) -> Option<Contradiction> {
@@ -150,15 +141,6 @@ mod tests {
         assert_eq!((evidence.contradiction(30), evidence.contradiction(39)), (None, None));
         assert_eq!(evidence.contradiction(40), Some(Contradiction::Refused { bytes: 40, entry: 8 }));
         assert_eq!(LimitEvidence::default().contradiction(0), None);
-    }
-
-    #[test]
-    fn a_limit_is_guessed_only_if_something_was_refused() {
-        const GIB: u64 = 1 << 30;
-        let served = LimitEvidence { served: Some((15 * GIB, 0)), ..LimitEvidence::default() };
-        assert_eq!(served.whole_gibibytes().count(), 0);
-        let refused = LimitEvidence { refused: Some((17 * GIB, 1)), ..served };
-        assert_eq!(refused.whole_gibibytes().collect::<Vec<_>>(), [15 * GIB, 16 * GIB]);
     }
 
     #[test]

@@ -7,11 +7,11 @@ use parkade::stats::{Family, Stats};
 use parkade_recording::DeviceRecording;
 use parkade_replay::{
     AfterFailure, PredictOptions, PredictedRun, Requests, Timing, VerifyError, VerifyOptions, device_like, learned_addresses,
-    verify_device, watch_device,
+    watch_device,
 };
 
 use super::heap::Fragmentation;
-use crate::diagnose::{DiagnoseError, DiagnoseOptions, diagnose_device};
+use crate::recorded_limit::verify_finding_limit;
 
 /// The state at one moment.
 #[derive(Clone, Debug)]
@@ -64,35 +64,14 @@ pub struct ReplayOptions {
 /// # Errors
 /// If the recording cannot be replayed.
 pub fn sample_recorded_run(recording: &DeviceRecording, own: &VerifyOptions, at: &[usize]) -> Result<SampledRun, VerifyError> {
-    let mut verdict = verify_device(recording, own, &mut |_| ())?;
-    let mut own = own.clone();
-    let mut assumed_limit_bytes = None;
-    let collects = own.settings.settings.garbage_collection_threshold > 0.0;
-    if verdict.mismatches > 0
-        && collects
-        && own.limit_bytes.is_none()
-        && let Some(bytes) = limit_that_explains(recording, &own)?
-    {
-        (own.limit_bytes, assumed_limit_bytes) = (Some(bytes), Some(bytes));
-        verdict = verify_device(recording, &own, &mut |_| ())?;
-    }
+    let (verdict, assumed_limit_bytes) = verify_finding_limit(recording, own, &mut |_| ())?;
+    let own = VerifyOptions { limit_bytes: own.limit_bytes.or(assumed_limit_bytes), ..own.clone() };
     let mut sampler = Sampler::new(at);
     watch_device(recording, &own, &mut |moment| {
         sampler.pass(moment.entries, moment.stats(), &mut || moment.segments());
     })?;
     let (mismatches, decisions) = (verdict.mismatches, verdict.decisions);
     Ok(SampledRun { samples: sampler.samples, mismatches, decisions, assumed_limit_bytes })
-}
-
-/// The first limit, in whole gibibytes that the out-of-memory errors allow, under which every decision is the recorded one.
-fn limit_that_explains(recording: &DeviceRecording, own: &VerifyOptions) -> Result<Option<u64>, VerifyError> {
-    let options = DiagnoseOptions { own: own.clone(), capacity_bytes: None, entry: None, fences: 0 };
-    match diagnose_device(recording, &options, &mut |_| ()) {
-        Ok(diagnosis) => Ok(diagnosis.assumed_limit_bytes),
-        Err(DiagnoseError::Replay(error)) => Err(error),
-        // Cannot happen, because no entry was chosen.
-        Err(DiagnoseError::NoSuchEntry { .. }) => Ok(None),
-    }
 }
 
 /// Samples the recorded requests under other settings, at the entries `at` as above. A request that fails does not end the run.

@@ -45,12 +45,18 @@ pub(super) fn odd_ones(runs: &[RankRun], alike: &[usize]) -> Vec<Odd> {
             continue;
         }
         for odd in deviating(measure, &values, if measure.is_bytes() { scale } else { None }) {
-            if found.iter().all(|other| other.run != odd.run) {
+            if is_telling(&runs[odd.run], &odd) && found.iter().all(|other| other.run != odd.run) {
                 found.push(odd);
             }
         }
     }
     found
+}
+
+/// Whether it means something that the run has so little of this: not if it died before it could have more.
+fn is_telling(run: &RankRun, odd: &Odd) -> bool {
+    let grows = matches!(odd.measure, Measure::PeakAllocated | Measure::PeakReserved | Measure::Entries);
+    !(run.is_cut_short && grows && odd.value < odd.median)
 }
 
 fn values(runs: &[RankRun], alike: &[usize], measure: Measure) -> Vec<(usize, i64)> {

@@ -3,12 +3,13 @@
 use std::hash::{Hash, Hasher};
 
 use parkade_recording::{DeviceRecording, Recording};
-use parkade_replay::{DeviceVerdict, Outlook, ReplaySettings, VerifyError, VerifyOptions, newer_release, verify_device};
+use parkade_replay::{DeviceVerdict, Outlook, ReplaySettings, VerifyError, VerifyOptions, newer_release};
 use rustc_hash::FxHasher;
 
 use super::request_sizes::RequestSizes;
 use crate::ending::Ending;
 use crate::fragmentation::Fragmentation;
+use crate::recorded_limit::verify_finding_limit;
 
 /// A request that was out of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,6 +18,14 @@ pub struct Failure {
     pub entry: usize,
     /// When, in microseconds since 1970, if the file states it.
     pub time_us: Option<u64>,
+}
+
+impl Failure {
+    /// That of the request at an entry of a device's trace.
+    #[must_use]
+    pub fn of(device: &DeviceRecording, entry: usize) -> Failure {
+        Failure { entry, time_us: device.trace.get(entry).and_then(parkade_recording::Entry::time) }
+    }
 }
 
 /// One device's run, as far as it is compared with other ranks'. Takes about 5 KiB.
@@ -28,7 +37,9 @@ pub struct RankRun {
     pub entries: usize,
     /// The request of which the run died. One that it survived is not a failure.
     pub failure: Option<Failure>,
-    /// How many were.
+    /// Whether the recorded run died, so that its peaks and entries are only those of its beginning.
+    pub is_cut_short: bool,
+    /// How many requests were out of memory.
     pub ooms: u64,
     /// num_alloc_retries; `None` without a trace.
     pub retries: Option<i64>,
@@ -53,7 +64,7 @@ impl RankRun {
     #[must_use]
     pub fn of_verdict(recording: &Recording, device: &DeviceRecording, own: &ReplaySettings, verdict: &DeviceVerdict) -> RankRun {
         let mut run = RankRun::without_trace(recording, device, own);
-        run.failure = Ending::of(device).death().map(|death| failure(device, death.entry));
+        run.failure = Ending::of(device).death().map(|death| Failure::of(device, death.entry));
         run.ooms = verdict.ooms;
         run.retries = Some(verdict.stats.num_alloc_retries);
         run.peak_allocated_bytes = Some(verdict.peak_allocated_bytes());
@@ -69,7 +80,7 @@ impl RankRun {
         if device.trace.is_empty() {
             return Ok(RankRun::without_trace(recording, device, &own.settings));
         }
-        let verdict = verify_device(device, own, &mut |_| ())?;
+        let (verdict, _) = verify_finding_limit(device, own, &mut |_| ())?;
         Ok(RankRun::of_verdict(recording, device, &own.settings, &verdict))
     }
 
@@ -78,7 +89,7 @@ impl RankRun {
     pub fn of_outlook(recording: &Recording, device: &DeviceRecording, own: &ReplaySettings, outlook: &Outlook) -> RankRun {
         let prediction = &outlook.prediction;
         RankRun {
-            failure: prediction.first_failure.map(|entry| failure(device, entry)),
+            failure: prediction.first_failure.map(|entry| Failure::of(device, entry)),
             ooms: u64::try_from(prediction.stats.num_ooms).unwrap_or(0),
             retries: Some(prediction.stats.num_alloc_retries),
             peak_allocated_bytes: Some(prediction.peak_allocated_bytes()),
@@ -93,6 +104,7 @@ impl RankRun {
             device: device.device,
             entries: device.trace.len(),
             failure: None,
+            is_cut_short: Ending::of(device).death().is_some(),
             ooms: 0,
             retries: None,
             peak_allocated_bytes: None,
@@ -104,10 +116,6 @@ impl RankRun {
             content: content(device),
         }
     }
-}
-
-fn failure(device: &DeviceRecording, entry: usize) -> Failure {
-    Failure { entry, time_us: device.trace.get(entry).and_then(parkade_recording::Entry::time) }
 }
 
 fn content(device: &DeviceRecording) -> u64 {

@@ -20,6 +20,7 @@ fn run(content: u64, peak_allocated_bytes: i64) -> RankRun {
         device: 0,
         entries: 1000,
         failure: None,
+        is_cut_short: false,
         ooms: 0,
         retries: Some(0),
         peak_allocated_bytes: Some(peak_allocated_bytes),
@@ -132,4 +133,15 @@ proptest! {
         };
         prop_assert_eq!(places(&found, false), places(&mirrored, true));
     }
+}
+
+#[test]
+fn a_rank_that_died_is_not_odd_for_what_it_had_no_time_to_need() {
+    let with_died = |peak: i64| {
+        let mut all = ranks(&[10 * GIB, 10 * GIB, 10 * GIB, peak]);
+        all[3].is_cut_short = true;
+        compare(&all).odd.iter().map(|odd| odd.run).collect::<Vec<_>>()
+    };
+    assert_eq!(odd(&[10 * GIB, 10 * GIB, 10 * GIB, 7 * GIB]), [3]);
+    assert_eq!((with_died(7 * GIB), with_died(13 * GIB)), (vec![], vec![3]));
 }

@@ -98,6 +98,11 @@ pub fn times(number: i64) -> String {
     }
 }
 
+/// The text if it fits in so many columns, else its beginning and `...`.
+pub fn fitted(text: &str, columns: usize) -> String {
+    if text.chars().count() <= columns { text.to_owned() } else { shorten(text, columns.saturating_sub(3)) }
+}
+
 /// A list in a sentence: `0, 1`.
 pub fn list(items: impl IntoIterator<Item = impl Display>) -> String {
     items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(", ")

@@ -15,16 +15,23 @@ pub const RECORD_IT: &str = "record it with torch.cuda.memory._record_memory_his
 /// A note for recordings without settings.
 pub const ASSUMED_SETTINGS: &str = "not in the file: the settings; PyTorch's defaults are assumed (--settings overrides them)";
 
-/// A note on a limit that was inferred.
-pub fn assumed_limit(bytes: u64) -> String {
-    format!("a limit of {} is assumed (--limit sets it): the recording allows it", size::show_bytes(bytes))
+/// A note on a limit that was inferred. `option` sets it.
+pub fn assumed_limit(bytes: u64, option: &str) -> String {
+    format!("a limit of {} is assumed ({option} sets it): the recording allows it", size::show_bytes(bytes))
+}
+
+/// That recorded decisions differ from the replay's, so many of so many.
+pub fn differing(mismatches: u64, decisions: u64) -> String {
+    let differ = if mismatches == 1 { "differs" } else { "differ" };
+    format!("{mismatches} of {decisions} recorded decisions {differ}")
 }
 
 /// A note on requests taken from a recording that the replay does not reproduce.
 pub fn uncertain_requests(mismatches: u64, decisions: u64) -> String {
     format!(
-        "{mismatches} of {decisions} recorded decisions differ in a replay under the recording's own settings (see parkade verify; \
-         --recorded-limit sets its limit), so the requests are less certain"
+        "{} in a replay under the recording's own settings (see parkade verify; --recorded-limit sets its limit), so the requests are \
+         less certain",
+        differing(mismatches, decisions)
     )
 }
 

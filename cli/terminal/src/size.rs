@@ -28,8 +28,10 @@ const UNITS: [(&str, u64); 18] = [
 
 /// A number without a unit below this is not a GPU's memory in bytes: the unit was forgotten.
 const LEAST_BARE_BYTES: u64 = 1 << 20;
-/// A number without a unit up to this is taken to mean GiB, and a greater one MiB: no GPU has as much memory as this many GiB.
+/// A number without a unit up to this is taken to mean GiB, and a greater one MiB: no GPU has as much memory as this many GiB ...
 const MOST_GIB: u64 = 512;
+/// ... nor as this many MiB.
+const MOST_MIB: u64 = MOST_GIB << 10;
 /// The allocator takes no less from a device at once: the segment for small blocks, or a page (spec 1.3, 4.1).
 const LEAST_BYTES: u64 = 2 << 20;
 
@@ -62,8 +64,10 @@ pub fn parse_or_none(text: &str) -> Result<u64, String> {
     if has_unit || is_zero(bare) || bytes >= LEAST_BARE_BYTES {
         return Ok(bytes);
     }
-    let meant = meant(bare).unwrap_or_else(|| format!("{bare}MiB"));
-    Err(format!("{bare} is {}: did you mean {meant}? (for bytes, write {bare}B)", show_bytes(bytes)))
+    let meant = meant(bare).map_or_else(String::new, |meant| format!(": did you mean {meant}?"));
+    // A fraction of a byte is none.
+    let in_bytes = if bare.contains('.') { String::new() } else { format!(" (for bytes, write {bare}B)") };
+    Err(format!("{bare} is {}{meant}{in_bytes}", show_bytes(bytes)))
 }
 
 /// Whether a size is 0 in every unit.
@@ -79,7 +83,7 @@ fn meant(size: &str) -> Option<String> {
     let of_unit =
         |unit: &str| Some(format!("{number}{unit}")).filter(|text| parse_bytes(text).is_ok_and(|bytes| bytes >= LEAST_BYTES));
     let is_gib = !is_kilo && parse_bytes(&format!("{number}B")).is_ok_and(|number| number <= MOST_GIB);
-    let is_possible = parse_bytes(&format!("{number}B")).is_ok_and(|number| number < LEAST_BARE_BYTES);
+    let is_possible = parse_bytes(&format!("{number}B")).is_ok_and(|number| number <= MOST_MIB);
     let in_order = if is_gib { ["GiB", "TiB"] } else { ["MiB", "GiB"] };
     in_order.into_iter().filter(|_| is_possible).find_map(of_unit)
 }
@@ -181,7 +185,7 @@ mod tests {
             ("7.5", "did you mean 7.5GiB?"),
             ("0.5", "did you mean 0.5GiB?"),
             ("16384", "did you mean 16384MiB?"),
-            ("1048575", "did you mean 1048575MiB?"),
+            ("524288", "did you mean 524288MiB?"),
             ("1B", "did you mean 1GiB?"),
             ("80 b", "did you mean 80GiB?"),
             ("512K", "512K is 512.00 KiB, and PyTorch reserves at least 2 MiB at a time: did you mean 512MiB?"),
@@ -194,7 +198,7 @@ mod tests {
             assert!(refusal.contains(said), "{refusal}");
             assert!(parse_bytes(text).is_ok(), "{text} may be a small size elsewhere");
         }
-        for text in ["1048576", "2097151B", "0.0000000001GiB"] {
+        for text in ["524289", "1048576", "2097151B", "0.0000000001GiB"] {
             let refusal = parse(text).expect_err(text);
             assert!(refusal.ends_with("at least 2 MiB at a time"), "{refusal}");
         }
@@ -203,7 +207,11 @@ mod tests {
 
     #[test]
     fn where_a_few_bytes_make_sense_a_forgotten_unit_is_refused() {
-        for (text, said) in [("16", "16 is 16 bytes: did you mean 16GiB? (for bytes, write 16B)"), ("16384", "mean 16384MiB?")] {
+        for (text, said) in [
+            ("16", "16 is 16 bytes: did you mean 16GiB? (for bytes, write 16B)"),
+            ("16384", "mean 16384MiB?"),
+            ("6.5", "mean 6.5GiB?"),
+        ] {
             let refusal = parse_or_none(text).expect_err(text);
             assert!(refusal.contains(said), "{refusal}");
         }

@@ -78,7 +78,7 @@ static SIGNS: LazyLock<[(Framework, Regex); 10]> = LazyLock::new(|| {
         (
             Framework::Cuda,
             compiled(concat!(
-                "cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED",
+                "cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED",
                 "|(?i:cuda[a-z0-9_]* (?:error|failure|failed)[^a-z]{0,20}out of memory)",
                 "|(?i:cudaMalloc[a-z]*(?:\\(\\))? .{0,40}out of memory|cuMem[a-z]+ .{0,60}out of memory)"
             )),
@@ -99,6 +99,13 @@ static TENSOR: LazyLock<Regex> = LazyLock::new(|| compiled(r"allocating tensor w
 const NEAR: usize = 400;
 
 impl ForeignMessage {
+    /// Where messages of named frameworks begin: not those in words that PyTorch's own messages have too.
+    pub(super) fn named(text: &str) -> Vec<usize> {
+        let is_named = |framework: Framework| !matches!(framework, Framework::Cuda | Framework::Plain);
+        let named = SIGNS.iter().filter(|(framework, _)| is_named(*framework));
+        named.flat_map(|(_, sign)| sign.find_iter(text).map(|found| found.start())).collect()
+    }
+
     /// The first message of another framework in a text without line breaks. Texts about PyTorch's own allocator are not looked for.
     pub(super) fn find(text: &str) -> Option<ForeignMessage> {
         let (framework, at) = SIGNS.iter().find_map(|(framework, sign)| Some((*framework, sign.find(text)?)))?;
@@ -196,6 +203,7 @@ mod tests {
             ),
             ("RuntimeError: CUDA error: out of memory", Framework::Cuda, None),
             ("GPUassert: cudaErrorMemoryAllocation main.cu 12", Framework::Cuda, None),
+            ("RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED", Framework::Cuda, None),
             ("terminate called: CUDA out of memory.", Framework::Plain, None),
             ("error: out of GPU memory, trying to allocate 512 MB", Framework::Plain, Some(512 << 20)),
             ("Out of memory: Killed process 712 (python) total-vm:1kB", Framework::System, None),

@@ -23,6 +23,8 @@ const TRIED: &str = "Tried to allocate ";
 const LONGEST: usize = 8 << 10;
 /// A message that is broken into lines ends within so many lines of its rank and others.
 const MOST_LINES: usize = 200;
+/// So many messages of other frameworks are named.
+const MOST_OTHERS: usize = 100;
 /// A message that is cut is compared with so many that are not.
 const MOST_COMPARED: usize = 1000;
 /// The first failure as torchrun reports it: its time and rank.
@@ -54,6 +56,17 @@ pub struct LoggedMessage {
     pub times: usize,
     /// What it says.
     pub message: ReadMessage,
+}
+
+/// A message of another framework, in a log that has messages of PyTorch too.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OtherMessage {
+    /// The rank that wrote it, if a prefix tells.
+    pub rank: Option<u32>,
+    /// Its line, from 1.
+    pub line: usize,
+    /// Who wrote it, and what it wanted.
+    pub message: ForeignMessage,
 }
 
 /// How it is known which message came first.
@@ -89,6 +102,8 @@ pub struct MessageLog {
     pub cuda_malloc_async: Option<CudaMallocAsyncMessage>,
     /// The first message of another framework, if there is none of PyTorch's.
     pub foreign: Option<ForeignMessage>,
+    /// Beside messages of PyTorch: those of other frameworks, one of each rank.
+    pub others: Vec<OtherMessage>,
     /// What is wrong with the first message that has no figure; [`MessageError::NotFound`] if there is none.
     pub error: MessageError,
 }
@@ -113,7 +128,8 @@ impl MessageLog {
         let cuda_malloc_async = is_foreign.then(|| CudaMallocAsyncMessage::find(&log.text)).flatten();
         let is_foreign = is_foreign && cuda_malloc_async.is_none();
         let foreign = is_foreign.then(|| ForeignMessage::find(&log.text)).flatten();
-        MessageLog { messages, first, cuda_malloc_async, foreign, error }
+        let others = if messages.is_empty() { Vec::new() } else { log.others() };
+        MessageLog { messages, first, cuda_malloc_async, foreign, others, error }
     }
 
     /// The message to explain: that of the first failure, else the first complete one, else the first.
@@ -207,8 +223,35 @@ impl<'a> Log<'a> {
         let partial = Some(rest).filter(|rest| rest.starts_with(TRIED)).map(PartialMessage::find);
         match partial.filter(|partial| !partial.is_empty()) {
             Some(partial) => Ok(self.logged(place, at, ReadMessage::Partial(partial))),
+            // Cut before its first figure.
+            None if is_beginning(self.line(place).get(start - self.start_of(place)..).unwrap_or("")) => {
+                Ok(self.logged(place, at, ReadMessage::Partial(PartialMessage::default())))
+            }
             None => Err(error),
         }
+    }
+
+    /// Where a line begins.
+    fn start_of(&self, place: usize) -> usize {
+        self.lines.get(place).map_or(0, |line| line.at as usize)
+    }
+
+    /// The first message of each other framework and rank, line by line.
+    fn others(&self) -> Vec<OtherMessage> {
+        let mut others: Vec<OtherMessage> = Vec::new();
+        for at in ForeignMessage::named(&self.text) {
+            let place = self.line_at(at);
+            let Some(message) = ForeignMessage::find(self.line(place)) else { continue };
+            let Some(&Line { number, rank, .. }) = self.lines.get(place) else { continue };
+            let is_known = |other: &OtherMessage| {
+                other.line == number as usize || (other.rank == rank && other.message.framework == message.framework)
+            };
+            if others.len() < MOST_OTHERS && !others.iter().any(is_known) {
+                others.push(OtherMessage { rank, line: number as usize, message });
+            }
+        }
+        others.sort_by_key(|other| other.line);
+        others
     }
 
     /// What the rank of this line wrote from here on; `None` if its rank is not known.
@@ -250,6 +293,17 @@ impl<'a> Log<'a> {
         let time = source.and_then(|line| Prefix::of(&plain(line)).time);
         let rank = line.and_then(|line| line.rank).or_else(|| named_rank(before));
         LoggedMessage { rank, time, line: line.map_or(1, |line| line.number as usize), times: 1, message }
+    }
+}
+
+/// Whether this is all that is left of a message on its line, cut before the end of the size that was tried.
+fn is_beginning(rest: &str) -> bool {
+    static CUT_SIZE: LazyLock<Regex> =
+        LazyLock::new(|| compiled(r"^(?:[0-9]{1,20}(?:\.[0-9]{0,2})?(?: (?:[KMG]i?|b(?:y(?:t(?:e)?)?)?)?)?)?$"));
+    let rest = rest.trim_end();
+    match rest.strip_prefix(TRIED.trim_end()) {
+        Some(size) => size.is_empty() || size.strip_prefix(' ').is_some_and(|size| CUT_SIZE.is_match(size)),
+        None => !rest.is_empty() && TRIED.starts_with(rest),
     }
 }
 

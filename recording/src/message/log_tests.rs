@@ -4,7 +4,9 @@ use parkade::texts::rejection_message;
 use parkade::units::Bytes;
 use proptest::prelude::*;
 
-use super::{Framework, MessageError, MessageLog, OutOfMemoryMessage, ReadMessage, ToldBy};
+use super::{
+    ForeignMessage, Framework, MessageError, MessageLog, OtherMessage, OutOfMemoryMessage, PartialMessage, ReadMessage, ToldBy,
+};
 
 /// A message of PyTorch since 2.1, with a size of its own.
 fn new(device: u32, tried: &str) -> String {
@@ -117,7 +119,7 @@ fn without_a_message_the_error_says_what_there_is() {
     assert_eq!((log.messages.len(), log.error, log.foreign), (0, MessageError::NotFound, None));
     let log = MessageLog::read(&rejection_message(Bytes(5)));
     assert!(matches!(log.error, MessageError::NoFigures(_)), "{log:?}");
-    let log = MessageLog::read("CUDA out of memory. Tried to allocate 4.8");
+    let log = MessageLog::read("CUDA out of memory. Tried to allocate 4.8 cups");
     assert!(matches!(log.error, MessageError::Expected { .. }) && log.messages.is_empty(), "{log:?}");
     let log = MessageLog::read("RESOURCE_EXHAUSTED: Out of memory while trying to\nallocate 8589934592 bytes.");
     let foreign = log.foreign.expect("JAX");
@@ -151,7 +153,7 @@ proptest! {
             Err(_) => {
                 let is_partial = log.messages.iter().all(|one| matches!(one.message, ReadMessage::Partial(_)));
                 prop_assert!(is_partial, "{:?}", log);
-                prop_assert_eq!(log.messages.is_empty(), cut < text.find("GiB").unwrap_or(0) + 3);
+                prop_assert_eq!(log.messages.is_empty(), cut <= text.find("Tried").unwrap_or(0));
             }
         }
     }
@@ -163,4 +165,39 @@ proptest! {
         let log = MessageLog::read(&lines.join("\n"));
         prop_assert!(log.explained().is_none_or(|place| place < log.messages.len()));
     }
+}
+
+#[test]
+fn a_message_cut_before_its_first_figure_is_one_of_its_rank() {
+    let cuts =
+        ["Tried", "Tried to", "Tried to allocate", "Tried to allocate 2", "Tried to allocate 2.0", "Tried to allocate 2.00 Gi"];
+    for cut in cuts {
+        let alone = MessageLog::read(&format!("torch.OutOfMemoryError: CUDA out of memory. {cut}"));
+        assert!(matches!(&alone.messages[..], [one] if one.message == ReadMessage::Partial(PartialMessage::default())), "{cut}");
+        let log = MessageLog::read(&format!(
+            "[rank3]: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.10 GiB\n[rank6]: CUDA out of \
+             memory. {cut}\n[rank7]: NCCL timeout"
+        ));
+        assert_eq!(
+            log.messages.iter().map(|one| (one.rank, one.line)).collect::<Vec<_>>(),
+            [(Some(3), 1), (Some(6), 2)],
+            "{cut}"
+        );
+    }
+    for other in ["Tried to find more", "Tried to allocate more than 1EB memory.", "Tried to allocate 2.00 XB"] {
+        let log = MessageLog::read(&format!("CUDA out of memory. {other}"));
+        assert_eq!(log.messages, [], "{other}");
+    }
+}
+
+#[test]
+fn messages_of_other_frameworks_beside_those_of_pytorch_are_named() {
+    let log = MessageLog::read(
+        "[rank3]: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.10 GiB\n[rank9]: \
+         jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.\n[rank9]: \
+         RESOURCE_EXHAUSTED: Out of memory again",
+    );
+    let message = ForeignMessage { framework: Framework::Jax, wanted_bytes: Some(16 << 30) };
+    assert_eq!(log.others, [OtherMessage { rank: Some(9), line: 2, message }]);
+    assert_eq!((log.messages.len(), log.foreign), (1, None));
 }

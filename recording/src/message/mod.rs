@@ -25,7 +25,7 @@ mod tests;
 
 pub use cuda_malloc_async::CudaMallocAsyncMessage;
 pub use foreign::{ForeignMessage, Framework};
-pub use log::{FirstFailure, LoggedMessage, MessageLog, ReadMessage, ToldBy};
+pub use log::{FirstFailure, LoggedMessage, MessageLog, OtherMessage, ReadMessage, ToldBy};
 pub use out_of_memory::{MessageError, OutOfMemoryMessage, ProcessUse};
 pub use partial::PartialMessage;
 pub use prefix::LogTime;

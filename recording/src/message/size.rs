@@ -36,7 +36,12 @@ impl Size {
 }
 
 impl fmt::Display for Size {
+    /// In the unit of the message: a smaller one would show digits that the message does not have.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_in_gibibytes = self.within >= (1 << 30) / 200;
+        if is_in_gibibytes && self.bytes <= 1 << 30 {
+            return write!(f, "{:.2} GiB", self.bytes as f64 / f64::from(1 << 30));
+        }
         f.write_str(&parkade::texts::format_bytes(self.bytes))
     }
 }

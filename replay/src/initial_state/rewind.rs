@@ -39,6 +39,8 @@ struct Walk {
     made: FxHashMap<u32, PoolId>,
     large_page: u64,
     deferred: FxHashMap<u32, Option<u32>>,
+    /// Whether the recording lists any segments.
+    has_segments: bool,
 }
 
 /// Walks the whole trace backwards.
@@ -64,6 +66,7 @@ impl Walk {
             made: FxHashMap::default(),
             large_page,
             deferred: FxHashMap::default(),
+            has_segments: !recording.segments.is_empty(),
         };
         for segment in &recording.segments {
             let (address, total) = (segment.address, segment.total_bytes);
@@ -116,6 +119,9 @@ impl Walk {
             Action::Alloc => match self.remove(entry.address) {
                 Some(live) if live.is_pending => contradiction("but the block there is still waiting to become free"),
                 Some(_) => Ok(()),
+                None if !self.has_segments => contradiction(
+                    "and never freed, but the file lists no segments: was `segments` removed? a snapshot has those that are reserved at its end",
+                ),
                 None => contradiction("but nothing is in use there afterwards: an entry is missing, double or out of order"),
             },
             Action::FreeCompleted => {

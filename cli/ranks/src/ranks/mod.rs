@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use parkade_analysis::ranks::{Comparison, RankRun, compare};
+use parkade_analysis::ranks::{Comparison, Difference, RankRun, compare};
 pub use rows::{Row, Standing};
 use serde_json::Value;
 
@@ -76,6 +76,11 @@ impl Ranks {
             keys.insert(key.to_owned(), value);
         }
         lines.add(&object)
+    }
+
+    /// Whether the files are recordings of more than one program.
+    pub fn are_of_several_programs(&self) -> bool {
+        self.comparison.differences.iter().any(|difference| matches!(difference, Difference::Program(_)))
     }
 
     /// Whether some file has several devices, so that a rank's number does not name a run.

@@ -26,6 +26,8 @@ pub(super) struct Rank {
 pub(super) struct Job {
     pub(super) ranks: Vec<Rank>,
     pub(super) advice: JobAdvice,
+    /// Whether they are recordings of more than one program.
+    pub(super) are_of_several_programs: bool,
 }
 
 /// Advises on the job, writes the answer as text, and returns it as an addition to the JSON of the ranks. Ranks without a trace have no
@@ -43,7 +45,7 @@ pub(super) fn advise(args: &Args, together: Together<'_, Option<RankAdvice>>, ou
     try_the_others(args, &mut ranks)?;
     let all: Vec<RankAdvice> = ranks.iter().map(|rank| rank.advice.clone()).collect();
     let Some(advice) = one_setting(&all) else { return Ok(Finished::default()) };
-    let job = Job { ranks, advice };
+    let job = Job { ranks, advice, are_of_several_programs: together.ranks.are_of_several_programs() };
     job_table::print(out, &job)?;
     Ok(Finished { outcome: job.outcome(), addition: Some(("one_setting", serde_json::to_value(job_json::Object::of(&job))?)) })
 }

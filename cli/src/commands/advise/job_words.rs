@@ -26,6 +26,13 @@ pub(super) fn warnings(job: &Job) -> Vec<String> {
 /// What came of it; the conclusion last.
 pub(super) fn sentences(job: &Job) -> Vec<String> {
     let mut sentences = Vec::new();
+    if job.are_of_several_programs {
+        sentences.push(
+            "these are recordings of different programs: one setting for all of them matters only if they run under one \
+             PYTORCH_CUDA_ALLOC_CONF"
+                .to_owned(),
+        );
+    }
     if let Some(assumed) = job.advice.assumed_bytes {
         sentences.push(format!(
             "some ranks do not show how much memory they had; the least that another one shows, {}, is assumed for them (--limit sets \

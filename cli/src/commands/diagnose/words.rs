@@ -284,16 +284,16 @@ pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String>
             let first = verdict.first.as_ref().and_then(|first| first.entry);
             let first = first.map_or(String::new(), |entry| format!(", the first at entry {entry}"));
             notes.push(format!(
-                "not exact: {} of {} recorded decisions differ in the replay{first}; give the run's own --limit and --settings \
+                "not exact: {} in the replay{first}; give the run's own --limit and --settings \
                  (see parkade verify)",
-                verdict.mismatches, verdict.decisions
+                recording::differing(verdict.mismatches, verdict.decisions)
             ));
         }
     }
     notes.extend(ending::ending(&diagnosis.ending));
     if let Some(bytes) = diagnosis.assumed_limit_bytes {
         notes.push(contradicts(diagnosis, bytes).map_or_else(
-            || recording::assumed_limit(bytes),
+            || recording::assumed_limit(bytes, "--limit"),
             |text| {
                 let assumed = show_bytes(bytes);
                 format!("a limit of {assumed} is assumed, by the first out-of-memory error; but {text}: --limit says what it was")
@@ -322,7 +322,8 @@ pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String>
 /// Warns first of all if the figures are not the recorded run's.
 pub(super) fn warning(diagnosis: &Diagnosis) -> Option<String> {
     let mismatches = diagnosis.exactness.as_ref().map_or(0, |verdict| verdict.mismatches);
-    let text = format!("careful: {mismatches} recorded decisions differ in the replay, so the figures may be wrong (see below)");
+    let differ = if mismatches == 1 { "1 recorded decision differs" } else { &format!("{mismatches} recorded decisions differ") };
+    let text = format!("careful: {differ} in the replay, so the figures may be wrong (see below)");
     (mismatches > 0).then_some(text)
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use parkade_analysis::diff::Run;
+use parkade_analysis::diff::{Relation, Run};
 
 use super::matching::{Matched, Pair, matched};
 use super::{Args, Compared, Shown, compare, folders_json, folders_table};
@@ -24,6 +24,8 @@ pub(super) struct Rank {
     pub(super) is_exceeded: bool,
     /// The device on which reserved memory grew most.
     pub(super) levels: Levels,
+    /// Whether the two recordings have little in common.
+    pub(super) is_unlike: bool,
     /// Whether the run that is checked died.
     pub(super) died: bool,
     /// The answer in full.
@@ -79,7 +81,7 @@ fn compare_all(args: &Args) -> Result<Outcome> {
     if let Some(file) = [Some(&args.a), args.b.as_ref()].into_iter().flatten().find(|path| !path.is_dir()) {
         bail!("{} is a file and is compared with a folder of several: give two files, or two folders", file.display());
     }
-    let matched = matched(&a, b.as_deref());
+    let mut matched = matched(&a, b.as_deref());
     if matched.pairs.is_empty() {
         bail!("no rank is in both folders: {}", matched.notes.join(" "));
     }
@@ -91,6 +93,7 @@ fn compare_all(args: &Args) -> Result<Outcome> {
             Err(error) => outcome = outcome.worse(fail(args, error.context(format!("rank {}", pair.number)))),
         }
     }
+    matched.notes.extend(unlike(&ranks));
     ranks.sort_by_key(Rank::weight);
     let has_bounds = !args.fail_above.is_empty();
     outcome = ranks.iter().fold(outcome, |worst, rank| worst.worse(rank.outcome));
@@ -101,6 +104,19 @@ fn compare_all(args: &Args) -> Result<Outcome> {
     let job = Job { ranks, matched, has_bounds, outcome };
     print(args, &job)?;
     Ok(outcome)
+}
+
+/// Which ranks' recordings are not of one program, so that their change is no growth.
+fn unlike(ranks: &[Rank]) -> Option<String> {
+    let unlike: Vec<u64> = ranks.iter().filter(|rank| rank.is_unlike).map(|rank| rank.number).collect();
+    let of = if unlike.len() == 1 { "rank" } else { "ranks" };
+    (!unlike.is_empty()).then(|| {
+        format!(
+            "The recordings of {of} {} have little in common: they are of different programs, or of one with other shapes, so what changed \
+             there is no growth of one program.",
+            output::list(&unlike)
+        )
+    })
 }
 
 /// The recordings that a path means.
@@ -123,9 +139,15 @@ fn rank(args: &Args, pair: &Pair) -> Result<Rank> {
         outcome: of_rank.outcome(&compared),
         is_exceeded: compared.is_exceeded(),
         levels: levels(&compared),
+        is_unlike: compared.devices.iter().any(is_unlike),
         died: compared.devices.iter().any(|shown| shown.last().ending.death().is_some()),
         answer: render(&of_rank, &compared)?,
     })
+}
+
+/// Whether the recordings of a device are of different programs, or of one with other shapes.
+fn is_unlike(shown: &Shown) -> bool {
+    matches!(shown, Shown::Two(comparison) if comparison.likeness.relation == Relation::LittleInCommon)
 }
 
 fn levels(compared: &Compared) -> Levels {

@@ -23,8 +23,8 @@ use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::VerifyOptions;
 
 use crate::args::{Json, RecordedLimit};
-use crate::recording;
 use crate::runner::{Command, Form, Lines, Outcome, run};
+use crate::{recorded_limit, recording};
 
 use bound::Above;
 
@@ -44,8 +44,8 @@ use bound::Above;
   parkade diff before.pickle after.pickle --json
   parkade diff before/ after/ --fail-above 2%
 
-Exit code: 0 compared and within the bounds, 1 a peak of reserved memory is above a bound of --fail-above, 2 could not run, 3 not known:
-within the bounds, but the run that is checked died, so its peak is that of what came before, or a rank is in one folder only. Of
+Exit code: 0 compared and within the bounds, 1 a peak of reserved memory is above a bound of --fail-above, 2 could not run, 3 not known: \
+within the bounds, but the run that is checked died, so its peak is that of what came before, or a rank is in one folder only. Of \
 several ranks the worst: 2, then 1, then 3.")]
 pub(crate) struct Args {
     /// The first recording, or a folder of ranks.
@@ -83,6 +83,8 @@ struct File {
     path: PathBuf,
     recording: Recording,
     own: VerifyOptions,
+    /// The recorded run's limit, if garbage collection shows it.
+    found_limit: Option<u64>,
 }
 
 /// A device, shown or compared.
@@ -228,8 +230,8 @@ impl Args {
 
 fn read(path: &Path, limit: &RecordedLimit) -> Result<File> {
     let recording = recording::read(path)?;
-    let own = limit.own(&recording)?;
-    Ok(File { path: path.to_owned(), recording, own })
+    let (own, found_limit) = recorded_limit::own(limit, &recording)?;
+    Ok(File { path: path.to_owned(), recording, own, found_limit })
 }
 
 fn device(args: &Args, compared: &Compared, (number_a, number_b): (u32, u32)) -> Result<Shown> {

@@ -4,9 +4,9 @@ use parkade_analysis::diff::{Comparison, Grouping, NoSteps, Origin, Part, Run, S
 use parkade_replay::SettingsOrigin;
 
 use super::{Compared, File, Shown};
-use crate::ending;
 use crate::output::count;
 use crate::size::show_bytes;
+use crate::{ending, recording};
 
 /// All there is to know beside the numbers.
 pub(super) fn all(compared: &Compared, shown: &Shown) -> Vec<String> {
@@ -53,11 +53,14 @@ fn of_run(name: &str, file: &File, run: &Run) -> Vec<String> {
     if file.own.settings.origin == SettingsOrigin::Assumed {
         notes.push(format!("{name} does not say its settings; PyTorch's defaults are assumed."));
     }
+    if let Some(bytes) = file.found_limit {
+        notes.push(format!("{name}: {}.", recording::assumed_limit(bytes, "--recorded-limit")));
+    }
     if run.mismatches > 0 {
         notes.push(format!(
-            "{name}: {} of {} recorded decisions differ in its replay, so its allocated bytes, retries and calls of empty_cache may be off; its reserved bytes \
+            "{name}: {} in its replay, so its allocated bytes, retries and calls of empty_cache may be off; its reserved bytes \
              are those of the file (--recorded-limit gives the memory limit of the run).",
-            run.mismatches, run.decisions
+            recording::differing(run.mismatches, run.decisions)
         ));
     }
     if let Some(bytes) = run.lost_beginning_bytes {

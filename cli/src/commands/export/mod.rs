@@ -19,7 +19,7 @@ use parkade_replay::{AfterFailure, ReplaySettings, Requests, VerifyError, Verify
 use crate::args::{self, Force, Json};
 use crate::outputs::{Outputs, Target, Wanted};
 use crate::runner::{Command, Form, Lines, Subject};
-use crate::{output, progress, recording, size};
+use crate::{output, progress, recorded_limit, recording, size};
 use perfetto::{Run, Slices};
 use recorded::as_recorded;
 
@@ -109,7 +109,7 @@ impl Command for Args {
         let wanted = Wanted::new(self.force.force, self.form()).reads([&self.file]).writes("--output", Some(&self.output));
         let outputs = wanted.check()?;
         let recording = recording::read(&self.file)?;
-        let own = args.recorded.own(&recording)?;
+        let (own, _) = recorded_limit::own(&args.recorded, &recording)?;
         let settings = given.unwrap_or_else(|| own.settings.clone()).settings;
         let limit_bytes = args.limit(settings.per_process_memory_fraction)?;
         let options = ExportOptions {

@@ -16,15 +16,16 @@ view! {
         settings_origin: &'static str = origin(replayed.settings.origin),
         profile: &'static str = args.replay.profile.rules().name,
         capacity_bytes: Option<u64> = args.replay.capacity,
-        limit_bytes: Option<u64> = replayed.limit,
+        limit_bytes: Option<u64> = replayed.limit(),
+        recorded_limit_bytes: Option<u64> = args.replay.recorded.recorded_limit.or(replayed.found_limit),
         outcome: &'static str = replayed.answer.outcome.name(),
         endings: Vec<&'static str> = all(&replayed.answer.endings, Ending::name),
         doubt: Option<&'static str> = replayed.answer.doubt.map(Doubt::name),
         seconds: f64 = replayed.seconds,
         #[serde(flatten)]
         numbers: OneOrMany = match replayed.devices.as_slice() {
-            [device] => OneOrMany::One(Box::new(Numbers::of(device))),
-            devices => OneOrMany::Many(Sums::of(devices, replayed.fits())),
+            [device] => OneOrMany::One(Box::new(Numbers::of(device, replayed, 0))),
+            _ => OneOrMany::Many(Sums::of(replayed)),
         },
     }
 }
@@ -37,10 +38,10 @@ enum OneOrMany {
 }
 
 view! {
-    struct Numbers(outlook: &Outlook) {
-        fits: bool = outlook.fits(),
-        ooms: i64 = outlook.prediction.stats.num_ooms,
-        fails_at_entry: Option<usize> = outlook.prediction.first_failure,
+    struct Numbers(outlook: &Outlook, replayed: &Replayed, place: usize) {
+        fits: bool = replayed.answer.fits(place),
+        ooms: i64 = replayed.answer.ooms(place, outlook),
+        fails_at_entry: Option<usize> = replayed.answer.fails_at(place),
         peak_allocated_bytes: i64 = outlook.prediction.peak_allocated_bytes(),
         peak_reserved_bytes: i64 = outlook.prediction.peak_reserved_bytes(),
         retries: i64 = outlook.prediction.stats.num_alloc_retries,
@@ -50,6 +51,7 @@ view! {
             outlook.requests.operations.iter().filter(|(_, operation)| *operation == Operation::EmptyCache).count(),
         recorded: Recorded = Recorded::of(outlook),
         device_errors: u64 = outlook.prediction.device_errors,
+        assumed_limit_bytes: Option<u64> = replayed.limits.get(place).copied().flatten().filter(|_| replayed.is_assumed),
         #[serde(flatten)]
         timing: Option<Timing> = outlook.timing.map(Timing::of),
     }
@@ -107,8 +109,12 @@ struct Sums {
 }
 
 impl Sums {
-    fn of(outlooks: &[Outlook], fits: bool) -> Sums {
-        let devices = all(outlooks, |outlook| Device { device: outlook.device, numbers: Numbers::of(outlook) });
+    fn of(replayed: &Replayed) -> Sums {
+        let of_device = |(place, outlook): (usize, &Outlook)| Device {
+            device: outlook.device,
+            numbers: Numbers::of(outlook, replayed, place),
+        };
+        let devices = all(replayed.devices.iter().enumerate(), of_device);
         // Sums that do not overflow.
         let sum = |number: &dyn Fn(&Numbers) -> i64| devices.iter().map(|one| number(&one.numbers)).fold(0, i64::saturating_add);
         let signed = |number: u64| i64::try_from(number).unwrap_or(0);
@@ -121,8 +127,8 @@ impl Sums {
             driver_ns: sum(&|one| signed(one.driver_ns)),
             empty_cache_calls: sum(&|one| signed(one.empty_cache_calls as u64)),
             device_errors: sum(&|one| signed(one.device_errors)),
-            fits,
-            fails_at_entry: outlooks.iter().find_map(|outlook| outlook.prediction.first_failure),
+            fits: replayed.fits(),
+            fails_at_entry: replayed.answer.first_failure().map(|(_, entry)| entry),
             devices,
         }
     }

@@ -1,6 +1,7 @@
 //! `parkade replay`: what would a recorded program have needed under other settings, and would it have fitted?
 
 mod json;
+mod judged;
 mod table;
 
 use std::io::Write;
@@ -9,17 +10,16 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use clap::Parser;
-use parkade_analysis::advise::{self, AdviseOptions, MemoryBudget};
-use parkade_analysis::continuation::Doubt;
-use parkade_analysis::ending::Ending;
-use parkade_analysis::ranks::RankRun;
-use parkade_recording::{DeviceRecording, Recording};
+use parkade_analysis::advise;
+use parkade_analysis::ranks::{Failure, RankRun};
+use parkade_recording::Recording;
 use parkade_replay::{Outlook, OutlookOptions, ReplaySettings, replay_device};
 
+use self::judged::{Judged, Known};
 use crate::args::{self, Files, Json};
 use crate::each::OnEach;
 use crate::runner::{Command, Form, Lines, Outcome, Subject};
-use crate::{progress, recording};
+use crate::{progress, recorded_limit, recording};
 
 /// Replay a recorded program's requests under other settings, with another limit, or on a smaller device.
 ///
@@ -29,7 +29,7 @@ use crate::{progress, recording};
 /// requested first.
 ///
 /// If the recorded run died of an out-of-memory error, what it would have done next is not in the file. It is estimated from the steps
-/// that came before, as by parkade advise.
+/// that came before, as by parkade advise; and without --limit and --capacity the memory is assumed that advise assumes.
 #[derive(Parser, Clone)]
 #[command(after_help = "Examples:
   parkade replay snapshot.pickle --settings expandable_segments:True
@@ -37,8 +37,8 @@ use crate::{progress, recording};
   parkade replay snapshot.pickle --settings '' --capacity 24GiB --json
   parkade replay snapshots/ --settings expandable_segments:True --limit 16GiB
 
-Exit code: 0 it fits, 1 it does not, 2 could not run, 3 not known: it gets past the failure of a run that died, or the file lost the part
-that needed most. Of several recordings the worst: 2, then 1, then 3.")]
+Exit code: 0 it fits, or no limit is known and nothing was refused; 1 it does not fit; 2 could not run; 3 not known: it gets past the \
+failure of a run that died, or the file lost the part that needed most. Of several recordings the worst: 2, then 1, then 3.")]
 pub(crate) struct Args {
     #[command(flatten)]
     files: Files,
@@ -54,7 +54,12 @@ pub(crate) struct Args {
 /// A replayed recording.
 pub(crate) struct Replayed {
     settings: ReplaySettings,
-    limit: Option<u64>,
+    /// The limit of each device.
+    limits: Vec<Option<u64>>,
+    /// They were not given, but assumed.
+    is_assumed: bool,
+    /// The recorded run's own limit, if garbage collection shows it.
+    found_limit: Option<u64>,
     recording: Recording,
     own: ReplaySettings,
     devices: Vec<Outlook>,
@@ -62,22 +67,20 @@ pub(crate) struct Replayed {
     seconds: f64,
 }
 
-/// Whether it fits.
-struct Judged {
-    outcome: advise::Outcome,
-    /// How each device's run ended.
-    endings: Vec<Ending>,
-    /// Why the rest of a run that died cannot be told.
-    doubt: Option<Doubt>,
-}
-
 impl Replayed {
+    /// Whether the memory is known, given or assumed.
+    fn is_limited(&self, args: &Args) -> bool {
+        self.limits.iter().any(Option::is_some) || args.replay.capacity.is_some()
+    }
+
+    /// The limit of all devices, if it is one.
+    fn limit(&self) -> Option<u64> {
+        let first = *self.limits.first()?;
+        first.filter(|_| self.limits.iter().all(|limit| *limit == first))
+    }
+
     fn fits(&self) -> bool {
-        match self.answer.outcome {
-            advise::Outcome::Fits => true,
-            advise::Outcome::GetsPast | advise::Outcome::DoesNotFit => false,
-            advise::Outcome::Unknown => self.devices.iter().all(Outlook::fits),
-        }
+        (0..self.devices.len()).all(|place| self.answer.fits(place))
     }
 }
 
@@ -91,15 +94,15 @@ impl Command for Args {
         let given = args.given()?;
         let recording = recording::read(&self.file)?;
         // The requests are read under the rules of the release that recorded them, and replayed under those chosen.
-        let own = args.recorded.own(&recording)?;
+        let (own, found_limit) = recorded_limit::own(&args.recorded, &recording)?;
         let recorded = own.settings.clone();
         let settings = given.unwrap_or_else(|| recorded.clone());
-        let limit = args.limit(settings.settings.per_process_memory_fraction)?;
+        let limit_bytes = args.limit(settings.settings.per_process_memory_fraction)?;
         let options = OutlookOptions {
             own,
             profile: args.profile.rules(),
             settings: settings.settings.clone(),
-            limit_bytes: limit,
+            limit_bytes,
             capacity_bytes: args.capacity,
         };
         let traced = recording::traced(&recording);
@@ -108,17 +111,19 @@ impl Command for Args {
         }
         let bar = progress::entries(self.json.json);
         bar.set_length(recording::entries(&traced));
+        let known = Known::of(&traced, &options)?;
+        let (limits, is_assumed) = (known.limits.clone(), known.is_assumed);
         let (mut devices, mut done) = (Vec::new(), 0);
-        for device in &traced {
+        for (device, &limit_bytes) in traced.iter().zip(&limits) {
+            let options = OutlookOptions { limit_bytes, ..options.clone() };
             let outlook = replay_device(device, &options, &mut |entries| bar.set_position((done + entries) as u64));
             done += device.trace.len();
             devices.push(recording::of_device(outlook, device.device, traced.len())?);
         }
         bar.finish_and_clear();
-        let memory = MemoryBudget { capacity_bytes: args.capacity, limit_bytes: limit };
-        let answer = judged(&traced, &devices, &options, memory)?;
+        let answer = known.judge(&devices, &options);
         let seconds = start.elapsed().as_secs_f64();
-        Ok(Replayed { answer, settings, limit, own: recorded, recording, devices, seconds })
+        Ok(Replayed { answer, settings, limits, is_assumed, found_limit, own: recorded, recording, devices, seconds })
     }
 
     fn outcome(&self, replayed: &Replayed) -> Outcome {
@@ -127,13 +132,7 @@ impl Command for Args {
             advise::Outcome::GetsPast => Outcome::NotKnown,
             advise::Outcome::DoesNotFit => Outcome::CheckFailed,
             // Without an amount of memory nothing was asked that could fail.
-            advise::Outcome::Unknown
-                if self.replay.capacity.is_none()
-                    && replayed.limit.is_none()
-                    && replayed.answer.endings.iter().all(|ending| ending.death().is_none()) =>
-            {
-                Outcome::Good
-            }
+            advise::Outcome::Unknown if !replayed.is_limited(self) && !replayed.answer.any_died() => Outcome::Good,
             advise::Outcome::Unknown => Outcome::NotKnown,
         }
     }
@@ -147,36 +146,11 @@ impl Command for Args {
     }
 
     fn text(&self, replayed: &Replayed, out: &mut dyn Write) -> Result<()> {
-        Ok(table::print(out, &self.file, replayed)?)
+        Ok(table::print(out, self, replayed)?)
     }
 
     fn json(&self, replayed: &Replayed, lines: &mut Lines) -> Result<()> {
         lines.add(&json::Object::of(self, replayed))
-    }
-}
-
-/// The outcome. If a run died, it is judged as `advise` does, with what is estimated of its rest.
-fn judged(traced: &[&DeviceRecording], devices: &[Outlook], options: &OutlookOptions, memory: MemoryBudget) -> Result<Judged> {
-    let endings: Vec<Ending> = traced.iter().map(|device| Ending::of(device)).collect();
-    let available = memory.bytes(options.profile, &options.settings);
-    let hides_more = |available: u64| {
-        devices.iter().filter_map(|device| device.requests.lost_beginning).any(|lost| lost.reserved_bytes > available)
-    };
-    let simple = |outcome| Ok(Judged { outcome, endings: endings.clone(), doubt: None });
-    match available {
-        None => simple(advise::Outcome::Unknown),
-        Some(_) if endings.iter().any(|ending| ending.death().is_some()) => {
-            let (own, profile) = (options.own.clone(), options.profile);
-            let given = vec![options.settings.clone()];
-            let options = AdviseOptions { own, profile, memory, given, only_given: true };
-            let advice = advise::advise(traced, &options, &|_| ()).map_err(|(_, error)| error)?;
-            let place = advice.options.iter().position(|option| option.is_given).unwrap_or(0);
-            let doubt = advice.doubts_with(place).first().map(|&(_, doubt)| doubt).filter(|_| advice.options[place].fits());
-            Ok(Judged { outcome: advice.outcome_with(place), endings, doubt })
-        }
-        Some(_) if !devices.iter().all(Outlook::fits) => simple(advise::Outcome::DoesNotFit),
-        Some(available) if hides_more(available) => simple(advise::Outcome::Unknown),
-        Some(_) => simple(advise::Outcome::Fits),
     }
 }
 
@@ -193,10 +167,21 @@ impl OnEach for Args {
 
     fn keep(&self, _: &Replayed) {}
 
-    /// The runs as replayed.
+    /// The runs as replayed, and where they fail as they are judged. Where no memory is known, nothing was refused, and the recorded errors
+    /// stand.
     fn rank_runs(&self, replayed: &Replayed) -> Result<Vec<RankRun>> {
-        let traced = recording::traced(&replayed.recording).into_iter().zip(&replayed.devices);
-        let of_device = |(device, outlook)| RankRun::of_outlook(&replayed.recording, device, &replayed.own, outlook);
-        Ok(traced.map(of_device).collect())
+        let Replayed { recording, own, answer, .. } = replayed;
+        let of_device = |(place, (device, outlook))| {
+            let fails = answer.fails_at(place);
+            let recorded = || answer.endings.get(place)?.death().map(|death| death.entry).filter(|_| !replayed.is_limited(self));
+            let failure = fails.or_else(recorded).map(|entry| Failure::of(device, entry));
+            let ooms = match replayed.is_limited(self) {
+                true => u64::try_from(answer.ooms(place, outlook)).unwrap_or(0),
+                false => outlook.requests.ooms,
+            };
+            RankRun { failure, ooms, ..RankRun::of_outlook(recording, device, own, outlook) }
+        };
+        let traced = recording::traced(recording).into_iter().zip(&replayed.devices);
+        Ok(traced.enumerate().map(of_device).collect())
     }
 }

@@ -1,13 +1,12 @@
 //! A replayed recording as a table with notes.
 
 use std::io::{self, Write};
-use std::path::Path;
 
 use parkade_analysis::advise::Outcome;
 use parkade_analysis::ending::Ending;
 use parkade_replay::{Extreme, Outlook, SettingsOrigin};
 
-use super::Replayed;
+use super::{Args, Replayed};
 use crate::recording::{self, short_name};
 use crate::table::{Mark, Table};
 use crate::{ending, output, size};
@@ -17,17 +16,19 @@ const HEADS: [&str; 9] =
 /// The column that is coloured.
 const FITS: usize = 2;
 
-pub(super) fn print(out: &mut dyn Write, file: &Path, replayed: &Replayed) -> io::Result<()> {
-    let name = short_name(file);
+pub(super) fn print(out: &mut dyn Write, args: &Args, replayed: &Replayed) -> io::Result<()> {
+    let name = short_name(&args.file);
     let is_one_of_many = replayed.devices.len() > 1;
     let name_of = |device: &Outlook| if is_one_of_many { format!("{name} device {}", device.device) } else { name.clone() };
     let mut table = Table::new(HEADS);
-    for device in &replayed.devices {
-        table.marked(cells(replayed, device, name_of(device)), FITS, Mark::of(device.fits()));
+    for (place, device) in replayed.devices.iter().enumerate() {
+        let fits = fits(args, replayed, place);
+        let mark = if fits == "-" { Mark::Plain } else { Mark::of(replayed.answer.fails_at(place).is_none()) };
+        table.marked(cells(replayed, device, place, name_of(device), fits), FITS, mark);
     }
     write!(out, "{}", table.text())?;
     for (place, device) in replayed.devices.iter().enumerate() {
-        let notes = notes(replayed, device, replayed.answer.endings.get(place));
+        let notes = notes(args, replayed, device, place);
         if !notes.is_empty() {
             writeln!(out, "\n{}", name_of(device))?;
         }
@@ -35,26 +36,33 @@ pub(super) fn print(out: &mut dyn Write, file: &Path, replayed: &Replayed) -> io
             write!(out, "{}", output::paragraph(&note, 2))?;
         }
     }
-    writeln!(out, "\n{}", verdict(replayed))
+    write!(out, "\n{}", verdict(args, replayed))
 }
 
-fn cells(replayed: &Replayed, device: &Outlook, name: String) -> [String; HEADS.len()] {
+/// Whether a device's program fits, in a word; a dash where it is not known.
+fn fits(args: &Args, replayed: &Replayed, place: usize) -> &'static str {
+    let answer = &replayed.answer;
+    if answer.fails_at(place).is_some() {
+        // At least so much memory is known, but not that it was no more.
+        if answer.outcome == Outcome::Unknown && replayed.is_assumed { "-" } else { "no" }
+    } else if !replayed.is_limited(args) || (answer.outcome == Outcome::Unknown && !answer.fits(place)) {
+        "-"
+    } else if answer.fits(place) {
+        "yes"
+    } else {
+        "gets past"
+    }
+}
+
+fn cells(replayed: &Replayed, device: &Outlook, place: usize, name: String, fits: &str) -> [String; HEADS.len()] {
     let prediction = &device.prediction;
-    // A run that died, without a limit.
-    let is_unknown = replayed.limit.is_none() && replayed.answer.endings.iter().any(|ending| ending.death().is_some());
     let text = &replayed.settings.settings.text;
     let settings = if text.is_empty() { "default".to_owned() } else { output::one_line(&output::shorten(text, 60)) };
     [
         name,
         settings,
-        match replayed.answer.outcome {
-            Outcome::GetsPast if device.fits() => "gets past",
-            Outcome::Unknown if device.fits() && is_unknown => "-",
-            _ if device.fits() => "yes",
-            _ => "no",
-        }
-        .to_owned(),
-        prediction.stats.num_ooms.to_string(),
+        fits.to_owned(),
+        replayed.answer.ooms(place, device).to_string(),
         size::show(prediction.peak_allocated_bytes()),
         size::show(prediction.peak_reserved_bytes()),
         prediction.stats.num_alloc_retries.to_string(),
@@ -63,38 +71,77 @@ fn cells(replayed: &Replayed, device: &Outlook, name: String) -> [String; HEADS.
     ]
 }
 
-fn verdict(replayed: &Replayed) -> String {
-    let death = replayed.answer.endings.iter().find_map(Ending::death);
-    match (replayed.answer.outcome, death) {
+/// The answer, in the lines that the terminal has room for.
+fn verdict(args: &Args, replayed: &Replayed) -> String {
+    let (is_good, said) = said(args, replayed);
+    let lines = output::paragraph(&said, 0);
+    let lines = lines.trim_end();
+    format!("{}\n", if is_good { output::good(lines) } else { output::bad(lines) })
+}
+
+/// The answer, and whether it is good news.
+fn said(args: &Args, replayed: &Replayed) -> (bool, String) {
+    let answer = &replayed.answer;
+    let death = answer.endings.iter().find_map(Ending::death);
+    let has_lost = replayed.devices.iter().any(|device| device.requests.lost_beginning.is_some());
+    let limited = replayed.is_limited(args);
+    match (answer.outcome, death) {
         (Outcome::GetsPast, Some(error)) => {
-            let why = match replayed.answer.doubt {
+            let why = match answer.doubt {
                 Some(doubt) => ending::doubt(doubt),
                 None => "what is estimated of it does not fit".to_owned(),
             };
-            return output::bad(&format!(
-                "it gets past entry {}, where the run died; the rest is not in the file, and {why}",
-                error.entry
-            ));
-        }
-        (Outcome::Fits, Some(_)) => return output::good("it fits, with what is estimated of the rest"),
-        (Outcome::Unknown, Some(error)) if replayed.limit.is_none() => {
             let entry = error.entry;
-            return output::bad(&format!(
-                "not known: the run died at entry {entry}, and without --limit or --capacity nothing is refused"
-            ));
+            (false, format!("it gets past entry {entry}, where the run died; the rest is not in the file, and {why}"))
         }
-        (Outcome::Unknown, _) if replayed.limit.is_some() => {
-            return output::bad("what is in the file fits, but what came before its first entry needed more than there is");
+        (Outcome::Fits, Some(_)) => (true, "it fits, with what is estimated of the rest".to_owned()),
+        (Outcome::Fits, None) if has_lost => (true, "as far as the file goes, it fits".to_owned()),
+        (Outcome::Fits, None) => (true, "it fits".to_owned()),
+        (Outcome::Unknown, Some(error)) if !limited => (
+            false,
+            format!("not known: the run died at entry {}, and without --limit or --capacity nothing is refused", error.entry),
+        ),
+        (Outcome::Unknown, None) if !limited => {
+            let peaks = replayed.devices.iter().map(|device| size::show(device.prediction.peak_reserved_bytes()));
+            (true, format!("at most {} reserved; without --limit or --capacity nothing is refused", output::list(peaks)))
         }
-        _ => {}
+        (Outcome::Unknown, _) if replayed.is_assumed => (false, format!("not known: {}", with_at_least(replayed))),
+        (Outcome::Unknown, _) => (
+            false,
+            "not known: what is in the file fits, but what came before its first entry needed more than there is".to_owned(),
+        ),
+        (Outcome::GetsPast | Outcome::DoesNotFit, _) => (false, does_not_fit(replayed)),
     }
-    let mut outlooks = replayed.devices.iter().zip(&replayed.answer.endings);
-    let failed = outlooks.find_map(|(device, ending)| device.prediction.first_failure.map(|entry| (device, ending, entry)));
-    let Some((device, ending, entry)) = failed else { return output::good("it fits") };
-    let goes_on = ending::goes_on(ending, device.requests.ooms).map_or_else(String::new, |said| format!("; {said}"));
-    let of_device = if replayed.devices.len() > 1 { format!("device {} runs", device.device) } else { "it runs".to_owned() };
-    let first = if replayed.devices.len() > 1 { " first," } else { "" };
-    output::bad(&format!("it does not fit: {of_device} out of memory{first} at entry {entry}{goes_on}"))
+}
+
+/// What happens in the memory that the run had at least.
+fn with_at_least(replayed: &Replayed) -> String {
+    let limit = output::list(replayed.limits.iter().flatten().map(|&bytes| size::show_bytes(bytes)));
+    let found = match replayed.answer.first_failure() {
+        Some((_, entry)) => format!("in {limit} it runs out of memory at entry {entry}, but the limit may have been higher"),
+        None => format!("in {limit} what is in the file fits, but what came before its first entry needed more"),
+    };
+    format!("{found} (--limit sets it)")
+}
+
+fn does_not_fit(replayed: &Replayed) -> String {
+    let answer = &replayed.answer;
+    let Some((place, entry)) = answer.first_failure() else { return "it does not fit".to_owned() };
+    let is_one_of_many = replayed.devices.len() > 1;
+    let number = replayed.devices.get(place).map_or(0, |device| device.device);
+    if answer.fails_as_recorded == Some(place) {
+        let of_device = if is_one_of_many { format!(" of device {number}") } else { String::new() };
+        return format!(
+            "it does not fit: the run{of_device} itself died at entry {entry} with these settings and no less memory; the replay is \
+             served only because the file lost the beginning of the run"
+        );
+    }
+    let of_device = if is_one_of_many { format!("device {number} runs") } else { "it runs".to_owned() };
+    let first = if is_one_of_many { " first," } else { "" };
+    let errors = replayed.devices.get(place).map_or(0, |device| device.requests.ooms);
+    let goes_on = answer.endings.get(place).and_then(|ending| ending::goes_on(ending, errors));
+    let goes_on = goes_on.map_or_else(String::new, |said| format!("; {said}"));
+    format!("it does not fit: {of_device} out of memory{first} at entry {entry}{goes_on}")
 }
 
 fn show(extreme: Extreme) -> String {
@@ -102,7 +149,7 @@ fn show(extreme: Extreme) -> String {
     format!("{}{outcome}", size::show(extreme.peak_reserved_bytes))
 }
 
-fn notes(replayed: &Replayed, device: &Outlook, ending: Option<&Ending>) -> Vec<String> {
+fn notes(args: &Args, replayed: &Replayed, device: &Outlook, place: usize) -> Vec<String> {
     let requests = &device.requests;
     let mut notes = vec![format!("recorded: at most {} reserved", size::show(requests.recorded_peak_reserved_bytes))];
     if let Some(range) = device.timing {
@@ -118,7 +165,13 @@ fn notes(replayed: &Replayed, device: &Outlook, ending: Option<&Ending>) -> Vec<
     if replayed.settings.origin == SettingsOrigin::Assumed {
         notes.push(recording::ASSUMED_SETTINGS.to_owned());
     }
-    if replayed.limit.is_none() && replayed.settings.settings.garbage_collection_threshold > 0.0 {
+    if let Some(bytes) = replayed.limits.get(place).copied().flatten().filter(|_| replayed.is_assumed) {
+        notes.push(recording::assumed_limit(bytes, "--limit"));
+    }
+    if let Some(bytes) = replayed.found_limit {
+        notes.push(format!("of the recorded run {}", recording::assumed_limit(bytes, "--recorded-limit")));
+    }
+    if !replayed.is_limited(args) && replayed.settings.settings.garbage_collection_threshold > 0.0 {
         notes.push("without a limit garbage_collection_threshold does nothing (--limit sets one)".to_owned());
     }
     if let Some(lost) = requests.lost_beginning {
@@ -127,7 +180,7 @@ fn notes(replayed: &Replayed, device: &Outlook, ending: Option<&Ending>) -> Vec<
             output::count(lost.blocks, "block")
         ));
     }
-    notes.extend(ending.and_then(ending::ending));
+    notes.extend(replayed.answer.endings.get(place).and_then(ending::ending));
     if requests.mismatches > 0 {
         notes.push(recording::uncertain_requests(requests.mismatches, requests.decisions));
     }

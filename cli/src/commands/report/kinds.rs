@@ -76,7 +76,8 @@ pub(super) fn print(out: &mut dyn Write, device: &Device, columns: usize) -> io:
     if total == 0 || device.verdict.is_none() {
         return Ok(());
     }
-    writeln!(out, "of what kind it is ({})", passes(device))?;
+    let heading = format!("of what kind it is ({})", passes(device));
+    writeln!(out, "{}", output::wrapped(&heading, columns).join("\n"))?;
     if let Some(steps) = steps(device) {
         writeln!(out, "{}", output::wrapped(&output::one_line(&steps), columns).join("\n"))?;
     }

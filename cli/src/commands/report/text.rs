@@ -53,6 +53,10 @@ impl Size {
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// Reserved and not in use.
 const RESERVED: char = '░';
+/// The columns of a row of tried settings before these.
+const ROW: usize = 31;
+/// Names are not cut shorter than this.
+const SHORTEST: usize = 10;
 /// How many holders are listed.
 const HOLDERS: usize = 5;
 
@@ -117,16 +121,22 @@ fn graph(out: &mut dyn Write, report: &Report, device: &Device, size: Size) -> i
         writeln!(out, "{label:>10} {}{cells}", if label.is_empty() { '│' } else { '┤' })?;
     }
     writeln!(out, "{:>10} └{}", "", "─".repeat(active.len()))?;
-    markers(out, device, active.len())?;
+    markers(out, device, active.len(), size)?;
     let last = format!("entry {}", grouped(device.timeline.entries as u64));
     writeln!(out, "{:>10}  0{last:>width$}", "", width = active.len().saturating_sub(1))?;
     let assumed = if report.limit.hint.is_some() { ", assumed" } else { "" };
     let limit = report.limit.run_bytes.map_or_else(String::new, |limit| format!("  ┄ limit {}{assumed}", format_bytes(limit)));
-    writeln!(out, "{:>10}  █ in use  {RESERVED} reserved, not in use{limit}\n", "")
+    indented(out, &format!("█ in use  {RESERVED} reserved, not in use{limit}"), size)?;
+    writeln!(out)
+}
+
+/// Words below the graph.
+fn indented(out: &mut dyn Write, text: &str, size: Size) -> io::Result<()> {
+    wrapped(text, size.columns.saturating_sub(LABELS).max(10)).iter().try_for_each(|line| writeln!(out, "{:>10}  {line}", ""))
 }
 
 /// A line with a letter for the most serious event of each column.
-fn markers(out: &mut dyn Write, device: &Device, columns: usize) -> io::Result<()> {
+fn markers(out: &mut dyn Write, device: &Device, columns: usize, size: Size) -> io::Result<()> {
     let moments = device.timeline.entries + 1;
     let mut worst: Vec<Option<MarkerKind>> = vec![None; columns];
     for marker in &device.timeline.markers {
@@ -155,7 +165,7 @@ fn markers(out: &mut dyn Write, device: &Device, columns: usize) -> io::Result<(
             format!("{name}{} ({})", if is_guess { " in the replay" } else { "" }, grouped(count(*kind)))
         })
         .collect();
-    writeln!(out, "{:>10}  {}", "", said.join("  "))
+    indented(out, &said.join("  "), size)
 }
 
 fn holders(out: &mut dyn Write, report: &Report, device: &Device, size: Size) -> io::Result<()> {
@@ -173,7 +183,7 @@ fn holders(out: &mut dyn Write, report: &Report, device: &Device, size: Size) ->
     for holder in device.holders.iter().take(HOLDERS) {
         let share = holder.bytes as f64 / total as f64 * 100.0;
         let words =
-            output::shorten(&output::one_line(&words::holder(report, holder.key)), size.columns.saturating_sub(35).max(10));
+            output::fitted(&output::one_line(&words::holder(report, holder.key)), size.columns.saturating_sub(32).max(SHORTEST));
         let (bytes, blocks) = (format_bytes(holder.bytes), grouped(holder.blocks));
         writeln!(out, "{bytes:>12} {share:>5.1} %  {blocks:>6} x  {words}")?;
     }
@@ -186,7 +196,7 @@ fn tried(out: &mut dyn Write, report: &Report, device: &Device, size: Size) -> i
     }
     let assumed = if report.limit.hint.is_some() { " (assumed)" } else { "" };
     let memory = report.limit.tried_bytes.map_or_else(|| "as much memory as is needed".to_owned(), format_bytes);
-    writeln!(out, "with other settings, in {memory}{assumed}")?;
+    writeln!(out, "{}", wrapped(&format!("with other settings, in {memory}{assumed}"), size.words()).join("\n"))?;
     writeln!(out, "{}", output::dim("peak reserved  fits   retries  settings"))?;
     for (tried, _) in &device.tried {
         let fits = match tried.outcome {
@@ -197,15 +207,22 @@ fn tried(out: &mut dyn Write, report: &Report, device: &Device, size: Size) -> i
         };
         let (peak, retries) = (size::show(tried.run().peak_reserved_bytes), tried.run().retries);
         let own = if tried.is_own { " (the run's own)" } else { "" };
-        let label = output::shorten(&output::one_line(&tried.label), size.columns.saturating_sub(34 + own.len()).max(10));
+        let room = size.columns.saturating_sub(ROW);
+        let own = if room < own.len() + SHORTEST { "" } else { own };
+        let label = output::fitted(&output::one_line(&tried.label), room.saturating_sub(own.len()).max(SHORTEST));
         writeln!(out, "{peak:>13}  {fits}  {retries:>7}  {label}{own}")?;
     }
     if device.tried.iter().any(|(tried, _)| tried.outcome == Outcome::GetsPast) {
         let rest = if device.rest.is_some() { "is estimated" } else { "is not known" };
-        writeln!(out, "{}", output::dim(&format!("past: gets past the error of which the run died; the rest {rest}")))?;
+        let past = format!("past: gets past the error of which the run died; the rest {rest}");
+        for line in wrapped(&past, size.words()) {
+            writeln!(out, "{}", output::dim(&line))?;
+        }
     }
     if device.rest.is_some() {
-        writeln!(out, "{}", output::dim("peaks and retries include what is estimated of the rest"))?;
+        for line in wrapped("peaks and retries include what is estimated of the rest", size.words()) {
+            writeln!(out, "{}", output::dim(&line))?;
+        }
     }
     writeln!(out)
 }
@@ -231,7 +248,12 @@ mod tests {
 
     #[test]
     fn the_graph_is_as_wide_as_the_terminal_and_nothing_is_wider() {
-        for (file, columns) in [("gpt2_varlen.limit12_oom", 80), ("gpt2_varlen.limit12_oom", 211), ("deep_mlp.default", 60)] {
+        for (file, columns) in [
+            ("gpt2_varlen.limit12_oom", 80),
+            ("gpt2_varlen.limit12_oom", 211),
+            ("gpt2_varlen.limit12_oom", 50),
+            ("deep_mlp.default", 60),
+        ] {
             let lines = drawn(file, columns);
             let graph: Vec<usize> =
                 lines.iter().filter(|line| line.contains(['┤', '│'])).map(|line| line.chars().count()).collect();

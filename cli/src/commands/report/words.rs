@@ -69,9 +69,13 @@ pub(super) fn what_happened(report: &Report, device: &Device) -> String {
         );
     }
     let doubt = doubt(report, device);
-    if let Some(first) = ooms.first() {
+    // The error of which it died; of those that it survived, the first.
+    let death = device.ending.death().map(|death| death.entry);
+    let last = ooms.iter().find(|oom| death == Some(oom.moment as usize));
+    if let Some(first) = last.or(ooms.first()) {
         let more = match ooms.len() {
             1 => String::new(),
+            count if last.is_some() => format!(" {} failed too.", counted(count as u64 - 1, "other request")),
             count => format!(" {} failed later.", counted(count as u64 - 1, "more request")),
         };
         let reserved = at(&levels.reserved, first.moment);
@@ -150,9 +154,10 @@ pub(super) fn exactness(device: &Device) -> String {
             format!("exact: all {} recorded decisions are reproduced", grouped(verdict.decisions))
         }
         Some(verdict) => format!(
-            "{} of {} recorded decisions differ (parkade verify shows the first; --limit sets the run's limit)",
+            "{} of {} recorded decisions {} (parkade verify shows the first; --limit sets the run's limit)",
             grouped(verdict.mismatches),
-            grouped(verdict.decisions)
+            grouped(verdict.decisions),
+            if verdict.mismatches == 1 { "differs" } else { "differ" }
         ),
     }
 }

@@ -32,7 +32,7 @@ use crate::{args, recording, size};
   parkade stats snapshot.pickle --every 1000 --settings expandable_segments:True --csv
   parkade stats snapshots/
 
-Exit code: 0 shown, 1 shown, but decisions of the recorded run differ, so that the figures may not be its own
+Exit code: 0 shown, 1 shown, but decisions of the recorded run differ, so that the figures may not be its own \
 (--limit gives the memory limit that it had), 2 could not run. Of several recordings the worst: 2, then 1.")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -139,7 +139,11 @@ impl Shown {
 fn remarks(args: &Args, device: &Device) -> Vec<String> {
     let mut remarks = Vec::new();
     if let Some(bytes) = device.assumed_limit_bytes {
-        remarks.push(format!("device {}: {}", device.number, recording::assumed_limit(bytes)));
+        remarks.push(format!(
+            "device {}: {}",
+            device.number,
+            recording::assumed_limit(bytes, if args.settings.is_some() { "--recorded-limit" } else { "--limit" })
+        ));
     }
     if device.mismatches > 0 {
         let consequence = if args.settings.is_some() {
@@ -148,8 +152,9 @@ fn remarks(args: &Args, device: &Device) -> Vec<String> {
             "the figures may not be the recorded run's (--limit sets its memory limit)"
         };
         remarks.push(format!(
-            "careful, device {}: {} of {} recorded decisions differ in the replay: {consequence}",
-            device.number, device.mismatches, device.decisions
+            "careful, device {}: {} in the replay: {consequence}",
+            device.number,
+            recording::differing(device.mismatches, device.decisions)
         ));
     }
     remarks

@@ -17,6 +17,7 @@ view! {
         profile: &'static str = verified.profile.name,
         profile_seen_from: Option<&'static str> = verified.evidence.map(ReleaseEvidence::words),
         limit_bytes: Option<u64> = verified.limit,
+        assumed_limit_bytes: Option<u64> = verified.assumed_limit,
         fraction_of_unknown_memory: Option<f64> =
             verified.has_unknown_fraction().then_some(verified.settings.settings.per_process_memory_fraction),
         entries: u64 = sum(verified, |device| device.entries as u64),

@@ -14,8 +14,9 @@ use clap::Parser;
 use indicatif::ProgressBar;
 use parkade::profile::Profile as Rules;
 use parkade_analysis::ranks::RankRun;
+use parkade_analysis::verify_finding_limit;
 use parkade_recording::Recording;
-use parkade_replay::{DeviceVerdict, ReleaseEvidence, ReplaySettings, StatsFile, VerifyOptions, newer_release, verify_device};
+use parkade_replay::{DeviceVerdict, ReleaseEvidence, ReplaySettings, StatsFile, VerifyOptions, newer_release};
 
 use crate::args::{Files, Json, Profile};
 use crate::ranks::Ranks;
@@ -60,6 +61,8 @@ struct Verified {
     recording: Recording,
     settings: ReplaySettings,
     limit: Option<u64>,
+    /// The limit that garbage collection shows, if none was given.
+    assumed_limit: Option<u64>,
     profile: &'static Rules,
     /// What shows the version, if it was neither given nor assumed.
     evidence: Option<ReleaseEvidence>,
@@ -220,7 +223,7 @@ fn verify(file: &Path, args: &Args, statistics: Option<&StatsFile>, bar: &Progre
         bail!("--stats belongs to one device, but the recording has {}", traced.len());
     }
     bar.inc_length(recording::entries(&traced));
-    let mut devices = Vec::new();
+    let (mut devices, mut assumed_limit) = (Vec::new(), None);
     for device in &traced {
         let mut reported = 0;
         let mut progress = |entries: usize| {
@@ -229,13 +232,15 @@ fn verify(file: &Path, args: &Args, statistics: Option<&StatsFile>, bar: &Progre
             reported = reported.max(entries);
             bar.set_position(done.load(Ordering::Relaxed));
         };
-        let verdict = verify_device(device, &options, &mut progress);
+        let verified = verify_finding_limit(device, &options, &mut progress);
         progress(device.trace.len());
-        devices.push(recording::of_device(verdict, device.device, traced.len())?);
+        let (verdict, found) = recording::of_device(verified, device.device, traced.len())?;
+        assumed_limit = assumed_limit.or(found);
+        devices.push(verdict);
     }
     let seconds = start.elapsed().as_secs_f64();
     let (file, limit) = (file.to_owned(), args.limit);
-    Ok(Verified { file, recording, settings, limit, profile, evidence, devices, seconds })
+    Ok(Verified { file, recording, settings, limit, assumed_limit, profile, evidence, devices, seconds })
 }
 
 fn read_statistics(file: &Path) -> Result<StatsFile> {

@@ -121,7 +121,9 @@ fn settings(verified: &Verified) -> Vec<String> {
         }
         SettingsOrigin::Recorded | SettingsOrigin::Given => {}
     }
-    if verified.limit.is_none() && settings.garbage_collection_threshold > 0.0 {
+    if let Some(bytes) = verified.assumed_limit {
+        notes.push(recording::assumed_limit(bytes, "--limit"));
+    } else if verified.limit.is_none() && settings.garbage_collection_threshold > 0.0 {
         notes.push(
             "not in the file: the memory limit, without which garbage_collection_threshold does nothing (--limit sets it)"
                 .to_owned(),
@@ -182,8 +184,8 @@ fn not_in_file(device: &DeviceVerdict) -> Vec<String> {
     }
     if not.refusals > 0 {
         notes.push(format!(
-            "not in the file: why the device refused {} requests for a segment; the recording is followed (--limit checks a limit)",
-            not.refusals
+            "not in the file: why the device refused {} for a segment; the recording is followed (--limit checks a limit)",
+            output::count(not.refusals, "request")
         ));
     }
     notes

@@ -1,7 +1,7 @@
 //! The messages of a log as one JSON object: the explained one, and all of them in an array.
 
 use parkade_analysis::diagnose::{Certainty, MessageDiagnosis};
-use parkade_recording::message::{FirstFailure, LoggedMessage, Size, ToldBy};
+use parkade_recording::message::{FirstFailure, LoggedMessage, OtherMessage, Size, ToldBy};
 
 use super::super::layout::Step;
 use super::ranks::Figures;
@@ -47,6 +47,7 @@ view! {
             diagnosis.log.messages.iter().zip(&diagnosis.diagnoses).enumerate(),
             |(place, (logged, explained))| Message::of(logged, explained, place == diagnosis.explained),
         ),
+        other_frameworks: Vec<Other> = all(&diagnosis.log.others, Other::of),
     }
 }
 
@@ -66,6 +67,15 @@ view! {
         free_bytes: Option<u64> = bytes(Figures::of(explained).free),
         allocated_bytes: Option<u64> = bytes(Figures::of(explained).allocated),
         reserved_bytes: Option<u64> = bytes(Figures::of(explained).reserved),
+    }
+}
+
+view! {
+    struct Other(other: &OtherMessage) {
+        rank: Option<u32> = other.rank,
+        line: usize = other.line,
+        framework: &'static str = other.message.framework.name(),
+        wanted_bytes: Option<u64> = other.message.wanted_bytes,
     }
 }
 

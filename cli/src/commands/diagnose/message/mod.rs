@@ -12,7 +12,7 @@ use anyhow::{Result, bail};
 use parkade_analysis::diagnose::{
     Applies, MessageDiagnosis, MessageVerdict, PartialDiagnosis, diagnose_message, diagnose_partial,
 };
-use parkade_recording::message::{LoggedMessage, MessageLog, ReadMessage};
+use parkade_recording::message::{ForeignMessage, LoggedMessage, MessageLog, OtherMessage, ReadMessage};
 
 pub(super) use self::json::Object;
 use super::layout::{hanging, step, width, wrapped};
@@ -39,7 +39,7 @@ pub(super) fn diagnose(log: MessageLog) -> Result<LogDiagnosis> {
     let Some(explained) = log.explained() else {
         match log.foreign {
             Some(foreign) => {
-                let wanted = foreign.wanted_bytes.map_or_else(String::new, |bytes| format!("; {} was wanted", show_bytes(bytes)));
+                let wanted = wanted(foreign);
                 bail!(
                     "an out-of-memory message of {}{wanted}. Only messages of PyTorch's GPU allocator (`out of memory. Tried to \
                      allocate`) are explained",
@@ -55,6 +55,18 @@ pub(super) fn diagnose(log: MessageLog) -> Result<LogDiagnosis> {
     };
     let diagnoses = log.messages.iter().map(diagnosed).collect();
     Ok(LogDiagnosis { log, diagnoses, explained })
+}
+
+/// How much a message of another framework wanted.
+fn wanted(foreign: ForeignMessage) -> String {
+    foreign.wanted_bytes.map_or_else(String::new, |bytes| format!("; {} was wanted", show_bytes(bytes)))
+}
+
+/// A message of another framework beside those of PyTorch.
+fn other(other: &OtherMessage) -> String {
+    let rank = other.rank.map_or_else(String::new, |rank| format!("rank {rank}, "));
+    let (line, name, wanted) = (other.line, other.message.framework.name(), wanted(other.message));
+    format!("{rank}line {line}: an out-of-memory message of {name}, which is not explained{wanted}")
 }
 
 impl LogDiagnosis {
@@ -131,7 +143,7 @@ pub(super) fn print(out: &mut dyn Write, diagnosis: &LogDiagnosis) -> io::Result
         step(out, place, &word, finding)?;
     }
     writeln!(out, "\n{}", output::dim("how certain this is"))?;
-    for note in explained.notes() {
+    for note in explained.notes().into_iter().chain(diagnosis.log.others.iter().map(other)) {
         hanging(out, "  ", 2, &note)?;
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! What is left of a message that is cut: the figures that are there, what they decide, and what is missing.
 
 use parkade_analysis::diagnose::{Applies, Certainty, MessageVerdict, PartialDiagnosis};
+use parkade_recording::message::Size;
 
 use super::whole::{SNAPSHOT, capacity_or_fragmentation};
 use crate::output;
@@ -31,6 +32,15 @@ pub(super) fn headline(diagnosis: &PartialDiagnosis) -> String {
             "the device had {} free for {tried}, so something else refused: perhaps a limit, which the missing part would name",
             message.free.map_or_else(String::new, |free| free.to_string())
         ),
+        (MessageVerdict::Undecided, Some(tried)) if beyond(diagnosis).is_some() => {
+            let (allocated, bound) = beyond(diagnosis).unwrap_or((tried, tried));
+            let needed = allocated.plus(tried);
+            format!(
+                "capacity, unless private pools keep at least {} of what counts as allocated: {allocated} allocated plus {tried} tried is \
+                 {needed}, and at most {bound} was to be had",
+                needed.minus(bound)
+            )
+        }
         (MessageVerdict::Undecided, None) => match message.unallocated {
             Some(unallocated) => format!(
                 "not decided: fragmentation if at most {unallocated} was tried, for so much was reserved but unallocated; the size \
@@ -48,6 +58,16 @@ pub(super) fn headline(diagnosis: &PartialDiagnosis) -> String {
             }
         },
     }
+}
+
+/// What was allocated and the most that there was, if together with what was tried it is more, but it is missing how much of it is in fact
+/// the free memory of private pools.
+fn beyond(diagnosis: &PartialDiagnosis) -> Option<(Size, Size)> {
+    let message = &diagnosis.message;
+    let (allocated, tried) = (message.allocated?, message.tried?);
+    let bound = [message.limit, message.total].into_iter().flatten().min_by_key(|bound| bound.bytes)?;
+    let is_short = Certainty::at_least(bound, allocated.plus(tried)) == Certainty::No;
+    (diagnosis.live.is_none() && is_short).then_some((allocated, bound))
 }
 
 fn name(verdict: MessageVerdict) -> &'static str {
@@ -81,7 +101,13 @@ fn capacity(diagnosis: &PartialDiagnosis) -> String {
     match (diagnosis.live, message.tried) {
         (Some(live), Some(tried)) => format!("{live} live plus {tried} tried is {}; {bounds}", live.plus(tried)),
         (Some(live), None) => format!("{live} live, and the size that was tried is missing; {bounds}"),
-        (None, Some(tried)) => format!("{tried} tried, and what was live is missing; {bounds}"),
+        (None, Some(tried)) => match message.allocated {
+            Some(allocated) => format!(
+                "{allocated} allocated plus {tried} tried is {}; {bounds}; how much of it private pools keep is missing",
+                allocated.plus(tried)
+            ),
+            None => format!("{tried} tried, and what was live is missing; {bounds}"),
+        },
         (None, None) => format!("what was live and the size that was tried are missing; {bounds}"),
     }
 }
@@ -113,7 +139,10 @@ pub(super) fn notes(diagnosis: &PartialDiagnosis) -> Vec<String> {
         (message.unallocated, "reserved but unallocated"),
     ];
     let there: Vec<String> = named.iter().filter_map(|(size, what)| Some(format!("{} {what}", (*size)?))).collect();
-    let mut notes = vec![format!("the message is cut; it still says: {}", there.join(", "))];
+    let mut notes = vec![match there.as_slice() {
+        [] => "the message is cut before its first figure".to_owned(),
+        there => format!("the message is cut; it still says: {}", there.join(", ")),
+    }];
     let missing = message.missing();
     if !missing.is_empty() {
         notes.push(format!("missing: {}", enumerated(&missing)));

@@ -131,7 +131,7 @@ pub(super) fn notes(diagnosis: &MessageDiagnosis) -> Vec<String> {
     let named: Vec<String> = named.map(|(pid, used)| format!("process {pid} has {used}")).collect();
     let named = if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) };
     notes.push(format!(
-        "of the device's {}, {} was neither reserved here nor free: other processes, and about 500 MiB for CUDA itself{named}",
+        "of the device's {}, {} was neither reserved here nor free: other processes, and the driver's own memory (about 500 MiB){named}",
         message.total, diagnosis.held_by_others
     ));
     if let Some(private) = message.private_pools {

@@ -1,0 +1,45 @@
+//! The limit of a recorded run that collected garbage. A recording does not state it, but its decisions depend on it.
+//!
+//! Garbage is collected from a share of the limit on. So where decisions differ without a limit, those that the out-of-memory errors
+//! allow are tried, and the one under which every decision is the recorded one was the run's.
+
+use parkade_recording::DeviceRecording;
+use parkade_replay::{DeviceVerdict, VerifyError, VerifyOptions, verify_device};
+
+use crate::capacity_hint::{CapacityHint, hint};
+
+/// Verifies a device and finds its limit, if none is given and garbage collection shows it. Returns the verdict under that limit, and the
+/// limit in bytes: the smallest in whole gibibytes that explains every decision; `None` if none was looked for, or none does.
+///
+/// `progress` is called from time to time with the number of entries that are done. It starts again at 0 for each limit that is tried.
+///
+/// # Errors
+/// If the recording cannot be replayed.
+pub fn verify_finding_limit(
+    recording: &DeviceRecording,
+    own: &VerifyOptions,
+    progress: &mut dyn FnMut(usize),
+) -> Result<(DeviceVerdict, Option<u64>), VerifyError> {
+    let verdict = verify_device(recording, own, progress)?;
+    let collects = own.settings.settings.garbage_collection_threshold > 0.0;
+    if verdict.mismatches == 0 || !collects || own.limit_bytes.is_some() {
+        return Ok((verdict, None));
+    }
+    for bytes in hint(recording).iter().flat_map(CapacityHint::whole_gibibytes) {
+        let tried = VerifyOptions { limit_bytes: Some(bytes), ..own.clone() };
+        let explained = verify_device(recording, &tried, progress)?;
+        if explained.mismatches == 0 {
+            return Ok((explained, Some(bytes)));
+        }
+    }
+    Ok((verdict, None))
+}
+
+/// Only the limit of [`verify_finding_limit`]. Where no garbage was collected nothing is replayed.
+///
+/// # Errors
+/// If the recording cannot be replayed.
+pub fn find_limit(recording: &DeviceRecording, own: &VerifyOptions) -> Result<Option<u64>, VerifyError> {
+    let collects = own.settings.settings.garbage_collection_threshold > 0.0;
+    if collects { Ok(verify_finding_limit(recording, own, &mut |_| ())?.1) } else { Ok(None) }
+}

@@ -1,0 +1,135 @@
+//! Does it fit? Of a run that died, as `advise` judges it.
+
+use anyhow::{Result, anyhow};
+use parkade_analysis::advise::{self, Advice, AdviseOptions, MemoryBudget};
+use parkade_analysis::continuation::Doubt;
+use parkade_analysis::ending::Ending;
+use parkade_recording::DeviceRecording;
+use parkade_replay::{Outlook, OutlookOptions};
+
+/// What a replay comes to. The table, the words and the JSON object all show this.
+pub(super) struct Judged {
+    pub(super) outcome: advise::Outcome,
+    /// How each device's recorded run ended.
+    pub(super) endings: Vec<Ending>,
+    /// Why the rest of a run that died cannot be told.
+    pub(super) doubt: Option<Doubt>,
+    /// The entry at which each device's replayed run fails.
+    fails: Vec<Option<usize>>,
+    /// The first device of which the recorded run failed under these very settings in no less memory, although the replay is served: the
+    /// recording lost its beginning.
+    pub(super) fails_as_recorded: Option<usize>,
+}
+
+/// What is known before the replay: how the runs ended, and for one that died what `advise` says of the settings.
+pub(super) struct Known {
+    endings: Vec<Ending>,
+    advice: Option<Advice>,
+    /// The limit of each device: as given, else what `advise` assumes if a run died.
+    pub(super) limits: Vec<Option<u64>>,
+    /// Whether any was assumed.
+    pub(super) is_assumed: bool,
+}
+
+impl Known {
+    pub(super) fn of(traced: &[&DeviceRecording], options: &OutlookOptions) -> Result<Known> {
+        let endings: Vec<Ending> = traced.iter().map(|device| Ending::of(device)).collect();
+        let given = MemoryBudget { capacity_bytes: options.capacity_bytes, limit_bytes: options.limit_bytes };
+        if endings.iter().all(|ending| ending.death().is_none()) {
+            return Ok(Known { limits: vec![given.limit_bytes; endings.len()], endings, advice: None, is_assumed: false });
+        }
+        let (own, profile) = (options.own.clone(), options.profile);
+        let asked = AdviseOptions { own, profile, memory: given, given: vec![options.settings.clone()], only_given: true };
+        let advice = advise::advise(traced, &asked, &|_| ()).map_err(|(device, error)| match traced.len() {
+            1 => error.into(),
+            _ => anyhow!("device {device}: {error}"),
+        })?;
+        let is_given = given != MemoryBudget::default();
+        let limits = if is_given { vec![given.limit_bytes; endings.len()] } else { assumed_limits(&advice) };
+        let is_assumed = !is_given && limits.iter().any(Option::is_some);
+        Ok(Known { endings, advice: Some(advice), limits, is_assumed })
+    }
+
+    pub(super) fn judge(self, outlooks: &[Outlook], options: &OutlookOptions) -> Judged {
+        let capacity_bytes = options.capacity_bytes;
+        let bytes =
+            |&limit_bytes: &Option<u64>| MemoryBudget { capacity_bytes, limit_bytes }.bytes(options.profile, &options.settings);
+        let available: Option<Vec<u64>> = self.limits.iter().map(bytes).collect();
+        match (self.advice, available) {
+            (Some(advice), Some(_)) => died(&advice, self.endings, outlooks),
+            (_, available) => complete(self.endings, outlooks, available.as_deref()),
+        }
+    }
+}
+
+/// The limit of each device that `advise` assumes.
+fn assumed_limits(advice: &Advice) -> Vec<Option<u64>> {
+    advice.programs.iter().map(|_| advice.memory.limit_bytes).collect()
+}
+
+fn complete(endings: Vec<Ending>, outlooks: &[Outlook], available: Option<&[u64]>) -> Judged {
+    let hides_more = |available: &[u64]| {
+        let lost = |device: &Outlook| device.requests.lost_beginning.map_or(0, |lost| lost.reserved_bytes);
+        outlooks.iter().zip(available).any(|(device, available)| lost(device) > *available)
+    };
+    let outcome = match available {
+        None => advise::Outcome::Unknown,
+        Some(_) if !outlooks.iter().all(Outlook::fits) => advise::Outcome::DoesNotFit,
+        Some(available) if hides_more(available) => advise::Outcome::Unknown,
+        Some(_) => advise::Outcome::Fits,
+    };
+    let fails = outlooks.iter().map(|device| device.prediction.first_failure).collect();
+    Judged { outcome, endings, doubt: None, fails, fails_as_recorded: None }
+}
+
+fn died(advice: &Advice, endings: Vec<Ending>, outlooks: &[Outlook]) -> Judged {
+    let place = advice.options.iter().position(|option| option.is_given).unwrap_or(0);
+    let option = &advice.options[place];
+    let doubt = advice.doubts_with(place).first().map(|&(_, doubt)| doubt).filter(|_| option.fits());
+    let cause = advice.first_failure.filter(|_| option.is_own);
+    let fails: Vec<Option<usize>> = option
+        .devices
+        .iter()
+        .map(|device| {
+            // Of the own settings it is known which error ended the run, whatever it survived before.
+            let cause = cause.filter(|cause| cause.device == device.device).map(|cause| cause.entry);
+            device.fails_at_entry().map(|entry| cause.unwrap_or(entry))
+        })
+        .collect();
+    let is_served = |(fails, outlook): (&Option<usize>, &Outlook)| fails.is_some() && outlook.fits();
+    let fails_as_recorded = fails.iter().zip(outlooks).position(is_served);
+    Judged { outcome: advice.outcome_with(place), endings, doubt, fails, fails_as_recorded }
+}
+
+impl Judged {
+    /// The entry at which a device (its place among those replayed) runs out of memory.
+    pub(super) fn fails_at(&self, place: usize) -> Option<usize> {
+        self.fails.get(place).copied().flatten()
+    }
+
+    /// The first device that runs out of memory, and the entry.
+    pub(super) fn first_failure(&self) -> Option<(usize, usize)> {
+        self.fails.iter().enumerate().find_map(|(place, entry)| Some((place, (*entry)?)))
+    }
+
+    /// Whether some device's recorded run died.
+    pub(super) fn any_died(&self) -> bool {
+        self.endings.iter().any(|ending| ending.death().is_some())
+    }
+
+    /// Whether every request of a device is served; if its run died, also what is estimated of its rest, beyond doubt.
+    pub(super) fn fits(&self, place: usize) -> bool {
+        let died = self.endings.get(place).is_some_and(|ending| ending.death().is_some());
+        self.fails_at(place).is_none() && (!died || self.outcome == advise::Outcome::Fits)
+    }
+
+    /// How many requests of a device fail. Those of a dying run after its error are not what would have followed.
+    pub(super) fn ooms(&self, place: usize, outlook: &Outlook) -> i64 {
+        let died = self.endings.get(place).is_some_and(|ending| ending.death().is_some());
+        match self.fails_at(place) {
+            Some(_) => outlook.prediction.stats.num_ooms.max(1),
+            None if died => 0,
+            None => outlook.prediction.stats.num_ooms,
+        }
+    }
+}
