@@ -120,7 +120,7 @@ impl Walk {
                 Some(live) if live.is_pending => contradiction("but the block there is still waiting to become free"),
                 Some(_) => Ok(()),
                 None if !self.has_segments => contradiction(
-                    "and never freed, but the file lists no segments: was `segments` removed? a snapshot has those that are reserved at its end",
+                    "which is never freed, but the file lists no segments: a snapshot has all that are reserved at its end in `segments`",
                 ),
                 None => contradiction("but nothing is in use there afterwards: an entry is missing, double or out of order"),
             },

@@ -132,8 +132,8 @@ fn does_not_fit(replayed: &Replayed) -> String {
     if answer.fails_as_recorded == Some(place) {
         let of_device = if is_one_of_many { format!(" of device {number}") } else { String::new() };
         return format!(
-            "it does not fit: the run{of_device} itself died at entry {entry} with these settings and no less memory; the replay is \
-             served only because the file lost the beginning of the run"
+            "it does not fit: the run{of_device} itself died at entry {entry} with this limit and these settings; the replay is served only \
+             because the file lost the beginning of the run"
         );
     }
     let of_device = if is_one_of_many { format!("device {number} runs") } else { "it runs".to_owned() };
