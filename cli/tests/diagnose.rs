@@ -181,7 +181,11 @@ fn what_a_cut_leaves_open_is_said() {
     assert_eq!((code, ranks), (0, vec![Some(3), Some(6), Some(8)]), "{object}");
     assert_eq!(object["other_frameworks"][0]["rank"], 9, "{object}");
     let run = call(&["diagnose", "--message", log]);
-    assert!(run.out.contains("undecided (cut)") && run.out.contains("message of JAX (XLA), which is not explained"), "{}", run.out);
+    assert!(
+        run.out.contains("undecided (cut)") && run.out.contains("message of JAX (XLA), which is not explained"),
+        "{}",
+        run.out
+    );
     let pools = "CUDA out of memory. Tried to allocate 8.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 6.00 GiB is free. 72.00 \
                  GiB allowed; Of the allocated memory 70.00 GiB is allocated by PyTorch, with";
     let (code, object) = json(&["--message", pools]);

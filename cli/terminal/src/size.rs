@@ -63,7 +63,9 @@ pub fn parse_or_none(text: &str) -> Result<u64, String> {
     }
     let read = output::count(bytes, "byte");
     if bytes > MOST_MIB {
-        return Err(format!("{bare} is {read}, too little to be the memory of a GPU: write a unit, such as {bare}KiB or {bare}B"));
+        return Err(format!(
+            "{bare} is {read}, too little to be the memory of a GPU: write a unit, such as {bare}KiB or {bare}B"
+        ));
     }
     Err(format!("{bare} is {read}: did you mean {bare}{unit}? (for bytes, write {bare}B)"))
 }

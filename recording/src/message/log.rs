@@ -298,7 +298,8 @@ impl<'a> Log<'a> {
 
 /// Whether this is all that is left of a message on its line, cut before the end of the size that was tried.
 fn is_beginning(rest: &str) -> bool {
-    static CUT_SIZE: LazyLock<Regex> = LazyLock::new(|| compiled(r"^(?:[0-9]{1,20}(?:\.[0-9]{0,2})?(?: (?:[KMG]i?|b(?:y(?:t(?:e)?)?)?)?)?)?$"));
+    static CUT_SIZE: LazyLock<Regex> =
+        LazyLock::new(|| compiled(r"^(?:[0-9]{1,20}(?:\.[0-9]{0,2})?(?: (?:[KMG]i?|b(?:y(?:t(?:e)?)?)?)?)?)?$"));
     let rest = rest.trim_end();
     match rest.strip_prefix(TRIED.trim_end()) {
         Some(size) => size.is_empty() || size.strip_prefix(' ').is_some_and(|size| CUT_SIZE.is_match(size)),

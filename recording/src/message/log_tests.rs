@@ -169,7 +169,8 @@ proptest! {
 
 #[test]
 fn a_message_cut_before_its_first_figure_is_one_of_its_rank() {
-    let cuts = ["Tried", "Tried to", "Tried to allocate", "Tried to allocate 2", "Tried to allocate 2.0", "Tried to allocate 2.00 Gi"];
+    let cuts =
+        ["Tried", "Tried to", "Tried to allocate", "Tried to allocate 2", "Tried to allocate 2.0", "Tried to allocate 2.00 Gi"];
     for cut in cuts {
         let alone = MessageLog::read(&format!("torch.OutOfMemoryError: CUDA out of memory. {cut}"));
         assert!(matches!(&alone.messages[..], [one] if one.message == ReadMessage::Partial(PartialMessage::default())), "{cut}");
@@ -177,7 +178,11 @@ fn a_message_cut_before_its_first_figure_is_one_of_its_rank() {
             "[rank3]: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.10 GiB\n[rank6]: CUDA out of \
              memory. {cut}\n[rank7]: NCCL timeout"
         ));
-        assert_eq!(log.messages.iter().map(|one| (one.rank, one.line)).collect::<Vec<_>>(), [(Some(3), 1), (Some(6), 2)], "{cut}");
+        assert_eq!(
+            log.messages.iter().map(|one| (one.rank, one.line)).collect::<Vec<_>>(),
+            [(Some(3), 1), (Some(6), 2)],
+            "{cut}"
+        );
     }
     for other in ["Tried to find more", "Tried to allocate more than 1EB memory.", "Tried to allocate 2.00 XB"] {
         let log = MessageLog::read(&format!("CUDA out of memory. {other}"));

@@ -110,8 +110,10 @@ struct Sums {
 
 impl Sums {
     fn of(replayed: &Replayed) -> Sums {
-        let of_device =
-            |(place, outlook): (usize, &Outlook)| Device { device: outlook.device, numbers: Numbers::of(outlook, replayed, place) };
+        let of_device = |(place, outlook): (usize, &Outlook)| Device {
+            device: outlook.device,
+            numbers: Numbers::of(outlook, replayed, place),
+        };
         let devices = all(replayed.devices.iter().enumerate(), of_device);
         // Sums that do not overflow.
         let sum = |number: &dyn Fn(&Numbers) -> i64| devices.iter().map(|one| number(&one.numbers)).fold(0, i64::saturating_add);

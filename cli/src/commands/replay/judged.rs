@@ -52,7 +52,8 @@ impl Known {
 
     pub(super) fn judge(self, outlooks: &[Outlook], options: &OutlookOptions) -> Judged {
         let capacity_bytes = options.capacity_bytes;
-        let bytes = |&limit_bytes: &Option<u64>| MemoryBudget { capacity_bytes, limit_bytes }.bytes(options.profile, &options.settings);
+        let bytes =
+            |&limit_bytes: &Option<u64>| MemoryBudget { capacity_bytes, limit_bytes }.bytes(options.profile, &options.settings);
         let available: Option<Vec<u64>> = self.limits.iter().map(bytes).collect();
         match (self.advice, available) {
             (Some(advice), Some(_)) => died(&advice, self.endings, outlooks),

@@ -106,9 +106,10 @@ fn said(args: &Args, replayed: &Replayed) -> (bool, String) {
             (true, format!("at most {} reserved; without --limit or --capacity nothing is refused", output::list(peaks)))
         }
         (Outcome::Unknown, _) if replayed.is_assumed => (false, format!("not known: {}", with_at_least(replayed))),
-        (Outcome::Unknown, _) => {
-            (false, "not known: what is in the file fits, but what came before its first entry needed more than there is".to_owned())
-        }
+        (Outcome::Unknown, _) => (
+            false,
+            "not known: what is in the file fits, but what came before its first entry needed more than there is".to_owned(),
+        ),
         (Outcome::GetsPast | Outcome::DoesNotFit, _) => (false, does_not_fit(replayed)),
     }
 }

@@ -139,7 +139,11 @@ impl Shown {
 fn remarks(args: &Args, device: &Device) -> Vec<String> {
     let mut remarks = Vec::new();
     if let Some(bytes) = device.assumed_limit_bytes {
-        remarks.push(format!("device {}: {}", device.number, recording::assumed_limit(bytes, if args.settings.is_some() { "--recorded-limit" } else { "--limit" })));
+        remarks.push(format!(
+            "device {}: {}",
+            device.number,
+            recording::assumed_limit(bytes, if args.settings.is_some() { "--recorded-limit" } else { "--limit" })
+        ));
     }
     if device.mismatches > 0 {
         let consequence = if args.settings.is_some() {
