@@ -46,6 +46,9 @@ pub(super) fn without_stack(device: &Device) -> Option<WithoutStack> {
     device.told.without_stack(&device.timeline.log, device.peak_allocated_moment)
 }
 
+/// In fewer columns nothing is said of how a kind was told.
+const LEAST: usize = 10;
+
 /// The table for terminals. Files without a trace have none: their blocks have no lives.
 pub(super) fn print(out: &mut dyn Write, device: &Device, columns: usize) -> io::Result<()> {
     let uses = at_peak(device);
@@ -65,7 +68,8 @@ pub(super) fn print(out: &mut dyn Write, device: &Device, columns: usize) -> io:
         let (bytes, blocks) = (format_bytes(used.held.bytes), grouped(used.held.blocks));
         let how = if used.kind == Kind::Unknown { String::new() } else { format!("  by {}", told.join(", ")) };
         // As much of how it was told as there is room for.
-        let how = output::fitted(&how, columns.saturating_sub(32 + name(used.kind).chars().count()));
+        let room = columns.saturating_sub(32 + name(used.kind).chars().count());
+        let how = if room < LEAST { String::new() } else { output::fitted(&how, room) };
         writeln!(out, "{bytes:>12} {share:>5.1} %  {blocks:>6} x  {}{}", name(used.kind), output::dim(&how))?;
     }
     for line in without_stack(device).map(frameless).unwrap_or_default() {
