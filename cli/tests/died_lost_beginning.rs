@@ -83,7 +83,11 @@ fn the_recorded_death_stands_whatever_is_lost() {
     let file = folder.recording("served.pickle", &recording(trace, vec![first, second]));
     let (code, replayed) = object(&["replay", &file, "--limit", "250MiB"]);
     let expected = (1, &Value::from("does_not_fit"), &Value::from(false), &Value::from(1), &Value::from(1));
-    assert_eq!((code, &replayed["outcome"], &replayed["fits"], &replayed["fails_at_entry"], &replayed["ooms"]), expected, "{replayed}");
+    assert_eq!(
+        (code, &replayed["outcome"], &replayed["fits"], &replayed["fails_at_entry"], &replayed["ooms"]),
+        expected,
+        "{replayed}"
+    );
     let text = call(&["replay", &file, "--limit", "250MiB"]).out;
     assert!(text.contains("it does not fit: the run itself died at entry 1") && !text.contains(" yes "), "{text}");
 }

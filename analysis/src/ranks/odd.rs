@@ -39,13 +39,14 @@ pub(super) fn odd_ones(runs: &[RankRun], alike: &[usize]) -> Vec<Odd> {
     let mut found: Vec<Odd> = Vec::new();
     let reserved = values(runs, alike, Measure::PeakReserved);
     let scale = median(&mut reserved.iter().map(|&(_, value)| value).collect::<Vec<_>>());
+    let died = alike.iter().filter(|&&run| runs[run].is_cut_short).count();
     for measure in Measure::ALL {
         let values = values(runs, alike, measure);
         if values.len() < LEAST_RANKS {
             continue;
         }
         for odd in deviating(measure, &values, if measure.is_bytes() { scale } else { None }) {
-            if is_telling(&runs[odd.run], &odd) && found.iter().all(|other| other.run != odd.run) {
+            if is_telling(&runs[odd.run], &odd, died) && found.iter().all(|other| other.run != odd.run) {
                 found.push(odd);
             }
         }
@@ -53,10 +54,10 @@ pub(super) fn odd_ones(runs: &[RankRun], alike: &[usize]) -> Vec<Odd> {
     found
 }
 
-/// Whether it means something that the run has so little of this: not if it died before it could have more.
-fn is_telling(run: &RankRun, odd: &Odd) -> bool {
+/// Whether it means something that the run has so little of this: not if it is one of several that died, as how far each got is chance.
+fn is_telling(run: &RankRun, odd: &Odd, died: usize) -> bool {
     let grows = matches!(odd.measure, Measure::PeakAllocated | Measure::PeakReserved | Measure::Entries);
-    !(run.is_cut_short && grows && odd.value < odd.median)
+    !(run.is_cut_short && died > 1 && grows && odd.value < odd.median)
 }
 
 fn values(runs: &[RankRun], alike: &[usize], measure: Measure) -> Vec<(usize, i64)> {

@@ -136,12 +136,12 @@ proptest! {
 }
 
 #[test]
-fn a_rank_that_died_is_not_odd_for_what_it_had_no_time_to_need() {
-    let with_died = |peak: i64| {
+fn of_several_ranks_that_died_none_is_odd_for_what_it_had_no_time_to_need() {
+    let with_died = |peak: i64, died: &[usize]| {
         let mut all = ranks(&[10 * GIB, 10 * GIB, 10 * GIB, peak]);
-        all[3].is_cut_short = true;
+        died.iter().for_each(|&run| all[run].is_cut_short = true);
         compare(&all).odd.iter().map(|odd| odd.run).collect::<Vec<_>>()
     };
-    assert_eq!(odd(&[10 * GIB, 10 * GIB, 10 * GIB, 7 * GIB]), [3]);
-    assert_eq!((with_died(7 * GIB), with_died(13 * GIB)), (vec![], vec![3]));
+    assert_eq!((with_died(7 * GIB, &[]), with_died(7 * GIB, &[3])), (vec![3], vec![3]));
+    assert_eq!((with_died(7 * GIB, &[0, 3]), with_died(13 * GIB, &[0, 3])), (vec![], vec![3]));
 }

@@ -68,6 +68,8 @@ pub(super) fn without_stack(device: &Device) -> Option<WithoutStack> {
 
 /// Where the words below a kind begin in a terminal.
 const HOW: usize = 35;
+/// In fewer columns behind that, nothing is said of how a kind was told.
+const LEAST: usize = 10;
 
 /// The table for terminals. Files without a trace have none: their blocks have no lives.
 pub(super) fn print(out: &mut dyn Write, device: &Device, columns: usize) -> io::Result<()> {
@@ -87,17 +89,14 @@ pub(super) fn print(out: &mut dyn Write, device: &Device, columns: usize) -> io:
         let row = format!("{bytes:>12} {share:>5.1} %  {blocks:>6} x  {}", name(used.kind));
         let how: Vec<String> = [told_by(used), lives(used)].into_iter().flatten().collect();
         let how = how.join("; ");
-        if how.is_empty() {
-            writeln!(out, "{row}")?;
-            continue;
-        }
-        if row.chars().count() + 2 + how.chars().count() <= columns {
+        if !how.is_empty() && row.chars().count() + 2 + how.chars().count() <= columns {
             writeln!(out, "{row}  {}", output::dim(&how))?;
             continue;
         }
         writeln!(out, "{row}")?;
-        for line in output::wrapped(&how, columns.saturating_sub(HOW).max(20)) {
-            writeln!(out, "{:HOW$}{}", "", output::dim(&line))?;
+        let room = columns.saturating_sub(HOW);
+        for line in output::wrapped(&how, room).iter().filter(|_| !how.is_empty() && room >= LEAST) {
+            writeln!(out, "{:HOW$}{}", "", output::dim(line))?;
         }
     }
     for line in without_stack(device).map(frameless).unwrap_or_default() {

@@ -73,11 +73,11 @@ pub(super) fn what_happened(report: &Report, device: &Device) -> String {
     let death = device.ending.death().map(|death| death.entry);
     let last = ooms.iter().find(|oom| death == Some(oom.moment as usize));
     if let Some(first) = last.or(ooms.first()) {
-        let more = match ooms.len() {
-            1 => String::new(),
-            count if last.is_some() => format!(" {} failed too.", counted(count as u64 - 1, "other request")),
-            count => format!(" {} failed later.", counted(count as u64 - 1, "more request")),
-        };
+        let earlier = ooms.iter().filter(|oom| oom.moment < first.moment).count() as u64;
+        let more =
+            [(earlier, "request", "before, and the run went on"), (ooms.len() as u64 - 1 - earlier, "more request", "later")];
+        let more = more.iter().filter(|(count, _, _)| *count > 0);
+        let more: String = more.map(|&(count, what, when)| format!(" {} failed {when}.", counted(count, what))).collect();
         let reserved = at(&levels.reserved, first.moment);
         // If the replay differs, the limit is usually wrong.
         let left = report.limit.run_bytes.filter(|_| doubt.is_empty()).map_or_else(String::new, |limit| {
