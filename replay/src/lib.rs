@@ -21,5 +21,5 @@ pub use initial_state::LostBeginning;
 pub use inputs::{ReleaseEvidence, ReplaySettings, SettingsOrigin, StatsFile, StatsFileError, VerifyOptions, newer_release};
 pub use predict::{
     AfterFailure, Completion, Extreme, Operation, Outlook, OutlookOptions, PredictOptions, PredictedRun, Prediction, Requests,
-    TIMINGS, Timing, TimingRange, device_like, learned_addresses, placed_steps, predict, replay_device,
+    Slots, TIMINGS, Timing, TimingRange, device_like, learned_addresses, placed_steps, predict, replay_device,
 };

@@ -1,19 +1,19 @@
 //! The smallest memory in which a program fits, found without replaying the whole program for every size.
 //!
 //! Under a limit a run decides as the unlimited run does until it first asks the device for memory beyond the limit, or, with
-//! `garbage_collection_threshold`, beyond that fraction of the limit. So the unlimited run is made once, noting how much it asked for
-//! at which operation, and every trial continues a copy of it that was taken where the trials begin to differ. A trial ends at its
-//! first failure.
+//! `garbage_collection_threshold`, beyond that fraction of the limit. So the unlimited run is made once, and every trial continues a
+//! copy of it that was taken where the trials begin to differ. A trial ends at its first failure. Then only more memory is tried, and
+//! those trials in turn continue the one that failed, from where they may differ from it ([`Trial`]).
 //!
 //! The size found is one in which a trial served every request; a trial failed within the precision below it. More memory is not
 //! always better: a larger size may fail again.
 
 use parkade::policy::{Policy, PyTorch};
-use parkade::stats::Family;
 use parkade::units::Bytes;
 use parkade_replay::{AfterFailure, Operation, PredictedRun, Prediction};
 
 use super::replay::Replay;
+use super::trial::Trial;
 
 /// Sizes are searched to within one part in this many ...
 const PRECISION: u64 = 1000;
@@ -27,9 +27,9 @@ pub(super) struct Capacities<'r, 'a> {
     replay: &'r Replay<'a>,
     policy: PyTorch,
     unlimited: Prediction,
-    /// The operations at which the unlimited run asked for more than ever before, with the reserved bytes that it asked for.
-    asks: Vec<(usize, u64)>,
-    /// The unlimited run, stopped where trials begin to differ; `None` if they never do.
+    /// The most bytes that would have been reserved at once, had the device granted all that the unlimited run asked for.
+    most_asked: u64,
+    /// What the runs under all limits between `low` and `high` have in common; `None` if they never differ.
     base: Option<PredictedRun<'a>>,
     /// The largest size known to be too small.
     low: u64,
@@ -45,23 +45,18 @@ impl<'r, 'a> Capacities<'r, 'a> {
         let mut run = replay.run(collects.then_some(NEVER_REACHED), AfterFailure::GoOn);
         let live_bytes = replay.program.live.bytes;
         let (unlimited, low) = (run.prediction(), live_bytes.saturating_sub(1));
-        let mut found = Capacities { replay, policy, unlimited, asks: Vec::new(), base: None, low, high: 0 };
+        let mut found = Capacities { replay, policy, unlimited, most_asked: 0, base: None, low, high: 0 };
         let same_until = found.same_until(live_bytes);
         loop {
-            let before = reserved(&run);
-            if found.base.is_none() && found.may_ask_for(before, run.next_operation()) > same_until {
+            if found.base.is_none() && found.may_ask_for(run.reserved_bytes(), run.next_operation()) > same_until {
                 found.base = Some(run.clone());
             }
-            let asked = found.asked(&mut run);
-            if asked > found.high {
-                found.high = asked;
-                found.asks.push((run.done() - 1, asked));
-            }
+            found.most_asked = found.asked(&mut run).max(found.most_asked);
             if run.next_operation().is_none() {
                 break;
             }
         }
-        found.unlimited = run.prediction();
+        (found.unlimited, found.high) = (run.prediction(), found.most_asked);
         found
     }
 
@@ -72,28 +67,25 @@ impl<'r, 'a> Capacities<'r, 'a> {
 
     /// Runs the whole program within `available_bytes`. Returns the outcome and the operations that were out of memory.
     pub(super) fn within(&mut self, available_bytes: u64) -> (Prediction, Vec<usize>) {
-        if self.most_asked() <= self.same_until(available_bytes) {
+        if self.most_asked <= self.same_until(available_bytes) {
             return (self.unlimited(), Vec::new());
         }
-        let mut run = match &self.base {
+        let run = match &self.base {
             Some(base) if available_bytes > self.low => base.clone(),
             _ => self.replay.run(None, AfterFailure::GoOn),
         };
-        run.set_limit(Some(available_bytes));
-        let (mut failed, mut asked, mut ooms) = (Vec::new(), 0, run.stats().num_ooms);
-        while run.next_operation().is_some() {
-            asked = self.asked(&mut run).max(asked);
-            if run.stats().num_ooms > ooms {
-                ooms = run.stats().num_ooms;
-                failed.push(run.done() - 1);
+        let mut trial = Trial::new(run, available_bytes);
+        let (mut failed, mut ooms) = (Vec::new(), trial.run.stats().num_ooms);
+        while trial.run.next_operation().is_some() {
+            trial.step(self);
+            if trial.run.stats().num_ooms > ooms {
+                ooms = trial.run.stats().num_ooms;
+                failed.push(trial.run.done() - 1);
             }
         }
-        if run.first_failure().is_none() {
-            self.note_enough(available_bytes, asked);
-        } else {
-            self.note_too_small(available_bytes);
-        }
-        (run.prediction(), failed)
+        let prediction = trial.run.prediction();
+        self.note(available_bytes, trial);
+        (prediction, failed)
     }
 
     /// The smallest memory in which the program fits.
@@ -114,17 +106,20 @@ impl<'r, 'a> Capacities<'r, 'a> {
     /// Tries a size and notes the outcome.
     fn fits(&mut self, bytes: u64) -> bool {
         let Some(base) = &self.base else { return true };
-        let mut run = base.clone();
-        run.set_limit(Some(bytes));
-        let mut asked = 0;
-        while run.first_failure().is_none() && run.next_operation().is_some() {
-            asked = self.asked(&mut run).max(asked);
+        let mut trial = Trial::new(base.clone(), bytes);
+        while trial.run.first_failure().is_none() && trial.run.next_operation().is_some() {
+            trial.step(self);
         }
-        let fits = run.first_failure().is_none();
+        self.note(bytes, trial)
+    }
+
+    /// Notes the outcome of a trial within `bytes`: whether it fits.
+    fn note(&mut self, bytes: u64, trial: Trial<'a>) -> bool {
+        let fits = trial.run.first_failure().is_none();
         if fits {
-            self.note_enough(bytes, asked)
-        } else {
-            self.note_too_small(bytes)
+            self.note_enough(bytes, trial.asked);
+        } else if bytes > self.low {
+            (self.low, self.base) = (bytes, Some(trial.shared));
         }
         fits
     }
@@ -138,28 +133,16 @@ impl<'r, 'a> Capacities<'r, 'a> {
         self.high = self.high.min(same);
     }
 
-    fn note_too_small(&mut self, bytes: u64) {
-        if bytes <= self.low {
-            return;
-        }
-        self.low = bytes;
-        let same_until = self.same_until(bytes);
-        let (Some(base), Some(&(differs, _))) = (&mut self.base, self.asks.iter().find(|(_, asked)| *asked > same_until)) else {
-            return;
-        };
-        while base.done() < differs && base.step() {}
-    }
-
     /// Carries out the next operation. Returns the bytes that would be reserved had the device granted what it asked for; 0 if it did
     /// not ask.
-    fn asked(&self, run: &mut PredictedRun<'a>) -> u64 {
-        let (before, operation) = (reserved(run), run.next_operation());
-        let (segments, reserved_before) = (run.stats().num_device_alloc, before);
+    pub(super) fn asked(&self, run: &mut PredictedRun<'a>) -> u64 {
+        let (before, operation) = (run.reserved_bytes(), run.next_operation());
+        let segments = run.stats().num_device_alloc;
         run.step();
-        let after = reserved(run);
+        let after = run.reserved_bytes();
         if self.replay.settings.expandable_segments {
             // The limit check counts a whole segment, although fewer pages may be mapped, or a page more.
-            if after > reserved_before { self.may_ask_for(before, operation) } else { 0 }
+            if after > before { self.may_ask_for(before, operation) } else { 0 }
         } else if run.stats().num_device_alloc > segments {
             after
         } else {
@@ -168,14 +151,18 @@ impl<'r, 'a> Capacities<'r, 'a> {
     }
 
     /// The bytes that would be reserved if this operation asked the device for memory.
-    fn may_ask_for(&self, reserved_bytes: u64, operation: Option<Operation>) -> u64 {
+    pub(super) fn may_ask_for(&self, reserved_bytes: u64, operation: Option<Operation>) -> u64 {
         let Some(Operation::Allocate { bytes, .. }) = operation else { return 0 };
         let segment = self.policy.round(Bytes(bytes)).and_then(|size| self.policy.segment_for(size));
         reserved_bytes.saturating_add(segment.map_or(u64::MAX, Bytes::get))
     }
 
-    fn most_asked(&self) -> u64 {
-        self.asks.last().map_or(0, |&(_, asked)| asked)
+    /// Whether an operation that the device refused memory at first may go another way under a larger limit that is still to be tried.
+    /// `before_bytes` were reserved before it.
+    pub(super) fn depends_on_limit(&self, before_bytes: u64, operation: Option<Operation>) -> bool {
+        // Oversize blocks and garbage are released in portions, and the device is asked again after each.
+        let in_portions = self.threshold() < 1.0 || self.replay.settings.max_split_bytes < u64::MAX;
+        in_portions || self.may_ask_for(before_bytes, operation) < self.high
     }
 
     fn threshold(&self) -> f64 {
@@ -187,8 +174,4 @@ impl<'r, 'a> Capacities<'r, 'a> {
     fn same_until(&self, limit_bytes: u64) -> u64 {
         if self.threshold() < 1.0 { (self.threshold() * limit_bytes as f64) as u64 } else { limit_bytes }
     }
-}
-
-fn reserved(run: &PredictedRun<'_>) -> u64 {
-    run.stats().family(Family::ReservedBytes).all.current.max(0).cast_unsigned()
 }

@@ -15,6 +15,7 @@ mod candidates;
 mod capacity;
 mod choice;
 mod comparing;
+mod decisive;
 mod evaluate;
 mod held;
 mod options;
@@ -24,6 +25,7 @@ mod replay;
 #[cfg(test)]
 mod sample_programs;
 mod search;
+mod trial;
 mod verdict;
 
 pub use crate::capacity_hint::{CapacityHint, hint as capacity_hint};

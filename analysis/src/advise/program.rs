@@ -1,7 +1,7 @@
 //! One device's program: its requests, the addresses of its segments, and its live peak.
 
 use parkade_recording::{DeviceRecording, StackId};
-use parkade_replay::{Operation, Requests, VerifyError, VerifyOptions, learned_addresses};
+use parkade_replay::{Operation, Requests, Slots, VerifyError, VerifyOptions, learned_addresses};
 use parkade_sim::address::LearnedAddressSpace;
 use rustc_hash::FxHashMap;
 
@@ -34,6 +34,9 @@ pub struct Program {
     pub continuation: Option<Continuation>,
     /// When it held the most, and what.
     pub live: LivePeak,
+    /// The sizes that it requests, in bytes, each once.
+    pub(super) sizes: Vec<u64>,
+    pub(super) slots: Slots,
     /// The reserved bytes that were refused when it died: under its own settings, no less is enough.
     pub(super) refused_bytes: u64,
     pub(super) learned: LearnedAddressSpace,
@@ -78,9 +81,10 @@ impl Program {
         if let Some(continuation) = &mut continuation {
             requests = std::mem::take(&mut continuation.requests);
         }
+        let (sizes, slots) = (sizes(&requests), Slots::of(&requests));
         let (device, entries, is_timed) = (recording.device, recording.trace.len(), requests.has_deferred_frees());
         let refused_bytes = ending.death().and_then(|_| hint(recording)).map_or(0, |hint| hint.below_bytes);
-        Program { device, entries, requests, ending, continuation, live, refused_bytes, learned, is_timed }
+        Program { device, entries, requests, ending, continuation, live, sizes, slots, refused_bytes, learned, is_timed }
     }
 
     /// Whether the recorded program went on after an out-of-memory error.
@@ -135,6 +139,18 @@ impl Program {
             || matches!((at(operation), at(operation + 1)),
             (Some(Operation::Allocate { id, .. }), Some(Operation::Free { id: freed, .. })) if id == freed)
     }
+}
+
+/// The sizes of all requests, each once.
+fn sizes(requests: &Requests) -> Vec<u64> {
+    let size = |&(_, operation): &(usize, Operation)| match operation {
+        Operation::Allocate { bytes, .. } => Some(bytes),
+        _ => None,
+    };
+    let mut sizes: Vec<u64> = requests.operations.iter().filter_map(size).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes
 }
 
 /// Cuts the requests off after the one at this entry, of which the program died, and counts it as one that may be served: it would have

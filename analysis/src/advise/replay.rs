@@ -22,7 +22,8 @@ impl<'a> Replay<'a> {
     /// Starts a run on a device that never runs out of memory itself: only the limit does.
     pub(super) fn run(&self, limit_bytes: Option<u64>, after_failure: AfterFailure) -> PredictedRun<'a> {
         let device = device_like(self.program.device, &self.program.learned, None);
-        PredictedRun::new(&self.program.requests, device, &self.options(limit_bytes, after_failure, Timing::Recorded), ())
+        let options = self.options(limit_bytes, after_failure, Timing::Recorded);
+        PredictedRun::with_slots(&self.program.requests, &self.program.slots, device, &options, ())
     }
 
     /// For each of [`TIMINGS`]: whether every request is served, and the peak of reserved bytes.

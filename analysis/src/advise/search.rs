@@ -10,7 +10,8 @@ use rayon::prelude::*;
 
 use super::advised_option::AdvisedOption;
 use super::candidates::{Candidate, kept};
-use super::evaluate::evaluate;
+use super::decisive::decisive;
+use super::evaluate::{DeviceOutcome, evaluate};
 use super::options::{AdviseOptions, MemoryBudget, Progress};
 use super::program::Program;
 use super::replay::Replay;
@@ -30,6 +31,8 @@ pub(super) struct Search<'a> {
     options: &'a AdviseOptions,
     kept: String,
     found: Vec<AdvisedOption>,
+    /// The settings that were tried, as [`decisive`] gives them, and each device's outcome.
+    tried: Vec<(Settings, Vec<DeviceOutcome>)>,
     /// The candidate behind each found option, by index.
     candidates: Vec<Option<Candidate>>,
     progress: &'a (dyn Fn(Progress) + Sync),
@@ -53,7 +56,18 @@ impl<'a> Search<'a> {
     ) -> Search<'a> {
         let kept = kept(&options.own.settings.settings.text);
         let profile = options.profile;
-        Search { programs, in_use, profile, memory, options, kept, found: Vec::new(), candidates: Vec::new(), progress }
+        Search {
+            programs,
+            in_use,
+            profile,
+            memory,
+            options,
+            kept,
+            found: Vec::new(),
+            tried: Vec::new(),
+            candidates: Vec::new(),
+            progress,
+        }
     }
 
     /// Runs the search. The first option returned is the recorded run's own settings.
@@ -122,12 +136,25 @@ impl<'a> Search<'a> {
         }
         let (before, total) = (self.found.len(), self.found.len() + new.len());
         let done = AtomicUsize::new(before);
-        let evaluate = |trial: &Trial| {
-            let option = self.evaluate(trial);
-            (self.progress)(Progress::Tried { options: done.fetch_add(1, Ordering::Relaxed) + 1, of: total });
-            option
+        let mut untried: Vec<(Settings, usize)> = Vec::new();
+        for settings in new.iter().map(|trial| decisive(&trial.settings, self.profile, self.programs)) {
+            if self.tried.iter().any(|(known, _)| *known == settings) {
+                done.fetch_add(1, Ordering::Relaxed);
+            } else if let Some((_, trials)) = untried.iter_mut().find(|(known, _)| *known == settings) {
+                *trials += 1;
+            } else {
+                untried.push((settings, 1));
+            }
+        }
+        let evaluate = |(settings, trials): (Settings, usize)| {
+            let outcomes = self.evaluate(&settings);
+            let options = done.fetch_add(trials, Ordering::Relaxed) + trials;
+            (self.progress)(Progress::Tried { options, of: total });
+            (settings, outcomes)
         };
-        let found: Vec<AdvisedOption> = new.par_iter().with_max_len(1).map(evaluate).collect();
+        let tried: Vec<_> = untried.into_par_iter().with_max_len(1).map(evaluate).collect();
+        self.tried.extend(tried);
+        let found: Vec<AdvisedOption> = new.iter().map(|trial| self.option(trial)).collect();
         self.found.extend(found);
         self.candidates.extend(new.into_iter().map(|trial| trial.candidate));
     }
@@ -144,25 +171,35 @@ impl<'a> Search<'a> {
         found
     }
 
-    fn evaluate(&self, trial: &Trial) -> AdvisedOption {
+    /// The outcomes on all devices under settings that are [`decisive`].
+    fn evaluate(&self, settings: &Settings) -> Vec<DeviceOutcome> {
+        let available_bytes = self.memory.bytes(self.profile, settings);
+        let outcome = |program| evaluate(&Replay { program, profile: self.profile, settings }, available_bytes);
+        self.programs.iter().map(outcome).collect()
+    }
+
+    /// An option whose settings were tried.
+    fn option(&self, trial: &Trial) -> AdvisedOption {
+        let decisive = decisive(&trial.settings, self.profile, self.programs);
+        let tried = self.tried.iter().find(|(known, _)| *known == decisive);
+        let mut devices = tried.map_or_else(|| self.evaluate(&decisive), |(_, outcomes)| outcomes.clone());
         let available_bytes = self.memory.bytes(self.profile, &trial.settings);
         let own = &self.options.own.settings.settings;
         let is_own =
             Settings { text: String::new(), ..trial.settings.clone() } == Settings { text: String::new(), ..own.clone() };
-        let outcome = |program| {
-            let replay = Replay { program, profile: self.profile, settings: &trial.settings };
-            let mut outcome = evaluate(&replay, available_bytes);
+        for (outcome, program) in devices.iter_mut().zip(self.programs) {
+            // The only statistic that repeats the settings.
+            outcome.prediction.stats.max_split_size = trial.settings.max_split_bytes.cast_signed();
             if let Some(entry) = program.dies_again(available_bytes).filter(|_| is_own) {
                 outcome.fail_at(entry);
             }
-            outcome
-        };
+        }
         AdvisedOption {
             cautions: self.cautions(&trial.settings),
             is_own: trial.is_own,
             is_given: trial.is_given,
             available_bytes,
-            devices: self.programs.iter().map(outcome).collect(),
+            devices,
             settings: trial.settings.clone(),
         }
     }

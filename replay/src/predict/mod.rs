@@ -9,6 +9,7 @@
 //! | `outlook` | the entry point: everything about one device's recording in one call |
 //! | `requests` | what the recorded program asked for |
 //! | `prediction`, `predicted_run` | what a prediction is made for; the run, operation by operation |
+//! | `slots` | where a run keeps the memory of requests |
 //! | `timed_device` | a simulated device on which blocks become free at entries of the recording |
 //! | `placements` | where the recorded driver placed segments |
 
@@ -17,6 +18,7 @@ mod placements;
 mod predicted_run;
 mod prediction;
 mod requests;
+mod slots;
 mod timed_device;
 
 pub use outlook::{Extreme, Outlook, OutlookOptions, TIMINGS, TimingRange, device_like, learned_addresses, replay_device};
@@ -24,3 +26,4 @@ pub use placements::placed_steps;
 pub use predicted_run::{PredictedRun, predict};
 pub use prediction::{AfterFailure, PredictOptions, Prediction, Timing};
 pub use requests::{Completion, Operation, Requests};
+pub use slots::Slots;

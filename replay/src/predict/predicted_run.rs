@@ -10,6 +10,7 @@ use parkade_sim::SimDevice;
 
 use super::prediction::{AfterFailure, PredictOptions, Prediction, Timing};
 use super::requests::{Completion, Operation, Requests};
+use super::slots::Slots;
 use super::timed_device::TimedDevice;
 use crate::completions::stream_of;
 use crate::pools::request_from;
@@ -30,8 +31,9 @@ pub struct PredictedRun<'a, O: Observer = ()> {
     /// How many operations are done.
     done: usize,
     core: Allocator<TimedDevice, PyTorch, O>,
-    /// For each request, its memory until that is freed.
-    live: Vec<Option<Allocation>>,
+    slots: Slots,
+    /// By slot: the number of the request that is live there, and its memory.
+    live: Vec<Option<(usize, Allocation)>>,
     timing: Timing,
     after_failure: AfterFailure,
     first_failure: Option<usize>,
@@ -40,8 +42,9 @@ pub struct PredictedRun<'a, O: Observer = ()> {
 
 impl<O: Observer + Clone> Clone for PredictedRun<'_, O> {
     fn clone(&self) -> Self {
-        let live = self.live.iter().map(|allocation| allocation.as_ref().map(Allocation::in_a_clone)).collect();
-        PredictedRun { core: self.core.clone(), live, ..*self }
+        let in_a_clone = |(id, allocation): &(usize, Allocation)| (*id, allocation.in_a_clone());
+        let live = self.live.iter().map(|live| live.as_ref().map(in_a_clone)).collect();
+        PredictedRun { core: self.core.clone(), slots: self.slots.clone(), live, ..*self }
     }
 }
 
@@ -49,6 +52,18 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
     /// A run before its first operation. `observer` observes the core.
     #[must_use]
     pub fn new(requests: &'a Requests, device: SimDevice, options: &PredictOptions, observer: O) -> PredictedRun<'a, O> {
+        PredictedRun::with_slots(requests, &Slots::of(requests), device, options, observer)
+    }
+
+    /// The same, with the [`Slots`] of these requests: for many runs they are worked out once.
+    #[must_use]
+    pub fn with_slots(
+        requests: &'a Requests,
+        slots: &Slots,
+        device: SimDevice,
+        options: &PredictOptions,
+        observer: O,
+    ) -> PredictedRun<'a, O> {
         let policy = PyTorch::of(options.profile, options.settings.clone());
         let mut core = Allocator::new(TimedDevice { device, now: 0 }, policy, observer);
         core.set_limit(options.limit_bytes.map(Bytes));
@@ -57,7 +72,8 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
             device_errors += u64::from(core.create_pool(pool).is_err());
         }
         let (timing, after_failure) = (options.timing, options.after_failure);
-        PredictedRun { requests, done: 0, core, live: Vec::new(), timing, after_failure, first_failure: None, device_errors }
+        let (slots, live) = (slots.clone(), Vec::new());
+        PredictedRun { requests, done: 0, core, slots, live, timing, after_failure, first_failure: None, device_errors }
     }
 
     /// Carries out the next operation. Returns false if there is none, or if the program has ended after a failure.
@@ -94,6 +110,18 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
     #[must_use]
     pub fn stats(&self) -> &Stats {
         self.core.stats()
+    }
+
+    /// The bytes reserved now.
+    #[must_use]
+    pub fn reserved_bytes(&self) -> u64 {
+        self.core.heap().reserved().get()
+    }
+
+    /// The most requests that were live at once so far.
+    #[must_use]
+    pub fn most_live(&self) -> usize {
+        self.live.len()
     }
 
     /// The present heap: the segments with their blocks.
@@ -133,20 +161,18 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
 
     fn carry_out(&mut self, entry: usize, operation: Operation) {
         match operation {
-            Operation::Allocate { bytes, stream, pool, failed, .. } => {
-                let served = self.allocate(entry, pool, Bytes(bytes), StreamId(stream));
-                match served {
+            Operation::Allocate { id, bytes, stream, pool, failed } => {
+                match self.allocate(entry, pool, Bytes(bytes), StreamId(stream)) {
                     // The recorded request failed, so the program never frees this.
-                    Some(allocation) if failed => {
-                        self.give_back(allocation);
-                        self.live.push(None);
-                    }
-                    served => self.live.push(served),
+                    Some(allocation) if failed => self.give_back(allocation),
+                    Some(allocation) => self.keep(id, allocation),
+                    None => {}
                 }
             }
             Operation::Free { id, completion } => {
                 // Missing if the request failed.
-                let Some(allocation) = self.live.get_mut(id).and_then(Option::take) else { return };
+                let live = self.slots.of_request(id).and_then(|slot| self.live.get_mut(slot));
+                let Some((_, allocation)) = live.and_then(|live| live.take_if(|(live, _)| *live == id)) else { return };
                 if let Some(completed_at) = self.completed_at(entry, completion) {
                     self.core.record_stream(&allocation, stream_of(completed_at));
                 }
@@ -160,6 +186,14 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
                 }
             }
         }
+    }
+
+    fn keep(&mut self, id: usize, allocation: Allocation) {
+        let Some(slot) = self.slots.of_request(id) else { return };
+        if self.live.len() <= slot {
+            self.live.resize_with(slot + 1, || None);
+        }
+        self.live[slot] = Some((id, allocation));
     }
 
     fn give_back(&mut self, allocation: Allocation) {
