@@ -57,9 +57,7 @@ pub fn hint(recording: &DeviceRecording, own: &ReplaySettings) -> Option<Capacit
             let (least, below) = if is_full { (reserved + free, reserved + free) } else { (most, reserved + wanted) };
             let (least, below) = (clamped(least), clamped(below.max(least)));
             found = Some(match found {
-                None => {
-                    CapacityHint { entry, least_bytes: least, below_bytes: below, refused_bytes, refused_entry: entry }
-                }
+                None => CapacityHint { entry, least_bytes: least, below_bytes: below, refused_bytes, refused_entry: entry },
                 Some(first) => {
                     let below_bytes = first.below_bytes.min(below);
                     let refused = (first.refused_bytes, first.refused_entry).min((refused_bytes, entry));

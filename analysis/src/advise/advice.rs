@@ -6,8 +6,8 @@ use parkade_replay::{TIMINGS, VerifyError, VerifyOptions, verify_device};
 use super::advised_option::AdvisedOption;
 use super::choice::{Recommendation, choose, shortlist};
 use super::evaluate::enough_bytes;
-use super::options::{AdviseOptions, MemoryBudget, Progress};
 use super::memory::{DeviceMemory, MemoryContradiction};
+use super::options::{AdviseOptions, MemoryBudget, Progress};
 use super::outcome::{Enough, Judge, Outcome, doubts};
 use super::program::Program;
 use super::replay::Replay;
@@ -136,12 +136,7 @@ pub fn advise(
         programs.iter().map(|program| Replay { program, profile: options.profile, settings }).collect()
     };
     let own_replays = replays(0);
-    let run = OwnRun {
-        recordings: devices,
-        memories: &memories,
-        replays: &own_replays,
-        recorded: &options.own,
-    };
+    let run = OwnRun { recordings: devices, memories: &memories, replays: &own_replays, recorded: &options.own };
     let (verdict, first_failure) = verdict(&run, &found[0]);
     let timings = timings(&programs, &found, &useful, &replays);
     let is_certain = |timing: &TimingFits| timing.fit == timing.of;

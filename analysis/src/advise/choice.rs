@@ -172,6 +172,27 @@ mod tests {
     }
 
     #[test]
+    fn settings_under_which_the_recorded_run_fitted_give_way_only_to_a_wide_margin() {
+        let own = |mib| {
+            let mut own = option("", Some(mib));
+            let stats = own.devices[0].prediction.stats.clone();
+            own.devices[0].fit_as_recorded(mib << 20, stats);
+            own
+        };
+        let with = |mib| [own(mib), option("max_split_size_mb:32", Some(mib))];
+        // The other one needs 180 MiB.
+        assert_eq!(chosen(&with(181), None), Some((0, Reason::FitsAsItIs)), "that is as close");
+        assert_eq!(chosen(&with(200), None), Some((1, Reason::Fits)));
+    }
+
+    #[test]
+    fn memory_that_the_file_contradicts_is_no_reason_to_keep_the_settings() {
+        let all = ["", "expandable_segments:True"].map(|text| option(text, Some(300)));
+        let chosen = |is_doubtful| choose(&all, &shortlist(&all), is_doubtful, &|_| true).map(|found| found.option);
+        assert_eq!((chosen(false), chosen(true)), (Some(0), Some(1)));
+    }
+
+    #[test]
     fn a_shell_accepts_the_line() {
         let line = |text| recommend(&[option(text, None)], 0, Reason::NeedsLeast).line;
         assert_eq!(line(""), "unset PYTORCH_CUDA_ALLOC_CONF");

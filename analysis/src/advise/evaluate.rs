@@ -162,6 +162,17 @@ mod tests {
     }
 
     #[test]
+    fn a_recorded_run_that_fitted_stands_whatever_a_replay_says() {
+        let program = cut();
+        let roomy = outcome(&program, "", Some(300));
+        let mut tight = outcome(&program, "", Some(200));
+        assert!(!tight.fits() && tight.headroom_bytes().is_some_and(|headroom| headroom < 0), "{tight:?}");
+        tight.fit_as_recorded(200 * MIB, roomy.prediction.stats.clone());
+        assert_eq!((tight.fits(), tight.gets_past, tight.as_recorded, tight.smallest_bytes), (true, true, true, 200 * MIB));
+        assert_eq!(tight.prediction.peak_reserved_bytes(), roomy.prediction.peak_reserved_bytes());
+    }
+
+    #[test]
     fn a_program_may_survive_the_failure_of_a_workspace() {
         let program = program(&[allocate(0, 100), allocate(1, 60), free(1), free(0)]);
         assert!(outcome(&program, "", Some(120)).may_survive);

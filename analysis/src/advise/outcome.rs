@@ -99,7 +99,6 @@ impl Judge<'_> {
         let is_short = |(program, memory): (&Program, &DeviceMemory)| {
             memory.range.is_some_and(|range| program.live.bytes >= range.below_bytes)
         };
-        self.memories.iter().all(|memory| memory.range.is_none())
-            || self.programs.iter().zip(self.memories).any(is_short)
+        self.memories.iter().all(|memory| memory.range.is_none()) || self.programs.iter().zip(self.memories).any(is_short)
     }
 }

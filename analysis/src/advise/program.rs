@@ -90,7 +90,20 @@ impl Program {
         }
         let (sizes, slots) = (sizes(&requests), Slots::of(&requests));
         let (device, entries, is_timed) = (recording.device, recording.trace.len(), requests.has_deferred_frees());
-        Program { device, entries, requests, ending, continuation, live, sizes, slots, refused_bytes: 0, reserved_bytes: most_reserved(recording), learned, is_timed }
+        Program {
+            device,
+            entries,
+            requests,
+            ending,
+            continuation,
+            live,
+            sizes,
+            slots,
+            refused_bytes: 0,
+            reserved_bytes: most_reserved(recording),
+            learned,
+            is_timed,
+        }
     }
 
     /// Whether the recorded program went on after an out-of-memory error.

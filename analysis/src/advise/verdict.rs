@@ -105,7 +105,9 @@ impl OwnRun<'_> {
     /// Whether a device's live blocks exceed the least of a range.
     fn may_hold_more(&self, device: u32) -> bool {
         let of_device = self.replays.iter().zip(self.memories).filter(|(_, memory)| memory.device == device);
-        of_device.into_iter().any(|(replay, memory)| memory.range.is_some_and(|range| replay.program.live.bytes > range.least_bytes))
+        of_device
+            .into_iter()
+            .any(|(replay, memory)| memory.range.is_some_and(|range| replay.program.live.bytes > range.least_bytes))
     }
 }
 

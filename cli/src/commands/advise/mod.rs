@@ -6,6 +6,7 @@ mod job_json;
 mod job_table;
 mod job_words;
 mod json;
+mod memory_words;
 mod table;
 pub(crate) mod words;
 

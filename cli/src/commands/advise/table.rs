@@ -37,7 +37,11 @@ pub(super) fn print(out: &mut dyn Write, advised: &Advised, report: &Advice, all
 fn header(report: &Advice) -> String {
     let requests: usize = report.programs.iter().map(Program::recorded_operations).sum();
     let mismatches: u64 = report.programs.iter().map(|program| program.requests.mismatches).sum();
-    let exact = if mismatches == 0 { "every decision verified".to_owned() } else { format!("{} differ from the recording", output::count(mismatches, "decision")) };
+    let exact = if mismatches == 0 {
+        "every decision verified".to_owned()
+    } else {
+        format!("{} differ from the recording", output::count(mismatches, "decision"))
+    };
     let live = report.programs.iter().map(|program| program.live.bytes).max().unwrap_or(0);
     let memory = match report.own().available_bytes {
         Some(available) => format!("{} of memory", show_bytes(available)),

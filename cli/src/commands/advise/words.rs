@@ -1,14 +1,14 @@
 //! Sentences about the options, for people.
 
-use parkade_analysis::advise::{
-    Advice, AdvisedOption, DeviceMemory, DeviceOutcome, FirstFailure, MemoryBudget, Outcome, Program, Reason, Verdict,
-};
+use parkade_analysis::advise::{Advice, AdvisedOption, FirstFailure, Outcome, Program, Reason, Verdict};
 use parkade_analysis::caution::{Caution, Severity};
+use parkade_analysis::continuation::Doubt;
 use parkade_analysis::shown_frame;
 use parkade_recording::{Frame, StackId};
 use parkade_replay::SettingsOrigin;
 
 use super::Advised;
+use super::memory_words::{LIMIT_SAYS, memory, range};
 use crate::size::{show, show_bytes};
 use crate::{ending, output, recording};
 
@@ -86,7 +86,8 @@ fn conditions(report: &Advice) -> String {
     let all = [
         contradicted.map(|bytes| format!("if all of {} is there, ", show_bytes(bytes))),
         is_cut.then(|| "as far as the file goes, ".to_owned()),
-        estimated.map(|steps| format!("by an estimate from {} in which nothing makes it doubtful, ", output::count(steps, "step"))),
+        estimated
+            .map(|steps| format!("by an estimate from {} in which nothing makes it doubtful, ", output::count(steps, "step"))),
     ];
     all.into_iter().flatten().collect()
 }
@@ -120,21 +121,6 @@ fn depends(report: &Advice, bytes: u64) -> String {
     format!("not known: {served} {} is needed, and {}{}", show_bytes(bytes), range(report), LIMIT_SAYS)
 }
 
-/// What tells the limit.
-const LIMIT_SAYS: &str = "; --limit says how much there was";
-
-/// Between which sizes the limit was.
-fn range(report: &Advice) -> String {
-    let ranges = report.memories.iter().filter_map(|memory| memory.range);
-    match ranges.min_by_key(|range| range.below_bytes) {
-        Some(range) if range.below_bytes < u64::MAX => {
-            format!("the limit was between {} and {}", show_bytes(range.least_bytes), show_bytes(range.below_bytes))
-        }
-        Some(range) => format!("the limit was at least {}", show_bytes(range.least_bytes)),
-        None => "the limit is not known".to_owned(),
-    }
-}
-
 /// The first program that died, and where.
 fn died(report: &Advice) -> Option<(&Program, usize)> {
     report.programs.iter().find_map(|program| Some((program, program.ending.death()?.entry)))
@@ -146,13 +132,15 @@ fn gets_past(report: &Advice, option: &AdvisedOption) -> String {
     let all = report.contradiction.and(report.own().available_bytes);
     let all = all.map_or_else(String::new, |bytes| format!("if all of {} is there, ", show_bytes(bytes)));
     let past = format!("{all}it gets past entry {entry}, where the run died; the rest is not in the file");
-    let doubt = report.doubts.iter().find(|(device, _)| *device == program.device).map(|&(_, doubt)| ending::doubt(doubt));
+    let doubt = report.doubts.iter().find(|(device, _)| *device == program.device).map(|&(_, doubt)| doubt);
     if !option.fits() {
         let need = show_bytes(option.smallest_capacity_bytes());
-        let doubt = doubt.map_or_else(String::new, |doubt| format!(". That estimate is uncertain: {doubt}"));
+        // That later steps may need more still changes nothing.
+        let doubt = doubt.filter(|doubt| !matches!(doubt, Doubt::Growing | Doubt::Margin));
+        let doubt = doubt.map_or_else(String::new, |doubt| format!(". That estimate is uncertain: {}", ending::doubt(doubt)));
         format!("{past}, and by the estimate it would need {need}, more than there is{doubt}")
     } else if let Some(doubt) = doubt {
-        format!("{past}, and {doubt}")
+        format!("{past}, and {}", ending::doubt(doubt))
     } else {
         past
     }
@@ -197,7 +185,9 @@ fn missing(report: &Advice) -> String {
         _ => "and no setting tried packs it tightly enough".to_owned(),
     };
     let (holds, has) = (show_bytes(live), show_bytes(available));
-    format!("no setting helps: the program holds {holds} at once and there is {has}, {short}")
+    let rounded = fullest.zip(report.first_failure.as_ref()).and_then(|((program, _), cause)| with_rounding(program, cause));
+    let even = if rounded.is_some_and(|rounded| rounded > live) { "even with the least rounding, " } else { "" };
+    format!("no setting helps: {even}the program holds {holds} at once and there is {has}, {short}")
 }
 
 /// The program that holds the most of what its device has, and how much that has.
@@ -240,7 +230,7 @@ pub(crate) fn verdict(report: &Advice) -> String {
     let Some(cause) = &report.first_failure else { return String::new() };
     let FirstFailure { wanted_bytes, held, entry, .. } = cause;
     let what = match report.verdict {
-        Verdict::Capacity => return at_most(report, cause.device),
+        Verdict::Capacity => return at_most(report, cause),
         Verdict::PrivatePools => format!("{} is cached by private pools", show_bytes(held.private_pools_bytes)),
         Verdict::Streams => {
             format!(
@@ -252,20 +242,36 @@ pub(crate) fn verdict(report: &Advice) -> String {
             format!("{} is free, but the largest hole is {}", show_bytes(held.free_bytes), show_bytes(held.largest_free_bytes))
         }
     };
-    format!("at entry {entry}, {} is requested and {} is live; {what}", show_bytes(*wanted_bytes), show_bytes(held.live_bytes))
+    let said = format!(
+        "at entry {entry}, {} is requested and {} is live; {what}",
+        show_bytes(*wanted_bytes),
+        show_bytes(held.live_bytes)
+    );
+    if report.verdict != Verdict::Undecided {
+        return said;
+    }
+    let both = show_bytes(wanted_bytes.saturating_add(held.live_bytes));
+    format!("{said}: fragmentation if the limit was {both} or more, otherwise capacity")
 }
 
-/// The most that the program on a device needs at once, compared with what is available.
-fn at_most(report: &Advice, device: u32) -> String {
-    let devices = report.programs.iter().zip(&report.own().devices);
-    let Some((program, outcome)) = devices.into_iter().find(|(program, _)| program.device == device) else { return String::new() };
-    let (live, available) = (program.live.bytes, outcome.available_bytes.unwrap_or(0));
-    let more = show_bytes(live.saturating_sub(available));
+/// The most that the program on a device needs at once, compared with what is available: as it was recorded if the request failed then.
+fn at_most(report: &Advice, cause: &FirstFailure) -> String {
+    let mut devices = report.programs.iter().zip(&report.own().devices);
+    let Some((program, outcome)) = devices.find(|(program, _)| program.device == cause.device) else { return String::new() };
+    let live = with_rounding(program, cause).unwrap_or(program.live.bytes);
+    let more = show_bytes(live.saturating_sub(outcome.available_bytes.unwrap_or(0)));
     format!(
         "at entry {}, live memory and the request add up to {}, {more} more than available",
         program.live.entry,
         show_bytes(live)
     )
+}
+
+/// What was live when a request failed, with that request and what the run's own settings add by rounding; `None` if the program holds
+/// the most at another time.
+fn with_rounding(program: &Program, cause: &FirstFailure) -> Option<u64> {
+    let is_peak = program.device == cause.device && program.live.entry == cause.entry;
+    is_peak.then(|| cause.held.live_bytes.saturating_add(cause.wanted_bytes).max(program.live.bytes))
 }
 
 /// The largest holders at the peak of live memory.
@@ -288,43 +294,6 @@ pub(super) fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
         notes.extend(notes_of(program, report));
     }
     notes
-}
-
-/// Where the memory comes from.
-fn memory(report: &Advice) -> Vec<String> {
-    if report.given != MemoryBudget::default() {
-        return contradicted(report).into_iter().collect();
-    }
-    if report.own().available_bytes.is_none() {
-        return vec!["no --capacity: every setting is shown with the memory it needs".to_owned()];
-    }
-    let about = |(memory, outcome): (&DeviceMemory, &DeviceOutcome)| {
-        let (device, judged_by) = (memory.device, show_bytes(outcome.available_bytes.unwrap_or(0)));
-        let Some(hint) = memory.shown else {
-            let why = if outcome.available_bytes == memory.range.map(|range| range.least_bytes) { ", which it reserved," } else { "" };
-            return format!("device {device} shows no limit; {judged_by}{why} is assumed");
-        };
-        let (least, below) = (show_bytes(hint.least_bytes), show_bytes(hint.below_bytes));
-        let had = match report.recorded_limit {
-            _ if hint.least_bytes == hint.below_bytes => format!("had {least} for the allocator"),
-            Some(_) => format!("had a limit between {least} and {below}; {judged_by} is used"),
-            None => format!("had a limit between {least} and {below}; {judged_by} is assumed (--limit sets it)"),
-        };
-        format!("no --capacity: the out-of-memory error at entry {} shows that device {device} {had}", hint.entry)
-    };
-    report.memories.iter().zip(&report.own().devices).map(about).collect()
-}
-
-/// That the recorded run had less memory than was given.
-fn contradicted(report: &Advice) -> Option<String> {
-    let (contradiction, available) = (report.contradiction?, report.own().available_bytes?);
-    Some(format!(
-        "the run had less than {}: a request was refused at entry {} that would have brought reserved memory to {}. Something else may have \
-         held the rest; for the memory that the run had, leave out --limit and --capacity",
-        show_bytes(available),
-        contradiction.entry,
-        show_bytes(contradiction.refused_bytes)
-    ))
 }
 
 fn notes_of(program: &Program, report: &Advice) -> Vec<String> {
