@@ -92,8 +92,8 @@ pub(super) fn verdict(run: &OwnRun<'_>, own: &AdvisedOption) -> (Verdict, Option
 impl OwnRun<'_> {
     /// Whether a device's live blocks exceed its memory, however much of a range that is.
     fn holds_more(&self, device: u32) -> bool {
-        let of_device = self.replays.iter().zip(self.memories).filter(|(_, memory)| memory.device == device);
-        of_device.into_iter().any(|(replay, memory)| {
+        let mut of_device = self.replays.iter().zip(self.memories).filter(|(_, memory)| memory.device == device);
+        of_device.any(|(replay, memory)| {
             let live_bytes = replay.program.live.bytes;
             match memory.range {
                 Some(range) => live_bytes >= range.below_bytes,
@@ -104,10 +104,8 @@ impl OwnRun<'_> {
 
     /// Whether a device's live blocks exceed the least of a range.
     fn may_hold_more(&self, device: u32) -> bool {
-        let of_device = self.replays.iter().zip(self.memories).filter(|(_, memory)| memory.device == device);
-        of_device
-            .into_iter()
-            .any(|(replay, memory)| memory.range.is_some_and(|range| replay.program.live.bytes > range.least_bytes))
+        let mut of_device = self.replays.iter().zip(self.memories).filter(|(_, memory)| memory.device == device);
+        of_device.any(|(replay, memory)| memory.range.is_some_and(|range| replay.program.live.bytes > range.least_bytes))
     }
 }
 
