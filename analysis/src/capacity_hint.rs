@@ -1,8 +1,10 @@
 //! How much memory the recorded run had, as far as an out-of-memory error in the recording shows.
 
+use parkade::policy::PyTorch;
 use parkade_recording::{Action, DeviceRecording};
+use parkade_replay::ReplaySettings;
 
-use crate::reserved::{growth_bytes, reserved_at_start, whole_gibibytes};
+use crate::reserved::{growth_bytes, reserved_at_start, segment_bytes, whole_gibibytes};
 
 /// What the out-of-memory errors of a recording show about the memory there was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,6 +15,10 @@ pub struct CapacityHint {
     pub least_bytes: u64,
     /// Fewer than this many. Equal to `least_bytes` if the device itself was full, which makes the size known exactly.
     pub below_bytes: u64,
+    /// The fewest bytes that were refused: so much would have been reserved.
+    pub refused_bytes: u64,
+    /// The entry of the request that needed them.
+    pub refused_entry: usize,
 }
 
 impl CapacityHint {
@@ -23,25 +29,21 @@ impl CapacityHint {
         self.whole_gibibytes().next().unwrap_or(self.least_bytes)
     }
 
-    /// Whether the assumed size is known, or a whole gibibyte, as people set limits. Otherwise there was at least as much.
-    #[must_use]
-    pub fn is_sure(&self) -> bool {
-        self.least_bytes == self.below_bytes || self.whole_gibibytes().next().is_some()
-    }
-
     /// The whole gibibytes that the limit may have been, the smallest first.
     pub fn whole_gibibytes(&self) -> impl Iterator<Item = u64> {
         whole_gibibytes(self.least_bytes, self.below_bytes)
     }
 }
 
-/// Reads the hint off a device's trace; `None` if it was never out of memory.
+/// Reads the hint off a device's trace; `None` if it was never out of memory. `own` are the recorded run's settings: they decide how large a
+/// segment a request asks for.
 ///
 /// An out-of-memory entry states how much memory the device had free. If that is less than was requested, the device was full: the
 /// allocator could have had what it had reserved plus the rest. Otherwise a limit refused: it is at least the most that was ever
 /// reserved, and less than what the request would have led to.
 #[must_use]
-pub fn hint(recording: &DeviceRecording) -> Option<CapacityHint> {
+pub fn hint(recording: &DeviceRecording, own: &ReplaySettings) -> Option<CapacityHint> {
+    let policy = PyTorch::of(own.profile, own.settings.clone());
     let mut reserved = reserved_at_start(recording).max(0);
     let mut most = reserved;
     let mut found: Option<CapacityHint> = None;
@@ -49,15 +51,23 @@ pub fn hint(recording: &DeviceRecording) -> Option<CapacityHint> {
         reserved += growth_bytes(line);
         most = most.max(reserved);
         if line.action == Action::Oom {
-            let (free, wanted) = (i128::from(line.address), i128::from(line.size));
+            let (free, wanted) = (i128::from(line.address), i128::from(segment_bytes(line, &policy)));
             let is_full = free < wanted;
+            let refused_bytes = clamped(reserved + wanted);
             let (least, below) = if is_full { (reserved + free, reserved + free) } else { (most, reserved + wanted) };
             let (least, below) = (clamped(least), clamped(below.max(least)));
             found = Some(match found {
-                None => CapacityHint { entry, least_bytes: least, below_bytes: below },
+                None => CapacityHint { entry, least_bytes: least, below_bytes: below, refused_bytes, refused_entry: entry },
                 Some(first) => {
                     let below_bytes = first.below_bytes.min(below);
-                    CapacityHint { least_bytes: first.least_bytes.max(least).min(below_bytes), below_bytes, ..first }
+                    let refused = (first.refused_bytes, first.refused_entry).min((refused_bytes, entry));
+                    CapacityHint {
+                        entry: first.entry,
+                        least_bytes: first.least_bytes.max(least).min(below_bytes),
+                        below_bytes,
+                        refused_bytes: refused.0,
+                        refused_entry: refused.1,
+                    }
                 }
             });
         }
@@ -77,6 +87,10 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
+    fn own() -> ReplaySettings {
+        ReplaySettings::given_as(&parkade::profile::Profile::PYTORCH_2_11, "").expect("settings")
+    }
+
     fn after(free_mib: u64, wanted_mib: u64) -> Option<CapacityHint> {
         let entry = |action, address, mib| Entry::new(action, address, mib * MIB, 0);
         let trace = vec![
@@ -85,16 +99,27 @@ mod tests {
             entry(Action::SegmentFree, 1 << 40, 100),
             entry(Action::Oom, free_mib * MIB, wanted_mib),
         ];
-        hint(&DeviceRecording { trace, ..DeviceRecording::default() })
+        hint(&DeviceRecording { trace, ..DeviceRecording::default() }, &own())
     }
 
     #[test]
     fn a_full_device_states_its_size_and_a_limit_lies_in_an_interval() {
         // The empty list of final segments contradicts the 60 MiB that are never freed; the count starts at 0.
-        assert_eq!(after(30, 50), Some(CapacityHint { entry: 3, least_bytes: 90 * MIB, below_bytes: 90 * MIB }));
-        assert_eq!(after(500, 150), Some(CapacityHint { entry: 3, least_bytes: 160 * MIB, below_bytes: 210 * MIB }));
-        assert_eq!(hint(&DeviceRecording::default()), None);
-        let assumed = |least_bytes, below_bytes| CapacityHint { entry: 0, least_bytes, below_bytes }.assumed_bytes();
+        let bounds = |found: Option<CapacityHint>| {
+            found.map(|hint| (hint.entry, hint.least_bytes / MIB, hint.below_bytes / MIB, hint.refused_bytes / MIB))
+        };
+        assert_eq!(bounds(after(30, 50)), Some((3, 90, 90, 110)));
+        assert_eq!(bounds(after(500, 150)), Some((3, 160, 210, 210)));
+        assert_eq!(hint(&DeviceRecording::default(), &own()), None);
+        let refused = (u64::MAX, 0);
+        let hint = |least_bytes, below_bytes| CapacityHint {
+            entry: 0,
+            least_bytes,
+            below_bytes,
+            refused_bytes: refused.0,
+            refused_entry: refused.1,
+        };
+        let assumed = |least_bytes, below_bytes| hint(least_bytes, below_bytes).assumed_bytes();
         let gib = 1 << 30;
         assert_eq!(assumed(gib - 1, 3 * gib), gib, "a whole gibibyte");
         assert_eq!(assumed(gib + 1, 2 * gib), gib + 1, "there is none below two");

@@ -25,7 +25,7 @@ pub fn verify_finding_limit(
     if verdict.mismatches == 0 || !collects || own.limit_bytes.is_some() {
         return Ok((verdict, None));
     }
-    for bytes in hint(recording).iter().flat_map(CapacityHint::whole_gibibytes) {
+    for bytes in hint(recording, &own.settings).iter().flat_map(CapacityHint::whole_gibibytes) {
         let tried = VerifyOptions { limit_bytes: Some(bytes), ..own.clone() };
         let explained = verify_device(recording, &tried, progress)?;
         if explained.mismatches == 0 {

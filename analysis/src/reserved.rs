@@ -1,5 +1,8 @@
 //! Reserved memory as a trace alone shows it, without a replay; and which limits to try where the limit is unknown.
 
+use parkade::PoolSlot;
+use parkade::policy::{Policy, PyTorch};
+use parkade::units::Bytes;
 use parkade_recording::{Action, DeviceRecording, Entry};
 
 const GIB: u64 = 1 << 30;
@@ -20,6 +23,28 @@ pub(crate) fn growth_bytes(entry: &Entry) -> i128 {
 pub(crate) fn reserved_at_start(recording: &DeviceRecording) -> i128 {
     let end: i128 = recording.segments.iter().map(|segment| i128::from(segment.total_bytes)).sum();
     end - recording.trace.iter().map(growth_bytes).sum::<i128>()
+}
+
+/// The most bytes that were reserved at once.
+pub(crate) fn most_reserved(recording: &DeviceRecording) -> u64 {
+    let mut reserved = reserved_at_start(recording);
+    let mut most = reserved;
+    for entry in &recording.trace {
+        reserved += growth_bytes(entry);
+        most = most.max(reserved);
+    }
+    u64::try_from(most.max(0)).unwrap_or(u64::MAX)
+}
+
+/// The most that a request would take from the device: a segment, or as many pages of an expandable segment.
+pub(crate) fn segment_bytes(request: &Entry, policy: &PyTorch) -> u64 {
+    let Some(size) = policy.round(Bytes(request.size)) else { return u64::MAX };
+    let segment = policy.segment_for(size).unwrap_or(Bytes::MAX);
+    if !policy.settings.expandable_segments {
+        return segment.get();
+    }
+    let page = policy.page(PoolSlot::default_pool(policy.classify(size)));
+    size.checked_round_up(page).unwrap_or(Bytes::MAX).max(segment).get()
 }
 
 /// The whole gibibytes from `least_bytes` up to, but not including, `below_bytes`; at most [`MOST_GUESSES`] of them, the smallest first.

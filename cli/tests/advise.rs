@@ -77,9 +77,10 @@ fn a_file_without_trace_says_what_was_held() {
     segments.devices[0].trace.clear();
     let file = folder.recording("segments.pickle", &segments);
     let run = call(&["advise", &file, "--capacity", "140MiB"]);
-    assert_eq!(run.code, 0, "{}", run.err);
+    assert_eq!((run.code, json(&[&file, "--capacity", "140MiB"]).1["outcome"].as_str()), (3, Some("unknown")), "{}", run.err);
     assert!(run.out.contains("120.00 MiB in use") && run.out.contains("20.00 MiB of the cache would not"), "{}", run.out);
     let (code, object) = json(&[&file, "--capacity", "100MiB"]);
+    assert_eq!(object["outcome"], "does_not_fit");
     assert_eq!((code, &object["verdict"], &object["held"][0]["live_bytes"]), (1, &"capacity".into(), &(120 * MIB).into()));
 }
 

@@ -23,7 +23,7 @@ fn what_fails_is_cured_and_without_the_cure_the_run_goes_on() {
     let run = call(&[&["advise", &file, "--limit", "4GiB"], &ONLY[..]].concat());
     let out = run.out.split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(run.code, 0, "{out}");
-    let said = "default fails at entry 1024; without it the run goes on all the same: it survived 41 out-of-memory errors in the recording";
+    let said = "with the default settings it fails at entry 1024; without it the run goes on all the same: it survived 41 out-of-memory errors in the recording";
     assert!(out.contains(said), "{out}");
     let own = call(&["replay", &file, "--limit", "4GiB"]);
     let said = "it does not fit: it runs out of memory at entry 1024; the run goes on all the same: it survived 41";

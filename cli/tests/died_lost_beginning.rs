@@ -45,6 +45,10 @@ fn every_command_knows_that_it_died_and_what_is_lost() {
     assert_eq!(advised["options"][0]["fails_at_entry"], death["at_entry"]);
     let (_, diagnosed) = object(&["diagnose", &file, "--limit", "5GiB"]);
     assert_eq!((&diagnosed["devices"][0]["ending"], &diagnosed["devices"][0]["entry"]), (&"died".into(), &death["at_entry"]));
+    // What the failing request met is what was recorded, not what a replay of the rest came to.
+    for (advise, diagnose) in [("reserved_bytes", "reserved_bytes"), ("live_bytes", "allocated_bytes")] {
+        assert_eq!(advised["cause"][advise], diagnosed["devices"][0]["heap"][diagnose], "{advise}");
+    }
     let (code, replayed) = object(&["replay", &file, "--limit", "5GiB"]);
     assert_eq!((code, &replayed["outcome"], &replayed["endings"][0]), (1, &"does_not_fit".into(), &"died".into()));
     let (_, reported) = object(&["report", &file, "--limit", "5GiB"]);

@@ -16,7 +16,7 @@ const SMALL_MODEL: &str = "layers=2,hidden=256,heads=4,vocabulary=1000,sequence=
 fn check(heading: &str, commands: &[&[&str]]) {
     let lines = commands.iter().map(|args| {
         let run = call(args);
-        assert!(run.code < 2, "{args:?}: {}", run.err);
+        assert_ne!(run.code, 2, "{args:?}: {}", run.err);
         run.out
     });
     check_text(heading, &lines.collect::<String>());
@@ -74,6 +74,9 @@ fn recordings() {
         &[
             &[&["advise", "--json", &out_of_memory, "--capacity", "1GiB"], &only[..]].concat(),
             &[&["advise", "--json", &limited], &only[..]].concat(),
+            // Without a limit, and with one that the recording contradicts.
+            &[&["advise", "--json", &out_of_memory], &only[..]].concat(),
+            &[&["advise", "--json", &out_of_memory, "--limit", "24GiB"], &only[..]].concat(),
         ],
     );
     let mut no_trace = good();

@@ -1,19 +1,22 @@
 //! Advice on a recording: reads the programs, searches the settings, judges the run's own and recommends one.
 
 use parkade_recording::DeviceRecording;
-use parkade_replay::{TIMINGS, VerifyError, VerifyOptions};
+use parkade_replay::{TIMINGS, VerifyError, VerifyOptions, verify_device};
 
 use super::advised_option::AdvisedOption;
 use super::choice::{Recommendation, choose, shortlist};
+use super::evaluate::enough_bytes;
+use super::memory::{DeviceMemory, MemoryContradiction};
 use super::options::{AdviseOptions, MemoryBudget, Progress};
-use super::outcome::{Memory, Outcome, doubts, outcome};
+use super::outcome::{Enough, Judge, Outcome, doubts};
 use super::program::Program;
 use super::replay::Replay;
 use super::search::Search;
-use super::verdict::{FirstFailure, Verdict, verdict};
+use super::verdict::{FirstFailure, OwnRun, Verdict, verdict};
 use crate::capacity_hint::{CapacityHint, hint};
 use crate::caution::InUse;
 use crate::continuation::Doubt;
+use crate::ending::Ending;
 
 /// How an option fares when the other streams finish earlier or later than recorded ([`TIMINGS`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,14 +38,14 @@ pub struct TimingFits {
 pub struct Advice {
     /// The programs, one for each device.
     pub programs: Vec<Program>,
-    /// The memory that was assumed to be available.
-    pub memory: MemoryBudget,
-    /// If the memory was not given but inferred: the device whose recording shows it, and what it shows.
-    pub hint: Option<(u32, CapacityHint)>,
+    /// The memory that the caller gave.
+    pub given: MemoryBudget,
+    /// The memory of each device: given, shown or assumed.
+    pub memories: Vec<DeviceMemory>,
+    /// What in the recording contradicts the memory that was given.
+    pub contradiction: Option<MemoryContradiction>,
     /// The limit of the recorded run, in bytes, if it was given or if one was found that explains every garbage collection.
     pub recorded_limit: Option<u64>,
-    /// What is known of the memory.
-    known: Memory,
     /// Before its first entry the recorded run had more reserved than there is memory: the part that the recording lost needed more.
     pub hides_more: bool,
     /// The verdict on the recorded run's own settings.
@@ -55,6 +58,8 @@ pub struct Advice {
     pub recommendation: Option<Recommendation>,
     /// Whether the program fits with it.
     pub outcome: Outcome,
+    /// If the outcome depends on where in a range the memory was: what is enough, and with which option.
+    pub enough: Option<Enough>,
     /// For each device whose program died and of which the rest is in doubt with the recommended option: why.
     pub doubts: Vec<(u32, Doubt)>,
     /// If frees wait for other streams: how much their timing matters, for the own settings and the best options.
@@ -77,7 +82,20 @@ impl Advice {
     /// Whether the program fits with an option (an index into [`options`](Self::options)).
     #[must_use]
     pub fn outcome_with(&self, option: usize) -> Outcome {
-        outcome(&self.programs, self.options.get(option), self.known)
+        if self.recommendation.as_ref().is_some_and(|recommendation| recommendation.option == option) {
+            return self.outcome;
+        }
+        let judge = Judge { programs: &self.programs, memories: &self.memories, hides_more: self.hides_more };
+        // The others are judged by the memory that they were tried with.
+        judge.outcome(self.options.get(option), Some(Enough { option, bytes: 0 }))
+    }
+
+    /// If the memory was not given but inferred: the device that shows the least, and what it shows.
+    #[must_use]
+    pub fn hint(&self) -> Option<(u32, CapacityHint)> {
+        let is_given = self.given != MemoryBudget::default();
+        let shown = self.memories.iter().filter(|_| !is_given).filter_map(|memory| Some((memory.device, memory.shown?)));
+        shown.min_by_key(|(_, hint)| hint.assumed_bytes())
     }
 
     /// The recommended option.
@@ -89,6 +107,8 @@ impl Advice {
 
 /// How many options have other timings tried, beside the recorded run's own.
 const TIMED: usize = 4;
+/// Of how many options it is found what is enough for the recorded requests.
+const MEASURED: usize = 3;
 
 /// Advises on a recorded program. `devices` are its traced devices; all of them get the same settings. `progress` may be called from
 /// several threads.
@@ -101,46 +121,46 @@ pub fn advise(
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Advice, (u32, VerifyError)> {
     let (programs, recorded_limit) = read_programs(devices, &options.own, progress)?;
-    let is_given = options.memory != MemoryBudget::default();
-    // An error on one device says nothing about the memory of the others.
-    let only = devices.first().filter(|_| !is_given && devices.len() == 1);
-    let hint = only.and_then(|recording| Some((recording.device, hint(recording)?)));
-    let memory = hint.map_or(options.memory, |(_, hint)| MemoryBudget {
-        limit_bytes: Some(recorded_limit.unwrap_or(hint.assumed_bytes())),
-        capacity_bytes: None,
-    });
+    let memories = DeviceMemory::of(devices, &options.own.settings, options.memory, recorded_limit);
     // An option that needs a limit says so itself (`needs_limit`).
     let in_use = |(recording, program): (&&DeviceRecording, &Program)| {
         InUse::of(recording, Some(&program.requests)).on_devices(devices.len()).limited(true)
     };
     let in_use: Vec<InUse> = devices.iter().zip(&programs).map(in_use).collect();
-    let found = by_usefulness(Search::new(&programs, &in_use, memory, options, progress).run());
+    let mut found = Search::new(&programs, &in_use, &memories, options, progress).run();
+    fit_as_recorded(&mut found[0], devices, &programs, &options.own);
+    let found = by_usefulness(found);
     let useful = shortlist(&found);
     let replays = |place: usize| -> Vec<Replay<'_>> {
         let settings = &found[place].settings;
         programs.iter().map(|program| Replay { program, profile: options.profile, settings }).collect()
     };
-    let (verdict, first_failure) = verdict(&programs, &found[0], &replays(0));
+    let own_replays = replays(0);
+    let run = OwnRun { recordings: devices, memories: &memories, replays: &own_replays, recorded: &options.own };
+    let (verdict, first_failure) = verdict(&run, &found[0]);
     let timings = timings(&programs, &found, &useful, &replays);
     let is_certain = |timing: &TimingFits| timing.fit == timing.of;
     let certain = |place| timings.is_empty() || timings.iter().any(|timing| timing.option == place && is_certain(timing));
-    let hides_more =
-        found[0].available_bytes.is_some_and(|available| programs.iter().any(|program| program.hides_more_than(available)));
-    // An option may fit only because the last page of an expandable segment exceeds the limit; do not recommend that.
-    let recommendation = choose(&found, &useful, hides_more, &certain).filter(|_| verdict != Verdict::Capacity);
-    let recommended = recommendation.as_ref().map(|recommendation| &found[recommendation.option]);
-    let known = match hint {
-        _ if found[0].available_bytes.is_none() || hides_more => Memory::Unknown,
-        Some((_, hint)) if recorded_limit.is_none() && !hint.is_sure() => Memory::AtLeast,
-        _ => Memory::Known,
+    let devices_of = |option: &AdvisedOption| option.devices.iter().map(|device| device.available_bytes).collect::<Vec<_>>();
+    let available = devices_of(&found[0]);
+    let exceeds = |is_more: &dyn Fn(&Program, u64) -> bool| {
+        programs.iter().zip(&available).any(|(program, bytes)| bytes.is_some_and(|bytes| is_more(program, bytes)))
     };
-    let outcome = outcome(&programs, recommended, known);
+    let hides_more = exceeds(&|program, bytes| program.hides_more_than(bytes));
+    let contradiction = memories.iter().zip(&available).find_map(|(memory, bytes)| memory.contradiction((*bytes)?));
+    // An option may fit only because the last page of an expandable segment exceeds the limit; do not recommend that.
+    let is_short = exceeds(&|program, bytes| program.live.bytes > bytes);
+    let recommendation = choose(&found, &useful, hides_more || contradiction.is_some(), &certain).filter(|_| !is_short);
+    let recommended = recommendation.as_ref().map(|recommendation| recommendation.option);
+    let judge = Judge { programs: &programs, memories: &memories, hides_more };
+    let enough = enough(&found, recommended, &judge, &replays);
+    let outcome = judge.outcome(recommended.map(|option| &found[option]), enough);
     Ok(Advice {
-        known,
         outcome,
-        doubts: doubts(&programs, recommended.unwrap_or(&found[0])),
-        memory,
-        hint,
+        enough: enough.filter(|_| outcome == Outcome::Unknown),
+        doubts: doubts(&programs, &found[recommended.unwrap_or(0)]),
+        given: options.memory,
+        contradiction,
         recorded_limit,
         hides_more,
         verdict,
@@ -149,7 +169,52 @@ pub fn advise(
         timings,
         options: found,
         programs,
+        memories,
     })
+}
+
+/// Where only a range of the memory is known: what the recommended option needs for the recorded requests, if that is not clear already;
+/// if there is no such option, which of the options that need least gets by with the least.
+fn enough<'a>(
+    found: &[AdvisedOption],
+    recommended: Option<usize>,
+    judge: &Judge<'_>,
+    replays: &dyn Fn(usize) -> Vec<Replay<'a>>,
+) -> Option<Enough> {
+    if judge.memories.iter().all(|memory| memory.range.is_none()) {
+        return None;
+    }
+    let bytes = |option: usize| {
+        let ranged = replays(option).into_iter().zip(judge.memories).filter(|(_, memory)| memory.range.is_some());
+        ranged.map(|(replay, _)| enough_bytes(&replay)).max().unwrap_or(0)
+    };
+    let candidates: Vec<usize> = match recommended {
+        Some(option) => {
+            let needs_more = found[option].devices.iter().any(|device| device.sure_bytes < Some(device.smallest_bytes));
+            Some(option).filter(|_| needs_more).into_iter().collect()
+        }
+        None => {
+            let mut all: Vec<usize> = (0..found.len()).collect();
+            all.sort_by_key(|&option| (found[option].has_warnings(), found[option].smallest_capacity_bytes()));
+            all.truncate(MEASURED);
+            all
+        }
+    };
+    candidates.into_iter().map(|option| Enough { option, bytes: bytes(option) }).min_by_key(|enough| enough.bytes)
+}
+
+/// A recorded run that was within its memory and served every request stands, whatever a replay under its own settings says.
+fn fit_as_recorded(own: &mut AdvisedOption, devices: &[&DeviceRecording], programs: &[Program], recorded: &VerifyOptions) {
+    for ((outcome, recording), program) in own.devices.iter_mut().zip(devices).zip(programs) {
+        let Some(available) = outcome.available_bytes.filter(|_| !outcome.fits() && program.ending == Ending::NoError) else {
+            continue;
+        };
+        let run = VerifyOptions { limit_bytes: Some(available), ..recorded.clone() };
+        match verify_device(recording, &run, &mut |_| ()) {
+            Ok(verdict) if verdict.mismatches == 0 && verdict.ooms == 0 => outcome.fit_as_recorded(available, verdict.stats),
+            _ => {}
+        }
+    }
 }
 
 /// Sorts the options by usefulness: the shortlist, then the others by rank. The first one, the recorded run's own, stays first.
@@ -188,7 +253,7 @@ fn read_program(
     let program = Program::of_recording(recording, own, read)?;
     let collects = own.settings.settings.garbage_collection_threshold > 0.0;
     if program.requests.mismatches > 0 && collects && own.limit_bytes.is_none() {
-        for bytes in hint(recording).iter().flat_map(CapacityHint::whole_gibibytes) {
+        for bytes in hint(recording, &own.settings).iter().flat_map(CapacityHint::whole_gibibytes) {
             let own = VerifyOptions { limit_bytes: Some(bytes), ..own.clone() };
             let program = Program::of_recording(recording, &own, read)?;
             if program.requests.mismatches == 0 {
@@ -215,7 +280,9 @@ fn timings<'a>(
         let mut fit = [true; TIMINGS.len()];
         let (mut least, mut most) = (found[place].peak_reserved_bytes(), found[place].peak_reserved_bytes());
         for replay in replays(place) {
-            for (fit, (served, peak)) in fit.iter_mut().zip(replay.timings(found[place].available_bytes)) {
+            let device = found[place].devices.iter().find(|device| device.device == replay.program.device);
+            let available = device.and_then(|device| device.available_bytes);
+            for (fit, (served, peak)) in fit.iter_mut().zip(replay.timings(available)) {
                 *fit &= served;
                 (least, most) = (least.min(peak), most.max(peak));
             }

@@ -17,7 +17,7 @@ pub struct AdvisedOption {
     pub is_given: bool,
     /// What they may break in this program.
     pub cautions: Vec<Caution>,
-    /// The bytes that may be reserved under them, if known.
+    /// The bytes that may be reserved under them, if known or assumed; the least of all devices.
     pub available_bytes: Option<u64>,
     /// Each device's outcome.
     pub devices: Vec<DeviceOutcome>,
@@ -88,25 +88,33 @@ impl AdvisedOption {
         self.devices.iter().map(|device| device.prediction.driver_ns / 1000).sum()
     }
 
-    /// The memory that is still unreserved at the peak. Negative if the last page of an expandable segment exceeds the limit.
+    /// On the device with the least: the memory that is still unreserved at the peak, or where requests fail, what is missing, as a negative
+    /// number. `None` if no memory is known, or if it fails in more memory than is otherwise enough.
     #[must_use]
     pub fn headroom_bytes(&self) -> Option<i64> {
-        Some(i64::try_from(self.available_bytes?).unwrap_or(i64::MAX).saturating_sub(self.peak_reserved_bytes()))
+        let headrooms = self.devices.iter().filter(|device| self.fits() || !device.fits()).map(DeviceOutcome::headroom_bytes);
+        headrooms.min().flatten().filter(|&headroom| self.fits() || headroom < 0)
     }
 
     /// Whether more is reserved than there is: a limit lets the last page of an expandable segment exceed it, a device does not.
-    pub(super) fn reaches_beyond(&self) -> bool {
-        self.headroom_bytes().is_some_and(|headroom| headroom < 0)
+    pub(crate) fn reaches_beyond(&self) -> bool {
+        self.devices.iter().any(DeviceOutcome::reaches_beyond)
     }
 
     /// Whether 1 % more or less memory could change the answer.
     #[must_use]
     pub fn is_close(&self) -> bool {
-        if self.fits() && self.reaches_beyond() {
-            return true;
-        }
-        let smallest = self.devices.iter().map(|device| device.smallest_bytes).max().unwrap_or(0);
-        self.available_bytes.is_some_and(|available| available.abs_diff(smallest) < available / 100)
+        let is_near = |device: &DeviceOutcome| {
+            device.available_bytes.is_some_and(|available| available.abs_diff(device.smallest_bytes) < available / 100)
+        };
+        let decides = |device: &&DeviceOutcome| self.fits() || !device.fits();
+        (self.fits() && self.reaches_beyond()) || self.devices.iter().filter(decides).any(is_near)
+    }
+
+    /// Whether the recorded run had these settings and was within this memory, on some device against what a replay says.
+    #[must_use]
+    pub fn is_as_recorded(&self) -> bool {
+        self.devices.iter().any(|device| device.as_recorded)
     }
 
     /// How many keys the settings set, of those that are searched.

@@ -82,20 +82,23 @@ pub(super) fn shortlist(options: &[AdvisedOption]) -> Vec<usize> {
 }
 
 /// Chooses an option. The first of `options` is the recorded run's own; `shortlist` is from [`shortlist`]. `certain` tells whether the
-/// option at an index fits however soon the other streams are done. `hides_more` means that before its first entry the recording had
-/// more reserved than there is: then the own settings are never recommended as they are.
+/// option at an index fits however soon the other streams are done. `is_doubtful` means that before its first entry the recording had
+/// more reserved than there is, or that it had less memory than was given: then the own settings are not kept just because they fit.
 pub(super) fn choose(
     options: &[AdvisedOption],
     shortlist: &[usize],
-    hides_more: bool,
+    is_doubtful: bool,
     certain: &dyn Fn(usize) -> bool,
 ) -> Option<Recommendation> {
     let own = options.first()?;
-    let is_at_ease = own.fits() && own.retries() == 0 && !own.is_close() && !hides_more && certain(0);
+    let is_at_ease = own.fits() && own.retries() == 0 && !own.is_close() && !is_doubtful && certain(0);
     if own.available_bytes.is_some() && !own.has_warnings() && is_at_ease {
         return Some(recommend(options, 0, Reason::FitsAsItIs));
     }
     let place = shortlist.iter().copied().find(|&place| certain(place)).or(shortlist.first().copied())?;
+    // What the run itself did is worth more than a prediction that is close or depends on timing.
+    let keeps = own.is_as_recorded() && own.fits() && (options[place].is_close() || !certain(place));
+    let place = if keeps { 0 } else { place };
     let reason = match own.available_bytes {
         None => Reason::NeedsLeast,
         Some(_) if !options[place].fits() => Reason::GetsPast,
@@ -166,6 +169,27 @@ mod tests {
         assert_eq!(chosen(&[option("", Some(200)), caution], None), Some((1, Reason::Fits)), "nothing else fits");
         let two = [option("", Some(200)), expandable(), expandable()];
         assert_eq!(chosen(&two, Some(1)), Some((2, Reason::Fits)));
+    }
+
+    #[test]
+    fn settings_under_which_the_recorded_run_fitted_give_way_only_to_a_wide_margin() {
+        let own = |mib| {
+            let mut own = option("", Some(mib));
+            let stats = own.devices[0].prediction.stats.clone();
+            own.devices[0].fit_as_recorded(mib << 20, stats);
+            own
+        };
+        let with = |mib| [own(mib), option("max_split_size_mb:32", Some(mib))];
+        // The other one needs 180 MiB.
+        assert_eq!(chosen(&with(181), None), Some((0, Reason::FitsAsItIs)), "that is as close");
+        assert_eq!(chosen(&with(200), None), Some((1, Reason::Fits)));
+    }
+
+    #[test]
+    fn memory_that_the_file_contradicts_is_no_reason_to_keep_the_settings() {
+        let all = ["", "expandable_segments:True"].map(|text| option(text, Some(300)));
+        let chosen = |is_doubtful| choose(&all, &shortlist(&all), is_doubtful, &|_| true).map(|found| found.option);
+        assert_eq!((chosen(false), chosen(true)), (Some(0), Some(1)));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Tries one setting on one device's program: does it fit, at what price, and how much memory would it need?
 
+use parkade::stats::Stats;
 use parkade_replay::Prediction;
 
 use super::capacity::Capacities;
@@ -10,6 +11,10 @@ use super::replay::Replay;
 pub struct DeviceOutcome {
     /// The device's number.
     pub device: u32,
+    /// The bytes that may be reserved, if known or assumed.
+    pub available_bytes: Option<u64>,
+    /// The bytes that may be reserved for certain: the least that was possible.
+    pub sure_bytes: Option<u64>,
     /// The run in the memory there is, or in unlimited memory if that is unknown.
     pub prediction: Prediction,
     /// Whether every recorded request was served, that of which the program died included. What fails then is estimated.
@@ -17,6 +22,8 @@ pub struct DeviceOutcome {
     /// Some requests failed, but the program may do without them: in the recording it did, or they are freed at once, as a library's
     /// workspace is.
     pub may_survive: bool,
+    /// The recorded run was within this memory and every request was served, whatever a replay says.
+    pub as_recorded: bool,
     /// The smallest memory found in which every request is served; see
     /// [`AdvisedOption::smallest_capacity_bytes`](super::AdvisedOption::smallest_capacity_bytes).
     pub smallest_bytes: u64,
@@ -30,10 +37,38 @@ impl DeviceOutcome {
         (self.gets_past, self.may_survive) = (false, false);
     }
 
+    /// The recorded run was within so much memory and served every request: that stands.
+    pub(super) fn fit_as_recorded(&mut self, available_bytes: u64, stats: Stats) {
+        let max_split_size = self.prediction.stats.max_split_size;
+        self.prediction.first_failure = None;
+        self.prediction.stats = stats;
+        self.prediction.stats.max_split_size = max_split_size;
+        (self.gets_past, self.may_survive, self.as_recorded) = (true, false, true);
+        self.smallest_bytes = self.smallest_bytes.min(available_bytes);
+    }
+
     /// The recorded entry whose request failed first. `None` too if only what is estimated of the rest fails.
     #[must_use]
     pub fn fails_at_entry(&self) -> Option<usize> {
         self.prediction.first_failure.filter(|_| !self.gets_past)
+    }
+
+    /// The memory that is still unreserved at the peak. If a request fails, what is missing to serve every request, as a negative number;
+    /// positive only if more memory is not always better.
+    #[must_use]
+    pub fn headroom_bytes(&self) -> Option<i64> {
+        let available = i64::try_from(self.available_bytes?).unwrap_or(i64::MAX);
+        Some(if self.fits() {
+            available.saturating_sub(self.prediction.peak_reserved_bytes())
+        } else {
+            available.saturating_sub_unsigned(self.smallest_bytes)
+        })
+    }
+
+    /// Whether more is reserved than there is.
+    pub(super) fn reaches_beyond(&self) -> bool {
+        let reserved = u64::try_from(self.prediction.peak_reserved_bytes()).unwrap_or(0);
+        self.available_bytes.is_some_and(|available| reserved > available)
     }
 
     /// Whether every request was served.
@@ -52,7 +87,22 @@ pub(super) fn evaluate(replay: &Replay<'_>, available_bytes: Option<u64>) -> Dev
     };
     let may_survive = !failed.is_empty() && failed.iter().all(|&operation| replay.program.is_workspace(operation));
     let gets_past = prediction.first_failure.is_none_or(|entry| !replay.program.is_recorded(entry));
-    DeviceOutcome { device: replay.program.device, gets_past, prediction, may_survive, smallest_bytes: capacities.smallest() }
+    DeviceOutcome {
+        device: replay.program.device,
+        available_bytes,
+        sure_bytes: available_bytes,
+        gets_past,
+        prediction,
+        may_survive,
+        as_recorded: false,
+        smallest_bytes: capacities.smallest(),
+    }
+}
+
+/// The smallest memory found in which every recorded request is served, that of which the program died included.
+pub(super) fn enough_bytes(replay: &Replay<'_>) -> u64 {
+    let recorded = replay.program.recorded();
+    Capacities::find(&Replay { program: &recorded, ..*replay }).smallest()
 }
 
 #[cfg(test)]
@@ -109,6 +159,17 @@ mod tests {
         let mut early = outcome(&program, "", Some(50));
         early.fail_at(2);
         assert_eq!(early.fails_at_entry(), Some(0), "it fails earlier in less memory");
+    }
+
+    #[test]
+    fn a_recorded_run_that_fitted_stands_whatever_a_replay_says() {
+        let program = cut();
+        let roomy = outcome(&program, "", Some(300));
+        let mut tight = outcome(&program, "", Some(200));
+        assert!(!tight.fits() && tight.headroom_bytes().is_some_and(|headroom| headroom < 0), "{tight:?}");
+        tight.fit_as_recorded(200 * MIB, roomy.prediction.stats.clone());
+        assert_eq!((tight.fits(), tight.gets_past, tight.as_recorded, tight.smallest_bytes), (true, true, true, 200 * MIB));
+        assert_eq!(tight.prediction.peak_reserved_bytes(), roomy.prediction.peak_reserved_bytes());
     }
 
     #[test]

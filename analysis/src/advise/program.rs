@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 use crate::capacity_hint::hint;
 use crate::continuation::{Continuation, continue_after};
 use crate::ending::Ending;
+use crate::reserved::most_reserved;
 use crate::stacks::{StackUse, by_stack};
 
 /// Every block size is a multiple of this, under any settings (spec 1.1).
@@ -39,6 +40,8 @@ pub struct Program {
     pub(super) slots: Slots,
     /// The reserved bytes that were refused when it died: under its own settings, no less is enough.
     pub(super) refused_bytes: u64,
+    /// The most bytes that the recorded run reserved.
+    pub reserved_bytes: u64,
     pub(super) learned: LearnedAddressSpace,
     /// Whether some frees wait for other streams, so that their timing may matter.
     pub is_timed: bool,
@@ -69,7 +72,11 @@ impl Program {
     ) -> Result<Program, VerifyError> {
         let requests = Requests::of_recording(recording, own, progress)?;
         let learned = learned_addresses(recording, &requests);
-        Ok(Program::of_requests(requests, learned, recording))
+        let mut program = Program::of_requests(requests, learned, recording);
+        if program.died() {
+            program.refused_bytes = hint(recording, &own.settings).map_or(0, |hint| hint.refused_bytes);
+        }
+        Ok(program)
     }
 
     pub(super) fn of_requests(mut requests: Requests, learned: LearnedAddressSpace, recording: &DeviceRecording) -> Program {
@@ -83,8 +90,20 @@ impl Program {
         }
         let (sizes, slots) = (sizes(&requests), Slots::of(&requests));
         let (device, entries, is_timed) = (recording.device, recording.trace.len(), requests.has_deferred_frees());
-        let refused_bytes = ending.death().and_then(|_| hint(recording)).map_or(0, |hint| hint.below_bytes);
-        Program { device, entries, requests, ending, continuation, live, sizes, slots, refused_bytes, learned, is_timed }
+        Program {
+            device,
+            entries,
+            requests,
+            ending,
+            continuation,
+            live,
+            sizes,
+            slots,
+            refused_bytes: 0,
+            reserved_bytes: most_reserved(recording),
+            learned,
+            is_timed,
+        }
     }
 
     /// Whether the recorded program went on after an out-of-memory error.
@@ -103,6 +122,15 @@ impl Program {
     #[must_use]
     pub fn recorded_operations(&self) -> usize {
         self.continuation.as_ref().map_or(self.requests.operations.len(), |continuation| continuation.recorded)
+    }
+
+    /// The program without what is estimated of its rest.
+    pub(super) fn recorded(&self) -> Program {
+        let mut recorded = self.clone();
+        recorded.requests.operations.truncate(self.recorded_operations());
+        recorded.slots = Slots::of(&recorded.requests);
+        recorded.continuation = None;
+        recorded
     }
 
     /// Whether an entry is one of the recording. Later ones are estimated.

@@ -12,7 +12,8 @@ use super::advised_option::AdvisedOption;
 use super::candidates::{Candidate, kept};
 use super::decisive::decisive;
 use super::evaluate::{DeviceOutcome, evaluate};
-use super::options::{AdviseOptions, MemoryBudget, Progress};
+use super::memory::DeviceMemory;
+use super::options::{AdviseOptions, Progress};
 use super::program::Program;
 use super::replay::Replay;
 use crate::caution::{Caution, InUse, cautions};
@@ -27,7 +28,7 @@ pub(super) struct Search<'a> {
     programs: &'a [Program],
     in_use: &'a [InUse],
     profile: &'static Profile,
-    memory: MemoryBudget,
+    memory: &'a [DeviceMemory],
     options: &'a AdviseOptions,
     kept: String,
     found: Vec<AdvisedOption>,
@@ -50,7 +51,7 @@ impl<'a> Search<'a> {
     pub(super) fn new(
         programs: &'a [Program],
         in_use: &'a [InUse],
-        memory: MemoryBudget,
+        memory: &'a [DeviceMemory],
         options: &'a AdviseOptions,
         progress: &'a (dyn Fn(Progress) + Sync),
     ) -> Search<'a> {
@@ -173,9 +174,12 @@ impl<'a> Search<'a> {
 
     /// The outcomes on all devices under settings that are [`decisive`].
     fn evaluate(&self, settings: &Settings) -> Vec<DeviceOutcome> {
-        let available_bytes = self.memory.bytes(self.profile, settings);
-        let outcome = |program| evaluate(&Replay { program, profile: self.profile, settings }, available_bytes);
-        self.programs.iter().map(outcome).collect()
+        let outcome = |(program, memory): (&Program, &DeviceMemory)| {
+            let available_bytes = memory.budget.bytes(self.profile, settings);
+            let outcome = evaluate(&Replay { program, profile: self.profile, settings }, available_bytes);
+            DeviceOutcome { sure_bytes: memory.range.map(|range| range.least_bytes).or(available_bytes), ..outcome }
+        };
+        self.programs.iter().zip(self.memory).map(outcome).collect()
     }
 
     /// An option whose settings were tried.
@@ -183,14 +187,13 @@ impl<'a> Search<'a> {
         let decisive = decisive(&trial.settings, self.profile, self.programs);
         let tried = self.tried.iter().find(|(known, _)| *known == decisive);
         let mut devices = tried.map_or_else(|| self.evaluate(&decisive), |(_, outcomes)| outcomes.clone());
-        let available_bytes = self.memory.bytes(self.profile, &trial.settings);
         let own = &self.options.own.settings.settings;
         let is_own =
             Settings { text: String::new(), ..trial.settings.clone() } == Settings { text: String::new(), ..own.clone() };
         for (outcome, program) in devices.iter_mut().zip(self.programs) {
             // The only statistic that repeats the settings.
             outcome.prediction.stats.max_split_size = trial.settings.max_split_bytes.cast_signed();
-            if let Some(entry) = program.dies_again(available_bytes).filter(|_| is_own) {
+            if let Some(entry) = program.dies_again(outcome.available_bytes).filter(|_| is_own) {
                 outcome.fail_at(entry);
             }
         }
@@ -198,7 +201,7 @@ impl<'a> Search<'a> {
             cautions: self.cautions(&trial.settings),
             is_own: trial.is_own,
             is_given: trial.is_given,
-            available_bytes,
+            available_bytes: devices.iter().filter_map(|outcome| outcome.available_bytes).min(),
             devices,
             settings: trial.settings.clone(),
         }

@@ -1,10 +1,12 @@
 //! Why the recorded run's own settings fit or fail.
 
-use parkade_replay::{AfterFailure, Operation};
+use parkade::snapshot::SegmentInfo;
+use parkade_recording::DeviceRecording;
+use parkade_replay::{AfterFailure, Operation, VerifyOptions, watch_device};
 
 use super::advised_option::AdvisedOption;
 use super::held::Held;
-use super::program::Program;
+use super::memory::DeviceMemory;
 use super::replay::Replay;
 
 /// Why the recorded run's own settings fit or fail.
@@ -16,6 +18,8 @@ pub enum Verdict {
     Fragmentation,
     /// The live blocks alone exceed the memory: no setting helps.
     Capacity,
+    /// Whether the live blocks exceed the memory depends on where in a range that was.
+    Undecided,
     /// When the request fails, most of the free memory belongs to other streams or waits for them.
     Streams,
     /// When the request fails, most of the free memory is cached by private pools (CUDA graphs, MemPool).
@@ -30,6 +34,7 @@ impl Verdict {
             Verdict::Fits => "fits",
             Verdict::Fragmentation => "fragmentation",
             Verdict::Capacity => "capacity",
+            Verdict::Undecided => "undecided",
             Verdict::Streams => "streams",
             Verdict::PrivatePools => "private_pools",
         }
@@ -49,13 +54,26 @@ pub struct FirstFailure {
     pub held: Held,
 }
 
+/// What the verdict is on: the recorded run's own settings on each device.
+pub(super) struct OwnRun<'a> {
+    pub(super) recordings: &'a [&'a DeviceRecording],
+    pub(super) memories: &'a [DeviceMemory],
+    pub(super) replays: &'a [Replay<'a>],
+    /// How the run was recorded.
+    pub(super) recorded: &'a VerifyOptions,
+}
+
 /// The verdict on the recorded run's own settings, and their first failure if there is one.
-pub(super) fn verdict(programs: &[Program], own: &AdvisedOption, replays: &[Replay<'_>]) -> (Verdict, Option<FirstFailure>) {
+pub(super) fn verdict(run: &OwnRun<'_>, own: &AdvisedOption) -> (Verdict, Option<FirstFailure>) {
     let Some(place) = own.devices.iter().position(|device| !device.fits()) else { return (Verdict::Fits, None) };
-    let failure = first_failure(&replays[place], own.available_bytes);
-    let holds_more = |program: &Program| own.available_bytes.is_some_and(|available| program.live.bytes > available);
-    if programs.iter().any(holds_more) {
+    // A device that holds more than there is decides the verdict, so it is the one that is looked at.
+    let short = own.devices.iter().position(|device| !device.fits() && run.holds_more(device.device));
+    let failure = first_failure(run, short.unwrap_or(place), own);
+    if short.is_some() {
         return (Verdict::Capacity, failure);
+    }
+    if own.devices.iter().any(|device| !device.fits() && run.may_hold_more(device.device)) {
+        return (Verdict::Undecided, failure);
     }
     let verdict = failure.map_or(Verdict::Fragmentation, |failure| {
         let Held { pending_bytes, free_bytes, other_streams_bytes, private_pools_bytes, .. } = failure.held;
@@ -71,20 +89,59 @@ pub(super) fn verdict(programs: &[Program], own: &AdvisedOption, replays: &[Repl
     (verdict, failure)
 }
 
-fn first_failure(replay: &Replay<'_>, available_bytes: Option<u64>) -> Option<FirstFailure> {
+impl OwnRun<'_> {
+    /// Whether a device's live blocks exceed its memory, however much of a range that is.
+    fn holds_more(&self, device: u32) -> bool {
+        let mut of_device = self.replays.iter().zip(self.memories).filter(|(_, memory)| memory.device == device);
+        of_device.any(|(replay, memory)| {
+            let live_bytes = replay.program.live.bytes;
+            match memory.range {
+                Some(range) => live_bytes >= range.below_bytes,
+                None => memory.budget.bytes(replay.profile, replay.settings).is_some_and(|bytes| live_bytes > bytes),
+            }
+        })
+    }
+
+    /// Whether a device's live blocks exceed the least of a range.
+    fn may_hold_more(&self, device: u32) -> bool {
+        let mut of_device = self.replays.iter().zip(self.memories).filter(|(_, memory)| memory.device == device);
+        of_device.any(|(replay, memory)| memory.range.is_some_and(|range| replay.program.live.bytes > range.least_bytes))
+    }
+}
+
+fn first_failure(run: &OwnRun<'_>, place: usize, own: &AdvisedOption) -> Option<FirstFailure> {
+    let (replay, available_bytes) = (&run.replays[place], own.devices[place].available_bytes);
     let program = replay.program;
-    let mut run = replay.run(available_bytes, AfterFailure::GoOn);
-    let entry = if let Some(entry) = program.dies_again(available_bytes) {
-        // It died there, whatever it survived before.
-        while run.done() < program.recorded_operations() && run.step() {}
-        entry
+    let (entry, segments) = if let Some(entry) = program.dies_again(available_bytes) {
+        // It died there, whatever it survived before: what it held is recorded.
+        (entry, recorded_heap(run.recordings[place], run.recorded, available_bytes, entry)?)
     } else {
-        while run.first_failure().is_none() && run.step() {}
-        run.first_failure().filter(|&entry| program.is_recorded(entry))?
+        let mut replayed = replay.run(available_bytes, AfterFailure::GoOn);
+        while replayed.first_failure().is_none() && replayed.step() {}
+        (replayed.first_failure().filter(|&entry| program.is_recorded(entry))?, replayed.segments())
     };
-    let &(_, Operation::Allocate { bytes, stream, pool, .. }) = replay.program.requests.operations.get(run.done() - 1)? else {
-        return None;
+    let wanted = |&(at, operation): &(usize, Operation)| match operation {
+        Operation::Allocate { bytes, stream, pool, .. } if at == entry => Some((bytes, stream, pool)),
+        _ => None,
     };
-    let held = Held::seen_from(&run.segments(), stream, pool);
-    Some(FirstFailure { device: replay.program.device, entry, wanted_bytes: bytes, held })
+    let (wanted_bytes, stream, pool) = program.requests.operations.iter().rev().find_map(wanted)?;
+    Some(FirstFailure { device: program.device, entry, wanted_bytes, held: Held::seen_from(&segments, stream, pool) })
+}
+
+/// What the recorded run held when the request of this entry had failed.
+fn recorded_heap(
+    recording: &DeviceRecording,
+    recorded: &VerifyOptions,
+    available_bytes: Option<u64>,
+    entry: usize,
+) -> Option<Vec<SegmentInfo>> {
+    let own = VerifyOptions { limit_bytes: recorded.limit_bytes.or(available_bytes), ..recorded.clone() };
+    let mut segments = None;
+    let mut look = |moment: &parkade_replay::Moment<'_>| {
+        if moment.entries > entry && segments.is_none() {
+            segments = Some(moment.segments());
+        }
+    };
+    watch_device(recording, &own, &mut look).ok()?;
+    segments
 }

@@ -11,14 +11,15 @@ use super::excess::excess;
 use super::fences::fences;
 use super::from_segments::diagnose_segments;
 use super::limit::Limit;
-use super::moment::{Question, Seen, Target, Why, segment_bytes, watch};
+use super::moment::{Question, Seen, Target, Why, watch};
 use super::onset::{Lows, Onset};
 use super::owners::{Owners, live_by_stack};
 use super::stranded::stranded;
-use super::verdict::judge;
+use super::verdict::{Verdict, judge};
 use crate::capacity_hint::hint;
 use crate::ending::Ending;
 use crate::recorded_limit::verify_finding_limit;
+use crate::reserved::segment_bytes;
 
 /// Diagnoses one device of a recording. `progress` is called now and then with the number of entries replayed.
 ///
@@ -51,11 +52,13 @@ pub fn diagnose_device(
     let owners = Owners::after(recording, entries);
     let concluded = seen.limit.conclude(options.known_limit_bytes(), heap.reserved_bytes);
     // The limit that advise assumes.
-    let hinted = || hint(recording).map(|hint| hint.assumed_bytes());
+    let hinted = || hint(recording, &options.own.settings).map(|hint| hint.assumed_bytes());
     let assumed = assumed.or_else(|| if matches!(concluded, Limit::Between { .. }) { hinted() } else { None });
     let judged_by = assumed.map_or(concluded, |bytes| Limit::Given { bytes });
-    let (verdict, steps) =
-        judge(&heap, asked.filter(|_| target.why == Why::OutOfMemory).map(|asked| asked.size.get()), judged_by);
+    let failed_bytes = asked.filter(|_| target.why == Why::OutOfMemory).map(|asked| asked.size.get());
+    // What only the assumed limit decides is not known.
+    let undecided = Some(judge(&heap, failed_bytes, concluded)).filter(|(verdict, _)| *verdict == Verdict::Undecided);
+    let (verdict, steps) = undecided.unwrap_or_else(|| judge(&heap, failed_bytes, judged_by));
     Ok(Diagnosis {
         device: recording.device,
         why: target.why,

@@ -3,11 +3,9 @@
 //! Two heaps matter at an out-of-memory error: the one that the request met, and the one that remained when the allocator had given
 //! back all it could and still failed. One pass over the run keeps both, and what else the diagnosis needs of the run up to there.
 
-use parkade::PoolSlot;
-use parkade::policy::{Policy, PyTorch};
+use parkade::policy::PyTorch;
 use parkade::snapshot::SegmentInfo;
 use parkade::stats::Family;
-use parkade::units::Bytes;
 use parkade_recording::{Action, DeviceRecording, Entry};
 use parkade_replay::{VerifyError, VerifyOptions, watch_device};
 
@@ -15,7 +13,7 @@ use super::limit::LimitEvidence;
 use super::onset::Lows;
 use super::peaks::Peaks;
 use crate::ending::Ending;
-use crate::reserved::{growth_bytes, reserved_at_start};
+use crate::reserved::{growth_bytes, reserved_at_start, segment_bytes};
 
 /// Why this moment is looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -203,15 +201,4 @@ fn refused_bytes(request: &Entry, before_bytes: u64, after_bytes: u64, was_retri
         Action::Alloc if was_retried => Some(before_bytes),
         _ => None,
     }
-}
-
-/// The most that a request would take from the device: a segment, or as many pages of an expandable segment.
-pub(super) fn segment_bytes(request: &Entry, policy: &PyTorch) -> u64 {
-    let Some(size) = policy.round(Bytes(request.size)) else { return u64::MAX };
-    let segment = policy.segment_for(size).unwrap_or(Bytes::MAX);
-    if !policy.settings.expandable_segments {
-        return segment.get();
-    }
-    let page = policy.page(PoolSlot::default_pool(policy.classify(size)));
-    size.checked_round_up(page).unwrap_or(Bytes::MAX).max(segment).get()
 }

@@ -18,7 +18,7 @@ pub struct Standing {
     pub outcome: Outcome,
     /// The least memory in which it does.
     pub needs_bytes: u64,
-    /// The memory it has: its own, or that of the other ranks.
+    /// The memory it has: its own, or that of the other ranks, but at least what it reserved.
     pub available_bytes: Option<u64>,
 }
 
@@ -114,7 +114,7 @@ fn stays(ranks: &[RankAdvice]) -> Option<&str> {
 fn served(rank: &RankAdvice, tried: &Tried, assumed_bytes: Option<u64>) -> bool {
     match rank.available_bytes {
         Some(_) => tried.serves,
-        None => assumed_bytes.is_none_or(|assumed| tried.needs_bytes <= assumed),
+        None => rank.judged_by(assumed_bytes).is_none_or(|judged_by| tried.needs_bytes <= judged_by),
     }
 }
 
@@ -137,14 +137,14 @@ struct Candidate {
 impl Candidate {
     fn of(ranks: &[RankAdvice], on_each: &[&Tried], assumed_bytes: Option<u64>) -> Candidate {
         let standing = |(rank, tried): (&RankAdvice, &&Tried)| Standing {
-            outcome: match (rank.available_bytes, assumed_bytes) {
+            outcome: match (rank.available_bytes, rank.judged_by(assumed_bytes)) {
                 // Its own memory is not known, so it was tried without a limit.
-                (None, Some(assumed)) if tried.needs_bytes <= assumed => Outcome::Fits,
-                (None, Some(_)) => Outcome::DoesNotFit,
+                (None, Some(judged_by)) if tried.needs_bytes <= judged_by => Outcome::Fits,
+                (None, Some(_)) => Outcome::Unknown,
                 _ => tried.outcome,
             },
             needs_bytes: tried.needs_bytes,
-            available_bytes: rank.available_bytes.or(assumed_bytes),
+            available_bytes: rank.judged_by(assumed_bytes),
         };
         let standings: Vec<Standing> = ranks.iter().zip(on_each).map(standing).collect();
         Candidate {

@@ -29,7 +29,7 @@ fn rank(available_mib: Option<u64>, needs: &[(&str, u64)]) -> RankAdvice {
     };
     let tried: Vec<Tried> = needs.iter().map(tried).collect();
     let best = (0..tried.len()).filter(|&place| tried[place].serves).min_by_key(|&place| tried[place].needs_bytes);
-    RankAdvice { available_bytes: available_mib.map(|mib| mib * MIB), tried, best }
+    RankAdvice { available_bytes: available_mib.map(|mib| mib * MIB), reserved_bytes: 0, tried, best }
 }
 
 #[test]

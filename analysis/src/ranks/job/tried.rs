@@ -35,7 +35,7 @@ impl Tried {
         Tried {
             settings: option.settings.text.clone(),
             serves: option.gets_past() && !is_hopeless,
-            reaches_beyond: option.headroom_bytes().is_some_and(|headroom| headroom < 0),
+            reaches_beyond: option.reaches_beyond(),
             outcome: if is_hopeless { advice.outcome } else { advice.outcome_with(place) },
             needs_bytes: option.smallest_capacity_bytes(),
             driver_us: option.driver_us(),
@@ -52,6 +52,8 @@ impl Tried {
 pub struct RankAdvice {
     /// The rank's memory, given or shown by an out-of-memory error. `None` if it is not known.
     pub available_bytes: Option<u64>,
+    /// The most bytes that its recorded run reserved.
+    pub reserved_bytes: u64,
     /// All that was tried. The first is the recorded run's own settings; the others come by usefulness.
     pub tried: Vec<Tried>,
     /// The place of the settings that are best for this rank alone.
@@ -64,6 +66,7 @@ impl RankAdvice {
     pub fn of(advice: &Advice) -> RankAdvice {
         RankAdvice {
             available_bytes: advice.own().available_bytes,
+            reserved_bytes: advice.programs.iter().map(|program| program.reserved_bytes).max().unwrap_or(0),
             tried: advice.options.iter().enumerate().map(|(place, option)| Tried::of(advice, place, option)).collect(),
             best: advice.recommendation.as_ref().map(|recommendation| recommendation.option),
         }
@@ -88,6 +91,12 @@ impl RankAdvice {
     #[must_use]
     pub fn own(&self) -> Option<&Tried> {
         self.tried.first()
+    }
+
+    /// The rank's memory: its own, or what is assumed for ranks that do not show theirs, but at least what it reserved.
+    #[must_use]
+    pub fn judged_by(&self, assumed_bytes: Option<u64>) -> Option<u64> {
+        self.available_bytes.or(assumed_bytes.map(|assumed| assumed.max(self.reserved_bytes)))
     }
 
     /// What is best for this rank alone.

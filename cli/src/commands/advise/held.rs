@@ -57,6 +57,7 @@ view! {
         file: String = advised.file.display().to_string(),
         capacity_bytes: Option<u64> = available(space),
         verified: bool = false,
+        outcome: &'static str = if fits(&advised.recording, space) { "unknown" } else { "does_not_fit" },
         verdict: Option<&'static str> = (!fits(&advised.recording, space)).then_some("capacity"),
         options: [(); 0] = [],
         recommendation: Option<()> = None,

@@ -35,8 +35,8 @@ pub(super) fn sentences(job: &Job) -> Vec<String> {
     }
     if let Some(assumed) = job.advice.assumed_bytes {
         sentences.push(format!(
-            "some ranks do not show how much memory they had; the least that another one shows, {}, is assumed for them (--limit sets \
-             it)",
+            "some ranks do not show how much memory they had; the least that another one shows, {}, is assumed for them, or what they \
+             reserved if that is more (--limit sets it)",
             show_bytes(assumed)
         ));
     }
@@ -45,7 +45,7 @@ pub(super) fn sentences(job: &Job) -> Vec<String> {
         sentences.extend(also(needs_limit).map(str::to_owned));
         sentences.push(serves_all(job));
     } else {
-        sentences.extend(left_out(job));
+        sentences.extend(left_out(job).filter(|_| job.fit() == Fit::DoesNotFit));
         sentences.push(serves_some(job));
     }
     sentences
@@ -105,12 +105,16 @@ fn serves_some(job: &Job) -> String {
     let advice = &job.advice;
     let left = named(job, |fit| fit == Fit::DoesNotFit);
     let (bytes, settings) = (show_bytes(advice.enough.0), shown(&advice.enough.1));
-    let short = if left.is_empty() {
-        String::new()
-    } else {
-        format!("; with {}, which serves the most, {left} fails", shown(&advice.settings))
-    };
-    format!("no setting serves all {} ranks{short}; {bytes} for each is enough with {settings}", job.ranks.len())
+    let short = format!("; with {}, which serves the most, {left} fails", shown(&advice.settings));
+    let all = job.ranks.len();
+    if left.is_empty() {
+        let names = named(job, |fit| fit == Fit::Unknown);
+        return format!(
+            "not known whether one setting serves all {all} ranks: it depends on how much memory {names} had; {bytes} for each is enough \
+             with {settings}"
+        );
+    }
+    format!("no setting serves all {all} ranks{short}; {bytes} for each is enough with {settings}")
 }
 
 /// The ranks with such an outcome.

@@ -2,7 +2,8 @@
 
 use parkade_analysis::StackUse;
 use parkade_analysis::advise::{
-    Advice, AdvisedOption, CapacityHint, DeviceOutcome, FirstFailure, Program, Recommendation, TimingFits,
+    Advice, AdvisedOption, CapacityHint, DeviceOutcome, Enough, FirstFailure, MemoryContradiction, Program, Recommendation,
+    TimingFits,
 };
 use parkade_analysis::caution::Caution;
 
@@ -14,16 +15,18 @@ view! {
         file: String = advised.file.display().to_string(),
         profile: &'static str = advised.profile.rules().name,
         capacity_bytes: Option<u64> = report.own().available_bytes,
-        limit_bytes: Option<u64> = report.hint.is_none().then_some(report.memory.limit_bytes).flatten(),
+        limit_bytes: Option<u64> = report.given.limit_bytes,
         recorded_limit_bytes: Option<u64> = report.recorded_limit,
         hides_more: bool = report.hides_more,
-        capacity_hint: Option<Hint> = report.hint.map(|(device, hint)| Hint::of(device, hint)),
+        capacity_hint: Option<Hint> = report.hint().map(|(device, hint)| Hint::of(device, hint)),
+        contradiction: Option<Contradicted> = report.contradiction.map(Contradicted::of),
         verified: bool = sum(report, |program| program.requests.mismatches) == 0,
         mismatches: u64 = sum(report, |program| program.requests.mismatches),
         decisions: u64 = sum(report, |program| program.requests.decisions),
         own_settings: &'a str = &report.own().settings.text,
         own_settings_origin: &'static str = origin(advised.own.origin),
         outcome: &'static str = report.outcome.name(),
+        enough: Option<Sufficient<'a>> = report.enough.map(|enough| Sufficient::of(report, enough)),
         verdict: &'static str = report.verdict.name(),
         close: bool = report.recommended().unwrap_or(report.own()).is_close(),
         survives_oom: bool = report.programs.iter().any(Program::survived),
@@ -64,6 +67,23 @@ view! {
         entry: usize = hint.entry,
         least_bytes: u64 = hint.least_bytes,
         below_bytes: u64 = hint.below_bytes,
+    }
+}
+
+view! {
+    /// What contradicts the memory that was given.
+    struct Contradicted(contradiction: MemoryContradiction) {
+        device: u32 = contradiction.device,
+        entry: usize = contradiction.entry,
+        refused_bytes: u64 = contradiction.refused_bytes,
+    }
+}
+
+view! {
+    /// What serves every recorded request where the memory is known only roughly.
+    struct Sufficient<'a>(report: &'a Advice, enough: Enough) {
+        bytes: u64 = enough.bytes,
+        settings: &'a str = &report.options[enough.option].settings.text,
     }
 }
 

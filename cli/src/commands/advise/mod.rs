@@ -6,6 +6,7 @@ mod job_json;
 mod job_table;
 mod job_words;
 mod json;
+mod memory_words;
 mod table;
 pub(crate) mod words;
 
@@ -46,9 +47,10 @@ use crate::{progress, recording, size};
   parkade advise snapshot.pickle --capacity 24GiB --settings expandable_segments:True --only --json
   parkade advise snapshots/ --capacity 80GiB
 
-Exit code: 0 some settings fit, 1 none do, 2 could not run, 3 not known: the settings get past the failure of a run that died, or the
-file lost the part that needed most. Of several recordings the worst, each alone and with the one setting for all ranks: 2, then 1,
-then 3.")]
+Exit code: 0 some settings fit, 1 none do, 2 could not run, 3 not known.
+Not known: the settings get past the failure of a run that died, but the rest is not in the file.
+Or the limit was in a range of which only a part is enough, the file has no trace, or it lost the part that needed most.
+Of several recordings the worst, each alone and with the one setting for all ranks: 2, then 1, then 3.")]
 pub(crate) struct Args {
     #[command(flatten)]
     files: Files,
@@ -109,7 +111,7 @@ impl Advised {
                 advise::Outcome::Unknown if report.own().available_bytes.is_none() => Outcome::Good,
                 advise::Outcome::Unknown => Outcome::NotKnown,
             },
-            Found::OnlySegments(space) if held::fits(&self.recording, space) => Outcome::Good,
+            Found::OnlySegments(space) if held::fits(&self.recording, space) => Outcome::NotKnown,
             Found::OnlySegments(_) => Outcome::CheckFailed,
         }
     }

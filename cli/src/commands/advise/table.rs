@@ -37,13 +37,18 @@ pub(super) fn print(out: &mut dyn Write, advised: &Advised, report: &Advice, all
 fn header(report: &Advice) -> String {
     let requests: usize = report.programs.iter().map(Program::recorded_operations).sum();
     let mismatches: u64 = report.programs.iter().map(|program| program.requests.mismatches).sum();
-    let exact = if mismatches == 0 { "every decision verified".to_owned() } else { format!("{mismatches} decisions differ") };
+    let exact = if mismatches == 0 {
+        "every decision verified".to_owned()
+    } else {
+        format!("{} differ from the recording", output::count(mismatches, "decision"))
+    };
     let live = report.programs.iter().map(|program| program.live.bytes).max().unwrap_or(0);
     let memory = match report.own().available_bytes {
         Some(available) => format!("{} of memory", show_bytes(available)),
         None => "no memory limit".to_owned(),
     };
-    format!("{requests} requests, {exact}; at most {} live, {memory}; {} settings tried", show_bytes(live), report.options.len())
+    let requests = output::count(requests, "request");
+    format!("{requests}, {exact}; at most {} live, {memory}; {} settings tried", show_bytes(live), report.options.len())
 }
 
 /// The recorded run's own settings first, then the most useful ones.
@@ -98,7 +103,7 @@ fn cells(report: &Advice, place: usize, option: &AdvisedOption, name: String) ->
         },
         option.ooms().to_string(),
         show(option.peak_reserved_bytes()),
-        option.headroom_bytes().map_or_else(String::new, show_signed),
+        option.headroom_bytes().map_or_else(|| "-".to_owned(), show_signed),
         show_bytes(option.smallest_capacity_bytes()),
         option.retries().to_string(),
         format!("{:.1} ms", option.driver_us() as f64 / 1000.0),

@@ -2,11 +2,13 @@
 
 use parkade_analysis::advise::{Advice, AdvisedOption, FirstFailure, Outcome, Program, Reason, Verdict};
 use parkade_analysis::caution::{Caution, Severity};
+use parkade_analysis::continuation::Doubt;
 use parkade_analysis::shown_frame;
 use parkade_recording::{Frame, StackId};
 use parkade_replay::SettingsOrigin;
 
 use super::Advised;
+use super::memory_words::{LIMIT_SAYS, memory, range};
 use crate::size::{show, show_bytes};
 use crate::{ending, output, recording};
 
@@ -29,6 +31,11 @@ pub(super) fn shown(settings: &str) -> String {
     }
 }
 
+/// The same within a sentence.
+fn with(option: &AdvisedOption) -> String {
+    if option.settings.text.is_empty() { "the default settings".to_owned() } else { name(option) }
+}
+
 /// Why this option is recommended, and what happens without it to a run that survives its errors.
 pub(crate) fn why(report: &Advice) -> String {
     let goes_on = goes_on(report).filter(|_| !report.own().fits());
@@ -47,37 +54,92 @@ fn reason(report: &Advice) -> String {
     let own = report.own();
     let others = match (own.fits(), own.fails_at_entry()) {
         _ if option.is_own => String::new(),
-        (false, Some(entry)) => format!("; {} fails at entry {entry}", name(own)),
-        (true, _) if own.retries() > 0 => format!("; with {} memory runs short and the cache is emptied", name(own)),
-        (_, _) => format!("; {} needs {}", name(own), show_bytes(own.smallest_capacity_bytes())),
+        (false, Some(entry)) => format!("; with {} it fails at entry {entry}", with(own)),
+        (true, _) if own.retries() > 0 => format!("; with {} memory runs short and the cache is emptied", with(own)),
+        (_, _) => format!("; with {} it needs {}", with(own), show_bytes(own.smallest_capacity_bytes())),
     };
-    let is_cut = report.programs.iter().any(|program| program.requests.lost_beginning.is_some());
-    let far = if is_cut { "as far as the file goes, " } else { "" };
-    if report.outcome == Outcome::GetsPast {
+    if report.hides_more {
+        return hidden(report, &smallest);
+    }
+    if let Some(enough) = report.enough {
+        return depends(report, enough.bytes);
+    }
+    if report.outcome == Outcome::GetsPast || recommendation.reason == Reason::GetsPast {
         return gets_past(report, option);
     }
-    if report.hides_more {
-        return format!("what is in the file fits in {smallest}, but what came before its first entry needed more than there is");
-    }
+    let far = conditions(report);
     match recommendation.reason {
-        Reason::GetsPast => gets_past(report, option),
-        Reason::FitsAsItIs => format!("{far}it fits as it is: {smallest} is enough"),
+        Reason::FitsAsItIs if option.is_as_recorded() => format!("{far}it fits as it is: the recorded run did"),
+        Reason::FitsAsItIs => format!("{far}it fits as it is: {smallest} is enough{}", at_start(report)),
         Reason::Fits => format!("{far}it fits: {smallest} is enough{others}"),
-        Reason::NeedsLeast if option.is_own => format!("{far}it fits in {smallest}"),
-        Reason::NeedsLeast => format!("{far}it fits in {smallest}{others}"),
+        Reason::NeedsLeast if option.is_own => format!("{far}it fits in {smallest}{}", at_start(report)),
+        Reason::NeedsLeast | Reason::GetsPast => format!("{far}it fits in {smallest}{others}"),
     }
+}
+
+/// Under which conditions it fits.
+fn conditions(report: &Advice) -> String {
+    let is_cut = report.programs.iter().any(|program| program.requests.lost_beginning.is_some());
+    let steps = report.programs.iter().filter(|program| program.died()).filter_map(|program| program.continuation.as_ref());
+    let estimated = steps.map(|rest| rest.steps).min();
+    let contradicted = report.contradiction.and(report.own().available_bytes);
+    let all = [
+        contradicted.map(|bytes| format!("if all of {} is there, ", show_bytes(bytes))),
+        is_cut.then(|| "as far as the file goes, ".to_owned()),
+        estimated
+            .map(|steps| format!("by an estimate from {} in which nothing makes it doubtful, ", output::count(steps, "step"))),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+/// What the recorded run had reserved before its first entry, if that is more than what is in the file needs.
+fn at_start(report: &Advice) -> String {
+    let needed = report.recommended().map_or(0, AdvisedOption::smallest_capacity_bytes);
+    let reserved = report.programs.iter().filter_map(|program| Some(program.requests.lost_beginning?.reserved_bytes)).max();
+    let more = reserved.filter(|&reserved| reserved > needed);
+    more.map_or_else(String::new, |reserved| {
+        format!(" for what is in it, although the run had reserved {} before its first entry", show_bytes(reserved))
+    })
+}
+
+/// That what came before the first entry is not known to fit.
+fn hidden(report: &Advice, smallest: &str) -> String {
+    let reserved = report.programs.iter().filter_map(|program| Some(program.requests.lost_beginning?.reserved_bytes)).max();
+    format!(
+        "not known: what is in the file fits in {smallest}, but before its first entry the run had reserved {} with its own settings, more \
+         than there is; how much of that these settings would need is not in the file",
+        show_bytes(reserved.unwrap_or(0))
+    )
+}
+
+/// That the answer depends on where in a range the limit was. `bytes` are enough for the recommended settings.
+fn depends(report: &Advice, bytes: u64) -> String {
+    let served = match died(report) {
+        Some((_, entry)) => format!("to get past entry {entry}, where the run died,"),
+        None => "to serve every request".to_owned(),
+    };
+    format!("not known: {served} {} is needed, and {}{}", show_bytes(bytes), range(report), LIMIT_SAYS)
+}
+
+/// The first program that died, and where.
+fn died(report: &Advice) -> Option<(&Program, usize)> {
+    report.programs.iter().find_map(|program| Some((program, program.ending.death()?.entry)))
 }
 
 /// That the option serves the request of which the run died, and why more cannot be said.
 fn gets_past(report: &Advice, option: &AdvisedOption) -> String {
-    let died = report.programs.iter().find(|program| program.died());
-    let Some((program, error)) = died.and_then(|program| Some((program, program.ending.death()?))) else { return String::new() };
-    let past = format!("it gets past entry {}, where the run died; the rest is not in the file", error.entry);
-    let of_device = report.doubts.iter().find(|(device, _)| *device == program.device);
+    let Some((program, entry)) = died(report) else { return String::new() };
+    let all = report.contradiction.and(report.own().available_bytes);
+    let all = all.map_or_else(String::new, |bytes| format!("if all of {} is there, ", show_bytes(bytes)));
+    let past = format!("{all}it gets past entry {entry}, where the run died; the rest is not in the file");
+    let doubt = report.doubts.iter().find(|(device, _)| *device == program.device).map(|&(_, doubt)| doubt);
     if !option.fits() {
         let need = show_bytes(option.smallest_capacity_bytes());
-        format!("{past}, and by the estimate it would need {need}, more than there is")
-    } else if let Some(&(_, doubt)) = of_device {
+        // That later steps may need more still changes nothing.
+        let doubt = doubt.filter(|doubt| !matches!(doubt, Doubt::Growing | Doubt::Margin));
+        let doubt = doubt.map_or_else(String::new, |doubt| format!(". That estimate is uncertain: {}", ending::doubt(doubt)));
+        format!("{past}, and by the estimate it would need {need}, more than there is{doubt}")
+    } else if let Some(doubt) = doubt {
         format!("{past}, and {}", ending::doubt(doubt))
     } else {
         past
@@ -107,20 +169,31 @@ fn missing(report: &Advice) -> String {
                 then call torch.cuda.empty_cache()"
             .to_owned();
     }
-    let available = report.own().available_bytes.unwrap_or(0);
+    let fullest = fullest(report);
+    let live = fullest.map_or(0, |(program, _)| program.live.bytes);
     if report.outcome == Outcome::Unknown {
-        let least = show_bytes(available);
-        return format!(
-            "not known: the limit was at least {least}, and with no more than that no setting helps; --limit says how much there is"
-        );
+        let enough = report.enough.and_then(|enough| Some((report.options.get(enough.option)?, enough.bytes)));
+        let enough = enough.map_or_else(String::new, |(option, bytes)| {
+            let does = died(report).map_or_else(|| "it fits".to_owned(), |(_, entry)| format!("it gets past entry {entry}"));
+            format!("; with {} or more, {does} with {}", show_bytes(bytes), with(option))
+        });
+        return format!("not known: the program holds {} at once, and {}{enough}{LIMIT_SAYS}", show_bytes(live), range(report));
     }
-    let live = report.programs.iter().map(|program| program.live.bytes).max().unwrap_or(0);
+    let available = fullest.map_or(0, |(_, available)| available);
     let short = match live.checked_sub(available) {
         Some(short) if short > 0 => format!("{} too little", show_bytes(short)),
         _ => "and no setting tried packs it tightly enough".to_owned(),
     };
     let (holds, has) = (show_bytes(live), show_bytes(available));
-    format!("no setting helps: the program holds {holds} at once and there is {has}, {short}")
+    let rounded = fullest.zip(report.first_failure.as_ref()).and_then(|((program, _), cause)| with_rounding(program, cause));
+    let even = if rounded.is_some_and(|rounded| rounded > live) { "even with the least rounding, " } else { "" };
+    format!("no setting helps: {even}the program holds {holds} at once and there is {has}, {short}")
+}
+
+/// The program that holds the most of what its device has, and how much that has.
+fn fullest(report: &Advice) -> Option<(&Program, u64)> {
+    let devices = report.own().devices.iter().map(|device| device.available_bytes.unwrap_or(0));
+    report.programs.iter().zip(devices).max_by_key(|(program, available)| i128::from(program.live.bytes) - i128::from(*available))
 }
 
 /// What the option needs besides.
@@ -157,7 +230,7 @@ pub(crate) fn verdict(report: &Advice) -> String {
     let Some(cause) = &report.first_failure else { return String::new() };
     let FirstFailure { wanted_bytes, held, entry, .. } = cause;
     let what = match report.verdict {
-        Verdict::Capacity => return at_most(report, cause.device),
+        Verdict::Capacity => return at_most(report, cause),
         Verdict::PrivatePools => format!("{} is cached by private pools", show_bytes(held.private_pools_bytes)),
         Verdict::Streams => {
             format!(
@@ -165,23 +238,40 @@ pub(crate) fn verdict(report: &Advice) -> String {
                 show_bytes(held.other_streams_bytes + held.pending_bytes)
             )
         }
-        Verdict::Fragmentation | Verdict::Fits => {
+        Verdict::Fragmentation | Verdict::Undecided | Verdict::Fits => {
             format!("{} is free, but the largest hole is {}", show_bytes(held.free_bytes), show_bytes(held.largest_free_bytes))
         }
     };
-    format!("at entry {entry}, {} is requested and {} is live; {what}", show_bytes(*wanted_bytes), show_bytes(held.live_bytes))
+    let said = format!(
+        "at entry {entry}, {} is requested and {} is live; {what}",
+        show_bytes(*wanted_bytes),
+        show_bytes(held.live_bytes)
+    );
+    if report.verdict != Verdict::Undecided {
+        return said;
+    }
+    let both = show_bytes(wanted_bytes.saturating_add(held.live_bytes));
+    format!("{said}: fragmentation if the limit was {both} or more, otherwise capacity")
 }
 
-/// The most that the program on a device needs at once, compared with what is available.
-fn at_most(report: &Advice, device: u32) -> String {
-    let Some(program) = report.programs.iter().find(|program| program.device == device) else { return String::new() };
-    let (live, available) = (program.live.bytes, report.own().available_bytes.unwrap_or(0));
-    let more = show_bytes(live.saturating_sub(available));
+/// The most that the program on a device needs at once, compared with what is available: as it was recorded if the request failed then.
+fn at_most(report: &Advice, cause: &FirstFailure) -> String {
+    let mut devices = report.programs.iter().zip(&report.own().devices);
+    let Some((program, outcome)) = devices.find(|(program, _)| program.device == cause.device) else { return String::new() };
+    let live = with_rounding(program, cause).unwrap_or(program.live.bytes);
+    let more = show_bytes(live.saturating_sub(outcome.available_bytes.unwrap_or(0)));
     format!(
         "at entry {}, live memory and the request add up to {}, {more} more than available",
         program.live.entry,
         show_bytes(live)
     )
+}
+
+/// What was live when a request failed, with that request and what the run's own settings add by rounding; `None` if the program holds
+/// the most at another time.
+fn with_rounding(program: &Program, cause: &FirstFailure) -> Option<u64> {
+    let is_peak = program.device == cause.device && program.live.entry == cause.entry;
+    is_peak.then(|| cause.held.live_bytes.saturating_add(cause.wanted_bytes).max(program.live.bytes))
 }
 
 /// The largest holders at the peak of live memory.
@@ -196,23 +286,7 @@ pub(super) fn holders(advised: &Advised, program: &Program) -> Vec<String> {
 /// What to know about the numbers.
 pub(super) fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
     let mut notes = Vec::new();
-    if let Some((device, hint)) = report.hint {
-        let about = if hint.least_bytes == hint.below_bytes {
-            format!("had {} for the allocator", show_bytes(hint.least_bytes))
-        } else {
-            let (least, below) = (show_bytes(hint.least_bytes), show_bytes(hint.below_bytes));
-            match report.recorded_limit {
-                Some(limit) => format!("had a limit between {least} and {below}; {} is used", show_bytes(limit)),
-                None => {
-                    let assumed = show_bytes(hint.assumed_bytes());
-                    format!("had a limit between {least} and {below}; {assumed} is assumed (--limit sets it)")
-                }
-            }
-        };
-        notes.push(format!("no --capacity: the out-of-memory error at entry {} shows that device {device} {about}", hint.entry));
-    } else if report.own().available_bytes.is_none() {
-        notes.push("no --capacity: every setting is shown with the memory it needs".to_owned());
-    }
+    notes.extend(memory(report));
     if advised.own.origin == SettingsOrigin::Assumed {
         notes.push("not in the file: the settings; PyTorch's defaults are assumed".to_owned());
     }
@@ -235,7 +309,7 @@ fn notes_of(program: &Program, report: &Advice) -> Vec<String> {
         if report.hides_more {
             notes.push(format!(
                 "careful: {} was already reserved before the first entry, more than the memory: with the run's own settings the part \
-                 that is cut off needed more, or would have failed",
+                 that is cut off would have failed here",
                 show_bytes(lost.reserved_bytes)
             ));
         }

@@ -64,7 +64,7 @@ impl Known {
 
 /// The limit of each device that `advise` assumes.
 fn assumed_limits(advice: &Advice) -> Vec<Option<u64>> {
-    advice.programs.iter().map(|_| advice.memory.limit_bytes).collect()
+    advice.memories.iter().map(|memory| memory.budget.limit_bytes).collect()
 }
 
 fn complete(endings: Vec<Ending>, outlooks: &[Outlook], available: Option<&[u64]>) -> Judged {

@@ -35,7 +35,7 @@ impl Limit {
     }
 
     fn inferred(device: &DeviceRecording, own: &VerifyOptions) -> Result<Limit, VerifyError> {
-        let Some(hint) = capacity_hint(device) else { return Ok(Limit::default()) };
+        let Some(hint) = capacity_hint(device, &own.settings) else { return Ok(Limit::default()) };
         let mismatches = |limit_bytes| {
             let own = VerifyOptions { limit_bytes, ..own.clone() };
             verify_device(device, &own, &mut |_| ()).map(|verdict| verdict.mismatches)

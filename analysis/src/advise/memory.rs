@@ -1,0 +1,136 @@
+//! The memory by which recorded programs are judged: given by the caller, shown by a recording, or assumed.
+//!
+//! All that advice says of memory comes from here. Where no memory is given, an out-of-memory error shows a range in which the limit was.
+//! Options are tried with one size in it, and an answer holds only if it is the same in the whole range.
+
+use parkade_recording::DeviceRecording;
+use parkade_replay::ReplaySettings;
+
+use super::options::MemoryBudget;
+use crate::capacity_hint::{CapacityHint, hint};
+use crate::reserved::most_reserved;
+
+/// The memory of one device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceMemory {
+    /// The device's number.
+    pub device: u32,
+    /// The memory with which options are tried.
+    pub budget: MemoryBudget,
+    /// Where the limit lies, if the memory was neither given nor is known exactly.
+    pub range: Option<MemoryRange>,
+    /// What an out-of-memory error of this device shows.
+    pub shown: Option<CapacityHint>,
+}
+
+/// A limit was at least so much, and less than so much.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryRange {
+    /// So much was reserved.
+    pub least_bytes: u64,
+    /// So much was refused; `u64::MAX` if nothing was.
+    pub below_bytes: u64,
+}
+
+/// What in a recording contradicts the memory that the caller gave: the recorded run had less.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryContradiction {
+    /// The device's number.
+    pub device: u32,
+    /// The entry of the request that was refused.
+    pub entry: usize,
+    /// The bytes that would have been reserved.
+    pub refused_bytes: u64,
+}
+
+impl DeviceMemory {
+    /// The memory of each device. What is given counts for all. Otherwise each has what its own out-of-memory error shows, and the others
+    /// have the least that one of these shows, but at least what they reserved themselves. `recorded_limit` is the recorded run's limit.
+    pub(super) fn of(
+        devices: &[&DeviceRecording],
+        own: &ReplaySettings,
+        given: MemoryBudget,
+        recorded_limit: Option<u64>,
+    ) -> Vec<DeviceMemory> {
+        let hints: Vec<Option<CapacityHint>> = devices.iter().map(|recording| hint(recording, own)).collect();
+        let assumed = |hint: &CapacityHint| recorded_limit.unwrap_or(hint.assumed_bytes());
+        let least = hints.iter().flatten().map(assumed).min();
+        let limited = |bytes| MemoryBudget { limit_bytes: Some(bytes), capacity_bytes: None };
+        let of = |(recording, &shown): (&&DeviceRecording, &Option<CapacityHint>)| {
+            let (budget, range) = match (shown, least) {
+                _ if given != MemoryBudget::default() => (given, None),
+                (Some(hint), _) => {
+                    let range = MemoryRange { least_bytes: hint.least_bytes, below_bytes: hint.below_bytes };
+                    let is_known = recorded_limit.is_some() || hint.least_bytes == hint.below_bytes;
+                    (limited(assumed(&hint)), Some(range).filter(|_| !is_known))
+                }
+                (None, Some(bytes)) => {
+                    let least_bytes = most_reserved(recording);
+                    let range = MemoryRange { least_bytes, below_bytes: u64::MAX };
+                    (limited(bytes.max(least_bytes)), Some(range).filter(|_| recorded_limit.is_none()))
+                }
+                (None, None) => (given, None),
+            };
+            DeviceMemory { device: recording.device, budget, range, shown }
+        };
+        devices.iter().zip(&hints).map(of).collect()
+    }
+
+    /// What contradicts this much memory, if anything.
+    pub(super) fn contradiction(&self, available_bytes: u64) -> Option<MemoryContradiction> {
+        let shown = self.shown.filter(|shown| shown.refused_bytes <= available_bytes)?;
+        Some(MemoryContradiction { device: self.device, entry: shown.refused_entry, refused_bytes: shown.refused_bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parkade_recording::{Action, Entry, Segment};
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// It reserves so much; then a request for as much is refused.
+    fn recording(device: u32, reserved_mib: u64, is_refused: bool) -> DeviceRecording {
+        let (base, size) = (1 << 40, reserved_mib * MIB);
+        let mut trace = vec![Entry::new(Action::SegmentAlloc, base, size, 0), Entry::new(Action::Alloc, base, size, 0)];
+        trace.extend(is_refused.then(|| Entry::new(Action::Oom, 1 << 40, size, 0)));
+        let block = parkade_recording::Block {
+            address: base,
+            size,
+            requested: Some(size),
+            state: parkade_recording::BlockState::ActiveAllocated,
+            stack: parkade_recording::StackId::NONE,
+        };
+        DeviceRecording { device, trace, segments: vec![Segment::new(vec![block])] }
+    }
+
+    #[test]
+    fn a_device_without_an_error_has_what_another_shows_and_at_least_what_it_reserved() {
+        let all = [recording(0, 100, true), recording(1, 150, false), recording(2, 50, false)];
+        let all: Vec<&DeviceRecording> = all.iter().collect();
+        let own = ReplaySettings::given_as(&parkade::profile::Profile::PYTORCH_2_11, "");
+        let own = own.expect("settings");
+        let mib = |given, limit| {
+            let memories = DeviceMemory::of(&all, &own, given, limit);
+            let one = |memory: &DeviceMemory| {
+                let range = memory.range.map(|range| (range.least_bytes / MIB, range.below_bytes / MIB));
+                (memory.budget.limit_bytes.map(|bytes| bytes / MIB), range)
+            };
+            memories.iter().map(one).collect::<Vec<_>>()
+        };
+        let none = MemoryBudget::default();
+        let beyond = u64::MAX / MIB;
+        let expected = [(Some(100), Some((100, 200))), (Some(150), Some((150, beyond))), (Some(100), Some((50, beyond)))];
+        assert_eq!(mib(none, None), expected);
+        assert_eq!(mib(none, Some(170 * MIB)), [(Some(170), None); 3]);
+        let given = MemoryBudget { limit_bytes: Some(70 * MIB), capacity_bytes: None };
+        assert_eq!(mib(given, None), [(Some(70), None); 3]);
+        assert_eq!(mib(MemoryBudget::default(), None).len(), 3);
+        let memory = DeviceMemory::of(&all, &own, given, None)[0];
+        assert_eq!(memory.contradiction(199 * MIB), None);
+        let contradiction = MemoryContradiction { device: 0, entry: 2, refused_bytes: 200 * MIB };
+        assert_eq!(memory.contradiction(200 * MIB), Some(contradiction));
+    }
+}
