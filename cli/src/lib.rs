@@ -15,12 +15,12 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::{CommandFactory, Parser, Subcommand};
 
-#[cfg(target_os = "linux")]
-use commands::kill;
 use commands::{
     advise, completions, conform, diagnose, diff, enable, export, frontier, info, man, merge, ops, pack, replay, report, stats,
     sweep, verify,
 };
+#[cfg(target_os = "linux")]
+use parkade_kill as kill;
 use parkade_ranks::each::{OnEach, run_each};
 // Every command finds what it shares with others under `crate::`.
 use parkade_ranks::{each, ranks, recordings};

@@ -211,7 +211,7 @@ impl FreeIndex {
 
     /// The largest free block of any stream.
     pub(crate) fn largest(&self, slots: &[Block]) -> Option<u32> {
-        (0..self.streams() as u16).filter_map(|slot| self.largest_of(slots, slot)).max_by_key(|&index| slots.at(index).size)
+        (0..self.streams()).filter_map(|slot| self.largest_of(slots, slot as u16)).max_by_key(|&index| slots.at(index).size)
     }
 }
 

@@ -11,8 +11,6 @@ pub(crate) mod diff;
 pub(crate) mod enable;
 pub(crate) mod export;
 pub(crate) mod info;
-#[cfg(target_os = "linux")] // it reads /proc
-pub(crate) mod kill;
 pub(crate) mod man;
 pub(crate) mod ops;
 pub(crate) mod pack;

@@ -113,7 +113,7 @@ fn device(told: NvmlDevice) -> Device {
 
 #[cfg(target_os = "linux")]
 fn process_name(pid: u32) -> Option<String> {
-    crate::commands::kill::host::name_of(pid)
+    parkade_kill::name_of(pid)
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -117,7 +117,7 @@ impl Host for Linux {
 }
 
 /// The process's name, if the driver's pids are those of this machine: outside containers, or if the process uses the driver.
-pub(crate) fn name_of(pid: u32) -> Option<String> {
+pub fn name_of(pid: u32) -> Option<String> {
     let is_it = Linux.sees_driver_pids().unwrap_or(false) || Linux.has_driver(pid).unwrap_or(false);
     is_it.then(|| Linux.look(pid).ok().flatten())?.map(|process| process.name)
 }

@@ -1,8 +1,8 @@
-//! `parkade kill`: ends one process that holds memory on a GPU.
-//!
-//! The steps are here, on the driver ([`Nvml`]) and the machine ([`Host`]). Any doubt ends them before the signal.
+#![doc = include_str!("../README.md")]
+#![cfg(target_os = "linux")]
+#![forbid(unsafe_code)]
 
-pub(crate) mod host;
+mod host;
 #[cfg(test)]
 mod tests;
 
@@ -14,10 +14,11 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, ValueEnum};
 use parkade::texts::format_bytes;
 use parkade_gpu::nvml::{GpuProcess, Nvml, NvmlDevice, NvmlLibrary};
+use parkade_terminal::args::interval;
+use parkade_terminal::output;
+use parkade_terminal::runner::{Command, Outcome};
 
-use crate::args::interval;
-use crate::output;
-use crate::runner::{Command, Outcome};
+pub use host::name_of;
 use host::{Host, Linux, Process};
 
 /// How often to check whether the process has ended.
@@ -35,7 +36,7 @@ const MOST_ANCESTORS: usize = 1000;
   parkade kill 4242                  ask it to end (SIGTERM): it can save its work
   parkade kill 4242 --signal KILL    end it if it does not respond
   parkade kill 4242 --yes            without asking, in a script")]
-pub(crate) struct Args {
+pub struct Args {
     /// The process's id.
     #[arg(allow_hyphen_values = true)]
     pid: String,
