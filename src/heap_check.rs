@@ -130,7 +130,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Checks the order by address, if the heap keeps one.
     fn check_addresses(&self, pool: PoolSlot) -> Result<(), Violation> {
         let heap = self.heap();
-        for slot in 0..heap.streams_seen().len() as u16 {
+        for slot in (0..heap.streams_seen().len()).map(|slot| slot as u16) {
             let Some(order) = heap.by_address(pool, slot) else { continue };
             let listed: Vec<_> = order.entries().map(|entry| (entry.address, entry.size, entry.index)).collect();
             let free = heap

@@ -151,7 +151,7 @@ impl Heap {
     /// The collections of all pools: the default pool's two, then those of private pools, some of which may
     /// be gone and empty.
     pub fn pool_slots(&self) -> impl DoubleEndedIterator<Item = PoolSlot> + use<> {
-        (0..self.free.len() as u16).map(PoolSlot)
+        (0..self.free.len()).map(|slot| PoolSlot(slot as u16))
     }
 
     pub(crate) fn private_pools(&self) -> &PrivatePools {

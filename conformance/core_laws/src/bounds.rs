@@ -58,10 +58,6 @@ pub(crate) fn streams(_: &Draws) -> Outcome {
     // The streams with the highest slots have blocks of their own.
     let last: Vec<u64> = [0, 1, 2, STREAMS / 2, STREAMS - 3, STREAMS - 2, STREAMS - 1].map(handle).to_vec();
     for &stream in &last {
-        if stream == handle(STREAMS - 1) {
-            let largest = core.heap().largest_free().get();
-            ensure(Law::Reference, largest == 20 * MIB, || format!("the largest free block has {largest} bytes"))?;
-        }
         let first = allocate(&mut core, 4 * MIB, stream)?;
         let (address, again) = (first.address(), core.segment_of(&first));
         free(&mut core, first)?;
@@ -69,6 +65,8 @@ pub(crate) fn streams(_: &Draws) -> Outcome {
         let same = second.address() == address && core.segment_of(&second) == again;
         ensure(Law::Reference, same, || format!("stream {stream:#x} does not get its own block again"))?;
         free(&mut core, second)?;
+        let largest = core.heap().largest_free().get();
+        ensure(Law::Reference, largest == 20 * MIB, || format!("the largest free block has {largest} bytes after {stream:#x}"))?;
     }
     let mut seen: Vec<u64> = core.segments().iter().map(|segment| segment.stream.get()).collect();
     let mut expected = last;
@@ -91,6 +89,12 @@ pub(crate) fn pools(_: &Draws) -> Outcome {
     ensure(Law::Pools, answers == [refused; 2], || format!("pool {} is answered {answers:?}", POOLS + 1))?;
     let uses = core.pool_use_count(next);
     ensure(Law::Pools, uses == Err(PoolError::Unknown(next)), || format!("the pool that was refused has {uses:?} uses"))?;
+    // With every number taken, whatever goes over all pools still does.
+    let cached = allocate(&mut core, 3 * MIB, 0)?;
+    free(&mut core, cached)?;
+    core.release_cached().map_err(|error| Broken::new(Law::Pools, error))?;
+    let kept = core.segments().len();
+    ensure(Law::Pools, kept == 0, || format!("{kept} segments stay when the cache is released"))?;
     // One more use of a pool that is there needs no number.
     core.create_pool(id(POOLS)).map_err(failed)?;
     core.release_pool(id(POOLS)).map_err(failed)?;
