@@ -104,7 +104,7 @@ fn what_cannot_be_advised_on_is_said_in_one_line() {
         assert!(code == 2 && object["error"].is_string(), "{object}");
     }
     assert_eq!(call(&["advise", &file, "--limit", "many"]).code, 2);
-    let tiny = call(&["advise", &file, "--capacity", "1B", "--settings", "", "--only"]);
+    let tiny = call(&["advise", &file, "--capacity", "2MiB", "--settings", "", "--only"]);
     assert!(tiny.code == 1 && tiny.out.contains("no setting helps"), "{}{}", tiny.out, tiny.err);
 }
 

@@ -208,19 +208,18 @@ pub(crate) fn refuse_other_kinds(bytes: &[u8]) -> Result<(), DecompressError> {
         [b'{' | b'[', ..] => "JSON",
         [0x89, b'P', b'N', b'G', ..] => "a PNG image",
         [0x1f, 0x8b, ..] | [0xfd, b'7', b'z', b'X', ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] => "a file that was compressed twice",
-        _ if is_text(bytes) => TEXT,
         _ => return Ok(()),
     };
     Err(DecompressError::OtherKind { kind })
 }
 
 /// What is said of [text](is_text), such as the log that has a run's out-of-memory message.
-const TEXT: &str = "text (messages in a log: parkade diagnose --message - < FILE)";
+pub(crate) const TEXT: &str = "text (messages in a log: parkade diagnose --message - < FILE)";
 /// So much of a file is looked at to tell whether it is text.
-const TEXT_HEAD: usize = 512;
+pub(crate) const TEXT_HEAD: usize = 512;
 
 /// Whether bytes are text with words, and no pickle. A pickle of protocol 0 is text too, but a snapshot's begins with a parenthesis.
-fn is_text(bytes: &[u8]) -> bool {
+pub(crate) fn is_text(bytes: &[u8]) -> bool {
     let head = bytes.get(..TEXT_HEAD).unwrap_or(bytes);
     // A character may be cut at the end.
     let is_utf8 = std::str::from_utf8(head).map_or_else(|error| error.error_len().is_none(), |_| true);

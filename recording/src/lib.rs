@@ -46,7 +46,11 @@ pub fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
             compression::decompress_beside(bytes, |next_piece| pickle::load(length, next_piece))?
         }
     };
-    Ok(format::read_snapshot(&loaded?)?)
+    let loaded = loaded.map_err(|error| {
+        let is_text = compression::is_text(&compression::beginning(bytes, compression::TEXT_HEAD as u64));
+        if is_text { ReadError::from(DecompressError::OtherKind { kind: compression::TEXT }) } else { error.into() }
+    })?;
+    Ok(format::read_snapshot(&loaded)?)
 }
 
 /// About how many times its length a compressed recording is long.

@@ -291,8 +291,9 @@ mod tests {
         fn what_a_refusal_proposes_is_accepted(number in 1..LEAST_BARE_BYTES, unit in prop_oneof![Just(""), Just("B"), Just("KiB")]) {
             let text = format!("{number}{unit}");
             if let Err(refusal) = parse(&text) {
-                let proposed = refusal.split("did you mean ").nth(1).and_then(|rest| rest.split('?').next()).expect("a proposal");
-                prop_assert!(parse(proposed).is_ok(), "{}", proposed);
+                let proposed = refusal.split("did you mean ").nth(1).and_then(|rest| rest.split('?').next());
+                prop_assert!(proposed.is_some() == (number <= MOST_MIB), "{}", refusal);
+                prop_assert!(proposed.is_none_or(|proposed| parse(proposed).is_ok()), "{}", refusal);
             }
             let refusal = parse_or_none(&number.to_string()).expect_err("no unit");
             let bytes = refusal.split("write ").nth(1).expect("another").trim_end_matches(')');

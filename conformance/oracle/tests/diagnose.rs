@@ -83,7 +83,8 @@ fn without_a_limit_an_interval_is_inferred() {
     let (_, diagnosis) = inferred("gpt2_varlen.limit12_oom", 12);
     assert!(matches!(diagnosis.limit, Limit::Between { .. }), "{:?}", diagnosis.limit);
     assert_eq!(diagnosis.assumed_limit_bytes, Some(12 * GIB));
-    assert_eq!((diagnosis.verdict, diagnosis.evidence.refused.map(|(_, entry)| entry)), (Verdict::Fragmentation, Some(7268)));
+    // 11.66 GiB would have been in use: at the low end of the interval that is too much, and 12 GiB is only likely.
+    assert_eq!((diagnosis.verdict, diagnosis.evidence.refused.map(|(_, entry)| entry)), (Verdict::Undecided, Some(7268)));
     let (width, diagnosis) = inferred("prefetch_streams.limit6", 6);
     assert!(width < GIB / 5 && matches!(diagnosis.limit, Limit::Between { .. }), "{:?}", diagnosis.limit);
     assert_eq!((diagnosis.verdict, diagnosis.assumed_limit_bytes), (Verdict::NoFailure, None), "nothing was out of memory");

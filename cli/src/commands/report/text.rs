@@ -99,8 +99,10 @@ fn graph(out: &mut dyn Write, report: &Report, device: &Device, size: Size) -> i
         (0..columns).filter_map(|column| buckets.get(column * buckets.len() / columns)).map(|bucket| height(bucket.max)).collect()
     };
     let (active, reserved) = (heights(&curves.active), heights(&curves.reserved));
-    let limit_line =
-        report.limit.run_bytes.map(|limit| lines - 1 - ((u128::from(limit) * lines as u128 - 1) / u128::from(top)) as usize);
+    let limit_line = report
+        .limit
+        .run_bytes
+        .map(|limit| lines - 1 - ((u128::from(limit) * lines as u128).saturating_sub(1) / u128::from(top)) as usize);
     for line in 0..lines {
         let floor = (lines - 1 - line) * 8;
         let label = match line {

@@ -284,7 +284,7 @@ mod tests {
     fn capacities_are_factors_or_sizes() {
         let shown = |list: Vec<Capacity>| list[2..].iter().map(ToString::to_string).collect::<Vec<String>>();
         let parsed = |text: &str| capacities(&[text.to_owned()]).map(shown);
-        assert_eq!(parsed("1.05, 80GiB,2MB").expect("capacities"), ["1.05", "85899345920B", "2000000B"]);
+        assert_eq!(parsed("1.05, 80GiB,3MB").expect("capacities"), ["1.05", "85899345920B", "3000000B"]);
         assert_eq!(parsed("1.1,1.10,plenty").expect("capacities"), ["1.1"]);
         for text in ["0", "0GiB", "16apples", "-1"] {
             assert!(parsed(text).is_err(), "{text}");
