@@ -96,7 +96,7 @@ def show(name, rows, unit_ns, unit):
         median = statistics.median(times)
         first = first or median
         spread = f"{min(times) / unit_ns:10.1f} .. {max(times) / unit_ns:.1f}"
-        print(f"{name:<28} {allocator:<28} {median / unit_ns:10.1f} {unit}  {spread:<24} {median / first:6.2f} x")
+        print(f"{name:<32} {allocator:<28} {median / unit_ns:10.1f} {unit}  {spread:<24} {median / first:6.2f} x")
 
 
 def main():
@@ -117,7 +117,8 @@ def main():
         return 2
     driver = torch.cuda.get_device_properties(0)
     print(f"{driver.name}, PyTorch {torch.__version__}, CUDA {torch.version.cuda}, {given.rounds} rounds in turns")
-    setting = torch.cuda.memory._set_allocator_settings
+    # Its name since 2.10, and before.
+    setting = getattr(torch._C, "_accelerator_setAllocatorSettings", None) or torch.cuda.memory._set_allocator_settings
     for bytes_, text in ((4096, "4 KiB"), (2 * MIB, "2 MiB"), (32 * MIB, "32 MiB")):
         rows = {"parkade": [], "PyTorch": [], "cudaMallocAsync": []}
         for _ in range(given.rounds):
