@@ -20,19 +20,28 @@ pub fn verify_finding_limit(
     own: &VerifyOptions,
     progress: &mut dyn FnMut(usize),
 ) -> Result<(DeviceVerdict, Option<u64>), VerifyError> {
-    let verdict = verify_device(recording, own, progress)?;
+    finding_limit(recording, own, |verdict: &DeviceVerdict| verdict.mismatches, |own| verify_device(recording, own, progress))
+}
+
+/// The rule itself, for whatever replays the device: `replay` does, and `mismatches` tells how many decisions differ.
+pub(crate) fn finding_limit<T>(
+    recording: &DeviceRecording,
+    own: &VerifyOptions,
+    mismatches: impl Fn(&T) -> u64,
+    mut replay: impl FnMut(&VerifyOptions) -> Result<T, VerifyError>,
+) -> Result<(T, Option<u64>), VerifyError> {
+    let replayed = replay(own)?;
     let collects = own.settings.settings.garbage_collection_threshold > 0.0;
-    if verdict.mismatches == 0 || !collects || own.limit_bytes.is_some() {
-        return Ok((verdict, None));
+    if mismatches(&replayed) == 0 || !collects || own.limit_bytes.is_some() {
+        return Ok((replayed, None));
     }
     for bytes in hint(recording, &own.settings).iter().flat_map(CapacityHint::whole_gibibytes) {
-        let tried = VerifyOptions { limit_bytes: Some(bytes), ..own.clone() };
-        let explained = verify_device(recording, &tried, progress)?;
-        if explained.mismatches == 0 {
+        let explained = replay(&VerifyOptions { limit_bytes: Some(bytes), ..own.clone() })?;
+        if mismatches(&explained) == 0 {
             return Ok((explained, Some(bytes)));
         }
     }
-    Ok((verdict, None))
+    Ok((replayed, None))
 }
 
 /// Only the limit of [`verify_finding_limit`]. Where no garbage was collected nothing is replayed.

@@ -117,7 +117,7 @@ def main():
         return 2
     driver = torch.cuda.get_device_properties(0)
     print(f"{driver.name}, PyTorch {torch.__version__}, CUDA {torch.version.cuda}, {given.rounds} rounds in turns")
-    # Its name since 2.10, and before.
+    # PyTorch 2.11 has both names and deprecates the second.
     setting = getattr(torch._C, "_accelerator_setAllocatorSettings", None) or torch.cuda.memory._set_allocator_settings
     for bytes_, text in ((4096, "4 KiB"), (2 * MIB, "2 MiB"), (32 * MIB, "32 MiB")):
         rows = {"parkade": [], "PyTorch": [], "cudaMallocAsync": []}

@@ -13,10 +13,11 @@ use super::program::Program;
 use super::replay::Replay;
 use super::search::Search;
 use super::verdict::{FirstFailure, OwnRun, Verdict, verdict};
-use crate::capacity_hint::{CapacityHint, hint};
+use crate::capacity_hint::CapacityHint;
 use crate::caution::InUse;
 use crate::continuation::Doubt;
 use crate::ending::Ending;
+use crate::recorded_limit::finding_limit;
 
 /// How an option fares when the other streams finish earlier or later than recorded ([`TIMINGS`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -236,32 +237,13 @@ fn read_programs(
     let mut recorded_limit = own.limit_bytes;
     for (device, recording) in devices.iter().enumerate() {
         let mut read = |entries| progress(Progress::Read { device, entries });
-        let (program, limit) = read_program(recording, own, &mut read).map_err(|error| (recording.device, error))?;
+        let mismatches = |program: &Program| program.requests.mismatches;
+        let (program, limit) = finding_limit(recording, own, mismatches, |own| Program::of_recording(recording, own, &mut read))
+            .map_err(|error| (recording.device, error))?;
         recorded_limit = recorded_limit.or(limit);
         programs.push(program);
     }
     Ok((programs, recorded_limit))
-}
-
-/// Reads a traced device. Garbage collection depends on the limit. If none is given and recorded decisions differ from the replay's, the
-/// whole gibibytes that the out-of-memory errors allow are tried; the first one under which every decision agrees is the limit.
-fn read_program(
-    recording: &DeviceRecording,
-    own: &VerifyOptions,
-    read: &mut dyn FnMut(usize),
-) -> Result<(Program, Option<u64>), VerifyError> {
-    let program = Program::of_recording(recording, own, read)?;
-    let collects = own.settings.settings.garbage_collection_threshold > 0.0;
-    if program.requests.mismatches > 0 && collects && own.limit_bytes.is_none() {
-        for bytes in hint(recording, &own.settings).iter().flat_map(CapacityHint::whole_gibibytes) {
-            let own = VerifyOptions { limit_bytes: Some(bytes), ..own.clone() };
-            let program = Program::of_recording(recording, &own, read)?;
-            if program.requests.mismatches == 0 {
-                return Ok((program, Some(bytes)));
-            }
-        }
-    }
-    Ok((program, None))
 }
 
 /// How the recorded run's own settings and the best others fare under other timings; empty if no free waits for another stream.

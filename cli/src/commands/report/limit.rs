@@ -3,6 +3,7 @@
 //! Everything in a report uses this one limit: what is said of the run, the graphs, the settings that are tried and the advice.
 
 use parkade_analysis::advise::{CapacityHint, capacity_hint};
+use parkade_analysis::verify_finding_limit;
 use parkade_recording::DeviceRecording;
 use parkade_replay::{VerifyError, VerifyOptions, verify_device};
 
@@ -36,23 +37,13 @@ impl Limit {
 
     fn inferred(device: &DeviceRecording, own: &VerifyOptions) -> Result<Limit, VerifyError> {
         let Some(hint) = capacity_hint(device, &own.settings) else { return Ok(Limit::default()) };
-        let mismatches = |limit_bytes| {
-            let own = VerifyOptions { limit_bytes, ..own.clone() };
-            verify_device(device, &own, &mut |_| ()).map(|verdict| verdict.mismatches)
-        };
-        let without = mismatches(None)?;
-        let mut bytes = hint.assumed_bytes();
-        // Garbage collection depends on the limit, so the decisions tell which it was.
-        if without > 0 && own.settings.settings.garbage_collection_threshold > 0.0 {
-            for candidate in hint.whole_gibibytes() {
-                if mismatches(Some(candidate))? == 0 {
-                    bytes = candidate;
-                    break;
-                }
-            }
-        }
+        let under = |limit_bytes| VerifyOptions { limit_bytes, ..own.clone() };
+        let (without, found) = verify_finding_limit(device, &under(None), &mut |_| ())?;
+        let bytes = found.unwrap_or(hint.assumed_bytes());
         // A wrong limit would show a run that did not happen.
-        let run_bytes = (mismatches(Some(bytes))? <= without).then_some(bytes);
+        let is_possible =
+            found.is_some() || verify_device(device, &under(Some(bytes)), &mut |_| ())?.mismatches <= without.mismatches;
+        let run_bytes = is_possible.then_some(bytes);
         Ok(Limit { run_bytes, tried_bytes: Some(bytes), hint: Some(hint) })
     }
 }
