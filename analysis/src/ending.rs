@@ -49,6 +49,9 @@ impl Ending {
     #[must_use]
     pub fn of(recording: &DeviceRecording) -> Ending {
         let trace = &recording.trace;
+        if !trace.iter().any(|line| line.action == Action::Oom) {
+            return Ending::NoError;
+        }
         let served_from = served_from(trace);
         let mut last = None;
         let mut live = live_at_start(recording);

@@ -63,8 +63,7 @@ impl RankRun {
     /// The recorded run of a device, as its verification found it.
     #[must_use]
     pub fn of_verdict(recording: &Recording, device: &DeviceRecording, own: &ReplaySettings, verdict: &DeviceVerdict) -> RankRun {
-        let mut run = RankRun::without_trace(recording, device, own);
-        run.failure = Ending::of(device).death().map(|death| Failure::of(device, death.entry));
+        let mut run = RankRun::recorded(recording, device, own);
         run.ooms = verdict.ooms;
         run.retries = Some(verdict.stats.num_alloc_retries);
         run.peak_allocated_bytes = Some(verdict.peak_allocated_bytes());
@@ -78,7 +77,7 @@ impl RankRun {
     /// [`VerifyError`] if the trace contradicts itself.
     pub fn of_recording(recording: &Recording, device: &DeviceRecording, own: &VerifyOptions) -> Result<RankRun, VerifyError> {
         if device.trace.is_empty() {
-            return Ok(RankRun::without_trace(recording, device, &own.settings));
+            return Ok(RankRun::recorded(recording, device, &own.settings));
         }
         let (verdict, _) = verify_finding_limit(device, own, &mut |_| ())?;
         Ok(RankRun::of_verdict(recording, device, &own.settings, &verdict))
@@ -95,16 +94,18 @@ impl RankRun {
             peak_allocated_bytes: Some(prediction.peak_allocated_bytes()),
             peak_reserved_bytes: Some(prediction.peak_reserved_bytes()),
             end: None,
-            ..RankRun::without_trace(recording, device, own)
+            ..RankRun::recorded(recording, device, own)
         }
     }
 
-    fn without_trace(recording: &Recording, device: &DeviceRecording, own: &ReplaySettings) -> RankRun {
+    /// What needs no replay.
+    fn recorded(recording: &Recording, device: &DeviceRecording, own: &ReplaySettings) -> RankRun {
+        let death = Ending::of(device).death().map(|death| death.entry);
         RankRun {
             device: device.device,
             entries: device.trace.len(),
-            failure: None,
-            is_cut_short: Ending::of(device).death().is_some(),
+            failure: death.map(|entry| Failure::of(device, entry)),
+            is_cut_short: death.is_some(),
             ooms: 0,
             retries: None,
             peak_allocated_bytes: None,

@@ -92,6 +92,7 @@ pub(crate) struct Report {
     differs: bool,
     json: serde_json::Value,
     part: table::Part,
+    /// What is compared between ranks, if the files are ranks of one job.
     runs: Vec<RankRun>,
 }
 
@@ -122,11 +123,13 @@ impl Command for Args {
         let done = AtomicU64::new(0);
         let paths = inputs.paths();
         let names = ShortNames::of(&paths);
+        let numbers = inputs.ranks();
         let of_file = |file: &Path| {
             let verified = verify(file, self, statistics.as_ref(), &bar, &done)?;
             let part = table::Part::of(&verified, &names.of_file(file));
             let json = serde_json::to_value(json::Object::of(&verified))?;
-            Ok(Report { differs: verified.mismatches() > 0, json, part, runs: verified.rank_runs() })
+            let runs = if numbers.is_some() { verified.rank_runs() } else { Vec::new() };
+            Ok(Report { differs: verified.mismatches() > 0, json, part, runs })
         };
         let mut all = Vec::new();
         each(&inputs, true, of_file, |_, report| {
@@ -134,7 +137,7 @@ impl Command for Args {
             Ok(())
         })?;
         bar.finish_and_clear();
-        let ranks = inputs.ranks().and_then(|numbers| Ranks::of(&numbers, &paths, rank_runs(&mut all)));
+        let ranks = numbers.and_then(|numbers| Ranks::of(&numbers, &paths, rank_runs(&mut all)));
         drop(paths);
         Ok(Reports { inputs, all, ranks })
     }
