@@ -109,6 +109,13 @@ def around(functions, bug):
     return min(inside, key=lambda f: f.open, default=None)
 
 
+def named_lifetime(head: str) -> str:
+    """The head of a function with one lifetime for all its references."""
+    name, parameters = head.split("(", 1)
+    name = name.replace("<", "<'all, ", 1) if "<" in name else name + "<'all>"
+    return name + "(" + re.sub("&(?!')", "&'all ", parameters)
+
+
 def switched(text, bugs):
     """Returns the text with all bugs behind switches, the lines of each bug, and the bugs that are in no function that runs."""
     every, groups, outside = functions(text), {}, []
@@ -127,10 +134,16 @@ def switched(text, bugs):
         if returned:
             # The arms' types differ, so they are boxed.
             kind = re.sub(r"\s*\+\s*use<[^>]*>", "", returned["kind"])
+            given = head[:returned.start()]
             if "'" not in kind and kind == returned["kind"]:
-                kind += " + '_"
+                if given.count("&") > 1:
+                    # A lifetime that is left out would be that of `self` alone.
+                    given = named_lifetime(given)
+                    kind += " + 'all"
+                else:
+                    kind += " + '_"
             boxed = f"alloc::boxed::Box<dyn {kind}>"
-            head = head[:returned.start()] + f"-> {boxed} " + (returned["where"] or "")
+            head = f"{given}-> {boxed} " + (returned["where"] or "")
             wrap = "{{ let boxed: " + boxed + " = alloc::boxed::Box::new({}); boxed }}"
         arms = []
         for bug in own:
