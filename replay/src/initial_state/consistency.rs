@@ -13,29 +13,33 @@ use rustc_hash::FxHashMap;
 use crate::error::VerifyError;
 
 /// What is where at one point of the trace. Ranges are maps from their address to their end.
-#[derive(Default)]
 struct Map {
     /// Segments, and mapped runs of expandable segments; adjacent runs are merged.
     memory: BTreeMap<u64, u64>,
     /// Blocks in use or waiting to become free, with their requested sizes: the trace does not say more.
     blocks: BTreeMap<u64, u64>,
-    /// The youngest of them, not sorted yet: most are gone before memory is given back, which is when the order matters.
-    young: FxHashMap<u64, u64>,
-    /// The memory looked up last: consecutive requests are often in the same segment.
-    recent: (u64, u64),
+    /// How many entries `blocks` has followed. Where blocks lie matters only when memory is given back, and most are gone by then.
+    settled: usize,
+    /// Memory looked up lately, by the lowest bits of its page: a program returns to few segments.
+    recent: [(u64, u64); RECENT],
 }
+
+/// How much of the memory looked up lately is kept. A power of two.
+const RECENT: usize = 64;
+/// No segment is smaller.
+const PAGE_BYTES: u64 = 2 << 20;
 
 /// Checks a trace from the state before its first entry on.
 ///
 /// # Errors
 /// [`VerifyError::Contradiction`] for the first entry that is not possible.
 pub(crate) fn check_consistency(trace: &[Entry], before: &[AdoptedSegment]) -> Result<(), VerifyError> {
-    let mut map = Map::default();
+    let mut map = Map { memory: BTreeMap::new(), blocks: BTreeMap::new(), settled: 0, recent: [(0, 0); RECENT] };
     for segment in before {
         map.adopt(segment);
     }
     for (at, entry) in trace.iter().enumerate() {
-        map.follow(entry).map_err(|problem| VerifyError::contradiction(at, entry.action, entry.address, problem))?;
+        map.follow(trace, at).map_err(|problem| VerifyError::contradiction(at, entry.action, entry.address, problem))?;
     }
     Ok(())
 }
@@ -57,18 +61,13 @@ impl Map {
         }
     }
 
-    fn follow(&mut self, entry: &Entry) -> Result<(), &'static str> {
+    fn follow(&mut self, trace: &[Entry], at: usize) -> Result<(), &'static str> {
+        let entry = &trace[at];
         let (address, end) = (entry.address, entry.address.saturating_add(entry.size));
         match entry.action {
             Action::Alloc => {
                 if !self.has_memory(address, end) {
                     return Err("but no segment is there at that time");
-                }
-                self.young.insert(address, end);
-            }
-            Action::FreeCompleted => {
-                if self.young.remove(&address).is_none() {
-                    self.blocks.remove(&address);
                 }
             }
             Action::SegmentAlloc | Action::SegmentMap => {
@@ -82,7 +81,8 @@ impl Map {
                 }
             }
             Action::SegmentFree | Action::SegmentUnmap => {
-                self.blocks.extend(self.young.drain());
+                self.settle(&trace[self.settled..at]);
+                self.settled = at;
                 if is_touched(&self.blocks, address, end) {
                     return Err("but a block is still in use there");
                 }
@@ -90,17 +90,31 @@ impl Map {
                     return Err("but there is no memory at that time");
                 }
             }
-            Action::FreeRequested | Action::Oom | Action::Snapshot => {}
+            Action::FreeCompleted | Action::FreeRequested | Action::Oom | Action::Snapshot => {}
         }
         Ok(())
     }
 
+    /// Brings `blocks` up to date. Blocks that come and go within these entries are never sorted.
+    fn settle(&mut self, entries: &[Entry]) {
+        let mut young = FxHashMap::default();
+        for entry in entries {
+            if entry.action == Action::Alloc {
+                young.insert(entry.address, entry.address.saturating_add(entry.size));
+            } else if entry.action == Action::FreeCompleted && young.remove(&entry.address).is_none() {
+                self.blocks.remove(&entry.address);
+            }
+        }
+        self.blocks.extend(young);
+    }
+
     #[inline]
     fn has_memory(&mut self, address: u64, end: u64) -> bool {
-        if !(self.recent.0 <= address && end <= self.recent.1) {
-            self.recent = self.memory.range(..=address).next_back().map_or((0, 0), |(&from, &to)| (from, to));
+        let recent = &mut self.recent[(address / PAGE_BYTES) as usize % RECENT];
+        if !(recent.0 <= address && end <= recent.1) {
+            *recent = self.memory.range(..=address).next_back().map_or((0, 0), |(&from, &to)| (from, to));
         }
-        self.recent.0 <= address && end <= self.recent.1
+        recent.0 <= address && end <= recent.1
     }
 
     /// Adds memory and merges it with adjacent memory.
@@ -118,10 +132,8 @@ impl Map {
 
     /// Removes memory; false if some of it is not there.
     fn take(&mut self, address: u64, end: u64) -> bool {
-        if !self.has_memory(address, end) {
-            return false;
-        }
-        let (from, to) = std::mem::take(&mut self.recent);
+        let Some((&from, &to)) = self.memory.range(..=address).next_back().filter(|&(_, &to)| end <= to) else { return false };
+        self.recent = [(0, 0); RECENT];
         self.memory.remove(&from);
         if from < address {
             self.memory.insert(from, address);
