@@ -4,6 +4,8 @@
 //! in a table by address, which is looked up once for a free and once for each other stream.
 
 use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+use parkade::checkpoint::{CheckpointError, PoolCheckpoint};
 use parkade::device::DeviceBackend;
 use parkade::policy::Policy;
 use parkade::snapshot::BlockActivity;
@@ -16,8 +18,19 @@ use crate::error::{AddressError, Error};
 /// An allocator whose blocks are named by their addresses.
 pub struct ByAddress<D: DeviceBackend, P: Policy, O: Observer = ()> {
     allocator: Allocator<D, P, O>,
-    /// The blocks that were handed out by address.
-    held: HashTable<Allocation>,
+    /// The block that was handed out last, while it is there: many blocks are freed before the next one is allocated.
+    newest: Option<Allocation>,
+    /// The other blocks that were handed out by address.
+    others: HashTable<Allocation>,
+}
+
+/// What a restore did, by address.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RestoredPool {
+    /// The pool's blocks that were taken back, in this order.
+    pub freed: Vec<DeviceAddress>,
+    /// The blocks that were allocated when the checkpoint was made: segment by segment, by address.
+    pub allocated: Vec<DeviceAddress>,
 }
 
 /// Spreads addresses, whose low nine bits are 0, over the table. The table takes its place from the low bits and a tag
@@ -30,7 +43,7 @@ fn hash(address: DeviceAddress) -> u64 {
 impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
     /// The allocator by address. Blocks that it has handed out already stay with their handles.
     pub fn new(allocator: Allocator<D, P, O>) -> ByAddress<D, P, O> {
-        ByAddress { allocator, held: HashTable::new() }
+        ByAddress { allocator, newest: None, others: HashTable::new() }
     }
 
     /// As [`Allocator::allocate`]. Returns the address of the block's first byte.
@@ -59,23 +72,21 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
     /// [`Error::Address`] if no block that was handed out by address begins there; [`Error::Pending`].
     #[inline]
     pub fn free(&mut self, address: DeviceAddress) -> Result<(), Error> {
-        loop {
-            let allocation = self.release(address)?;
-            match self.allocator.free(allocation) {
-                Ok(()) => return Ok(()),
-                // Its block was taken back when a pool was restored behind the table's back.
-                Err(FreeError::NotAllocated) => {}
-                Err(FreeError::Device(error)) => return Err(Error::Pending(error)),
-            }
+        let allocation = self.release(address)?;
+        match self.allocator.free(allocation) {
+            Ok(()) => Ok(()),
+            Err(FreeError::NotAllocated) => Err(self.problem(address).into()),
+            Err(FreeError::Device(error)) => Err(Error::Pending(error)),
         }
     }
 
     /// Records that work on `stream` uses the block: [`Allocator::record_stream`].
     ///
     /// # Errors
-    /// [`Error::Address`] if no block that was handed out by address begins there.
+    /// If no block that was handed out by address begins there.
     pub fn record_stream(&mut self, address: DeviceAddress, stream: StreamId) -> Result<(), AddressError> {
-        match self.held.find(hash(address), |held| held.address() == address) {
+        let newest = self.newest.as_ref().filter(|newest| newest.address() == address);
+        match newest.or_else(|| self.others.find(hash(address), |held| held.address() == address)) {
             Some(held) => {
                 self.allocator.record_stream(held, stream);
                 Ok(())
@@ -88,7 +99,16 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
     #[inline]
     pub fn hold(&mut self, allocation: Allocation) -> DeviceAddress {
         let address = allocation.address();
-        self.held.insert_unique(hash(address), allocation, |held| hash(held.address()));
+        if let Some(older) = self.newest.replace(allocation) {
+            let at = older.address();
+            match self.others.entry(hash(at), |held| held.address() == at, |held| hash(held.address())) {
+                // A handle that became void when a pool was restored.
+                Entry::Occupied(mut entry) => *entry.get_mut() = older,
+                Entry::Vacant(entry) => {
+                    entry.insert(older);
+                }
+            }
+        }
         address
     }
 
@@ -98,10 +118,31 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
     /// If no block that was handed out by address begins there.
     #[inline]
     pub fn release(&mut self, address: DeviceAddress) -> Result<Allocation, AddressError> {
-        match self.held.find_entry(hash(address), |held| held.address() == address) {
-            Ok(entry) => Ok(entry.remove().0),
-            Err(_) => Err(self.problem(address)),
+        self.take(address).ok_or_else(|| self.problem(address))
+    }
+
+    /// Takes a handle out of the table.
+    #[inline]
+    fn take(&mut self, address: DeviceAddress) -> Option<Allocation> {
+        if let Some(newest) = self.newest.take_if(|newest| newest.address() == address) {
+            return Some(newest);
         }
+        let entry = self.others.find_entry(hash(address), |held| held.address() == address).ok()?;
+        Some(entry.remove().0)
+    }
+
+    /// Restores a private pool: [`Allocator::restore_pool`]. Its blocks of then are named by their addresses.
+    ///
+    /// # Errors
+    /// As [`Allocator::restore_pool`].
+    pub fn restore_pool(&mut self, checkpoint: &PoolCheckpoint) -> Result<RestoredPool, CheckpointError> {
+        let restored = self.allocator.restore_pool(checkpoint)?;
+        for &address in &restored.freed {
+            // A block that was allocated by handle is not there.
+            let _: Option<Allocation> = self.take(address);
+        }
+        let allocated = restored.allocations.into_iter().map(|allocation| self.hold(allocation)).collect();
+        Ok(RestoredPool { freed: restored.freed, allocated })
     }
 
     /// The allocator.

@@ -6,6 +6,6 @@ mod error;
 mod lock;
 mod shared;
 
-pub use by_address::ByAddress;
+pub use by_address::{ByAddress, RestoredPool};
 pub use error::{AddressError, Error};
 pub use shared::Shared;

@@ -33,23 +33,21 @@ pub(crate) enum Refusal {
 
 /// A value that one thread at a time works on.
 pub(crate) struct Lock<T> {
-    /// The thread that has the lock, as [`thread_number`]; 0 while nobody has it. Only ever compared with the number
-    /// of the thread that compares, which sees its own stores, so it orders nothing.
+    /// Who works on the value: a [`thread_number`], or [`NOBODY`]. Written under the lock, so after a panic it stays.
+    /// Read under the lock, or compared with the reader's own number, which only the reader writes: it orders nothing.
     holder: AtomicUsize,
-    value: SpinMutex<Guarded<T>>,
+    value: SpinMutex<Apart<T>>,
 }
+
+const NOBODY: usize = 0;
 
 /// On cache lines of its own: threads that look at the lock must not take away those that the value is on.
 #[repr(align(128))]
-struct Guarded<T> {
-    /// Set while a thread works, so still set after a panic.
-    is_busy: bool,
-    value: T,
-}
+struct Apart<T>(T);
 
 impl<T> Lock<T> {
     pub(crate) fn new(value: T) -> Lock<T> {
-        Lock { holder: AtomicUsize::new(0), value: SpinMutex::new(Guarded { is_busy: false, value }) }
+        Lock { holder: AtomicUsize::new(NOBODY), value: SpinMutex::new(Apart(value)) }
     }
 
     /// Takes the lock, works on the value, gives the lock back.
@@ -59,21 +57,19 @@ impl<T> Lock<T> {
             Some(guard) => guard,
             None => self.wait()?,
         };
-        if guard.is_busy {
+        if self.holder.load(Ordering::Relaxed) != NOBODY {
             return Err(Refusal::Poisoned);
         }
-        guard.is_busy = true;
         self.holder.store(thread_number(), Ordering::Relaxed);
-        let answer = work(&mut guard.value);
-        self.holder.store(0, Ordering::Relaxed);
-        guard.is_busy = false;
+        let answer = work(&mut guard.0);
+        self.holder.store(NOBODY, Ordering::Relaxed);
         Ok(answer)
     }
 
     /// Waits for the lock.
     #[cold]
     #[inline(never)]
-    fn wait(&self) -> Result<SpinMutexGuard<'_, Guarded<T>>, Refusal> {
+    fn wait(&self) -> Result<SpinMutexGuard<'_, Apart<T>>, Refusal> {
         if self.holder.load(Ordering::Relaxed) == thread_number() {
             return Err(Refusal::Reentered);
         }
@@ -97,11 +93,11 @@ impl<T> Lock<T> {
 
     /// The value, without the lock.
     pub(crate) fn into_inner(self) -> T {
-        self.value.into_inner().value
+        self.value.into_inner().0
     }
 }
 
-/// A number that no other running thread has, and that is not 0: an address in the thread's own memory.
+/// A number that no other running thread has, and that is not [`NOBODY`]: an address in the thread's own memory.
 #[inline]
 fn thread_number() -> usize {
     thread_local!(static OWN: u8 = const { 0 });

@@ -1,10 +1,10 @@
 //! One allocator for several threads.
 
+use parkade::Allocator;
 use parkade::device::DeviceBackend;
 use parkade::policy::Policy;
 use parkade::trace::Observer;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
-use parkade::Allocator;
 
 use crate::by_address::ByAddress;
 use crate::error::Error;
