@@ -102,10 +102,12 @@ COUNTED = {
     "pair 4 KiB": 5_000,
     "pair 2 MiB": 5_000,
     "pair 32 MiB": 5_000,
+    f"pair 4 KiB{sequences.BY_POINTER}": 5_000,
     "pair 2 MiB, expandable segments": 5_000,
     "pair 2 MiB, another stream recorded": 5_000,
     "mix of 100": 10_000,
     "mix of 1,000": 10_000,
+    f"mix of 1,000{sequences.BY_POINTER}": 10_000,
 }
 
 
@@ -258,6 +260,8 @@ def table_of_sums(measured: dict[str, dict[str, Running]], counts: dict[str, dic
     for live in (10_000, 1_000_000):
         case = f"mix of {live:,}"
         each(f"{case}: bytes of memory a live block", 0, lambda name: measured[case][name].grown_bytes / live, case, most=96)
+    pointers = f"mix of 10,000{sequences.BY_POINTER}"
+    each(f"{pointers}: bytes of memory a live block", 0, lambda name: measured[pointers][name].grown_bytes / 10_000, pointers)
     for case, count in counts.items():
         each(f"{case}: instructions a step", 0, count.__getitem__, case, most=MOST_INSTRUCTIONS.get(case, float("inf")))
     return lines
