@@ -260,8 +260,8 @@ def table_of_sums(measured: dict[str, dict[str, Running]], counts: dict[str, dic
     for live in (10_000, 1_000_000):
         case = f"mix of {live:,}"
         each(f"{case}: bytes of memory a live block", 0, lambda name: measured[case][name].grown_bytes / live, case, most=96)
-    pointers = f"mix of 10,000{sequences.BY_POINTER}"
-    each(f"{pointers}: bytes of memory a live block", 0, lambda name: measured[pointers][name].grown_bytes / 10_000, pointers)
+    pointers = f"mix of 100,000{sequences.BY_POINTER}"
+    each(f"{pointers}: bytes of memory a live block", 0, lambda name: measured[pointers][name].grown_bytes / 100_000, pointers)
     for case, count in counts.items():
         each(f"{case}: instructions a step", 0, count.__getitem__, case, most=MOST_INSTRUCTIONS.get(case, float("inf")))
     return lines

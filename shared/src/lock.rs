@@ -7,8 +7,8 @@
 //! between. Waiting threads do not ask the system to be woken, because the thread that they wait for would have to
 //! wake them: that takes longer than the request.
 //!
-//! Who waits spins at first, then sleeps. A sleep lasts a fraction of the time waited so far, so that a lock that is
-//! held for long, as around a call of the driver, costs little processor time and is noticed soon after its release.
+//! Who waits spins at first, then sleeps, because a lock may be held for long, as around a call of the driver. A sleep
+//! lasts a fraction of the time waited so far, and never long, so that its release is noticed soon.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -21,6 +21,8 @@ const FIRST_PAUSES: u32 = 64;
 const SPINNING: Duration = Duration::from_micros(20);
 /// A sleep lasts the time waited so far, divided by this.
 const PATIENCE: u32 = 4;
+/// No sleep is longer.
+const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
 /// Why the lock was not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,17 +35,28 @@ pub(crate) enum Refusal {
 
 /// A value that one thread at a time works on.
 pub(crate) struct Lock<T> {
-    /// Who works on the value: a [`thread_number`], or [`NOBODY`]. Written under the lock, so after a panic it stays.
-    /// Read under the lock, or compared with the reader's own number, which only the reader writes: it orders nothing.
+    /// Who works on the value: a [`thread_number`], [`NOBODY`] or [`BROKEN`]. Written under the lock. Read under the
+    /// lock, or compared with the reader's own number, which only the reader writes: it orders nothing.
     holder: AtomicUsize,
     value: SpinMutex<Apart<T>>,
 }
 
 const NOBODY: usize = 0;
+/// A thread panicked while it worked on the value.
+const BROKEN: usize = usize::MAX;
 
 /// On cache lines of its own: threads that look at the lock must not take away those that the value is on.
 #[repr(align(128))]
 struct Apart<T>(T);
+
+/// Work on the value that has not come to its end.
+struct Unfinished<'a>(&'a AtomicUsize);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.0.store(BROKEN, Ordering::Relaxed);
+    }
+}
 
 impl<T> Lock<T> {
     pub(crate) fn new(value: T) -> Lock<T> {
@@ -61,7 +74,10 @@ impl<T> Lock<T> {
             return Err(Refusal::Poisoned);
         }
         self.holder.store(thread_number(), Ordering::Relaxed);
+        // Dropped before the guard, and only by a panic.
+        let unfinished = Unfinished(&self.holder);
         let answer = work(&mut guard.0);
+        std::mem::forget(unfinished);
         self.holder.store(NOBODY, Ordering::Relaxed);
         Ok(answer)
     }
@@ -79,14 +95,17 @@ impl<T> Lock<T> {
             for _ in 0..pauses {
                 std::hint::spin_loop();
             }
-            if let Some(guard) = self.value.try_lock() {
+            // Only looking leaves the lock's cache line with its holder until there is something to take.
+            if !self.value.is_locked()
+                && let Some(guard) = self.value.try_lock()
+            {
                 return Ok(guard);
             }
             let waited = since.elapsed();
             if waited < SPINNING {
                 pauses = pauses.saturating_mul(2);
             } else {
-                std::thread::sleep(waited / PATIENCE);
+                std::thread::sleep((waited / PATIENCE).min(LONGEST_SLEEP));
             }
         }
     }
@@ -97,7 +116,8 @@ impl<T> Lock<T> {
     }
 }
 
-/// A number that no other running thread has, and that is not [`NOBODY`]: an address in the thread's own memory.
+/// A number that no other running thread has, and that is neither [`NOBODY`] nor [`BROKEN`]: an
+/// address in the thread's own memory.
 #[inline]
 fn thread_number() -> usize {
     thread_local!(static OWN: u8 = const { 0 });

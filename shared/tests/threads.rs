@@ -72,7 +72,7 @@ fn who_waits_for_long_gets_the_lock_soon_after() {
         let since = receive.recv().expect("the other thread has the lock");
         shared.allocate(Bytes(1_000), StreamId::DEFAULT).expect("there is memory");
         assert!(since.elapsed() >= held, "{:?}", since.elapsed());
-        // A quarter longer at most, and much for a busy machine.
+        // A sleep longer at most, and much for a busy machine.
         assert!(since.elapsed() < 20 * held, "{:?}", since.elapsed());
     });
 }
