@@ -33,11 +33,11 @@ pub struct RestoredPool {
     pub allocated: Vec<DeviceAddress>,
 }
 
-/// Spreads addresses, whose low nine bits are 0, over the table. The table takes its place from the low bits and a tag
-/// from the highest seven.
+/// Spreads addresses over the table. Their low bits are 0, so those of the product are, too; its upper bits depend on
+/// all bits of the address. The table takes a place from the low bits of the answer and a tag from the highest seven.
 #[inline]
 fn hash(address: DeviceAddress) -> u64 {
-    (address.get() >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26)
+    address.get().wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26)
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {

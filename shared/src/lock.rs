@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
 /// Pauses before the second look; each later look has twice as many before it.
-const FIRST_PAUSES: u32 = 64;
+const FIRST_PAUSES: u32 = 16;
 /// How long a waiting thread spins before it sleeps.
 const SPINNING: Duration = Duration::from_micros(20);
 /// A sleep lasts the time waited so far, divided by this.
