@@ -113,9 +113,16 @@ CASES = {
     "replay, 1,000 live": (replay(1_000), 200_000),
     "replay, 10,000 live": (replay(10_000), 200_000),
     "replay of a recording": (recording, 200_000),
-    "1 thread, pair 4 KiB": (threads(1, 4 * KIB), 200_000),
+    "1 thread, pair 4 KiB": (threads(1, 4 * KIB), 400_000),
     "2 threads, pair 4 KiB": (threads(2, 4 * KIB), 200_000),
+    "4 threads, pair 4 KiB": (threads(4, 4 * KIB), 100_000),
+    "8 threads, pair 4 KiB": (threads(8, 4 * KIB), 50_000),
+    "16 threads, pair 4 KiB": (threads(16, 4 * KIB), 25_000),
 }
+# The same sequences again; parkade's blocks are named by their addresses there, as the others' always are.
+BY_POINTER = ", by pointer"
+for case in ("pair 4 KiB", "pair 2 MiB", "pair 32 MiB", "mix of 100", "mix of 1,000", "mix of 10,000", "mix of 100,000", "replay of a recording"):
+    CASES[case + BY_POINTER] = CASES[case]
 
 
 def write(case: str, path: Path, steps: int | None = None) -> None:

@@ -93,6 +93,8 @@ AIMS = {
     "replay, 1,000 live": 7,
     "replay, 10,000 live": 7,
     "replay of a recording": 7,
+    **dict.fromkeys((f"pair {size}{sequences.BY_POINTER}" for size in ("4 KiB", "2 MiB", "32 MiB")), 8),
+    **dict.fromkeys((f"mix of {live}{sequences.BY_POINTER}" for live in ("100", "1,000", "10,000")), 5),
 }
 MOST_INSTRUCTIONS = {"pair 4 KiB": 450, "pair 2 MiB": 450, "pair 32 MiB": 450, "mix of 1,000": 650}
 # The steps of cases whose instructions are counted: fewer, as valgrind is slow.
@@ -100,10 +102,12 @@ COUNTED = {
     "pair 4 KiB": 5_000,
     "pair 2 MiB": 5_000,
     "pair 32 MiB": 5_000,
+    f"pair 4 KiB{sequences.BY_POINTER}": 5_000,
     "pair 2 MiB, expandable segments": 5_000,
     "pair 2 MiB, another stream recorded": 5_000,
     "mix of 100": 10_000,
     "mix of 1,000": 10_000,
+    f"mix of 1,000{sequences.BY_POINTER}": 10_000,
 }
 
 
@@ -140,8 +144,11 @@ class Running:
 
 
 def environment(allocator: Allocator, case: str) -> dict[str, str]:
-    settings = "expandable_segments:True" if "expandable" in case else ""
-    return {**os.environ, **allocator.environment, "PYTORCH_CUDA_ALLOC_CONF": settings, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    own = {
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True" if "expandable" in case else "",
+        "PARKADE_BY_POINTER": "1" if case.endswith(sequences.BY_POINTER) else "0",
+    }
+    return {**os.environ, **allocator.environment, **own, "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 def build(allocators: list[Allocator], again: bool) -> list[Allocator]:
@@ -164,7 +171,7 @@ def measure(allocators: list[Allocator], case: str, rounds: int, folder: Path) -
     print("timing:", case, file=sys.stderr)
     sequence = folder / "sequence"
     sequences.write(case, sequence)
-    running = [Running(allocator, case, sequence) for allocator in allocators if allocator.name not in LEFT_OUT.get(case, ())]
+    running = [Running(allocator, case, sequence) for allocator in allocators if allocator.name not in LEFT_OUT.get(case.removesuffix(sequences.BY_POINTER), ())]
     for number in range(rounds + 1):
         for one in running:
             nanoseconds = one.run()
@@ -198,6 +205,12 @@ def ratio(one: Running, ours: Running) -> tuple[float, str]:
     return middle, f"{middle:.1f} ({low:.1f} to {high:.1f})"
 
 
+def threads_of(case: str) -> int:
+    """How many threads a case has, if it is one of those that are about threads; 0 otherwise."""
+    found = re.match(r"(\d+) threads?, ", case)
+    return int(found[1]) if found else 0
+
+
 def row(cells: list[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
@@ -207,7 +220,7 @@ def table_of_times(measured: dict[str, dict[str, Running]], names: list[str]) ->
     head = ["nanoseconds a step", *names, *(f"{name} / parkade" for name in others), "aim"]
     lines = [row(head), "|---" + "|--:" * (len(head) - 1) + "|"]
     for case, running in measured.items():
-        if case.startswith(("1 thread", "2 threads")):
+        if threads_of(case):
             continue
         times = [f"{median(running[name].rounds):.1f}" if name in running else "" for name in names]
         ratios = {name: ratio(running[name], running[PARKADE.name]) for name in others if name in running}
@@ -237,13 +250,18 @@ def table_of_sums(measured: dict[str, dict[str, Running]], counts: dict[str, dic
 
     for case in ("replay, 1,000 live", "replay, 10,000 live", "replay of a recording"):
         each(f"{case}: million events a second", 1, lambda name: 1e3 / middle(case, name), case)
-    one, two = "1 thread, pair 4 KiB", "2 threads, pair 4 KiB"
-    each("two threads, each on its stream: pairs a second, over those of one", 2, lambda name: middle(one, name) / middle(two, name), one, two, least=1)
+    one = "1 thread, pair 4 KiB"
+    for case in measured:
+        if (count := threads_of(case)) > 1:
+            text = f"{count} threads, each on its stream: pairs a second, over those of one"
+            each(text, 2, lambda name, case=case: middle(one, name) / middle(case, name), one, case, least=1 if count == 2 else 0)
     few, many = "mix of 100,000", "mix of 1,000,000"
     each("a step of the mix of 1,000,000, over one of 100,000", 2, lambda name: middle(many, name) / middle(few, name), few, many, most=3)
     for live in (10_000, 1_000_000):
         case = f"mix of {live:,}"
         each(f"{case}: bytes of memory a live block", 0, lambda name: measured[case][name].grown_bytes / live, case, most=96)
+    pointers = f"mix of 100,000{sequences.BY_POINTER}"
+    each(f"{pointers}: bytes of memory a live block", 0, lambda name: measured[pointers][name].grown_bytes / 100_000, pointers)
     for case, count in counts.items():
         each(f"{case}: instructions a step", 0, count.__getitem__, case, most=MOST_INSTRUCTIONS.get(case, float("inf")))
     return lines

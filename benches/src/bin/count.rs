@@ -3,14 +3,16 @@
 //!
 //! `4KiB`, `2MiB` and `32MiB` allocate a block and free it; `mix100` to `mix100000` replace one random block of
 //! so many; `expandable` is `2MiB` with expandable segments, `streams` has one other stream recorded. A step of
-//! `replay` allocates a block or frees a random one, with about a thousand live.
+//! `replay` allocates a block or frees a random one, with about a thousand live. `pointer` is
+//! `4KiB`, and `pointer-mix1000` the mix, through the wrapper for several threads, by address.
 #![forbid(unsafe_code)]
 
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
-use parkade::units::{Bytes, StreamId};
+use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade::{Allocation, Allocator};
 use parkade_benches::{NullDevice, Random};
+use parkade_shared::Shared;
 
 type Core = Allocator<NullDevice, PyTorch>;
 
@@ -21,6 +23,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let steps: u64 = arguments.next().ok_or(usage)?.parse()?;
     let settings = Settings { expandable_segments: case == "expandable", ..Settings::default() };
     let mut core = Allocator::new(NullDevice::default(), PyTorch::new(settings), ());
+    if let Some(case) = case.strip_prefix("pointer") {
+        return by_pointer(&Shared::new(core), case, steps);
+    }
     match (case.as_str(), case.strip_prefix("mix")) {
         ("4KiB", _) => pairs(&mut core, 4 << 10, steps),
         ("2MiB" | "expandable", _) => pairs(&mut core, 2 << 20, steps),
@@ -79,6 +84,26 @@ fn replay(core: &mut Core, steps: usize) -> Result<(), Box<dyn std::error::Error
         } else {
             core.free(blocks.swap_remove(place % blocks.len()))?;
         }
+    }
+    Ok(())
+}
+
+fn by_pointer(shared: &Shared<NullDevice, PyTorch>, case: &str, steps: u64) -> Result<(), Box<dyn std::error::Error>> {
+    let Some(live) = case.strip_prefix("-mix") else {
+        for _ in 0..steps {
+            shared.free(shared.raw_allocate(Bytes(4 << 10), StreamId::DEFAULT)?)?;
+        }
+        return Ok(());
+    };
+    let (live, mut random): (u64, _) = (live.parse()?, Random(1));
+    let mut blocks: Vec<DeviceAddress> = Vec::new();
+    for _ in 0..live {
+        blocks.push(shared.raw_allocate(Bytes(random.size()), StreamId::DEFAULT)?);
+    }
+    let drawn: Vec<(usize, u64)> = (0..200_000).map(|_| ((random.number() % live) as usize, random.size())).collect();
+    for &(place, bytes) in drawn.iter().cycle().take(usize::try_from(steps)?) {
+        shared.free(blocks[place])?;
+        blocks[place] = shared.raw_allocate(Bytes(bytes), StreamId::DEFAULT)?;
     }
     Ok(())
 }

@@ -1,0 +1,179 @@
+//! The allocator as C programs use it: a block is named by the address of its first byte.
+//!
+//! The core names blocks by handles that cannot be copied, so that nothing is freed twice. Here the handles are kept
+//! in a table by address, which is looked up once for a free and once for each other stream.
+
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+use parkade::checkpoint::{CheckpointError, PoolCheckpoint};
+use parkade::device::DeviceBackend;
+use parkade::policy::Policy;
+use parkade::snapshot::BlockActivity;
+use parkade::trace::Observer;
+use parkade::units::{Bytes, DeviceAddress, StreamId};
+use parkade::{AllocError, Allocation, Allocator, FreeError};
+
+use crate::error::{AddressError, Error};
+
+/// An allocator whose blocks are named by their addresses.
+pub struct ByAddress<D: DeviceBackend, P: Policy, O: Observer = ()> {
+    allocator: Allocator<D, P, O>,
+    /// The block that was handed out last, while it is there: many blocks are freed before the next one is allocated.
+    newest: Option<Allocation>,
+    /// The other blocks that were handed out by address.
+    others: HashTable<Allocation>,
+}
+
+/// What a restore did, by address.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RestoredPool {
+    /// The pool's blocks that were taken back, in this order.
+    pub freed: Vec<DeviceAddress>,
+    /// The blocks that were allocated when the checkpoint was made: segment by segment, by address.
+    pub allocated: Vec<DeviceAddress>,
+}
+
+/// Spreads addresses over the table. Their low bits are 0, so those of the product are, too; its upper bits depend on
+/// all bits of the address. The table takes a place from the low bits of the answer and a tag from the highest seven.
+#[inline]
+fn hash(address: DeviceAddress) -> u64 {
+    address.get().wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26)
+}
+
+impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
+    /// The allocator by address. Blocks that it has handed out already stay with their handles.
+    pub fn new(allocator: Allocator<D, P, O>) -> ByAddress<D, P, O> {
+        ByAddress { allocator, newest: None, others: HashTable::new() }
+    }
+
+    /// As [`Allocator::allocate`]. Returns the address of the block's first byte.
+    ///
+    /// # Errors
+    /// See [`AllocError`].
+    #[inline]
+    pub fn allocate(&mut self, requested: Bytes, stream: StreamId) -> Result<DeviceAddress, AllocError> {
+        let allocation = self.allocator.allocate(requested, stream)?;
+        Ok(self.hold(allocation))
+    }
+
+    /// As [`Allocator::raw_allocate`]. Returns the address of the block's first byte.
+    ///
+    /// # Errors
+    /// See [`AllocError`].
+    #[inline]
+    pub fn raw_allocate(&mut self, requested: Bytes, stream: StreamId) -> Result<DeviceAddress, AllocError> {
+        let allocation = self.allocator.raw_allocate(requested, stream)?;
+        Ok(self.hold(allocation))
+    }
+
+    /// Takes a block back: [`Allocator::free`].
+    ///
+    /// # Errors
+    /// [`Error::Address`] if no block that was handed out by address begins there; [`Error::Pending`].
+    #[inline]
+    pub fn free(&mut self, address: DeviceAddress) -> Result<(), Error> {
+        let allocation = self.release(address)?;
+        match self.allocator.free(allocation) {
+            Ok(()) => Ok(()),
+            Err(FreeError::NotAllocated) => Err(self.problem(address).into()),
+            Err(FreeError::Device(error)) => Err(Error::Pending(error)),
+        }
+    }
+
+    /// Records that work on `stream` uses the block: [`Allocator::record_stream`].
+    ///
+    /// # Errors
+    /// If no block that was handed out by address begins there.
+    pub fn record_stream(&mut self, address: DeviceAddress, stream: StreamId) -> Result<(), AddressError> {
+        let newest = self.newest.as_ref().filter(|newest| newest.address() == address);
+        match newest.or_else(|| self.others.find(hash(address), |held| held.address() == address)) {
+            Some(held) => {
+                self.allocator.record_stream(held, stream);
+                Ok(())
+            }
+            None => Err(self.problem(address)),
+        }
+    }
+
+    /// From now on the block is named by its address, which is returned.
+    #[inline]
+    pub fn hold(&mut self, allocation: Allocation) -> DeviceAddress {
+        let address = allocation.address();
+        if let Some(older) = self.newest.replace(allocation) {
+            let at = older.address();
+            match self.others.entry(hash(at), |held| held.address() == at, |held| hash(held.address())) {
+                // A handle that became void when a pool was restored.
+                Entry::Occupied(mut entry) => *entry.get_mut() = older,
+                Entry::Vacant(entry) => {
+                    entry.insert(older);
+                }
+            }
+        }
+        address
+    }
+
+    /// From now on the block is named by its handle, which is returned.
+    ///
+    /// # Errors
+    /// If no block that was handed out by address begins there.
+    #[inline]
+    pub fn release(&mut self, address: DeviceAddress) -> Result<Allocation, AddressError> {
+        self.take(address).ok_or_else(|| self.problem(address))
+    }
+
+    /// Takes a handle out of the table.
+    #[inline]
+    fn take(&mut self, address: DeviceAddress) -> Option<Allocation> {
+        if let Some(newest) = self.newest.take_if(|newest| newest.address() == address) {
+            return Some(newest);
+        }
+        let entry = self.others.find_entry(hash(address), |held| held.address() == address).ok()?;
+        Some(entry.remove().0)
+    }
+
+    /// Restores a private pool: [`Allocator::restore_pool`]. Its blocks of then are named by their addresses.
+    ///
+    /// # Errors
+    /// As [`Allocator::restore_pool`].
+    pub fn restore_pool(&mut self, checkpoint: &PoolCheckpoint) -> Result<RestoredPool, CheckpointError> {
+        let restored = self.allocator.restore_pool(checkpoint)?;
+        for &address in &restored.freed {
+            // A block that was allocated by handle is not there.
+            let _: Option<Allocation> = self.take(address);
+        }
+        let allocated = restored.allocations.into_iter().map(|allocation| self.hold(allocation)).collect();
+        Ok(RestoredPool { freed: restored.freed, allocated })
+    }
+
+    /// The allocator.
+    #[must_use]
+    pub fn allocator(&self) -> &Allocator<D, P, O> {
+        &self.allocator
+    }
+
+    /// The allocator, for everything that does not name a block by its address. A block that is allocated here has a
+    /// handle, unless it goes through [`ByAddress::hold`].
+    #[must_use]
+    pub fn allocator_mut(&mut self) -> &mut Allocator<D, P, O> {
+        &mut self.allocator
+    }
+}
+
+impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
+    /// What is wrong with an address that is not in the table.
+    #[cold]
+    #[inline(never)]
+    fn problem(&self, address: DeviceAddress) -> AddressError {
+        let holds = |start: DeviceAddress, size: Bytes| address.get().checked_sub(start.get()).is_some_and(|at| at < size.get());
+        let segments = self.allocator.segments();
+        let Some(segment) = segments.iter().find(|segment| holds(segment.address, segment.total)) else {
+            return AddressError::Foreign { address };
+        };
+        match segment.blocks.iter().find(|block| holds(block.address, block.size)) {
+            Some(block) if block.state != BlockActivity::Allocated => AddressError::NotAllocated { address },
+            Some(block) if block.address != address => AddressError::Inside { address, block: block.address, size: block.size },
+            Some(_) => AddressError::HeldByHandle { address },
+            None => AddressError::Foreign { address },
+        }
+    }
+}

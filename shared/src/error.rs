@@ -1,0 +1,114 @@
+//! Why a request failed.
+
+use std::fmt;
+
+use parkade::AllocError;
+use parkade::device::BackendError;
+use parkade::units::{Bytes, DeviceAddress};
+
+/// Why a request failed. Each method says which of these it returns.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Error {
+    /// The allocator refused.
+    Refused(AllocError),
+    /// The address is that of no allocated block. Nothing has changed.
+    Address(AddressError),
+    /// The block was taken back, but an event could not be recorded. It stays pending, and the next request tries
+    /// again.
+    Pending(BackendError),
+    /// A thread panicked in the middle of a request: what the allocator knows may be wrong. No request is served any
+    /// more.
+    Poisoned,
+    /// The thread is already inside of a request: the call came from a callback, an observer, a device or
+    /// [`Shared::with`](crate::Shared::with). It would wait for itself.
+    Reentered,
+}
+
+/// What is wrong with an address that should be that of an allocated block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AddressError {
+    /// It is in no segment of the allocator.
+    Foreign {
+        /// The address.
+        address: DeviceAddress,
+    },
+    /// It is inside of an allocated block, and not its first byte.
+    Inside {
+        /// The address.
+        address: DeviceAddress,
+        /// The first byte of the block.
+        block: DeviceAddress,
+        /// The block's size.
+        size: Bytes,
+    },
+    /// It is in memory that is not allocated now: it was freed before, or never handed out.
+    NotAllocated {
+        /// The address.
+        address: DeviceAddress,
+    },
+    /// An allocated block begins there, but whoever allocated it holds it by its handle, not by its address.
+    HeldByHandle {
+        /// The address.
+        address: DeviceAddress,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Refused(error) => error.fmt(f),
+            Error::Address(error) => error.fmt(f),
+            Error::Pending(error) => write!(f, "the block stays pending: {error}"),
+            Error::Poisoned => f.write_str(
+                "a thread panicked in the middle of a request, so what the allocator knows may be wrong: drop it and make another one",
+            ),
+            Error::Reentered => f.write_str(
+                "the thread is already inside of a request and would wait for itself: use the allocator that the callback or closure is given",
+            ),
+        }
+    }
+}
+
+impl fmt::Display for AddressError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AddressError::Foreign { address } => {
+                write!(f, "{address} is not in this allocator's memory: free it where it was allocated")
+            }
+            AddressError::Inside { address, block, size } => {
+                write!(f, "{address} is inside of the block of {size} bytes at {block}: a block is named by its first byte")
+            }
+            AddressError::NotAllocated { address } => {
+                write!(f, "no allocated block begins at {address}: it was freed before, or never handed out")
+            }
+            AddressError::HeldByHandle { address } => {
+                write!(f, "the block at {address} was allocated by handle, and only the handle gives it back")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Refused(error) => Some(error),
+            Error::Address(error) => Some(error),
+            Error::Pending(error) => Some(error),
+            Error::Poisoned | Error::Reentered => None,
+        }
+    }
+}
+
+impl std::error::Error for AddressError {}
+
+impl From<AllocError> for Error {
+    fn from(error: AllocError) -> Error {
+        Error::Refused(error)
+    }
+}
+
+impl From<AddressError> for Error {
+    fn from(error: AddressError) -> Error {
+        Error::Address(error)
+    }
+}

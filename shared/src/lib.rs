@@ -1,0 +1,11 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod by_address;
+mod error;
+mod lock;
+mod shared;
+
+pub use by_address::{ByAddress, RestoredPool};
+pub use error::{AddressError, Error};
+pub use shared::Shared;

@@ -1,0 +1,89 @@
+//! One allocator for several threads.
+
+use parkade::Allocator;
+use parkade::device::DeviceBackend;
+use parkade::policy::Policy;
+use parkade::trace::Observer;
+use parkade::units::{Bytes, DeviceAddress, StreamId};
+
+use crate::by_address::ByAddress;
+use crate::error::Error;
+use crate::lock::{Lock, Refusal};
+
+/// An allocator that several threads use at once, each block named by the address of its first byte.
+///
+/// Every call takes one lock. What it decides is what one thread would get that made the same calls in the order in
+/// which the lock was taken, and each call takes effect between its beginning and its end.
+///
+/// Callbacks, observers, devices and closures given to [`Shared::with`] run inside of the lock: from there, calls on
+/// the same allocator return [`Error::Reentered`].
+pub struct Shared<D: DeviceBackend, P: Policy, O: Observer = ()> {
+    core: Lock<ByAddress<D, P, O>>,
+}
+
+impl<D: DeviceBackend, P: Policy, O: Observer> Shared<D, P, O> {
+    /// The allocator for several threads. Blocks that it has handed out already stay with their handles.
+    pub fn new(allocator: Allocator<D, P, O>) -> Shared<D, P, O> {
+        Shared { core: Lock::new(ByAddress::new(allocator)) }
+    }
+
+    /// As [`Allocator::allocate`]. Returns the address of the block's first byte.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], [`Error::Poisoned`], [`Error::Reentered`].
+    #[inline]
+    pub fn allocate(&self, requested: Bytes, stream: StreamId) -> Result<DeviceAddress, Error> {
+        self.core.hold(|core| core.allocate(requested, stream))?.map_err(Error::Refused)
+    }
+
+    /// As [`Allocator::raw_allocate`]. Returns the address of the block's first byte.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], [`Error::Poisoned`], [`Error::Reentered`].
+    #[inline]
+    pub fn raw_allocate(&self, requested: Bytes, stream: StreamId) -> Result<DeviceAddress, Error> {
+        self.core.hold(|core| core.raw_allocate(requested, stream))?.map_err(Error::Refused)
+    }
+
+    /// Takes a block back: [`Allocator::free`]. Any thread may free it.
+    ///
+    /// # Errors
+    /// [`Error::Address`] if no block that was handed out by address begins there; [`Error::Pending`],
+    /// [`Error::Poisoned`], [`Error::Reentered`].
+    #[inline]
+    pub fn free(&self, address: DeviceAddress) -> Result<(), Error> {
+        self.core.hold(|core| core.free(address))?
+    }
+
+    /// Records that work on `stream` uses the block: [`Allocator::record_stream`].
+    ///
+    /// # Errors
+    /// [`Error::Address`] if no block that was handed out by address begins there; [`Error::Poisoned`],
+    /// [`Error::Reentered`].
+    pub fn record_stream(&self, address: DeviceAddress, stream: StreamId) -> Result<(), Error> {
+        self.core.hold(|core| core.record_stream(address, stream))?.map_err(Error::Address)
+    }
+
+    /// Works on the allocator while no other thread does: for statistics, snapshots, settings, and several calls in one
+    /// turn.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`], [`Error::Reentered`].
+    pub fn with<R>(&self, work: impl FnOnce(&mut ByAddress<D, P, O>) -> R) -> Result<R, Error> {
+        Ok(self.core.hold(work)?)
+    }
+
+    /// The allocator by address, for one thread.
+    pub fn into_inner(self) -> ByAddress<D, P, O> {
+        self.core.into_inner()
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Error {
+        match refusal {
+            Refusal::Poisoned => Error::Poisoned,
+            Refusal::Reentered => Error::Reentered,
+        }
+    }
+}

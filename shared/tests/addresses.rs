@@ -1,0 +1,128 @@
+//! Blocks by address: which addresses are refused, and how.
+
+use parkade::policy::PyTorch;
+use parkade::settings::Settings;
+use parkade::units::{Bytes, DeviceAddress, PoolId, StreamId};
+use parkade::{AllocError, Allocator, PoolFilter};
+use parkade_shared::{AddressError, ByAddress, Error};
+use parkade_sim::{CallName, EventTiming, FaultError, FaultPlan, SimDevice, SimOptions, When};
+
+type Core = ByAddress<SimDevice, PyTorch>;
+
+fn core() -> Core {
+    let device = SimDevice::new(SimOptions::new(Bytes::mib(256)).event_timing(EventTiming::Lazy));
+    ByAddress::new(Allocator::new(device, PyTorch::new(Settings::default()), ()))
+}
+
+fn allocate(core: &mut Core, bytes: u64) -> DeviceAddress {
+    core.allocate(Bytes(bytes), StreamId::DEFAULT).expect("there is memory")
+}
+
+#[test]
+fn a_block_is_freed_by_its_address_once() {
+    let mut core = core();
+    let address = allocate(&mut core, 1_000);
+    assert_eq!(core.free(address), Ok(()));
+    assert_eq!(core.free(address), Err(Error::Address(AddressError::NotAllocated { address })));
+    assert_eq!(allocate(&mut core, 1_000), address, "the block is free");
+    assert_eq!(core.free(address), Ok(()));
+}
+
+#[test]
+fn the_middle_of_a_block_is_refused_and_changes_nothing() {
+    let mut core = core();
+    let block = allocate(&mut core, 5_000);
+    for offset in [1, 512, 5_119] {
+        let address = block.offset(Bytes(offset));
+        let inside = AddressError::Inside { address, block, size: Bytes(5_120) };
+        assert_eq!(core.free(address), Err(Error::Address(inside)));
+        assert_eq!(core.record_stream(address, StreamId(7)), Err(inside));
+    }
+    let rest = block.offset(Bytes(5_120));
+    assert_eq!(core.free(rest), Err(Error::Address(AddressError::NotAllocated { address: rest })), "the remainder is free");
+    assert_eq!(core.free(block), Ok(()));
+}
+
+#[test]
+fn addresses_of_no_segment_are_foreign() {
+    let mut core = core();
+    let block = allocate(&mut core, 1_000);
+    let after = block.offset(Bytes::mib(2));
+    for address in [DeviceAddress(0), DeviceAddress(u64::MAX), after] {
+        assert_eq!(core.free(address), Err(Error::Address(AddressError::Foreign { address })));
+    }
+    core.free(block).expect("it is allocated");
+    core.allocator_mut().release_cached().expect("the device works");
+    assert_eq!(core.free(block), Err(Error::Address(AddressError::Foreign { address: block })), "its segment is gone");
+}
+
+#[test]
+fn a_block_that_waits_for_events_is_not_allocated_any_more() {
+    let mut core = core();
+    let address = allocate(&mut core, 1_000);
+    core.record_stream(address, StreamId(7)).expect("it is allocated");
+    core.free(address).expect("it is allocated");
+    assert_eq!(core.free(address), Err(Error::Address(AddressError::NotAllocated { address })));
+    assert_ne!(allocate(&mut core, 1_000), address, "it waits");
+}
+
+#[test]
+fn an_event_that_cannot_be_recorded_leaves_the_block_pending() {
+    let mut core = core();
+    let address = allocate(&mut core, 1_000);
+    core.record_stream(address, StreamId(7)).expect("it is allocated");
+    let plan = FaultPlan::none().and(When::NthOf(CallName::EventRecord, 1), FaultError::Code(719));
+    core.allocator_mut().device_mut().set_fault_plan(plan);
+    assert!(matches!(core.free(address), Err(Error::Pending(_))));
+    assert_eq!(core.free(address), Err(Error::Address(AddressError::NotAllocated { address })), "it was taken back");
+}
+
+#[test]
+fn a_request_that_fails_is_the_allocators_error() {
+    let mut core = core();
+    assert_eq!(core.allocate(Bytes::ZERO, StreamId::DEFAULT), Err(AllocError::ZeroSize));
+    assert!(matches!(core.allocate(Bytes(1 << 60), StreamId::DEFAULT), Err(AllocError::TooLarge { .. })));
+    assert!(matches!(core.raw_allocate(Bytes(1 << 60), StreamId::DEFAULT), Err(AllocError::OutOfMemory(_))));
+}
+
+#[test]
+fn blocks_change_between_handle_and_address() {
+    let mut core = core();
+    let handle = core.allocator_mut().allocate(Bytes(1_000), StreamId::DEFAULT).expect("there is memory");
+    let address = handle.address();
+    assert_eq!(core.free(address), Err(Error::Address(AddressError::HeldByHandle { address })));
+    assert_eq!(core.hold(handle), address);
+    let handle = core.release(address).expect("it is held by its address");
+    assert_eq!(core.record_stream(address, StreamId(7)), Err(AddressError::HeldByHandle { address }));
+    core.allocator_mut().free(handle).expect("it is allocated");
+}
+
+#[test]
+fn a_handle_of_another_allocator_is_refused_when_it_is_freed() {
+    let (mut core, mut other) = (core(), core());
+    let address = allocate(&mut other, 1_000);
+    let handle = other.release(address).expect("it is held by its address");
+    core.hold(handle);
+    assert_eq!(core.free(address), Err(Error::Address(AddressError::Foreign { address })));
+}
+
+/// A restored pool has its blocks of then, with new handles, and none of those of now.
+#[test]
+fn restored_blocks_are_freed_by_their_addresses() {
+    let (mut core, pool) = (core(), PoolId(0, 1));
+    core.allocator_mut().begin_pool(pool, PoolFilter::All).expect("a new pool");
+    let kept = allocate(&mut core, 1_000);
+    core.allocator_mut().end_pool(pool).expect("requests go there");
+    let checkpoint = core.allocator_mut().checkpoint_pool(pool).expect("no block waits");
+    core.free(kept).expect("it is allocated");
+    core.allocator_mut().begin_pool(pool, PoolFilter::All).expect("the pool is there");
+    let (first, second) = (allocate(&mut core, 1_000), allocate(&mut core, 1_000));
+    core.allocator_mut().end_pool(pool).expect("requests go there");
+    assert_eq!(first, kept);
+
+    let restored = core.restore_pool(&checkpoint).expect("its segments are there");
+    assert_eq!((restored.freed, restored.allocated), (vec![first, second], vec![kept]));
+    assert_eq!(core.free(second), Err(Error::Address(AddressError::NotAllocated { address: second })), "taken back");
+    assert_eq!(core.free(kept), Ok(()));
+    assert_eq!(core.free(kept), Err(Error::Address(AddressError::NotAllocated { address: kept })));
+}
