@@ -173,6 +173,38 @@ fn a_recording_that_lost_its_beginning_is_replayed() {
     assert_eq!(object["peak_reserved_bytes"], 120 * MIB, "the 100 MiB that made the first segment are not known");
 }
 
+/// Two blocks from before the first entry are requested anew, in segments of their own, where the run had both in one.
+#[test]
+fn what_the_recorded_run_did_within_the_limit_stands_against_its_replay() {
+    let folder = Folder::new("replay-as-recorded");
+    let mut trace = free(BASE, 11 * MIB).to_vec();
+    trace.push(entry(Action::Alloc, BASE, 11 * MIB));
+    let both = segment(vec![used(BASE, 11 * MIB), used(BASE + 11 * MIB, 11 * MIB)]);
+    let file = folder.recording("run.pickle", &recording(trace, vec![both]));
+    let (verified, limit) = (verify(&file), ["--limit", "22MiB"]);
+    assert_eq!(verified.code, 0, "{}", verified.out);
+    let (code, object) = json(&[&[&*file], &limit[..]].concat());
+    assert_eq!((code, &object["outcome"], &object["fits"]), (0, &"fits".into(), &true.into()), "{object}");
+    assert_eq!(
+        (&object["ooms"], &object["fails_at_entry"], &object["retries"]),
+        (&0.into(), &Value::Null, &0.into()),
+        "{object}"
+    );
+    assert_eq!(object["peak_reserved_bytes"], 22 * MIB, "{object}");
+    let text = call(&[&["replay", &file], &limit[..]].concat()).out;
+    assert!(
+        text.contains(" yes ") && text.ends_with("\nas far as the file goes, it fits as it is: the recorded run did\n"),
+        "{text}"
+    );
+    let advised = call(&[&["advise", &file], &limit[..]].concat());
+    assert!(advised.code == 0 && advised.out.contains("it fits as it is: the recorded run did"), "{}", advised.out);
+    // Of other settings, and in less memory, the recorded run says nothing.
+    for (settings, limit) in [("max_split_size_mb:21", "22MiB"), ("", "20MiB")] {
+        let (code, object) = json(&[&file, "--settings", settings, "--limit", limit]);
+        assert_eq!((code, &object["fits"]), (1, &false.into()), "{settings} in {limit}: {object}");
+    }
+}
+
 /// Outcomes and peaks of runs on a real H200, from the recording of the same program under default settings.
 #[test]
 fn real_outcomes_are_predicted() {

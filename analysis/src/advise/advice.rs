@@ -1,9 +1,10 @@
 //! Advice on a recording: reads the programs, searches the settings, judges the run's own and recommends one.
 
 use parkade_recording::DeviceRecording;
-use parkade_replay::{TIMINGS, VerifyError, VerifyOptions, verify_device};
+use parkade_replay::{TIMINGS, VerifyError, VerifyOptions};
 
 use super::advised_option::AdvisedOption;
+use super::as_recorded::fit_as_recorded;
 use super::choice::{Recommendation, choose, shortlist};
 use super::evaluate::enough_bytes;
 use super::memory::{DeviceMemory, MemoryContradiction};
@@ -16,7 +17,6 @@ use super::verdict::{FirstFailure, OwnRun, Verdict, verdict};
 use crate::capacity_hint::CapacityHint;
 use crate::caution::InUse;
 use crate::continuation::Doubt;
-use crate::ending::Ending;
 use crate::recorded_limit::finding_limit;
 
 /// How an option fares when the other streams finish earlier or later than recorded ([`TIMINGS`]).
@@ -129,7 +129,7 @@ pub fn advise(
     };
     let in_use: Vec<InUse> = devices.iter().zip(&programs).map(in_use).collect();
     let mut found = Search::new(&programs, &in_use, &memories, options, progress).run();
-    fit_as_recorded(&mut found[0], devices, &programs, &options.own);
+    own_as_recorded(&mut found[0], devices, &options.own);
     let found = by_usefulness(found);
     let useful = shortlist(&found);
     let replays = |place: usize| -> Vec<Replay<'_>> {
@@ -204,16 +204,12 @@ fn enough<'a>(
     candidates.into_iter().map(|option| Enough { option, bytes: bytes(option) }).min_by_key(|enough| enough.bytes)
 }
 
-/// A recorded run that was within its memory and served every request stands, whatever a replay under its own settings says.
-fn fit_as_recorded(own: &mut AdvisedOption, devices: &[&DeviceRecording], programs: &[Program], recorded: &VerifyOptions) {
-    for ((outcome, recording), program) in own.devices.iter_mut().zip(devices).zip(programs) {
-        let Some(available) = outcome.available_bytes.filter(|_| !outcome.fits() && program.ending == Ending::NoError) else {
-            continue;
-        };
-        let run = VerifyOptions { limit_bytes: Some(available), ..recorded.clone() };
-        match verify_device(recording, &run, &mut |_| ()) {
-            Ok(verdict) if verdict.mismatches == 0 && verdict.ooms == 0 => outcome.fit_as_recorded(available, verdict.stats),
-            _ => {}
+/// Lets the recorded run's own settings fit where the recorded run did.
+fn own_as_recorded(own: &mut AdvisedOption, devices: &[&DeviceRecording], recorded: &VerifyOptions) {
+    for (outcome, recording) in own.devices.iter_mut().zip(devices) {
+        let Some(available) = outcome.available_bytes else { continue };
+        if fit_as_recorded(&mut outcome.prediction, recording, recorded, &own.settings, available) {
+            outcome.fits_as_recorded(available);
         }
     }
 }

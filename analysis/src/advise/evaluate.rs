@@ -1,6 +1,5 @@
 //! Tries one setting on one device's program: does it fit, at what price, and how much memory would it need?
 
-use parkade::stats::Stats;
 use parkade_replay::Prediction;
 
 use super::capacity::Capacities;
@@ -37,12 +36,8 @@ impl DeviceOutcome {
         (self.gets_past, self.may_survive) = (false, false);
     }
 
-    /// The recorded run was within so much memory and served every request: that stands.
-    pub(super) fn fit_as_recorded(&mut self, available_bytes: u64, stats: Stats) {
-        let max_split_size = self.prediction.stats.max_split_size;
-        self.prediction.first_failure = None;
-        self.prediction.stats = stats;
-        self.prediction.stats.max_split_size = max_split_size;
+    /// The recorded run was within so much memory and served every request, as its prediction says by now.
+    pub(super) fn fits_as_recorded(&mut self, available_bytes: u64) {
         (self.gets_past, self.may_survive, self.as_recorded) = (true, false, true);
         self.smallest_bytes = self.smallest_bytes.min(available_bytes);
     }
@@ -167,9 +162,9 @@ mod tests {
         let roomy = outcome(&program, "", Some(300));
         let mut tight = outcome(&program, "", Some(200));
         assert!(!tight.fits() && tight.headroom_bytes().is_some_and(|headroom| headroom < 0), "{tight:?}");
-        tight.fit_as_recorded(200 * MIB, roomy.prediction.stats.clone());
+        tight.prediction = roomy.prediction;
+        tight.fits_as_recorded(200 * MIB);
         assert_eq!((tight.fits(), tight.gets_past, tight.as_recorded, tight.smallest_bytes), (true, true, true, 200 * MIB));
-        assert_eq!(tight.prediction.peak_reserved_bytes(), roomy.prediction.peak_reserved_bytes());
     }
 
     #[test]

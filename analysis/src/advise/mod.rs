@@ -12,6 +12,7 @@
 
 mod advice;
 mod advised_option;
+mod as_recorded;
 mod candidates;
 mod capacity;
 mod choice;
@@ -33,6 +34,7 @@ mod verdict;
 pub use crate::capacity_hint::{CapacityHint, hint as capacity_hint};
 pub use advice::{Advice, TimingFits, advise};
 pub use advised_option::AdvisedOption;
+pub use as_recorded::fit_as_recorded;
 pub use choice::{Reason, Recommendation, paste_line};
 pub(crate) use comparing::{is_costly, tolerance_bytes};
 pub use evaluate::DeviceOutcome;

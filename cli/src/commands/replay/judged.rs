@@ -1,7 +1,7 @@
 //! Does it fit? Of a run that died, as `advise` judges it.
 
 use anyhow::{Result, anyhow};
-use parkade_analysis::advise::{self, Advice, AdviseOptions, MemoryBudget};
+use parkade_analysis::advise::{self, Advice, AdviseOptions, MemoryBudget, fit_as_recorded};
 use parkade_analysis::continuation::Doubt;
 use parkade_analysis::ending::Ending;
 use parkade_recording::DeviceRecording;
@@ -19,6 +19,8 @@ pub(super) struct Judged {
     /// The first device of which the recorded run failed under these very settings in no less memory, although the replay is served: the
     /// recording lost its beginning.
     pub(super) fails_as_recorded: Option<usize>,
+    /// Some device fits because the recorded run did, against what its replay came to.
+    pub(super) any_as_recorded: bool,
 }
 
 /// What is known before the replay: how the runs ended, and for one that died what `advise` says of the settings.
@@ -50,14 +52,19 @@ impl Known {
         Ok(Known { endings, advice: Some(advice), limits, is_assumed })
     }
 
-    pub(super) fn judge(self, outlooks: &[Outlook], options: &OutlookOptions) -> Judged {
+    /// Judges the replay of each device. Where the recorded run fitted, what it did replaces the replay.
+    pub(super) fn judge(self, traced: &[&DeviceRecording], outlooks: &mut [Outlook], options: &OutlookOptions) -> Judged {
         let capacity_bytes = options.capacity_bytes;
         let bytes =
             |&limit_bytes: &Option<u64>| MemoryBudget { capacity_bytes, limit_bytes }.bytes(options.profile, &options.settings);
         let available: Option<Vec<u64>> = self.limits.iter().map(bytes).collect();
+        let mut any_as_recorded = false;
+        for ((outlook, recording), &bytes) in outlooks.iter_mut().zip(traced).zip(available.iter().flatten()) {
+            any_as_recorded |= fit_as_recorded(&mut outlook.prediction, recording, &options.own, &options.settings, bytes);
+        }
         match (self.advice, available) {
             (Some(advice), Some(_)) => died(&advice, self.endings, outlooks),
-            (_, available) => complete(self.endings, outlooks, available.as_deref()),
+            (_, available) => Judged { any_as_recorded, ..complete(self.endings, outlooks, available.as_deref()) },
         }
     }
 }
@@ -79,7 +86,7 @@ fn complete(endings: Vec<Ending>, outlooks: &[Outlook], available: Option<&[u64]
         Some(_) => advise::Outcome::Fits,
     };
     let fails = outlooks.iter().map(|device| device.prediction.first_failure).collect();
-    Judged { outcome, endings, doubt: None, fails, fails_as_recorded: None }
+    Judged { outcome, endings, doubt: None, fails, fails_as_recorded: None, any_as_recorded: false }
 }
 
 fn died(advice: &Advice, endings: Vec<Ending>, outlooks: &[Outlook]) -> Judged {
@@ -98,7 +105,7 @@ fn died(advice: &Advice, endings: Vec<Ending>, outlooks: &[Outlook]) -> Judged {
         .collect();
     let is_served = |(fails, outlook): (&Option<usize>, &Outlook)| fails.is_some() && outlook.fits();
     let fails_as_recorded = fails.iter().zip(outlooks).position(is_served);
-    Judged { outcome: advice.outcome_with(place), endings, doubt, fails, fails_as_recorded }
+    Judged { outcome: advice.outcome_with(place), endings, doubt, fails, fails_as_recorded, any_as_recorded: false }
 }
 
 impl Judged {

@@ -95,8 +95,11 @@ fn said(args: &Args, replayed: &Replayed) -> (bool, String) {
             (false, format!("it gets past entry {entry}, where the run died; the rest is not in the file, and {why}"))
         }
         (Outcome::Fits, Some(_)) => (true, "it fits, with what is estimated of the rest".to_owned()),
-        (Outcome::Fits, None) if has_lost => (true, "as far as the file goes, it fits".to_owned()),
-        (Outcome::Fits, None) => (true, "it fits".to_owned()),
+        (Outcome::Fits, None) => {
+            let far = if has_lost { "as far as the file goes, " } else { "" };
+            let how = if answer.any_as_recorded { " as it is: the recorded run did" } else { "" };
+            (true, format!("{far}it fits{how}"))
+        }
         (Outcome::Unknown, Some(error)) if !limited => (
             false,
             format!("not known: the run died at entry {}, and without --limit or --capacity nothing is refused", error.entry),
