@@ -1,5 +1,6 @@
 //! Advice on a recording: reads the programs, searches the settings, judges the run's own and recommends one.
 
+use parkade::profile::Profile;
 use parkade_recording::DeviceRecording;
 use parkade_replay::{TIMINGS, VerifyError, VerifyOptions};
 
@@ -39,6 +40,8 @@ pub struct TimingFits {
 pub struct Advice {
     /// The programs, one for each device.
     pub programs: Vec<Program>,
+    /// The PyTorch release whose decisions were made.
+    pub profile: &'static Profile,
     /// The memory that the caller gave.
     pub given: MemoryBudget,
     /// The memory of each device: given, shown or assumed.
@@ -80,15 +83,19 @@ impl Advice {
         self.options.get(option).map_or_else(Vec::new, |option| doubts(&self.programs, option))
     }
 
-    /// Whether the program fits with an option (an index into [`options`](Self::options)).
+    /// Whether the program fits with an option (an index into [`options`](Self::options)), judged as the recommended one is: where only
+    /// a range of the memory is known, it fits only if the least of it is enough.
     #[must_use]
     pub fn outcome_with(&self, option: usize) -> Outcome {
         if self.recommendation.as_ref().is_some_and(|recommendation| recommendation.option == option) {
             return self.outcome;
         }
         let judge = Judge { programs: &self.programs, memories: &self.memories, hides_more: self.hides_more };
-        // The others are judged by the memory that they were tried with.
-        judge.outcome(self.options.get(option), Some(Enough { option, bytes: 0 }))
+        let Some(judged) = self.options.get(option).filter(|option| option.gets_past()) else { return judge.outcome(None, None) };
+        let settings = &judged.settings;
+        let replays =
+            |_| self.programs.iter().map(|program| Replay { program, profile: self.profile, settings }).collect::<Vec<_>>();
+        judge.outcome(Some(judged), enough(&self.options, Some(option), &judge, &replays))
     }
 
     /// If the memory was not given but inferred: the device that shows the least, and what it shows.
@@ -121,8 +128,8 @@ pub fn advise(
     options: &AdviseOptions,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Advice, (u32, VerifyError)> {
-    let (programs, recorded_limit) = read_programs(devices, &options.own, progress)?;
-    let memories = DeviceMemory::of(devices, &options.own.settings, options.memory, recorded_limit);
+    let (programs, recorded_limits) = read_programs(devices, &options.own, progress)?;
+    let memories = DeviceMemory::of(devices, &options.own.settings, options.memory, &recorded_limits);
     // An option that needs a limit says so itself (`needs_limit`).
     let in_use = |(recording, program): (&&DeviceRecording, &Program)| {
         InUse::of(recording, Some(&program.requests)).on_devices(devices.len()).limited(true)
@@ -160,9 +167,10 @@ pub fn advise(
         outcome,
         enough: enough.filter(|_| outcome == Outcome::Unknown),
         doubts: doubts(&programs, &found[recommended.unwrap_or(0)]),
+        profile: options.profile,
         given: options.memory,
         contradiction,
-        recorded_limit,
+        recorded_limit: recorded_limits.into_iter().flatten().next(),
         hides_more,
         verdict,
         first_failure,
@@ -223,23 +231,22 @@ fn by_usefulness(found: Vec<AdvisedOption>) -> Vec<AdvisedOption> {
     [0].into_iter().chain(order).map(|place| found[place].clone()).collect()
 }
 
-/// Reads all devices. Returns their programs and the limit of the recorded run, if it was given or found.
+/// Reads all devices. Returns their programs and the limits of the recorded run, as far as they were given or found.
 fn read_programs(
     devices: &[&DeviceRecording],
     own: &VerifyOptions,
     progress: &(dyn Fn(Progress) + Sync),
-) -> Result<(Vec<Program>, Option<u64>), (u32, VerifyError)> {
-    let mut programs = Vec::new();
-    let mut recorded_limit = own.limit_bytes;
+) -> Result<(Vec<Program>, Vec<Option<u64>>), (u32, VerifyError)> {
+    let (mut programs, mut recorded_limits) = (Vec::new(), Vec::new());
     for (device, recording) in devices.iter().enumerate() {
         let mut read = |entries| progress(Progress::Read { device, entries });
         let mismatches = |program: &Program| program.requests.mismatches;
         let (program, limit) = finding_limit(recording, own, mismatches, |own| Program::of_recording(recording, own, &mut read))
             .map_err(|error| (recording.device, error))?;
-        recorded_limit = recorded_limit.or(limit);
+        recorded_limits.push(own.limit_bytes.or(limit));
         programs.push(program);
     }
-    Ok((programs, recorded_limit))
+    Ok((programs, recorded_limits))
 }
 
 /// How the recorded run's own settings and the best others fare under other timings; empty if no free waits for another stream.

@@ -16,6 +16,8 @@ pub struct DeviceOutcome {
     pub sure_bytes: Option<u64>,
     /// The run in the memory there is, or in unlimited memory if that is unknown.
     pub prediction: Prediction,
+    /// The entry of the first request that failed and was served in the recording, or ended it. Others the program survived.
+    pub fails_anew_at: Option<usize>,
     /// Whether every recorded request was served, that of which the program died included. What fails then is estimated.
     pub gets_past: bool,
     /// Some requests failed, but the program may do without them: in the recording it did, or they are freed at once, as a library's
@@ -31,7 +33,7 @@ pub struct DeviceOutcome {
 impl DeviceOutcome {
     /// The recorded run failed at this entry under these settings and in no less memory, so it does not get past it.
     pub(super) fn fail_at(&mut self, entry: usize) {
-        self.prediction.first_failure = Some(self.fails_at_entry().map_or(entry, |fails| fails.min(entry)));
+        self.prediction.first_failure = Some(self.fails_anew_at.map_or(entry, |fails| fails.min(entry)));
         self.prediction.stats.num_ooms = self.prediction.stats.num_ooms.max(1);
         (self.gets_past, self.may_survive) = (false, false);
     }
@@ -81,11 +83,13 @@ pub(super) fn evaluate(replay: &Replay<'_>, available_bytes: Option<u64>) -> Dev
         None => (capacities.unlimited(), Vec::new()),
     };
     let may_survive = !failed.is_empty() && failed.iter().all(|&operation| replay.program.is_workspace(operation));
+    let fails_anew_at = failed.iter().find_map(|&operation| replay.program.fails_anew(operation));
     let gets_past = prediction.first_failure.is_none_or(|entry| !replay.program.is_recorded(entry));
     DeviceOutcome {
         device: replay.program.device,
         available_bytes,
         sure_bytes: available_bytes,
+        fails_anew_at,
         gets_past,
         prediction,
         may_survive,

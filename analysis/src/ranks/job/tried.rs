@@ -1,5 +1,7 @@
 //! What is kept of the advice on one rank: each setting that was tried, in a few numbers, whatever the recording's size.
 
+use rayon::prelude::*;
+
 use crate::advise::{Advice, AdvisedOption, Outcome, Verdict};
 use crate::caution::Caution;
 
@@ -67,7 +69,7 @@ impl RankAdvice {
         RankAdvice {
             available_bytes: advice.own().available_bytes,
             reserved_bytes: advice.programs.iter().map(|program| program.reserved_bytes).max().unwrap_or(0),
-            tried: advice.options.iter().enumerate().map(|(place, option)| Tried::of(advice, place, option)).collect(),
+            tried: advice.options.par_iter().enumerate().map(|(place, option)| Tried::of(advice, place, option)).collect(),
             best: advice.recommendation.as_ref().map(|recommendation| recommendation.option),
         }
     }

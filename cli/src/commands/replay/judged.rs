@@ -1,7 +1,7 @@
 //! Does it fit? Of a run that died, as `advise` judges it.
 
 use anyhow::{Result, anyhow};
-use parkade_analysis::advise::{self, Advice, AdviseOptions, MemoryBudget, fit_as_recorded};
+use parkade_analysis::advise::{self, Advice, AdviseOptions, DeviceOutcome, MemoryBudget, fit_as_recorded};
 use parkade_analysis::continuation::Doubt;
 use parkade_analysis::ending::Ending;
 use parkade_recording::DeviceRecording;
@@ -21,6 +21,8 @@ pub(super) struct Judged {
     pub(super) fails_as_recorded: Option<usize>,
     /// Some device fits because the recorded run did, against what its replay came to.
     pub(super) any_as_recorded: bool,
+    /// What came before the first entry of some device needed more than there is.
+    pub(super) hides_more: bool,
 }
 
 /// What is known before the replay: how the runs ended, and for one that died what `advise` says of the settings.
@@ -75,37 +77,27 @@ fn assumed_limits(advice: &Advice) -> Vec<Option<u64>> {
 }
 
 fn complete(endings: Vec<Ending>, outlooks: &[Outlook], available: Option<&[u64]>) -> Judged {
-    let hides_more = |available: &[u64]| {
-        let lost = |device: &Outlook| device.requests.lost_beginning.map_or(0, |lost| lost.reserved_bytes);
-        outlooks.iter().zip(available).any(|(device, available)| lost(device) > *available)
-    };
+    let lost = |device: &Outlook| device.requests.lost_beginning.map_or(0, |lost| lost.reserved_bytes);
+    let hides_more = outlooks.iter().zip(available.unwrap_or_default()).any(|(device, available)| lost(device) > *available);
     let outcome = match available {
         None => advise::Outcome::Unknown,
         Some(_) if !outlooks.iter().all(Outlook::fits) => advise::Outcome::DoesNotFit,
-        Some(available) if hides_more(available) => advise::Outcome::Unknown,
+        Some(_) if hides_more => advise::Outcome::Unknown,
         Some(_) => advise::Outcome::Fits,
     };
     let fails = outlooks.iter().map(|device| device.prediction.first_failure).collect();
-    Judged { outcome, endings, doubt: None, fails, fails_as_recorded: None, any_as_recorded: false }
+    Judged { outcome, endings, doubt: None, fails, fails_as_recorded: None, any_as_recorded: false, hides_more }
 }
 
 fn died(advice: &Advice, endings: Vec<Ending>, outlooks: &[Outlook]) -> Judged {
     let place = advice.options.iter().position(|option| option.is_given).unwrap_or(0);
     let option = &advice.options[place];
     let doubt = advice.doubts_with(place).first().map(|&(_, doubt)| doubt).filter(|_| option.fits());
-    let cause = advice.first_failure.filter(|_| option.is_own);
-    let fails: Vec<Option<usize>> = option
-        .devices
-        .iter()
-        .map(|device| {
-            // Of the own settings it is known which error ended the run, whatever it survived before.
-            let cause = cause.filter(|cause| cause.device == device.device).map(|cause| cause.entry);
-            device.fails_at_entry().map(|entry| cause.unwrap_or(entry))
-        })
-        .collect();
+    let fails: Vec<Option<usize>> = option.devices.iter().map(DeviceOutcome::fails_at_entry).collect();
     let is_served = |(fails, outlook): (&Option<usize>, &Outlook)| fails.is_some() && outlook.fits();
     let fails_as_recorded = fails.iter().zip(outlooks).position(is_served);
-    Judged { outcome: advice.outcome_with(place), endings, doubt, fails, fails_as_recorded, any_as_recorded: false }
+    let (outcome, hides_more) = (advice.outcome_with(place), advice.hides_more);
+    Judged { outcome, endings, doubt, fails, fails_as_recorded, any_as_recorded: false, hides_more }
 }
 
 impl Judged {

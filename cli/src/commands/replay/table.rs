@@ -13,6 +13,8 @@ use crate::{ending, output, size};
 
 const HEADS: [&str; 9] =
     ["recording", "settings", "fits", "oom", "peak allocated", "peak reserved", "retries", "driver calls", "driver time"];
+/// Why what is in the file does not tell.
+const HIDDEN: &str = "what came before its first entry needed more than there is";
 /// The column that is coloured.
 const FITS: usize = 2;
 
@@ -98,7 +100,7 @@ fn said(args: &Args, replayed: &Replayed) -> (bool, String) {
         (Outcome::Fits, None) => {
             let far = if has_lost { "as far as the file goes, " } else { "" };
             let how = if answer.any_as_recorded { " as it is: the recorded run did" } else { "" };
-            (true, format!("{far}it fits{how}"))
+            (true, format!("{far}it fits{how}{}", had_before(replayed)))
         }
         (Outcome::Unknown, Some(error)) if !limited => (
             false,
@@ -108,21 +110,28 @@ fn said(args: &Args, replayed: &Replayed) -> (bool, String) {
             let peaks = replayed.devices.iter().map(|device| size::show(device.prediction.peak_reserved_bytes()));
             (true, format!("at most {} reserved; without --limit or --capacity nothing is refused", output::list(peaks)))
         }
-        (Outcome::Unknown, _) if replayed.is_assumed => (false, format!("not known: {}", with_at_least(replayed))),
-        (Outcome::Unknown, _) => (
-            false,
-            "not known: what is in the file fits, but what came before its first entry needed more than there is".to_owned(),
-        ),
+        (Outcome::Unknown, _) if replayed.is_assumed => (false, format!("not known: {}", with_assumed(replayed))),
+        (Outcome::Unknown, _) => (false, format!("not known: what is in the file fits, but {HIDDEN}")),
         (Outcome::GetsPast | Outcome::DoesNotFit, _) => (false, does_not_fit(replayed)),
     }
 }
 
-/// What happens in the memory that the run had at least.
-fn with_at_least(replayed: &Replayed) -> String {
+/// What the recorded run had reserved before its first entry, if that is more than what is in the file needs.
+fn had_before(replayed: &Replayed) -> String {
+    let reserved = |device: &Outlook| {
+        let lost = device.requests.lost_beginning?;
+        (lost.reserved_bytes > device.prediction.peak_reserved_bytes().unsigned_abs()).then_some(lost.reserved_bytes)
+    };
+    replayed.devices.iter().filter_map(reserved).max().map_or_else(String::new, ending::had_before)
+}
+
+/// What happens in the memory that is assumed.
+fn with_assumed(replayed: &Replayed) -> String {
     let limit = output::list(replayed.limits.iter().flatten().map(|&bytes| size::show_bytes(bytes)));
     let found = match replayed.answer.first_failure() {
         Some((_, entry)) => format!("in {limit} it runs out of memory at entry {entry}, but the limit may have been higher"),
-        None => format!("in {limit} what is in the file fits, but what came before its first entry needed more"),
+        None if replayed.answer.hides_more => format!("in {limit} what is in the file fits, but {HIDDEN}"),
+        None => format!("in {limit} what is in the file fits, but the limit may have been lower"),
     };
     format!("{found} (--limit sets it)")
 }
