@@ -1,14 +1,23 @@
 //! Sentences about one setting for all ranks.
 
-use parkade_analysis::advise::Outcome as Fit;
+use parkade_analysis::advise::{Outcome as Fit, paste_line};
 
 use super::job::{Job, Rank};
-use super::words::{also, shown};
+use super::words::{KEEP, also, shown};
 use crate::output::list;
 use crate::size::show_bytes;
 
 /// How many ranks are named.
 const NAMED: usize = 8;
+
+/// What to do on all ranks, for a page: the line to paste, if there is one, and what is said of it.
+pub(crate) fn what_to_do(job: &Job) -> (Option<String>, Vec<String>) {
+    let is_new = job.advice.serves_all && !job.advice.is_own;
+    let keep = job.advice.serves_all && job.advice.is_own;
+    let lines = warnings(job).into_iter().map(|warning| format!("warning: {warning}")).chain(sentences(job));
+    let lines = lines.chain(keep.then(|| KEEP.to_owned())).collect();
+    (is_new.then(|| paste_line(&job.advice.settings)), lines)
+}
 
 /// What the setting breaks on some rank, each thing once.
 pub(super) fn warnings(job: &Job) -> Vec<String> {
@@ -66,6 +75,13 @@ fn serves_all(job: &Job) -> String {
                 1 => format!("{names} gets past its failure, after which its file has no more{others}"),
                 _ => format!("{names} get past their failures, after which their files have no more{others}"),
             }
+        }
+        Fit::Unknown if standing.available_bytes.is_some() => {
+            let names = named(job, |fit| fit == Fit::Unknown);
+            format!(
+                "not known whether every one of the {all} ranks fits; each recorded request is served in the memory that is assumed, but of \
+                 {names} it may have been less, or the file lost the part that needed most"
+            )
         }
         Fit::Unknown | Fit::DoesNotFit => format!("every recorded request of the {all} ranks is served"),
     };

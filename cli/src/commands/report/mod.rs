@@ -205,7 +205,7 @@ impl OnEach for Args {
 
     fn finish(&self, together: Together<'_, ()>, out: &mut dyn Write) -> Result<Finished> {
         let Some(target) = &self.output else { return Ok(Finished::default()) };
-        Ok(several::write_page(self, &together, target, out)?.into())
+        several::write_page(self, &together, target, out)
     }
 }
 
@@ -213,7 +213,7 @@ impl OnEach for Args {
 fn wrote(out: &mut dyn Write, target: &Target) -> Result<()> {
     let Some(file) = target.file() else { return Ok(()) };
     let bytes = fs::metadata(file).map_or(0, |data| data.len());
-    let (name, size) = (output::one_line(&target.to_string()), parkade::texts::format_bytes(bytes));
+    let (name, size) = (output::one_line(&target.to_string()), size::show_bytes(bytes));
     Ok(writeln!(out, "wrote {name} ({size})")?)
 }
 

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use parkade::profile::Profile as Rules;
 use parkade_analysis::ranks::RankRun;
+use parkade_recording::DeviceRecording;
 use parkade_replay::{ReplaySettings, VerifyOptions, newer_release};
 
 use super::choice::{Choice, MOST_IN_FULL};
@@ -17,7 +18,8 @@ use super::limit::Limit;
 use super::markup::{counted, escape};
 use super::ranks_table::Named;
 use super::{Args, Part, data, gather, ranks_table, tries, wrote};
-use crate::each::Together;
+use crate::commands::advise::{self, job::Job};
+use crate::each::{Finished, Together};
 use crate::output;
 use crate::outputs::Target;
 use crate::ranks::Row;
@@ -34,21 +36,25 @@ pub(super) fn runs(args: &Args) -> Result<Vec<RankRun>> {
     let settings = ReplaySettings::of_recording_as(profile, recording.settings.as_ref())?;
     let chosen = gather::chosen_devices(&recording, args.device)?;
     let own = VerifyOptions { settings, limit_bytes: args.limit, stats_file: None };
-    let limit = Limit::of(args, &chosen, &own)?;
-    let own = VerifyOptions { limit_bytes: limit.run_bytes, ..own };
-    let run = |device| recording::of_device(RankRun::of_recording(&recording, device, &own), device.device, chosen.len());
-    chosen.iter().copied().map(run).collect()
+    let limits = Limit::of_each(args, &chosen, &own)?;
+    let run = |(device, limit): (&&DeviceRecording, &Limit)| {
+        let own = VerifyOptions { limit_bytes: limit.run_bytes, ..own.clone() };
+        recording::of_device(RankRun::of_recording(&recording, device, &own), device.device, chosen.len())
+    };
+    chosen.iter().zip(&limits).map(run).collect()
 }
 
 /// Writes the page of all.
-pub(super) fn write_page(args: &Args, together: &Together<'_, ()>, target: &Target, out: &mut dyn Write) -> Result<Outcome> {
+pub(super) fn write_page(args: &Args, together: &Together<'_, ()>, target: &Target, out: &mut dyn Write) -> Result<Finished> {
     let rows = together.ranks.rows();
     if rows.is_empty() {
         bail!("no page is written: there is nothing to show");
     }
     let named: Vec<Named<'_>> = rows.iter().map(|row| Named::of(row, together.are_ranks)).collect();
+    let asked = advise::Args::of_page(args.capacity.or(args.limit), args.limit, &args.settings, args.device).under(args.profile);
+    let job = Job::of_files(&asked, together)?;
     let mut choice = Choice::of(&rows, &together.ranks.by_weight());
-    let table_bytes = ranks_table::html(&named, &choice, together).len();
+    let table_bytes = ranks_table::html(&named, &choice, together, job.as_ref()).len();
     let page_bytes = usize::try_from(args.page_size).unwrap_or(usize::MAX);
     let share = html::share(page_bytes.saturating_sub(table_bytes), choice.in_full.len());
     let (sections, outcome) = all_sections(args, &named, &mut choice, share)?;
@@ -58,7 +64,7 @@ pub(super) fn write_page(args: &Args, together: &Together<'_, ()>, target: &Targ
         path: "",
         meta: &if in_full < of { format!("<span>{in_full} of {of} in full</span>") } else { String::new() },
         tabs: "",
-        table: &ranks_table::html(&named, &choice, together),
+        table: &ranks_table::html(&named, &choice, together, job.as_ref()),
         layout: " class=\"beside\"",
         sections: &sections,
     };
@@ -71,7 +77,7 @@ pub(super) fn write_page(args: &Args, together: &Together<'_, ()>, target: &Targ
         );
         write!(out, "{}", output::paragraph(&said, 0))?;
     }
-    Ok(outcome)
+    Ok(Finished { outcome, addition: job.map(|job| job.addition()).transpose()? })
 }
 
 /// The sections of the runs in full, at most of so many bytes each. Those that cannot be made after all leave the choice.
