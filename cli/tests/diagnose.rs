@@ -126,25 +126,6 @@ fn a_message_is_enough_for_a_first_answer() {
     assert!(object["headline"].as_str().is_some_and(|text| text.contains("depends on the last digit")), "{object}");
 }
 
-/// On AMD's GPUs the same messages begin with HIP, and name another variable.
-#[test]
-fn messages_of_hip_are_read_as_those_of_cuda() {
-    let new = of_rank(3, "20.00");
-    let old = "CUDA out of memory. Tried to allocate 256.00 MiB (GPU 0; 15.98 GiB total capacity; 14.28 GiB already allocated; 134.00 MiB \
-               free; 14.86 GiB reserved in total by PyTorch)";
-    for cuda in [new.as_str(), old, &new[..new.len() / 2]] {
-        let hip =
-            cuda.replace("CUDA out of memory", "HIP out of memory").replace("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF");
-        assert_ne!(hip, cuda);
-        for form in [&[][..], &["--json"]] {
-            let [one, other] = [cuda, hip.as_str()].map(|text| call(&[&["diagnose", "--message", text], form].concat()));
-            assert_eq!((one.code, &one.out, &one.err), (other.code, &other.out, &other.err), "{hip}");
-        }
-    }
-    let raw = call(&["diagnose", "--message", "RuntimeError: HIP error: out of memory"]);
-    assert!(raw.code == 2 && raw.err.contains("an out-of-memory message of HIP itself"), "{}", raw.err);
-}
-
 /// A message of rank `rank`, with so many GiB allocated of 24.
 fn of_rank(rank: u32, allocated: &str) -> String {
     format!(

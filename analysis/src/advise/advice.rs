@@ -1,5 +1,7 @@
 //! Advice on a recording: reads the programs, searches the settings, judges the run's own and recommends one.
 
+use std::ops::Range;
+
 use parkade::profile::Profile;
 use parkade_recording::DeviceRecording;
 use parkade_replay::{TIMINGS, VerifyError, VerifyOptions};
@@ -7,7 +9,7 @@ use parkade_replay::{TIMINGS, VerifyError, VerifyOptions};
 use super::advised_option::AdvisedOption;
 use super::as_recorded::fit_as_recorded;
 use super::choice::{Recommendation, choose, shortlist};
-use super::evaluate::enough_bytes;
+use super::evaluate::{DeviceOutcome, enough_bytes};
 use super::memory::{DeviceMemory, MemoryContradiction};
 use super::options::{AdviseOptions, MemoryBudget, Progress};
 use super::outcome::{Enough, Judge, Outcome, doubts};
@@ -90,12 +92,26 @@ impl Advice {
         if self.recommendation.as_ref().is_some_and(|recommendation| recommendation.option == option) {
             return self.outcome;
         }
-        let judge = Judge { programs: &self.programs, memories: &self.memories, hides_more: self.hides_more };
-        let Some(judged) = self.options.get(option).filter(|option| option.gets_past()) else { return judge.outcome(None, None) };
-        let settings = &judged.settings;
-        let replays =
-            |_| self.programs.iter().map(|program| Replay { program, profile: self.profile, settings }).collect::<Vec<_>>();
-        judge.outcome(Some(judged), enough(&self.options, Some(option), &judge, &replays))
+        self.options.get(option).map_or(Outcome::Unknown, |judged| self.outcome_on(judged, 0..self.programs.len()))
+    }
+
+    /// The same of one device alone.
+    #[must_use]
+    pub fn outcome_on_device(&self, option: usize, device: u32) -> Option<Outcome> {
+        let place = self.programs.iter().position(|program| program.device == device)?;
+        let option = self.options.get(option)?;
+        let alone = AdvisedOption { devices: vec![option.devices.get(place)?.clone()], ..option.clone() };
+        Some(self.outcome_on(&alone, place..place + 1))
+    }
+
+    /// The outcome on some of the devices, which are those of the option.
+    fn outcome_on(&self, option: &AdvisedOption, places: Range<usize>) -> Outcome {
+        let (programs, memories) = (&self.programs[places.clone()], &self.memories[places.clone()]);
+        let hides_more = hides_more(programs, &self.own().devices[places]);
+        let (judge, settings) = (Judge { programs, memories, hides_more }, &option.settings);
+        let Some(judged) = Some(option).filter(|option| option.gets_past()) else { return judge.outcome(None, None) };
+        let replays = |_| programs.iter().map(|program| Replay { program, profile: self.profile, settings }).collect::<Vec<_>>();
+        judge.outcome(Some(judged), enough(std::slice::from_ref(judged), Some(0), &judge, &replays))
     }
 
     /// If the memory was not given but inferred: the device that shows the least, and what it shows.
@@ -154,7 +170,7 @@ pub fn advise(
     let exceeds = |is_more: &dyn Fn(&Program, u64) -> bool| {
         programs.iter().zip(&available).any(|(program, bytes)| bytes.is_some_and(|bytes| is_more(program, bytes)))
     };
-    let hides_more = exceeds(&|program, bytes| program.hides_more_than(bytes));
+    let hides_more = hides_more(&programs, &found[0].devices);
     let contradiction = memories.iter().zip(&available).find_map(|(memory, bytes)| memory.contradiction((*bytes)?));
     // An option may fit only because the last page of an expandable segment exceeds the limit; do not recommend that.
     let is_short = exceeds(&|program, bytes| program.live.bytes > bytes);
@@ -180,6 +196,14 @@ pub fn advise(
         programs,
         memories,
     })
+}
+
+/// Whether more was reserved before the first entry of some device than it has.
+fn hides_more(programs: &[Program], devices: &[DeviceOutcome]) -> bool {
+    let hides = |(program, device): (&Program, &DeviceOutcome)| {
+        device.available_bytes.is_some_and(|bytes| program.hides_more_than(bytes))
+    };
+    programs.iter().zip(devices).any(hides)
 }
 
 /// Where only a range of the memory is known: what the recommended option needs for the recorded requests, if that is not clear already;
@@ -231,12 +255,15 @@ fn by_usefulness(found: Vec<AdvisedOption>) -> Vec<AdvisedOption> {
     [0].into_iter().chain(order).map(|place| found[place].clone()).collect()
 }
 
-/// Reads all devices. Returns their programs and the limits of the recorded run, as far as they were given or found.
+/// Each device's program, and its limit in the recorded run, as far as that was given or found.
+type ProgramsAndLimits = (Vec<Program>, Vec<Option<u64>>);
+
+/// Reads all devices.
 fn read_programs(
     devices: &[&DeviceRecording],
     own: &VerifyOptions,
     progress: &(dyn Fn(Progress) + Sync),
-) -> Result<(Vec<Program>, Vec<Option<u64>>), (u32, VerifyError)> {
+) -> Result<ProgramsAndLimits, (u32, VerifyError)> {
     let (mut programs, mut recorded_limits) = (Vec::new(), Vec::new());
     for (device, recording) in devices.iter().enumerate() {
         let mut read = |entries| progress(Progress::Read { device, entries });

@@ -20,6 +20,7 @@ fn rank(available_mib: Option<u64>, needs: &[(&str, u64)]) -> RankAdvice {
                 Some(_) => Outcome::DoesNotFit,
             },
             needs_bytes: needs_mib * MIB,
+            enough_bytes: needs_mib * MIB,
             driver_us: 1000,
             keys: settings.matches(':').count(),
             is_expandable: settings.contains(EXPANDABLE),

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use crate::advise::{Advice, AdvisedOption, Outcome, Verdict};
+use crate::advise::{Advice, AdvisedOption, DeviceOutcome, Outcome, Verdict};
 use crate::caution::Caution;
 
 /// One setting, tried on one rank.
@@ -16,8 +16,11 @@ pub struct Tried {
     pub reaches_beyond: bool,
     /// Whether the rank's program fits.
     pub outcome: Outcome,
-    /// The least memory in which everything is served.
+    /// The least memory in which everything is served; if the rank's devices have different ones, so much that of the least of these as
+    /// much is left as on the tightest device.
     pub needs_bytes: u64,
+    /// The least memory for each of its devices in which everything is served.
+    pub enough_bytes: u64,
     /// What the driver calls cost, in microseconds.
     pub driver_us: u64,
     /// How many keys the settings set.
@@ -39,13 +42,25 @@ impl Tried {
             serves: option.gets_past() && !is_hopeless,
             reaches_beyond: option.reaches_beyond(),
             outcome: if is_hopeless { advice.outcome } else { advice.outcome_with(place) },
-            needs_bytes: option.smallest_capacity_bytes(),
+            needs_bytes: needs_bytes(option),
+            enough_bytes: option.smallest_capacity_bytes(),
             driver_us: option.driver_us(),
             keys: option.keys(),
             is_expandable: option.settings.expandable_segments,
             needs_limit: option.needs_limit(),
             warnings: option.warnings().copied().collect(),
         }
+    }
+}
+
+fn needs_bytes(option: &AdvisedOption) -> u64 {
+    let available = || option.devices.iter().filter_map(|device| device.available_bytes);
+    let left = |device: &DeviceOutcome| Some(i128::from(device.available_bytes?) - i128::from(device.smallest_bytes));
+    match (option.available_bytes, option.devices.iter().filter_map(left).min()) {
+        (Some(least), Some(left)) if available().any(|bytes| bytes != least) => {
+            u64::try_from(i128::from(least) - left).unwrap_or(0)
+        }
+        _ => option.smallest_capacity_bytes(),
     }
 }
 

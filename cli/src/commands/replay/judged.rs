@@ -10,6 +10,8 @@ use parkade_replay::{Outlook, OutlookOptions};
 /// What a replay comes to. The table, the words and the JSON object all show this.
 pub(super) struct Judged {
     pub(super) outcome: advise::Outcome,
+    /// The same of each device alone.
+    pub(super) outcomes: Vec<advise::Outcome>,
     /// How each device's recorded run ended.
     pub(super) endings: Vec<Ending>,
     /// Why the rest of a run that died cannot be told.
@@ -79,14 +81,16 @@ fn assumed_limits(advice: &Advice) -> Vec<Option<u64>> {
 fn complete(endings: Vec<Ending>, outlooks: &[Outlook], available: Option<&[u64]>) -> Judged {
     let lost = |device: &Outlook| device.requests.lost_beginning.map_or(0, |lost| lost.reserved_bytes);
     let hides_more = outlooks.iter().zip(available.unwrap_or_default()).any(|(device, available)| lost(device) > *available);
-    let outcome = match available {
+    let outcome = |all_fit: bool| match available {
         None => advise::Outcome::Unknown,
-        Some(_) if !outlooks.iter().all(Outlook::fits) => advise::Outcome::DoesNotFit,
+        Some(_) if !all_fit => advise::Outcome::DoesNotFit,
         Some(_) if hides_more => advise::Outcome::Unknown,
         Some(_) => advise::Outcome::Fits,
     };
     let fails = outlooks.iter().map(|device| device.prediction.first_failure).collect();
-    Judged { outcome, endings, doubt: None, fails, fails_as_recorded: None, any_as_recorded: false, hides_more }
+    let outcomes = outlooks.iter().map(|device| outcome(device.fits())).collect();
+    let outcome = outcome(outlooks.iter().all(Outlook::fits));
+    Judged { outcome, outcomes, endings, doubt: None, fails, fails_as_recorded: None, any_as_recorded: false, hides_more }
 }
 
 fn died(advice: &Advice, endings: Vec<Ending>, outlooks: &[Outlook]) -> Judged {
@@ -97,7 +101,9 @@ fn died(advice: &Advice, endings: Vec<Ending>, outlooks: &[Outlook]) -> Judged {
     let is_served = |(fails, outlook): (&Option<usize>, &Outlook)| fails.is_some() && outlook.fits();
     let fails_as_recorded = fails.iter().zip(outlooks).position(is_served);
     let (outcome, hides_more) = (advice.outcome_with(place), advice.hides_more);
-    Judged { outcome, endings, doubt, fails, fails_as_recorded, any_as_recorded: false, hides_more }
+    let of_device = |device: &DeviceOutcome| advice.outcome_on_device(place, device.device).unwrap_or(outcome);
+    let outcomes = option.devices.iter().map(of_device).collect();
+    Judged { outcome, outcomes, endings, doubt, fails, fails_as_recorded, any_as_recorded: false, hides_more }
 }
 
 impl Judged {
@@ -119,7 +125,7 @@ impl Judged {
     /// Whether every request of a device is served; if its run died, also what is estimated of its rest, beyond doubt.
     pub(super) fn fits(&self, place: usize) -> bool {
         let died = self.endings.get(place).is_some_and(|ending| ending.death().is_some());
-        self.fails_at(place).is_none() && (!died || self.outcome == advise::Outcome::Fits)
+        self.fails_at(place).is_none() && (!died || self.outcomes.get(place) == Some(&advise::Outcome::Fits))
     }
 
     /// How many requests of a device fail. Those of a dying run after its error are not what would have followed.

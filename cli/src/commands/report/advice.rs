@@ -66,9 +66,9 @@ pub(super) fn available_bytes(found: &advise::Advice, settings: &Settings) -> Op
     found.options[place(found, settings)?].available_bytes
 }
 
-/// Whether the program fits with settings, as `advise` judges it.
-pub(super) fn outcome_with(found: &advise::Advice, settings: &Settings) -> Option<Outcome> {
-    Some(found.outcome_with(place(found, settings)?))
+/// Whether the program of a device fits with settings, as `advise` judges it.
+pub(super) fn outcome_with(found: &advise::Advice, settings: &Settings, device: u32) -> Option<Outcome> {
+    found.outcome_on_device(place(found, settings)?, device)
 }
 
 /// The words of the box on a page. What the settings cost is said of the requests that the page's table has.

@@ -185,7 +185,11 @@ impl Tries<'_> {
             _ => Outcome::Unknown,
         };
         let tried = Tried {
-            outcome: self.judged.iter().find_map(|found| advice::outcome_with(found, &attempt.settings)).unwrap_or(plain),
+            outcome: self
+                .judged
+                .iter()
+                .find_map(|found| advice::outcome_with(found, &attempt.settings, device.device))
+                .unwrap_or(plain),
             label: advice::name(&attempt.settings),
             is_own: attempt.is_own,
             is_recommended: attempt.is_recommended,
