@@ -121,8 +121,13 @@ fn serves_some(job: &Job) -> String {
     let advice = &job.advice;
     let left = named(job, |fit| fit == Fit::DoesNotFit);
     let (bytes, settings) = (show_bytes(advice.enough.0), shown(&advice.enough.1));
-    let short = format!("; with {}, which serves the most, {left} fails", shown(&advice.settings));
     let all = job.ranks.len();
+    let failing = advice.ranks.iter().filter(|standing| standing.outcome == Fit::DoesNotFit).count();
+    let short = match failing {
+        1 => format!("; with {}, which serves the most, {left} fails", shown(&advice.settings)),
+        _ if failing < all => format!("; with {}, which serves the most, {left} fail", shown(&advice.settings)),
+        _ => String::new(),
+    };
     if left.is_empty() {
         let names = named(job, |fit| fit == Fit::Unknown);
         return format!(
