@@ -3,8 +3,8 @@
 //! [`advise`] (in `advice`) does all of it. It reads the requests of each traced device (`program`) and carries them out under many
 //! settings: `candidates` lists them, `search` decides the order, `decisive` tells which of them decide the same, `evaluate` tries one, and
 //! `capacity` finds the smallest memory in which it fits, in trials that share what they have in common (`trial`). Then `verdict` says why
-//! the program's own settings fail and `choice` picks one option. If the caller does not know how much memory there was, `hint` infers it
-//! from an out-of-memory error in the recording.
+//! the program's own settings fail and `choice` picks one option. Where the recorded run itself fitted, `as_recorded` says so. If the
+//! caller does not know how much memory there was, `hint` infers it from an out-of-memory error in the recording.
 //!
 //! Memory here means what the allocator may reserve: the device's memory without the driver's own share, or the limit. It is enforced
 //! as PyTorch enforces a limit (`set_per_process_memory_fraction`). The last page of an expandable segment may exceed a limit by up to

@@ -45,7 +45,8 @@ use gather::Report;
 /// With --output, one page that any browser opens, without network access. With --svg, a picture; with
 /// --flamegraph, one of who holds the memory. With none of them, text for the terminal.
 ///
-/// Of several recordings the page has a table, and the ranks beside each other: up to eight in full, those that say most.
+/// Of several recordings the page has a table, the one setting for all ranks that parkade advise recommends, and the ranks beside each
+/// other: up to eight in full, those that say most.
 #[derive(Parser, Clone)]
 #[command(after_help = "Examples:
   parkade report snapshot.pickle -o report.html

@@ -1,7 +1,7 @@
 //! The page of several recordings: a table of the ranks, and those that say most in full, beside each other.
 //!
-//! Files are read twice: all for the table, and those shown in full once more, so that no more than a few are ever in memory. A page
-//! stays below its size however many ranks there are.
+//! Files are read more than once: for the table, ranks for the one setting, and those shown in full, so that no more than a few are ever
+//! in memory. A page stays below its size however many ranks there are.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
