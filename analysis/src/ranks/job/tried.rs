@@ -1,5 +1,6 @@
 //! What is kept of the advice on one rank: each setting that was tried, in a few numbers, whatever the recording's size.
 
+use parkade::profile::Profile;
 use rayon::prelude::*;
 
 use crate::advise::{Advice, AdvisedOption, DeviceOutcome, Outcome, Verdict};
@@ -67,6 +68,8 @@ fn needs_bytes(option: &AdvisedOption) -> u64 {
 /// What is known of one rank: its memory, and what was tried.
 #[derive(Clone, Debug)]
 pub struct RankAdvice {
+    /// The PyTorch release whose decisions were made.
+    pub profile: &'static Profile,
     /// The rank's memory, given or shown by an out-of-memory error. `None` if it is not known.
     pub available_bytes: Option<u64>,
     /// The most bytes that its recorded run reserved.
@@ -82,6 +85,7 @@ impl RankAdvice {
     #[must_use]
     pub fn of(advice: &Advice) -> RankAdvice {
         RankAdvice {
+            profile: advice.profile,
             available_bytes: advice.own().available_bytes,
             reserved_bytes: advice.programs.iter().map(|program| program.reserved_bytes).max().unwrap_or(0),
             tried: advice.options.par_iter().enumerate().map(|(place, option)| Tried::of(advice, place, option)).collect(),

@@ -58,21 +58,23 @@ impl Job {
         Ok(one_setting(&all).map(|advice| Job { ranks, advice, are_of_several_programs }))
     }
 
-    /// The same of ranks on which nobody has advised yet. Files that fail are left out: they were complained of before.
-    pub(crate) fn of_files<K>(args: &Args, together: &Together<'_, K>) -> Result<Option<Job>> {
+    /// The same of ranks of which only some are advised on so far. Files that fail are left out: they were complained of before.
+    pub(crate) fn of_files<K>(args: &Args, together: &Together<'_, K>, known: Vec<(PathBuf, RankAdvice)>) -> Result<Option<Job>> {
         if !together.are_ranks {
             return Ok(None);
         }
         let has_failed = |path: &Path| together.failures.iter().any(|(failed, _)| *failed == path);
-        let (places, paths): (Vec<usize>, Vec<PathBuf>) = together
-            .files
-            .iter()
-            .enumerate()
-            .filter(|(_, path)| !has_failed(path))
-            .map(|(place, path)| (place, path.to_path_buf()))
-            .unzip();
+        let (mut advised, mut places, mut paths) = (Vec::new(), Vec::new(), Vec::new());
+        for (place, &path) in together.files.iter().enumerate().filter(|(_, path)| !has_failed(path)) {
+            match known.iter().find(|(known, _)| known == path) {
+                Some((_, advice)) => advised.push((place, advice.clone())),
+                None => {
+                    places.push(place);
+                    paths.push(path.to_path_buf());
+                }
+            }
+        }
         let work = |path: &Path| Ok(args.on(path, true).compute()?.found);
-        let mut advised = Vec::new();
         each(&Inputs::of(&paths), args.json.json, work, |place, found| {
             if let Ok(Found::Report(report)) = found {
                 advised.push((places[place], RankAdvice::of(&report)));

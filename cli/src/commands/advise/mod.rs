@@ -16,6 +16,7 @@ use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail};
 use clap::Parser;
+use parkade::profile::Profile as Rules;
 use parkade::settings::Settings;
 use parkade_analysis::advise::{self, Advice, AdviseOptions, MemoryBudget, Progress};
 use parkade_analysis::ranks::{RankAdvice, RankRun};
@@ -102,6 +103,11 @@ impl Args {
             all: false,
             json: Json { json: false },
         }
+    }
+
+    /// The rules under which it advises.
+    pub(crate) const fn rules(&self) -> &'static Rules {
+        self.profile.rules()
     }
 
     /// The same under the rules of a release, if one is given.
