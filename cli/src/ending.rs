@@ -22,7 +22,13 @@ pub(crate) fn ending(ending: &Ending) -> Option<String> {
 /// That a run which met so many errors goes on without a cure. `None` if it survived none.
 pub(crate) fn goes_on(ending: &Ending, errors: u64) -> Option<String> {
     let met = count(errors, "out-of-memory error");
-    matches!(ending, Ending::Survived(_)).then(|| format!("the run goes on all the same: it survived {met} in the recording"))
+    matches!(ending, Ending::Survived(_))
+        .then(|| format!("the program survives such errors: it went on after {met} in the recording"))
+}
+
+/// That a recording which lost its beginning had more reserved before its first entry than what is in it needs.
+pub(crate) fn had_before(reserved_bytes: u64) -> String {
+    format!(", although the run had reserved {} before its first entry", show_bytes(reserved_bytes))
 }
 
 fn afterwards(error: &AfterError) -> String {

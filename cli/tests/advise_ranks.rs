@@ -3,7 +3,7 @@
 mod common;
 
 use common::documented::check_text;
-use common::{BASE, Folder, MIB, OTHER, call, entry, recording, reuses_a_part, segment, used};
+use common::{BASE, Folder, MIB, OTHER, call, died_of_a_hole, entry, recording, reuses_a_part, segment, unused, used};
 use parkade_recording::{Action, Recording};
 use serde_json::Value;
 
@@ -99,4 +99,41 @@ fn the_memory_that_one_rank_shows_is_assumed_for_the_others() {
     let limit = &found["ranks"][0]["capacity_bytes"];
     assert!(limit.is_u64(), "{found}");
     assert_eq!((&found["assumed_limit_bytes"], &found["ranks"][1]["capacity_bytes"]), (limit, limit), "{found}");
+}
+
+/// One setting is judged on each rank as the best one for it alone is: where the limit was in a range, by the least of it.
+#[test]
+fn settings_that_are_best_for_no_rank_are_judged_by_its_range_too() {
+    let folder = job("advise-job-range", &[died_of_a_hole(), died_of_a_hole()]);
+    let (code, object) = json(&folder, &[]);
+    let found = &object["one_setting"];
+    assert_eq!((code, &found["outcome"]), (3, &"unknown".into()), "{found}");
+    for rank in found["ranks"].as_array().expect("ranks") {
+        assert_eq!((&rank["best_outcome"], &rank["outcome"]), (&"unknown".into(), &"unknown".into()), "{found}");
+    }
+    let text = call(&["advise", folder.path()]).out;
+    assert!(text.contains("not known whether") && !text.contains("is served; rank"), "{text}");
+}
+
+/// What is left on the tightest device of a rank counts, whatever the others have and need.
+#[test]
+fn the_devices_of_a_rank_have_memories_of_their_own() {
+    let mut two = died_of_a_hole();
+    // It shows no limit and reserved more than the other one had.
+    let mut second = reuses_a_part().devices.remove(0);
+    second.device = 1;
+    for entry in &mut second.trace {
+        entry.size *= 16;
+        entry.address = BASE + (entry.address - BASE) * 16;
+    }
+    let first = vec![used(BASE, 960 * MIB), unused(BASE + 960 * MIB, 640 * MIB)];
+    second.segments = vec![segment(first), segment(vec![used(BASE + (16 << 30), 960 * MIB)])];
+    two.devices.push(second);
+    let folder = job("advise-job-devices", &[two.clone(), two]);
+    let (_, object) = json(&folder, &[]);
+    let ranks = &object["one_setting"]["ranks"];
+    // Device 0 has 1 GiB, of which 4 MiB or less are left; device 1 has the 2560 MiB that it reserved.
+    let (capacity, margin) = (&ranks[0]["capacity_bytes"], ranks[0]["margin_bytes"].as_i64().expect("a margin"));
+    assert_eq!(capacity, 1024 * MIB, "{object}");
+    assert!((0..=4 * MIB as i64).contains(&margin), "{object}");
 }

@@ -7,7 +7,7 @@ mod common;
 
 use serde_json::Value;
 
-use common::{Folder, call};
+use common::{Folder, call, died_of_a_hole};
 
 /// The recordings that are compared whole: with and without an error, with several streams. The others take minutes.
 const RECORDINGS: [&str; 3] = ["deep_mlp.default", "gpt2_varlen.limit12_oom", "prefetch_streams.limit6"];
@@ -127,19 +127,35 @@ impl Answers {
 
     /// `replay` of the recommended settings under the assumed limit comes to the same.
     fn replay_agrees(&self, file: &str) {
+        // Replayed with one size, it is known what a range leaves open.
+        if let Some(enough) = self.advise["enough"]["bytes"].as_u64() {
+            return self.replay_in_range(file, enough);
+        }
         let (Some(settings), Some(limit)) =
             (self.advise["recommendation"]["settings"].as_str(), self.advise["capacity_bytes"].as_u64())
         else {
             return;
         };
-        // Replayed with the one size that is assumed, it is known what a range leaves open.
-        if !self.advise["enough"].is_null() {
-            return;
-        }
         let limit = format!("{limit}B");
         let replayed = answer("replay", file, &["--settings", settings, "--limit", &limit]);
         assert_eq!(replayed["outcome"], self.advise["outcome"], "{}: replay", self.what);
         assert_eq!(replayed["endings"][0], self.advise["endings"][0]["ending"], "{}: replay", self.what);
+    }
+
+    /// Where the limit was in a range: `replay` of the settings gets past every recorded request in what is said to be enough, and just
+    /// below the least of the range the run's own settings fail.
+    fn replay_in_range(&self, file: &str, enough: u64) {
+        let settings = self.advise["enough"]["settings"].as_str().expect("settings");
+        let outcome = |settings: &[&str], limit: u64| {
+            let limit = format!("{limit}B");
+            answer("replay", file, &[settings, &["--limit", &limit]].concat())["outcome"].clone()
+        };
+        let found = outcome(&["--settings", settings], enough);
+        assert!(found == "fits" || found == "gets_past", "{}: {settings} in {enough}: {found}", self.what);
+        let live = self.advise["live"][0]["peak_bytes"].as_u64().expect("bytes");
+        assert_eq!(outcome(&["--settings", settings], live - 1), "does_not_fit", "{}: less than is live", self.what);
+        let least = self.advise["capacity_hint"]["least_bytes"].as_u64().expect("bytes");
+        assert_eq!(outcome(&[], least), "does_not_fit", "{}: the run's own settings in {least}", self.what);
     }
 }
 
@@ -186,6 +202,15 @@ fn commands_agree_on_runs_that_died() {
             }
         }
     }
+}
+
+#[test]
+fn commands_agree_where_the_limit_was_in_a_range() {
+    let folder = Folder::new("agreement_range");
+    let file = folder.recording("died.pickle", &died_of_a_hole());
+    let answers = Answers::of("a hole", &file, None, &folder);
+    assert!(answers.advise["enough"]["bytes"].is_u64(), "{}", answers.advise);
+    answers.compare(&file);
 }
 
 /// Garbage collection depends on the limit, which the file does not have: every command finds it, and then nothing differs.

@@ -92,6 +92,19 @@ fn a_run_fails_where_it_died() {
     let file = folder.recording("run.pickle", &run);
     let (code, object) = json(&[&file, "--limit", "210MiB"]);
     assert_eq!((code, &object["endings"][0], &object["fails_at_entry"]), (1, &"died".into(), &death.into()), "{object}");
+    let advised = call(&["advise", "--json", &file, "--limit", "210MiB", "--settings", "", "--only"]);
+    let advised: Value = serde_json::from_str(advised.out.trim_end()).expect("JSON");
+    assert_eq!(
+        (&advised["options"][0]["fails_at_entry"], &advised["cause"]["entry"]),
+        (&death.into(), &death.into()),
+        "{advised}"
+    );
+    // In less memory it fails where the recorded run did not.
+    let (_, less) = json(&[&file, "--limit", "130MiB"]);
+    let advised = call(&["advise", "--json", &file, "--limit", "130MiB", "--settings", "", "--only"]);
+    let advised: Value = serde_json::from_str(advised.out.trim_end()).expect("JSON");
+    let own = &advised["options"][0]["fails_at_entry"];
+    assert_eq!((&less["fails_at_entry"], own, &advised["cause"]["entry"]), (&6.into(), &6.into(), &6.into()), "{advised}");
     let reported = call(&["report", &file, "--limit", "210MiB"]);
     let said = reported.out.replace('\n', " ");
     assert!(said.contains(&format!("Out of memory at entry {death}: ")), "{said}");
@@ -171,6 +184,65 @@ fn a_recording_that_lost_its_beginning_is_replayed() {
     let (code, object) = json(&[&folder.recording("cut.pickle", &cut)]);
     assert_eq!((code, &object["recorded"]["lost_beginning"]["blocks"]), (0, &1.into()));
     assert_eq!(object["peak_reserved_bytes"], 120 * MIB, "the 100 MiB that made the first segment are not known");
+    // What was reserved before is said where it is more than what is in the file needs, and counts.
+    cut.devices[0].trace.truncate(0);
+    cut.devices[0].trace.extend(free(OTHER, 60 * MIB));
+    cut.devices[0].segments.pop();
+    cut.devices[0].segments.push(segment(vec![unused(OTHER, 60 * MIB)]));
+    let file = folder.recording("most-before.pickle", &cut);
+    let said = |limit: &str| {
+        let run = call(&["replay", &file, "--limit", limit]);
+        (run.code, run.out.trim_end().lines().last().unwrap_or_default().to_owned())
+    };
+    let before = "as far as the file goes, it fits, although the run had reserved 160.00 MiB before its first entry";
+    assert_eq!(said("200MiB"), (0, before.to_owned()));
+    let hidden = "not known: what is in the file fits, but what came before its first entry needed more than there is";
+    assert_eq!(said("150MiB"), (3, hidden.to_owned()));
+    // What is in the file does not fit in less than it holds, whatever came before.
+    let advised = call(&["advise", &file, "--limit", "50MiB"]);
+    assert_eq!((advised.code, said("50MiB").0), (1, 1), "{}", advised.out);
+    assert!(
+        advised.out.contains("no setting helps: the program holds 120.00 MiB at once and there is 50.00 MiB"),
+        "{}",
+        advised.out
+    );
+    let (_, object) = json(&[&file, "--limit", "150MiB"]);
+    assert_eq!(
+        (&object["outcome"], &object["recorded"]["lost_beginning"]["reserved_bytes"]),
+        (&"unknown".into(), &(160 * MIB).into())
+    );
+}
+
+/// Two blocks from before the first entry are requested anew, in segments of their own, where the run had both in one.
+#[test]
+fn what_the_recorded_run_did_within_the_limit_stands_against_its_replay() {
+    let folder = Folder::new("replay-as-recorded");
+    let mut trace = free(BASE, 11 * MIB).to_vec();
+    trace.push(entry(Action::Alloc, BASE, 11 * MIB));
+    let both = segment(vec![used(BASE, 11 * MIB), used(BASE + 11 * MIB, 11 * MIB)]);
+    let file = folder.recording("run.pickle", &recording(trace, vec![both]));
+    let (verified, limit) = (verify(&file), ["--limit", "22MiB"]);
+    assert_eq!(verified.code, 0, "{}", verified.out);
+    let (code, object) = json(&[&[&*file], &limit[..]].concat());
+    assert_eq!((code, &object["outcome"], &object["fits"]), (0, &"fits".into(), &true.into()), "{object}");
+    assert_eq!(
+        (&object["ooms"], &object["fails_at_entry"], &object["retries"]),
+        (&0.into(), &Value::Null, &0.into()),
+        "{object}"
+    );
+    assert_eq!(object["peak_reserved_bytes"], 22 * MIB, "{object}");
+    let text = call(&[&["replay", &file], &limit[..]].concat()).out;
+    assert!(
+        text.contains(" yes ") && text.ends_with("\nas far as the file goes, it fits as it is: the recorded run did\n"),
+        "{text}"
+    );
+    let advised = call(&[&["advise", &file], &limit[..]].concat());
+    assert!(advised.code == 0 && advised.out.contains("it fits as it is: the recorded run did"), "{}", advised.out);
+    // Of other settings, and in less memory, the recorded run says nothing.
+    for (settings, limit) in [("max_split_size_mb:21", "22MiB"), ("", "20MiB")] {
+        let (code, object) = json(&[&file, "--settings", settings, "--limit", limit]);
+        assert_eq!((code, &object["fits"]), (1, &false.into()), "{settings} in {limit}: {object}");
+    }
 }
 
 /// Outcomes and peaks of runs on a real H200, from the recording of the same program under default settings.

@@ -6,6 +6,7 @@ use std::fs;
 
 use common::pages::{page, pieces, shipped};
 use common::*;
+use parkade_recording::DeviceRecording;
 use serde_json::Value;
 
 /// The report as one JSON object.
@@ -56,12 +57,13 @@ fn an_assumed_limit_is_that_of_the_whole_report() {
     for (name, gib) in [("gpt2_varlen.limit12_oom", 12_u64), ("resnet50_sweep.limit5_oom", 5)] {
         let file = shipped(name);
         let (mut assumed, mut given) = (object(&file, &[]), object(&file, &["--limit", &format!("{gib}GiB")]));
-        // What the limit decides is known only where it is given.
-        for report in [&mut assumed, &mut given] {
-            for row in report["devices"][0]["what_if"].as_array_mut().expect("rows") {
-                row["outcome"].take();
-            }
-        }
+        // What the limit decides is known only where it is given; what is known of all that it may have been is so with it.
+        let outcomes = |report: &mut Value| -> Vec<Value> {
+            report["devices"][0]["what_if"].as_array_mut().expect("rows").iter_mut().map(|row| row["outcome"].take()).collect()
+        };
+        let pairs: Vec<_> = outcomes(&mut assumed).into_iter().zip(outcomes(&mut given)).collect();
+        assert!(pairs.iter().all(|(assumed, given)| assumed == "unknown" || assumed == given), "{name}: {pairs:?}");
+        assert!(pairs.iter().all(|(_, given)| given != "unknown"), "{name}: {pairs:?}");
         assert_eq!((&assumed["limit_bytes"], &assumed["capacity_bytes"]), (&Value::Null, &(gib << 30).into()));
         assert!(assumed["capacity_hint"]["least_bytes"].as_u64() <= Some(gib << 30), "{name}");
         assert_eq!(given["capacity_hint"], Value::Null);
@@ -76,6 +78,48 @@ fn an_assumed_limit_is_that_of_the_whole_report() {
         let data = &pieces(&page)[0].0;
         assert_eq!((&data["tried_bytes"], &data["limit_bytes"]), (&(gib << 30).into(), &(gib << 30).into()));
     }
+}
+
+/// Without a limit each device of a file has its own, in the table, the JSON object, the page and the box alike.
+#[test]
+fn each_device_has_one_limit_everywhere() {
+    let folder = Folder::new("report-limits");
+    let mut both = died_of_a_hole();
+    let more = DeviceRecording { device: 1, ..reuses_a_part().devices.remove(0) };
+    both.devices.push(more);
+    let file = folder.recording("both.pickle", &both);
+    let report = object(&file, &[]);
+    let of_device = |key: &str| [0, 1].map(|place| report["devices"][place][key].clone());
+    assert_eq!(of_device("capacity_bytes"), [Value::from(1024 * MIB), Value::from(1024 * MIB)], "{report}");
+    let advice: Value = serde_json::from_str(call(&["advise", "--json", &file]).out.trim_end()).expect("JSON");
+    assert_eq!(report["capacity_bytes"], advice["capacity_bytes"]);
+    assert_eq!((&report["capacity_hint"]["entry"], &report["limit_bytes"]), (&advice["capacity_hint"]["entry"], &Value::Null));
+    let note = "Device 1 shows no limit; 1.00 GiB is assumed (--limit sets it).";
+    assert!(of_device("notes")[1].as_array().is_some_and(|notes| notes.contains(&note.into())), "{report}");
+    let text = call(&["report", &file]).out;
+    assert_eq!(text.matches("with other settings, in 1.00 GiB (assumed)").count(), 2, "{text}");
+    let page = page(&folder, &file, &[]);
+    for (data, _) in pieces(&page) {
+        assert_eq!((&data["tried_bytes"], &data["limit_is_assumed"]), (&(1024 * MIB).into(), &true.into()));
+    }
+    assert_eq!(page.matches("<dt>limit, assumed</dt>").count(), 2);
+    // What is given counts for both.
+    let given = object(&file, &["--limit", "2GiB"]);
+    assert_eq!((&given["limit_bytes"], &given["devices"][1]["capacity_bytes"]), (&(2048 * MIB).into(), &(2048 * MIB).into()));
+}
+
+/// Of a limit in a range, what only a part of the range allows is not known, whichever settings are recommended.
+#[test]
+fn every_row_is_judged_by_the_whole_range() {
+    let folder = Folder::new("report-range");
+    let file = folder.recording("died.pickle", &died_of_a_hole());
+    let target = format!("{}/page.html", folder.path());
+    let other = "expandable_segments:True,roundup_power2_divisions:[256:1,>:1]";
+    let report = object(&file, &["--settings", other, "-o", &target]);
+    let rows = report["devices"][0]["what_if"].as_array().expect("rows");
+    let served: Vec<&Value> = rows.iter().filter(|row| row["fails_at_entry"].is_null()).collect();
+    assert!(served.len() >= 2 && served.iter().any(|row| row["recommended"] == true), "{rows:?}");
+    assert!(rows.iter().all(|row| row["outcome"] == "unknown"), "{:?}", served);
 }
 
 /// What `advise` says of settings.

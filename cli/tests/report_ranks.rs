@@ -75,6 +75,42 @@ fn a_page_has_a_row_for_all_and_those_that_say_most_in_full() {
     assert!(page.contains("4 rows without a tick box"));
 }
 
+/// What `advise` of the same folder recommends stands above the table: the same line, in the same words, in the same memory.
+#[test]
+fn the_page_recommends_the_one_setting_that_advise_does() {
+    let folder = Folder::new("report-ranks-setting");
+    let target = format!("{}/page.html", folder.path());
+    for (ranks, limit) in [
+        ([reuses_a_part(), good()], &["--limit", "140MiB"][..]),
+        ([reuses_a_part(), good()], &["--limit", "1GiB"]),
+        ([died_of_a_hole(), reuses_a_part()], &[]),
+    ] {
+        for (number, rank) in ranks.iter().enumerate() {
+            folder.recording(&format!("rank{number}.pickle"), rank);
+        }
+        let advised = call(&[&["advise", "--json", folder.path()], limit].concat());
+        let advised: Value = serde_json::from_str(advised.out.lines().last().expect("a line")).expect("JSON");
+        let found = &advised["one_setting"];
+        let run = call(&[&["report", folder.path(), "-o", &target, "--force"], limit].concat());
+        assert_eq!(run.code, 0, "{}", run.err);
+        let page = fs::read_to_string(&target).expect("a page");
+        let above = page.split("<article class=\"card ranks-card\">").next().expect("the top");
+        let (_, above) = above.split_once("<h2>What to do on all ranks</h2>").expect("a box");
+        let line = found["line"].as_str().filter(|_| found["own"] == false);
+        let shown = line.map(|line| format!("<pre>{line}</pre>"));
+        assert_eq!(above.contains("<pre>"), shown.is_some(), "{above}");
+        assert!(shown.is_none_or(|shown| above.contains(&shown)), "{found} {above}");
+        assert_eq!(above.contains("Keep the settings as they are."), found["own"] == true && line.is_none(), "{found} {above}");
+        for note in found["notes"].as_array().expect("notes") {
+            let note = note.as_str().expect("text").replace('>', "&gt;");
+            assert!(above.contains(&format!("<p>{note}</p>")), "{note}: {above}");
+        }
+        let json = call(&[&["report", "--json", folder.path(), "-o", &target, "--force"], limit].concat()).out;
+        let json: Value = serde_json::from_str(json.lines().last().expect("a line")).expect("JSON");
+        assert_eq!(json["one_setting"], *found);
+    }
+}
+
 #[test]
 fn sections_share_the_size_of_a_page() {
     let folder = Folder::new("report-ranks-size");
@@ -102,10 +138,13 @@ fn json_has_each_file_and_the_ranks_beside_the_page() {
     let lines = |arguments: &[&str]| -> Vec<Value> {
         call(arguments).out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
     };
-    let with_page = lines(&["report", "--json", folder.path(), "-o", &target]);
+    let mut with_page = lines(&["report", "--json", folder.path(), "-o", &target]);
     assert_eq!((with_page.len(), with_page[2]["ranks"].as_array().map(Vec::len)), (3, Some(2)));
     assert_eq!(pieces(&fs::read_to_string(&target).expect("a page")).len(), 2);
-    assert_eq!(lines(&["report", "--json", folder.path()]), with_page);
+    // Only a page recommends settings.
+    let setting = with_page[2].as_object_mut().and_then(|ranks| ranks.remove("one_setting"));
+    assert_eq!(setting.expect("one setting")["own"], true);
+    assert!(lines(&["report", "--json", folder.path()]) == with_page);
     // Text: each file's, then the table.
     let text = call(&["report", folder.path()]).out;
     let places = ["rank 0: rank0.pickle", "rank 1: rank1.pickle", "rank  recording"].map(|part| text.find(part).unwrap_or(0));

@@ -1,11 +1,15 @@
 //! Advice on a recording: reads the programs, searches the settings, judges the run's own and recommends one.
 
+use std::ops::Range;
+
+use parkade::profile::Profile;
 use parkade_recording::DeviceRecording;
-use parkade_replay::{TIMINGS, VerifyError, VerifyOptions, verify_device};
+use parkade_replay::{TIMINGS, VerifyError, VerifyOptions};
 
 use super::advised_option::AdvisedOption;
+use super::as_recorded::fit_as_recorded;
 use super::choice::{Recommendation, choose, shortlist};
-use super::evaluate::enough_bytes;
+use super::evaluate::{DeviceOutcome, enough_bytes};
 use super::memory::{DeviceMemory, MemoryContradiction};
 use super::options::{AdviseOptions, MemoryBudget, Progress};
 use super::outcome::{Enough, Judge, Outcome, doubts};
@@ -16,7 +20,6 @@ use super::verdict::{FirstFailure, OwnRun, Verdict, verdict};
 use crate::capacity_hint::CapacityHint;
 use crate::caution::InUse;
 use crate::continuation::Doubt;
-use crate::ending::Ending;
 use crate::recorded_limit::finding_limit;
 
 /// How an option fares when the other streams finish earlier or later than recorded ([`TIMINGS`]).
@@ -39,6 +42,8 @@ pub struct TimingFits {
 pub struct Advice {
     /// The programs, one for each device.
     pub programs: Vec<Program>,
+    /// The PyTorch release whose decisions were made.
+    pub profile: &'static Profile,
     /// The memory that the caller gave.
     pub given: MemoryBudget,
     /// The memory of each device: given, shown or assumed.
@@ -80,15 +85,33 @@ impl Advice {
         self.options.get(option).map_or_else(Vec::new, |option| doubts(&self.programs, option))
     }
 
-    /// Whether the program fits with an option (an index into [`options`](Self::options)).
+    /// Whether the program fits with an option (an index into [`options`](Self::options)), judged as the recommended one is: where only
+    /// a range of the memory is known, it fits only if the least of it is enough.
     #[must_use]
     pub fn outcome_with(&self, option: usize) -> Outcome {
         if self.recommendation.as_ref().is_some_and(|recommendation| recommendation.option == option) {
             return self.outcome;
         }
-        let judge = Judge { programs: &self.programs, memories: &self.memories, hides_more: self.hides_more };
-        // The others are judged by the memory that they were tried with.
-        judge.outcome(self.options.get(option), Some(Enough { option, bytes: 0 }))
+        self.options.get(option).map_or(Outcome::Unknown, |judged| self.outcome_on(judged, 0..self.programs.len()))
+    }
+
+    /// The same of one device alone.
+    #[must_use]
+    pub fn outcome_on_device(&self, option: usize, device: u32) -> Option<Outcome> {
+        let place = self.programs.iter().position(|program| program.device == device)?;
+        let option = self.options.get(option)?;
+        let alone = AdvisedOption { devices: vec![option.devices.get(place)?.clone()], ..option.clone() };
+        Some(self.outcome_on(&alone, place..place + 1))
+    }
+
+    /// The outcome on some of the devices, which are those of the option.
+    fn outcome_on(&self, option: &AdvisedOption, places: Range<usize>) -> Outcome {
+        let (programs, memories) = (&self.programs[places.clone()], &self.memories[places.clone()]);
+        let hides_more = hides_more(programs, &self.own().devices[places]);
+        let (judge, settings) = (Judge { programs, memories, hides_more }, &option.settings);
+        let Some(judged) = Some(option).filter(|option| option.gets_past()) else { return judge.outcome(None, None) };
+        let replays = |_| programs.iter().map(|program| Replay { program, profile: self.profile, settings }).collect::<Vec<_>>();
+        judge.outcome(Some(judged), enough(std::slice::from_ref(judged), Some(0), &judge, &replays))
     }
 
     /// If the memory was not given but inferred: the device that shows the least, and what it shows.
@@ -121,15 +144,15 @@ pub fn advise(
     options: &AdviseOptions,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Advice, (u32, VerifyError)> {
-    let (programs, recorded_limit) = read_programs(devices, &options.own, progress)?;
-    let memories = DeviceMemory::of(devices, &options.own.settings, options.memory, recorded_limit);
+    let (programs, recorded_limits) = read_programs(devices, &options.own, progress)?;
+    let memories = DeviceMemory::of(devices, &options.own.settings, options.memory, &recorded_limits);
     // An option that needs a limit says so itself (`needs_limit`).
     let in_use = |(recording, program): (&&DeviceRecording, &Program)| {
         InUse::of(recording, Some(&program.requests)).on_devices(devices.len()).limited(true)
     };
     let in_use: Vec<InUse> = devices.iter().zip(&programs).map(in_use).collect();
     let mut found = Search::new(&programs, &in_use, &memories, options, progress).run();
-    fit_as_recorded(&mut found[0], devices, &programs, &options.own);
+    own_as_recorded(&mut found[0], devices, &options.own);
     let found = by_usefulness(found);
     let useful = shortlist(&found);
     let replays = |place: usize| -> Vec<Replay<'_>> {
@@ -147,7 +170,7 @@ pub fn advise(
     let exceeds = |is_more: &dyn Fn(&Program, u64) -> bool| {
         programs.iter().zip(&available).any(|(program, bytes)| bytes.is_some_and(|bytes| is_more(program, bytes)))
     };
-    let hides_more = exceeds(&|program, bytes| program.hides_more_than(bytes));
+    let hides_more = hides_more(&programs, &found[0].devices);
     let contradiction = memories.iter().zip(&available).find_map(|(memory, bytes)| memory.contradiction((*bytes)?));
     // An option may fit only because the last page of an expandable segment exceeds the limit; do not recommend that.
     let is_short = exceeds(&|program, bytes| program.live.bytes > bytes);
@@ -160,9 +183,10 @@ pub fn advise(
         outcome,
         enough: enough.filter(|_| outcome == Outcome::Unknown),
         doubts: doubts(&programs, &found[recommended.unwrap_or(0)]),
+        profile: options.profile,
         given: options.memory,
         contradiction,
-        recorded_limit,
+        recorded_limit: recorded_limits.into_iter().flatten().next(),
         hides_more,
         verdict,
         first_failure,
@@ -172,6 +196,14 @@ pub fn advise(
         programs,
         memories,
     })
+}
+
+/// Whether more was reserved before the first entry of some device than it has.
+fn hides_more(programs: &[Program], devices: &[DeviceOutcome]) -> bool {
+    let hides = |(program, device): (&Program, &DeviceOutcome)| {
+        device.available_bytes.is_some_and(|bytes| program.hides_more_than(bytes))
+    };
+    programs.iter().zip(devices).any(hides)
 }
 
 /// Where only a range of the memory is known: what the recommended option needs for the recorded requests, if that is not clear already;
@@ -204,16 +236,12 @@ fn enough<'a>(
     candidates.into_iter().map(|option| Enough { option, bytes: bytes(option) }).min_by_key(|enough| enough.bytes)
 }
 
-/// A recorded run that was within its memory and served every request stands, whatever a replay under its own settings says.
-fn fit_as_recorded(own: &mut AdvisedOption, devices: &[&DeviceRecording], programs: &[Program], recorded: &VerifyOptions) {
-    for ((outcome, recording), program) in own.devices.iter_mut().zip(devices).zip(programs) {
-        let Some(available) = outcome.available_bytes.filter(|_| !outcome.fits() && program.ending == Ending::NoError) else {
-            continue;
-        };
-        let run = VerifyOptions { limit_bytes: Some(available), ..recorded.clone() };
-        match verify_device(recording, &run, &mut |_| ()) {
-            Ok(verdict) if verdict.mismatches == 0 && verdict.ooms == 0 => outcome.fit_as_recorded(available, verdict.stats),
-            _ => {}
+/// Lets the recorded run's own settings fit where the recorded run did.
+fn own_as_recorded(own: &mut AdvisedOption, devices: &[&DeviceRecording], recorded: &VerifyOptions) {
+    for (outcome, recording) in own.devices.iter_mut().zip(devices) {
+        let Some(available) = outcome.available_bytes else { continue };
+        if fit_as_recorded(&mut outcome.prediction, recording, recorded, &own.settings, available) {
+            outcome.fits_as_recorded(available);
         }
     }
 }
@@ -227,23 +255,25 @@ fn by_usefulness(found: Vec<AdvisedOption>) -> Vec<AdvisedOption> {
     [0].into_iter().chain(order).map(|place| found[place].clone()).collect()
 }
 
-/// Reads all devices. Returns their programs and the limit of the recorded run, if it was given or found.
+/// Each device's program, and its limit in the recorded run, as far as that was given or found.
+type ProgramsAndLimits = (Vec<Program>, Vec<Option<u64>>);
+
+/// Reads all devices.
 fn read_programs(
     devices: &[&DeviceRecording],
     own: &VerifyOptions,
     progress: &(dyn Fn(Progress) + Sync),
-) -> Result<(Vec<Program>, Option<u64>), (u32, VerifyError)> {
-    let mut programs = Vec::new();
-    let mut recorded_limit = own.limit_bytes;
+) -> Result<ProgramsAndLimits, (u32, VerifyError)> {
+    let (mut programs, mut recorded_limits) = (Vec::new(), Vec::new());
     for (device, recording) in devices.iter().enumerate() {
         let mut read = |entries| progress(Progress::Read { device, entries });
         let mismatches = |program: &Program| program.requests.mismatches;
         let (program, limit) = finding_limit(recording, own, mismatches, |own| Program::of_recording(recording, own, &mut read))
             .map_err(|error| (recording.device, error))?;
-        recorded_limit = recorded_limit.or(limit);
+        recorded_limits.push(own.limit_bytes.or(limit));
         programs.push(program);
     }
-    Ok((programs, recorded_limit))
+    Ok((programs, recorded_limits))
 }
 
 /// How the recorded run's own settings and the best others fare under other timings; empty if no free waits for another stream.

@@ -175,8 +175,8 @@ mod tests {
     fn settings_under_which_the_recorded_run_fitted_give_way_only_to_a_wide_margin() {
         let own = |mib| {
             let mut own = option("", Some(mib));
-            let stats = own.devices[0].prediction.stats.clone();
-            own.devices[0].fit_as_recorded(mib << 20, stats);
+            own.devices[0].prediction.first_failure = None;
+            own.devices[0].fits_as_recorded(mib << 20);
             own
         };
         let with = |mib| [own(mib), option("max_split_size_mb:32", Some(mib))];

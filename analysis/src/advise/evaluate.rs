@@ -1,6 +1,5 @@
 //! Tries one setting on one device's program: does it fit, at what price, and how much memory would it need?
 
-use parkade::stats::Stats;
 use parkade_replay::Prediction;
 
 use super::capacity::Capacities;
@@ -17,6 +16,8 @@ pub struct DeviceOutcome {
     pub sure_bytes: Option<u64>,
     /// The run in the memory there is, or in unlimited memory if that is unknown.
     pub prediction: Prediction,
+    /// The entry of the first request that failed and was served in the recording, or ended it. Others the program survived.
+    pub fails_anew_at: Option<usize>,
     /// Whether every recorded request was served, that of which the program died included. What fails then is estimated.
     pub gets_past: bool,
     /// Some requests failed, but the program may do without them: in the recording it did, or they are freed at once, as a library's
@@ -32,17 +33,13 @@ pub struct DeviceOutcome {
 impl DeviceOutcome {
     /// The recorded run failed at this entry under these settings and in no less memory, so it does not get past it.
     pub(super) fn fail_at(&mut self, entry: usize) {
-        self.prediction.first_failure = Some(self.fails_at_entry().map_or(entry, |fails| fails.min(entry)));
+        self.prediction.first_failure = Some(self.fails_anew_at.map_or(entry, |fails| fails.min(entry)));
         self.prediction.stats.num_ooms = self.prediction.stats.num_ooms.max(1);
         (self.gets_past, self.may_survive) = (false, false);
     }
 
-    /// The recorded run was within so much memory and served every request: that stands.
-    pub(super) fn fit_as_recorded(&mut self, available_bytes: u64, stats: Stats) {
-        let max_split_size = self.prediction.stats.max_split_size;
-        self.prediction.first_failure = None;
-        self.prediction.stats = stats;
-        self.prediction.stats.max_split_size = max_split_size;
+    /// The recorded run was within so much memory and served every request, as its prediction says by now.
+    pub(super) fn fits_as_recorded(&mut self, available_bytes: u64) {
         (self.gets_past, self.may_survive, self.as_recorded) = (true, false, true);
         self.smallest_bytes = self.smallest_bytes.min(available_bytes);
     }
@@ -86,11 +83,13 @@ pub(super) fn evaluate(replay: &Replay<'_>, available_bytes: Option<u64>) -> Dev
         None => (capacities.unlimited(), Vec::new()),
     };
     let may_survive = !failed.is_empty() && failed.iter().all(|&operation| replay.program.is_workspace(operation));
+    let fails_anew_at = failed.iter().find_map(|&operation| replay.program.fails_anew(operation));
     let gets_past = prediction.first_failure.is_none_or(|entry| !replay.program.is_recorded(entry));
     DeviceOutcome {
         device: replay.program.device,
         available_bytes,
         sure_bytes: available_bytes,
+        fails_anew_at,
         gets_past,
         prediction,
         may_survive,
@@ -167,9 +166,9 @@ mod tests {
         let roomy = outcome(&program, "", Some(300));
         let mut tight = outcome(&program, "", Some(200));
         assert!(!tight.fits() && tight.headroom_bytes().is_some_and(|headroom| headroom < 0), "{tight:?}");
-        tight.fit_as_recorded(200 * MIB, roomy.prediction.stats.clone());
+        tight.prediction = roomy.prediction;
+        tight.fits_as_recorded(200 * MIB);
         assert_eq!((tight.fits(), tight.gets_past, tight.as_recorded, tight.smallest_bytes), (true, true, true, 200 * MIB));
-        assert_eq!(tight.prediction.peak_reserved_bytes(), roomy.prediction.peak_reserved_bytes());
     }
 
     #[test]

@@ -45,24 +45,27 @@ pub struct MemoryContradiction {
 
 impl DeviceMemory {
     /// The memory of each device. What is given counts for all. Otherwise each has what its own out-of-memory error shows, and the others
-    /// have the least that one of these shows, but at least what they reserved themselves. `recorded_limit` is the recorded run's limit.
-    pub(super) fn of(
+    /// have the least that one of these shows, but at least what they reserved themselves. `recorded_limits` are the limits of the
+    /// recorded run on each device, as far as they were given or found.
+    #[must_use]
+    pub fn of(
         devices: &[&DeviceRecording],
         own: &ReplaySettings,
         given: MemoryBudget,
-        recorded_limit: Option<u64>,
+        recorded_limits: &[Option<u64>],
     ) -> Vec<DeviceMemory> {
-        let hints: Vec<Option<CapacityHint>> = devices.iter().map(|recording| hint(recording, own)).collect();
-        let assumed = |hint: &CapacityHint| recorded_limit.unwrap_or(hint.assumed_bytes());
-        let least = hints.iter().flatten().map(assumed).min();
+        let hints = devices.iter().map(|recording| hint(recording, own));
+        let shown: Vec<(Option<CapacityHint>, Option<u64>)> = hints.zip(recorded_limits.iter().copied()).collect();
+        let assumed = |hint: &CapacityHint, recorded_limit: Option<u64>| recorded_limit.unwrap_or(hint.assumed_bytes());
+        let least = shown.iter().filter_map(|&(hint, recorded_limit)| Some(assumed(&hint?, recorded_limit))).min();
         let limited = |bytes| MemoryBudget { limit_bytes: Some(bytes), capacity_bytes: None };
-        let of = |(recording, &shown): (&&DeviceRecording, &Option<CapacityHint>)| {
+        let of = |(recording, &(shown, recorded_limit)): (&&DeviceRecording, &(Option<CapacityHint>, Option<u64>))| {
             let (budget, range) = match (shown, least) {
                 _ if given != MemoryBudget::default() => (given, None),
                 (Some(hint), _) => {
                     let range = MemoryRange { least_bytes: hint.least_bytes, below_bytes: hint.below_bytes };
                     let is_known = recorded_limit.is_some() || hint.least_bytes == hint.below_bytes;
-                    (limited(assumed(&hint)), Some(range).filter(|_| !is_known))
+                    (limited(assumed(&hint, recorded_limit)), Some(range).filter(|_| !is_known))
                 }
                 (None, Some(bytes)) => {
                     let least_bytes = most_reserved(recording);
@@ -73,7 +76,7 @@ impl DeviceMemory {
             };
             DeviceMemory { device: recording.device, budget, range, shown }
         };
-        devices.iter().zip(&hints).map(of).collect()
+        devices.iter().zip(&shown).map(of).collect()
     }
 
     /// What contradicts this much memory, if anything.
@@ -113,7 +116,7 @@ mod tests {
         let own = ReplaySettings::given_as(&parkade::profile::Profile::PYTORCH_2_11, "");
         let own = own.expect("settings");
         let mib = |given, limit| {
-            let memories = DeviceMemory::of(&all, &own, given, limit);
+            let memories = DeviceMemory::of(&all, &own, given, &[limit; 3]);
             let one = |memory: &DeviceMemory| {
                 let range = memory.range.map(|range| (range.least_bytes / MIB, range.below_bytes / MIB));
                 (memory.budget.limit_bytes.map(|bytes| bytes / MIB), range)
@@ -127,8 +130,14 @@ mod tests {
         assert_eq!(mib(none, Some(170 * MIB)), [(Some(170), None); 3]);
         let given = MemoryBudget { limit_bytes: Some(70 * MIB), capacity_bytes: None };
         assert_eq!(mib(given, None), [(Some(70), None); 3]);
-        assert_eq!(mib(MemoryBudget::default(), None).len(), 3);
-        let memory = DeviceMemory::of(&all, &own, given, None)[0];
+        let found = DeviceMemory::of(&all, &own, none, &[Some(170 * MIB), None, None]);
+        let found = |place: usize| (found[place].budget.limit_bytes, found[place].range.is_some());
+        assert_eq!(
+            (found(0), found(1)),
+            ((Some(170 * MIB), false), (Some(170 * MIB), true)),
+            "a limit found on one device is its own"
+        );
+        let memory = DeviceMemory::of(&all, &own, given, &[None; 3])[0];
         assert_eq!(memory.contradiction(199 * MIB), None);
         let contradiction = MemoryContradiction { device: 0, entry: 2, refused_bytes: 200 * MIB };
         assert_eq!(memory.contradiction(200 * MIB), Some(contradiction));

@@ -3,8 +3,8 @@
 //! [`advise`] (in `advice`) does all of it. It reads the requests of each traced device (`program`) and carries them out under many
 //! settings: `candidates` lists them, `search` decides the order, `decisive` tells which of them decide the same, `evaluate` tries one, and
 //! `capacity` finds the smallest memory in which it fits, in trials that share what they have in common (`trial`). Then `verdict` says why
-//! the program's own settings fail and `choice` picks one option. If the caller does not know how much memory there was, `hint` infers it
-//! from an out-of-memory error in the recording.
+//! the program's own settings fail and `choice` picks one option. Where the recorded run itself fitted, `as_recorded` says so. If the
+//! caller does not know how much memory there was, `hint` infers it from an out-of-memory error in the recording.
 //!
 //! Memory here means what the allocator may reserve: the device's memory without the driver's own share, or the limit. It is enforced
 //! as PyTorch enforces a limit (`set_per_process_memory_fraction`). The last page of an expandable segment may exceed a limit by up to
@@ -12,6 +12,7 @@
 
 mod advice;
 mod advised_option;
+mod as_recorded;
 mod candidates;
 mod capacity;
 mod choice;
@@ -33,6 +34,7 @@ mod verdict;
 pub use crate::capacity_hint::{CapacityHint, hint as capacity_hint};
 pub use advice::{Advice, TimingFits, advise};
 pub use advised_option::AdvisedOption;
+pub use as_recorded::fit_as_recorded;
 pub use choice::{Reason, Recommendation, paste_line};
 pub(crate) use comparing::{is_costly, tolerance_bytes};
 pub use evaluate::DeviceOutcome;

@@ -67,12 +67,15 @@ impl Judge<'_> {
     /// The outcome with an option; with none, no option serves every recorded request in the memory that they were tried with. `enough` is
     /// what the option was found to need for the recorded requests.
     pub(super) fn outcome(&self, option: Option<&AdvisedOption>, enough: Option<Enough>) -> Outcome {
-        if self.hides_more || self.memories.iter().all(|memory| memory.budget == super::MemoryBudget::default()) {
+        if self.memories.iter().all(|memory| memory.budget == super::MemoryBudget::default()) {
             return Outcome::Unknown;
         }
         let Some(option) = option.filter(|option| option.gets_past()) else {
             return if self.is_short() { Outcome::DoesNotFit } else { Outcome::Unknown };
         };
+        if self.hides_more {
+            return Outcome::Unknown;
+        }
         // Tried with the assumed memory, it may need more than the least that was possible.
         let is_sure = |outcome: &DeviceOutcome, bytes: u64| outcome.sure_bytes.is_none_or(|sure| bytes <= sure);
         let serves = |(outcome, memory): (&DeviceOutcome, &DeviceMemory)| {

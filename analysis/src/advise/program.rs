@@ -151,6 +151,14 @@ impl Program {
         self.requests.lost_beginning.is_some_and(|lost| lost.reserved_bytes > bytes)
     }
 
+    /// The entry of this operation (an index into its operations), if its request was served in the recording, or ended it.
+    pub(super) fn fails_anew(&self, operation: usize) -> Option<usize> {
+        match self.requests.operations.get(operation)? {
+            (_, Operation::Allocate { failed: true, .. }) => None,
+            (entry, _) => Some(*entry),
+        }
+    }
+
     /// Whether the request of this operation failed in the recording and the program went on.
     fn was_done_without(&self, operation: usize) -> bool {
         let operations = &self.requests.operations;

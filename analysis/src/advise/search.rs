@@ -9,6 +9,7 @@ use parkade::settings::Settings;
 use rayon::prelude::*;
 
 use super::advised_option::AdvisedOption;
+use super::as_recorded::are_same;
 use super::candidates::{Candidate, kept};
 use super::decisive::decisive;
 use super::evaluate::{DeviceOutcome, evaluate};
@@ -124,7 +125,7 @@ impl<'a> Search<'a> {
     fn try_all(&mut self, trials: Vec<Trial>) {
         let mut new: Vec<Trial> = Vec::new();
         for trial in trials {
-            let same = |settings: &Settings| Settings { text: trial.settings.text.clone(), ..settings.clone() } == trial.settings;
+            let same = |settings: &Settings| are_same(settings, &trial.settings);
             if let Some(place) = self.found.iter().position(|option| same(&option.settings)) {
                 self.candidates[place] = self.candidates[place].take().or(trial.candidate);
                 self.found[place].is_given |= trial.is_given;
@@ -187,9 +188,7 @@ impl<'a> Search<'a> {
         let decisive = decisive(&trial.settings, self.profile, self.programs);
         let tried = self.tried.iter().find(|(known, _)| *known == decisive);
         let mut devices = tried.map_or_else(|| self.evaluate(&decisive), |(_, outcomes)| outcomes.clone());
-        let own = &self.options.own.settings.settings;
-        let is_own =
-            Settings { text: String::new(), ..trial.settings.clone() } == Settings { text: String::new(), ..own.clone() };
+        let is_own = are_same(&trial.settings, &self.options.own.settings.settings);
         for (outcome, program) in devices.iter_mut().zip(self.programs) {
             // The only statistic that repeats the settings.
             outcome.prediction.stats.max_split_size = trial.settings.max_split_bytes.cast_signed();

@@ -112,19 +112,20 @@ impl OwnRun<'_> {
 fn first_failure(run: &OwnRun<'_>, place: usize, own: &AdvisedOption) -> Option<FirstFailure> {
     let (replay, available_bytes) = (&run.replays[place], own.devices[place].available_bytes);
     let program = replay.program;
-    let (entry, segments) = if let Some(entry) = program.dies_again(available_bytes) {
-        // It died there, whatever it survived before: what it held is recorded.
-        (entry, recorded_heap(run.recordings[place], run.recorded, available_bytes, entry)?)
-    } else {
-        let mut replayed = replay.run(available_bytes, AfterFailure::GoOn);
-        while replayed.first_failure().is_none() && replayed.step() {}
-        (replayed.first_failure().filter(|&entry| program.is_recorded(entry))?, replayed.segments())
-    };
-    let wanted = |&(at, operation): &(usize, Operation)| match operation {
-        Operation::Allocate { bytes, stream, pool, .. } if at == entry => Some((bytes, stream, pool)),
+    let entry = own.devices[place].fails_at_entry()?;
+    let wanted = |(operation, &(at, wanted)): (usize, &(usize, Operation))| match wanted {
+        Operation::Allocate { bytes, stream, pool, .. } if at == entry => Some((operation, bytes, stream, pool)),
         _ => None,
     };
-    let (wanted_bytes, stream, pool) = program.requests.operations.iter().rev().find_map(wanted)?;
+    let (operation, wanted_bytes, stream, pool) = program.requests.operations.iter().enumerate().rev().find_map(wanted)?;
+    let segments = if program.dies_again(available_bytes) == Some(entry) {
+        // It died there: what it held is recorded.
+        recorded_heap(run.recordings[place], run.recorded, available_bytes, entry)?
+    } else {
+        let mut replayed = replay.run(available_bytes, AfterFailure::GoOn);
+        while replayed.done() <= operation && replayed.step() {}
+        replayed.segments()
+    };
     Some(FirstFailure { device: program.device, entry, wanted_bytes, held: Held::seen_from(&segments, stream, pool) })
 }
 

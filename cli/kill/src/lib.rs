@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, ValueEnum};
-use parkade::texts::format_bytes;
 use parkade_gpu::nvml::{GpuProcess, Nvml, NvmlDevice, NvmlLibrary};
 use parkade_terminal::args::interval;
 use parkade_terminal::output;
 use parkade_terminal::runner::{Command, Outcome};
+use parkade_terminal::size::show_bytes;
 
 pub use host::name_of;
 use host::{Host, Linux, Process};
@@ -292,10 +292,10 @@ fn came_back(before: &NvmlDevice, after: Option<&NvmlDevice>) -> String {
     match (free(before), after.and_then(free)) {
         (Some(before), Some(after)) => {
             let gained = match after.checked_sub(before) {
-                Some(gained) => format!("{} came back", format_bytes(gained)),
+                Some(gained) => format!("{} came back", show_bytes(gained)),
                 None => String::from("nothing came back: others have allocated more meanwhile"),
             };
-            format!("{gained} (free before {}, now {})", format_bytes(before), format_bytes(after))
+            format!("{gained} (free before {}, now {})", show_bytes(before), show_bytes(after))
         }
         _ => String::from("how much came back is unknown: NVML does not report the device's memory"),
     }
@@ -303,7 +303,7 @@ fn came_back(before: &NvmlDevice, after: Option<&NvmlDevice>) -> String {
 
 impl fmt::Display for Holding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bytes = self.process.used_bytes.map_or_else(|| String::from("an unknown number of bytes"), format_bytes);
+        let bytes = self.process.used_bytes.map_or_else(|| String::from("an unknown number of bytes"), show_bytes);
         let name = self.device.name.as_deref().unwrap_or("name unknown");
         write!(f, "{bytes} on GPU {} ({name})", self.device.index)
     }

@@ -145,9 +145,17 @@ pub fn show(bytes: i64) -> String {
     u64::try_from(bytes).map_or_else(|_| format!("{bytes} bytes"), show_bytes)
 }
 
-/// A size for people, as PyTorch prints it except for a single byte.
+/// A size for people, as PyTorch prints it, except that 1024 of a unit are one of the next and a single byte is no plural.
 pub fn show_bytes(bytes: u64) -> String {
-    if bytes == 1 { "1 byte".to_owned() } else { format_bytes(bytes) }
+    let text = format_bytes(bytes);
+    let rounded = match text.as_str() {
+        "1 bytes" => "1 byte",
+        "1024 bytes" => "1.00 KiB",
+        "1024.00 KiB" => "1.00 MiB",
+        "1024.00 MiB" => "1.00 GiB",
+        _ => return text,
+    };
+    rounded.to_owned()
 }
 
 #[cfg(test)]
@@ -230,6 +238,8 @@ mod tests {
     #[test]
     fn one_byte_is_singular() {
         assert_eq!([0, 1, 2].map(show_bytes), ["0 bytes", "1 byte", "2 bytes"]);
+        assert_eq!([1 << 10, 1 << 20, 1 << 30, 1 << 40].map(show_bytes), ["1.00 KiB", "1.00 MiB", "1.00 GiB", "1024.00 GiB"]);
+        assert_eq!([(1 << 20) - 1, (1 << 30) - 1, 1023 << 20].map(show_bytes), ["1.00 MiB", "1.00 GiB", "1023.00 MiB"]);
     }
 
     #[test]

@@ -170,6 +170,19 @@ pub(crate) fn reuses_a_part() -> Recording {
     recording(trace, vec![segment(vec![used(BASE, 60 * MIB), rest]), segment(vec![used(OTHER, 60 * MIB)])])
 }
 
+/// A run that died: of 1000 MiB only 400 in the middle are free when 420 are requested. So the limit was at least 1000 MiB and less than
+/// 1420; 1 GiB is assumed, and would be enough without the hole.
+pub(crate) fn died_of_a_hole() -> Recording {
+    let at = |mib: u64| BASE + mib * MIB;
+    let mut trace = vec![entry(Action::SegmentAlloc, BASE, 1000 * MIB), entry(Action::Alloc, BASE, 1000 * MIB)];
+    trace.extend(free(BASE, 1000 * MIB));
+    trace.extend([(0, 300), (300, 400), (700, 300)].map(|(from, mib)| entry(Action::Alloc, at(from), mib * MIB)));
+    trace.extend(free(at(300), 400 * MIB));
+    trace.push(entry(Action::Oom, 100 << 30, 420 * MIB));
+    let blocks = vec![used(BASE, 300 * MIB), unused(at(300), 400 * MIB), used(at(700), 300 * MIB)];
+    recording(trace, vec![segment(blocks)])
+}
+
 /// A run that it could not: the second block is not at the lowest free address.
 pub(crate) fn diverging() -> Recording {
     let trace = vec![

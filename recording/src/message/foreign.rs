@@ -27,6 +27,8 @@ pub enum Framework {
     System,
     /// CUDA itself: `cudaMalloc` or another call, outside of PyTorch's allocator.
     Cuda,
+    /// HIP itself, or a library on it: the same on AMD's GPUs.
+    Hip,
     /// Whoever wrote only that CUDA, HIP or the GPU is out of memory.
     Plain,
 }
@@ -45,6 +47,7 @@ impl Framework {
             Framework::MainMemory => "PyTorch's allocator of main memory (not of the GPU's)",
             Framework::System => "the operating system, about main memory (not the GPU's)",
             Framework::Cuda => "CUDA itself, outside of PyTorch's allocator",
+            Framework::Hip => "HIP itself, outside of PyTorch's allocator",
             Framework::Plain => "C++ code, or only the first words of PyTorch's",
         }
     }
@@ -60,7 +63,7 @@ pub struct ForeignMessage {
 }
 
 /// What a framework's messages contain. The first that is found counts, so the special ones come before the general ones.
-static SIGNS: LazyLock<[(Framework, Regex); 10]> = LazyLock::new(|| {
+static SIGNS: LazyLock<[(Framework, Regex); 11]> = LazyLock::new(|| {
     [
         (Framework::TensorFlow, compiled(r"OOM when allocating tensor|ResourceExhaustedError")),
         (Framework::CuPy, compiled(r"cupy[A-Za-z._]*OutOfMemoryError|Out of memory allocating [0-9,]+ bytes \(allocated so far")),
@@ -83,6 +86,14 @@ static SIGNS: LazyLock<[(Framework, Regex); 10]> = LazyLock::new(|| {
                 "|(?i:cudaMalloc[a-z]*(?:\\(\\))? .{0,40}out of memory|cuMem[a-z]+ .{0,60}out of memory)"
             )),
         ),
+        (
+            Framework::Hip,
+            compiled(concat!(
+                "hipErrorOutOfMemory|hipErrorMemoryAllocation|HIPBLAS_STATUS_ALLOC_FAILED|rocblas_status_memory_error",
+                "|(?i:hip[a-z0-9_]* (?:error|failure|failed)[^a-z]{0,20}out of memory)",
+                "|(?i:hipMalloc[a-z]*(?:\\(\\))? .{0,40}out of memory)"
+            )),
+        ),
         (Framework::Plain, compiled(r"(?i)(?:cuda|hip|gpu|device)[^.]{0,20} out of memory|out of (?:gpu|device|video) memory")),
     ]
 });
@@ -101,7 +112,7 @@ const NEAR: usize = 400;
 impl ForeignMessage {
     /// Where messages of named frameworks begin: not those in words that PyTorch's own messages have too.
     pub(super) fn named(text: &str) -> Vec<usize> {
-        let is_named = |framework: Framework| !matches!(framework, Framework::Cuda | Framework::Plain);
+        let is_named = |framework: Framework| !matches!(framework, Framework::Cuda | Framework::Hip | Framework::Plain);
         let named = SIGNS.iter().filter(|(framework, _)| is_named(*framework));
         named.flat_map(|(_, sign)| sign.find_iter(text).map(|found| found.start())).collect()
     }
@@ -203,6 +214,10 @@ mod tests {
             ),
             ("RuntimeError: CUDA error: out of memory", Framework::Cuda, None),
             ("GPUassert: cudaErrorMemoryAllocation main.cu 12", Framework::Cuda, None),
+            ("RuntimeError: HIP error: out of memory", Framework::Hip, None),
+            ("hipErrorOutOfMemory: hipMalloc of 512 MiB", Framework::Hip, None),
+            ("buffer: allocating 4096.00 MiB on device 0: hipMalloc failed: out of memory", Framework::Hip, Some(4 << 30)),
+            ("terminate called: HIP out of memory.", Framework::Plain, None),
             ("RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED", Framework::Cuda, None),
             ("terminate called: CUDA out of memory.", Framework::Plain, None),
             ("error: out of GPU memory, trying to allocate 512 MB", Framework::Plain, Some(512 << 20)),

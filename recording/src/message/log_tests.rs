@@ -46,6 +46,19 @@ fn the_messages_of_all_ranks_are_read_without_repetitions() {
     assert_eq!((log.first.clone(), log.explained()), (None, Some(0)), "no times");
 }
 
+/// On AMD's GPUs the same messages begin with HIP, and name another variable.
+#[test]
+fn messages_of_hip_are_read_as_those_of_cuda() {
+    let whole = new(3, "2.00 GiB");
+    for cuda in [format!("[rank3]: torch.OutOfMemoryError: {whole}"), old(0, "512.00 MiB"), whole[..whole.len() / 2].to_owned()] {
+        let hip =
+            cuda.replace("CUDA out of memory", "HIP out of memory").replace("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF");
+        assert_ne!(hip, cuda);
+        let [hip, cuda] = [hip, cuda].map(|text| MessageLog::read(&text));
+        assert_eq!((found(&hip), &hip.messages[0].message), (found(&cuda), &cuda.messages[0].message));
+    }
+}
+
 #[test]
 fn a_message_may_be_broken_between_lines_of_other_ranks() {
     let lines = |rank: u32| {

@@ -87,8 +87,8 @@ pub fn one_setting(ranks: &[RankAdvice]) -> Option<JobAdvice> {
     let mut seen = BTreeSet::new();
     let candidates: Vec<Candidate> =
         first.tried.iter().filter(|tried| seen.insert(&tried.settings)).filter_map(everywhere).collect();
-    let enough = candidates.iter().min_by_key(|candidate| (candidate.most_needed(), candidate.keys))?;
-    let enough = (enough.most_needed(), enough.settings.clone());
+    let enough = candidates.iter().min_by_key(|candidate| (candidate.enough_bytes, candidate.keys))?;
+    let enough = (enough.enough_bytes, enough.settings.clone());
     let chosen = choose(&candidates, stays(ranks))?;
     let serves_none = |rank: &RankAdvice| !rank.tried.iter().any(|tried| served(rank, tried, assumed_bytes));
     Some(JobAdvice {
@@ -122,6 +122,8 @@ fn served(rank: &RankAdvice, tried: &Tried, assumed_bytes: Option<u64>) -> bool 
 struct Candidate {
     settings: String,
     standings: Vec<Standing>,
+    /// The least memory for each rank in which it serves all.
+    enough_bytes: u64,
     /// How many ranks are served.
     served: usize,
     /// The worst outcome, as [`weight`].
@@ -149,6 +151,7 @@ impl Candidate {
         let standings: Vec<Standing> = ranks.iter().zip(on_each).map(standing).collect();
         Candidate {
             settings: on_each.first().map_or_else(String::new, |tried| tried.settings.clone()),
+            enough_bytes: on_each.iter().map(|tried| tried.enough_bytes).max().unwrap_or(0),
             served: ranks.iter().zip(on_each).filter(|(rank, tried)| served(rank, tried, assumed_bytes)).count(),
             worst: standings.iter().map(|standing| weight(standing.outcome)).max().unwrap_or(0),
             has_warnings: on_each.iter().any(|tried| !tried.warnings.is_empty()),
@@ -158,10 +161,6 @@ impl Candidate {
             is_expandable: on_each.iter().any(|tried| tried.is_expandable),
             standings,
         }
-    }
-
-    fn most_needed(&self) -> u64 {
-        self.standings.iter().map(|standing| standing.needs_bytes).max().unwrap_or(0)
     }
 
     /// The first of the ranks with the least margin.

@@ -1,5 +1,7 @@
 //! One setting for all ranks, from what was tried on each.
 
+use parkade::profile::Profile;
+
 use super::{RankAdvice, Tried, one_setting, still_to_try};
 use crate::advise::Outcome;
 
@@ -20,6 +22,7 @@ fn rank(available_mib: Option<u64>, needs: &[(&str, u64)]) -> RankAdvice {
                 Some(_) => Outcome::DoesNotFit,
             },
             needs_bytes: needs_mib * MIB,
+            enough_bytes: needs_mib * MIB,
             driver_us: 1000,
             keys: settings.matches(':').count(),
             is_expandable: settings.contains(EXPANDABLE),
@@ -29,7 +32,8 @@ fn rank(available_mib: Option<u64>, needs: &[(&str, u64)]) -> RankAdvice {
     };
     let tried: Vec<Tried> = needs.iter().map(tried).collect();
     let best = (0..tried.len()).filter(|&place| tried[place].serves).min_by_key(|&place| tried[place].needs_bytes);
-    RankAdvice { available_bytes: available_mib.map(|mib| mib * MIB), reserved_bytes: 0, tried, best }
+    let profile = &Profile::PYTORCH_2_11;
+    RankAdvice { profile, available_bytes: available_mib.map(|mib| mib * MIB), reserved_bytes: 0, tried, best }
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! What is kept of the advice on one rank: each setting that was tried, in a few numbers, whatever the recording's size.
 
-use crate::advise::{Advice, AdvisedOption, Outcome, Verdict};
+use parkade::profile::Profile;
+use rayon::prelude::*;
+
+use crate::advise::{Advice, AdvisedOption, DeviceOutcome, Outcome, Verdict};
 use crate::caution::Caution;
 
 /// One setting, tried on one rank.
@@ -14,8 +17,11 @@ pub struct Tried {
     pub reaches_beyond: bool,
     /// Whether the rank's program fits.
     pub outcome: Outcome,
-    /// The least memory in which everything is served.
+    /// The least memory in which everything is served; if the rank's devices have different ones, so much that of the least of these as
+    /// much is left as on the tightest device.
     pub needs_bytes: u64,
+    /// The least memory for each of its devices in which everything is served.
+    pub enough_bytes: u64,
     /// What the driver calls cost, in microseconds.
     pub driver_us: u64,
     /// How many keys the settings set.
@@ -37,7 +43,8 @@ impl Tried {
             serves: option.gets_past() && !is_hopeless,
             reaches_beyond: option.reaches_beyond(),
             outcome: if is_hopeless { advice.outcome } else { advice.outcome_with(place) },
-            needs_bytes: option.smallest_capacity_bytes(),
+            needs_bytes: needs_bytes(option),
+            enough_bytes: option.smallest_capacity_bytes(),
             driver_us: option.driver_us(),
             keys: option.keys(),
             is_expandable: option.settings.expandable_segments,
@@ -47,9 +54,22 @@ impl Tried {
     }
 }
 
+fn needs_bytes(option: &AdvisedOption) -> u64 {
+    let available = || option.devices.iter().filter_map(|device| device.available_bytes);
+    let left = |device: &DeviceOutcome| Some(i128::from(device.available_bytes?) - i128::from(device.smallest_bytes));
+    match (option.available_bytes, option.devices.iter().filter_map(left).min()) {
+        (Some(least), Some(left)) if available().any(|bytes| bytes != least) => {
+            u64::try_from(i128::from(least) - left).unwrap_or(0)
+        }
+        _ => option.smallest_capacity_bytes(),
+    }
+}
+
 /// What is known of one rank: its memory, and what was tried.
 #[derive(Clone, Debug)]
 pub struct RankAdvice {
+    /// The PyTorch release whose decisions were made.
+    pub profile: &'static Profile,
     /// The rank's memory, given or shown by an out-of-memory error. `None` if it is not known.
     pub available_bytes: Option<u64>,
     /// The most bytes that its recorded run reserved.
@@ -65,9 +85,10 @@ impl RankAdvice {
     #[must_use]
     pub fn of(advice: &Advice) -> RankAdvice {
         RankAdvice {
+            profile: advice.profile,
             available_bytes: advice.own().available_bytes,
             reserved_bytes: advice.programs.iter().map(|program| program.reserved_bytes).max().unwrap_or(0),
-            tried: advice.options.iter().enumerate().map(|(place, option)| Tried::of(advice, place, option)).collect(),
+            tried: advice.options.par_iter().enumerate().map(|(place, option)| Tried::of(advice, place, option)).collect(),
             best: advice.recommendation.as_ref().map(|recommendation| recommendation.option),
         }
     }

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use parkade_analysis::advise::Outcome as Fit;
 use parkade_analysis::ranks::{JobAdvice, RankAdvice, one_setting, still_to_try};
+use serde_json::Value;
 
 use super::{Args, Found, job_json, job_table};
-use crate::each::{Finished, Together};
+use crate::each::{Finished, OnEach, Together};
 use crate::output;
 use crate::recordings::{Inputs, each};
 use crate::runner::{Command, Outcome};
@@ -23,31 +24,70 @@ pub(super) struct Rank {
 }
 
 /// The ranks, in their order, and one setting for all of them.
-pub(super) struct Job {
+pub(crate) struct Job {
     pub(super) ranks: Vec<Rank>,
     pub(super) advice: JobAdvice,
     /// Whether they are recordings of more than one program.
     pub(super) are_of_several_programs: bool,
 }
 
-/// Advises on the job, writes the answer as text, and returns it as an addition to the JSON of the ranks. Ranks without a trace have no
-/// settings to compare.
+/// Advises on the job, writes the answer as text, and returns it as an addition to the JSON of the ranks.
 pub(super) fn advise(args: &Args, together: Together<'_, Option<RankAdvice>>, out: &mut dyn Write) -> Result<Finished> {
-    let rank = |(place, advice): (usize, Option<RankAdvice>)| {
-        let (number, file) = (*together.numbers.of_files.get(place)?, together.files.get(place)?.to_path_buf());
-        Some(Rank { number, file, advice: advice? })
-    };
-    let mut ranks: Vec<Rank> = together.kept.into_iter().filter_map(rank).collect();
-    if !together.are_ranks || ranks.len() < 2 {
-        return Ok(Finished::default());
-    }
-    ranks.sort_by_key(|rank| rank.number);
-    try_the_others(args, &mut ranks)?;
-    let all: Vec<RankAdvice> = ranks.iter().map(|rank| rank.advice.clone()).collect();
-    let Some(advice) = one_setting(&all) else { return Ok(Finished::default()) };
-    let job = Job { ranks, advice, are_of_several_programs: together.ranks.are_of_several_programs() };
+    let advised = together.kept.iter().filter_map(|(place, advice)| Some((*place, advice.clone()?))).collect();
+    let Some(job) = Job::of(args, &together, advised)? else { return Ok(Finished::default()) };
     job_table::print(out, &job)?;
-    Ok(Finished { outcome: job.outcome(), addition: Some(("one_setting", serde_json::to_value(job_json::Object::of(&job))?)) })
+    Ok(Finished { outcome: job.outcome(), addition: Some(job.addition()?) })
+}
+
+impl Job {
+    /// The job of these ranks, each with the place of its file; `None` if they are no ranks, or only one. Ranks without a trace have no
+    /// settings to compare.
+    fn of<K>(args: &Args, together: &Together<'_, K>, advised: Vec<(usize, RankAdvice)>) -> Result<Option<Job>> {
+        let rank = |(place, advice): (usize, RankAdvice)| {
+            let (number, file) = (*together.numbers.of_files.get(place)?, together.files.get(place)?.to_path_buf());
+            Some(Rank { number, file, advice })
+        };
+        let mut ranks: Vec<Rank> = advised.into_iter().filter_map(rank).collect();
+        if !together.are_ranks || ranks.len() < 2 {
+            return Ok(None);
+        }
+        ranks.sort_by_key(|rank| rank.number);
+        try_the_others(args, &mut ranks)?;
+        let all: Vec<RankAdvice> = ranks.iter().map(|rank| rank.advice.clone()).collect();
+        let are_of_several_programs = together.ranks.are_of_several_programs();
+        Ok(one_setting(&all).map(|advice| Job { ranks, advice, are_of_several_programs }))
+    }
+
+    /// The same of ranks of which only some are advised on so far. Files that fail are left out: they were complained of before.
+    pub(crate) fn of_files<K>(args: &Args, together: &Together<'_, K>, known: Vec<(PathBuf, RankAdvice)>) -> Result<Option<Job>> {
+        if !together.are_ranks {
+            return Ok(None);
+        }
+        let has_failed = |path: &Path| together.failures.iter().any(|(failed, _)| *failed == path);
+        let (mut advised, mut places, mut paths) = (Vec::new(), Vec::new(), Vec::new());
+        for (place, &path) in together.files.iter().enumerate().filter(|(_, path)| !has_failed(path)) {
+            match known.iter().find(|(known, _)| known == path) {
+                Some((_, advice)) => advised.push((place, advice.clone())),
+                None => {
+                    places.push(place);
+                    paths.push(path.to_path_buf());
+                }
+            }
+        }
+        let work = |path: &Path| Ok(args.on(path, true).compute()?.found);
+        each(&Inputs::of(&paths), args.json.json, work, |place, found| {
+            if let Ok(Found::Report(report)) = found {
+                advised.push((places[place], RankAdvice::of(&report)));
+            }
+            Ok(())
+        })?;
+        Job::of(args, together, advised)
+    }
+
+    /// What it adds to the JSON object of the ranks.
+    pub(crate) fn addition(&self) -> Result<(&'static str, Value)> {
+        Ok(("one_setting", serde_json::to_value(job_json::Object::of(self))?))
+    }
 }
 
 /// Tries on each rank what is useful for others.

@@ -1,14 +1,23 @@
 //! Sentences about one setting for all ranks.
 
-use parkade_analysis::advise::Outcome as Fit;
+use parkade_analysis::advise::{Outcome as Fit, paste_line};
 
 use super::job::{Job, Rank};
-use super::words::{also, shown};
+use super::words::{KEEP, also, shown};
 use crate::output::list;
 use crate::size::show_bytes;
 
 /// How many ranks are named.
 const NAMED: usize = 8;
+
+/// What to do on all ranks, for a page: the line to paste, if there is one, and what is said of it.
+pub(crate) fn what_to_do(job: &Job) -> (Option<String>, Vec<String>) {
+    let is_new = job.advice.serves_all && !job.advice.is_own;
+    let keep = job.advice.serves_all && job.advice.is_own;
+    let lines = warnings(job).into_iter().map(|warning| format!("warning: {warning}")).chain(sentences(job));
+    let lines = lines.chain(keep.then(|| KEEP.to_owned())).collect();
+    (is_new.then(|| paste_line(&job.advice.settings)), lines)
+}
 
 /// What the setting breaks on some rank, each thing once.
 pub(super) fn warnings(job: &Job) -> Vec<String> {
@@ -67,6 +76,13 @@ fn serves_all(job: &Job) -> String {
                 _ => format!("{names} get past their failures, after which their files have no more{others}"),
             }
         }
+        Fit::Unknown if standing.available_bytes.is_some() => {
+            let names = named(job, |fit| fit == Fit::Unknown);
+            format!(
+                "not known whether every one of the {all} ranks fits; each recorded request is served in the memory that is assumed, but of \
+                 {names} it may have been less, or the file lost the part that needed most"
+            )
+        }
         Fit::Unknown | Fit::DoesNotFit => format!("every recorded request of the {all} ranks is served"),
     };
     let room = match (standing.available_bytes, standing.margin_bytes()) {
@@ -105,8 +121,13 @@ fn serves_some(job: &Job) -> String {
     let advice = &job.advice;
     let left = named(job, |fit| fit == Fit::DoesNotFit);
     let (bytes, settings) = (show_bytes(advice.enough.0), shown(&advice.enough.1));
-    let short = format!("; with {}, which serves the most, {left} fails", shown(&advice.settings));
     let all = job.ranks.len();
+    let failing = advice.ranks.iter().filter(|standing| standing.outcome == Fit::DoesNotFit).count();
+    let short = match failing {
+        1 => format!("; with {}, which serves the most, {left} fails", shown(&advice.settings)),
+        _ if failing < all => format!("; with {}, which serves the most, {left} fail", shown(&advice.settings)),
+        _ => String::new(),
+    };
     if left.is_empty() {
         let names = named(job, |fit| fit == Fit::Unknown);
         return format!(

@@ -29,20 +29,22 @@ pub(super) fn memory(report: &Advice) -> Vec<String> {
     }
     let about = |(memory, outcome): (&DeviceMemory, &DeviceOutcome)| {
         let (device, judged_by) = (memory.device, show_bytes(outcome.available_bytes.unwrap_or(0)));
-        let Some(hint) = memory.shown else {
-            let why =
-                if outcome.available_bytes == memory.range.map(|range| range.least_bytes) { ", which it reserved," } else { "" };
-            return format!("device {device} shows no limit; {judged_by}{why} is assumed");
-        };
+        let Some(hint) = memory.shown else { return shows_no_limit(memory, outcome.available_bytes.unwrap_or(0)) };
         let (least, below) = (show_bytes(hint.least_bytes), show_bytes(hint.below_bytes));
-        let had = match report.recorded_limit {
+        let had = match memory.range {
             _ if hint.least_bytes == hint.below_bytes => format!("had {least} for the allocator"),
-            Some(_) => format!("had a limit between {least} and {below}; {judged_by} is used"),
-            None => format!("had a limit between {least} and {below}; {judged_by} is assumed (--limit sets it)"),
+            None => format!("had a limit between {least} and {below}; {judged_by} is used"),
+            Some(_) => format!("had a limit between {least} and {below}; {judged_by} is assumed (--limit sets it)"),
         };
         format!("no --capacity: the out-of-memory error at entry {} shows that device {device} {had}", hint.entry)
     };
     report.memories.iter().zip(&report.own().devices).map(about).collect()
+}
+
+/// That nothing shows how much memory a device had, and that so much is assumed.
+pub(crate) fn shows_no_limit(memory: &DeviceMemory, bytes: u64) -> String {
+    let why = if Some(bytes) == memory.range.map(|range| range.least_bytes) { ", which it reserved," } else { "" };
+    format!("device {} shows no limit; {}{why} is assumed", memory.device, show_bytes(bytes))
 }
 
 /// That the recorded run had less memory than was given.

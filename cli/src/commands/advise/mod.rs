@@ -1,10 +1,10 @@
 //! `parkade advise`: under which settings would a recorded program have fitted, in how much memory, and at what cost?
 
 mod held;
-mod job;
+pub(crate) mod job;
 mod job_json;
 mod job_table;
-mod job_words;
+pub(crate) mod job_words;
 mod json;
 mod memory_words;
 mod table;
@@ -16,6 +16,7 @@ use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail};
 use clap::Parser;
+use parkade::profile::Profile as Rules;
 use parkade::settings::Settings;
 use parkade_analysis::advise::{self, Advice, AdviseOptions, MemoryBudget, Progress};
 use parkade_analysis::ranks::{RankAdvice, RankRun};
@@ -26,6 +27,8 @@ use crate::args::{Files, Json, Profile, RecordedLimit};
 use crate::each::{Finished, OnEach, Together};
 use crate::runner::{Command, Form, Lines, Outcome, Subject};
 use crate::{progress, recording, size};
+
+pub(crate) use memory_words::shows_no_limit;
 
 /// Find the settings under which a recorded run fits, or what it lacks.
 ///
@@ -82,6 +85,35 @@ pub(crate) struct Args {
     all: bool,
     #[command(flatten)]
     json: Json,
+}
+
+impl Args {
+    /// What a page of several ranks asks: with so much memory, or what the files show.
+    pub(crate) fn of_page(capacity: Option<u64>, recorded_limit: Option<u64>, settings: &[String], device: Option<u32>) -> Args {
+        Args {
+            files: Files { files: Vec::new() },
+            file: PathBuf::new(),
+            capacity,
+            limit: None,
+            settings: settings.to_vec(),
+            only: false,
+            device,
+            recorded: RecordedLimit { recorded_limit },
+            profile: Profile::default(),
+            all: false,
+            json: Json { json: false },
+        }
+    }
+
+    /// The rules under which it advises.
+    pub(crate) const fn rules(&self) -> &'static Rules {
+        self.profile.rules()
+    }
+
+    /// The same under the rules of a release, if one is given.
+    pub(crate) fn under(self, profile: Option<Profile>) -> Args {
+        Args { profile: profile.unwrap_or(self.profile), ..self }
+    }
 }
 
 /// The advice about a recording.

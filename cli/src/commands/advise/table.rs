@@ -84,7 +84,7 @@ fn options(out: &mut dyn Write, report: &Advice, all: bool) -> io::Result<()> {
 
 fn cells(report: &Advice, place: usize, option: &AdvisedOption, name: String) -> [String; HEADS.len()] {
     let is_cut_short = !option.fits() && option.gets_past();
-    let is_doubtful = option.fits() && report.outcome_with(place) == Outcome::GetsPast;
+    let is_doubtful = option.fits() && (!report.doubts_with(place).is_empty() || report.outcome_with(place) == Outcome::GetsPast);
     let fits = match (option.fits(), option.is_close(), option.may_survive()) {
         _ if is_cut_short || is_doubtful => "gets past",
         (true, false, _) => "yes",

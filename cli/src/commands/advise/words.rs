@@ -18,6 +18,9 @@ pub(super) const HOLDERS: usize = 5;
 /// Added where the answer is near a boundary.
 pub(crate) const CLOSE: &str = "close call: 1 % more or less memory could change this";
 
+/// What to do where the run's own settings are the best.
+pub(crate) const KEEP: &str = "Keep the settings as they are.";
+
 /// Settings by name.
 pub(super) fn name(option: &AdvisedOption) -> String {
     shown(&option.settings.text)
@@ -39,7 +42,7 @@ fn with(option: &AdvisedOption) -> String {
 /// Why this option is recommended, and what happens without it to a run that survives its errors.
 pub(crate) fn why(report: &Advice) -> String {
     let goes_on = goes_on(report).filter(|_| !report.own().fits());
-    [Some(reason(report)), goes_on].into_iter().flatten().collect::<Vec<_>>().join("; without it ")
+    [Some(reason(report)), goes_on].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
 /// That the run goes on although requests fail.
@@ -97,9 +100,7 @@ fn at_start(report: &Advice) -> String {
     let needed = report.recommended().map_or(0, AdvisedOption::smallest_capacity_bytes);
     let reserved = report.programs.iter().filter_map(|program| Some(program.requests.lost_beginning?.reserved_bytes)).max();
     let more = reserved.filter(|&reserved| reserved > needed);
-    more.map_or_else(String::new, |reserved| {
-        format!(" for what is in it, although the run had reserved {} before its first entry", show_bytes(reserved))
-    })
+    more.map_or_else(String::new, |reserved| format!(" for what is in it{}", ending::had_before(reserved)))
 }
 
 /// That what came before the first entry is not known to fit.
@@ -186,7 +187,8 @@ fn missing(report: &Advice) -> String {
     };
     let (holds, has) = (show_bytes(live), show_bytes(available));
     let rounded = fullest.zip(report.first_failure.as_ref()).and_then(|((program, _), cause)| with_rounding(program, cause));
-    let even = if rounded.is_some_and(|rounded| rounded > live) { "even with the least rounding, " } else { "" };
+    let is_rounding = live > available && rounded.is_some_and(|rounded| rounded > live);
+    let even = if is_rounding { "even with the least rounding, " } else { "" };
     format!("no setting helps: {even}the program holds {holds} at once and there is {has}, {short}")
 }
 

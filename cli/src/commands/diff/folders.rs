@@ -10,9 +10,9 @@ use parkade_analysis::diff::{Relation, Run};
 
 use super::matching::{Matched, Pair, matched};
 use super::{Args, Compared, Shown, compare, folders_json, folders_table};
-use crate::output;
 use crate::recordings::Inputs;
 use crate::runner::{Command, Form, Lines, Outcome, fail, print_bytes, render};
+use crate::{output, recording};
 
 /// What is kept of one rank's comparison.
 pub(super) struct Rank {
@@ -91,6 +91,13 @@ fn compare_all(args: &Args) -> Result<Outcome> {
         match rank(args, pair) {
             Ok(rank) => ranks.push(rank),
             Err(error) => outcome = outcome.worse(fail(args, error.context(format!("rank {}", pair.number)))),
+        }
+    }
+    // What is compared with nothing may be no recording at all.
+    for (number, file) in &matched.alone {
+        if let Err(error) = recording::read(file) {
+            let error = error.context(format!("rank {number}, which one folder has: {}", file.display()));
+            outcome = outcome.worse(fail(args, error));
         }
     }
     matched.notes.extend(unlike(&ranks));

@@ -22,6 +22,8 @@ pub(super) struct Matched {
     pub(super) only_b: Vec<u64>,
     /// Where the numbers come from.
     pub(super) from: &'static str,
+    /// The files of the ranks that are in one folder only.
+    pub(super) alone: Vec<(u64, PathBuf)>,
     /// What to say about it.
     pub(super) notes: Vec<String>,
 }
@@ -54,11 +56,19 @@ pub(super) fn matched(a: &[PathBuf], b: Option<&[PathBuf]>) -> Matched {
         Matched { from: if are_names { RanksFrom::Names } else { RanksFrom::Positions }.name(), ..Matched::default() };
     for (&number, file) in numbers_a.of_files.iter().zip(a) {
         match file_b(number) {
-            None if b.is_some() => found.only_a.push(number),
+            None if b.is_some() => {
+                found.only_a.push(number);
+                found.alone.push((number, file.clone()));
+            }
             other => found.pairs.push(Pair { number, a: file.clone(), b: other }),
         }
     }
-    found.only_b = numbers_b.of_files.iter().copied().filter(|number| !numbers_a.of_files.contains(number)).collect();
+    for (&number, file) in numbers_b.of_files.iter().zip(b.unwrap_or_default()) {
+        if !numbers_a.of_files.contains(&number) {
+            found.only_b.push(number);
+            found.alone.push((number, file.clone()));
+        }
+    }
     let alone = |name: &str, alone: &[u64]| {
         let ranks = if alone.len() == 1 { "rank" } else { "ranks" };
         (!alone.is_empty()).then(|| format!("Only {name} has {ranks} {}, so nothing is compared there.", list(alone)))

@@ -1,7 +1,9 @@
 //! What settings do and what is often misunderstood, from what PyTorch's parser made of the string, which may not be what was meant.
 
 use parkade::settings::{Backend, Settings};
-use parkade::texts::{format_bytes, format_double};
+use parkade::texts::format_double;
+
+use crate::size::show_bytes;
 
 /// A line for each setting.
 pub(super) fn of(settings: &Settings) -> Vec<String> {
@@ -29,7 +31,7 @@ pub(super) fn of(settings: &Settings) -> Vec<String> {
         ));
     }
     if settings.large_segment_bytes != usual.large_segment_bytes {
-        let size = format_bytes(settings.large_segment_bytes);
+        let size = show_bytes(settings.large_segment_bytes);
         notes.push(format!("large_segment_size_mb: requests of 1 to 10 MiB share segments of {size}"));
     }
     if settings.roundup_power2_divisions != usual.roundup_power2_divisions {
@@ -49,8 +51,8 @@ fn max_split(settings: &Settings, usual: &Settings) -> Option<String> {
     if settings.max_split_bytes == usual.max_split_bytes {
         return None;
     }
-    let size = format_bytes(settings.max_split_bytes);
-    let slack = format_bytes(settings.max_non_split_rounding_bytes);
+    let size = show_bytes(settings.max_split_bytes);
+    let slack = show_bytes(settings.max_non_split_rounding_bytes);
     Some(format!(
         "max_split_size_mb: free blocks of {size} and more do not serve smaller requests at all, not even whole; a larger request \
          takes one if it leaves less than {slack} of it unused. A lower value keeps more blocks whole, a higher one fewer (the \

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use parkade::texts::format_bytes;
+use crate::size::show_bytes;
 
 use super::source::{Device, Process, Reading};
 use crate::output;
@@ -68,7 +68,7 @@ fn line(text: &mut String, content: &str) {
 
 /// The cells of a device; unknown ones are empty.
 fn row(device: &Device) -> [String; 8] {
-    let size = |bytes: Option<u64>| bytes.map_or_else(String::new, format_bytes);
+    let size = |bytes: Option<u64>| bytes.map_or_else(String::new, show_bytes);
     let memory = device.memory.as_ref().ok();
     [
         device.index.to_string(),
@@ -99,7 +99,7 @@ fn details(device: &Device) -> Vec<String> {
 }
 
 fn process(process: &Process) -> String {
-    let bytes = process.listed.used_bytes.map_or_else(|| String::from("bytes unknown"), format_bytes);
+    let bytes = process.listed.used_bytes.map_or_else(|| String::from("bytes unknown"), show_bytes);
     let kind = match (process.listed.compute, process.listed.graphics) {
         (true, true) => "compute and graphics",
         (false, true) => "graphics",

@@ -63,11 +63,11 @@ fn a_table_shows_devices_processes_and_what_nobody_lists() {
     let expected = "\
 driver 580.95.05
 gpu  name              total        free      used  driver's own    listed  unlisted
-  0  NVIDIA H200  140.00 GiB  136.00 GiB  3.00 GiB   1024.00 MiB  1.50 GiB  1.50 GiB
-     pid 4000000000  1024.00 MiB  compute  (name unknown)
+  0  NVIDIA H200  140.00 GiB  136.00 GiB  3.00 GiB      1.00 GiB  1.50 GiB  1.50 GiB
+     pid 4000000000     1.00 GiB  compute  (name unknown)
      pid 4000000001   512.00 MiB  compute and graphics  (name unknown)
      pid 4000000002 bytes unknown  compute  (name unknown)
-  1  NVIDIA H200  140.00 GiB  136.00 GiB  3.00 GiB   1024.00 MiB   0 bytes  3.00 GiB
+  1  NVIDIA H200  140.00 GiB  136.00 GiB  3.00 GiB      1.00 GiB   0 bytes  3.00 GiB
      memory is in use but no process is listed: in a container NVML may see none (docker run --pid=host shows them)
 used: what the driver has allocated, as nvidia-smi shows it.";
     assert!(text.starts_with(expected), "{text}");

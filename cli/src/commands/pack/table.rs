@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use parkade::texts::format_bytes;
+use crate::size::show_bytes;
 
 use super::Packed;
 use crate::output;
@@ -15,13 +15,13 @@ pub(super) fn print(out: &mut dyn Write, file: &Path, packed: &[Packed]) -> io::
         let device = one.device.filter(|_| packed.len() > 1).map_or_else(String::new, |device| format!(" device {device}"));
         let found = &one.found;
         writeln!(out, "{name}{device}: {}", output::count(one.instance.buffers().len(), "buffer"))?;
-        writeln!(out, "  load     {:>12}  the most live bytes at once", format_bytes(one.instance.load()))?;
+        writeln!(out, "  load     {:>12}  the most live bytes at once", show_bytes(one.instance.load()))?;
         let verdict = if one.is_best() {
             output::good("no packing needs less")
         } else {
-            format!("no packing needs less than {}", format_bytes(found.bound))
+            format!("no packing needs less than {}", show_bytes(found.bound))
         };
-        let height = format_bytes(found.packing.height);
+        let height = show_bytes(found.packing.height);
         writeln!(out, "  packing  {height:>12}  {:.4} of the load: {verdict}", one.ratio())?;
         writeln!(out, "{}", output::dim(&format!("  {} steps, {:.1} s", found.steps, one.seconds)))?;
         if let Some(line) = refused(one) {
@@ -36,8 +36,8 @@ pub(super) fn print(out: &mut dyn Write, file: &Path, packed: &[Packed]) -> io::
 
 /// The requests of the recorded run that failed.
 fn refused(packed: &Packed) -> Option<String> {
-    let (refused, load) = (packed.refused?, format_bytes(packed.load_with_last_refused()?));
-    let bytes = format_bytes(refused.bytes);
+    let (refused, load) = (packed.refused?, show_bytes(packed.load_with_last_refused()?));
+    let bytes = show_bytes(refused.bytes);
     match refused.requests {
         0 => None,
         1 => Some(format!("Left out: 1 request for {bytes} that ran out of memory; with it the load is {load}.")),

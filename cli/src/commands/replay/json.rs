@@ -2,7 +2,7 @@
 
 use parkade_analysis::continuation::Doubt;
 use parkade_analysis::ending::Ending;
-use parkade_replay::{Operation, Outlook};
+use parkade_replay::{LostBeginning, Operation, Outlook};
 use serde::Serialize;
 
 use super::{Args, Replayed};
@@ -62,14 +62,15 @@ view! {
         peak_reserved_bytes: i64 = outlook.requests.recorded_peak_reserved_bytes,
         ooms: u64 = outlook.requests.ooms,
         mismatches: u64 = outlook.requests.mismatches,
-        lost_beginning: Option<Lost> = outlook.requests.lost_beginning.map(|lost| Lost::of(lost.segments, lost.blocks)),
+        lost_beginning: Option<Lost> = outlook.requests.lost_beginning.map(Lost::of),
     }
 }
 
 view! {
-    struct Lost(segments: usize, blocks: usize) {
-        segments: usize = segments,
-        blocks: usize = blocks,
+    struct Lost(lost: LostBeginning) {
+        segments: usize = lost.segments,
+        blocks: usize = lost.blocks,
+        reserved_bytes: u64 = lost.reserved_bytes,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Does it fit? Of a run that died, as `advise` judges it.
 
 use anyhow::{Result, anyhow};
-use parkade_analysis::advise::{self, Advice, AdviseOptions, MemoryBudget};
+use parkade_analysis::advise::{self, Advice, AdviseOptions, DeviceOutcome, MemoryBudget, fit_as_recorded};
 use parkade_analysis::continuation::Doubt;
 use parkade_analysis::ending::Ending;
 use parkade_recording::DeviceRecording;
@@ -10,6 +10,8 @@ use parkade_replay::{Outlook, OutlookOptions};
 /// What a replay comes to. The table, the words and the JSON object all show this.
 pub(super) struct Judged {
     pub(super) outcome: advise::Outcome,
+    /// The same of each device alone.
+    pub(super) outcomes: Vec<advise::Outcome>,
     /// How each device's recorded run ended.
     pub(super) endings: Vec<Ending>,
     /// Why the rest of a run that died cannot be told.
@@ -19,6 +21,10 @@ pub(super) struct Judged {
     /// The first device of which the recorded run failed under these very settings in no less memory, although the replay is served: the
     /// recording lost its beginning.
     pub(super) fails_as_recorded: Option<usize>,
+    /// Some device fits because the recorded run did, against what its replay came to.
+    pub(super) any_as_recorded: bool,
+    /// What came before the first entry of some device needed more than there is.
+    pub(super) hides_more: bool,
 }
 
 /// What is known before the replay: how the runs ended, and for one that died what `advise` says of the settings.
@@ -50,14 +56,19 @@ impl Known {
         Ok(Known { endings, advice: Some(advice), limits, is_assumed })
     }
 
-    pub(super) fn judge(self, outlooks: &[Outlook], options: &OutlookOptions) -> Judged {
+    /// Judges the replay of each device. Where the recorded run fitted, what it did replaces the replay.
+    pub(super) fn judge(self, traced: &[&DeviceRecording], outlooks: &mut [Outlook], options: &OutlookOptions) -> Judged {
         let capacity_bytes = options.capacity_bytes;
         let bytes =
             |&limit_bytes: &Option<u64>| MemoryBudget { capacity_bytes, limit_bytes }.bytes(options.profile, &options.settings);
         let available: Option<Vec<u64>> = self.limits.iter().map(bytes).collect();
+        let mut any_as_recorded = false;
+        for ((outlook, recording), &bytes) in outlooks.iter_mut().zip(traced).zip(available.iter().flatten()) {
+            any_as_recorded |= fit_as_recorded(&mut outlook.prediction, recording, &options.own, &options.settings, bytes);
+        }
         match (self.advice, available) {
             (Some(advice), Some(_)) => died(&advice, self.endings, outlooks),
-            (_, available) => complete(self.endings, outlooks, available.as_deref()),
+            (_, available) => Judged { any_as_recorded, ..complete(self.endings, outlooks, available.as_deref()) },
         }
     }
 }
@@ -68,37 +79,31 @@ fn assumed_limits(advice: &Advice) -> Vec<Option<u64>> {
 }
 
 fn complete(endings: Vec<Ending>, outlooks: &[Outlook], available: Option<&[u64]>) -> Judged {
-    let hides_more = |available: &[u64]| {
-        let lost = |device: &Outlook| device.requests.lost_beginning.map_or(0, |lost| lost.reserved_bytes);
-        outlooks.iter().zip(available).any(|(device, available)| lost(device) > *available)
-    };
-    let outcome = match available {
+    let lost = |device: &Outlook| device.requests.lost_beginning.map_or(0, |lost| lost.reserved_bytes);
+    let hides_more = outlooks.iter().zip(available.unwrap_or_default()).any(|(device, available)| lost(device) > *available);
+    let outcome = |all_fit: bool| match available {
         None => advise::Outcome::Unknown,
-        Some(_) if !outlooks.iter().all(Outlook::fits) => advise::Outcome::DoesNotFit,
-        Some(available) if hides_more(available) => advise::Outcome::Unknown,
+        Some(_) if !all_fit => advise::Outcome::DoesNotFit,
+        Some(_) if hides_more => advise::Outcome::Unknown,
         Some(_) => advise::Outcome::Fits,
     };
     let fails = outlooks.iter().map(|device| device.prediction.first_failure).collect();
-    Judged { outcome, endings, doubt: None, fails, fails_as_recorded: None }
+    let outcomes = outlooks.iter().map(|device| outcome(device.fits())).collect();
+    let outcome = outcome(outlooks.iter().all(Outlook::fits));
+    Judged { outcome, outcomes, endings, doubt: None, fails, fails_as_recorded: None, any_as_recorded: false, hides_more }
 }
 
 fn died(advice: &Advice, endings: Vec<Ending>, outlooks: &[Outlook]) -> Judged {
     let place = advice.options.iter().position(|option| option.is_given).unwrap_or(0);
     let option = &advice.options[place];
     let doubt = advice.doubts_with(place).first().map(|&(_, doubt)| doubt).filter(|_| option.fits());
-    let cause = advice.first_failure.filter(|_| option.is_own);
-    let fails: Vec<Option<usize>> = option
-        .devices
-        .iter()
-        .map(|device| {
-            // Of the own settings it is known which error ended the run, whatever it survived before.
-            let cause = cause.filter(|cause| cause.device == device.device).map(|cause| cause.entry);
-            device.fails_at_entry().map(|entry| cause.unwrap_or(entry))
-        })
-        .collect();
+    let fails: Vec<Option<usize>> = option.devices.iter().map(DeviceOutcome::fails_at_entry).collect();
     let is_served = |(fails, outlook): (&Option<usize>, &Outlook)| fails.is_some() && outlook.fits();
     let fails_as_recorded = fails.iter().zip(outlooks).position(is_served);
-    Judged { outcome: advice.outcome_with(place), endings, doubt, fails, fails_as_recorded }
+    let (outcome, hides_more) = (advice.outcome_with(place), advice.hides_more);
+    let of_device = |device: &DeviceOutcome| advice.outcome_on_device(place, device.device).unwrap_or(outcome);
+    let outcomes = option.devices.iter().map(of_device).collect();
+    Judged { outcome, outcomes, endings, doubt, fails, fails_as_recorded, any_as_recorded: false, hides_more }
 }
 
 impl Judged {
@@ -120,7 +125,7 @@ impl Judged {
     /// Whether every request of a device is served; if its run died, also what is estimated of its rest, beyond doubt.
     pub(super) fn fits(&self, place: usize) -> bool {
         let died = self.endings.get(place).is_some_and(|ending| ending.death().is_some());
-        self.fails_at(place).is_none() && (!died || self.outcome == advise::Outcome::Fits)
+        self.fails_at(place).is_none() && (!died || self.outcomes.get(place) == Some(&advise::Outcome::Fits))
     }
 
     /// How many requests of a device fail. Those of a dying run after its error are not what would have followed.

@@ -121,7 +121,7 @@ impl Command for Args {
             devices.push(recording::of_device(outlook, device.device, traced.len())?);
         }
         bar.finish_and_clear();
-        let answer = known.judge(&devices, &options);
+        let answer = known.judge(&traced, &mut devices, &options);
         let seconds = start.elapsed().as_secs_f64();
         Ok(Replayed { answer, settings, limits, is_assumed, found_limit, own: recorded, recording, devices, seconds })
     }

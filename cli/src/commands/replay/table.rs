@@ -13,6 +13,8 @@ use crate::{ending, output, size};
 
 const HEADS: [&str; 9] =
     ["recording", "settings", "fits", "oom", "peak allocated", "peak reserved", "retries", "driver calls", "driver time"];
+/// Why what is in the file does not tell.
+const HIDDEN: &str = "what came before its first entry needed more than there is";
 /// The column that is coloured.
 const FITS: usize = 2;
 
@@ -42,10 +44,11 @@ pub(super) fn print(out: &mut dyn Write, args: &Args, replayed: &Replayed) -> io
 /// Whether a device's program fits, in a word; a dash where it is not known.
 fn fits(args: &Args, replayed: &Replayed, place: usize) -> &'static str {
     let answer = &replayed.answer;
+    let is_unknown = answer.outcomes.get(place) == Some(&Outcome::Unknown);
     if answer.fails_at(place).is_some() {
         // At least so much memory is known, but not that it was no more.
-        if answer.outcome == Outcome::Unknown && replayed.is_assumed { "-" } else { "no" }
-    } else if !replayed.is_limited(args) || (answer.outcome == Outcome::Unknown && !answer.fits(place)) {
+        if is_unknown && replayed.is_assumed { "-" } else { "no" }
+    } else if !replayed.is_limited(args) || (is_unknown && !answer.fits(place)) {
         "-"
     } else if answer.fits(place) {
         "yes"
@@ -95,8 +98,11 @@ fn said(args: &Args, replayed: &Replayed) -> (bool, String) {
             (false, format!("it gets past entry {entry}, where the run died; the rest is not in the file, and {why}"))
         }
         (Outcome::Fits, Some(_)) => (true, "it fits, with what is estimated of the rest".to_owned()),
-        (Outcome::Fits, None) if has_lost => (true, "as far as the file goes, it fits".to_owned()),
-        (Outcome::Fits, None) => (true, "it fits".to_owned()),
+        (Outcome::Fits, None) => {
+            let far = if has_lost { "as far as the file goes, " } else { "" };
+            let how = if answer.any_as_recorded { " as it is: the recorded run did" } else { "" };
+            (true, format!("{far}it fits{how}{}", had_before(replayed)))
+        }
         (Outcome::Unknown, Some(error)) if !limited => (
             false,
             format!("not known: the run died at entry {}, and without --limit or --capacity nothing is refused", error.entry),
@@ -105,38 +111,58 @@ fn said(args: &Args, replayed: &Replayed) -> (bool, String) {
             let peaks = replayed.devices.iter().map(|device| size::show(device.prediction.peak_reserved_bytes()));
             (true, format!("at most {} reserved; without --limit or --capacity nothing is refused", output::list(peaks)))
         }
-        (Outcome::Unknown, _) if replayed.is_assumed => (false, format!("not known: {}", with_at_least(replayed))),
-        (Outcome::Unknown, _) => (
-            false,
-            "not known: what is in the file fits, but what came before its first entry needed more than there is".to_owned(),
-        ),
+        (Outcome::Unknown, _) if replayed.is_assumed => (false, format!("not known: {}", with_assumed(replayed))),
+        (Outcome::Unknown, _) => (false, format!("not known: what is in the file fits, but {HIDDEN}")),
         (Outcome::GetsPast | Outcome::DoesNotFit, _) => (false, does_not_fit(replayed)),
     }
 }
 
-/// What happens in the memory that the run had at least.
-fn with_at_least(replayed: &Replayed) -> String {
-    let limit = output::list(replayed.limits.iter().flatten().map(|&bytes| size::show_bytes(bytes)));
+/// What the recorded run had reserved before its first entry, if that is more than what is in the file needs.
+fn had_before(replayed: &Replayed) -> String {
+    let reserved = |device: &Outlook| {
+        let lost = device.requests.lost_beginning?;
+        (lost.reserved_bytes > device.prediction.peak_reserved_bytes().unsigned_abs()).then_some(lost.reserved_bytes)
+    };
+    replayed.devices.iter().filter_map(reserved).max().map_or_else(String::new, ending::had_before)
+}
+
+/// What happens in the memory that is assumed.
+fn with_assumed(replayed: &Replayed) -> String {
+    let limit = match replayed.limit() {
+        Some(bytes) => size::show_bytes(bytes),
+        None => "the memory of each device".to_owned(),
+    };
     let found = match replayed.answer.first_failure() {
-        Some((_, entry)) => format!("in {limit} it runs out of memory at entry {entry}, but the limit may have been higher"),
-        None => format!("in {limit} what is in the file fits, but what came before its first entry needed more"),
+        Some((place, entry)) => {
+            let runs = runs(replayed, place);
+            format!("in {limit} {runs} out of memory at entry {entry}, but the limit may have been higher")
+        }
+        None if replayed.answer.hides_more => format!("in {limit} what is in the file fits, but {HIDDEN}"),
+        None => format!("in {limit} what is in the file fits, but the limit may have been lower"),
     };
     format!("{found} (--limit sets it)")
+}
+
+/// Which device runs out of memory, if there are several.
+fn runs(replayed: &Replayed, place: usize) -> String {
+    match replayed.devices.as_slice() {
+        [_] => "it runs".to_owned(),
+        devices => format!("device {} runs", devices.get(place).map_or(0, |device| device.device)),
+    }
 }
 
 fn does_not_fit(replayed: &Replayed) -> String {
     let answer = &replayed.answer;
     let Some((place, entry)) = answer.first_failure() else { return "it does not fit".to_owned() };
     let is_one_of_many = replayed.devices.len() > 1;
-    let number = replayed.devices.get(place).map_or(0, |device| device.device);
     if answer.fails_as_recorded == Some(place) {
-        let of_device = if is_one_of_many { format!(" of device {number}") } else { String::new() };
+        let of_device = if is_one_of_many { format!(" of device {}", replayed.devices[place].device) } else { String::new() };
         return format!(
             "it does not fit: the run{of_device} itself died at entry {entry} with this limit and these settings; the replay is served only \
              because the file lost the beginning of the run"
         );
     }
-    let of_device = if is_one_of_many { format!("device {number} runs") } else { "it runs".to_owned() };
+    let of_device = runs(replayed, place);
     let first = if is_one_of_many { " first," } else { "" };
     let errors = replayed.devices.get(place).map_or(0, |device| device.requests.ooms);
     let goes_on = answer.endings.get(place).and_then(|ending| ending::goes_on(ending, errors));

@@ -56,15 +56,19 @@ pub(super) fn search(
     Ok(Some(advise_commands::search(&traced, &options, args.json.json)?))
 }
 
-/// The bytes that could be reserved under settings that `advise` tried.
-pub(super) fn available_bytes(found: &advise::Advice, settings: &Settings) -> Option<u64> {
-    found.options.iter().find(|option| is_same(&option.settings, settings))?.available_bytes
+/// Where settings are among those that `advise` tried.
+pub(super) fn place(found: &advise::Advice, settings: &Settings) -> Option<usize> {
+    found.options.iter().position(|option| is_same(&option.settings, settings))
 }
 
-/// Whether the program fits with settings, as `advise` judges it.
-pub(super) fn outcome_with(found: &advise::Advice, settings: &Settings) -> Option<Outcome> {
-    let place = found.options.iter().position(|option| is_same(&option.settings, settings))?;
-    Some(found.outcome_with(place))
+/// The bytes that could be reserved under settings that `advise` tried.
+pub(super) fn available_bytes(found: &advise::Advice, settings: &Settings) -> Option<u64> {
+    found.options[place(found, settings)?].available_bytes
+}
+
+/// Whether the program of a device fits with settings, as `advise` judges it.
+pub(super) fn outcome_with(found: &advise::Advice, settings: &Settings, device: u32) -> Option<Outcome> {
+    found.outcome_on_device(place(found, settings)?, device)
 }
 
 /// The words of the box on a page. What the settings cost is said of the requests that the page's table has.
@@ -101,7 +105,7 @@ fn of_report(report: &advise::Advice) -> Advice {
     }
     let recommended = report.recommended();
     match recommended {
-        Some(option) if option.is_own => lines.push("Keep the settings as they are.".to_owned()),
+        Some(option) if option.is_own => lines.push(words::KEEP.to_owned()),
         Some(_) => {}
         None => lines.push(words::no_setting(report)),
     }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use parkade::texts::format_bytes;
+use crate::size::show_bytes;
 use parkade_analysis::holders::Folded;
 
 use super::gather::Report;
@@ -98,7 +98,7 @@ fn subtitle(report: &Report, root: &Node<'_>) -> String {
     let moments = report.devices.iter().map(|device| words::after(device.peak_allocated_moment));
     let has_stacks = report.devices.iter().any(|device| device.told.has_stacks);
     let what = if has_stacks { "" } else { "; the file has no stacks, so kinds and sizes of blocks stand for calls" };
-    format!("{} {}{what}; a click enlarges a frame", format_bytes(root.bytes), output::list(moments))
+    format!("{} {}{what}; a click enlarges a frame", show_bytes(root.bytes), output::list(moments))
 }
 
 fn legend(svg: &mut String) {
@@ -125,7 +125,7 @@ fn draw(svg: &mut String, name: &str, node: &Node<'_>, place: &Place, root: &Nod
     }
     let (top, share) = (76.0 + place.row as f64 * ROW, node.bytes as f64 / root.bytes.max(1) as f64 * 100.0);
     let (left, escaped) = (place.left, escape(name));
-    let bytes = format!("{} ({} bytes, {share:.2} %)", format_bytes(node.bytes), grouped(node.bytes));
+    let bytes = format!("{} ({} bytes, {share:.2} %)", show_bytes(node.bytes), grouped(node.bytes));
     let fits = (width / CHARACTER).max(1.0) as usize - 1;
     let text = if fits < 3 { String::new() } else { escape(&short(name, fits)) };
     let _ = writeln!(

@@ -32,7 +32,6 @@ pub(crate) struct Report {
     pub(super) settings: ReplaySettings,
     /// What shows the version, if the file does.
     pub(super) evidence: Option<ReleaseEvidence>,
-    pub(super) limit: Limit,
     /// The most that a page may take.
     pub(super) page_bytes: u64,
     pub(super) stacks: StackTable,
@@ -48,6 +47,7 @@ pub(crate) struct Report {
 /// What to show about one device.
 pub(super) struct Device {
     pub(super) number: u32,
+    pub(super) limit: Limit,
     /// How exact the replay is; `None` where there is no trace.
     pub(super) verdict: Option<DeviceVerdict>,
     pub(super) timeline: Timeline,
@@ -99,35 +99,45 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
     let given = tries::given_settings(args, profile)?;
     let chosen = chosen_devices(&recording, args.device)?;
     let own = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, stats_file: None };
-    let limit = Limit::of(args, &chosen, &own)?;
-    let died = chosen.iter().any(|device| Ending::of(device).death().is_some());
-    // Only a page gives advice: the search takes longer than everything else. But whether a run that died would fit is judged in any case.
+    let limits = Limit::of_each(args, &chosen, &own)?;
+    let any_failed = chosen.iter().any(|device| Ending::of(device) != Ending::NoError);
+    // Only a page gives advice: the search takes longer than everything else. But whether a run that failed would fit is judged in any
+    // case: it may have died, and the limit is known only roughly.
     let found = match args.output {
         Some(_) => advice::search(&chosen, &own, profile, (given.clone(), true), args)?,
-        None if died => {
+        None if any_failed => {
             let tried = tries::settings(profile, &settings, None, given.clone())?;
             let tried = tried.into_iter().map(|attempt| attempt.settings).collect();
             advice::search(&chosen, &own, profile, (tried, false), args)?
         }
         None => None,
     };
-    let own = VerifyOptions { limit_bytes: limit.run_bytes, ..own };
     let best = found.as_ref().filter(|_| args.output.is_some()).and_then(Found::recommended);
     let tried = tries::settings(profile, &settings, best.map(|option| option.settings.clone()), given)?;
-    let what =
-        Tries { settings: &tried, found: found.as_ref(), profile, limit_bytes: limit.tried_bytes, capacity_bytes: args.capacity };
+    // What the search left out is judged in the same way.
+    let is_left_out =
+        |attempt: &&tries::Attempt| found.as_ref().is_some_and(|found| advice::place(found, &attempt.settings).is_none());
+    let left_out: Vec<_> = tried.iter().filter(is_left_out).map(|attempt| attempt.settings.clone()).collect();
+    let also =
+        if any_failed && !left_out.is_empty() { advice::search(&chosen, &own, profile, (left_out, false), args)? } else { None };
+    let judged: Vec<&Found> = found.iter().chain(&also).collect();
     let bar = progress::entries(args.json.json);
     bar.set_length(recording::entries(&chosen));
     let mut devices = Vec::new();
-    for device in &chosen {
-        let gathered = gather_device(device, &recording, &own, &what);
+    for (device, &limit) in chosen.iter().zip(&limits) {
+        let own = VerifyOptions { limit_bytes: limit.run_bytes, ..own.clone() };
+        let (limit_bytes, capacity_bytes) = (limit.tried_bytes, args.capacity);
+        let what = Tries { settings: &tried, judged: &judged, profile, own: &own, limit_bytes, capacity_bytes };
+        let gathered = gather_device(device, &recording, limit, &what);
         devices.push(recording::of_device(gathered, device.device, chosen.len())?);
         bar.inc(device.trace.len() as u64);
     }
     bar.finish_and_clear();
     let run = |(device, gathered): (&&DeviceRecording, &Device)| match &gathered.verdict {
         Some(verdict) => Ok(RankRun::of_verdict(&recording, device, &own.settings, verdict)),
-        None => RankRun::of_recording(&recording, device, &own),
+        None => {
+            RankRun::of_recording(&recording, device, &VerifyOptions { limit_bytes: gathered.limit.run_bytes, ..own.clone() })
+        }
     };
     let is_compared = args.part != Part::Whole;
     let runs = chosen.iter().zip(&devices).filter(|_| is_compared).map(run).collect::<Result<_, _>>()?;
@@ -137,7 +147,6 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
         file: args.file.clone(),
         settings,
         evidence: shown.map(|(_, evidence)| evidence),
-        limit,
         page_bytes: args.page_size,
         stacks: recording.stacks,
         labels,
@@ -156,7 +165,8 @@ pub(super) fn chosen_devices(recording: &Recording, device: Option<u32>) -> Resu
     Ok(devices)
 }
 
-fn gather_device(device: &DeviceRecording, recording: &Recording, own: &VerifyOptions, tries: &Tries<'_>) -> Result<Device> {
+fn gather_device(device: &DeviceRecording, recording: &Recording, limit: Limit, tries: &Tries<'_>) -> Result<Device> {
+    let own = tries.own;
     let is_traced = !device.trace.is_empty();
     let verify = || is_traced.then(|| verify_device(device, own, &mut |_| ())).transpose();
     let replay = || {
@@ -176,6 +186,7 @@ fn gather_device(device: &DeviceRecording, recording: &Recording, own: &VerifyOp
     }
     Ok(Device {
         number: device.device,
+        limit,
         verdict,
         curves: curves(&timeline.levels, OVERVIEW_BUCKETS),
         times: TimeSamples::of(device, MOST_TIMES),

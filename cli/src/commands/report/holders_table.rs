@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use parkade::texts::format_bytes;
+use crate::size::show_bytes;
 use parkade_analysis::holders::KindUse;
 use parkade_analysis::timeline::HolderKey;
 use parkade_recording::StackId;
@@ -17,7 +17,7 @@ const HOLDERS: usize = 14;
 
 /// What the table of holders shows.
 pub(super) fn title(device: &Device) -> String {
-    let total = format_bytes(device.curves.allocated.peak());
+    let total = show_bytes(device.curves.allocated.peak());
     let is_by_stack = device.holders.iter().any(|holder| matches!(holder.key, HolderKey::Stack(_)));
     let by = if is_by_stack { "by where it was requested" } else { "by block size, as the file has no stacks" };
     if device.verdict.is_none() {
@@ -54,7 +54,7 @@ fn holder_row(what: &str, (bytes, blocks): (u64, u64), total: f64, most: f64) ->
         "<tr><td class=\"what\">{what}</td><td class=\"number\" title=\"{} bytes\">{}</td><td class=\"share\"><i style=\"width:{bar:.1}%\"></i><span>{percent:.1} %</span></td>\
          <td class=\"number\">{}</td></tr>",
         grouped(bytes),
-        format_bytes(bytes),
+        show_bytes(bytes),
         grouped(blocks)
     )
 }
@@ -84,7 +84,7 @@ pub(super) fn rows(report: &Report, device: &Device) -> String {
             rows,
             "<tr class=\"rest\"><td class=\"what\">{}</td><td class=\"number\">{}</td><td class=\"share\"><span>{:.1} %</span></td><td class=\"number\">{}</td></tr>",
             counted(rest.len() as u64, "other"),
-            format_bytes(bytes),
+            show_bytes(bytes),
             bytes as f64 / total * 100.0,
             grouped(rest.iter().map(|holder| holder.blocks).sum())
         );

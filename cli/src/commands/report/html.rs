@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
+use crate::size::show_bytes;
 use anyhow::Result;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use parkade::texts::format_bytes;
 use parkade_analysis::advise::Outcome;
 use parkade_analysis::timeline::MarkerKind;
 
@@ -124,9 +124,9 @@ pub(super) fn section(report: &Report, device: &Device, piece: &Piece, place: &P
         ("hidden", if place.is_shown { "" } else { "hidden" }.to_owned()),
         ("name", place.name.to_owned()),
         ("kind", if has_trace { "traced" } else { "segments-only" }.to_owned()),
-        ("happened", escape(&words::what_happened(report, device))),
+        ("happened", escape(&words::what_happened(device))),
         ("class", if words::count_of(device, MarkerKind::OutOfMemory) > 0 { "bad" } else { "" }.to_owned()),
-        ("facts", facts(report, device)),
+        ("facts", facts(device)),
         ("notes", words::notes(report, device).iter().map(|note| format!("<li>{}</li>", escape(note))).collect()),
         ("moments", moments(piece)),
         ("peak", holders_table::title(device)),
@@ -134,7 +134,7 @@ pub(super) fn section(report: &Report, device: &Device, piece: &Piece, place: &P
         ("kinds_hidden", if has_trace { "" } else { "hidden" }.to_owned()),
         ("kinds_title", holders_table::kinds_title(device)),
         ("kinds", holders_table::kinds(device)),
-        ("tried_with", tried_title(report, device)),
+        ("tried_with", tried_title(device)),
         ("tried", tried(device)),
         ("advice", advice_box(report, device)),
         ("data", BASE64_STANDARD.encode(&piece.bytes)),
@@ -143,7 +143,7 @@ pub(super) fn section(report: &Report, device: &Device, piece: &Piece, place: &P
     fill(DEVICE, &values)
 }
 
-fn facts(report: &Report, device: &Device) -> String {
+fn facts(device: &Device) -> String {
     let mut facts = String::new();
     let mut fact = |name: &str, value: &str, more: &str, class: &str| {
         let _ = write!(
@@ -156,16 +156,16 @@ fn facts(report: &Report, device: &Device) -> String {
     };
     let (allocated, reserved) = (device.curves.allocated.peak(), device.curves.reserved.peak());
     if device.verdict.is_none() {
-        fact("in use", &format_bytes(allocated), &format!("{} bytes", grouped(allocated)), "");
-        fact("reserved", &format_bytes(reserved), &format!("{} bytes", grouped(reserved)), "");
+        fact("in use", &show_bytes(allocated), &format!("{} bytes", grouped(allocated)), "");
+        fact("reserved", &show_bytes(reserved), &format!("{} bytes", grouped(reserved)), "");
         return facts;
     }
     let at = |moment: u32, bytes| format!("{} bytes, {}", grouped(bytes), words::brought_by(moment));
-    fact("peak allocated", &format_bytes(allocated), &at(device.peak_allocated_moment, allocated), "");
-    fact("peak reserved", &format_bytes(reserved), &at(device.peak_reserved_moment, reserved), "");
-    if let Some(limit) = report.limit.run_bytes {
-        let name = if report.limit.hint.is_some() { "limit, assumed" } else { "limit" };
-        fact(name, &format_bytes(limit), &format!("{} bytes", grouped(limit)), "");
+    fact("peak allocated", &show_bytes(allocated), &at(device.peak_allocated_moment, allocated), "");
+    fact("peak reserved", &show_bytes(reserved), &at(device.peak_reserved_moment, reserved), "");
+    if let Some(limit) = device.limit.run_bytes {
+        let name = if device.limit.is_assumed() { "limit, assumed" } else { "limit" };
+        fact(name, &show_bytes(limit), &format!("{} bytes", grouped(limit)), "");
     }
     let ooms = words::count_of(device, MarkerKind::OutOfMemory) as u64;
     fact(
@@ -248,17 +248,22 @@ fn tried_label(label: &str) -> String {
 fn advice_box(report: &Report, device: &Device) -> String {
     let Some(found) = report.found.as_ref().filter(|_| device.verdict.is_some()) else { return String::new() };
     let advice = advice::of_device(found, device);
-    let command = advice.command.as_ref().map_or_else(String::new, |command| format!("<pre>{}</pre>", escape(command)));
-    let lines: String = advice.lines.iter().map(|line| format!("<p>{}</p>", escape(line))).collect();
-    format!("<div class=\"advice\"><h2>What to do</h2>{command}{lines}</div>")
+    what_to_do("What to do", advice.command.as_deref(), &advice.lines)
+}
+
+/// A box with a line to paste and what is said of it.
+pub(super) fn what_to_do(title: &str, command: Option<&str>, lines: &[String]) -> String {
+    let command = command.map_or_else(String::new, |command| format!("<pre>{}</pre>", escape(command)));
+    let lines: String = lines.iter().map(|line| format!("<p>{}</p>", escape(line))).collect();
+    format!("<div class=\"advice\"><h2>{title}</h2>{command}{lines}</div>")
 }
 
 /// With how much memory the settings were tried.
-fn tried_title(report: &Report, device: &Device) -> String {
-    let memory = match report.limit.tried_bytes {
+fn tried_title(device: &Device) -> String {
+    let memory = match device.limit.tried_bytes {
         None => "as much memory as is needed".to_owned(),
-        Some(bytes) if report.limit.hint.is_some() => format!("{} (assumed, as said above)", format_bytes(bytes)),
-        Some(bytes) => format_bytes(bytes),
+        Some(bytes) if device.limit.is_assumed() => format!("{} (assumed, as said above)", show_bytes(bytes)),
+        Some(bytes) => show_bytes(bytes),
     };
     let (requests, more) = match (&device.rest, device.ending.death()) {
         (Some(_), _) => (

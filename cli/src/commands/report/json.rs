@@ -19,11 +19,16 @@ view! {
         settings: String = report.settings.settings.text.clone(),
         settings_origin: &'static str = origin(report.settings.origin),
         profile: &'static str = report.settings.profile.name,
-        limit_bytes: Option<u64> = report.limit.run_bytes.filter(|_| report.limit.hint.is_none()),
-        capacity_bytes: Option<u64> = report.limit.tried_bytes,
-        capacity_hint: Option<Hint> = report.limit.hint.map(Hint::of),
+        limit_bytes: Option<u64> = report.devices.first().and_then(|device| device.limit.run_bytes.filter(|_| !device.limit.is_assumed())),
+        capacity_bytes: Option<u64> = report.devices.iter().filter_map(|device| device.limit.tried_bytes).min(),
+        capacity_hint: Option<Hint> = hint(report).map(Hint::of),
         devices: Vec<OfDevice> = all(&report.devices, |device| OfDevice::of(report, device)),
     }
+}
+
+/// What the error of the device shows that had the least.
+fn hint(report: &Report) -> Option<CapacityHint> {
+    report.devices.iter().filter_map(|device| device.limit.hint()).min_by_key(CapacityHint::assumed_bytes)
 }
 
 view! {
@@ -38,8 +43,9 @@ view! {
 view! {
     struct OfDevice(report: &Report, device: &Device) {
         device: u32 = device.number,
+        capacity_bytes: Option<u64> = device.limit.tried_bytes,
         entries: usize = device.timeline.entries,
-        what_happened: String = words::what_happened(report, device),
+        what_happened: String = words::what_happened(device),
         ending: &'static str = device.ending.name(),
         mismatches: Option<u64> = device.verdict.as_ref().map(|verdict| verdict.mismatches),
         peak_allocated_bytes: u64 = device.curves.allocated.peak(),
@@ -55,7 +61,7 @@ view! {
         holders_without_stack: Option<NoStack> = kinds::without_stack(device).map(NoStack::of),
         passes: usize = device.told.passes,
         steps: Option<FoundSteps> = found_steps(&device.told.steps),
-        what_if: Vec<WhatIf> = all(&device.tried, |(tried, curve)| WhatIf::of(report, tried, curve)),
+        what_if: Vec<WhatIf> = all(&device.tried, |(tried, curve)| WhatIf::of(device.limit.tried_bytes, tried, curve)),
         rest: Option<Estimated> = device.rest.as_ref().map(Estimated::of),
         notes: Vec<String> = words::notes(report, device),
     }
@@ -104,11 +110,11 @@ view! {
 }
 
 view! {
-    struct WhatIf(report: &Report, tried: &Tried, curve: &Curve) {
+    struct WhatIf(limit_bytes: Option<u64>, tried: &Tried, curve: &Curve) {
         settings: String = tried.label.clone(),
         is_own: bool = tried.is_own,
         recommended: bool = tried.is_recommended,
-        fits: Option<bool> = tried.fits(report.limit.tried_bytes),
+        fits: Option<bool> = tried.fits(limit_bytes),
         outcome: &'static str = tried.outcome.name(),
         fails_at_entry: Option<usize> = tried.in_file.fails_at_entry,
         peak_reserved_bytes: i64 = tried.in_file.peak_reserved_bytes,

@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use parkade::texts::format_bytes;
+use crate::size::show_bytes;
 use parkade_analysis::holders::{Held, How, Kind, KindUse, StepLife, StepMark, Steps, Told, WithoutStack};
 
 use super::gather::Device;
@@ -85,7 +85,7 @@ pub(super) fn print(out: &mut dyn Write, device: &Device, columns: usize) -> io:
     }
     for used in &uses {
         let share = used.held.bytes as f64 / total as f64 * 100.0;
-        let (bytes, blocks) = (format_bytes(used.held.bytes), grouped(used.held.blocks));
+        let (bytes, blocks) = (show_bytes(used.held.bytes), grouped(used.held.blocks));
         let row = format!("{bytes:>12} {share:>5.1} %  {blocks:>6} x  {}", name(used.kind));
         let how: Vec<String> = [told_by(used), lives(used)].into_iter().flatten().collect();
         let how = how.join("; ");
@@ -183,7 +183,7 @@ impl Legend {
 /// What the blocks without a stack are.
 fn frameless(without: WithoutStack) -> Vec<String> {
     let line = |held: Held, what: &str| {
-        let (bytes, blocks) = (format_bytes(held.bytes), counted(held.blocks, "block"));
+        let (bytes, blocks) = (show_bytes(held.bytes), counted(held.blocks, "block"));
         (held.blocks > 0).then(|| format!("without a stack: {bytes} in {blocks} {what}"))
     };
     let autograd =

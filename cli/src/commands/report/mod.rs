@@ -45,7 +45,8 @@ use gather::Report;
 /// With --output, one page that any browser opens, without network access. With --svg, a picture; with
 /// --flamegraph, one of who holds the memory. With none of them, text for the terminal.
 ///
-/// Of several recordings the page has a table, and the ranks beside each other: up to eight in full, those that say most.
+/// Of several recordings the page has a table, the one setting for all ranks that parkade advise recommends, and the ranks beside each
+/// other: up to eight in full, those that say most.
 #[derive(Parser, Clone)]
 #[command(after_help = "Examples:
   parkade report snapshot.pickle -o report.html
@@ -205,7 +206,7 @@ impl OnEach for Args {
 
     fn finish(&self, together: Together<'_, ()>, out: &mut dyn Write) -> Result<Finished> {
         let Some(target) = &self.output else { return Ok(Finished::default()) };
-        Ok(several::write_page(self, &together, target, out)?.into())
+        several::write_page(self, &together, target, out)
     }
 }
 
@@ -213,7 +214,7 @@ impl OnEach for Args {
 fn wrote(out: &mut dyn Write, target: &Target) -> Result<()> {
     let Some(file) = target.file() else { return Ok(()) };
     let bytes = fs::metadata(file).map_or(0, |data| data.len());
-    let (name, size) = (output::one_line(&target.to_string()), parkade::texts::format_bytes(bytes));
+    let (name, size) = (output::one_line(&target.to_string()), size::show_bytes(bytes));
     Ok(writeln!(out, "wrote {name} ({size})")?)
 }
 

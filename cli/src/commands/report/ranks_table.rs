@@ -3,8 +3,11 @@
 use std::fmt::Write as _;
 
 use super::choice::{Choice, MOST_IN_FULL};
+use super::html;
 use super::markup::{counted, escape};
 use super::words;
+use crate::commands::advise::job::Job;
+use crate::commands::advise::job_words::what_to_do;
 use crate::each::Together;
 use crate::output;
 use crate::ranks::{Ranks, Row, Standing};
@@ -33,8 +36,8 @@ impl<'a> Named<'a> {
     }
 }
 
-/// The sentences, the table, and what is left out.
-pub(super) fn html(named: &[Named<'_>], choice: &Choice, together: &Together<'_, ()>) -> String {
+/// The sentences, the setting for all, the table, and what is left out.
+pub(super) fn html(named: &[Named<'_>], choice: &Choice, together: &Together<'_, ()>, job: Option<&Job>) -> String {
     let mut html = String::new();
     let are_compared = together.are_ranks && together.ranks.are_of_several_files();
     let sentences = if are_compared { together.ranks.sentences() } else { Vec::new() };
@@ -45,6 +48,9 @@ pub(super) fn html(named: &[Named<'_>], choice: &Choice, together: &Together<'_,
     }
     let others: String = sentences.map(|said| format!("<li>{said}</li>")).collect();
     let _ = write!(html, "<ul class=\"notes\">{others}</ul>");
+    if let Some((command, lines)) = job.map(what_to_do) {
+        html.push_str(&html::what_to_do("What to do on all ranks", command.as_deref(), &lines));
+    }
     let first = if together.are_ranks { "rank" } else { "recording" };
     let second = if together.are_ranks { "recording" } else { "file" };
     let heads: String = Ranks::COLUMNS.iter().map(|head| format!("<th class=\"number\">{head}</th>")).collect();

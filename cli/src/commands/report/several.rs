@@ -1,14 +1,15 @@
 //! The page of several recordings: a table of the ranks, and those that say most in full, beside each other.
 //!
-//! Files are read twice: all for the table, and those shown in full once more, so that no more than a few are ever in memory. A page
-//! stays below its size however many ranks there are.
+//! Files are read more than once: for the table, ranks for the one setting, and those shown in full, so that no more than a few are ever
+//! in memory. A page stays below its size however many ranks there are.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use parkade::profile::Profile as Rules;
-use parkade_analysis::ranks::RankRun;
+use parkade_analysis::ranks::{RankAdvice, RankRun};
+use parkade_recording::DeviceRecording;
 use parkade_replay::{ReplaySettings, VerifyOptions, newer_release};
 
 use super::choice::{Choice, MOST_IN_FULL};
@@ -17,13 +18,17 @@ use super::limit::Limit;
 use super::markup::{counted, escape};
 use super::ranks_table::Named;
 use super::{Args, Part, data, gather, ranks_table, tries, wrote};
-use crate::each::Together;
+use crate::commands::advise::{self, job::Job};
+use crate::each::{Finished, Together};
 use crate::output;
 use crate::outputs::Target;
 use crate::ranks::Row;
 use crate::recording::{self, short_name};
 use crate::recordings::{Inputs, each};
 use crate::runner::Outcome;
+
+/// What the one setting for all ranks takes at most, with all that it may break.
+const SETTING_BYTES: usize = 8 << 10;
 
 /// What is compared of the runs in a file, under the limit that its section assumes.
 pub(super) fn runs(args: &Args) -> Result<Vec<RankRun>> {
@@ -34,31 +39,36 @@ pub(super) fn runs(args: &Args) -> Result<Vec<RankRun>> {
     let settings = ReplaySettings::of_recording_as(profile, recording.settings.as_ref())?;
     let chosen = gather::chosen_devices(&recording, args.device)?;
     let own = VerifyOptions { settings, limit_bytes: args.limit, stats_file: None };
-    let limit = Limit::of(args, &chosen, &own)?;
-    let own = VerifyOptions { limit_bytes: limit.run_bytes, ..own };
-    let run = |device| recording::of_device(RankRun::of_recording(&recording, device, &own), device.device, chosen.len());
-    chosen.iter().copied().map(run).collect()
+    let limits = Limit::of_each(args, &chosen, &own)?;
+    let run = |(device, limit): (&&DeviceRecording, &Limit)| {
+        let own = VerifyOptions { limit_bytes: limit.run_bytes, ..own.clone() };
+        recording::of_device(RankRun::of_recording(&recording, device, &own), device.device, chosen.len())
+    };
+    chosen.iter().zip(&limits).map(run).collect()
 }
 
 /// Writes the page of all.
-pub(super) fn write_page(args: &Args, together: &Together<'_, ()>, target: &Target, out: &mut dyn Write) -> Result<Outcome> {
+pub(super) fn write_page(args: &Args, together: &Together<'_, ()>, target: &Target, out: &mut dyn Write) -> Result<Finished> {
     let rows = together.ranks.rows();
     if rows.is_empty() {
         bail!("no page is written: there is nothing to show");
     }
     let named: Vec<Named<'_>> = rows.iter().map(|row| Named::of(row, together.are_ranks)).collect();
+    let asked = advise::Args::of_page(args.capacity.or(args.limit), args.limit, &args.settings, args.device).under(args.profile);
     let mut choice = Choice::of(&rows, &together.ranks.by_weight());
-    let table_bytes = ranks_table::html(&named, &choice, together).len();
+    let table_bytes = ranks_table::html(&named, &choice, together, None).len() + SETTING_BYTES;
     let page_bytes = usize::try_from(args.page_size).unwrap_or(usize::MAX);
     let share = html::share(page_bytes.saturating_sub(table_bytes), choice.in_full.len());
-    let (sections, outcome) = all_sections(args, &named, &mut choice, share)?;
+    let Sections { html: sections, advised, outcome } = all_sections(args, &named, &mut choice, share)?;
+    let known = advised.into_iter().filter(|(_, rank)| rank.profile.name == asked.rules().name).collect();
+    let job = Job::of_files(&asked, together, known)?;
     let (in_full, of) = (choice.in_full.len(), rows.len());
     let frame = Frame {
         title: &title(&rows, together),
         path: "",
         meta: &if in_full < of { format!("<span>{in_full} of {of} in full</span>") } else { String::new() },
         tabs: "",
-        table: &ranks_table::html(&named, &choice, together),
+        table: &ranks_table::html(&named, &choice, together, job.as_ref()),
         layout: " class=\"beside\"",
         sections: &sections,
     };
@@ -71,11 +81,11 @@ pub(super) fn write_page(args: &Args, together: &Together<'_, ()>, target: &Targ
         );
         write!(out, "{}", output::paragraph(&said, 0))?;
     }
-    Ok(outcome)
+    Ok(Finished { outcome, addition: job.map(|job| job.addition()).transpose()? })
 }
 
 /// The sections of the runs in full, at most of so many bytes each. Those that cannot be made after all leave the choice.
-fn all_sections(args: &Args, named: &[Named<'_>], choice: &mut Choice, share: usize) -> Result<(String, Outcome)> {
+fn all_sections(args: &Args, named: &[Named<'_>], choice: &mut Choice, share: usize) -> Result<Sections> {
     let files = choice.files(named.iter().map(|named| named.row.file));
     let paths: Vec<PathBuf> = files.iter().map(|&(path, _)| path.to_owned()).collect();
     let at_first = choice.at_first.clone();
@@ -83,23 +93,41 @@ fn all_sections(args: &Args, named: &[Named<'_>], choice: &mut Choice, share: us
         let runs = files.iter().find(|(file, _)| *file == path).map_or(&[][..], |(_, runs)| runs);
         sections(args, path, runs, named, &at_first, share)
     };
-    let (mut made, mut outcome) = (String::new(), Outcome::Good);
+    let mut made = Sections { html: String::new(), advised: Vec::new(), outcome: Outcome::Good };
     each(&Inputs::of(&paths), args.json.json, work, |place, result| {
         match result {
-            Ok(sections) => made.push_str(&sections),
+            Ok((sections, advice)) => {
+                made.html.push_str(&sections);
+                made.advised.extend(advice.map(|advice| (paths[place].clone(), advice)));
+            }
             Err(error) => {
                 output::complain(&format!("{}: only in the table: {error:#}", paths[place].display()));
                 choice.in_full.retain(|&run| named[run].row.file != paths[place]);
-                outcome = Outcome::CouldNotRun;
+                made.outcome = Outcome::CouldNotRun;
             }
         }
         Ok(())
     })?;
-    Ok((made, outcome))
+    Ok(made)
 }
 
-/// The sections of a file, at most of so many bytes each.
-fn sections(args: &Args, path: &Path, runs: &[usize], named: &[Named<'_>], at_first: &[usize], share: usize) -> Result<String> {
+/// The runs in full.
+struct Sections {
+    html: String,
+    /// The advice on each of their files, for the one setting.
+    advised: Vec<(PathBuf, RankAdvice)>,
+    outcome: Outcome,
+}
+
+/// The sections of a file, at most of so many bytes each, and the advice on it.
+fn sections(
+    args: &Args,
+    path: &Path,
+    runs: &[usize],
+    named: &[Named<'_>],
+    at_first: &[usize],
+    share: usize,
+) -> Result<(String, Option<RankAdvice>)> {
     let args = Args { file: path.to_owned(), part: Part::Whole, ..args.clone() };
     let report = gather::gather(&args)?;
     if report.devices.len() != runs.len() {
@@ -118,7 +146,7 @@ fn sections(args: &Args, path: &Path, runs: &[usize], named: &[Named<'_>], at_fi
         let place = Place { number: run, is_shown: at_first.contains(&run), name: &name };
         html.push_str(&html::section(&report, device, &piece, &place));
     }
-    Ok(html)
+    Ok((html, report.found.as_ref().map(RankAdvice::of)))
 }
 
 fn title(rows: &[Row<'_>], together: &Together<'_, ()>) -> String {

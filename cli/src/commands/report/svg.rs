@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use parkade::texts::format_bytes;
+use crate::size::show_bytes;
 use parkade_analysis::timeline::{Curve, Marker, MarkerKind, NEVER, SegmentNow};
 
 use super::gather::{Device, Report, curves};
@@ -80,7 +80,7 @@ impl Plot {
 /// The timeline of a device.
 pub(super) fn timeline(report: &Report, device: &Device) -> String {
     let curves = curves(&device.timeline.levels, 450);
-    let top = curves.reserved.peak().max(report.limit.run_bytes.unwrap_or(0)).max(1);
+    let top = curves.reserved.peak().max(device.limit.run_bytes.unwrap_or(0)).max(1);
     let plot = Plot { left: 84.0, right: WIDTH - 20.0, top: 96.0, bottom: 310.0, most_bytes: top as f64 * 1.04 };
     let mut svg = String::new();
     for step in 0..=4_u64 {
@@ -93,7 +93,7 @@ pub(super) fn timeline(report: &Report, device: &Device) -> String {
             plot.right,
             plot.left - 8.0,
             y + 4.0,
-            format_bytes(bytes)
+            show_bytes(bytes)
         );
     }
     let moments = (device.timeline.entries + 1) as f64;
@@ -108,7 +108,7 @@ pub(super) fn timeline(report: &Report, device: &Device) -> String {
     }
     svg.push_str(&plot.area(&curves.allocated, "allocated"));
     let _ = writeln!(svg, "<path class=\"reserved-line\" d=\"{}\"/>", plot.outline(&curves.reserved));
-    if let Some(limit) = report.limit.run_bytes {
+    if let Some(limit) = device.limit.run_bytes {
         let y = plot.y(limit);
         let _ = writeln!(svg, "<path class=\"limit\" d=\"M{} {y:.1}H{}\"/>", plot.left, plot.right);
     }
@@ -128,9 +128,9 @@ pub(super) fn timeline(report: &Report, device: &Device) -> String {
         grouped(device.timeline.entries as u64)
     );
     let mut key = String::new();
-    let rows = legend(&mut key, report, device);
+    let rows = legend(&mut key, device);
     let height = 378.0 + LEGEND_STEP * (rows - 1) as f64;
-    format!("{}{svg}{key}</svg>\n", begin(height, &file_name(report), &words::what_happened(report, device)))
+    format!("{}{svg}{key}</svg>\n", begin(height, &file_name(report), &words::what_happened(device)))
 }
 
 /// Whether a block ever waited for other streams: longer than from the entry that asks for its release to the next.
@@ -139,16 +139,16 @@ fn is_ever_pending(device: &Device) -> bool {
 }
 
 /// Explains the colours of a timeline; returns in how many rows.
-fn legend(svg: &mut String, report: &Report, device: &Device) -> usize {
+fn legend(svg: &mut String, device: &Device) -> usize {
     let square = |class: &str| format!("<rect class=\"{class}\" y=\"-9\" width=\"11\" height=\"11\"/>");
     let mut items = vec![(square("allocated"), "allocated".to_owned()), (square("reserved"), "reserved, not in use".to_owned())];
     if is_ever_pending(device) {
         items.insert(1, (square("active"), "freed, still used by other streams".to_owned()));
     }
-    if let Some(limit) = report.limit.run_bytes {
+    if let Some(limit) = device.limit.run_bytes {
         items.push((
             "<path class=\"limit\" d=\"M0 -4h14\"/>".to_owned(),
-            format!("limit {}{}", format_bytes(limit), if report.limit.hint.is_some() { ", assumed" } else { "" }),
+            format!("limit {}{}", show_bytes(limit), if device.limit.is_assumed() { ", assumed" } else { "" }),
         ));
     }
     let kinds =
@@ -203,16 +203,16 @@ pub(super) fn heap(report: &Report, device: &Device, moment: u32) -> String {
         draw(&mut body, device, segment, (&mut x, &mut y), bytes_per_px);
     }
     let levels = &device.timeline.levels;
-    let at = |level: &[u64]| format_bytes(level.get(moment as usize).copied().unwrap_or_default());
+    let at = |level: &[u64]| show_bytes(level.get(moment as usize).copied().unwrap_or_default());
     let empty = words::emptiness(&device.timeline.log, moment);
     let subtitle = format!(
         "after {} entries: {} allocated, {} reserved; {} free in {}, the largest {}",
         grouped(u64::from(moment)),
         at(&levels.allocated),
         at(&levels.reserved),
-        format_bytes(empty.bytes),
+        show_bytes(empty.bytes),
         counted(empty.holes as u64, "hole"),
-        format_bytes(empty.largest)
+        show_bytes(empty.largest)
     );
     let (rows, key) = heap_legend(device, &segments, y + ROW + 22.0);
     format!("{}{body}{key}</svg>\n", begin(y + ROW + 24.0 + LEGEND_STEP * rows as f64, &file_name(report), &subtitle))

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use parkade::texts::format_bytes;
+use crate::size::show_bytes;
 use parkade_analysis::advise::Outcome;
 use parkade_analysis::timeline::{Curve, MarkerKind};
 
@@ -68,17 +68,17 @@ pub(super) fn print(out: &mut dyn Write, report: &Report, size: Size) -> io::Res
         }
         let of = if report.devices.len() > 1 { format!(" device {}", device.number) } else { String::new() };
         writeln!(out, "{}{of}", name)?;
-        for line in wrapped(&words::what_happened(report, device), size.words()) {
+        for line in wrapped(&words::what_happened(device), size.words()) {
             writeln!(out, "{line}")?;
         }
         let settings = format!("settings {}; {}", words::settings(report), words::exactness(device));
         writeln!(out, "{}\n", output::dim(&wrapped(&output::one_line(&settings), size.words()).join("\n")))?;
         if device.timeline.entries > 0 {
-            graph(out, report, device, size)?;
+            graph(out, device, size)?;
         }
         holders(out, report, device, size)?;
         kinds::print(out, device, size.words())?;
-        tried(out, report, device, size)?;
+        tried(out, device, size)?;
         for note in words::notes(report, device) {
             for line in wrapped(&output::one_line(&note), size.words()) {
                 writeln!(out, "{}", output::dim(&line))?;
@@ -88,10 +88,10 @@ pub(super) fn print(out: &mut dyn Write, report: &Report, size: Size) -> io::Res
     Ok(())
 }
 
-fn graph(out: &mut dyn Write, report: &Report, device: &Device, size: Size) -> io::Result<()> {
+fn graph(out: &mut dyn Write, device: &Device, size: Size) -> io::Result<()> {
     let (columns, lines) = (size.graph(), size.lines);
     let curves = curves(&device.timeline.levels, columns);
-    let top = curves.reserved.peak().max(report.limit.run_bytes.unwrap_or(0)).max(1);
+    let top = curves.reserved.peak().max(device.limit.run_bytes.unwrap_or(0)).max(1);
     let heights = |curve: &Curve| -> Vec<usize> {
         let height = |bytes: u64| (u128::from(bytes) * (lines * 8) as u128).div_ceil(u128::from(top)) as usize;
         // A short trace has fewer moments than there are columns.
@@ -99,15 +99,15 @@ fn graph(out: &mut dyn Write, report: &Report, device: &Device, size: Size) -> i
         (0..columns).filter_map(|column| buckets.get(column * buckets.len() / columns)).map(|bucket| height(bucket.max)).collect()
     };
     let (active, reserved) = (heights(&curves.active), heights(&curves.reserved));
-    let limit_line = report
+    let limit_line = device
         .limit
         .run_bytes
         .map(|limit| lines - 1 - ((u128::from(limit) * lines as u128).saturating_sub(1) / u128::from(top)) as usize);
     for line in 0..lines {
         let floor = (lines - 1 - line) * 8;
         let label = match line {
-            0 => format_bytes(top),
-            line if line == lines / 2 => format_bytes(top / 2),
+            0 => show_bytes(top),
+            line if line == lines / 2 => show_bytes(top / 2),
             line if line == lines - 1 => "0".to_owned(),
             _ => String::new(),
         };
@@ -126,8 +126,8 @@ fn graph(out: &mut dyn Write, report: &Report, device: &Device, size: Size) -> i
     markers(out, device, active.len(), size)?;
     let last = format!("entry {}", grouped(device.timeline.entries as u64));
     writeln!(out, "{:>10}  0{last:>width$}", "", width = active.len().saturating_sub(1))?;
-    let assumed = if report.limit.hint.is_some() { ", assumed" } else { "" };
-    let limit = report.limit.run_bytes.map_or_else(String::new, |limit| format!("  ┄ limit {}{assumed}", format_bytes(limit)));
+    let assumed = if device.limit.is_assumed() { ", assumed" } else { "" };
+    let limit = device.limit.run_bytes.map_or_else(String::new, |limit| format!("  ┄ limit {}{assumed}", show_bytes(limit)));
     indented(out, &format!("█ in use  {RESERVED} reserved, not in use{limit}"), size)?;
     writeln!(out)
 }
@@ -180,24 +180,24 @@ fn holders(out: &mut dyn Write, report: &Report, device: &Device, size: Size) ->
     } else {
         "at the end".to_owned()
     };
-    let title = format!("who holds the {} {place}", format_bytes(total));
+    let title = format!("who holds the {} {place}", show_bytes(total));
     writeln!(out, "{}", wrapped(&title, size.words()).join("\n"))?;
     for holder in device.holders.iter().take(HOLDERS) {
         let share = holder.bytes as f64 / total as f64 * 100.0;
         let words =
             output::fitted(&output::one_line(&words::holder(report, holder.key)), size.columns.saturating_sub(32).max(SHORTEST));
-        let (bytes, blocks) = (format_bytes(holder.bytes), grouped(holder.blocks));
+        let (bytes, blocks) = (show_bytes(holder.bytes), grouped(holder.blocks));
         writeln!(out, "{bytes:>12} {share:>5.1} %  {blocks:>6} x  {words}")?;
     }
     writeln!(out)
 }
 
-fn tried(out: &mut dyn Write, report: &Report, device: &Device, size: Size) -> io::Result<()> {
+fn tried(out: &mut dyn Write, device: &Device, size: Size) -> io::Result<()> {
     if device.tried.is_empty() {
         return Ok(());
     }
-    let assumed = if report.limit.hint.is_some() { " (assumed)" } else { "" };
-    let memory = report.limit.tried_bytes.map_or_else(|| "as much memory as is needed".to_owned(), format_bytes);
+    let assumed = if device.limit.is_assumed() { " (assumed)" } else { "" };
+    let memory = device.limit.tried_bytes.map_or_else(|| "as much memory as is needed".to_owned(), show_bytes);
     writeln!(out, "{}", wrapped(&format!("with other settings, in {memory}{assumed}"), size.words()).join("\n"))?;
     writeln!(out, "{}", output::dim("peak reserved  fits   retries  settings"))?;
     for (tried, _) in &device.tried {

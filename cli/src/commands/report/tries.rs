@@ -4,11 +4,10 @@
 use anyhow::Result;
 use parkade::profile::Profile;
 use parkade::settings::Settings;
-use parkade_analysis::advise::{Advice as Found, Outcome, Program};
-use parkade_analysis::ending::Ending;
+use parkade_analysis::advise::{Advice as Found, Outcome, Program, fit_as_recorded};
 use parkade_analysis::timeline::{Curve, Span, WhatIf, WhatIfRun, in_use, what_if};
 use parkade_recording::DeviceRecording;
-use parkade_replay::{Prediction, ReplaySettings, Requests, learned_addresses};
+use parkade_replay::{Prediction, ReplaySettings, Requests, VerifyOptions, learned_addresses};
 use rayon::prelude::*;
 
 use super::{Args, advice};
@@ -129,8 +128,10 @@ pub(super) fn settings(
 pub(super) struct Tries<'a> {
     pub(super) settings: &'a [Attempt],
     /// What `advise` found: whether each fits, and what is estimated of runs that died.
-    pub(super) found: Option<&'a Found>,
+    pub(super) judged: &'a [&'a Found],
     pub(super) profile: &'static Profile,
+    /// How the run was recorded.
+    pub(super) own: &'a VerifyOptions,
     pub(super) limit_bytes: Option<u64>,
     pub(super) capacity_bytes: Option<u64>,
 }
@@ -138,7 +139,7 @@ pub(super) struct Tries<'a> {
 impl Tries<'_> {
     /// The program of a device that died, with the entry of which it did, if something is estimated of its rest.
     fn continued(&self, device: u32) -> Option<(&Program, usize, Span)> {
-        let programs = self.found.iter().flat_map(|found| &found.programs);
+        let programs = self.judged.iter().take(1).flat_map(|found| &found.programs);
         let program = programs.filter(|program| program.device == device).find(|program| program.continuation.is_some())?;
         let died_at = program.ending.death()?.entry;
         let first = program.entries.max(died_at + 1);
@@ -162,10 +163,14 @@ impl Tries<'_> {
 
     fn run_one(&self, device: &DeviceRecording, what: &WhatIf<'_>, attempt: &Attempt) -> (Tried, Curve) {
         let WhatIf { requests, limit_bytes, .. } = *what;
-        let WhatIfRun { reserved, prediction } = what_if(what, &attempt.settings, BUCKETS);
+        let WhatIfRun { reserved, mut prediction } = what_if(what, &attempt.settings, BUCKETS);
+        if let Some(bytes) = limit_bytes {
+            fit_as_recorded(&mut prediction, device, self.own, &attempt.settings, bytes);
+        }
         let with_rest = self.continued(device.device).map(|(program, _, span)| {
             // As `advise` does: the limit alone decides.
-            let available = self.found.and_then(|found| advice::available_bytes(found, &attempt.settings)).or(limit_bytes);
+            let available =
+                self.judged.iter().find_map(|found| advice::available_bytes(found, &attempt.settings)).or(limit_bytes);
             let what = WhatIf { requests: &program.requests, span, limit_bytes: available, capacity_bytes: None, ..what.clone() };
             let WhatIfRun { reserved, prediction } = what_if(&what, &attempt.settings, BUCKETS_WITH_REST);
             let fared = Fared::of(&prediction);
@@ -176,13 +181,15 @@ impl Tries<'_> {
         let hides_more = |limit| requests.lost_beginning.is_some_and(|lost| lost.reserved_bytes > limit);
         let plain = match limit_bytes {
             _ if prediction.first_failure.is_some() => Outcome::DoesNotFit,
-            // Advise did not try these, so its doubts about the rest are not known.
-            Some(_) if Ending::of(device).death().is_some() => Outcome::GetsPast,
             Some(limit) if !hides_more(limit) => Outcome::Fits,
             _ => Outcome::Unknown,
         };
         let tried = Tried {
-            outcome: self.found.and_then(|found| advice::outcome_with(found, &attempt.settings)).unwrap_or(plain),
+            outcome: self
+                .judged
+                .iter()
+                .find_map(|found| advice::outcome_with(found, &attempt.settings, device.device))
+                .unwrap_or(plain),
             label: advice::name(&attempt.settings),
             is_own: attempt.is_own,
             is_recommended: attempt.is_recommended,

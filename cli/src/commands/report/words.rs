@@ -1,6 +1,6 @@
 //! The sentences of a report: what happened, how exact the replay is, and what the file lacks.
 
-use parkade::texts::format_bytes;
+use crate::size::show_bytes;
 use parkade_analysis::advise::Outcome;
 use parkade_analysis::timeline::{HeapLog, HolderKey, Marker, MarkerKind};
 use parkade_replay::SettingsOrigin;
@@ -8,6 +8,7 @@ use parkade_replay::SettingsOrigin;
 use super::gather::{Device, Report};
 use super::markup::{counted, grouped};
 use super::tries::Tried;
+use crate::commands::advise;
 use crate::{ending, output, size};
 
 /// Reserved memory that no block uses at a moment.
@@ -54,7 +55,7 @@ pub(super) fn count_of(device: &Device, kind: MarkerKind) -> usize {
 }
 
 /// What happened, in a sentence or two.
-pub(super) fn what_happened(report: &Report, device: &Device) -> String {
+pub(super) fn what_happened(device: &Device) -> String {
     let (levels, log) = (&device.timeline.levels, &device.timeline.log);
     let at = |list: &[u64], moment: u32| list.get(moment as usize).copied().unwrap_or_default();
     let is_oom = |marker: &&Marker| marker.kind == MarkerKind::OutOfMemory;
@@ -63,12 +64,12 @@ pub(super) fn what_happened(report: &Report, device: &Device) -> String {
         let empty = emptiness(log, 0);
         return format!(
             "The file has no trace, only the segments at its end: {} in use and {} reserved, {}.",
-            format_bytes(at(&levels.active, 0)),
-            format_bytes(at(&levels.reserved, 0)),
+            show_bytes(at(&levels.active, 0)),
+            show_bytes(at(&levels.reserved, 0)),
             holes(empty)
         );
     }
-    let doubt = doubt(report, device);
+    let doubt = doubt(device);
     // The error of which it died; of those that it survived, the first.
     let death = device.ending.death().map(|death| death.entry);
     let last = ooms.iter().find(|oom| death == Some(oom.moment as usize));
@@ -80,17 +81,17 @@ pub(super) fn what_happened(report: &Report, device: &Device) -> String {
         let more: String = more.map(|&(count, what, when)| format!(" {} failed {when}.", counted(count, what))).collect();
         let reserved = at(&levels.reserved, first.moment);
         // If the replay differs, the limit is usually wrong.
-        let left = report.limit.run_bytes.filter(|_| doubt.is_empty()).map_or_else(String::new, |limit| {
+        let left = device.limit.run_bytes.filter(|_| doubt.is_empty()).map_or_else(String::new, |limit| {
             let assumed =
-                if report.limit.hint.is_some() { format!(", assumed to be {},", format_bytes(limit)) } else { String::new() };
-            format!(" The limit{assumed} left {} to reserve.", format_bytes(limit.saturating_sub(reserved)))
+                if device.limit.is_assumed() { format!(", assumed to be {},", show_bytes(limit)) } else { String::new() };
+            format!(" The limit{assumed} left {} to reserve.", show_bytes(limit.saturating_sub(reserved)))
         });
         return format!(
             "{doubt}Out of memory at entry {}: {} was requested with {} in use and {} reserved, {}.{left}{more}",
             grouped(u64::from(first.moment)),
-            first.bytes.map_or_else(String::new, format_bytes),
-            format_bytes(at(&levels.active, first.moment)),
-            format_bytes(reserved),
+            first.bytes.map_or_else(String::new, show_bytes),
+            show_bytes(at(&levels.active, first.moment)),
+            show_bytes(reserved),
             holes(emptiness(log, first.moment))
         );
     }
@@ -108,14 +109,14 @@ pub(super) fn what_happened(report: &Report, device: &Device) -> String {
     let subject = if is_cut { "As far as the file reaches back, the program" } else { "The program" };
     format!(
         "{doubt}{subject} held at most {}, for which {} was reserved, {} more ({percent:.1} %). {retries}",
-        format_bytes(allocated),
-        format_bytes(reserved),
-        format_bytes(beyond)
+        show_bytes(allocated),
+        show_bytes(reserved),
+        show_bytes(beyond)
     )
 }
 
 /// A warning if the replay is not exact, else nothing.
-fn doubt(report: &Report, device: &Device) -> String {
+fn doubt(device: &Device) -> String {
     let mut doubt = match device.verdict.as_ref().map_or(0, |verdict| verdict.mismatches) {
         0 => String::new(),
         count => format!(
@@ -123,11 +124,11 @@ fn doubt(report: &Report, device: &Device) -> String {
             counted(count, "difference")
         ),
     };
-    if let Some(limit) = report.limit.run_bytes.filter(|&limit| device.recorded_peak_bytes > limit) {
+    if let Some(limit) = device.limit.run_bytes.filter(|&limit| device.recorded_peak_bytes > limit) {
         doubt.push_str(&format!(
             "The recorded run reserved {}, more than the limit of {}, so that was not its limit: --limit is the limit of the recorded run, --capacity the memory to try other settings with. ",
-            format_bytes(device.recorded_peak_bytes),
-            format_bytes(limit)
+            show_bytes(device.recorded_peak_bytes),
+            show_bytes(limit)
         ));
     }
     doubt
@@ -136,12 +137,12 @@ fn doubt(report: &Report, device: &Device) -> String {
 fn holes(empty: Emptiness) -> String {
     match empty.holes {
         0 => "none of it free".to_owned(),
-        1 => format!("{} of it free in one piece", format_bytes(empty.bytes)),
+        1 => format!("{} of it free in one piece", show_bytes(empty.bytes)),
         count => format!(
             "{} of it free in {} holes of at most {}",
-            format_bytes(empty.bytes),
+            show_bytes(empty.bytes),
             grouped(count as u64),
-            format_bytes(empty.largest)
+            show_bytes(empty.largest)
         ),
     }
 }
@@ -180,9 +181,12 @@ pub(super) fn settings(report: &Report) -> String {
 }
 
 /// The limit that was assumed, and why; `None` if it was given or nothing shows it.
-fn assumed_limit(report: &Report) -> Option<String> {
-    let (hint, bytes) = (report.limit.hint?, report.limit.tried_bytes?);
-    let (least, below) = (format_bytes(hint.least_bytes), format_bytes(hint.below_bytes));
+fn assumed_limit(device: &Device) -> Option<String> {
+    let (memory, bytes) = (device.limit.assumed?, device.limit.tried_bytes?);
+    let Some(hint) = memory.shown else {
+        return Some(sentence(&format!("{} (--limit sets it)", advise::shows_no_limit(&memory, bytes))));
+    };
+    let (least, below) = (show_bytes(hint.least_bytes), show_bytes(hint.below_bytes));
     let shows = if hint.least_bytes == hint.below_bytes {
         format!("that there was {least} for the allocator")
     } else {
@@ -190,19 +194,19 @@ fn assumed_limit(report: &Report) -> Option<String> {
     };
     Some(format!(
         "A limit of {} is assumed: the out-of-memory error at entry {} shows {shows}. --limit sets it.",
-        format_bytes(bytes),
+        show_bytes(bytes),
         grouped(hint.entry as u64)
     ))
 }
 
 /// What to know before trusting a picture.
 pub(super) fn notes(report: &Report, device: &Device) -> Vec<String> {
-    let mut notes: Vec<String> = assumed_limit(report).into_iter().collect();
+    let mut notes: Vec<String> = assumed_limit(device).into_iter().collect();
     if report.settings.origin == SettingsOrigin::RecordedValues {
         notes.push("The file's settings string does not match the values stored with it; the values are used.".to_owned());
     }
     let threshold = report.settings.settings.garbage_collection_threshold;
-    if report.limit.run_bytes.is_none() && threshold > 0.0 {
+    if device.limit.run_bytes.is_none() && threshold > 0.0 {
         notes.push(
             "Not in the file: the memory limit, without which garbage_collection_threshold does nothing (--limit sets it)."
                 .to_owned(),
@@ -265,7 +269,7 @@ pub(super) fn outcome(device: &Device, tried: &Tried) -> (String, &'static str) 
 /// What holds memory, in words.
 pub(super) fn holder(report: &Report, key: HolderKey) -> String {
     match key {
-        HolderKey::Size(bytes) => format!("blocks of {}", format_bytes(bytes)),
+        HolderKey::Size(bytes) => format!("blocks of {}", show_bytes(bytes)),
         HolderKey::Stack(stack) => report.labels.line(stack),
     }
 }

@@ -3,12 +3,12 @@
 use std::io::{self, Write};
 
 use anyhow::Result;
-use parkade::texts::{format_bytes, memory_summary};
+use parkade::texts::memory_summary;
 use parkade_analysis::fragmentation::Fragmentation;
 
 use super::{Args, Device, Moment, Shown};
 use crate::output;
-use crate::size;
+use crate::size::{self, show_bytes};
 use crate::table::Table;
 
 /// The documents call fragmentation above this a risk.
@@ -48,7 +48,7 @@ fn single(out: &mut dyn Write, args: &Args, device: &Device) -> io::Result<()> {
 }
 
 fn measures(out: &mut dyn Write, measures: &Fragmentation) -> io::Result<()> {
-    let size = format_bytes;
+    let size = show_bytes;
     let fragmentation = measures.ratio().map_or("-".to_owned(), |share| {
         format!("{}{}", percent(share), if share > RISK { ", a risk by the 30 % rule" } else { "" })
     });
@@ -108,14 +108,14 @@ fn cells(moment: &Moment) -> [String; HEADS.len()] {
     [
         moment.step.map_or_else(String::new, |step| step.to_string()),
         sample.entry.to_string(),
-        format_bytes(measures.allocated_bytes),
-        format_bytes(measures.reserved_bytes),
+        show_bytes(measures.allocated_bytes),
+        show_bytes(measures.reserved_bytes),
         size::show(sample.peak_allocated_bytes),
         size::show(sample.peak_reserved_bytes),
         measures.ratio().map_or_else(|| "-".to_owned(), percent),
-        format_bytes(measures.largest_hole_bytes),
-        format_bytes(measures.partial_segments_bytes),
-        format_bytes(measures.pending_bytes),
+        show_bytes(measures.largest_hole_bytes),
+        show_bytes(measures.partial_segments_bytes),
+        show_bytes(measures.pending_bytes),
         sample.stats.num_ooms.to_string(),
     ]
 }

@@ -2,16 +2,16 @@
 
 use std::io::{self, Write};
 
-use parkade::texts::format_bytes;
 use parkade_research::frontier::{Case, Point, Why};
 
 use super::Args;
 use super::model::checkpointing_name;
 use parkade_terminal::output;
+use parkade_terminal::size::show_bytes;
 use parkade_terminal::table::Table;
 
 pub(super) fn print(out: &mut dyn Write, args: &Args, points: &[Point]) -> io::Result<()> {
-    let context = format_bytes(args.context);
+    let context = show_bytes(args.context);
     writeln!(out, "{} of training; {context} of each device go to the driver's context", output::count(args.steps, "step"))?;
     for of_case in points.chunk_by(|a, b| a.case == b.case) {
         let Some(first) = of_case.first() else { continue };
@@ -23,15 +23,15 @@ pub(super) fn print(out: &mut dyn Write, args: &Args, points: &[Point]) -> io::R
                 writeln!(
                     out,
                     "  nothing fits: parameters, gradients and the optimizer's states alone need {}, {times:.1} x the bytes of the parameters",
-                    format_bytes(*state_bytes)
+                    show_bytes(*state_bytes)
                 )?;
             }
             _ if first.bound.batch == 0 => {
-                let load = format_bytes(first.bound.load_bytes);
+                let load = show_bytes(first.bound.load_bytes);
                 writeln!(out, "  nothing fits: the smallest batch has {load} live at once")?;
             }
             _ => {
-                let (batch, load) = (first.bound.batch, format_bytes(first.bound.load_bytes));
+                let (batch, load) = (first.bound.batch, show_bytes(first.bound.load_bytes));
                 writeln!(out, "  the load allows a batch of {batch}, with {load} live at once")?;
                 rows(out, of_case)?;
             }
@@ -65,7 +65,7 @@ fn heading(out: &mut dyn Write, args: &Args, case: &Case) -> io::Result<()> {
         out,
         "{} on {device} ({}): {:.2} billion parameters, {}, {}, checkpointing {}, sequence {}{accumulation}",
         output::one_line(&case.model),
-        format_bytes(case.device_bytes),
+        show_bytes(case.device_bytes),
         transformer.parameters() as f64 / 1e9,
         case.numbers.name(),
         format!("{:?}", transformer.optimizer).to_lowercase(),
@@ -87,7 +87,7 @@ fn rows(out: &mut dyn Write, points: &[Point]) -> io::Result<()> {
 fn cells(point: &Point) -> [String; HEADS.len()] {
     let (reserved, live) = match point.batch {
         0 => ("-".to_owned(), "-".to_owned()),
-        _ => (format_bytes(point.reserved_bytes), format_bytes(point.load_bytes)),
+        _ => (show_bytes(point.reserved_bytes), show_bytes(point.load_bytes)),
     };
     [point.policy.to_owned(), point.batch.to_string(), reserved, live, why(&point.why)]
 }
@@ -95,14 +95,14 @@ fn cells(point: &Point) -> [String; HEADS.len()] {
 /// Why the next batch does not fit.
 pub(super) fn why(why: &Why) -> String {
     match why {
-        Why::States { state_bytes } => format!("the states alone need {}", format_bytes(*state_bytes)),
+        Why::States { state_bytes } => format!("the states alone need {}", show_bytes(*state_bytes)),
         Why::Load { batch, load_bytes: u64::MAX } => format!("{batch}: more than 1 PiB live"),
-        Why::Load { batch, load_bytes } => format!("{batch}: {} live", format_bytes(*load_bytes)),
+        Why::Load { batch, load_bytes } => format!("{batch}: {} live", show_bytes(*load_bytes)),
         Why::Stranded { batch, asked_bytes, live_bytes, reserved_bytes } => format!(
             "{batch}: {} live of {} reserved, {} more refused",
-            format_bytes(*live_bytes),
-            format_bytes(*reserved_bytes),
-            format_bytes(*asked_bytes)
+            show_bytes(*live_bytes),
+            show_bytes(*reserved_bytes),
+            show_bytes(*asked_bytes)
         ),
         Why::Fault { batch, reason } => format!("{batch}: {}", output::one_line(reason)),
         Why::NotTried => "not tried".to_owned(),

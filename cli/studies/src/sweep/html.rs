@@ -1,6 +1,5 @@
 //! The page of a sweep: three plots and the tables, without a script or network access.
 
-use parkade::texts::format_bytes;
 use parkade_policies::Named;
 use parkade_research::study::sweep::{Capacity, Level, Plan, Share, Source, Summary};
 use parkade_research::study::{Addresses, LOAD_UNIT_BYTES, RunOptions, curves, live_curve};
@@ -9,6 +8,7 @@ use super::finished::{Finished, about_artefacts, subject, takes_everything};
 use super::grids;
 use super::plot::{Axis, Plot, Scale};
 use parkade_terminal::markup::{escape, fill};
+use parkade_terminal::size::show_bytes;
 
 const PAGE: &str = include_str!("web/page.html");
 const STYLE: &str = include_str!("web/style.css");
@@ -117,7 +117,7 @@ fn over_time(finished: &Finished, summary: &Summary, curve: Option<&str>) -> Opt
         plot.line(name, *number, points(curve));
     }
     let says = said(source);
-    let peak = format_bytes(load.iter().copied().max().unwrap_or(0));
+    let peak = show_bytes(load.iter().copied().max().unwrap_or(0));
     let note = format!(
         "{}{says} LOAD is {peak}. With plenty of memory, so nothing is given back for want of it; each point is the most of its part.{}",
         source.name,

@@ -97,7 +97,7 @@ fn info(parkade: &Parkade) -> Verdict {
     };
     let cells: Vec<&str> = device.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
     // 4 GiB are used, 3 of them and 99 bytes by processes that are listed.
-    let expected = ["0", "Fake GPU", "8.00 GiB", "3.00 GiB", "4.00 GiB", "1024.00 MiB", "3.00 GiB", "1024.00 MiB"];
+    let expected = ["0", "Fake GPU", "8.00 GiB", "3.00 GiB", "4.00 GiB", "1.00 GiB", "3.00 GiB", "1.00 GiB"];
     claim(cells == expected, || format!("expected {expected:?}, found {shown}"))?;
     claim(process.contains(&format!("pid {own} ")) && process.contains("3.00 GiB"), || shown.clone().into_owned())?;
     Ok(Evidence::text(format!("parkade info, on a fake libnvidia-ml\n  {version}\n  {heads}\n  {device}\n")))

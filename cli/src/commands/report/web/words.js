@@ -4,17 +4,17 @@ const group = (number) => Math.round(number).toString().replace(/\B(?=(\d{3})+$)
 
 const counted = (number, one) => `${group(number)} ${one}${number === 1 ? "" : "s"}`;
 
-/** A size as PyTorch prints it: each unit up to and including 1024 of it, ties to even. */
+/** A size with two decimals, ties to even; 1024 of a unit are one of the next. */
 function bytesText(bytes) {
-  if (bytes <= 1024) return `${group(bytes)} bytes`;
+  if (bytes < 1024) return counted(bytes, "byte");
   let size = bytes;
   for (const unit of ["KiB", "MiB", "GiB"]) {
     size /= 1024;
-    if (size > 1024 && unit !== "GiB") continue;
     // Dividing by powers of two is exact, so this is exact for every size a device can have.
     let hundredths = Math.floor(size * 100);
     const rest = size * 100 - hundredths;
     if (rest > 0.5 || (rest === 0.5 && hundredths % 2 === 1)) hundredths += 1;
+    if (hundredths >= 102400 && unit !== "GiB") continue;
     return `${(hundredths / 100).toFixed(2)} ${unit}`;
   }
   return "";
