@@ -19,6 +19,7 @@ use directory::{Bin, Directory, bin_of};
 use oversized::OversizedBin;
 
 use super::either::Either;
+use super::place_by_size;
 
 /// The longest list: a bin with more blocks becomes oversized, so that no walk is longer.
 const LONGEST_LIST: u8 = 24;
@@ -116,6 +117,24 @@ impl BinnedBlocks {
             None => self.first_of(self.directory.first_after(bin)?),
             found => found,
         }
+    }
+
+    /// The first block behind the place in the order of block `index`, which may be here or not.
+    pub(crate) fn first_behind(&self, slots: &[Block], index: u32) -> Option<u32> {
+        let block = slots.at(index);
+        let own = bin_of(block.size);
+        let bin = self.directory.first_from(own)?;
+        if bin != own {
+            return self.first_of(bin);
+        }
+        let in_own = match self.oversized(own) {
+            Some(oversized) => oversized.first_behind(block, index),
+            None => {
+                let place = place_by_size(slots, index);
+                list(slots, self.directory.get(own).head).find(|&other| place_by_size(slots, other) > place)
+            }
+        };
+        in_own.or_else(|| self.first_of(self.directory.first_after(own)?))
     }
 
     /// The blocks with fewer than `size` bytes, the last first.

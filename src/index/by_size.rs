@@ -100,6 +100,14 @@ impl BySize {
         }
     }
 
+    /// The block that follows block `index` in the order.
+    pub(crate) fn following(&self, slots: &[Block], index: u32) -> Option<u32> {
+        let other = self.others.first_behind(slots, index);
+        let is_behind = |newest: &u32| *newest != index && place_by_size(slots, *newest) > place_by_size(slots, index);
+        let newest = self.newest.filter(|_| true).filter(is_behind);
+        better(newest, other, |newest, other| first(slots, newest, other) == newest)
+    }
+
     /// The blocks with fewer than `size` bytes, the last first.
     pub(crate) fn below<'a>(&'a self, slots: &'a [Block], size: u64) -> impl Iterator<Item = u32> + 'a {
         let others = self.others.below(slots, size);

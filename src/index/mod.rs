@@ -129,6 +129,24 @@ impl FreeIndex {
         }
     }
 
+    /// The block of the same stream that follows block `index`, which is here, by size, rank and address.
+    #[inline]
+    pub(crate) fn following(&self, slots: &[Block], index: u32) -> Option<u32> {
+        let stream_slot = slots.at(index).stream;
+        match self.by_size(stream_slot) {
+            Some(blocks) => blocks.following(slots, index),
+            None => self.following_elsewhere(slots, index),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn following_elsewhere(&self, slots: &[Block], index: u32) -> Option<u32> {
+        let (stream_slot, place) = (slots.at(index).stream, place_by_size(slots, index));
+        let behind = self.unsorted(stream_slot, |own| own >= place.0);
+        behind.filter(|&other| place_by_size(slots, other) > place).min_by_key(|&other| place_by_size(slots, other))
+    }
+
     #[cold]
     #[inline(never)]
     fn first_elsewhere(&self, slots: &[Block], stream_slot: u16, size: u64) -> Option<u32> {

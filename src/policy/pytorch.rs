@@ -71,7 +71,13 @@ impl PyTorch {
     #[inline(always)]
     fn find(&self, heap: &Heap, request: &Request) -> Option<BlockId> {
         let first = heap.first_at_least(request.pool, request.stream, request.size)?;
-        let (size, id) = if first.is_expandable { self.choose_among_expandable(heap, *request)? } else { (first.size, first.id) };
+        let (size, id) = if !first.is_expandable {
+            (first.size, first.id)
+        } else if request.is_expandable {
+            choose_among_expandable(heap, first.id, first.size)
+        } else {
+            first_elsewhere(heap, *request)?
+        };
         let max_split = self.settings.max_split_bytes;
         if request.size.0 < max_split {
             return (size.0 < max_split).then_some(id);
@@ -80,32 +86,6 @@ impl PyTorch {
         // reused.
         let bound = request.size.0.wrapping_add(self.settings.max_non_split_rounding_bytes);
         (size.0 < bound).then_some(id)
-    }
-
-    /// Chooses where the first candidate belongs to an expandable segment: the growing end of a segment is
-    /// used last, and while expandable segments are switched off their blocks are not used at all (spec 2.5,
-    /// step 3).
-    // Out of line: heaps without such segments should not pay for it.
-    #[inline(never)]
-    fn choose_among_expandable(&self, heap: &Heap, request: Request) -> Option<(Bytes, BlockId)> {
-        let mut others = heap.at_least(request.pool, request.stream, request.size);
-        let first = others.next()?;
-        if !request.is_expandable {
-            return others.find(|block| !block.is_expandable).map(|block| (block.size, block.id));
-        }
-        let reach = |block: &BlockView| block.size + heap.unmapped_after(block.id);
-        // The others are at least as large, and so reach at least as far.
-        if reach(&first) == first.size {
-            return Some((first.size, first.id));
-        }
-        let mut candidate = first;
-        for next in others {
-            if !candidate.is_expandable || reach(&next) >= reach(&candidate) {
-                break;
-            }
-            candidate = next;
-        }
-        Some((candidate.size, candidate.id))
     }
 
     /// Free segments of the large default pool that are at least as old as the average, until enough is
@@ -167,6 +147,35 @@ impl PyTorch {
         }
         (victims, released >= wanted.0)
     }
+}
+
+/// Chooses where the first candidate belongs to an expandable segment: the growing end of a segment is used last
+/// (spec 2.5, step 3).
+// Out of line: heaps without such segments should not pay for it.
+#[inline(never)]
+fn choose_among_expandable(heap: &Heap, mut id: BlockId, mut size: Bytes) -> (Bytes, BlockId) {
+    // What a block has and could grow by counts. Later blocks are at least as large, so one that cannot grow is the choice.
+    let mut growth = heap.unmapped_after(id);
+    while growth > Bytes::ZERO
+        && let Some(next) = heap.following(id)
+    {
+        let next_growth = heap.unmapped_after(next.id);
+        if next.size + next_growth >= size + growth {
+            break;
+        }
+        // Of a block in no expandable segment this is zero, which ends the walk.
+        (id, size, growth) = (next.id, next.size, next_growth);
+    }
+    (size, id)
+}
+
+/// The first free block that is large enough and in no expandable segment: while they are switched off their blocks
+/// are not used at all (spec 2.5, step 3).
+#[cold]
+#[inline(never)]
+fn first_elsewhere(heap: &Heap, request: Request) -> Option<(Bytes, BlockId)> {
+    let mut blocks = heap.at_least(request.pool, request.stream, request.size);
+    blocks.find(|block| !block.is_expandable).map(|block| (block.size, block.id))
 }
 
 impl Policy for PyTorch {
