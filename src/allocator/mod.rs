@@ -148,10 +148,20 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let stream_slot = self.heap.stream_slot(stream)?;
         let pool = PoolSlot::of_pool(self.heap.private_pools().number_for(stream), self.policy.classify(size));
         let request = Request { requested, size, pool, stream, is_expandable: self.policy.is_expandable(pool) };
+        match self.reuse_first(&request, stream_slot) {
+            Some(allocation) => Ok(allocation),
+            // A copy of its own, so that the other way needs none in memory.
+            None => self.place(Request { requested, ..request }, stream_slot),
+        }
+    }
+
+    /// Serves a request where the policy says.
+    // Out of line: PyTorch's rules rarely choose another block than the first.
+    #[inline(never)]
+    fn place(&mut self, request: Request, stream_slot: u16) -> Result<Allocation, AllocError> {
         match self.policy.place(&self.heap, &request) {
             Placement::Reuse(id) => self.reuse(id, &request, stream_slot),
-            // A copy of its own, so that the other way needs none in memory (see `reuse`).
-            Placement::Segment(segment) => self.obtain_and_hand_out(Request { requested, ..request }, stream_slot, segment),
+            Placement::Segment(segment) => self.obtain_and_hand_out(request, stream_slot, segment),
         }
     }
 
@@ -266,9 +276,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let &Part { id, address, size, is_expandable } = part;
         if !is_expandable {
             match (cut.rests != 0, cut.was_split) {
-                (true, true) => self.stats.change_splits(class, cut.rests - 1, -(size as i64)),
+                (true, true) => self.stats.count_split_again(class, cut.rests - 1, size as i64),
                 (true, false) => self.stats.count_split_off(class, cut.rests, (cut.whole - size) as i64),
-                (false, true) => self.stats.change_splits(class, -1, -(size as i64)),
+                (false, true) => self.stats.count_split_taken(class, size as i64),
                 (false, false) => {}
             }
         }

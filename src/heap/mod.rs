@@ -5,6 +5,7 @@
 //! it with free neighbours), remove a segment. The allocator keeps the statistics, from what the moves
 //! return.
 
+mod candidate;
 mod coalesce;
 mod expandable;
 mod pools;
@@ -19,6 +20,7 @@ use crate::block::{Arena, Block, BlockState, Marks, NIL, Slots};
 use crate::index::{ByAddress, FreeIndex, FreeOrder};
 use crate::profile::{Deferral, Profile, TieBreak};
 use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
+pub use candidate::Candidate;
 use pools::PrivatePools;
 pub use pools::{PoolError, PoolFilter};
 pub(crate) use streams::TooManyStreams;

@@ -22,12 +22,12 @@ use super::either::Either;
 use super::place_by_size;
 
 /// The longest list: a bin with more blocks becomes oversized, so that no walk is longer.
-const LONGEST_LIST: u8 = 24;
+const LONGEST_LIST: u32 = 24;
 /// An oversized bin that shrinks to this becomes a list again. Well below [`LONGEST_LIST`], so that a bin
 /// does not flip back and forth.
 const SMALLEST_OVERSIZED: usize = 8;
 /// The count that marks an oversized bin.
-const OVERSIZED: u8 = u8::MAX;
+const OVERSIZED: u32 = u32::MAX;
 
 /// Free blocks ordered by size, rank and address.
 #[derive(Clone, Debug, Default)]
@@ -47,29 +47,22 @@ impl BinnedBlocks {
         let block = slots.at_mut(index);
         let bin = bin_of(block.size);
         block.bin = bin as u16;
-        match self.directory.existing_mut(bin) {
-            Some(mut place) if place.is_empty() => {
-                block.link_prev = NIL;
-                block.link_next = NIL;
-                place.fill(Bin { count: 1, head: index });
-            }
-            _ => self.insert_among(slots, index, bin),
+        if self.directory.is_vacant(bin) {
+            block.link_prev = NIL;
+            block.link_next = NIL;
+            self.directory.fill(bin, index);
+        } else {
+            self.insert_among(slots, index, bin);
         }
     }
 
-    /// Adds a block to a bin that has others, or that the directory does not reach yet.
+    /// Adds a block to a bin that has others.
     #[inline(never)]
     fn insert_among(&mut self, slots: &mut [Block], index: u32, bin: usize) {
-        let mut place = self.directory.at_mut(bin);
-        let entry = place.get();
-        if entry.count == 0 {
-            let block = slots.at_mut(index);
-            block.link_prev = NIL;
-            block.link_next = NIL;
-            place.fill(Bin { count: 1, head: index });
-        } else if entry.count < LONGEST_LIST {
-            let head = link(slots, entry.head, index);
-            place.set(Bin { count: entry.count + 1, head });
+        let entry = self.directory.at_mut(bin);
+        if entry.count < LONGEST_LIST {
+            entry.count += 1;
+            entry.head = link(slots, entry.head, index);
         } else {
             self.insert_into_oversized(slots, index, bin);
         }
@@ -79,23 +72,23 @@ impl BinnedBlocks {
     #[inline(never)]
     pub(crate) fn remove(&mut self, slots: &mut [Block], index: u32) {
         let bin = usize::from(slots.at(index).bin);
-        match self.directory.existing_mut(bin) {
-            Some(mut place) if place.is_single() => place.clear(),
-            _ => self.remove_from_among(slots, index, bin),
+        if self.directory.is_single(bin) {
+            self.directory.clear(bin);
+        } else {
+            self.remove_from_among(slots, index, bin);
         }
     }
 
     /// Removes a block from a bin that has others.
     #[inline(never)]
     fn remove_from_among(&mut self, slots: &mut [Block], index: u32, bin: usize) {
-        let mut place = self.directory.at_mut(bin);
-        let entry = place.get();
+        let entry = self.directory.at_mut(bin);
         debug_assert!(entry.count > 1, "a block left the free index that was not in it");
         if entry.count == OVERSIZED {
             return self.remove_from_oversized(slots, index, bin);
         }
-        let head = unlink(slots, entry.head, index);
-        place.set(Bin { count: entry.count.saturating_sub(1), head });
+        entry.count -= 1;
+        entry.head = unlink(slots, entry.head, index);
     }
 
     /// Whether there is no block.
@@ -109,10 +102,17 @@ impl BinnedBlocks {
     pub(crate) fn first_at_least(&self, slots: &[Block], size: u64) -> Option<u32> {
         let own = bin_of(size);
         let bin = self.directory.first_from(own)?;
+        let Bin { head, count } = self.directory.get(bin);
         // All blocks of later bins are large enough.
-        if bin != own {
-            return self.first_of(bin);
+        if count != OVERSIZED && (bin != own || slots.linked(head).is_some_and(|first| first.size >= size)) {
+            return Some(head);
         }
+        self.first_among(slots, bin, size)
+    }
+
+    /// The same from an occupied bin on, where its first block may be too small.
+    #[inline(never)]
+    fn first_among(&self, slots: &[Block], bin: usize, size: u64) -> Option<u32> {
         match self.first_in(slots, bin, size) {
             None => self.first_of(self.directory.first_after(bin)?),
             found => found,
@@ -246,7 +246,7 @@ impl BinnedBlocks {
             blocks.reverse();
             self.oversized.push((bin, OversizedBin::new(blocks.iter().map(|&index| (index, slots.at(index))))));
             let place = self.oversized.len() - 1;
-            self.directory.set(bin, Bin { count: OVERSIZED, head: place as u32 });
+            *self.directory.at_mut(bin) = Bin { count: OVERSIZED, head: place as u32 };
             place
         };
         let fresh = self.oversized[place].1.insert(slots.at(index), index);
@@ -269,7 +269,7 @@ impl BinnedBlocks {
     fn disband(&mut self, slots: &mut [Block], place: usize) {
         let (bin, oversized) = self.oversized.swap_remove(place);
         if let Some(&(moved, _)) = self.oversized.get(place) {
-            self.directory.set(moved, Bin { count: OVERSIZED, head: place as u32 });
+            *self.directory.at_mut(moved) = Bin { count: OVERSIZED, head: place as u32 };
         }
         let mut head = NIL;
         for index in oversized.descending() {
@@ -281,7 +281,7 @@ impl BinnedBlocks {
             block.link_next = head;
             head = index;
         }
-        self.directory.set(bin, Bin { count: oversized.len() as u8, head });
+        *self.directory.at_mut(bin) = Bin { count: oversized.len() as u32, head };
     }
 }
 
@@ -300,10 +300,10 @@ fn list(slots: &[Block], head: u32) -> impl Iterator<Item = u32> + '_ {
 #[inline]
 fn link(slots: &mut [Block], head: u32, index: u32) -> u32 {
     let block = slots.at(index);
-    let key = (block.size, block.rank, block.address);
+    let (size, place) = (block.size, place_in_size(block));
     let (mut before, mut after) = (NIL, head);
     while let Some(other) = slots.linked(after)
-        && (other.size, other.rank, other.address) < key
+        && (other.size < size || other.size == size && place_in_size(other) < place)
     {
         before = after;
         after = other.link_next;
@@ -322,6 +322,12 @@ fn link(slots: &mut [Block], head: u32, index: u32) -> u32 {
         }
         None => index,
     }
+}
+
+/// A block's place among those of its size, by rank and address, as one number.
+#[inline]
+fn place_in_size(block: &Block) -> u128 {
+    u128::from(block.rank) << 64 | u128::from(block.address)
 }
 
 /// Unlinks a block from its list. Returns the list's new head.

@@ -91,7 +91,8 @@ impl BySize {
     pub(crate) fn first_at_least(&self, slots: &[Block], size: u64) -> Option<u32> {
         let other = self.others.first_at_least(slots, size);
         let newest = self.newest;
-        if newest.size < size || newest.index == NIL {
+        // Without one its size is 0, which is less than any request.
+        if newest.size < size.max(1) {
             return other;
         }
         match other {

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use super::rounding::{MIN_BLOCK, SMALL_SIZE, block_size, segment_size};
 use super::{Attempt, Placement, Policy, Relief, Request};
 use crate::block::BlockId;
-use crate::heap::{BlockView, Heap, PoolSlot};
+use crate::heap::{BlockView, Candidate, Heap, PoolSlot};
 use crate::profile::Profile;
 use crate::settings::Settings;
 use crate::units::{Bytes, PoolClass};
@@ -78,14 +78,20 @@ impl PyTorch {
         } else {
             first_elsewhere(heap, *request)?
         };
+        self.reuses(size, request).then_some(id)
+    }
+
+    /// Whether the rules for oversize blocks let the request have a free block of `whole` bytes (spec 2.5).
+    #[inline(always)]
+    fn reuses(&self, whole: Bytes, request: &Request) -> bool {
         let max_split = self.settings.max_split_bytes;
         if request.size.0 < max_split {
-            return (size.0 < max_split).then_some(id);
+            return whole.0 < max_split;
         }
         // Wraps as PyTorch's does: with a slack near 2^64, which -1 in the settings makes, no such block is
         // reused.
         let bound = request.size.0.wrapping_add(self.settings.max_non_split_rounding_bytes);
-        (size.0 < bound).then_some(id)
+        whole.0 < bound
     }
 
     /// Free segments of the large default pool that are at least as old as the average, until enough is
@@ -169,6 +175,13 @@ fn choose_among_expandable(heap: &Heap, mut id: BlockId, mut size: Bytes) -> (By
     (size, id)
 }
 
+/// Whether [`choose_among_expandable`] chooses its first candidate.
+#[inline]
+fn reaches_least(first: &Candidate<'_>) -> bool {
+    let growth = first.unmapped_after();
+    growth == Bytes::ZERO || first.following().is_none_or(|next| next.size() + next.unmapped_after() >= first.size() + growth)
+}
+
 /// The first free block that is large enough and in no expandable segment: while they are switched off their blocks
 /// are not used at all (spec 2.5, step 3).
 #[cold]
@@ -220,6 +233,18 @@ impl Policy for PyTorch {
             Some(block) => Placement::Reuse(block),
             None => Placement::Segment(self.segment_for(request.size).unwrap_or(Bytes::MAX)),
         }
+    }
+
+    /// Unless garbage collection counts searches.
+    #[inline(always)]
+    fn looks_at_first(&self, heap: &Heap) -> bool {
+        // Asked first whether there is a limit: mostly there is none.
+        heap.limit().is_none() || self.collection_limit(heap).is_none()
+    }
+
+    #[inline(always)]
+    fn takes_first(&self, request: &Request, first: &Candidate<'_>) -> bool {
+        self.reuses(first.size(), request) && (!first.is_expandable() || request.is_expandable && reaches_least(first))
     }
 
     /// Spec 4.1: nine eighths of the memory, or less where the settings say so.

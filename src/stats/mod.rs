@@ -157,6 +157,8 @@ pub struct Stats {
     families: [Counters; 9],
     /// What the families of active blocks have beyond those of allocated ones: in blocks, in bytes.
     active: [Beyond; 2],
+    /// Whether increases must be noted for one of these.
+    is_apart: bool,
     /// Allocations of at least `max_split_size`.
     pub oversize_allocations: Stat,
     /// Segments of at least `max_split_size`.
@@ -206,10 +208,11 @@ impl Stats {
     #[inline]
     pub(crate) fn increase(&mut self, family: Family, class: PoolClass, amount: i64) {
         if let Some((beyond, allocated)) = self.beyond(family) {
-            return beyond.change(allocated, |active, allocated| match family {
+            beyond.change(allocated, |active, allocated| match family {
                 Family::Active | Family::ActiveBytes => active.each_of(class, |stat| stat.increase(amount)),
                 _ => allocated.increase(class, amount),
             });
+            return self.note_apart();
         }
         self.families[family as usize].increase(class, amount);
     }
@@ -218,10 +221,11 @@ impl Stats {
     #[inline]
     pub(crate) fn decrease(&mut self, family: Family, class: PoolClass, amount: i64) {
         if let Some((beyond, allocated)) = self.beyond(family) {
-            return beyond.change(allocated, |active, allocated| match family {
+            beyond.change(allocated, |active, allocated| match family {
                 Family::Active | Family::ActiveBytes => active.each_of(class, |stat| stat.decrease(amount)),
                 _ => allocated.subtract(class, amount),
             });
+            return self.note_apart();
         }
         self.families[family as usize].subtract(class, amount);
     }
@@ -234,10 +238,21 @@ impl Stats {
         if sign < 0 {
             self.raise_peaks_of_blocks(class);
         }
-        if self.active[0].is_apart() || self.active[1].is_apart() {
-            self.active[0].note_increase(class, &self.families[Family::Allocation as usize]);
-            self.active[1].note_increase(class, &self.families[Family::AllocatedBytes as usize]);
+        if self.is_apart {
+            self.note_increase(class);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_increase(&mut self, class: PoolClass) {
+        self.active[0].note_increase(class, &self.families[Family::Allocation as usize]);
+        self.active[1].note_increase(class, &self.families[Family::AllocatedBytes as usize]);
+    }
+
+    /// Must be called after a change of what active blocks have beyond allocated ones.
+    fn note_apart(&mut self) {
+        self.is_apart = self.active.iter().any(Beyond::is_apart);
     }
 
     /// Counts a block of `size` bytes that is given back and free at once.
@@ -255,6 +270,7 @@ impl Stats {
             self.families[family as usize].subtract(class, amount);
             self.active[beyond].wait(class, amount);
         }
+        self.note_apart();
     }
 
     /// Counts that such a block is free.
@@ -262,34 +278,55 @@ impl Stats {
         self.active[0].settle(class, 1, &self.families[Family::Allocation as usize]);
         self.active[1].settle(class, size, &self.families[Family::AllocatedBytes as usize]);
         self.families[Family::RequestedBytes as usize].subtract(class, requested);
-    }
-
-    /// Counts free blocks of together `bytes` bytes that are split off a whole segment.
-    #[inline(always)]
-    pub(crate) fn count_split_off(&mut self, class: PoolClass, blocks: i64, bytes: i64) {
-        let blocks = self.families[Family::InactiveSplit as usize].add(class, blocks);
-        let bytes = self.families[Family::InactiveSplitBytes as usize].add(class, bytes);
-        if blocks | bytes < 0 {
-            self.raise_peaks_of_splits(class);
-        }
+        self.note_apart();
     }
 
     /// Changes the count and the bytes of free blocks that are only a part of their segment. Each amount is added
     /// if it is positive, and otherwise subtracted, which leaves everything alone at zero (spec 3.4, step 6).
     #[inline(always)]
     pub(crate) fn change_splits(&mut self, class: PoolClass, blocks: i64, bytes: i64) {
-        let blocks = self.families[Family::InactiveSplit as usize].change(class, blocks);
-        let bytes = self.families[Family::InactiveSplitBytes as usize].change(class, bytes);
-        if blocks | bytes < 0 {
-            self.raise_peaks_of_splits(class);
+        let count_headroom = self.families[Family::InactiveSplit as usize].change(class, blocks);
+        let byte_headroom = self.families[Family::InactiveSplitBytes as usize].change(class, bytes);
+        if count_headroom | byte_headroom < 0 {
+            self.raise_peaks_of_splits(class, blocks, bytes);
         }
     }
 
+    /// Counts free blocks of together `bytes` bytes that are split off a whole segment.
+    #[inline(always)]
+    pub(crate) fn count_split_off(&mut self, class: PoolClass, blocks: i64, bytes: i64) {
+        let count_headroom = self.families[Family::InactiveSplit as usize].add(class, blocks);
+        let byte_headroom = self.families[Family::InactiveSplitBytes as usize].add(class, bytes);
+        if count_headroom | byte_headroom < 0 {
+            self.raise_peaks_of_splits(class, 1, 1);
+        }
+    }
+
+    /// Counts that one of the free blocks that are a part of their segment lost `bytes` bytes, and is `more` blocks
+    /// more.
+    #[inline(always)]
+    pub(crate) fn count_split_again(&mut self, class: PoolClass, more: i64, bytes: i64) {
+        if more > 0 {
+            self.change_splits(class, more, 0);
+        }
+        self.families[Family::InactiveSplitBytes as usize].subtract(class, bytes);
+    }
+
+    /// Counts that one of those blocks, of `bytes` bytes, is free no longer.
+    #[inline(always)]
+    pub(crate) fn count_split_taken(&mut self, class: PoolClass, bytes: i64) {
+        self.families[Family::InactiveSplit as usize].subtract(class, 1);
+        self.families[Family::InactiveSplitBytes as usize].subtract(class, bytes);
+    }
+
+    /// Lets the peaks of those that have grown follow.
     #[cold]
     #[inline(never)]
-    fn raise_peaks_of_splits(&mut self, class: PoolClass) {
-        for family in [Family::InactiveSplit, Family::InactiveSplitBytes] {
-            self.families[family as usize].raise_peaks(class);
+    fn raise_peaks_of_splits(&mut self, class: PoolClass, blocks: i64, bytes: i64) {
+        for (family, amount) in [(Family::InactiveSplit, blocks), (Family::InactiveSplitBytes, bytes)] {
+            if amount > 0 {
+                self.families[family as usize].raise_peaks(class);
+            }
         }
     }
 
@@ -326,6 +363,7 @@ impl Stats {
                 });
             }
         }
+        self.note_apart();
         self.families.iter_mut().for_each(Counters::reset_peaks);
         self.for_each_stat(Stat::reset_peak);
     }
