@@ -1,7 +1,7 @@
 //! Reusing a free block, which most requests do: the policy's choice is checked, then the block or its low part
 //! is handed out.
 
-use super::{Allocation, Allocator, Cut, Part};
+use super::{Allocation, Allocator, Cut, Part, count};
 use crate::block::{BlockId, BlockState, Slots};
 use crate::device::DeviceBackend;
 use crate::error::AllocError;
@@ -30,18 +30,21 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let block = slots.at_mut(index);
         let (whole, was_split) = (block.size, block.is_split());
         if whole == size.0 || !self.policy.splits(Bytes(whole), request) {
+            let part = Part::of(index, block, requested);
+            count(&mut self.stats, &self.policy, &part, request, &Cut { whole, was_split, rests: 0 });
             blocks.remove(slots, index);
-            let part = Part::of(index, slots.at_mut(index), requested);
-            return Some(self.account(&part, request, &Cut { whole, was_split, rests: 0 }));
+            return Some(self.tell_handed_out(&part, request));
         }
         if self.policy.cut(Bytes(whole), request) != size {
             return None;
         }
         block.stamp = self.policy.stamp(pool);
-        blocks.resize(slots, index, whole - size.0);
+        let before = blocks.resize(slots, index, whole - size.0);
         let (low, block) = vacant.split(slots, index, size.0);
         let part = Part::of(low, block, requested);
-        Some(self.account(&part, request, &Cut { whole, was_split, rests: 1 }))
+        count(&mut self.stats, &self.policy, &part, request, &Cut { whole, was_split, rests: 1 });
+        blocks.settle(slots, before);
+        Some(self.tell_handed_out(&part, request))
     }
 
     /// Whether the policy would place the request in the first free block, if it takes that one.

@@ -280,8 +280,10 @@ impl Heap {
         let block = slots.at_mut(index);
         block.stamp = stamp;
         let rest = block.size - size;
-        free.resize(slots, index, rest);
-        Some(vacant.split(slots, index, size))
+        let before = free.resize(slots, index, rest);
+        let (low, _) = vacant.split(slots, index, size);
+        free.settle(slots, before);
+        Some((low, slots.at_mut(low)))
     }
 
     /// Removes a detached block that is a whole segment and has been released to the device.

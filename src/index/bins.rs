@@ -47,18 +47,21 @@ impl BinnedBlocks {
         let block = slots.at_mut(index);
         let bin = bin_of(block.size);
         block.bin = bin as u16;
-        if self.directory.is_vacant(bin) {
+        if self.directory.fill_empty(bin, index) {
             block.link_prev = NIL;
             block.link_next = NIL;
-            self.directory.fill(bin, index);
         } else {
             self.insert_among(slots, index, bin);
         }
     }
 
-    /// Adds a block to a bin that has others.
+    /// Adds a block to a bin that has others, or that the directory does not reach yet.
     #[inline(never)]
     fn insert_among(&mut self, slots: &mut [Block], index: u32, bin: usize) {
+        if !self.directory.reaches(bin) {
+            self.directory.grow(bin);
+            return self.insert(slots, index);
+        }
         let entry = self.directory.at_mut(bin);
         if entry.count < LONGEST_LIST {
             entry.count += 1;
@@ -72,9 +75,7 @@ impl BinnedBlocks {
     #[inline(never)]
     pub(crate) fn remove(&mut self, slots: &mut [Block], index: u32) {
         let bin = usize::from(slots.at(index).bin);
-        if self.directory.is_single(bin) {
-            self.directory.clear(bin);
-        } else {
+        if !self.directory.clear_single(bin) {
             self.remove_from_among(slots, index, bin);
         }
     }

@@ -27,6 +27,9 @@ impl Newest {
     }
 }
 
+/// A block that is no longer the newest and not yet in its bin; [`NIL`] for none.
+pub(crate) struct Unsettled(u32);
+
 /// Free blocks ordered by size, rank and address.
 #[derive(Clone, Debug)]
 pub(crate) struct BySize {
@@ -44,29 +47,39 @@ impl BySize {
     /// Adds a block. Its size, rank, address and links must not change until it is removed.
     #[inline(always)]
     pub(crate) fn insert(&mut self, slots: &mut [Block], index: u32) {
-        self.insert_sized(slots, index, slots.at(index).size);
+        let before = self.make_newest(index, slots.at(index).size);
+        self.settle(slots, before);
     }
 
-    /// The same for a caller who knows the block's size.
+    /// The same for a block that has, or will have, `size` bytes. The block that was the newest before is returned
+    /// and must settle: last, because that is a call and everything else is not.
+    #[must_use]
     #[inline(always)]
-    pub(crate) fn insert_sized(&mut self, slots: &mut [Block], index: u32, size: u64) {
-        let newest = Newest { size, index };
-        let before = core::mem::replace(&mut self.newest, newest);
+    pub(crate) fn make_newest(&mut self, index: u32, size: u64) -> Unsettled {
+        let before = core::mem::replace(&mut self.newest, Newest { size, index });
         debug_assert!(before.index != index, "a block entered the free index twice");
-        if before.index != NIL {
-            self.others.insert(slots, before.index);
-        }
+        Unsettled(before.index)
     }
 
     /// Notes that a block that is here will have `size` bytes. Its size, rank and address must not have changed
-    /// yet.
+    /// yet. The rest is as in [`BySize::make_newest`].
+    #[must_use]
     #[inline(always)]
-    pub(crate) fn resize(&mut self, slots: &mut [Block], index: u32, size: u64) {
+    pub(crate) fn resize(&mut self, slots: &mut [Block], index: u32, size: u64) -> Unsettled {
         if self.newest.index == index {
             self.newest.size = size;
+            Unsettled(NIL)
         } else {
             self.others.remove(slots, index);
-            self.insert_sized(slots, index, size);
+            self.make_newest(index, size)
+        }
+    }
+
+    /// Puts the block that was the newest before into its bin.
+    #[inline(always)]
+    pub(crate) fn settle(&mut self, slots: &mut [Block], Unsettled(before): Unsettled) {
+        if before != NIL {
+            self.others.insert(slots, before);
         }
     }
 

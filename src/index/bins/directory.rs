@@ -69,38 +69,33 @@ impl Directory {
         &mut self.bins[bin]
     }
 
-    /// Whether the bin is empty. It is, beyond the last group.
-    #[inline]
-    pub(super) fn is_vacant(&self, bin: usize) -> bool {
-        self.get(bin).count == 0
-    }
-
-    /// Whether the bin has one block.
-    #[inline]
-    pub(super) fn is_single(&self, bin: usize) -> bool {
-        self.get(bin).count == 1
-    }
-
-    /// Puts the first block into an empty bin.
+    /// Puts the first block into a bin. Returns false, and does nothing, if it has others or is beyond the last group.
     #[inline(always)]
-    pub(super) fn fill(&mut self, bin: usize, head: u32) {
-        if self.bins.len() <= bin {
-            self.grow(bin);
-        }
-        self.bins[bin] = Bin { head, count: 1 };
+    pub(super) fn fill_empty(&mut self, bin: usize, head: u32) -> bool {
+        let Some(entry) = self.bins.get_mut(bin).filter(|entry| entry.count == 0) else { return false };
+        *entry = Bin { head, count: 1 };
         self.occupied[bin / GROUP] |= 1 << (bin % GROUP);
         self.groups |= 1 << (bin / GROUP);
+        true
     }
 
-    /// Empties a bin.
+    /// Takes the only block out of a bin. Returns false, and does nothing, if it has others.
     #[inline(always)]
-    pub(super) fn clear(&mut self, bin: usize) {
-        self.bins[bin] = Bin::EMPTY;
+    pub(super) fn clear_single(&mut self, bin: usize) -> bool {
+        let Some(entry) = self.bins.get_mut(bin).filter(|entry| entry.count == 1) else { return false };
+        *entry = Bin::EMPTY;
         let group = &mut self.occupied[bin / GROUP];
         *group &= !(1 << (bin % GROUP));
         if *group == 0 {
             self.groups &= !(1 << (bin / GROUP));
         }
+        true
+    }
+
+    /// Whether there is an entry for the bin.
+    #[inline]
+    pub(super) fn reaches(&self, bin: usize) -> bool {
+        bin < self.bins.len()
     }
 
     /// The first occupied bin from `bin` on.
@@ -148,9 +143,10 @@ impl Directory {
         Some(group * GROUP + self.occupied[group].ilog2() as usize)
     }
 
+    /// Adds entries up to the bin's.
     #[cold]
     #[inline(never)]
-    fn grow(&mut self, bin: usize) {
+    pub(super) fn grow(&mut self, bin: usize) {
         let wanted = bin / GROUP + 1;
         self.occupied = longer(&self.occupied, wanted, 0);
         self.bins = longer(&self.bins, wanted * GROUP, Bin::EMPTY);
