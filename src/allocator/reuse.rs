@@ -24,7 +24,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.heap.arena.provide_vacant();
         let (blocks, slots, vacant) = self.heap.shelf_mut(pool, stream_slot)?;
         let index = blocks.first_at_least(slots, size.0)?;
-        if !self.policy.takes_first(request, &Candidate { slots, blocks, index }) {
+        if !self.policy.takes_first(request, Candidate { slots, blocks, index }) {
             return None;
         }
         let block = slots.at_mut(index);
@@ -51,7 +51,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     fn would_place_first(&mut self, request: &Request, stream_slot: u16) -> bool {
         let Some((blocks, slots, _)) = self.heap.shelf_mut(request.pool, stream_slot) else { return true };
         let Some(index) = blocks.first_at_least(slots, request.size.0) else { return true };
-        let takes_it = self.policy.takes_first(request, &Candidate { slots, blocks, index });
+        let takes_it = self.policy.takes_first(request, Candidate { slots, blocks, index });
         !takes_it || self.policy.place(&self.heap, request) == Placement::Reuse(self.heap.arena.id(index))
     }
 

@@ -41,7 +41,7 @@ impl Candidate<'_> {
 
     /// The block that follows it in the order.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn following(&self) -> Option<Self> {
         Some(Candidate { index: self.blocks.following(self.slots, self.index)?, ..*self })
     }

@@ -15,14 +15,14 @@ use alloc::vec::Vec;
 use core::iter::successors;
 
 use crate::block::{Block, NIL, Slots};
-use directory::{Bin, Directory, bin_of};
+use directory::{Bin, Directory, LAST_BIN, bin_of, unlimited_bin_of};
 use oversized::OversizedBin;
 
 use super::either::Either;
-use super::place_by_size;
+use super::{place_by_size, place_in_size};
 
 /// The longest list: a bin with more blocks becomes oversized, so that no walk is longer.
-const LONGEST_LIST: u32 = 24;
+const LONGEST_LIST: u32 = 32;
 /// An oversized bin that shrinks to this becomes a list again. Well below [`LONGEST_LIST`], so that a bin
 /// does not flip back and forth.
 const SMALLEST_OVERSIZED: usize = 8;
@@ -45,7 +45,7 @@ impl BinnedBlocks {
     #[inline(never)]
     pub(crate) fn insert(&mut self, slots: &mut [Block], index: u32) {
         let block = slots.at_mut(index);
-        let bin = bin_of(block.size);
+        let bin = unlimited_bin_of(block.size);
         block.bin = bin as u16;
         if self.directory.fill_empty(bin, index) {
             block.link_prev = NIL;
@@ -59,8 +59,7 @@ impl BinnedBlocks {
     #[inline(never)]
     fn insert_among(&mut self, slots: &mut [Block], index: u32, bin: usize) {
         if !self.directory.reaches(bin) {
-            self.directory.grow(bin);
-            return self.insert(slots, index);
+            return self.insert_beyond(slots, index, bin.min(LAST_BIN));
         }
         let entry = self.directory.at_mut(bin);
         if entry.count < LONGEST_LIST {
@@ -68,6 +67,23 @@ impl BinnedBlocks {
             entry.head = link(slots, entry.head, index);
         } else {
             self.insert_into_oversized(slots, index, bin);
+        }
+    }
+
+    /// Adds a block to a bin that the directory does not reach yet, or to the last one.
+    #[cold]
+    #[inline(never)]
+    fn insert_beyond(&mut self, slots: &mut [Block], index: u32, bin: usize) {
+        let block = slots.at_mut(index);
+        block.bin = bin as u16;
+        if !self.directory.reaches(bin) {
+            self.directory.grow(bin);
+        }
+        if self.directory.fill_empty(bin, index) {
+            block.link_prev = NIL;
+            block.link_next = NIL;
+        } else {
+            self.insert_among(slots, index, bin);
         }
     }
 
@@ -101,8 +117,10 @@ impl BinnedBlocks {
     /// The first block with at least `size` bytes.
     #[inline(always)]
     pub(crate) fn first_at_least(&self, slots: &[Block], size: u64) -> Option<u32> {
-        let own = bin_of(size);
-        let bin = self.directory.first_from(own)?;
+        let own = unlimited_bin_of(size);
+        let Some(bin) = self.directory.first_from(own) else {
+            return if own > LAST_BIN { self.first_among(slots, LAST_BIN, size) } else { None };
+        };
         let Bin { head, count } = self.directory.get(bin);
         // All blocks of later bins are large enough.
         if count != OVERSIZED && (bin != own || slots.linked(head).is_some_and(|first| first.size >= size)) {
@@ -111,7 +129,7 @@ impl BinnedBlocks {
         self.first_among(slots, bin, size)
     }
 
-    /// The same from an occupied bin on, where its first block may be too small.
+    /// The same from a bin on, where its first block may be too small.
     #[inline(never)]
     fn first_among(&self, slots: &[Block], bin: usize, size: u64) -> Option<u32> {
         match self.first_in(slots, bin, size) {
@@ -323,12 +341,6 @@ fn link(slots: &mut [Block], head: u32, index: u32) -> u32 {
         }
         None => index,
     }
-}
-
-/// A block's place among those of its size, by rank and address, as one number.
-#[inline]
-fn place_in_size(block: &Block) -> u128 {
-    u128::from(block.rank) << 64 | u128::from(block.address)
 }
 
 /// Unlinks a block from its list. Returns the list's new head.

@@ -5,7 +5,7 @@
 //! enters its bin only when the next one comes. Every question takes it into account, so the order is exact.
 
 use super::bins::BinnedBlocks;
-use super::place_by_size;
+use super::{place_by_size, place_in_size};
 use crate::block::{Block, NIL, Slots};
 
 /// The block outside of the bins.
@@ -103,20 +103,22 @@ impl BySize {
     #[inline(always)]
     pub(crate) fn first_at_least(&self, slots: &[Block], size: u64) -> Option<u32> {
         let other = self.others.first_at_least(slots, size);
-        let newest = self.newest;
-        // Without one its size is 0, which is less than any request.
-        if newest.size < size.max(1) {
+        // By value: what is borrowed would have to be in memory.
+        let Newest { size: newest_size, index: newest } = self.newest;
+        // Without a newest block its size is 0, which is less than any request.
+        if newest_size < size.max(1) {
             return other;
         }
-        match other {
-            Some(other) if newest.size >= slots.at(other).size => Some(first(slots, newest.index, other)),
-            _ => Some(newest.index),
-        }
+        let Some(other) = other else { return Some(newest) };
+        let first = slots.at(other);
+        let is_first =
+            first.size < newest_size || first.size == newest_size && place_in_size(first) < place_in_size(slots.at(newest));
+        Some(if is_first { other } else { newest })
     }
 
     /// The block that follows block `index` in the order.
     pub(crate) fn following(&self, slots: &[Block], index: u32) -> Option<u32> {
-        let other = self.others.first_behind(slots, index);
+        let other = if self.others.is_empty() { None } else { self.others.first_behind(slots, index) };
         let is_behind = |newest: &u32| *newest != index && place_by_size(slots, *newest) > place_by_size(slots, index);
         let newest = self.newest.filter(|_| true).filter(is_behind);
         better(newest, other, |newest, other| first(slots, newest, other) == newest)

@@ -204,7 +204,7 @@ pub trait Policy {
 
     /// Whether [`Policy::place`] would reuse `first`, the first free block of the request's pool and stream that is
     /// large enough. Then it is not asked. `false` is never wrong.
-    fn takes_first(&self, _request: &Request, _first: &Candidate<'_>) -> bool {
+    fn takes_first(&self, _request: &Request, _first: Candidate<'_>) -> bool {
         false
     }
 }

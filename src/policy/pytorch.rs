@@ -38,7 +38,7 @@ impl PyTorch {
     /// The limit, if garbage collection can run at all: it needs both a limit and a threshold.
     #[inline]
     fn collection_limit(&self, heap: &Heap) -> Option<Bytes> {
-        heap.limit().filter(|_| self.settings.garbage_collection_threshold > 0.0)
+        heap.limit().filter(|_| self.counts_searches())
     }
 
     /// The size in bytes of a new segment for a block of this size; `None` if it exceeds 64 bits (spec 1.6).
@@ -54,6 +54,14 @@ impl PyTorch {
     pub fn collection_target(&self, heap: &Heap) -> Option<Bytes> {
         let trigger = (self.settings.garbage_collection_threshold * self.collection_limit(heap)?.0 as f64) as u64;
         heap.reserved().0.checked_sub(trigger).filter(|&excess| excess > 0).map(Bytes)
+    }
+
+    /// Whether garbage collection counts searches where there is a limit.
+    // Out of line: mostly there is none.
+    #[cold]
+    #[inline(never)]
+    fn counts_searches(&self) -> bool {
+        self.settings.garbage_collection_threshold > 0.0
     }
 
     #[cold]
@@ -176,8 +184,9 @@ fn choose_among_expandable(heap: &Heap, mut id: BlockId, mut size: Bytes) -> (By
 }
 
 /// Whether [`choose_among_expandable`] chooses its first candidate.
-#[inline]
-fn reaches_least(first: &Candidate<'_>) -> bool {
+// Out of line: heaps without expandable segments should not pay for it.
+#[inline(never)]
+fn reaches_least(first: Candidate<'_>) -> bool {
     let growth = first.unmapped_after();
     growth == Bytes::ZERO || first.following().is_none_or(|next| next.size() + next.unmapped_after() >= first.size() + growth)
 }
@@ -238,12 +247,11 @@ impl Policy for PyTorch {
     /// Unless garbage collection counts searches.
     #[inline(always)]
     fn looks_at_first(&self, heap: &Heap) -> bool {
-        // Asked first whether there is a limit: mostly there is none.
-        heap.limit().is_none() || self.collection_limit(heap).is_none()
+        heap.limit().is_none() || !self.counts_searches()
     }
 
     #[inline(always)]
-    fn takes_first(&self, request: &Request, first: &Candidate<'_>) -> bool {
+    fn takes_first(&self, request: &Request, first: Candidate<'_>) -> bool {
         self.reuses(first.size(), request) && (!first.is_expandable() || request.is_expandable && reaches_least(first))
     }
 

@@ -11,7 +11,7 @@ use crate::block::NIL;
 
 const GROUP: usize = 64;
 /// The bin of all sizes from 127.5 TiB on.
-const LAST_BIN: usize = 64 * GROUP - 1;
+pub(super) const LAST_BIN: usize = 64 * GROUP - 1;
 const UNIT_SHIFT: u32 = 9;
 const MANTISSA_BITS: u32 = 7;
 
@@ -19,11 +19,16 @@ const MANTISSA_BITS: u32 = 7;
 /// the size.
 #[inline]
 pub(super) fn bin_of(size: u64) -> usize {
+    unlimited_bin_of(size).min(LAST_BIN)
+}
+
+/// The same with bins beyond the last one, which no directory has: who looks one up in vain looks again in the last.
+#[inline(always)]
+pub(super) fn unlimited_bin_of(size: u64) -> usize {
     let units = size >> UNIT_SHIFT;
     let shift = (units | 1 << MANTISSA_BITS).ilog2() - MANTISSA_BITS;
     // The mantissa's top bit adds one to the exponent's field, so small sizes come out as themselves.
-    let bin = (u64::from(shift) << MANTISSA_BITS) + (units >> shift);
-    (bin as usize).min(LAST_BIN)
+    ((u64::from(shift) << MANTISSA_BITS) + (units >> shift)) as usize
 }
 
 /// A bin's entry: how many blocks it has, and where they begin. Only the empty bin has a fixed meaning here:
