@@ -7,6 +7,7 @@
 
 mod descending;
 mod directory;
+mod list;
 mod oversized;
 #[cfg(test)]
 mod tests;
@@ -16,10 +17,11 @@ use core::iter::successors;
 
 use crate::block::{Block, NIL, Slots};
 use directory::{Bin, Directory, LAST_BIN, bin_of, unlimited_bin_of};
+use list::{link, list, unlink};
 use oversized::OversizedBin;
 
 use super::either::Either;
-use super::{place_by_size, place_in_size};
+use super::place_by_size;
 
 /// The longest list: a bin with more blocks becomes oversized, so that no walk is longer.
 const LONGEST_LIST: u32 = 32;
@@ -41,10 +43,11 @@ pub(crate) struct BinnedBlocks {
 
 impl BinnedBlocks {
     /// Adds a block. Its size, rank, address and links must not change until it is removed.
-    // Two functions, so that the first, in which most blocks end, needs few registers.
+    // Two functions, so that the first, in which most blocks end, needs few registers and cannot panic.
     #[inline(never)]
     pub(crate) fn insert(&mut self, slots: &mut [Block], index: u32) {
-        let block = slots.at_mut(index);
+        // Without such a slot the other function panics.
+        let Some(block) = slots.linked_mut(index) else { return self.insert_beyond(slots, index, 0) };
         let bin = unlimited_bin_of(block.size);
         block.bin = bin as u16;
         if self.directory.fill_empty(bin, index) {
@@ -91,14 +94,9 @@ impl BinnedBlocks {
     #[inline(never)]
     pub(crate) fn remove(&mut self, slots: &mut [Block], index: u32) {
         let bin = usize::from(slots.at(index).bin);
-        if !self.directory.clear_single(bin) {
-            self.remove_from_among(slots, index, bin);
+        if self.directory.clear_single(bin) {
+            return;
         }
-    }
-
-    /// Removes a block from a bin that has others.
-    #[inline(never)]
-    fn remove_from_among(&mut self, slots: &mut [Block], index: u32, bin: usize) {
         let entry = self.directory.at_mut(bin);
         debug_assert!(entry.count > 1, "a block left the free index that was not in it");
         if entry.count == OVERSIZED {
@@ -301,61 +299,5 @@ impl BinnedBlocks {
             head = index;
         }
         *self.directory.at_mut(bin) = Bin { count: oversized.len() as u32, head };
-    }
-}
-
-/// The blocks of a list.
-#[inline]
-fn list(slots: &[Block], head: u32) -> impl Iterator<Item = u32> + '_ {
-    let mut next = head;
-    core::iter::from_fn(move || {
-        let index = next;
-        next = slots.linked(index)?.link_next;
-        Some(index)
-    })
-}
-
-/// Links a block into a sorted list. Returns the list's new head.
-#[inline]
-fn link(slots: &mut [Block], head: u32, index: u32) -> u32 {
-    let block = slots.at(index);
-    let (size, place) = (block.size, place_in_size(block));
-    let (mut before, mut after) = (NIL, head);
-    while let Some(other) = slots.linked(after)
-        && (other.size < size || other.size == size && place_in_size(other) < place)
-    {
-        before = after;
-        after = other.link_next;
-    }
-    debug_assert!(after != index, "a block entered the free index twice");
-    let block = slots.at_mut(index);
-    block.link_prev = before;
-    block.link_next = after;
-    if let Some(other) = slots.linked_mut(after) {
-        other.link_prev = index;
-    }
-    match slots.linked_mut(before) {
-        Some(other) => {
-            other.link_next = index;
-            head
-        }
-        None => index,
-    }
-}
-
-/// Unlinks a block from its list. Returns the list's new head.
-#[inline]
-fn unlink(slots: &mut [Block], head: u32, index: u32) -> u32 {
-    let block = slots.at(index);
-    let (before, after) = (block.link_prev, block.link_next);
-    if let Some(other) = slots.linked_mut(after) {
-        other.link_prev = before;
-    }
-    match slots.linked_mut(before) {
-        Some(other) => {
-            other.link_next = after;
-            head
-        }
-        None => after,
     }
 }

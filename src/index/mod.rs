@@ -39,6 +39,7 @@ pub enum FreeOrder {
 pub(crate) struct FreeIndex {
     /// Empty where blocks are kept by address: PyTorch's path, the order by size, need not ask which it is.
     by_size: Vec<BySize>,
+    #[expect(clippy::box_collection, reason = "the index is found in fewer steps if it is small")]
     by_address: Option<Box<Vec<ByAddress>>>,
 }
 

@@ -174,7 +174,7 @@ fn choose_among_expandable(heap: &Heap, mut id: BlockId, mut size: Bytes) -> (By
         && let Some(next) = heap.following(id)
     {
         let next_growth = heap.unmapped_after(next.id);
-        if next.size + next_growth >= size + growth {
+        if !is_passed_over(size + growth, next.size + next_growth) {
             break;
         }
         // Of a block in no expandable segment this is zero, which ends the walk.
@@ -188,7 +188,14 @@ fn choose_among_expandable(heap: &Heap, mut id: BlockId, mut size: Bytes) -> (By
 #[inline(never)]
 fn reaches_least(first: Candidate<'_>) -> bool {
     let growth = first.unmapped_after();
-    growth == Bytes::ZERO || first.following().is_none_or(|next| next.size() + next.unmapped_after() >= first.size() + growth)
+    growth == Bytes::ZERO
+        || first.following().is_none_or(|next| !is_passed_over(first.size() + growth, next.size() + next.unmapped_after()))
+}
+
+/// Whether a block that could grow to `reach` bytes is left for the next in the order, which could grow to `next`.
+#[inline(always)]
+fn is_passed_over(reach: Bytes, next: Bytes) -> bool {
+    next < reach
 }
 
 /// The first free block that is large enough and in no expandable segment: while they are switched off their blocks

@@ -78,8 +78,9 @@ impl Directory {
     #[inline(always)]
     pub(super) fn fill_empty(&mut self, bin: usize, head: u32) -> bool {
         let Some(entry) = self.bins.get_mut(bin).filter(|entry| entry.count == 0) else { return false };
+        let Some(group) = self.occupied.get_mut(bin / GROUP) else { return false };
         *entry = Bin { head, count: 1 };
-        self.occupied[bin / GROUP] |= 1 << (bin % GROUP);
+        *group |= 1 << (bin % GROUP);
         self.groups |= 1 << (bin / GROUP);
         true
     }
@@ -88,8 +89,8 @@ impl Directory {
     #[inline(always)]
     pub(super) fn clear_single(&mut self, bin: usize) -> bool {
         let Some(entry) = self.bins.get_mut(bin).filter(|entry| entry.count == 1) else { return false };
+        let Some(group) = self.occupied.get_mut(bin / GROUP) else { return false };
         *entry = Bin::EMPTY;
-        let group = &mut self.occupied[bin / GROUP];
         *group &= !(1 << (bin % GROUP));
         if *group == 0 {
             self.groups &= !(1 << (bin / GROUP));
