@@ -5,7 +5,7 @@
 //! enters its bin only when the next one comes. Every question takes it into account, so the order is exact.
 
 use super::bins::BinnedBlocks;
-use super::{place_by_size, place_in_size};
+use super::place_by_size;
 use crate::block::{Block, NIL, Slots};
 
 /// The block outside of the bins.
@@ -112,7 +112,7 @@ impl BySize {
         let Some(other) = other else { return Some(newest) };
         let first = slots.at(other);
         let is_first =
-            first.size < newest_size || first.size == newest_size && place_in_size(first) < place_in_size(slots.at(newest));
+            first.size < newest_size || first.size == newest_size && first.place_in_size() < slots.at(newest).place_in_size();
         Some(if is_first { other } else { newest })
     }
 

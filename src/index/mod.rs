@@ -261,9 +261,3 @@ fn place_by_size(slots: &[Block], index: u32) -> (u64, u32, u64) {
     let block = slots.at(index);
     (block.size, block.rank, block.address)
 }
-
-/// A block's place among those of its size, by rank and address, as one number: that is compared without a branch.
-#[inline]
-fn place_in_size(block: &Block) -> u128 {
-    u128::from(block.rank) << 64 | u128::from(block.address)
-}

@@ -1,7 +1,6 @@
 //! A bin with few blocks: a doubly linked list through the slots, by size, rank and address.
 
 use crate::block::{Block, NIL, Slots};
-use crate::index::place_in_size;
 
 /// The blocks of a list.
 #[inline]
@@ -18,10 +17,10 @@ pub(super) fn list(slots: &[Block], head: u32) -> impl Iterator<Item = u32> + '_
 #[inline]
 pub(super) fn link(slots: &mut [Block], head: u32, index: u32) -> u32 {
     let block = slots.at(index);
-    let (size, place) = (block.size, place_in_size(block));
+    let (size, place) = (block.size, block.place_in_size());
     let (mut before, mut after) = (NIL, head);
     while let Some(other) = slots.linked(after)
-        && (other.size, place_in_size(other)) < (size, place)
+        && (other.size, other.place_in_size()) < (size, place)
     {
         before = after;
         after = other.link_next;
