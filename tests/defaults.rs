@@ -1,8 +1,9 @@
 //! The defaults of devices and policies.
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo};
-use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
+use parkade::policy::{Attempt, Placement, Policy, PyTorch, Relief, Request, Wrapper};
 use parkade::profile::Profile;
+use parkade::settings::Settings;
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, StreamId};
 use parkade::{AllocError, Allocator, Heap, PoolSlot};
@@ -176,4 +177,40 @@ fn a_wrong_policy_is_named_and_changes_nothing() {
     assert_eq!(second_request("reuses what fits", 512, StreamId::DEFAULT), Ok(()));
     let smaller = second_request("smaller", 512, StreamId::DEFAULT);
     assert_eq!(smaller, Err(AllocError::TooLarge { requested: Bytes(512) }));
+}
+
+/// PyTorch's rules, but every request gets a segment of its own.
+struct Afresh(PyTorch);
+
+impl Wrapper for Afresh {
+    type Inner = PyTorch;
+
+    fn inner(&self) -> &PyTorch {
+        &self.0
+    }
+    fn inner_mut(&mut self) -> &mut PyTorch {
+        &mut self.0
+    }
+    fn place(&mut self, _: &Heap, request: &Request) -> Placement {
+        Placement::Segment(request.size)
+    }
+}
+
+/// Where a block of 4 MiB lies that is allocated and freed, twice.
+fn twice(policy: impl Policy) -> [DeviceAddress; 2] {
+    let mut core = Allocator::new(MallocOnly { next: 1 << 40 }, policy, ());
+    [(); 2].map(|()| {
+        let block = core.allocate(Bytes::mib(4), StreamId::DEFAULT).expect("room");
+        let address = block.address();
+        core.free(block).expect("ours");
+        address
+    })
+}
+
+#[test]
+fn a_wrapper_that_places_otherwise_is_asked() {
+    let fresh = twice(Afresh(PyTorch::new(Settings::default())));
+    let reused = twice(PyTorch::new(Settings::default()));
+    assert_ne!(fresh[0], fresh[1]);
+    assert_eq!(reused[0], reused[1]);
 }

@@ -107,7 +107,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let Some(memory) = self.create_pages(count, page)? else { return Ok(false) };
         self.map_pages(Pages { address, page, count }, memory, base)?;
         self.heap.map_front(index, bytes);
-        self.heap.put_back(index, self.policy.stamp(pool));
+        self.heap.put_back(index, self.policy.stamp(pool), |_| {});
         self.count_reserved(pool, bytes as i64);
         self.stats.num_device_alloc += 1;
         self.tell(TraceAction::SegmentMap, index, address, bytes);

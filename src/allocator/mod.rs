@@ -148,10 +148,20 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let stream_slot = self.heap.stream_slot(stream)?;
         let pool = PoolSlot::of_pool(self.heap.private_pools().number_for(stream), self.policy.classify(size));
         let request = Request { requested, size, pool, stream, is_expandable: self.policy.is_expandable(pool) };
+        match self.reuse_first(&request, stream_slot) {
+            Some(allocation) => Ok(allocation),
+            // A copy of its own, so that the other way needs none in memory.
+            None => self.place(Request { requested, ..request }, stream_slot),
+        }
+    }
+
+    /// Serves a request where the policy says.
+    // Out of line: PyTorch's rules rarely choose another block than the first.
+    #[inline(never)]
+    fn place(&mut self, request: Request, stream_slot: u16) -> Result<Allocation, AllocError> {
         match self.policy.place(&self.heap, &request) {
             Placement::Reuse(id) => self.reuse(id, &request, stream_slot),
-            // A copy of its own, so that the other way needs none in memory (see `reuse`).
-            Placement::Segment(segment) => self.obtain_and_hand_out(Request { requested, ..request }, stream_slot, segment),
+            Placement::Segment(segment) => self.obtain_and_hand_out(request, stream_slot, segment),
         }
     }
 
@@ -260,24 +270,16 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Counts and tells that the block is handed out, which was split as `cut` says.
-    #[inline(always)]
     fn account(&mut self, part: &Part, request: &Request, cut: &Cut) -> Allocation {
-        let class = request.pool.class();
-        let &Part { id, address, size, is_expandable } = part;
-        if !is_expandable {
-            match (cut.rests != 0, cut.was_split) {
-                (true, true) => self.stats.change_splits(class, cut.rests - 1, -(size as i64)),
-                (true, false) => self.stats.count_split_off(class, cut.rests, (cut.whole - size) as i64),
-                (false, true) => self.stats.change_splits(class, -1, -(size as i64)),
-                (false, false) => {}
-            }
-        }
-        self.tell(TraceAction::Alloc, id.index, address, request.requested.0);
-        self.stats.count_handed_out(class, size as i64, request.requested.0 as i64);
-        if self.policy.is_oversize(Bytes(size)) {
-            self.stats.oversize_allocations.increase(1);
-        }
-        Allocation { address: DeviceAddress(address), id, maker: self.identity.own() }
+        count(&mut self.stats, &self.policy, part, request, cut);
+        self.tell_handed_out(part, request)
+    }
+
+    /// The block is handed out, and counted.
+    #[inline(always)]
+    fn tell_handed_out(&mut self, part: &Part, request: &Request) -> Allocation {
+        self.tell(TraceAction::Alloc, part.id.index, part.address, request.requested.0);
+        Allocation { address: DeviceAddress(part.address), id: part.id, maker: self.identity.own() }
     }
 
     /// Checks a range that the device handed out, and notes it.
@@ -297,6 +299,25 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let block = self.heap.arena.at(index);
         let (stream, pool) = (self.heap.stream(block.stream), self.heap.pool_id(block.pool));
         self.observer.observe(&TraceEntry { action, address, size, stream, pool });
+    }
+}
+
+/// Counts a block that is handed out.
+#[inline(always)]
+fn count(stats: &mut Stats, policy: &impl Policy, part: &Part, request: &Request, cut: &Cut) {
+    let class = request.pool.class();
+    let &Part { size, is_expandable, .. } = part;
+    if !is_expandable {
+        match (cut.rests != 0, cut.was_split) {
+            (true, true) => stats.count_split_again(class, cut.rests - 1, size as i64),
+            (true, false) => stats.count_split_off(class, cut.rests, (cut.whole - size) as i64),
+            (false, true) => stats.count_split_taken(class, size as i64),
+            (false, false) => {}
+        }
+    }
+    stats.count_handed_out(class, size as i64, request.requested.0 as i64);
+    if policy.is_oversize(Bytes(size)) {
+        stats.oversize_allocations.increase(1);
     }
 }
 

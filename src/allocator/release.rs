@@ -199,9 +199,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let (address, requested, pool) = (block.address, block.requested, PoolSlot(block.pool));
         let is_expandable = block.is_expandable();
         self.tell(TraceAction::FreeCompleted, index, address, requested);
-        let merged = self.heap.put_back(index, self.policy.stamp(pool));
-        if !is_expandable {
-            self.stats.change_splits(pool.class(), merged.splits, merged.bytes);
-        }
+        let stats = &mut self.stats;
+        self.heap.put_back(index, self.policy.stamp(pool), |merged| {
+            if !is_expandable {
+                stats.change_splits(pool.class(), merged.splits, merged.bytes);
+            }
+        });
     }
 }

@@ -1,19 +1,62 @@
 //! Reusing a free block, which most requests do: the policy's choice is checked, then the block or its low part
 //! is handed out.
 
-use super::{Allocation, Allocator, Cut, Part};
-use crate::block::{BlockId, BlockState};
+use super::{Allocation, Allocator, Cut, Part, count};
+use crate::block::{BlockId, BlockState, Slots};
 use crate::device::DeviceBackend;
 use crate::error::AllocError;
-use crate::policy::{Policy, PolicyFault, Request};
+use crate::heap::Candidate;
+use crate::policy::{Placement, Policy, PolicyFault, Request};
 use crate::trace::Observer;
 use crate::units::Bytes;
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Hands out the free block that the policy chose, or its low part, after checking the choice.
+    /// Hands out the first free block that is large enough, or its low part, if that is all that there is to do: the
+    /// way of most requests under PyTorch's rules. `None`, and nothing done, if not.
     #[inline(always)]
-    pub(super) fn reuse(&mut self, id: BlockId, request: &Request, stream_slot: u16) -> Result<Allocation, AllocError> {
+    pub(super) fn reuse_first(&mut self, request: &Request, stream_slot: u16) -> Option<Allocation> {
+        let Request { requested, size, pool, .. } = *request;
+        if !self.policy.looks_at_first(&self.heap) || !self.heap.cuts_plainly(pool) {
+            return None;
+        }
+        debug_assert!(self.would_place_first(request, stream_slot), "the policy takes a block that it would not place");
         // What may call other functions comes first: from here on the compiler knows what it has read.
+        self.heap.arena.provide_vacant();
+        let (blocks, slots, vacant) = self.heap.shelf_mut(pool, stream_slot)?;
+        let index = blocks.first_at_least(slots, size.0)?;
+        if !self.policy.takes_first(request, Candidate { slots, blocks, index }) {
+            return None;
+        }
+        let block = slots.at_mut(index);
+        let (whole, was_split) = (block.size, block.is_split());
+        if whole == size.0 || !self.policy.splits(Bytes(whole), request) {
+            let part = Part::of(index, block, requested);
+            count(&mut self.stats, &self.policy, &part, request, &Cut { whole, was_split, rests: 0 });
+            blocks.remove(slots, index);
+            return Some(self.tell_handed_out(&part, request));
+        }
+        if self.policy.cut(Bytes(whole), request) != size {
+            return None;
+        }
+        block.stamp = self.policy.stamp(pool);
+        let before = blocks.resize(slots, index, whole - size.0);
+        let (low, block) = vacant.split(slots, index, size.0);
+        let part = Part::of(low, block, requested);
+        count(&mut self.stats, &self.policy, &part, request, &Cut { whole, was_split, rests: 1 });
+        blocks.settle(slots, before);
+        Some(self.tell_handed_out(&part, request))
+    }
+
+    /// Whether the policy would place the request in the first free block, if it takes that one.
+    fn would_place_first(&mut self, request: &Request, stream_slot: u16) -> bool {
+        let Some((blocks, slots, _)) = self.heap.shelf_mut(request.pool, stream_slot) else { return true };
+        let Some(index) = blocks.first_at_least(slots, request.size.0) else { return true };
+        let takes_it = self.policy.takes_first(request, Candidate { slots, blocks, index });
+        !takes_it || self.policy.place(&self.heap, request) == Placement::Reuse(self.heap.arena.id(index))
+    }
+
+    /// Hands out the free block that the policy chose, or its low part, after checking the choice.
+    pub(super) fn reuse(&mut self, id: BlockId, request: &Request, stream_slot: u16) -> Result<Allocation, AllocError> {
         self.heap.arena.provide_vacant();
         let is_kept_whole = self.heap.private_pools().is_kept_whole(request.pool.pool_number());
         let Some((whole, was_split)) = self.check_choice(id, request, stream_slot) else {
@@ -26,8 +69,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         if self.heap.has_buddies() || self.policy.cut(Bytes(whole), request) != request.size {
             self.heap.detach(id.index);
-            // Rare ways get copies of the request: if they got its address, every request would have to be in memory.
-            return self.hand_out_cut(id.index, Request { requested: request.requested, ..*request });
+            return self.hand_out_cut(id.index, *request);
         }
         let stamp = self.policy.stamp(request.pool);
         match self.heap.cut(id.index, request.size.0, (request.pool, stream_slot), stamp) {
@@ -35,7 +77,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 let part = Part::of(low, block, request.requested);
                 Ok(self.account(&part, request, &Cut { whole, was_split, rests: 1 }))
             }
-            None => Ok(self.reuse_part(id.index, Request { requested: request.requested, ..*request })),
+            None => Ok(self.reuse_part(id.index, *request)),
         }
     }
 

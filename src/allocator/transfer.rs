@@ -95,12 +95,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let block = self.heap.arena.at(index);
         let (pool, size, was_split) = (PoolSlot(block.pool), block.size as i64, block.is_split());
         let is_expandable = block.is_expandable();
-        let merged = self.heap.put_back(index, self.policy.stamp(pool));
-        if is_expandable {
-            return;
-        }
         let (blocks, bytes) = if was_split { (1, size) } else { (0, 0) };
-        self.stats.change_splits(pool.class(), merged.splits - blocks, merged.bytes - bytes);
+        let stats = &mut self.stats;
+        self.heap.put_back(index, self.policy.stamp(pool), |merged| {
+            if !is_expandable {
+                stats.change_splits(pool.class(), merged.splits - blocks, merged.bytes - bytes);
+            }
+        });
     }
 
     /// Unmaps the whole pages in free blocks, asks the device while holding their memory, then releases what

@@ -32,14 +32,14 @@ impl Coalesced {
 
 impl Heap {
     /// Puts a block back into the free index, coalesced with its free neighbours (spec 3.4). The block keeps
-    /// its slot, whichever neighbours it absorbs.
+    /// its slot, whichever neighbours it absorbs. `count` is told before the index is brought up to date.
     #[inline]
-    pub(crate) fn put_back(&mut self, index: u32, stamp: u64) -> Coalesced {
+    pub(crate) fn put_back(&mut self, index: u32, stamp: u64, count: impl FnOnce(Coalesced)) {
         let merges_all = self.coalescing == Coalescing::Neighbours && !self.mixes_streams;
         let (slots, vacant) = self.arena.parts_mut();
         let Block { pool, stream, mut prev, mut next, mut address, mut size, .. } = *slots.at(index);
         let Some(free) = self.free[usize::from(pool)].by_size_mut(stream).filter(|_| merges_all) else {
-            return self.put_back_by_rule(index, stamp);
+            return count(self.put_back_by_rule(index, stamp));
         };
         let (mut absorbed, own_size) = (0, size);
         // The neighbours are of the same pool and stream.
@@ -69,8 +69,9 @@ impl Heap {
         (block.prev, block.next, block.address, block.size) = (prev, next, address, size);
         block.state = BlockState::Free;
         block.stamp = stamp;
-        free.insert_sized(slots, index, size);
-        Coalesced::of(own_size, absorbed, size, prev != NIL || next != NIL)
+        let before = free.make_newest(index, size);
+        count(Coalesced::of(own_size, absorbed, size, prev != NIL || next != NIL));
+        free.settle(slots, before);
     }
 
     /// The same where neighbours coalesce by another rule, or the free blocks have another order, or there are

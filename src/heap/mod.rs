@@ -5,6 +5,7 @@
 //! it with free neighbours), remove a segment. The allocator keeps the statistics, from what the moves
 //! return.
 
+mod candidate;
 mod coalesce;
 mod expandable;
 mod pools;
@@ -19,6 +20,7 @@ use crate::block::{Arena, Block, BlockState, Marks, NIL, Slots};
 use crate::index::{ByAddress, FreeIndex, FreeOrder};
 use crate::profile::{Deferral, Profile, TieBreak};
 use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
+pub use candidate::Candidate;
 use pools::PrivatePools;
 pub use pools::{PoolError, PoolFilter};
 pub(crate) use streams::TooManyStreams;
@@ -278,8 +280,10 @@ impl Heap {
         let block = slots.at_mut(index);
         block.stamp = stamp;
         let rest = block.size - size;
-        free.resize(slots, index, rest);
-        Some(vacant.split(slots, index, size))
+        let before = free.resize(slots, index, rest);
+        let (low, _) = vacant.split(slots, index, size);
+        free.settle(slots, before);
+        Some((low, slots.at_mut(low)))
     }
 
     /// Removes a detached block that is a whole segment and has been released to the device.

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::{Heap, PoolSlot};
-use crate::block::BlockId;
+use crate::block::{BlockId, BlockState};
 use crate::profile::Deferral;
 use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 
@@ -111,6 +111,18 @@ impl Heap {
         let slot = self.known_stream_slot(stream);
         let mut blocks = slot.map(|slot| self.free[usize::from(pool.0)].at_least(&self.arena, slot, size.0));
         core::iter::from_fn(move || blocks.as_mut()?.next()).map(|index| self.view(index))
+    }
+
+    /// The free block that follows a free block among those of its pool and stream, by size, then address; `None` also
+    /// if there is no such free block.
+    #[must_use]
+    #[inline]
+    pub fn following(&self, id: BlockId) -> Option<BlockView> {
+        let index = self.arena.resolve(id)?;
+        let block = self.arena.at(index);
+        let pool = &self.free[usize::from(block.pool)];
+        let next = if block.state == BlockState::Free { pool.following(&self.arena, index)? } else { return None };
+        Some(self.view(next))
     }
 
     /// The free blocks of the pool and stream with fewer than `size` bytes, the largest first; of equal ones

@@ -7,6 +7,7 @@
 
 mod descending;
 mod directory;
+mod list;
 mod oversized;
 #[cfg(test)]
 mod tests;
@@ -15,18 +16,20 @@ use alloc::vec::Vec;
 use core::iter::successors;
 
 use crate::block::{Block, NIL, Slots};
-use directory::{Bin, Directory, bin_of};
+use directory::{Bin, Directory, LAST_BIN, bin_of, unlimited_bin_of};
+use list::{link, list, unlink};
 use oversized::OversizedBin;
 
 use super::either::Either;
+use super::place_by_size;
 
 /// The longest list: a bin with more blocks becomes oversized, so that no walk is longer.
-const LONGEST_LIST: u8 = 24;
+const LONGEST_LIST: u32 = 32;
 /// An oversized bin that shrinks to this becomes a list again. Well below [`LONGEST_LIST`], so that a bin
 /// does not flip back and forth.
 const SMALLEST_OVERSIZED: usize = 8;
 /// The count that marks an oversized bin.
-const OVERSIZED: u8 = u8::MAX;
+const OVERSIZED: u32 = u32::MAX;
 
 /// Free blocks ordered by size, rank and address.
 #[derive(Clone, Debug, Default)]
@@ -40,37 +43,50 @@ pub(crate) struct BinnedBlocks {
 
 impl BinnedBlocks {
     /// Adds a block. Its size, rank, address and links must not change until it is removed.
-    // Two functions, so that the first, in which most blocks end, needs few registers.
+    // Two functions, so that the first, in which most blocks end, needs few registers and cannot panic.
     #[inline(never)]
     pub(crate) fn insert(&mut self, slots: &mut [Block], index: u32) {
-        let block = slots.at_mut(index);
-        let bin = bin_of(block.size);
+        // Without such a slot the other function panics.
+        let Some(block) = slots.linked_mut(index) else { return self.insert_beyond(slots, index, 0) };
+        let bin = unlimited_bin_of(block.size);
         block.bin = bin as u16;
-        match self.directory.existing_mut(bin) {
-            Some(mut place) if place.is_empty() => {
-                block.link_prev = NIL;
-                block.link_next = NIL;
-                place.fill(Bin { count: 1, head: index });
-            }
-            _ => self.insert_among(slots, index, bin),
+        if self.directory.fill_empty(bin, index) {
+            block.link_prev = NIL;
+            block.link_next = NIL;
+        } else {
+            self.insert_among(slots, index, bin);
         }
     }
 
     /// Adds a block to a bin that has others, or that the directory does not reach yet.
     #[inline(never)]
     fn insert_among(&mut self, slots: &mut [Block], index: u32, bin: usize) {
-        let mut place = self.directory.at_mut(bin);
-        let entry = place.get();
-        if entry.count == 0 {
-            let block = slots.at_mut(index);
-            block.link_prev = NIL;
-            block.link_next = NIL;
-            place.fill(Bin { count: 1, head: index });
-        } else if entry.count < LONGEST_LIST {
-            let head = link(slots, entry.head, index);
-            place.set(Bin { count: entry.count + 1, head });
+        if !self.directory.reaches(bin) {
+            return self.insert_beyond(slots, index, bin.min(LAST_BIN));
+        }
+        let entry = self.directory.at_mut(bin);
+        if entry.count < LONGEST_LIST {
+            entry.count += 1;
+            entry.head = link(slots, entry.head, index);
         } else {
             self.insert_into_oversized(slots, index, bin);
+        }
+    }
+
+    /// Adds a block to a bin that the directory does not reach yet, or to the last one.
+    #[cold]
+    #[inline(never)]
+    fn insert_beyond(&mut self, slots: &mut [Block], index: u32, bin: usize) {
+        let block = slots.at_mut(index);
+        block.bin = bin as u16;
+        if !self.directory.reaches(bin) {
+            self.directory.grow(bin);
+        }
+        if self.directory.fill_empty(bin, index) {
+            block.link_prev = NIL;
+            block.link_next = NIL;
+        } else {
+            self.insert_among(slots, index, bin);
         }
     }
 
@@ -78,23 +94,16 @@ impl BinnedBlocks {
     #[inline(never)]
     pub(crate) fn remove(&mut self, slots: &mut [Block], index: u32) {
         let bin = usize::from(slots.at(index).bin);
-        match self.directory.existing_mut(bin) {
-            Some(mut place) if place.is_single() => place.clear(),
-            _ => self.remove_from_among(slots, index, bin),
+        if self.directory.clear_single(bin) {
+            return;
         }
-    }
-
-    /// Removes a block from a bin that has others.
-    #[inline(never)]
-    fn remove_from_among(&mut self, slots: &mut [Block], index: u32, bin: usize) {
-        let mut place = self.directory.at_mut(bin);
-        let entry = place.get();
+        let entry = self.directory.at_mut(bin);
         debug_assert!(entry.count > 1, "a block left the free index that was not in it");
         if entry.count == OVERSIZED {
             return self.remove_from_oversized(slots, index, bin);
         }
-        let head = unlink(slots, entry.head, index);
-        place.set(Bin { count: entry.count.saturating_sub(1), head });
+        entry.count -= 1;
+        entry.head = unlink(slots, entry.head, index);
     }
 
     /// Whether there is no block.
@@ -106,16 +115,43 @@ impl BinnedBlocks {
     /// The first block with at least `size` bytes.
     #[inline(always)]
     pub(crate) fn first_at_least(&self, slots: &[Block], size: u64) -> Option<u32> {
-        let own = bin_of(size);
-        let bin = self.directory.first_from(own)?;
+        let own = unlimited_bin_of(size);
+        let Some(bin) = self.directory.first_from(own) else {
+            return if own > LAST_BIN { self.first_among(slots, LAST_BIN, size) } else { None };
+        };
+        let Bin { head, count } = self.directory.get(bin);
         // All blocks of later bins are large enough.
-        if bin != own {
-            return self.first_of(bin);
+        if count != OVERSIZED && (bin != own || slots.linked(head).is_some_and(|first| first.size >= size)) {
+            return Some(head);
         }
+        self.first_among(slots, bin, size)
+    }
+
+    /// The same from a bin on, where its first block may be too small.
+    #[inline(never)]
+    fn first_among(&self, slots: &[Block], bin: usize, size: u64) -> Option<u32> {
         match self.first_in(slots, bin, size) {
             None => self.first_of(self.directory.first_after(bin)?),
             found => found,
         }
+    }
+
+    /// The first block behind the place in the order of block `index`, which may be here or not.
+    pub(crate) fn first_behind(&self, slots: &[Block], index: u32) -> Option<u32> {
+        let block = slots.at(index);
+        let own = bin_of(block.size);
+        let bin = self.directory.first_from(own)?;
+        if bin != own {
+            return self.first_of(bin);
+        }
+        let in_own = match self.oversized(own) {
+            Some(oversized) => oversized.first_behind(block, index),
+            None => {
+                let place = place_by_size(slots, index);
+                list(slots, self.directory.get(own).head).find(|&other| place_by_size(slots, other) > place)
+            }
+        };
+        in_own.or_else(|| self.first_of(self.directory.first_after(own)?))
     }
 
     /// The blocks with fewer than `size` bytes, the last first.
@@ -227,7 +263,7 @@ impl BinnedBlocks {
             blocks.reverse();
             self.oversized.push((bin, OversizedBin::new(blocks.iter().map(|&index| (index, slots.at(index))))));
             let place = self.oversized.len() - 1;
-            self.directory.set(bin, Bin { count: OVERSIZED, head: place as u32 });
+            *self.directory.at_mut(bin) = Bin { count: OVERSIZED, head: place as u32 };
             place
         };
         let fresh = self.oversized[place].1.insert(slots.at(index), index);
@@ -250,7 +286,7 @@ impl BinnedBlocks {
     fn disband(&mut self, slots: &mut [Block], place: usize) {
         let (bin, oversized) = self.oversized.swap_remove(place);
         if let Some(&(moved, _)) = self.oversized.get(place) {
-            self.directory.set(moved, Bin { count: OVERSIZED, head: place as u32 });
+            *self.directory.at_mut(moved) = Bin { count: OVERSIZED, head: place as u32 };
         }
         let mut head = NIL;
         for index in oversized.descending() {
@@ -262,62 +298,6 @@ impl BinnedBlocks {
             block.link_next = head;
             head = index;
         }
-        self.directory.set(bin, Bin { count: oversized.len() as u8, head });
-    }
-}
-
-/// The blocks of a list.
-#[inline]
-fn list(slots: &[Block], head: u32) -> impl Iterator<Item = u32> + '_ {
-    let mut next = head;
-    core::iter::from_fn(move || {
-        let index = next;
-        next = slots.linked(index)?.link_next;
-        Some(index)
-    })
-}
-
-/// Links a block into a sorted list. Returns the list's new head.
-#[inline]
-fn link(slots: &mut [Block], head: u32, index: u32) -> u32 {
-    let block = slots.at(index);
-    let key = (block.size, block.rank, block.address);
-    let (mut before, mut after) = (NIL, head);
-    while let Some(other) = slots.linked(after)
-        && (other.size, other.rank, other.address) < key
-    {
-        before = after;
-        after = other.link_next;
-    }
-    debug_assert!(after != index, "a block entered the free index twice");
-    let block = slots.at_mut(index);
-    block.link_prev = before;
-    block.link_next = after;
-    if let Some(other) = slots.linked_mut(after) {
-        other.link_prev = index;
-    }
-    match slots.linked_mut(before) {
-        Some(other) => {
-            other.link_next = index;
-            head
-        }
-        None => index,
-    }
-}
-
-/// Unlinks a block from its list. Returns the list's new head.
-#[inline]
-fn unlink(slots: &mut [Block], head: u32, index: u32) -> u32 {
-    let block = slots.at(index);
-    let (before, after) = (block.link_prev, block.link_next);
-    if let Some(other) = slots.linked_mut(after) {
-        other.link_prev = before;
-    }
-    match slots.linked_mut(before) {
-        Some(other) => {
-            other.link_next = after;
-            head
-        }
-        None => after,
+        *self.directory.at_mut(bin) = Bin { count: oversized.len() as u32, head };
     }
 }

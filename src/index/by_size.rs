@@ -27,6 +27,9 @@ impl Newest {
     }
 }
 
+/// A block that is no longer the newest and not yet in its bin; [`NIL`] for none.
+pub(crate) struct Unsettled(u32);
+
 /// Free blocks ordered by size, rank and address.
 #[derive(Clone, Debug)]
 pub(crate) struct BySize {
@@ -44,29 +47,39 @@ impl BySize {
     /// Adds a block. Its size, rank, address and links must not change until it is removed.
     #[inline(always)]
     pub(crate) fn insert(&mut self, slots: &mut [Block], index: u32) {
-        self.insert_sized(slots, index, slots.at(index).size);
+        let before = self.make_newest(index, slots.at(index).size);
+        self.settle(slots, before);
     }
 
-    /// The same for a caller who knows the block's size.
+    /// The same for a block that has, or will have, `size` bytes. The block that was the newest before is returned
+    /// and must settle: last, because that is a call and everything else is not.
+    #[must_use]
     #[inline(always)]
-    pub(crate) fn insert_sized(&mut self, slots: &mut [Block], index: u32, size: u64) {
-        let newest = Newest { size, index };
-        let before = core::mem::replace(&mut self.newest, newest);
+    pub(crate) fn make_newest(&mut self, index: u32, size: u64) -> Unsettled {
+        let before = core::mem::replace(&mut self.newest, Newest { size, index });
         debug_assert!(before.index != index, "a block entered the free index twice");
-        if before.index != NIL {
-            self.others.insert(slots, before.index);
-        }
+        Unsettled(before.index)
     }
 
     /// Notes that a block that is here will have `size` bytes. Its size, rank and address must not have changed
-    /// yet.
+    /// yet. The rest is as in [`BySize::make_newest`].
+    #[must_use]
     #[inline(always)]
-    pub(crate) fn resize(&mut self, slots: &mut [Block], index: u32, size: u64) {
+    pub(crate) fn resize(&mut self, slots: &mut [Block], index: u32, size: u64) -> Unsettled {
         if self.newest.index == index {
             self.newest.size = size;
+            Unsettled(NIL)
         } else {
             self.others.remove(slots, index);
-            self.insert_sized(slots, index, size);
+            self.make_newest(index, size)
+        }
+    }
+
+    /// Puts the block that was the newest before into its bin.
+    #[inline(always)]
+    pub(crate) fn settle(&mut self, slots: &mut [Block], Unsettled(before): Unsettled) {
+        if before != NIL {
+            self.others.insert(slots, before);
         }
     }
 
@@ -90,14 +103,25 @@ impl BySize {
     #[inline(always)]
     pub(crate) fn first_at_least(&self, slots: &[Block], size: u64) -> Option<u32> {
         let other = self.others.first_at_least(slots, size);
-        let newest = self.newest;
-        if newest.size < size || newest.index == NIL {
+        // By value: what is borrowed would have to be in memory.
+        let Newest { size: newest_size, index: newest } = self.newest;
+        // Without a newest block its size is 0, which is less than any request.
+        if newest_size < size.max(1) {
             return other;
         }
-        match other {
-            Some(other) if newest.size >= slots.at(other).size => Some(first(slots, newest.index, other)),
-            _ => Some(newest.index),
-        }
+        let Some(other) = other else { return Some(newest) };
+        let first = slots.at(other);
+        let is_first =
+            first.size < newest_size || first.size == newest_size && first.place_in_size() < slots.at(newest).place_in_size();
+        Some(if is_first { other } else { newest })
+    }
+
+    /// The block that follows block `index` in the order.
+    pub(crate) fn following(&self, slots: &[Block], index: u32) -> Option<u32> {
+        let other = if self.others.is_empty() { None } else { self.others.first_behind(slots, index) };
+        let is_behind = |newest: &u32| *newest != index && place_by_size(slots, *newest) > place_by_size(slots, index);
+        let newest = self.newest.filter(|_| true).filter(is_behind);
+        better(newest, other, |newest, other| first(slots, newest, other) == newest)
     }
 
     /// The blocks with fewer than `size` bytes, the last first.

@@ -14,6 +14,7 @@ mod ordered;
 #[cfg(test)]
 mod tests;
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::block::{Block, Slots};
@@ -34,78 +35,83 @@ pub enum FreeOrder {
 }
 
 /// The free blocks of one collection, by stream slot, in the order that the policy asked for.
-#[derive(Clone, Debug)]
-pub(crate) enum FreeIndex {
-    BySize(Vec<BySize>),
-    ByAddress(Vec<ByAddress>),
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FreeIndex {
+    /// Empty where blocks are kept by address: PyTorch's path, the order by size, need not ask which it is.
+    by_size: Vec<BySize>,
+    #[expect(clippy::box_collection, reason = "the index is found in fewer steps if it is small")]
+    by_address: Option<Box<Vec<ByAddress>>>,
 }
 
 impl FreeIndex {
     /// An empty index.
     pub(crate) fn new(order: FreeOrder) -> FreeIndex {
-        match order {
-            FreeOrder::BySize => FreeIndex::BySize(Vec::new()),
-            FreeOrder::ByAddress => FreeIndex::ByAddress(Vec::new()),
-        }
+        FreeIndex { by_size: Vec::new(), by_address: (order == FreeOrder::ByAddress).then(Box::default) }
     }
 
     /// The blocks of one stream, where they are kept by size.
     #[inline(always)]
     fn by_size(&self, stream_slot: u16) -> Option<&BySize> {
-        match self {
-            FreeIndex::BySize(streams) => streams.get(usize::from(stream_slot)),
-            FreeIndex::ByAddress(_) => None,
-        }
+        self.by_size.get(usize::from(stream_slot))
     }
 
     /// The same, to change.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn by_size_mut(&mut self, stream_slot: u16) -> Option<&mut BySize> {
-        match self {
-            FreeIndex::BySize(streams) => streams.get_mut(usize::from(stream_slot)),
-            FreeIndex::ByAddress(_) => None,
-        }
+        self.by_size.get_mut(usize::from(stream_slot))
     }
 
     /// The blocks of one stream, where they are kept by address.
     #[inline]
     pub(crate) fn by_address(&self, stream_slot: u16) -> Option<&ByAddress> {
-        match self {
-            FreeIndex::BySize(_) => None,
-            FreeIndex::ByAddress(streams) => streams.get(usize::from(stream_slot)),
-        }
+        self.by_address.as_ref()?.get(usize::from(stream_slot))
     }
 
     /// The same, for tests that damage it.
     #[cfg(test)]
     pub(crate) fn by_address_mut(&mut self, stream_slot: u16) -> Option<&mut ByAddress> {
-        match self {
-            FreeIndex::BySize(_) => None,
-            FreeIndex::ByAddress(streams) => streams.get_mut(usize::from(stream_slot)),
-        }
+        self.by_address.as_mut()?.get_mut(usize::from(stream_slot))
     }
 
     /// Adds a block. Its stream, size, rank and address must not change until it is removed.
     #[inline]
     pub(crate) fn insert(&mut self, slots: &mut [Block], index: u32) {
-        match self {
-            FreeIndex::BySize(streams) => match streams.get_mut(usize::from(slots.at(index).stream)) {
-                Some(blocks) => blocks.insert(slots, index),
-                None => insert_first(streams, slots, index),
-            },
-            FreeIndex::ByAddress(streams) => insert_by_address(streams, slots, index),
+        match self.by_size_mut(slots.at(index).stream) {
+            Some(blocks) => blocks.insert(slots, index),
+            None => self.insert_elsewhere(slots, index),
+        }
+    }
+
+    /// Adds the first block of its stream, or one that is kept by address.
+    #[cold]
+    #[inline(never)]
+    fn insert_elsewhere(&mut self, slots: &mut [Block], index: u32) {
+        let slot = usize::from(slots.at(index).stream);
+        match &mut self.by_address {
+            Some(streams) => insert_by_address(streams, slots, index),
+            None => {
+                self.by_size.resize_with(slot + 1, BySize::default);
+                self.by_size[slot].insert(slots, index);
+            }
         }
     }
 
     /// Removes a block that is in the index.
     #[inline]
     pub(crate) fn remove(&mut self, slots: &mut [Block], index: u32) {
-        match self {
-            FreeIndex::BySize(streams) => match streams.get_mut(usize::from(slots.at(index).stream)) {
-                Some(blocks) => blocks.remove(slots, index),
-                None => debug_assert!(false, "a block left the free index that was not in it"),
-            },
-            FreeIndex::ByAddress(streams) => remove_by_address(streams, slots, index),
+        match self.by_size_mut(slots.at(index).stream) {
+            Some(blocks) => blocks.remove(slots, index),
+            None => self.remove_elsewhere(slots, index),
+        }
+    }
+
+    /// Removes a block that is kept by address.
+    #[cold]
+    #[inline(never)]
+    fn remove_elsewhere(&mut self, slots: &[Block], index: u32) {
+        match &mut self.by_address {
+            Some(streams) => remove_by_address(streams, slots, index),
+            None => debug_assert!(false, "a block left the free index that was not in it"),
         }
     }
 
@@ -113,7 +119,7 @@ impl FreeIndex {
     /// `from`.
     #[inline]
     pub(crate) fn lowest_at_least(&self, slots: &[Block], stream_slot: u16, size: u64, from: u64) -> Option<u32> {
-        if let FreeIndex::ByAddress(streams) = self {
+        if let Some(streams) = &self.by_address {
             return streams.get(usize::from(stream_slot))?.lowest_at_least(size, from);
         }
         let ends_behind = |index: &u32| slots.at(*index).address + slots.at(*index).size > from;
@@ -127,6 +133,24 @@ impl FreeIndex {
             Some(blocks) => blocks.first_at_least(slots, size),
             None => self.first_elsewhere(slots, stream_slot, size),
         }
+    }
+
+    /// The block of the same stream that follows block `index`, which is here, by size, rank and address.
+    #[inline]
+    pub(crate) fn following(&self, slots: &[Block], index: u32) -> Option<u32> {
+        let stream_slot = slots.at(index).stream;
+        match self.by_size(stream_slot) {
+            Some(blocks) => blocks.following(slots, index),
+            None => self.following_elsewhere(slots, index),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn following_elsewhere(&self, slots: &[Block], index: u32) -> Option<u32> {
+        let (stream_slot, place) = (slots.at(index).stream, place_by_size(slots, index));
+        let behind = self.unsorted(stream_slot, |own| own >= place.0);
+        behind.filter(|&other| place_by_size(slots, other) > place).min_by_key(|&other| place_by_size(slots, other))
     }
 
     #[cold]
@@ -194,18 +218,15 @@ impl FreeIndex {
     /// How many slots of streams are known: those up to the last stream that ever had a block here.
     #[inline]
     pub(crate) fn streams(&self) -> usize {
-        match self {
-            FreeIndex::BySize(streams) => streams.len(),
-            FreeIndex::ByAddress(streams) => streams.len(),
-        }
+        self.by_address.as_ref().map_or(self.by_size.len(), |streams| streams.len())
     }
 
     /// Whether the stream has a block here.
     #[inline]
     pub(crate) fn is_occupied(&self, stream_slot: u16) -> bool {
-        match self {
-            FreeIndex::BySize(streams) => streams.get(usize::from(stream_slot)).is_some_and(|blocks| !blocks.is_empty()),
-            FreeIndex::ByAddress(_) => self.unsorted(stream_slot, |_| true).next().is_some(),
+        match self.by_size(stream_slot) {
+            Some(blocks) => !blocks.is_empty(),
+            None => self.unsorted(stream_slot, |_| true).next().is_some(),
         }
     }
 
@@ -215,18 +236,6 @@ impl FreeIndex {
     }
 }
 
-/// Adds the first block of its stream.
-#[cold]
-#[inline(never)]
-fn insert_first(streams: &mut Vec<BySize>, slots: &mut [Block], index: u32) {
-    let slot = usize::from(slots.at(index).stream);
-    streams.resize_with(slot + 1, BySize::default);
-    streams[slot].insert(slots, index);
-}
-
-// Out of line: PyTorch's path, the order by size, should not pay for it.
-#[cold]
-#[inline(never)]
 fn insert_by_address(streams: &mut Vec<ByAddress>, slots: &mut [Block], index: u32) {
     let slot = usize::from(slots.at(index).stream);
     if streams.len() <= slot {
@@ -237,8 +246,6 @@ fn insert_by_address(streams: &mut Vec<ByAddress>, slots: &mut [Block], index: u
     (block.link_prev, block.link_next) = (spot.at, spot.place);
 }
 
-#[cold]
-#[inline(never)]
 fn remove_by_address(streams: &mut [ByAddress], slots: &[Block], index: u32) {
     let block = slots.at(index);
     let went = Spot { at: block.link_prev, place: block.link_next };

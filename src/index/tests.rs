@@ -79,6 +79,7 @@ fn answers((arena, index): &(Arena, FreeIndex), stream: u16, size: u64, other: u
         index.latest(arena, stream, size, u64::MAX),
     ];
     answers.extend(index.at_least(arena, stream, size).map(Some));
+    answers.extend(index.at_least(arena, stream, 0).map(|block| index.following(arena, block)));
     answers.push(None);
     answers.extend(index.below(arena, stream, size).map(Some));
     answers

@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::block::BlockId;
-use crate::heap::{Heap, PoolSlot};
+use crate::heap::{Candidate, Heap, PoolSlot};
 use crate::profile::Profile;
 use crate::units::{Bytes, PoolClass, StreamId};
 
@@ -194,6 +194,18 @@ pub trait Policy {
     /// The statistic `max_split_size`, in bytes; -1 for unlimited.
     fn max_split_size(&self) -> i64 {
         -1
+    }
+} own {
+    /// Whether [`Policy::takes_first`] is worth asking, and [`Policy::place`] would change nothing in the policy now.
+    /// A shortcut, which wrappers do not pass on: they may place otherwise.
+    fn looks_at_first(&self, _heap: &Heap) -> bool {
+        false
+    }
+
+    /// Whether [`Policy::place`] would reuse `first`, the first free block of the request's pool and stream that is
+    /// large enough. Then it is not asked. `false` is never wrong.
+    fn takes_first(&self, _request: &Request, _first: Candidate<'_>) -> bool {
+        false
     }
 }
 }

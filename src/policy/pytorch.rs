@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use super::rounding::{MIN_BLOCK, SMALL_SIZE, block_size, segment_size};
 use super::{Attempt, Placement, Policy, Relief, Request};
 use crate::block::BlockId;
-use crate::heap::{BlockView, Heap, PoolSlot};
+use crate::heap::{BlockView, Candidate, Heap, PoolSlot};
 use crate::profile::Profile;
 use crate::settings::Settings;
 use crate::units::{Bytes, PoolClass};
@@ -38,7 +38,7 @@ impl PyTorch {
     /// The limit, if garbage collection can run at all: it needs both a limit and a threshold.
     #[inline]
     fn collection_limit(&self, heap: &Heap) -> Option<Bytes> {
-        heap.limit().filter(|_| self.settings.garbage_collection_threshold > 0.0)
+        heap.limit().filter(|_| self.counts_searches())
     }
 
     /// The size in bytes of a new segment for a block of this size; `None` if it exceeds 64 bits (spec 1.6).
@@ -56,6 +56,14 @@ impl PyTorch {
         heap.reserved().0.checked_sub(trigger).filter(|&excess| excess > 0).map(Bytes)
     }
 
+    /// Whether garbage collection counts searches where there is a limit.
+    // Out of line: mostly there is none.
+    #[cold]
+    #[inline(never)]
+    fn counts_searches(&self) -> bool {
+        self.settings.garbage_collection_threshold > 0.0
+    }
+
     #[cold]
     #[inline(never)]
     fn count_search(&mut self, pool: PoolSlot) {
@@ -71,41 +79,27 @@ impl PyTorch {
     #[inline(always)]
     fn find(&self, heap: &Heap, request: &Request) -> Option<BlockId> {
         let first = heap.first_at_least(request.pool, request.stream, request.size)?;
-        let (size, id) = if first.is_expandable { self.choose_among_expandable(heap, *request)? } else { (first.size, first.id) };
+        let (size, id) = if !first.is_expandable {
+            (first.size, first.id)
+        } else if request.is_expandable {
+            choose_among_expandable(heap, first.id, first.size)
+        } else {
+            first_elsewhere(heap, *request)?
+        };
+        self.reuses(size, request).then_some(id)
+    }
+
+    /// Whether the rules for oversize blocks let the request have a free block of `whole` bytes (spec 2.5).
+    #[inline(always)]
+    fn reuses(&self, whole: Bytes, request: &Request) -> bool {
         let max_split = self.settings.max_split_bytes;
         if request.size.0 < max_split {
-            return (size.0 < max_split).then_some(id);
+            return whole.0 < max_split;
         }
         // Wraps as PyTorch's does: with a slack near 2^64, which -1 in the settings makes, no such block is
         // reused.
         let bound = request.size.0.wrapping_add(self.settings.max_non_split_rounding_bytes);
-        (size.0 < bound).then_some(id)
-    }
-
-    /// Chooses where the first candidate belongs to an expandable segment: the growing end of a segment is
-    /// used last, and while expandable segments are switched off their blocks are not used at all (spec 2.5,
-    /// step 3).
-    // Out of line: heaps without such segments should not pay for it.
-    #[inline(never)]
-    fn choose_among_expandable(&self, heap: &Heap, request: Request) -> Option<(Bytes, BlockId)> {
-        let mut others = heap.at_least(request.pool, request.stream, request.size);
-        let first = others.next()?;
-        if !request.is_expandable {
-            return others.find(|block| !block.is_expandable).map(|block| (block.size, block.id));
-        }
-        let reach = |block: &BlockView| block.size + heap.unmapped_after(block.id);
-        // The others are at least as large, and so reach at least as far.
-        if reach(&first) == first.size {
-            return Some((first.size, first.id));
-        }
-        let mut candidate = first;
-        for next in others {
-            if !candidate.is_expandable || reach(&next) >= reach(&candidate) {
-                break;
-            }
-            candidate = next;
-        }
-        Some((candidate.size, candidate.id))
+        whole.0 < bound
     }
 
     /// Free segments of the large default pool that are at least as old as the average, until enough is
@@ -169,6 +163,50 @@ impl PyTorch {
     }
 }
 
+/// Chooses where the first candidate belongs to an expandable segment: the growing end of a segment is used last
+/// (spec 2.5, step 3).
+// Out of line: heaps without such segments should not pay for it.
+#[inline(never)]
+fn choose_among_expandable(heap: &Heap, mut id: BlockId, mut size: Bytes) -> (Bytes, BlockId) {
+    // What a block has and could grow by counts. Later blocks are at least as large, so one that cannot grow is the choice.
+    let mut growth = heap.unmapped_after(id);
+    while growth > Bytes::ZERO
+        && let Some(next) = heap.following(id)
+    {
+        let next_growth = heap.unmapped_after(next.id);
+        if !is_passed_over(size + growth, next.size + next_growth) {
+            break;
+        }
+        // Of a block in no expandable segment this is zero, which ends the walk.
+        (id, size, growth) = (next.id, next.size, next_growth);
+    }
+    (size, id)
+}
+
+/// Whether [`choose_among_expandable`] chooses its first candidate.
+// Out of line: heaps without expandable segments should not pay for it.
+#[inline(never)]
+fn reaches_least(first: Candidate<'_>) -> bool {
+    let growth = first.unmapped_after();
+    growth == Bytes::ZERO
+        || first.following().is_none_or(|next| !is_passed_over(first.size() + growth, next.size() + next.unmapped_after()))
+}
+
+/// Whether a block that could grow to `reach` bytes is left for the next in the order, which could grow to `next`.
+#[inline(always)]
+fn is_passed_over(reach: Bytes, next: Bytes) -> bool {
+    next < reach
+}
+
+/// The first free block that is large enough and in no expandable segment: while they are switched off their blocks
+/// are not used at all (spec 2.5, step 3).
+#[cold]
+#[inline(never)]
+fn first_elsewhere(heap: &Heap, request: Request) -> Option<(Bytes, BlockId)> {
+    let mut blocks = heap.at_least(request.pool, request.stream, request.size);
+    blocks.find(|block| !block.is_expandable).map(|block| (block.size, block.id))
+}
+
 impl Policy for PyTorch {
     fn name(&self) -> &'static str {
         "pytorch"
@@ -211,6 +249,17 @@ impl Policy for PyTorch {
             Some(block) => Placement::Reuse(block),
             None => Placement::Segment(self.segment_for(request.size).unwrap_or(Bytes::MAX)),
         }
+    }
+
+    /// Unless garbage collection counts searches.
+    #[inline(always)]
+    fn looks_at_first(&self, heap: &Heap) -> bool {
+        heap.limit().is_none() || !self.counts_searches()
+    }
+
+    #[inline(always)]
+    fn takes_first(&self, request: &Request, first: Candidate<'_>) -> bool {
+        self.reuses(first.size(), request) && (!first.is_expandable() || request.is_expandable && reaches_least(first))
     }
 
     /// Spec 4.1: nine eighths of the memory, or less where the settings say so.

@@ -38,7 +38,7 @@ fn by_divisions(requested: u64, divisions: u64) -> Option<u64> {
 #[inline]
 fn whole_units(requested: u64) -> Option<u64> {
     // As `checked_next_multiple_of`, in fewer steps: it is a power of two.
-    Some(requested.checked_add(MIN_BLOCK - 1)? & !(MIN_BLOCK - 1))
+    requested.checked_add(requested.wrapping_neg() & (MIN_BLOCK - 1))
 }
 
 /// The number of divisions for a request: one of 16 slots, by the power of two below it, from under 2 MiB to

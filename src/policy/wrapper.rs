@@ -8,10 +8,11 @@
 /// Declares the trait `Policy` and, from its methods, the trait `Wrapper` and `impl Policy` for every wrapper.
 ///
 /// Methods take `&self` or `&mut self` and return a value. Only a method that takes `&self` may have a default.
+/// Methods in the second pair of braces have defaults and are not passed on.
 macro_rules! with_wrapper {
-    ($(#[$about:meta])* pub trait Policy { $($questions:tt)* }) => {
+    ($(#[$about:meta])* pub trait Policy { $($questions:tt)* } own { $($own:tt)* }) => {
         $(#[$about])*
-        pub trait Policy { $($questions)* }
+        pub trait Policy { $($questions)* $($own)* }
         $crate::policy::wrapper::with_wrapper! { @sort [] [] $($questions)* }
     };
 

@@ -52,8 +52,6 @@ impl Beyond {
     }
 
     /// Notes an increase of the allocated values.
-    #[cold]
-    #[inline(never)]
     pub(super) fn note_increase(&mut self, class: PoolClass, allocated: &Counters) {
         let StatSet { all, small, large } = allocated.set();
         let raise = |own: &mut Stat, allocated: Stat| own.peak = own.peak.max(own.current.wrapping_add(allocated.current));

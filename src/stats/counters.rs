@@ -1,8 +1,8 @@
 //! One family's counters, kept so that counting is cheap: every allocation and every free changes several.
 //!
-//! What is stored is not what is asked for. A peak is stored as its distance from the current value, so that one
-//! subtraction updates both and a negative distance is the rare case in which the peak follows. The current
-//! value is the difference of the two sums, and the values for all memory are the sums over the pools.
+//! What is stored is not what is asked for. The current value is stored as its distance from the peak, so that one
+//! subtraction updates it and a negative distance is the rare case in which the peak follows. The sum of decreases
+//! is that of increases less the current value, and the values for all memory are the sums over the pools.
 //! [`StatSet`] has the values that follow from this.
 //!
 //! Sums wrap around beyond 63 bits, as PyTorch's do. A value and its peak are less than 2^63 apart: that many
@@ -18,8 +18,8 @@ struct Counter {
     headroom: i64,
     /// The sum of increases since the last reset.
     allocated: i64,
-    /// The sum of decreases since the last reset.
-    freed: i64,
+    /// The largest value since the last reset of the peaks, unless `headroom` is negative.
+    peak: i64,
     /// The current value when the sums were last reset.
     base: i64,
 }
@@ -28,22 +28,34 @@ impl Counter {
     fn of(stat: Stat) -> Counter {
         let Stat { current, peak, allocated, freed } = stat;
         let base = current.wrapping_sub(allocated).wrapping_add(freed);
-        Counter { headroom: peak.wrapping_sub(current), allocated, freed, base }
+        Counter { headroom: peak.wrapping_sub(current), allocated, peak, base }
     }
 
     #[inline]
     fn current(&self) -> i64 {
-        self.base.wrapping_add(self.allocated).wrapping_sub(self.freed)
+        self.peak.wrapping_sub(self.headroom)
     }
 
     #[inline]
     fn stat(&self) -> Stat {
         let current = self.current();
-        Stat { current, peak: current.wrapping_add(self.headroom), allocated: self.allocated, freed: self.freed }
+        let freed = self.base.wrapping_add(self.allocated).wrapping_sub(current);
+        Stat { current, peak: self.peak, allocated: self.allocated, freed }
+    }
+
+    /// Lets the peak follow a value that has grown beyond it.
+    fn raise_peak(&mut self) {
+        if self.headroom < 0 {
+            self.reset_peak();
+        }
+    }
+
+    fn reset_peak(&mut self) {
+        *self = Counter { headroom: 0, peak: self.current(), ..*self };
     }
 
     fn reset_sums(&mut self) {
-        *self = Counter { headroom: self.headroom, allocated: 0, freed: 0, base: self.current() };
+        *self = Counter { allocated: 0, base: self.current(), ..*self };
     }
 }
 
@@ -113,32 +125,31 @@ impl Counters {
     #[inline(always)]
     pub(super) fn subtract(&mut self, class: PoolClass, amount: i64) {
         let own = &mut self.classes[class as usize];
-        own.freed = own.freed.wrapping_add(amount);
         own.headroom = own.headroom.wrapping_add(amount);
         self.headroom = self.headroom.wrapping_add(amount);
     }
 
-    /// Adds a positive amount, or else subtracts its opposite. The result is as that of [`Counters::add`].
+    /// Adds a positive amount, or else subtracts its opposite. The result is as that of [`Counters::add`], for a
+    /// positive amount.
     #[inline(always)]
     pub(super) fn change(&mut self, class: PoolClass, amount: i64) -> i64 {
-        if amount > 0 {
-            return self.add(class, amount);
-        }
-        self.subtract(class, amount.wrapping_neg());
-        0
+        let own = &mut self.classes[class as usize];
+        own.allocated = own.allocated.wrapping_add(amount.max(0));
+        own.headroom = own.headroom.wrapping_sub(amount);
+        self.headroom = self.headroom.wrapping_sub(amount);
+        own.headroom | self.headroom
     }
 
     /// Lets the peaks follow the values that have grown beyond them.
     #[cold]
     #[inline(never)]
     pub(super) fn raise_peaks(&mut self, class: PoolClass) {
-        let own = &mut self.classes[class as usize].headroom;
-        *own = (*own).max(0);
+        self.classes[class as usize].raise_peak();
         self.headroom = self.headroom.max(0);
     }
 
     pub(super) fn reset_peaks(&mut self) {
-        self.classes.iter_mut().for_each(|counter| counter.headroom = 0);
+        self.classes.iter_mut().for_each(Counter::reset_peak);
         self.headroom = 0;
     }
 
@@ -173,7 +184,7 @@ mod tests {
         #[test]
         fn counters_say_what_plain_values_say(
             (all, small, large) in (stat(), stat(), stat()),
-            steps in prop::collection::vec((0..6_u8, any::<bool>(), prop_oneof![0..9_i64, 0..1_i64 << 55]), 0..40),
+            steps in prop::collection::vec((0..7_u8, any::<bool>(), prop_oneof![0..9_i64, 0..1_i64 << 55]), 0..40),
         ) {
             let mut plain = StatSet { all, small, large };
             let mut counters = Counters::of(&plain);
@@ -193,11 +204,21 @@ mod tests {
                         counters.subtract(class, amount);
                         change(&mut plain, class, amount, false);
                     }
-                    _ => {
+                    4 => {
                         if counters.add(class, amount) < 0 {
                             counters.raise_peaks(class);
                         }
                         change(&mut plain, class, amount, true);
+                    }
+                    5 => {
+                        if counters.change(class, amount) < 0 && amount > 0 {
+                            counters.raise_peaks(class);
+                        }
+                        change(&mut plain, class, amount, amount > 0);
+                    }
+                    _ => {
+                        counters.change(class, -amount);
+                        change(&mut plain, class, amount, false);
                     }
                 }
                 prop_assert_eq!(counters.set(), plain);

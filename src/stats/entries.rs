@@ -50,6 +50,7 @@ impl Stats {
         }
         let beyond = |active: Family, allocated: Family| Beyond::of(&families[active as usize], &families[allocated as usize]);
         stats.active = [beyond(Family::Active, Family::Allocation), beyond(Family::ActiveBytes, Family::AllocatedBytes)];
+        stats.note_apart();
         stats.families = families.map(|set| Counters::of(&set));
         Ok(stats)
     }

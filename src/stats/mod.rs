@@ -5,6 +5,7 @@
 
 mod active;
 mod counters;
+mod counting;
 mod entries;
 
 use alloc::collections::BTreeMap;
@@ -157,6 +158,8 @@ pub struct Stats {
     families: [Counters; 9],
     /// What the families of active blocks have beyond those of allocated ones: in blocks, in bytes.
     active: [Beyond; 2],
+    /// Whether increases must be noted for one of these.
+    is_apart: bool,
     /// Allocations of at least `max_split_size`.
     pub oversize_allocations: Stat,
     /// Segments of at least `max_split_size`.
@@ -206,10 +209,11 @@ impl Stats {
     #[inline]
     pub(crate) fn increase(&mut self, family: Family, class: PoolClass, amount: i64) {
         if let Some((beyond, allocated)) = self.beyond(family) {
-            return beyond.change(allocated, |active, allocated| match family {
+            beyond.change(allocated, |active, allocated| match family {
                 Family::Active | Family::ActiveBytes => active.each_of(class, |stat| stat.increase(amount)),
                 _ => allocated.increase(class, amount),
             });
+            return self.note_apart();
         }
         self.families[family as usize].increase(class, amount);
     }
@@ -218,87 +222,13 @@ impl Stats {
     #[inline]
     pub(crate) fn decrease(&mut self, family: Family, class: PoolClass, amount: i64) {
         if let Some((beyond, allocated)) = self.beyond(family) {
-            return beyond.change(allocated, |active, allocated| match family {
+            beyond.change(allocated, |active, allocated| match family {
                 Family::Active | Family::ActiveBytes => active.each_of(class, |stat| stat.decrease(amount)),
                 _ => allocated.subtract(class, amount),
             });
+            return self.note_apart();
         }
         self.families[family as usize].subtract(class, amount);
-    }
-
-    /// Counts a block of `size` bytes that is handed out for a request.
-    #[inline(always)]
-    pub(crate) fn count_handed_out(&mut self, class: PoolClass, size: i64, requested: i64) {
-        let mut add = |family, amount| self.families[family as usize].add(class, amount);
-        let sign = add(Family::Allocation, 1) | add(Family::AllocatedBytes, size) | add(Family::RequestedBytes, requested);
-        if sign < 0 {
-            self.raise_peaks_of_blocks(class);
-        }
-        if self.active[0].is_apart() || self.active[1].is_apart() {
-            self.active[0].note_increase(class, &self.families[Family::Allocation as usize]);
-            self.active[1].note_increase(class, &self.families[Family::AllocatedBytes as usize]);
-        }
-    }
-
-    /// Counts a block of `size` bytes that is given back and free at once.
-    #[inline(always)]
-    pub(crate) fn count_freed(&mut self, class: PoolClass, size: i64, requested: i64) {
-        let mut subtract = |family, amount| self.families[family as usize].subtract(class, amount);
-        subtract(Family::Allocation, 1);
-        subtract(Family::AllocatedBytes, size);
-        subtract(Family::RequestedBytes, requested);
-    }
-
-    /// Counts a block of `size` bytes that is given back and waits for events.
-    pub(crate) fn count_waiting(&mut self, class: PoolClass, size: i64) {
-        for (beyond, family, amount) in [(0, Family::Allocation, 1), (1, Family::AllocatedBytes, size)] {
-            self.families[family as usize].subtract(class, amount);
-            self.active[beyond].wait(class, amount);
-        }
-    }
-
-    /// Counts that such a block is free.
-    pub(crate) fn count_settled(&mut self, class: PoolClass, size: i64, requested: i64) {
-        self.active[0].settle(class, 1, &self.families[Family::Allocation as usize]);
-        self.active[1].settle(class, size, &self.families[Family::AllocatedBytes as usize]);
-        self.families[Family::RequestedBytes as usize].subtract(class, requested);
-    }
-
-    /// Counts free blocks of together `bytes` bytes that are split off a whole segment.
-    #[inline(always)]
-    pub(crate) fn count_split_off(&mut self, class: PoolClass, blocks: i64, bytes: i64) {
-        let blocks = self.families[Family::InactiveSplit as usize].add(class, blocks);
-        let bytes = self.families[Family::InactiveSplitBytes as usize].add(class, bytes);
-        if blocks | bytes < 0 {
-            self.raise_peaks_of_splits(class);
-        }
-    }
-
-    /// Changes the count and the bytes of free blocks that are only a part of their segment. Each amount is added
-    /// if it is positive, and otherwise subtracted, which leaves everything alone at zero (spec 3.4, step 6).
-    #[inline(always)]
-    pub(crate) fn change_splits(&mut self, class: PoolClass, blocks: i64, bytes: i64) {
-        let blocks = self.families[Family::InactiveSplit as usize].change(class, blocks);
-        let bytes = self.families[Family::InactiveSplitBytes as usize].change(class, bytes);
-        if blocks | bytes < 0 {
-            self.raise_peaks_of_splits(class);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn raise_peaks_of_splits(&mut self, class: PoolClass) {
-        for family in [Family::InactiveSplit, Family::InactiveSplitBytes] {
-            self.families[family as usize].raise_peaks(class);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn raise_peaks_of_blocks(&mut self, class: PoolClass) {
-        for family in [Family::Allocation, Family::AllocatedBytes, Family::RequestedBytes] {
-            self.families[family as usize].raise_peaks(class);
-        }
     }
 
     /// Adds a positive amount and subtracts a negative one.
@@ -326,6 +256,7 @@ impl Stats {
                 });
             }
         }
+        self.note_apart();
         self.families.iter_mut().for_each(Counters::reset_peaks);
         self.for_each_stat(Stat::reset_peak);
     }

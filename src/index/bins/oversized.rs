@@ -128,6 +128,17 @@ impl OversizedBin {
         }
     }
 
+    /// The first block behind the place in the order of block `index`.
+    pub(super) fn first_behind(&self, block: &Block, index: u32) -> Option<u32> {
+        // No block has this place: slots are below `NIL`.
+        let behind = Place::of(block, index + 1);
+        match self {
+            OversizedBin::Equal(own, places) if *own == block.size => places.first_at_least(behind).map(Place::slot),
+            OversizedBin::Equal(own, places) => places.first().filter(|_| *own > block.size).map(Place::slot),
+            OversizedBin::Mixed(keys) => keys.first_at_least((block.size, behind)).map(|key| key.1.slot()),
+        }
+    }
+
     /// The last block.
     pub(super) fn last(&self) -> Option<u32> {
         match self {

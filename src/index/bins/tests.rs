@@ -73,6 +73,9 @@ impl Both {
             self.same_latest(size, to);
         }
         assert!(self.bins.at_least(arena, size).eq(self.tree.at_least(arena, size)), "at least {size}");
+        if let Some(first) = self.tree.first_at_least(arena, size) {
+            assert_eq!(self.bins.first_behind(arena, first), self.tree.at_least(arena, size).nth(1), "behind {size}");
+        }
         assert!(self.bins.below(arena, size).eq(self.tree.below(arena, size)), "below {size}");
     }
 
