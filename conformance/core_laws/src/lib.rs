@@ -3,9 +3,11 @@
 
 mod bounds;
 mod clones;
+mod copies;
 mod errors;
 mod handles;
 mod index;
+mod kept;
 mod limits;
 mod page_runs;
 mod paper;
@@ -31,7 +33,7 @@ pub struct CoreLaw {
 }
 
 /// Every law.
-pub const LAWS: [CoreLaw; 15] = [
+pub const LAWS: [CoreLaw; 16] = [
     CoreLaw {
         name: "settings",
         says: "every settings string sets what the specification says, and fails with its error",
@@ -67,6 +69,11 @@ pub const LAWS: [CoreLaw; 15] = [
         name: "reference/clones",
         says: "a clone takes back what its originals had, is independent of them, and takes nothing else",
         check: clones::check,
+    },
+    CoreLaw {
+        name: "endings/clones",
+        says: "a clone goes on as its original does, from any state; whoever is dropped gives everything back, after its users",
+        check: copies::check,
     },
     CoreLaw {
         name: "reference/handles",
