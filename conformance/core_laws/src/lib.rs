@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod answers;
 mod bounds;
 mod clones;
 mod copies;
@@ -33,7 +34,7 @@ pub struct CoreLaw {
 }
 
 /// Every law.
-pub const LAWS: [CoreLaw; 16] = [
+pub const LAWS: [CoreLaw; 17] = [
     CoreLaw {
         name: "settings",
         says: "every settings string sets what the specification says, and fails with its error",
@@ -99,6 +100,11 @@ pub const LAWS: [CoreLaw; 16] = [
         name: "reference/any-size",
         says: "requests of up to 2^64 bytes are decided as the reference allocator does, up to 2^63 bytes in all",
         check: wide::check,
+    },
+    CoreLaw {
+        name: "faults/any-address",
+        says: "each range that a device hands out is refused if it meets one that is held, and only then; clones know them too",
+        check: answers::check,
     },
     CoreLaw {
         name: "limit/fractions",
