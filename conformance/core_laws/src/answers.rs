@@ -50,7 +50,8 @@ impl Liar {
         if end >= 1 << 64 {
             return Some(AnswerProblem::TooLong);
         }
-        let meets = |(other, size): &&(u64, u64)| u128::from(*other) < end && u128::from(*other) + u128::from(*size) > u128::from(start);
+        let meets =
+            |(other, size): &&(u64, u64)| u128::from(*other) < end && u128::from(*other) + u128::from(*size) > u128::from(start);
         // Of several the highest is named.
         let other = self.held.iter().filter(meets).max();
         other.map(|&(other, size)| AnswerProblem::Overlaps(DeviceAddress(other), Bytes(size)))
@@ -160,12 +161,17 @@ struct Answer {
 
 fn answer() -> impl Strategy<Value = Answer> {
     let part = MIB as i64;
-    let offsets = vec![-20 * part, -20 * part - 512, -2 * part, -2 * part + 512, -1024, -512, -256, -1, 0, 0, 0, 1, 512, 2 * part];
+    let offsets =
+        vec![-20 * part, -20 * part - 512, -2 * part, -2 * part + 512, -1024, -512, -256, -1, 0, 0, 0, 1, 512, 2 * part];
     let top = u64::MAX - 511;
     let odd = vec![0, 1, 256, 511, 513, top, top - (2 * MIB) + 512, top - 2 * MIB, top - 20 * MIB, u64::MAX];
     let odd = prop::option::weighted(0.15, prop::sample::select(odd));
-    (any::<usize>(), any::<bool>(), prop::sample::select(offsets), odd)
-        .prop_map(|(near, is_end, offset, odd)| Answer { near, is_end, offset, odd })
+    (any::<usize>(), any::<bool>(), prop::sample::select(offsets), odd).prop_map(|(near, is_end, offset, odd)| Answer {
+        near,
+        is_end,
+        offset,
+        odd,
+    })
 }
 
 struct Play {

@@ -94,7 +94,8 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
         for (number, step) in after.iter().enumerate() {
             let answers = [side.act(step)?, copy.act(step)?];
             let during = || format!("step {number} after the cloning, {step:?}");
-            ensure(Law::Determinism, answers[0] == answers[1], || format!("{answers:?}")).map_err(|broken| broken.during(during()))?;
+            ensure(Law::Determinism, answers[0] == answers[1], || format!("{answers:?}"))
+                .map_err(|broken| broken.during(during()))?;
             side.same_as(&copy).map_err(|broken| broken.during(during()))?;
         }
         let left = copy.seen();
@@ -104,4 +105,3 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
         Ok((before.len() + after.len()) as u64)
     })
 }
-

@@ -6,6 +6,7 @@ mod bounds;
 mod clones;
 mod copies;
 mod errors;
+mod faults;
 mod handles;
 mod index;
 mod kept;
@@ -34,7 +35,7 @@ pub struct CoreLaw {
 }
 
 /// Every law.
-pub const LAWS: [CoreLaw; 17] = [
+pub const LAWS: [CoreLaw; 18] = [
     CoreLaw {
         name: "settings",
         says: "every settings string sets what the specification says, and fails with its error",
@@ -105,6 +106,11 @@ pub const LAWS: [CoreLaw; 17] = [
         name: "faults/any-address",
         says: "each range that a device hands out is refused if it meets one that is held, and only then; clones know them too",
         check: answers::check,
+    },
+    CoreLaw {
+        name: "policy/borders",
+        says: "an answer of a policy that cannot be carried out is refused in its words and changes nothing; the nearest one is carried out",
+        check: faults::check,
     },
     CoreLaw {
         name: "limit/fractions",

@@ -54,7 +54,8 @@ fn check_affixes() -> Result<(), Broken> {
         for key in Profile::PYTORCH_2_15.dialect.keys() {
             for word in VALUES.iter().filter(|value| value.starts_with(|letter: char| letter.is_alphabetic())) {
                 let shorter = &word[..word.len() - 1];
-                let spoiled = [format!("{word}2"), format!("{word}x"), format!("x{word}"), format!("{word}{word}"), shorter.to_owned()];
+                let spoiled =
+                    [format!("{word}2"), format!("{word}x"), format!("x{word}"), format!("{word}{word}"), shorter.to_owned()];
                 for value in spoiled {
                     let text = format!("{key}:{value}");
                     one(is_newer, &[(text.clone(), false)])?;

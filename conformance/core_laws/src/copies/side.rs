@@ -36,7 +36,15 @@ impl Side {
         let timing = if seed % 3 == 0 { EventTiming::Lazy } else { EventTiming::Seeded(*seed) };
         let device = Kept::new(SimOptions::new(Bytes(140 * MIB)).event_timing(timing));
         let core = Allocator::new(device.share(), PyTorch::of(profile, settings), Vec::new());
-        Ok(Side { core, device, held: Vec::new(), saved: Vec::new(), events: BTreeMap::new(), former: BTreeSet::new(), calls: Vec::new() })
+        Ok(Side {
+            core,
+            device,
+            held: Vec::new(),
+            saved: Vec::new(),
+            events: BTreeMap::new(),
+            former: BTreeSet::new(),
+            calls: Vec::new(),
+        })
     }
 
     /// A clone of it all.
@@ -56,7 +64,11 @@ impl Side {
         let (core, heap) = (&self.core, self.core.heap());
         let free: Vec<_> = heap.pool_slots().map(|slot| heap.free_blocks(slot).collect::<Vec<_>>()).collect();
         let sums = (heap.limit(), heap.reserved(), heap.largest_free(), heap.is_deferring(), core.memory_fraction());
-        let pools = (POOLS.map(|pool| core.pool_use_count(pool)), heap.device_total(), heap.pool_slots().map(|slot| heap.reserved_in(slot)).collect::<Vec<_>>());
+        let pools = (
+            POOLS.map(|pool| core.pool_use_count(pool)),
+            heap.device_total(),
+            heap.pool_slots().map(|slot| heap.reserved_in(slot)).collect::<Vec<_>>(),
+        );
         let ranges = (core.expandable_segments(), self.device.held(), self.device.look().used_bytes());
         format!("{sums:?} {pools:?} {ranges:?} {:?} {free:?} {:?} {:?}", core.stats(), core.segments(), core.policy().settings)
     }
