@@ -3,7 +3,8 @@
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo};
 use parkade::policy::PyTorch;
-use parkade::settings::Settings;
+use parkade::profile::Profile;
+use parkade::settings::{ReserveSize, Settings};
 use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
 use parkade::{AdoptError, AdoptedBlock, AdoptedContent, AdoptedSegment};
@@ -17,8 +18,8 @@ use crate::run::{Draws, Outcome, run};
 #[derive(Clone, Debug)]
 struct Liar {
     next: u64,
-    /// The newest call that handed out a range, with its bytes.
-    asked: Option<(&'static str, u64)>,
+    /// Why the newest range that was handed out is to be refused.
+    wrong: Option<WrongAnswer>,
     /// The first byte and the bytes of everything that is held.
     held: Vec<(u64, u64)>,
     /// What was given back without being held.
@@ -27,8 +28,12 @@ struct Liar {
 
 impl Liar {
     fn hand_out(&mut self, call: &'static str, bytes: Bytes) -> DeviceAddress {
-        self.asked = Some((call, bytes.get()));
-        DeviceAddress(self.next)
+        let address = DeviceAddress(self.next);
+        match self.problem(self.next, bytes.get()) {
+            Some(problem) => self.wrong = Some(WrongAnswer { call, address, bytes, problem }),
+            None => self.held.push((self.next, bytes.get())),
+        }
+        address
     }
 
     fn take_back(&mut self, address: DeviceAddress) {
@@ -180,7 +185,7 @@ struct Play {
 }
 
 pub(crate) fn check(draws: &Draws) -> Outcome {
-    let sizes = || prop::sample::select(vec![512, 2 * MIB, 3 * MIB, 12 * MIB]);
+    let sizes = || prop::sample::select(vec![512, 2 * MIB, 3 * MIB, 12 * MIB, 30 * MIB]);
     let step = prop_oneof![
         12 => (sizes(), answer()).prop_map(|(size, answer)| Step::Allocate(size, answer)),
         4 => (sizes(), answer()).prop_map(|(size, answer)| Step::Adopt(size, answer)),
@@ -189,9 +194,13 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
         1 => any::<bool>().prop_map(Step::Expandable),
         2 => Just(Step::Clone),
     ];
-    run(draws, 361, &prop::collection::vec(step, 1..50), |steps| {
-        let device = Liar { next: 0, asked: None, held: Vec::new(), strange: None };
-        let mut play = Play { core: Allocator::new(device, PyTorch::new(Settings::default()), Vec::new()), held: Vec::new() };
+    let strategy = (any::<bool>(), any::<bool>(), prop::collection::vec(step, 1..50));
+    run(draws, 361, &strategy, |(is_newer, is_short, steps)| {
+        let profile = if *is_newer { &Profile::PYTORCH_2_15 } else { &Profile::PYTORCH_2_11 };
+        let expandable_segments_reserve = (*is_short && *is_newer).then_some(ReserveSize::Fraction(0.1));
+        let settings = Settings { expandable_segments_reserve, expandable_segments: *is_short, ..Settings::default() };
+        let device = Liar { next: 0, wrong: None, held: Vec::new(), strange: None };
+        let mut play = Play { core: Allocator::new(device, PyTorch::of(profile, settings), Vec::new()), held: Vec::new() };
         for (number, step) in steps.iter().enumerate() {
             play.step(step).map_err(|broken| broken.during(format!("step {number}, {step:?}")))?;
         }
@@ -232,23 +241,20 @@ impl Play {
     fn allocate(&mut self, size: u64, address: u64) -> Result<(), Broken> {
         let before = (self.core.segments(), self.core.stats().clone(), self.core.observer().len());
         let device = self.core.device_mut();
-        (device.next, device.asked) = (address, None);
+        (device.next, device.wrong) = (address, None);
         let answer = self.core.allocate(Bytes(size), StreamId::DEFAULT);
-        let expected = self.core.device().asked.and_then(|(call, bytes)| {
-            let problem = self.core.device().problem(address, bytes)?;
-            Some(WrongAnswer { call, address: DeviceAddress(address), bytes: Bytes(bytes), problem })
-        });
+        let expected = self.core.device().wrong;
         let seen = match &answer {
             Ok(_) => None,
             Err(AllocError::Answer(wrong)) => Some(*wrong),
+            // A reserved range that is too short for the request went back, or will be found again.
+            Err(AllocError::OutOfMemory(_) | AllocError::TooLarge { .. }) => return Ok(()),
             Err(error) => return Err(Broken::new(Law::Faults, error)),
         };
         ensure(Law::Faults, seen == expected, || format!("an answer of {address:#x} gives {seen:x?}, expected {expected:x?}"))?;
         match answer {
             Ok(allocation) => {
                 self.held.push(allocation);
-                let device = self.core.device_mut();
-                device.held.extend(device.asked.take().map(|(_, bytes)| (address, bytes)));
                 Ok(())
             }
             Err(_) => {

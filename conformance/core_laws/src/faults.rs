@@ -104,6 +104,10 @@ impl Policy for Scripted {
         self.coalescing
     }
 
+    fn releasable(&self, heap: &Heap) -> Vec<BlockId> {
+        self.block.map_or_else(|| heap.releasable(), |block| vec![block])
+    }
+
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
         (self.relieve)(self, heap, request, rung)
     }
@@ -289,7 +293,24 @@ pub(crate) fn check(_: &Draws) -> Outcome {
         one(case)
             .map_err(|broken| broken.during(format!("case {number}, a request of {} bytes on stream {}", case.3, case.4)))?;
     }
+    released()?;
     Ok(cases.len() as u64)
+}
+
+/// What a policy names when the cache is released is checked like what it names in the ladder.
+fn released() -> Result<(), Broken> {
+    let in_use = "the policy scripted releases memory while a graph is captured, or of a private pool in use";
+    let cases = [(Named::Private, in_use), (Named::Capturing, in_use), (Named::Whole, "")];
+    for (named, says) in cases {
+        let (mut core, held) = prepared(named, Coalescing::Neighbours)?;
+        let before = core.heap().reserved();
+        let text = core.release_cached().err().map_or(String::new(), |error| error.to_string());
+        let kept = core.heap().reserved() == before;
+        ensure(Law::Answers, text == says && kept != says.is_empty() && held.is_empty(), || {
+            format!("to release the cache is answered {text:?}, expected {says:?}")
+        })?;
+    }
+    Ok(())
 }
 
 fn one((says, named, scripted, bytes, stream): &Case) -> Result<(), Broken> {
@@ -318,7 +339,7 @@ fn one((says, named, scripted, bytes, stream): &Case) -> Result<(), Broken> {
     }
     core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
     // The same allocator with a policy that is sound.
-    *core.policy_mut() = Scripted { is_expandable: false, ..SOUND };
+    *core.policy_mut() = Scripted { is_expandable: false, block: None, ..SOUND };
     for bytes in [512, 3 * MIB] {
         held.push(core.allocate(Bytes(bytes), StreamId(3)).map_err(failed)?);
     }

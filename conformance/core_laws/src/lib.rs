@@ -5,6 +5,7 @@ mod answers;
 mod bounds;
 mod clones;
 mod copies;
+mod defaults;
 mod errors;
 mod faults;
 mod handles;
@@ -14,6 +15,7 @@ mod limits;
 mod page_runs;
 mod paper;
 mod polls;
+mod restores;
 mod run;
 mod settings;
 mod statistics;
@@ -35,7 +37,7 @@ pub struct CoreLaw {
 }
 
 /// Every law.
-pub const LAWS: [CoreLaw; 18] = [
+pub const LAWS: [CoreLaw; 20] = [
     CoreLaw {
         name: "settings",
         says: "every settings string sets what the specification says, and fails with its error",
@@ -111,6 +113,16 @@ pub const LAWS: [CoreLaw; 18] = [
         name: "policy/borders",
         says: "an answer of a policy that cannot be carried out is refused in its words and changes nothing; the nearest one is carried out",
         check: faults::check,
+    },
+    CoreLaw {
+        name: "policy/defaults",
+        says: "devices and policies that say only what they must have the default answers; a box changes none",
+        check: defaults::check,
+    },
+    CoreLaw {
+        name: "pools/restores",
+        says: "a restore that fails gives back all the same; a segment that has grown is restored if one block was added at most",
+        check: restores::check,
     },
     CoreLaw {
         name: "limit/fractions",

@@ -145,7 +145,10 @@ impl Drawn {
                 let may_go = heap.releasable();
                 let all = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool);
                 let pools = if of_all { all.to_vec() } else { vec![request.pool] };
-                let free = pools.into_iter().flat_map(|pool| heap.free_blocks(pool)).filter(|block| block.is_expandable && may_go.contains(&block.id));
+                let free = pools
+                    .into_iter()
+                    .flat_map(|pool| heap.free_blocks(pool))
+                    .filter(|block| block.is_expandable && may_go.contains(&block.id));
                 Relief::Remap { blocks: free.take(most).map(|block| block.id).collect() }
             }
             Rung::Release(most) => ask(heap.releasable().into_iter().take(most).collect(), Attempt::Ask),

@@ -142,8 +142,25 @@ fn check_failing<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
     cases::run(effort, SALT, &strategy, |(scene, steps, failing)| play(backend, scene, steps, Some(*failing)))
 }
 
+/// A pool that is never split and ends; then one of the same id, in each release.
+fn check_successors<B: Backend>(backend: &B) -> Result<(), Trouble> {
+    for is_newer in [false, true] {
+        let held = [Step::Allocate(700, 0), Step::Allocate(700, 0), Step::EndPool(0), Step::Free(0), Step::Free(0)];
+        let end = [Step::ReleasePool(0), Step::ReleasePool(0), Step::ReleaseCached];
+        let begin = Step::BeginPool(0, None);
+        let program = [&[begin, Step::NoSplit(0)], &held[..], &end, &[begin], &held, &end].concat();
+        let answer = play(backend, &Scene { is_newer, ..Scene::PLAIN }, &program, None);
+        answer.map_err(|stopped| match stopped {
+            Stopped::Unable(unable) => unable.into(),
+            Stopped::Broken(broken, script) => Trouble::Fail { reason: broken.to_string(), script: Some(script) },
+        })?;
+    }
+    Ok(())
+}
+
 /// Checkpoints of pools whose blocks other streams use, while calls about events fail.
 fn check_restores<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
+    check_successors(backend)?;
     let timing = if backend.is_simulated() { EventTiming::Seeded(2) } else { EventTiming::Clock };
     let failing = prop::option::of((1..=9_u64, prop::sample::select(vec![1, 1, 2]), Just(FaultError::Code(700))));
     let effort = Effort { cases: effort.cases / 2 + 1, ..*effort };
