@@ -49,7 +49,7 @@ impl Liar {
         if start == 0 {
             return Some(AnswerProblem::Null);
         }
-        if start % 512 != 0 {
+        if !start.is_multiple_of(512) {
             return Some(AnswerProblem::Unaligned);
         }
         if end >= 1 << 64 {
