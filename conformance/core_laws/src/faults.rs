@@ -294,7 +294,24 @@ pub(crate) fn check(_: &Draws) -> Outcome {
             .map_err(|broken| broken.during(format!("case {number}, a request of {} bytes on stream {}", case.3, case.4)))?;
     }
     released()?;
+    remapped()?;
     Ok(cases.len() as u64)
+}
+
+/// Small pages that are remapped for a request with larger ones do not stand for those.
+fn remapped() -> Result<(), Broken> {
+    let (mut core, _) = prepared(Named::Expandable, Coalescing::Neighbours)?;
+    let relieve: Relieve = |own, _, _, rung| match rung {
+        0 => Relief::Remap { blocks: own.blocks() },
+        1 => ask(Attempt::Ask),
+        _ => Relief::GiveUp,
+    };
+    let block = core.policy().block;
+    *core.policy_mut() = Scripted { block, is_expandable: true, page: 20 * MIB, place: new_segment, relieve, ..SOUND };
+    let held = core.allocate(Bytes(5 * MIB), StreamId(9)).map_err(failed)?;
+    let (reserved, used) = (core.heap().reserved(), core.device().look().used_bytes());
+    ensure(Law::Accounting, reserved == used, || format!("{reserved} bytes are counted, and the device gave {used}"))?;
+    core.free(held).map_err(failed)
 }
 
 /// What a policy names when the cache is released is checked like what it names in the ladder.
