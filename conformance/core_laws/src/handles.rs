@@ -1,6 +1,7 @@
 //! What two allocations have in common: equality means the same block, and a restored pool's old allocations stay void, even where
 //! a new block has their address.
 
+use parkade::device::DeviceBackend;
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
 use parkade::units::{Bytes, MIB, PoolId, StreamId};
@@ -18,7 +19,24 @@ fn failed(error: impl std::fmt::Display) -> Broken {
     Broken::new(Law::Reference, error)
 }
 
+/// The same requests in two allocators take the same slots: the allocations are equal if the addresses are.
+fn across_allocators() -> Result<(), Broken> {
+    let make = |skipped: u64| -> Result<Vec<Allocation>, Broken> {
+        let mut device = Paper::new(1 << 40);
+        (0..skipped).try_for_each(|_| device.malloc(Bytes(1)).map(drop)).map_err(failed)?;
+        let mut core = Allocator::new(device, PyTorch::new(Settings::default()), ());
+        [512, 3 * MIB, 512].map(|size| core.allocate(Bytes(size), StreamId::DEFAULT).map_err(failed)).into_iter().collect()
+    };
+    let (first, same, other) = (make(0)?, make(0)?, make(1)?);
+    let is_right = first == same && first.iter().zip(&other).all(|(a, b)| a != b && a.address() != b.address());
+    ensure(Law::Reference, is_right, || format!("{first:?} and {same:?} are to be equal, {other:?} to be different"))?;
+    let text = format!("{:?}", first[0]);
+    let names = text.starts_with("Allocation {") && text.contains("id: ") && text.contains(&format!("{:?}", first[0].address()));
+    ensure(Law::Reference, names, || format!("an allocation at {} is shown as {text}", first[0].address()))
+}
+
 pub(crate) fn check(draws: &Draws) -> Outcome {
+    across_allocators()?;
     let sizes = prop::sample::select(vec![1, 512, 5000, MIB, 3 * MIB, 30 * MIB]);
     let strategy = (prop::collection::vec(sizes, 1..8), 1..4_usize, any::<u64>());
     run(&draws.each_for(2), 354, &strategy, |(sizes, turns, which)| one(sizes, *turns, *which))

@@ -1,15 +1,21 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod answers;
 mod bounds;
 mod clones;
+mod copies;
+mod defaults;
 mod errors;
+mod faults;
 mod handles;
 mod index;
+mod kept;
 mod limits;
 mod page_runs;
 mod paper;
 mod polls;
+mod restores;
 mod run;
 mod settings;
 mod statistics;
@@ -31,7 +37,7 @@ pub struct CoreLaw {
 }
 
 /// Every law.
-pub const LAWS: [CoreLaw; 15] = [
+pub const LAWS: [CoreLaw; 20] = [
     CoreLaw {
         name: "settings",
         says: "every settings string sets what the specification says, and fails with its error",
@@ -69,6 +75,11 @@ pub const LAWS: [CoreLaw; 15] = [
         check: clones::check,
     },
     CoreLaw {
+        name: "endings/clones",
+        says: "a clone goes on as its original does, from any state; whoever is dropped gives everything back, after its users",
+        check: copies::check,
+    },
+    CoreLaw {
         name: "reference/handles",
         says: "two allocations are equal if they are the same block, and what a restore took back stays void",
         check: handles::check,
@@ -92,6 +103,26 @@ pub const LAWS: [CoreLaw; 15] = [
         name: "reference/any-size",
         says: "requests of up to 2^64 bytes are decided as the reference allocator does, up to 2^63 bytes in all",
         check: wide::check,
+    },
+    CoreLaw {
+        name: "faults/any-address",
+        says: "each range that a device hands out is refused if it meets one that is held, and only then; clones know them too",
+        check: answers::check,
+    },
+    CoreLaw {
+        name: "policy/borders",
+        says: "an answer of a policy that cannot be carried out is refused in its words and changes nothing; the nearest one is carried out",
+        check: faults::check,
+    },
+    CoreLaw {
+        name: "policy/defaults",
+        says: "devices and policies that say only what they must have the default answers; a box changes none",
+        check: defaults::check,
+    },
+    CoreLaw {
+        name: "pools/restores",
+        says: "a restore that fails gives back all the same; a segment that has grown is restored if one block was added at most",
+        check: restores::check,
     },
     CoreLaw {
         name: "limit/fractions",

@@ -48,6 +48,25 @@ fn check_other_cases() -> Result<(), Broken> {
     Ok(())
 }
 
+/// Every value that is a word, with something before or behind it, and without its last letter.
+fn check_affixes() -> Result<(), Broken> {
+    for is_newer in [false, true] {
+        for key in Profile::PYTORCH_2_15.dialect.keys() {
+            for word in VALUES.iter().filter(|value| value.starts_with(|letter: char| letter.is_alphabetic())) {
+                let shorter = &word[..word.len() - 1];
+                let spoiled =
+                    [format!("{word}2"), format!("{word}x"), format!("x{word}"), format!("{word}{word}"), shorter.to_owned()];
+                for value in spoiled {
+                    let text = format!("{key}:{value}");
+                    one(is_newer, &[(text.clone(), false)])?;
+                    one(is_newer, &[(text, true)])?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Hexadecimal numbers with more digits than a double holds: halfway ones go to the even neighbour, unless anything follows.
 const LONG_NUMBERS: [(&str, f64); 4] = [
     ("0x1.00000000000008p-1", 0.5),
@@ -81,6 +100,7 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
     check_keys()?;
     check_all_pairs()?;
     check_other_cases()?;
+    check_affixes()?;
     check_long_numbers()?;
     let strategy = (any::<bool>(), prop::collection::vec((text(), prop::bool::weighted(0.3)), STRINGS_PER_CASE));
     run(draws, 36, &prop::collection::vec(number(), STRINGS_PER_CASE), |numbers| {

@@ -81,7 +81,8 @@ fn one_size(settings: &Settings, size: u64) -> Result<(), Broken> {
 }
 
 /// Numbers with the text that C++ writes for them.
-const DOUBLES: [(f64, &str); 16] = [
+const DOUBLES: [(f64, &str); 17] = [
+    (f64::NAN, "nan"),
     (0.0, "0"),
     (-0.0, "-0"),
     (1.01, "1.01"),
@@ -198,6 +199,14 @@ fn units_and_names() -> Result<(), Broken> {
         let seen = (Bytes(a).checked_add(Bytes(b)), Bytes(a).checked_round_up(Bytes(b)), Bytes(a).saturating_sub(Bytes(b)));
         let expected = (sum.map(Bytes), multiple.map(Bytes), Bytes(difference));
         ensure(Law::Reference, seen == expected, || format!("of {a} and {b} come {seen:?}, expected {expected:?}"))?;
+        if let Some(sum) = sum {
+            let (mut bytes, all) = (Bytes(a), Bytes(a) + Bytes(b));
+            bytes += Bytes(b);
+            let there = bytes;
+            bytes -= Bytes(a);
+            let same = (there, all, bytes, all - Bytes(b)) == (Bytes(sum), Bytes(sum), Bytes(b), Bytes(a));
+            ensure(Law::Reference, same, || format!("{a} and {b} make {there}, without {a} that is {bytes}"))?;
+        }
     }
     use TraceAction::{Alloc, FreeCompleted, FreeRequested, Oom, SegmentAlloc, SegmentFree, SegmentMap, SegmentUnmap, Snapshot};
     let actions = [Alloc, FreeRequested, FreeCompleted, SegmentAlloc, SegmentFree, SegmentMap, SegmentUnmap, Oom, Snapshot];

@@ -178,6 +178,13 @@ impl Play {
             let expected: Vec<(u64, u64)> = free.iter().map(|block| (block.address, block.size)).collect();
             ensure(Law::Reference, seen == expected, || format!("the free blocks are {seen:?}, expected {expected:?}"))?;
         }
+        let threshold = self.core.policy().settings.garbage_collection_threshold;
+        let limit = self.core.heap().limit().filter(|_| threshold > 0.0).map(Bytes::get);
+        let due = limit.map(|limit| self.core.heap().reserved().get().saturating_sub((threshold * limit as f64) as u64));
+        let target = self.core.policy().collection_target(self.core.heap()).map(Bytes::get);
+        ensure(Law::Ladder, target == due.filter(|&bytes| bytes != 0), || {
+            format!("{target:?} bytes are to be collected, expected {due:?}")
+        })?;
         let largest = self.core.heap().largest_free().get();
         ensure(Law::Reference, largest == self.reference.largest_free(), || {
             format!("the largest free block has {largest} bytes")

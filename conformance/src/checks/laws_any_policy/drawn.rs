@@ -35,8 +35,8 @@ enum Rung {
     AskFor(u64),
     /// A block of another stream, with a wait or only if its work happens to be done.
     Transfer(bool),
-    /// Remaps this many free blocks of expandable segments, from the first.
-    Remap(usize),
+    /// Remaps this many free blocks of expandable segments, from the first; of all default pools, or only of the request's.
+    Remap(usize, bool),
     /// Releases this many releasable blocks, from the first.
     Release(usize),
     Borrow,
@@ -48,7 +48,8 @@ enum Rung {
 pub(super) struct Drawn {
     unit: u64,
     segment: u64,
-    page: u64,
+    /// The pages of small and of large blocks.
+    pages: [u64; 2],
     is_expandable: [bool; 2],
     small: u64,
     /// 0 picks the smallest fitting block, 1 the largest, 2 the lowest address.
@@ -87,14 +88,16 @@ impl Drawn {
                 1 => Rung::AskFor(of(&[0, 2 * MIB, 30 * MIB])),
                 2 => Rung::Transfer(of(&[0, 1, 1]) == 1),
                 3 => Rung::Release(of(&[0, 1, 3]) as usize),
-                4 => Rung::Remap(of(&[1, 2, 100]) as usize),
+                4 => Rung::Remap(of(&[1, 2, 100]) as usize, of(&[0, 1]) == 1),
                 5 => Rung::Borrow,
                 _ => Rung::Wait,
             })
             .collect();
         let (small, fit) = (of(&[0, MIB]), of(&[0, 1, 2]));
         let profile = [&Profile::PYTORCH_2_11, &Profile::PYTORCH_2_15][of(&[0, 1]) as usize];
-        Drawn { unit, segment, page, is_expandable, small, fit, cutting, coalescing, rungs, profile }
+        // Small pages, or the same for both.
+        let pages = [of(&[page, 2 * MIB]), page];
+        Drawn { unit, segment, pages, is_expandable, small, fit, cutting, coalescing, rungs, profile }
     }
 
     /// The same policy, without expandable segments unless `holds`.
@@ -106,7 +109,7 @@ impl Drawn {
     pub(super) fn seeds_that_move_memory() -> Vec<u64> {
         let transfers = |drawn: &Drawn| drawn.rungs.iter().any(|rung| matches!(rung, Rung::Transfer(true)));
         let remaps = |drawn: &Drawn| {
-            drawn.is_expandable[1] && drawn.rungs.iter().any(|rung| matches!(rung, Rung::Remap(most) if *most > 1))
+            drawn.is_expandable[1] && drawn.rungs.iter().any(|rung| matches!(rung, Rung::Remap(most, _) if *most > 1))
         };
         let those = |which: &dyn Fn(&Drawn) -> bool| -> Vec<u64> {
             (0..).filter(|&seed| which(&Drawn::new(seed))).take(MOVERS).collect()
@@ -137,10 +140,15 @@ impl Drawn {
                 let other = heap.free_blocks(request.pool).find(legal);
                 other.map_or_else(nothing, |block| Relief::Transfer { block: block.id, waits })
             }
-            Rung::Remap(most) => {
+            Rung::Remap(most, of_all) => {
                 // Not those of a private pool in use: its graphs still need them.
                 let may_go = heap.releasable();
-                let free = heap.free_blocks(request.pool).filter(|block| block.is_expandable && may_go.contains(&block.id));
+                let all = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool);
+                let pools = if of_all { all.to_vec() } else { vec![request.pool] };
+                let free = pools
+                    .into_iter()
+                    .flat_map(|pool| heap.free_blocks(pool))
+                    .filter(|block| block.is_expandable && may_go.contains(&block.id));
                 Relief::Remap { blocks: free.take(most).map(|block| block.id).collect() }
             }
             Rung::Release(most) => ask(heap.releasable().into_iter().take(most).collect(), Attempt::Ask),
@@ -171,8 +179,8 @@ impl Policy for Drawn {
         self.is_expandable[usize::from(pool.class() == PoolClass::Large)]
     }
 
-    fn page(&self, _: PoolSlot) -> Bytes {
-        Bytes(self.page)
+    fn page(&self, pool: PoolSlot) -> Bytes {
+        Bytes(self.pages[usize::from(pool.class() == PoolClass::Large)])
     }
 
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement {

@@ -79,7 +79,20 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
                 // The device gives whole pages.
                 range.0 == segment.address.get() && segment.total.get() <= range.1 && range.1 - segment.total.get() < page
             });
-        ensure(Law::Accounting, same, || format!("the device's ranges are {ranges:x?}, the segments {ordinary:x?}"))
+        ensure(Law::Accounting, same, || format!("the device's ranges are {ranges:x?}, the segments {ordinary:x?}"))?;
+        drop(device);
+        // After a failure memory may wait to be given back.
+        let mut device = self.device.steer();
+        // Ranges of less than a page share one.
+        let has_whole_pages = ranges.iter().all(|(_, bytes)| bytes.is_multiple_of(page));
+        let is_exact = has_whole_pages && self.mode == Mode::Honest;
+        let Some(device) = device.insight().filter(|_| is_exact) else { return Ok(()) };
+        let rounded: u64 = ranges.iter().map(|(_, bytes)| bytes).sum();
+        let mapped: u64 = segments.iter().filter(|segment| segment.expandable).map(|segment| segment.total.get()).sum();
+        let used = device.used_bytes().get();
+        ensure(Law::Accounting, used == rounded + mapped, || {
+            format!("the device gave {used} bytes, ranges have {rounded} and {mapped} are mapped")
+        })
     }
 
     /// The program waits wherever it must, so any race means that memory was reused or unmapped too early.

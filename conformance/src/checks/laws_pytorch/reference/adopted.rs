@@ -216,6 +216,8 @@ fn wrong(segment: &AdoptedSegment) -> Vec<(AdoptedSegment, AdoptError)> {
     ];
     wrong.extend([
         (with(vec![hole(page - 512), free(512)]), AdoptError::NotWholePages),
+        (with(vec![free(512), hole(page - 512)]), AdoptError::NotWholePages),
+        (with(vec![free(page), hole(512), free(page - 512)]), AdoptError::NotWholePages),
         (AdoptedSegment { page: Some(Bytes(0)), ..with(vec![free(page)]) }, AdoptError::NotWholePages),
         (AdoptedSegment { page: Some(Bytes(page)), ..with(vec![free(page + 512)]) }, AdoptError::NotWholePages),
         (AdoptedSegment { page: None, ..with(vec![free(1 << 63)]) }, AdoptError::TooMuch),

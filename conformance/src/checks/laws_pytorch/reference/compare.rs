@@ -237,7 +237,13 @@ pub(super) fn queries<D: DeviceBackend, P: Policy>(
                 if best.is_none_or(|best| block.stamp > best.stamp) { Some(*block) } else { best }
             },
         );
+    let unseen = StreamId(0x5eed);
+    let has_nothing = heap.at_least(slot, unseen, Bytes(0)).chain(heap.below(slot, unseen, Bytes::MAX)).next().is_none()
+        && heap.first_at_least(slot, unseen, Bytes(0)).or(heap.largest(slot, unseen)).is_none()
+        && heap.latest(slot, unseen, Bytes(0)..Bytes::MAX).is_none()
+        && heap.lowest_at_least(slot, unseen, Bytes(0), DeviceAddress(0)).is_none();
     let checks = [
+        ("a stream without blocks", has_nothing),
         ("at_least", heap.at_least(slot, stream, size).collect::<Vec<_>>() == larger),
         ("below", heap.below(slot, stream, size).collect::<Vec<_>>() == smaller),
         ("first_at_least", heap.first_at_least(slot, stream, size) == larger.first().copied()),

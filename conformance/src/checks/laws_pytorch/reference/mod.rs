@@ -24,7 +24,7 @@ use crate::backend::{Backend, EventTiming, TestDevice};
 use crate::checks::draw::timings;
 use crate::suite::{Effort, Entry, Group, Requirement, Trouble, Verdict};
 use play::Play;
-use step::{SETTINGS, Scene, Step, crowd, pool_program, program, scene};
+use step::{SETTINGS, Scene, Step, crowd, pool_program, program, restores, scene};
 
 /// The most steps of a program.
 const LONGEST: usize = 140;
@@ -61,6 +61,9 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     let says = "the same while every n-th driver call fails, and up to two calls behind it, for n from 1 to 12";
     let failing = Entry::new(Group::Law, "reference/every-nth-call-fails", says, check_failing);
     entries.push(failing.requires(Requirement::ExpandableSegments));
+    let says = "the same where other streams use what a restore takes back, and calls about events fail meanwhile";
+    let restores = Entry::new(Group::Law, "reference/restores-that-fail", says, check_restores);
+    entries.push(restores.requires(Requirement::ExpandableSegments));
     entries
 }
 
@@ -137,6 +140,33 @@ fn check_failing<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
     let failing = (1..=12_u64, prop::sample::select(vec![1, 1, 2, 3]), prop::sample::select(errors));
     let strategy = (scene(timing), program(1..LONGEST), failing);
     cases::run(effort, SALT, &strategy, |(scene, steps, failing)| play(backend, scene, steps, Some(*failing)))
+}
+
+/// A pool that is never split and ends; then one of the same id, in each release.
+fn check_successors<B: Backend>(backend: &B) -> Result<(), Trouble> {
+    for is_newer in [false, true] {
+        let held = [Step::Allocate(700, 0), Step::Allocate(700, 0), Step::EndPool(0), Step::Free(0), Step::Free(0)];
+        let end = [Step::ReleasePool(0), Step::ReleasePool(0), Step::ReleaseCached];
+        let begin = Step::BeginPool(0, None);
+        let program = [&[begin, Step::NoSplit(0)], &held[..], &end, &[begin], &held, &end].concat();
+        let answer = play(backend, &Scene { is_newer, ..Scene::PLAIN }, &program, None);
+        answer.map_err(|stopped| match stopped {
+            Stopped::Unable(unable) => unable.into(),
+            Stopped::Broken(broken, script) => Trouble::Fail { reason: broken.to_string(), script: Some(script) },
+        })?;
+    }
+    Ok(())
+}
+
+/// Checkpoints of pools whose blocks other streams use, while calls about events fail.
+fn check_restores<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
+    check_successors(backend)?;
+    let timing = if backend.is_simulated() { EventTiming::Seeded(2) } else { EventTiming::Clock };
+    let failing = prop::option::of((1..=9_u64, prop::sample::select(vec![1, 1, 2]), Just(FaultError::Code(700))));
+    let effort = Effort { cases: effort.cases / 2 + 1, ..*effort };
+    cases::run(&effort, SALT + 22, &(scene(timing), restores(), failing), |(scene, steps, failing)| {
+        play(backend, scene, steps, *failing)
+    })
 }
 
 /// Plays a program to its end, with every n-th call failing if one is given. Returns the number of steps.

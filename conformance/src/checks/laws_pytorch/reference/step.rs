@@ -321,3 +321,26 @@ pub(super) fn pool_program(length: std::ops::Range<usize>) -> impl Strategy<Valu
     ];
     prop::collection::vec(step, length).prop_map(|steps| std::iter::once(Step::BeginPool(0, None)).chain(steps).collect())
 }
+
+/// A few allocations of a private pool that is saved; then others, which other streams use; then restores.
+pub(super) fn restores() -> impl Strategy<Value = Vec<Step>> {
+    let allocate = || (prop_oneof![sizes(), round_sizes()], stream()).prop_map(|(size, stream)| Step::Allocate(size, stream));
+    let used = prop_oneof![
+        3 => allocate(),
+        4 => (any::<usize>(), 0..STREAMS.len()).prop_map(|(which, stream)| Step::Record(which, stream)),
+        2 => any::<usize>().prop_map(Step::Free),
+        1 => Just(Step::Save(0)),
+    ];
+    let end = prop_oneof![
+        3 => any::<usize>().prop_map(Step::Restore),
+        1 => Just(Step::ProcessEvents),
+        1 => allocate(),
+        1 => Just(Step::CompleteAll),
+        1 => Just(Step::ReleaseCached),
+    ];
+    let parts = (prop::collection::vec(allocate(), 0..6), prop::collection::vec(used, 1..12), prop::collection::vec(end, 1..6));
+    parts.prop_map(|(first, used, end)| {
+        let begin = std::iter::once(Step::BeginPool(0, None)).chain(first).chain([Step::Save(0)]);
+        begin.chain(used).chain(end).collect()
+    })
+}
