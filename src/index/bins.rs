@@ -21,7 +21,6 @@ use list::{link, list, unlink};
 use oversized::OversizedBin;
 
 use super::either::Either;
-use super::place_by_size;
 
 /// The longest list: a bin with more blocks becomes oversized, so that no walk is longer.
 const LONGEST_LIST: u32 = 32;
@@ -147,8 +146,8 @@ impl BinnedBlocks {
         let in_own = match self.oversized(own) {
             Some(oversized) => oversized.first_behind(block, index),
             None => {
-                let place = place_by_size(slots, index);
-                list(slots, self.directory.get(own).head).find(|&other| place_by_size(slots, other) > place)
+                let key = |index: u32| (slots.at(index).size, slots.at(index).place_in_size());
+                list(slots, self.directory.get(own).head).find(|&other| key(other) > key(index))
             }
         };
         in_own.or_else(|| self.first_of(self.directory.first_after(own)?))
