@@ -157,3 +157,30 @@ fn less_than_a_page_is_refused_wherever_it_is_a_limit() {
         }
     }
 }
+
+/// Where memory for an allocation cannot be had, the runtime says so in a line and aborts.
+#[test]
+#[cfg(target_os = "linux")]
+fn an_abort_is_a_command_that_could_not_run() {
+    use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    // It waits for its script.
+    let mut waiting = Command::new(env!("CARGO_BIN_EXE_parkade"));
+    let mut waiting = waiting.args(["ops", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("it starts");
+    let status = format!("/proc/{}/status", waiting.id());
+    let catches_aborts = || {
+        let status = std::fs::read_to_string(&status).expect("it runs");
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("Linux says it").trim();
+        // SIGABRT is the sixth.
+        u64::from_str_radix(caught, 16).expect("a mask") & (1 << 5) != 0
+    };
+    let since = Instant::now();
+    while !catches_aborts() {
+        assert!(since.elapsed() < Duration::from_secs(30), "SIGABRT is not caught");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let sent = Command::new("kill").args(["-ABRT", &waiting.id().to_string()]).status().expect("there is kill");
+    assert!(sent.success());
+    assert_eq!(waiting.wait().expect("it ends").code(), Some(2));
+}
