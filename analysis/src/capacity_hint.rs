@@ -39,7 +39,7 @@ impl CapacityHint {
 /// segment a request asks for.
 ///
 /// An out-of-memory entry states how much memory the device had free. If that is less than was requested, the device was full: the
-/// allocator could have had what it had reserved plus the rest. Otherwise a limit refused: it is at least the most that was ever
+/// allocator could have had what it had reserved plus the rest, or what it had reserved at an earlier time, if that was more. Otherwise a limit refused: it is at least the most that was ever
 /// reserved, and less than what the request would have led to.
 #[must_use]
 pub fn hint(recording: &DeviceRecording, own: &ReplaySettings) -> Option<CapacityHint> {
@@ -54,7 +54,9 @@ pub fn hint(recording: &DeviceRecording, own: &ReplaySettings) -> Option<Capacit
             let (free, wanted) = (i128::from(line.address), i128::from(segment_bytes(line, &policy)));
             let is_full = free < wanted;
             let refused_bytes = clamped(reserved + wanted);
-            let (least, below) = if is_full { (reserved + free, reserved + free) } else { (most, reserved + wanted) };
+            // A full device may have had more before: something else took it since.
+            let had = most.max(reserved + free);
+            let (least, below) = if is_full { (had, had) } else { (most, reserved + wanted) };
             let (least, below) = (clamped(least), clamped(below.max(least)));
             found = Some(match found {
                 None => CapacityHint { entry, least_bytes: least, below_bytes: below, refused_bytes, refused_entry: entry },
@@ -108,7 +110,8 @@ mod tests {
         let bounds = |found: Option<CapacityHint>| {
             found.map(|hint| (hint.entry, hint.least_bytes / MIB, hint.below_bytes / MIB, hint.refused_bytes / MIB))
         };
-        assert_eq!(bounds(after(30, 50)), Some((3, 90, 90, 110)));
+        assert_eq!(bounds(after(120, 130)), Some((3, 180, 180, 190)));
+        assert_eq!(bounds(after(30, 50)), Some((3, 160, 160, 110)), "160 were reserved before something else took 70");
         assert_eq!(bounds(after(500, 150)), Some((3, 160, 210, 210)));
         assert_eq!(hint(&DeviceRecording::default(), &own()), None);
         let refused = (u64::MAX, 0);

@@ -2,7 +2,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use parkade_recording::{DeviceRecording, Recording};
+use parkade_recording::{Action, DeviceRecording, Recording};
 use parkade_replay::{DeviceVerdict, Outlook, ReplaySettings, VerifyError, VerifyOptions, newer_release};
 use rustc_hash::FxHasher;
 
@@ -10,6 +10,7 @@ use super::request_sizes::RequestSizes;
 use crate::ending::Ending;
 use crate::fragmentation::Fragmentation;
 use crate::recorded_limit::verify_finding_limit;
+use crate::reserved::most_reserved;
 
 /// A request that was out of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,9 +42,9 @@ pub struct RankRun {
     pub is_cut_short: bool,
     /// How many requests were out of memory.
     pub ooms: u64,
-    /// num_alloc_retries; `None` without a trace.
+    /// num_alloc_retries; `None` without a trace, or if the replay differs.
     pub retries: Option<i64>,
-    /// The peak of allocated memory; `None` without a trace.
+    /// The peak of allocated memory; `None` without a trace, or if the replay differs.
     pub peak_allocated_bytes: Option<i64>,
     /// The peak of reserved memory; `None` without a trace.
     pub peak_reserved_bytes: Option<i64>,
@@ -64,14 +65,19 @@ impl RankRun {
     #[must_use]
     pub fn of_verdict(recording: &Recording, device: &DeviceRecording, own: &ReplaySettings, verdict: &DeviceVerdict) -> RankRun {
         let mut run = RankRun::recorded(recording, device, own);
-        run.ooms = verdict.ooms;
+        if verdict.mismatches > 0 {
+            // The replay is another run: what it came to says nothing of this one.
+            run.peak_reserved_bytes = i64::try_from(most_reserved(device)).ok();
+            return run;
+        }
         run.retries = Some(verdict.stats.num_alloc_retries);
         run.peak_allocated_bytes = Some(verdict.peak_allocated_bytes());
         run.peak_reserved_bytes = Some(verdict.peak_reserved_bytes());
         run
     }
 
-    /// The recorded run of a device, which is verified first. A device without a trace has only the heap at its end.
+    /// The recorded run of a device, which is verified first. A device without a trace has only the heap at its end. A limit that the run
+    /// exceeded was not its limit.
     ///
     /// # Errors
     /// [`VerifyError`] if the trace contradicts itself.
@@ -79,7 +85,9 @@ impl RankRun {
         if device.trace.is_empty() {
             return Ok(RankRun::recorded(recording, device, &own.settings));
         }
-        let (verdict, _) = verify_finding_limit(device, own, &mut |_| ())?;
+        let limit_bytes = own.limit_bytes.filter(|&limit| limit >= most_reserved(device));
+        let own = VerifyOptions { limit_bytes, ..own.clone() };
+        let (verdict, _) = verify_finding_limit(device, &own, &mut |_| ())?;
         Ok(RankRun::of_verdict(recording, device, &own.settings, &verdict))
     }
 
@@ -106,7 +114,7 @@ impl RankRun {
             entries: device.trace.len(),
             failure: death.map(|entry| Failure::of(device, entry)),
             is_cut_short: death.is_some(),
-            ooms: 0,
+            ooms: device.trace.iter().filter(|entry| entry.action == Action::Oom).count() as u64,
             retries: None,
             peak_allocated_bytes: None,
             peak_reserved_bytes: None,

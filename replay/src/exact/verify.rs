@@ -12,7 +12,7 @@ use super::stats_check::{self, StatsCheck};
 use super::tally::{Mismatch, Release, Tally};
 use crate::error::VerifyError;
 use crate::hidden_pools::Guess;
-use crate::initial_state::{LostBeginning, Start, check_consistency};
+use crate::initial_state::{LostBeginning, Start};
 use crate::inputs::{StatsFile, VerifyOptions};
 
 /// What a snapshot does not contain, and was therefore inferred or remains unknown.
@@ -88,7 +88,6 @@ pub fn verify_device(
     }
     let policy = PyTorch::of(options.settings.profile, options.settings.settings.clone());
     let mut start = Start::find(recording, &policy)?;
-    check_consistency(&recording.trace, &start.extents.segments)?;
     let Replayed { stats, mut tally, assumed_collections, guess, gave_up, .. } =
         replay_to_end(recording, options, &mut start, progress)?;
     let stats_check = options.stats_file.as_ref().map(|file| {

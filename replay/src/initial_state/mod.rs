@@ -16,7 +16,6 @@ mod inferred_sizes;
 mod rewind;
 mod state;
 
-pub(crate) use consistency::check_consistency;
 pub(crate) use expandable_ranges::TOTAL_MEMORY;
 pub(crate) use inferred_sizes::SmallerGap;
 pub use state::LostBeginning;

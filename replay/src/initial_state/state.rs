@@ -9,6 +9,7 @@ use parkade_recording::DeviceRecording;
 use rustc_hash::FxHashMap;
 
 use super::block_sizes::cut;
+use super::consistency::check_consistency;
 use super::early::{EarlyBlock, Rewound};
 use super::inferred_sizes::Extents;
 use super::rewind::rewind;
@@ -60,6 +61,7 @@ impl Start {
         segments.sort_unstable_by_key(|segment| segment.address);
         blocks.sort_unstable_by_key(|block| block.address);
         let extents = cut(&segments, &blocks, &recording.trace, policy)?;
+        check_consistency(&recording.trace, &extents.segments)?;
         let reserved_bytes = segments.iter().map(|segment| segment.total).sum();
         let lost = (!segments.is_empty()).then_some(LostBeginning {
             segments: segments.len(),

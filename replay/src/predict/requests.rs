@@ -232,11 +232,14 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const BASE: u64 = 1 << 40;
 
-    fn read(trace: Vec<Entry>, settings: &str) -> Requests {
+    fn try_read(trace: Vec<Entry>, settings: &str) -> Result<Requests, VerifyError> {
         let settings = ReplaySettings::given(settings).unwrap();
         let own = VerifyOptions { settings, limit_bytes: None, stats_file: None };
-        let segments = Vec::new();
-        Requests::of_recording(&DeviceRecording { trace, segments, ..DeviceRecording::default() }, &own, &mut |_| ()).unwrap()
+        Requests::of_recording(&DeviceRecording { trace, ..DeviceRecording::default() }, &own, &mut |_| ())
+    }
+
+    fn read(trace: Vec<Entry>, settings: &str) -> Requests {
+        try_read(trace, settings).unwrap()
     }
 
     fn entry(action: Action, address: u64, size: u64) -> Entry {
@@ -267,6 +270,19 @@ mod tests {
         ];
         assert_eq!(requests.operations, operations, "the release belongs to the request that failed");
         assert_eq!((requests.ooms, requests.has_deferred_frees()), (1, true));
+    }
+
+    #[test]
+    fn a_trace_that_is_not_possible_has_no_requests() {
+        let trace = vec![
+            entry(Action::SegmentAlloc, BASE, 20 * MIB),
+            entry(Action::Alloc, BASE, 30 * MIB),
+            entry(Action::FreeRequested, BASE, 30 * MIB),
+            entry(Action::FreeCompleted, BASE, 30 * MIB),
+            entry(Action::SegmentFree, BASE, 20 * MIB),
+        ];
+        let refused = try_read(trace, "").unwrap_err().to_string();
+        assert!(refused.contains("no segment is there at that time"), "{refused}");
     }
 
     #[test]
