@@ -3,6 +3,7 @@
 
 mod answers;
 mod bounds;
+mod by_address;
 mod clones;
 mod copies;
 mod defaults;
@@ -12,6 +13,7 @@ mod handles;
 mod index;
 mod kept;
 mod limits;
+mod on_the_way;
 mod page_runs;
 mod paper;
 mod polls;
@@ -37,7 +39,7 @@ pub struct CoreLaw {
 }
 
 /// Every law.
-pub const LAWS: [CoreLaw; 20] = [
+pub const LAWS: [CoreLaw; 22] = [
     CoreLaw {
         name: "settings",
         says: "every settings string sets what the specification says, and fails with its error",
@@ -58,6 +60,11 @@ pub const LAWS: [CoreLaw; 20] = [
         name: "reference/free-blocks",
         says: "thousands of free blocks of any size stay in order, and each request gets the first that is large enough",
         check: index::check,
+    },
+    CoreLaw {
+        name: "reference/by-address",
+        says: "free blocks that coalesce are found by address, from wherever the search begins",
+        check: by_address::check,
     },
     CoreLaw {
         name: "reference/most-streams",
@@ -118,6 +125,11 @@ pub const LAWS: [CoreLaw; 20] = [
         name: "policy/defaults",
         says: "devices and policies that say only what they must have the default answers; a box changes none",
         check: defaults::check,
+    },
+    CoreLaw {
+        name: "policy/on-the-way",
+        says: "what is searched once more counts, and pages that are remapped are neither created nor released",
+        check: on_the_way::check,
     },
     CoreLaw {
         name: "pools/restores",

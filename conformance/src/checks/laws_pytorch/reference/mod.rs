@@ -22,9 +22,9 @@ use super::campaign::Stopped;
 use super::cases;
 use crate::backend::{Backend, EventTiming, TestDevice};
 use crate::checks::draw::timings;
-use crate::suite::{Effort, Entry, Group, Requirement, Trouble, Verdict};
+use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 use play::Play;
-use step::{SETTINGS, Scene, Step, crowd, pool_program, program, restores, scene};
+use step::{CALLBACKS, DEFAULT_POOL, Order, SETTINGS, Scene, Step, crowd, pool_program, program, restores, scene};
 
 /// The most steps of a program.
 const LONGEST: usize = 140;
@@ -64,6 +64,12 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     let says = "the same where other streams use what a restore takes back, and calls about events fail meanwhile";
     let restores = Entry::new(Group::Law, "reference/restores-that-fail", says, check_restores);
     entries.push(restores.requires(Requirement::ExpandableSegments));
+    let says = "the same where callbacks end the pool that a request is on its way to, and make requests of their own";
+    let abandoned = Entry::new(Group::Law, "reference/abandoned-pools", says, |backend: &B, _: &Effort| {
+        check_default_pool(backend)?;
+        check_abandoned(backend)
+    });
+    entries.push(abandoned.requires(Requirement::ExpandableSegments));
     entries
 }
 
@@ -111,10 +117,7 @@ fn check_foreign_ranges<B: Backend>(backend: &B) -> Result<(), Trouble> {
                 let second = Scene { settings: other, ..first };
                 let begin = [Step::BeginPool(0, None), Step::Allocate(mib << 20, 0)];
                 let (before, after) = ([begin[0], begin[1], Step::Save(0)], [begin[0], begin[1], Step::Restore(0)]);
-                foreign(backend, (&first, &before), (&second, &after)).map_err(|stopped| match stopped {
-                    Stopped::Unable(unable) => unable.into(),
-                    Stopped::Broken(broken, script) => Trouble::Fail { reason: broken.to_string(), script: Some(script) },
-                })?;
+                foreign(backend, (&first, &before), (&second, &after)).map_err(trouble)?;
             }
         }
     }
@@ -142,6 +145,42 @@ fn check_failing<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
     cases::run(effort, SALT, &strategy, |(scene, steps, failing)| play(backend, scene, steps, Some(*failing)))
 }
 
+/// A request of a pool whose callbacks finish its routing, release it, empty caches, and make requests of their own, in every order.
+fn check_abandoned<B: Backend>(backend: &B) -> Verdict {
+    let (served, refused) = (Order::Allocate(3 << 20, 0), Order::Allocate(400 << 20, 0));
+    let orders = [served, refused, Order::End(0), Order::Release(0), Order::ReleaseCached, Order::ReleaseCachedPool(0)];
+    let triples = orders.into_iter().flat_map(|a| orders.into_iter().flat_map(move |b| orders.map(|c| [a, b, c])));
+    let mut done = 0;
+    for triple in triples {
+        // The pool may have no use left before. The request may find the device empty, or be too large for it.
+        for (is_newer, is_released, mib) in [(false, false, 5), (false, true, 5), (true, false, 5), (true, true, 400)] {
+            let scene = Scene { is_newer, has_callbacks: true, ..Scene::PLAIN };
+            let begin = [Step::BeginPool(0, None), Step::ReleasePool(0)];
+            let mut program = begin[..1 + usize::from(is_released)].to_vec();
+            program.extend(triple.into_iter().zip(0..CALLBACKS).map(|(order, callback)| Step::Command(callback, order, true)));
+            program.extend([Step::Allocate(mib << 20, 0), Step::CreatePool(1), Step::Allocate(700, 0), Step::ReleaseCached]);
+            done += play(backend, &scene, &program, None).map_err(trouble)?;
+        }
+    }
+    Ok(Evidence::operations(done))
+}
+
+/// The default pool is never kept whole.
+fn check_default_pool<B: Backend>(backend: &B) -> Result<(), Trouble> {
+    for is_newer in [false, true] {
+        let program = [Step::NoSplit(DEFAULT_POOL), Step::Allocate(700, 0), Step::Allocate(3 << 20, 0), Step::Allocate(700, 0)];
+        play(backend, &Scene { is_newer, ..Scene::PLAIN }, &program, None).map_err(trouble)?;
+    }
+    Ok(())
+}
+
+fn trouble(stopped: Stopped) -> Trouble {
+    match stopped {
+        Stopped::Unable(unable) => unable.into(),
+        Stopped::Broken(broken, script) => Trouble::Fail { reason: broken.to_string(), script: Some(script) },
+    }
+}
+
 /// A pool that is never split and ends; then one of the same id, in each release.
 fn check_successors<B: Backend>(backend: &B) -> Result<(), Trouble> {
     for is_newer in [false, true] {
@@ -149,11 +188,7 @@ fn check_successors<B: Backend>(backend: &B) -> Result<(), Trouble> {
         let end = [Step::ReleasePool(0), Step::ReleasePool(0), Step::ReleaseCached];
         let begin = Step::BeginPool(0, None);
         let program = [&[begin, Step::NoSplit(0)], &held[..], &end, &[begin], &held, &end].concat();
-        let answer = play(backend, &Scene { is_newer, ..Scene::PLAIN }, &program, None);
-        answer.map_err(|stopped| match stopped {
-            Stopped::Unable(unable) => unable.into(),
-            Stopped::Broken(broken, script) => Trouble::Fail { reason: broken.to_string(), script: Some(script) },
-        })?;
+        play(backend, &Scene { is_newer, ..Scene::PLAIN }, &program, None).map_err(trouble)?;
     }
     Ok(())
 }

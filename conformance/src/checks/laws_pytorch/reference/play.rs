@@ -15,7 +15,7 @@ use super::adopted;
 use super::callback::{Doing, Log, Stock, callback};
 use super::compare::{self, Answer};
 use super::ordered::Ordered;
-use super::step::{CALLBACKS, Order, POOLS, Scene, Step};
+use super::step::{CALLBACKS, Order, POOLS, Scene, Step, pool_id};
 use crate::backend::{Backend, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::Reference;
@@ -258,7 +258,7 @@ impl<D: TestDevice> Play<D> {
                 Answer::Nothing
             }
             Step::NoSplit(pool) => {
-                self.core.set_pool_no_split(POOLS[pool]);
+                self.core.set_pool_no_split(pool_id(pool));
                 Answer::Nothing
             }
             Step::Capturing(is_capturing) => {
@@ -348,7 +348,7 @@ impl<D: TestDevice> Play<D> {
             Step::ResetPeaks => reference.reset_peaks(),
             Step::ResetSums => reference.reset_sums(),
             Step::UseOnOom(pool, serves) => reference.serve_when_out(POOLS[pool], serves),
-            Step::NoSplit(pool) => reference.keep_whole(POOLS[pool]),
+            Step::NoSplit(pool) => reference.keep_whole(pool_id(pool)),
             Step::Capturing(is_capturing) => reference.set_capturing(is_capturing),
             _ => {}
         }

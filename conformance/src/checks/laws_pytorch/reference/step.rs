@@ -72,6 +72,14 @@ pub(super) enum Order {
 /// The private pools of programs: those of users and of graphs.
 pub(super) const POOLS: [PoolId; 3] = [PoolId(0, 1), PoolId(7, 0), PoolId(0, 2)];
 
+/// The default pool, where a step may name it.
+pub(super) const DEFAULT_POOL: usize = POOLS.len();
+
+/// The id of a private pool, or of the default pool.
+pub(super) fn pool_id(pool: usize) -> PoolId {
+    POOLS.get(pool).copied().unwrap_or(PoolId::DEFAULT)
+}
+
 /// Free-memory callbacks of programs that have any, and the last one, which only callbacks register.
 pub(super) const CALLBACKS: usize = 4;
 
@@ -260,8 +268,8 @@ fn pool_step() -> impl Strategy<Value = Step> {
         6 => pool().prop_map(Step::ReleasePool),
         4 => pool().prop_map(Step::ReleaseCachedPool),
         3 => (pool(), prop::bool::weighted(0.8)).prop_map(|(pool, serves)| Step::UseOnOom(pool, serves)),
-        // At most one pool, or hardly anything would be split.
-        1 => Just(Step::NoSplit(2)),
+        // At most one pool, or hardly anything would be split; or the default pool, where it has no effect.
+        1 => (2..=DEFAULT_POOL).prop_map(Step::NoSplit),
         3 => prop::bool::weighted(0.4).prop_map(Step::Capturing),
         6 => pool().prop_map(Step::Save),
         5 => any::<usize>().prop_map(Step::Restore),
