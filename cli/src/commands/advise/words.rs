@@ -18,6 +18,10 @@ pub(super) const HOLDERS: usize = 5;
 /// Added where the answer is near a boundary.
 pub(crate) const CLOSE: &str = "close call: 1 % more or less memory could change this";
 
+/// Said below a table in which settings fit although the peak is above the limit.
+pub(crate) const REACHES_BEYOND: &str = "a peak may exceed the limit and still fit: PyTorch compares the limit with what a request needs \
+     before it maps whole pages of expandable segments (docs/spec.md 2.8 and 4.3)";
+
 /// What to do where the run's own settings are the best.
 pub(crate) const KEEP: &str = "Keep the settings as they are.";
 
@@ -260,10 +264,13 @@ pub(crate) fn verdict(report: &Advice) -> String {
 fn at_most(report: &Advice, cause: &FirstFailure) -> String {
     let mut devices = report.programs.iter().zip(&report.own().devices);
     let Some((program, outcome)) = devices.find(|(program, _)| program.device == cause.device) else { return String::new() };
-    let live = with_rounding(program, cause).unwrap_or(program.live.bytes);
+    let rounded = with_rounding(program, cause);
+    let live = rounded.unwrap_or(program.live.bytes);
+    // Elsewhere only what is needed with the least rounding is known.
+    let even = if rounded.is_some() { "" } else { "even with the least rounding, " };
     let more = show_bytes(live.saturating_sub(outcome.available_bytes.unwrap_or(0)));
     format!(
-        "at entry {}, live memory and the request add up to {}, {more} more than available",
+        "at entry {}, {even}live memory and the request add up to {}, {more} more than available",
         program.live.entry,
         show_bytes(live)
     )
