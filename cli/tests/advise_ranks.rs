@@ -82,6 +82,24 @@ fn a_rank_that_nothing_serves_is_named() {
 }
 
 #[test]
+fn a_rank_that_cannot_be_read_is_named_at_the_end() {
+    let folder = job("advise-job-unread", &[reuses_a_part(), wants_none()]);
+    let broken = folder.file("rank2.pickle", b"no pickle");
+    for command in ["advise", "replay"] {
+        let run = call(&[command, folder.path(), "--limit", "1GiB"]);
+        let last = run.err.lines().last().unwrap_or_default();
+        assert_eq!(
+            (run.code, last.contains("the 2 of 3 ranks that could be read"), last.ends_with(&broken)),
+            (2, true, true),
+            "{}",
+            run.err
+        );
+    }
+    let said = call(&["advise", folder.path(), "--limit", "1GiB"]).out;
+    assert!(said.contains("every one of the 2 of 3 ranks that could be read fits"), "{said}");
+}
+
+#[test]
 fn ranks_that_fit_as_they_are_stay() {
     let folder = job("advise-job-stay", &[reuses_a_part(), wants_none()]);
     let run = call(&["advise", folder.path(), "--limit", "1GiB"]);

@@ -191,7 +191,7 @@ fn missing(report: &Advice) -> String {
     };
     let (holds, has) = (show_bytes(live), show_bytes(available));
     let rounded = fullest.zip(report.first_failure.as_ref()).and_then(|((program, _), cause)| with_rounding(program, cause));
-    let is_rounding = live > available && rounded.is_some_and(|rounded| rounded > live);
+    let is_rounding = live > available && rounded.is_none_or(|rounded| rounded > live);
     let even = if is_rounding { "even with the least rounding, " } else { "" };
     format!("no setting helps: {even}the program holds {holds} at once and there is {has}, {short}")
 }
