@@ -6,6 +6,9 @@ use parkade_replay::ReplaySettings;
 
 use crate::reserved::{growth_bytes, reserved_at_start, segment_bytes, whole_gibibytes};
 
+/// In less than a segment for small blocks nothing could be allocated (spec 1.3), so nobody sets such a limit.
+const LEAST_LIMIT_BYTES: u64 = 2 << 20;
+
 /// What the out-of-memory errors of a recording show about the memory there was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CapacityHint {
@@ -23,10 +26,12 @@ pub struct CapacityHint {
 
 impl CapacityHint {
     /// The size to assume: the smallest whole gibibyte in the interval, because people set limits in gibibytes. If there is none, or if
-    /// the size is known exactly, `least_bytes`.
+    /// the size is known exactly, `least_bytes`; but nothing below 2 MiB, unless the error excludes more.
     #[must_use]
     pub fn assumed_bytes(&self) -> u64 {
-        self.whole_gibibytes().next().unwrap_or(self.least_bytes)
+        // But not what the error excludes, and not where the size is known.
+        let least = if LEAST_LIMIT_BYTES < self.below_bytes { LEAST_LIMIT_BYTES } else { 0 };
+        self.whole_gibibytes().next().unwrap_or(self.least_bytes.max(least))
     }
 
     /// The whole gibibytes that the limit may have been, the smallest first.
@@ -127,5 +132,7 @@ mod tests {
         assert_eq!(assumed(gib - 1, 3 * gib), gib, "a whole gibibyte");
         assert_eq!(assumed(gib + 1, 2 * gib), gib + 1, "there is none below two");
         assert_eq!(assumed(gib + 1, gib + 1), gib + 1, "known");
+        assert_eq!(assumed(0, 3 << 29), gib, "0 is no limit");
+        assert_eq!((assumed(0, 20 << 20), assumed(0, 2 << 20), assumed(0, 0)), (2 << 20, 0, 0), "the least that serves anything");
     }
 }

@@ -48,9 +48,9 @@ pub(crate) fn segment_bytes(request: &Entry, policy: &PyTorch) -> u64 {
 }
 
 /// The whole gibibytes from `least_bytes` up to, but not including, `below_bytes`; at most [`MOST_GUESSES`] of them, the smallest first.
-/// People set limits in whole gibibytes.
+/// People set limits in whole gibibytes, and none of 0.
 pub(crate) fn whole_gibibytes(least_bytes: u64, below_bytes: u64) -> impl Iterator<Item = u64> {
-    let gibibytes = least_bytes.div_ceil(GIB)..below_bytes.div_ceil(GIB);
+    let gibibytes = least_bytes.div_ceil(GIB).max(1)..below_bytes.div_ceil(GIB);
     gibibytes.take(MOST_GUESSES).map(|gibibytes| gibibytes.saturating_mul(GIB))
 }
 
@@ -64,6 +64,7 @@ mod tests {
         assert_eq!(tried(15 * GIB + 1, 17 * GIB + 1), [16, 17]);
         assert_eq!(tried(15 * GIB, 17 * GIB), [15, 16]);
         assert!(tried(15 * GIB + 1, 16 * GIB).is_empty());
+        assert_eq!(tried(0, 2 * GIB), [1], "no limit is 0");
         assert_eq!(tried(0, u64::MAX).len(), MOST_GUESSES);
     }
 }

@@ -76,7 +76,27 @@ fn a_rank_that_nothing_serves_is_named() {
     let folder = job("advise-job-short", &[reuses_a_part(), wants_none()]);
     let run = call(&["advise", folder.path(), "--limit", "125MiB"]);
     assert_eq!(run.code, 1, "{}", run.err);
-    assert!(run.out.contains("no setting tried serves rank 1, so no setting for all can"), "{}", run.out);
+    assert!(run.out.contains("no setting serves all 2 ranks, as none that was tried serves rank 1;"), "{}", run.out);
+    assert_eq!(run.out.matches("no setting serves").count(), 1, "{}", run.out);
+    assert!(run.out.contains(" for each is enough with "), "{}", run.out);
+}
+
+#[test]
+fn a_rank_that_cannot_be_read_is_named_at_the_end() {
+    let folder = job("advise-job-unread", &[reuses_a_part(), wants_none()]);
+    let broken = folder.file("rank2.pickle", b"no pickle");
+    for command in ["advise", "replay"] {
+        let run = call(&[command, folder.path(), "--limit", "1GiB"]);
+        let last = run.err.lines().last().unwrap_or_default();
+        assert_eq!(
+            (run.code, last.contains("the 2 of 3 ranks that could be read"), last.ends_with(&broken)),
+            (2, true, true),
+            "{}",
+            run.err
+        );
+    }
+    let said = call(&["advise", folder.path(), "--limit", "1GiB"]).out;
+    assert!(said.contains("every one of the 2 of 3 ranks that could be read fits"), "{said}");
 }
 
 #[test]

@@ -97,7 +97,8 @@ impl AdvisedOption {
     }
 
     /// Whether more is reserved than there is: a limit lets the last page of an expandable segment exceed it, a device does not.
-    pub(crate) fn reaches_beyond(&self) -> bool {
+    #[must_use]
+    pub fn reaches_beyond(&self) -> bool {
         self.devices.iter().any(DeviceOutcome::reaches_beyond)
     }
 

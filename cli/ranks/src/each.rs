@@ -158,7 +158,18 @@ fn run_all<C: OnEach>(command: &C, inputs: &Inputs) -> Result<Outcome> {
         print_ranks(form, &ranks, addition, printed == 0)?;
     }
     print_bytes(form, if form == Form::Text { &said } else { &[] })?;
-    Ok(worst.worse(finished?.outcome))
+    let finished = finished?;
+    if are_ranks && form == Form::Text && !failures.is_empty() {
+        // Once more: what was said of it above has scrolled by.
+        let all = inputs.all.len();
+        let names: Vec<String> = failures.iter().map(|(file, _)| file.display().to_string()).collect();
+        let read = all - failures.len();
+        output::complain(&format!(
+            "this is about the {read} of {all} ranks that could be read; not read: {}",
+            output::list(&names)
+        ));
+    }
+    Ok(worst.worse(finished.outcome))
 }
 
 /// Computes the answer and turns it into text, so that the recording need not be kept.

@@ -20,6 +20,16 @@ pub fn assumed_limit(bytes: u64, option: &str) -> String {
     format!("a limit of {} is assumed ({option} sets it): the recording allows it", size::show_bytes(bytes))
 }
 
+/// That the recorded run cannot have had this limit, because it reserved more.
+pub fn not_its_limit(reserved_bytes: u64, limit_bytes: u64) -> String {
+    format!(
+        "The recorded run reserved {}, more than the limit of {}, so that was not its limit: --limit is the limit of the recorded run, \
+         --capacity the memory to try other settings with.",
+        size::show_bytes(reserved_bytes),
+        size::show_bytes(limit_bytes)
+    )
+}
+
 /// That recorded decisions differ from the replay's, so many of so many.
 pub fn differing(mismatches: u64, decisions: u64) -> String {
     let differ = if mismatches == 1 { "differs" } else { "differ" };

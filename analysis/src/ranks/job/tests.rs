@@ -33,7 +33,14 @@ fn rank(available_mib: Option<u64>, needs: &[(&str, u64)]) -> RankAdvice {
     let tried: Vec<Tried> = needs.iter().map(tried).collect();
     let best = (0..tried.len()).filter(|&place| tried[place].serves).min_by_key(|&place| tried[place].needs_bytes);
     let profile = &Profile::PYTORCH_2_11;
-    RankAdvice { profile, available_bytes: available_mib.map(|mib| mib * MIB), reserved_bytes: 0, tried, best }
+    RankAdvice {
+        profile,
+        available_bytes: available_mib.map(|mib| mib * MIB),
+        reserved_bytes: 0,
+        tried,
+        is_estimated: false,
+        best,
+    }
 }
 
 #[test]

@@ -76,6 +76,8 @@ pub struct RankAdvice {
     pub reserved_bytes: u64,
     /// All that was tried. The first is the recorded run's own settings; the others come by usefulness.
     pub tried: Vec<Tried>,
+    /// Whether its run died and what is needed includes an estimate of the rest.
+    pub is_estimated: bool,
     /// The place of the settings that are best for this rank alone.
     pub best: Option<usize>,
 }
@@ -89,6 +91,7 @@ impl RankAdvice {
             available_bytes: advice.own().available_bytes,
             reserved_bytes: advice.programs.iter().map(|program| program.reserved_bytes).max().unwrap_or(0),
             tried: advice.options.par_iter().enumerate().map(|(place, option)| Tried::of(advice, place, option)).collect(),
+            is_estimated: advice.programs.iter().any(|program| program.died() && program.continuation.is_some()),
             best: advice.recommendation.as_ref().map(|recommendation| recommendation.option),
         }
     }

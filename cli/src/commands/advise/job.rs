@@ -27,6 +27,8 @@ pub(super) struct Rank {
 pub(crate) struct Job {
     pub(super) ranks: Vec<Rank>,
     pub(super) advice: JobAdvice,
+    /// How many ranks could not be read.
+    pub(super) unread: usize,
     /// Whether they are recordings of more than one program.
     pub(super) are_of_several_programs: bool,
 }
@@ -55,7 +57,8 @@ impl Job {
         try_the_others(args, &mut ranks)?;
         let all: Vec<RankAdvice> = ranks.iter().map(|rank| rank.advice.clone()).collect();
         let are_of_several_programs = together.ranks.are_of_several_programs();
-        Ok(one_setting(&all).map(|advice| Job { ranks, advice, are_of_several_programs }))
+        let unread = together.failures.len();
+        Ok(one_setting(&all).map(|advice| Job { ranks, advice, unread, are_of_several_programs }))
     }
 
     /// The same of ranks of which only some are advised on so far. Files that fail are left out: they were complained of before.

@@ -54,7 +54,7 @@ pub(super) fn sentences(job: &Job) -> Vec<String> {
         sentences.extend(also(needs_limit).map(str::to_owned));
         sentences.push(serves_all(job));
     } else {
-        sentences.extend(left_out(job).filter(|_| job.fit() == Fit::DoesNotFit));
+        sentences.extend(each_alone(job).filter(|_| job.fit() == Fit::DoesNotFit));
         sentences.push(serves_some(job));
     }
     sentences
@@ -64,13 +64,13 @@ fn serves_all(job: &Job) -> String {
     let advice = &job.advice;
     let (setting, tightest) = (shown(&advice.settings), &job.ranks[advice.tightest]);
     let standing = &advice.ranks[advice.tightest];
-    let all = job.ranks.len();
+    let (number, all) = (job.ranks.len(), read(job));
     let does = match job.fit() {
-        Fit::Fits => format!("every one of the {all} ranks fits"),
+        Fit::Fits => format!("every one of the {all} fits"),
         Fit::GetsPast => {
             let past = job.advice.ranks.iter().filter(|standing| standing.outcome == Fit::GetsPast).count();
             let names = named(job, |fit| fit == Fit::GetsPast);
-            let others = if past == all { "" } else { "; the others fit" };
+            let others = if past == number { "" } else { "; the others fit" };
             match past {
                 1 => format!("{names} gets past its failure, after which its file has no more{others}"),
                 _ => format!("{names} get past their failures, after which their files have no more{others}"),
@@ -79,11 +79,11 @@ fn serves_all(job: &Job) -> String {
         Fit::Unknown if standing.available_bytes.is_some() => {
             let names = named(job, |fit| fit == Fit::Unknown);
             format!(
-                "not known whether every one of the {all} ranks fits; each recorded request is served in the memory that is assumed, but of \
+                "not known whether every one of the {all} fits; each recorded request is served in the memory that is assumed, but of \
                  {names} it may have been less, or the file lost the part that needed most"
             )
         }
-        Fit::Unknown | Fit::DoesNotFit => format!("every recorded request of the {all} ranks is served"),
+        Fit::Unknown | Fit::DoesNotFit => format!("every recorded request of the {all} is served"),
     };
     let room = match (standing.available_bytes, standing.margin_bytes()) {
         (Some(available), Some(..0)) => format!(
@@ -104,38 +104,50 @@ fn serves_all(job: &Job) -> String {
     format!("one setting for all ranks, {setting}: {does}; {room}")
 }
 
-/// Ranks that nothing serves; without any, that each alone could be served.
-fn left_out(job: &Job) -> Option<String> {
-    let hopeless: Vec<u64> = job.advice.hopeless.iter().map(|&rank| job.ranks[rank].number).collect();
-    if hopeless.is_empty() {
-        return Some(
-            "each rank is served by some setting, but they need different ones: a launcher can set PYTORCH_CUDA_ALLOC_CONF for each \
-             process"
-                .to_owned(),
-        );
-    }
-    Some(format!("no setting tried serves {}, so no setting for all can", ranks(&hopeless)))
+/// Where each rank alone could be served: that a launcher can do so.
+fn each_alone(job: &Job) -> Option<String> {
+    job.advice.hopeless.is_empty().then(|| {
+        "each rank is served by some setting, but they need different ones: a launcher can set PYTORCH_CUDA_ALLOC_CONF for each process"
+            .to_owned()
+    })
 }
 
+/// That no setting serves every rank, which ranks nothing serves, and the memory that would do.
 fn serves_some(job: &Job) -> String {
     let advice = &job.advice;
     let left = named(job, |fit| fit == Fit::DoesNotFit);
     let (bytes, settings) = (show_bytes(advice.enough.0), shown(&advice.enough.1));
-    let all = job.ranks.len();
+    let is_estimated = job.ranks.iter().any(|rank| rank.advice.is_estimated);
+    let enough = if is_estimated {
+        format!("by the estimate, at least {bytes} for each gets past the failures with {settings}")
+    } else {
+        format!("{bytes} for each is enough with {settings}")
+    };
+    let number = job.ranks.len();
+    let all = if job.unread == 0 { format!("all {}", read(job)) } else { format!("all of the {}", read(job)) };
     let failing = advice.ranks.iter().filter(|standing| standing.outcome == Fit::DoesNotFit).count();
     let short = match failing {
         1 => format!("; with {}, which serves the most, {left} fails", shown(&advice.settings)),
-        _ if failing < all => format!("; with {}, which serves the most, {left} fail", shown(&advice.settings)),
+        _ if failing < number => format!("; with {}, which serves the most, {left} fail", shown(&advice.settings)),
         _ => String::new(),
     };
     if left.is_empty() {
         let names = named(job, |fit| fit == Fit::Unknown);
-        return format!(
-            "not known whether one setting serves all {all} ranks: it depends on how much memory {names} had; {bytes} for each is enough \
-             with {settings}"
-        );
+        return format!("not known whether one setting serves {all}: it depends on how much memory {names} had; {enough}");
     }
-    format!("no setting serves all {all} ranks{short}; {bytes} for each is enough with {settings}")
+    let hopeless: Vec<u64> = advice.hopeless.iter().map(|&rank| job.ranks[rank].number).collect();
+    let because =
+        if hopeless.is_empty() { String::new() } else { format!(", as none that was tried serves {}", ranks(&hopeless)) };
+    format!("no setting serves {all}{because}{short}; {enough}")
+}
+
+/// The ranks that are spoken of: all, or those that could be read.
+fn read(job: &Job) -> String {
+    let read = job.ranks.len();
+    match job.unread {
+        0 => format!("{read} ranks"),
+        unread => format!("{read} of {} ranks that could be read", read + unread),
+    }
 }
 
 /// The ranks with such an outcome.

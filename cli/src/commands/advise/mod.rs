@@ -51,6 +51,7 @@ pub(crate) use memory_words::shows_no_limit;
   parkade advise snapshots/ --capacity 80GiB
 
 Exit code: 0 some settings fit, 1 none do, 2 could not run, 3 not known.
+0 also where no memory is given or known: there is nothing to fit in.
 Not known: the settings get past the failure of a run that died, but the rest is not in the file.
 Or the limit was in a range of which only a part is enough, the file has no trace, or it lost the part that needed most.
 Of several recordings the worst, each alone and with the one setting for all ranks: 2, then 1, then 3.")]

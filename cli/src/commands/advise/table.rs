@@ -78,6 +78,9 @@ fn options(out: &mut dyn Write, report: &Advice, all: bool) -> io::Result<()> {
     if report.programs.iter().any(|program| program.continuation.is_some()) {
         writeln!(out, "{}", output::dim("peaks, memory, retries and times include what is estimated of the rest"))?;
     }
+    if options.iter().any(|(_, option)| option.fits() && option.reaches_beyond()) {
+        write!(out, "{}", output::paragraph(words::REACHES_BEYOND, 0))?;
+    }
     let left = report.options.len() - options.len();
     if left > 0 { writeln!(out, "{}", output::dim(&format!("and {left} more (--all)"))) } else { Ok(()) }
 }

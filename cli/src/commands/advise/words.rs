@@ -18,6 +18,10 @@ pub(super) const HOLDERS: usize = 5;
 /// Added where the answer is near a boundary.
 pub(crate) const CLOSE: &str = "close call: 1 % more or less memory could change this";
 
+/// Said below a table in which settings fit although the peak is above the limit.
+pub(crate) const REACHES_BEYOND: &str = "a peak may exceed the limit and still fit: PyTorch compares the limit with what a request needs \
+     before it maps whole pages of expandable segments (docs/spec.md 2.8 and 4.3)";
+
 /// What to do where the run's own settings are the best.
 pub(crate) const KEEP: &str = "Keep the settings as they are.";
 
@@ -187,7 +191,7 @@ fn missing(report: &Advice) -> String {
     };
     let (holds, has) = (show_bytes(live), show_bytes(available));
     let rounded = fullest.zip(report.first_failure.as_ref()).and_then(|((program, _), cause)| with_rounding(program, cause));
-    let is_rounding = live > available && rounded.is_some_and(|rounded| rounded > live);
+    let is_rounding = live > available && rounded.is_none_or(|rounded| rounded > live);
     let even = if is_rounding { "even with the least rounding, " } else { "" };
     format!("no setting helps: {even}the program holds {holds} at once and there is {has}, {short}")
 }
@@ -260,10 +264,13 @@ pub(crate) fn verdict(report: &Advice) -> String {
 fn at_most(report: &Advice, cause: &FirstFailure) -> String {
     let mut devices = report.programs.iter().zip(&report.own().devices);
     let Some((program, outcome)) = devices.find(|(program, _)| program.device == cause.device) else { return String::new() };
-    let live = with_rounding(program, cause).unwrap_or(program.live.bytes);
+    let rounded = with_rounding(program, cause);
+    let live = rounded.unwrap_or(program.live.bytes);
+    // Elsewhere only what is needed with the least rounding is known.
+    let even = if rounded.is_some() { "" } else { "even with the least rounding, " };
     let more = show_bytes(live.saturating_sub(outcome.available_bytes.unwrap_or(0)));
     format!(
-        "at entry {}, live memory and the request add up to {}, {more} more than available",
+        "at entry {}, {even}live memory and the request add up to {}, {more} more than available",
         program.live.entry,
         show_bytes(live)
     )

@@ -37,7 +37,7 @@ view! {
         needed_bytes: u64 = diagnosis.steps.needed_bytes,
         short_bytes: Option<u64> = diagnosis.steps.short_bytes,
         unreserved_bytes: Option<u64> = diagnosis.steps.unreserved_bytes,
-        limit: KnownLimit = KnownLimit::find(diagnosis),
+        limit: KnownLimit = KnownLimit::find(diagnosed, diagnosis),
         assumed_limit_bytes: Option<u64> = diagnosis.assumed_limit_bytes,
         ending: &'static str = diagnosis.ending.name(),
         heap_is_for_request: bool = diagnosis.is_for_request,
@@ -132,7 +132,7 @@ view! {
 }
 
 impl KnownLimit {
-    fn find(diagnosis: &Diagnosis) -> KnownLimit {
+    fn find(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> KnownLimit {
         let (known, at_least_bytes, below_bytes) = match diagnosis.limit {
             Limit::Given { bytes } => ("given", bytes, None),
             Limit::DeviceFull { bytes } => ("device_full", bytes, None),
@@ -147,7 +147,7 @@ impl KnownLimit {
             below_bytes,
             served: evidence.served.map(|(bytes, entries)| Evidence::of(bytes, entries.saturating_sub(1))),
             refused: evidence.refused.map(|(bytes, entry)| Evidence::of(bytes, entry)),
-            contradicted_by: words::contradiction(diagnosis),
+            contradicted_by: words::contradiction(diagnosed, diagnosis),
             device_free_bytes: evidence.device_free_bytes,
         }
     }

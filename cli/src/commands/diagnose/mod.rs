@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use parkade::profile::Profile as Rules;
-use parkade_analysis::diagnose::{DiagnoseOptions, Diagnosis, diagnose_device};
+use parkade_analysis::diagnose::{Contradiction, DiagnoseOptions, Diagnosis, diagnose_device};
 use parkade_analysis::ranks::RankRun;
 use parkade_recording::Recording;
 use parkade_recording::message::{CudaMallocAsyncMessage, MessageLog};
@@ -89,7 +89,20 @@ pub(crate) struct Diagnosed {
     devices: Vec<Diagnosis>,
 }
 
+/// What the run reserved on a device, if that is more than the limit that was given.
+fn refuting_bytes(limit: Option<u64>, diagnosis: &Diagnosis) -> Option<u64> {
+    match diagnosis.evidence.contradiction(limit?)? {
+        Contradiction::Reserved { bytes, .. } => Some(bytes),
+        Contradiction::Refused { .. } => None,
+    }
+}
+
 impl Diagnosed {
+    /// What the run reserved on a device and the limit that was given, if that is less and so was not the run's.
+    fn refuted(&self, diagnosis: &Diagnosis) -> Option<(u64, u64)> {
+        refuting_bytes(self.limit, diagnosis).zip(self.limit)
+    }
+
     /// What to know about the settings.
     fn settings_note(&self) -> Option<String> {
         let fraction = self.settings.settings.per_process_memory_fraction;
@@ -208,6 +221,7 @@ fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {
     };
     let own = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, stats_file: None };
     let options = DiagnoseOptions { own, capacity_bytes: args.capacity, entry: args.entry, fences: FENCES };
+    let without = DiagnoseOptions { own: VerifyOptions { limit_bytes: None, ..options.own.clone() }, ..options.clone() };
     let chosen = recording::chosen(&recording.devices, args.device)?;
     if chosen.is_empty() {
         bail!("the file has neither trace entries nor segments: nothing to diagnose");
@@ -220,7 +234,12 @@ fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {
     bar.set_length(recording::entries(&chosen));
     let (mut devices, mut done) = (Vec::new(), 0);
     for device in &chosen {
-        let diagnosis = diagnose_device(device, &options, &mut |entries| bar.set_position((done + entries) as u64));
+        let mut diagnosis = diagnose_device(device, &options, &mut |entries| bar.set_position((done + entries) as u64));
+        let is_refuted = |diagnosis: &Diagnosis| refuting_bytes(args.limit, diagnosis).is_some();
+        if diagnosis.as_ref().is_ok_and(is_refuted) {
+            // Under a limit that was not the run's, the replay shows a run that did not happen.
+            diagnosis = diagnose_device(device, &without, &mut |entries| bar.set_position((done + entries) as u64));
+        }
         done += device.trace.len();
         devices.push(recording::of_device(diagnosis, device.device, chosen.len())?);
     }

@@ -10,7 +10,7 @@ use parkade_recording::StackId;
 use super::layout::{STEPS, hanging, step, width, wrapped};
 use super::{Diagnosed, excess, stacks, words};
 use crate::output::{self, count};
-use crate::recording::short_name;
+use crate::recording::{self, short_name};
 use crate::size::show_bytes;
 
 /// The number of stacks and fences shown.
@@ -30,6 +30,10 @@ fn device(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> 
     let number = if diagnosed.recording.devices.len() > 1 { format!(" device {}", diagnosis.device) } else { String::new() };
     let trace = diagnosed.recording.devices.iter().find(|device| device.device == diagnosis.device);
     let entries = trace.map_or(0, |device| device.trace.len());
+    if let Some((reserved, limit)) = diagnosed.refuted(diagnosis) {
+        hanging(out, "", 0, &recording::not_its_limit(reserved, limit))?;
+        writeln!(out)?;
+    }
     let occasion = words::occasion(diagnosis, entries);
     hanging(out, "", 0, &format!("{}{number}: {occasion}", short_name(&diagnosed.file)))?;
     let headline = words::headline(diagnosis);

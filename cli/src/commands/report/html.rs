@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::commands::advise::words::REACHES_BEYOND;
 use crate::size::show_bytes;
 use anyhow::Result;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
@@ -273,5 +274,7 @@ fn tried_title(device: &Device) -> String {
         (None, Some(_)) => ("The same requests in the file", ""),
         (None, None) => ("The same requests", ""),
     };
-    format!("{requests} under each setting, on a simulated device with {memory}: bytes reserved over the run.{more}")
+    let reaches = device.tried.iter().any(|(tried, _)| tried.reaches_beyond(device.limit.tried_bytes));
+    let reaches = if reaches { format!(" {}", words::sentence(REACHES_BEYOND)) } else { String::new() };
+    format!("{requests} under each setting, on a simulated device with {memory}: bytes reserved over the run.{more}{reaches}")
 }

@@ -9,6 +9,7 @@ use parkade_analysis::timeline::{Curve, MarkerKind};
 use super::gather::{Device, Report, curves};
 use super::markup::grouped;
 use super::{kinds, words};
+use crate::commands::advise::words::REACHES_BEYOND;
 use crate::output::{self, wrapped};
 use crate::recording::short_name;
 use crate::size;
@@ -218,6 +219,11 @@ fn tried(out: &mut dyn Write, device: &Device, size: Size) -> io::Result<()> {
         let rest = if device.rest.is_some() { "is estimated" } else { "is not known" };
         let past = format!("past: gets past the error of which the run died; the rest {rest}");
         for line in wrapped(&past, size.words()) {
+            writeln!(out, "{}", output::dim(&line))?;
+        }
+    }
+    if device.tried.iter().any(|(tried, _)| tried.reaches_beyond(device.limit.tried_bytes)) {
+        for line in wrapped(REACHES_BEYOND, size.words()) {
             writeln!(out, "{}", output::dim(&line))?;
         }
     }

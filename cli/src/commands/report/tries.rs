@@ -74,6 +74,12 @@ impl Tried {
         if self.in_file.fails_at_entry.is_some() { Some(false) } else { limit_bytes.map(|_| true) }
     }
 
+    /// Whether its program fits although it reserves more than so many bytes.
+    pub(super) fn reaches_beyond(&self, limit_bytes: Option<u64>) -> bool {
+        let reserved = u64::try_from(self.run().peak_reserved_bytes).unwrap_or(0);
+        self.outcome == Outcome::Fits && limit_bytes.is_some_and(|limit| reserved > limit)
+    }
+
     /// The run that tables show, which is the one that `parkade advise` shows.
     pub(super) fn run(&self) -> &Fared {
         self.with_rest.as_ref().map_or(&self.in_file, |(fared, _)| fared)

@@ -9,7 +9,7 @@ use super::gather::{Device, Report};
 use super::markup::{counted, grouped};
 use super::tries::Tried;
 use crate::commands::advise;
-use crate::{ending, output, size};
+use crate::{ending, output, recording, size};
 
 /// Reserved memory that no block uses at a moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -125,11 +125,8 @@ fn doubt(device: &Device) -> String {
         ),
     };
     if let Some(limit) = device.limit.run_bytes.filter(|&limit| device.recorded_peak_bytes > limit) {
-        doubt.push_str(&format!(
-            "The recorded run reserved {}, more than the limit of {}, so that was not its limit: --limit is the limit of the recorded run, --capacity the memory to try other settings with. ",
-            show_bytes(device.recorded_peak_bytes),
-            show_bytes(limit)
-        ));
+        doubt.push_str(&recording::not_its_limit(device.recorded_peak_bytes, limit));
+        doubt.push(' ');
     }
     doubt
 }
