@@ -44,8 +44,8 @@ impl CapacityHint {
 /// segment a request asks for.
 ///
 /// An out-of-memory entry states how much memory the device had free. If that is less than was requested, the device was full: the
-/// allocator could have had what it had reserved plus the rest, or what it had reserved at an earlier time, if that was more. Otherwise a limit refused: it is at least the most that was ever
-/// reserved, and less than what the request would have led to.
+/// allocator could have had what it had reserved plus the rest, or what it had reserved at an earlier time, if that was more. Otherwise a
+/// limit refused: it is at least the most that was ever reserved, and less than what the request would have led to.
 #[must_use]
 pub fn hint(recording: &DeviceRecording, own: &ReplaySettings) -> Option<CapacityHint> {
     let policy = PyTorch::of(own.profile, own.settings.clone());
