@@ -86,7 +86,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
     /// If no block that was handed out by address begins there.
     pub fn record_stream(&mut self, address: DeviceAddress, stream: StreamId) -> Result<(), AddressError> {
         let newest = self.newest.as_ref().filter(|newest| newest.address() == address);
-        match newest.or_else(|| self.others.find(hash(address), |held| held.address() == address)) {
+        let held = newest.or_else(|| self.others.find(hash(address), |held| held.address() == address));
+        // A handle is void after a restore that did not go through here, or that failed.
+        match held.filter(|held| self.allocator.is_allocated(held)) {
             Some(held) => {
                 self.allocator.record_stream(held, stream);
                 Ok(())
@@ -102,8 +104,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
         if let Some(older) = self.newest.replace(allocation) {
             let at = older.address();
             match self.others.entry(hash(at), |held| held.address() == at, |held| hash(held.address())) {
-                // A handle that became void when a pool was restored.
-                Entry::Occupied(mut entry) => *entry.get_mut() = older,
+                // One of the two became void when a pool was restored, or is of another allocator.
+                Entry::Occupied(mut entry) => {
+                    if !self.allocator.is_allocated(entry.get()) {
+                        *entry.get_mut() = older;
+                    }
+                }
                 Entry::Vacant(entry) => {
                     entry.insert(older);
                 }

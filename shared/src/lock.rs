@@ -111,8 +111,8 @@ impl<T> Lock<T> {
     }
 
     /// The value, without the lock.
-    pub(crate) fn into_inner(self) -> T {
-        self.value.into_inner().0
+    pub(crate) fn into_inner(self) -> Result<T, Refusal> {
+        if self.holder.into_inner() == NOBODY { Ok(self.value.into_inner().0) } else { Err(Refusal::Poisoned) }
     }
 }
 

@@ -74,8 +74,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Shared<D, P, O> {
     }
 
     /// The allocator by address, for one thread.
-    pub fn into_inner(self) -> ByAddress<D, P, O> {
-        self.core.into_inner()
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`]: it is dropped.
+    pub fn into_inner(self) -> Result<ByAddress<D, P, O>, Error> {
+        Ok(self.core.into_inner()?)
     }
 }
 

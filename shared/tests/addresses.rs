@@ -126,3 +126,23 @@ fn restored_blocks_are_freed_by_their_addresses() {
     assert_eq!(core.free(kept), Ok(()));
     assert_eq!(core.free(kept), Err(Error::Address(AddressError::NotAllocated { address: kept })));
 }
+
+/// Restored beside the table: the handle that the table has for the block is void.
+#[test]
+fn a_stream_is_not_recorded_for_a_handle_that_is_void() {
+    let mut core = core();
+    let pool = PoolId(1, 0);
+    core.allocator_mut().begin_pool(pool, PoolFilter::All).expect("the first");
+    let address = allocate(&mut core, 1_000);
+    core.allocator_mut().end_pool(pool).expect("it is routed to");
+    let checkpoint = core.allocator_mut().checkpoint_pool(pool).expect("no block waits");
+    let restored = core.allocator_mut().restore_pool(&checkpoint).expect("its segments are there");
+    let elsewhere = Err(AddressError::HeldByHandle { address });
+    assert_eq!(core.record_stream(address, StreamId(7)), elsewhere);
+    for handle in restored.allocations {
+        assert_eq!(core.hold(handle), address);
+    }
+    assert_eq!(allocate(&mut core, 1_000), address.offset(Bytes::mib(2)), "it goes to the default pool");
+    assert_eq!(core.record_stream(address, StreamId(7)), Ok(()));
+    assert_eq!(core.free(address), Ok(()));
+}

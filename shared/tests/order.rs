@@ -173,7 +173,7 @@ impl Alone {
 }
 
 fn assert_same(shared: Shared<SimDevice, PyTorch, Vec<TraceEntry>>, alone: &Alone) {
-    let shared = shared.into_inner();
+    let shared = shared.into_inner().expect("no thread panicked");
     let (shared, alone) = (shared.allocator(), &alone.core);
     assert_eq!(shared.observer(), alone.observer(), "trace");
     assert_eq!(shared.stats().entries(), alone.stats().entries(), "statistics");

@@ -1,4 +1,4 @@
-//! The lock: nobody works at the same time, nobody waits for ever, and a panic is told to all.
+//! The lock: nobody works at the same time, nobody waits for ever while calls end, and a panic is told to all.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -111,4 +111,5 @@ fn after_a_panic_no_request_is_served() {
     assert_eq!(shared.with(|_| ()), Err(Error::Poisoned), "and again");
     let elsewhere = std::thread::scope(|scope| scope.spawn(|| shared.free(address)).join().expect("no panic"));
     assert_eq!(elsewhere, Err(Error::Poisoned));
+    assert!(matches!(shared.into_inner(), Err(Error::Poisoned)));
 }

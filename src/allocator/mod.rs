@@ -181,6 +181,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.callbacks.push(callback);
     }
 
+    /// Whether the allocation's block is allocated. False if another allocator made it, and if a pool that was restored has made it void.
+    #[must_use]
+    pub fn is_allocated(&self, allocation: &Allocation) -> bool {
+        self.resolve(allocation).is_some()
+    }
+
     /// The slot of an allocated block; `None` if another allocator made it.
     #[inline]
     fn resolve(&self, allocation: &Allocation) -> Option<u32> {
