@@ -63,20 +63,12 @@ pub fn hint(recording: &DeviceRecording, own: &ReplaySettings) -> Option<Capacit
             let had = most.max(reserved + free);
             let (least, below) = if is_full { (had, had) } else { (most, reserved + wanted) };
             let (least, below) = (clamped(least), clamped(below.max(least)));
-            found = Some(match found {
-                None => CapacityHint { entry, least_bytes: least, below_bytes: below, refused_bytes, refused_entry: entry },
-                Some(first) => {
-                    let below_bytes = first.below_bytes.min(below);
-                    let refused = (first.refused_bytes, first.refused_entry).min((refused_bytes, entry));
-                    CapacityHint {
-                        entry: first.entry,
-                        least_bytes: first.least_bytes.max(least).min(below_bytes),
-                        below_bytes,
-                        refused_bytes: refused.0,
-                        refused_entry: refused.1,
-                    }
-                }
-            });
+            let alone = CapacityHint { entry, least_bytes: least, below_bytes: below, refused_bytes, refused_entry: entry };
+            let first = found.unwrap_or(alone);
+            let below_bytes = first.below_bytes.min(below);
+            let least_bytes = first.least_bytes.max(least).min(below_bytes);
+            let (refused_bytes, refused_entry) = (first.refused_bytes, first.refused_entry).min((refused_bytes, entry));
+            found = Some(CapacityHint { entry: first.entry, least_bytes, below_bytes, refused_bytes, refused_entry });
         }
     }
     found
@@ -119,14 +111,8 @@ mod tests {
         assert_eq!(bounds(after(30, 50)), Some((3, 160, 160, 110)), "160 were reserved before something else took 70");
         assert_eq!(bounds(after(500, 150)), Some((3, 160, 210, 210)));
         assert_eq!(hint(&DeviceRecording::default(), &own()), None);
-        let refused = (u64::MAX, 0);
-        let hint = |least_bytes, below_bytes| CapacityHint {
-            entry: 0,
-            least_bytes,
-            below_bytes,
-            refused_bytes: refused.0,
-            refused_entry: refused.1,
-        };
+        let (refused_bytes, refused_entry) = (u64::MAX, 0);
+        let hint = |least_bytes, below_bytes| CapacityHint { entry: 0, least_bytes, below_bytes, refused_bytes, refused_entry };
         let assumed = |least_bytes, below_bytes| hint(least_bytes, below_bytes).assumed_bytes();
         let gib = 1 << 30;
         assert_eq!(assumed(gib - 1, 3 * gib), gib, "a whole gibibyte");

@@ -158,11 +158,38 @@ pub fn show_bytes(bytes: u64) -> String {
     rounded.to_owned()
 }
 
+/// A size as an argument: the shortest form that loses no byte, and of these the one in the largest unit.
+#[must_use]
+pub fn exact(bytes: u64) -> String {
+    const LARGE: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    const DECIMALS: u32 = 3;
+    let written = |(unit, shift): (&str, u32), decimals: u32| {
+        let scale = 10_u128.pow(decimals);
+        // Rounded up, as reading cuts a fraction of a byte off.
+        let number = (u128::from(bytes) * scale).div_ceil(1 << shift);
+        let fraction =
+            if decimals == 0 { String::new() } else { format!(".{:0width$}", number % scale, width = decimals as usize) };
+        format!("{}{fraction}{unit}", number / scale)
+    };
+    let ways = LARGE.into_iter().flat_map(|unit| (0..=DECIMALS).map(move |decimals| written(unit, decimals)));
+    let exact = ways.filter(|text| parse(text) == Ok(bytes));
+    exact.chain([bytes.to_string()]).min_by_key(String::len).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_size_in_a_command_is_what_was_typed_and_exact() {
+        for text in ["2.4GiB", "16GiB", "7.25GiB", "37MiB", "12.1GiB", "2576980379"] {
+            let bytes = parse(text).expect("a size");
+            assert_eq!(exact(bytes), text);
+        }
+        assert_eq!(exact(parse("1536MiB").expect("a size")), "1.5GiB");
+    }
 
     #[test]
     fn sizes_are_exact() {

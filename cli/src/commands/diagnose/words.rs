@@ -11,9 +11,6 @@ use crate::output::{self, count};
 use crate::recording;
 use crate::size::{self, show_bytes};
 
-/// The most decimals of a size in a command.
-const DECIMALS: u32 = 3;
-
 /// The moment that is diagnosed.
 pub(super) fn occasion(diagnosis: &Diagnosis, entries: usize) -> String {
     let entry = diagnosis.entry.unwrap_or(0);
@@ -184,28 +181,12 @@ fn advise_line(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> String {
     let file = if file.chars().all(is_plain) { file } else { format!("'{}'", file.replace('\'', "'\\''")) };
     let limit = match (diagnosis.limit, diagnosed.limit) {
         // The memory to try, not the run's own limit.
-        (_, Some(limit)) if diagnosed.refuted(diagnosis).is_some() => format!(" --capacity {}", exact(limit)),
-        (_, Some(limit)) => format!(" --limit {}", exact(limit)),
-        (Limit::Given { bytes } | Limit::DeviceFull { bytes }, None) => format!(" --capacity {}", exact(bytes)),
+        (_, Some(limit)) if diagnosed.refuted(diagnosis).is_some() => format!(" --capacity {}", size::exact(limit)),
+        (_, Some(limit)) => format!(" --limit {}", size::exact(limit)),
+        (Limit::Given { bytes } | Limit::DeviceFull { bytes }, None) => format!(" --capacity {}", size::exact(bytes)),
         _ => " --capacity SIZE".to_owned(),
     };
     format!("parkade advise {}{limit}", output::one_line(&file))
-}
-
-/// A size as an argument: the shortest form that loses no byte, and of these the one in the largest unit.
-fn exact(bytes: u64) -> String {
-    const UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
-    let written = |(unit, shift): (&str, u32), decimals: u32| {
-        let scale = 10_u128.pow(decimals);
-        // Rounded up, as reading cuts a fraction of a byte off.
-        let number = (u128::from(bytes) * scale).div_ceil(1 << shift);
-        let fraction =
-            if decimals == 0 { String::new() } else { format!(".{:0width$}", number % scale, width = decimals as usize) };
-        format!("{}{fraction}{unit}", number / scale)
-    };
-    let ways = UNITS.into_iter().flat_map(|unit| (0..=DECIMALS).map(move |decimals| written(unit, decimals)));
-    let exact = ways.filter(|text| size::parse(text) == Ok(bytes));
-    exact.chain([bytes.to_string()]).min_by_key(String::len).unwrap_or_default()
 }
 
 fn empty_cache(diagnosis: &Diagnosis) -> String {
@@ -343,15 +324,6 @@ pub(super) fn warning(diagnosis: &Diagnosis) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_size_in_a_command_is_what_was_typed_and_exact() {
-        for text in ["2.4GiB", "16GiB", "7.25GiB", "37MiB", "12.1GiB", "2576980379"] {
-            let bytes = size::parse(text).expect("a size");
-            assert_eq!(exact(bytes), text);
-        }
-        assert_eq!(exact(size::parse("1536MiB").expect("a size")), "1.5GiB");
-    }
 
     #[test]
     fn a_whole_gibibyte_is_named_if_it_is_the_only_one() {
