@@ -15,8 +15,8 @@ use std::path::Path;
 
 pub use beginning::begins_as_snapshot;
 pub use data::{
-    Action, Annotation, Block, BlockState, DeviceRecording, Entry, Frame, PoolId, PoolTable, RecordedSettings, Recording,
-    Segment, StackId, StackTable, Tolerated,
+    Action, Annotation, Block, BlockState, DATED_KEYS, DatedKey, DeviceRecording, Entry, FieldEvidence, FileFields, Frame, Minor,
+    Part, PoolId, PoolTable, RecordedSettings, Recording, Segment, StackId, StackTable, Tolerated,
 };
 pub use error::ReadError;
 pub use format::{FormatError, FormatProblem, Place, write};

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::dated::FileFields;
 use super::pools::PoolTable;
 use super::segments::Segment;
 use super::stacks::StackTable;
@@ -13,14 +14,16 @@ use super::trace::Entry;
 pub struct Recording {
     /// The devices that have a segment, or a trace entry of a known action, in the order of their numbers.
     pub devices: Vec<DeviceRecording>,
-    /// The allocator's settings; `None` in files from before PyTorch 2.2, and in bare lists of segments.
+    /// The allocator's settings; `None` in files from before PyTorch 2.3, and in bare lists of segments.
     pub settings: Option<RecordedSettings>,
     /// Beginnings and ends of user scopes, oldest first.
     pub annotations: Vec<Annotation>,
     /// The Python stacks that segments, blocks and entries refer to.
     pub stacks: StackTable,
-    /// The memory pools that trace entries refer to; only files from after PyTorch 2.11 have any.
+    /// The memory pools that trace entries refer to; only files of PyTorch 2.12 and later have any.
     pub pools: PoolTable,
+    /// Which keys it has of those that came and went with PyTorch's releases.
+    pub fields: FileFields,
     /// What the file contains that this reader does not know.
     pub tolerated: Tolerated,
 }

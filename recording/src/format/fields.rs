@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::error::FormatProblem;
 use super::names;
+use crate::data::{FileFields, Part};
 use crate::pickle::{Dict, Loaded, Value};
 
 /// The most keys that a dict in a snapshot may have; PyTorch 2.11 writes at most 12.
@@ -21,6 +22,10 @@ pub(crate) struct Fields<const N: usize> {
     places: Vec<Option<Places<N>>>,
     /// Unknown keys of dicts without a shape.
     unknown: BTreeMap<String, u64>,
+    /// The part of the snapshot that these dicts are, if it has keys that came and went with releases.
+    part: Option<Part>,
+    /// Which of those the dicts without a shape have.
+    loose: FileFields,
 }
 
 /// The positions of the keys in dicts of one shape.
@@ -33,7 +38,12 @@ struct Places<const N: usize> {
 
 impl<const N: usize> Fields<N> {
     pub(crate) fn new(names: [&'static str; N], ignored: &'static [&'static str]) -> Self {
-        Fields { names, ignored, places: Vec::new(), unknown: BTreeMap::new() }
+        Fields { names, ignored, places: Vec::new(), unknown: BTreeMap::new(), part: None, loose: FileFields::NONE }
+    }
+
+    /// The same for a part of the snapshot of which it is to be known which dated keys it has.
+    pub(crate) fn of(part: Part, names: [&'static str; N], ignored: &'static [&'static str]) -> Self {
+        Fields { part: Some(part), ..Fields::new(names, ignored) }
     }
 
     /// The values of the keys; [`Value::ABSENT`] for those that the dict does not have.
@@ -95,6 +105,9 @@ impl<const N: usize> Fields<N> {
         let mut found = [Value::ABSENT; N];
         for &(key, value) in pairs {
             let text = loaded.texts.get(key);
+            if let (Some(part), Some(text)) = (self.part, text) {
+                self.loose.note(part, text);
+            }
             match text.and_then(|text| self.number(text)) {
                 Some(number) => found[number] = value,
                 None if text.is_some_and(|text| self.is_ignored(text)) => {}
@@ -105,6 +118,19 @@ impl<const N: usize> Fields<N> {
             }
         }
         Ok(found)
+    }
+
+    /// Which dated keys the dicts had.
+    pub(crate) fn dated(&self, loaded: &Loaded) -> FileFields {
+        let mut dated = self.loose;
+        let Some(part) = self.part else { return dated };
+        for (shape, places) in self.places.iter().enumerate() {
+            if places.as_ref().is_some_and(|places| places.uses > 0) {
+                let keys = loaded.objects.shapes.keys(shape as u32);
+                keys.iter().for_each(|&key| dated.note(part, loaded.texts.get(key).unwrap_or(b"")));
+            }
+        }
+        dated
     }
 
     fn number(&self, text: &[u8]) -> Option<usize> {

@@ -7,7 +7,7 @@ use super::error::{FormatError, FormatProblem, Place};
 use super::fields::Fields;
 use super::stacks::StackReader;
 use super::values::{self, optional};
-use crate::data::{Block, BlockState, Segment, StackId};
+use crate::data::{Block, BlockState, FileFields, Part, Segment, StackId};
 use crate::pickle::{Loaded, Value};
 
 /// The length of a segment of the small pool (spec 1.6, `kSmallBuffer`), in bytes,
@@ -46,9 +46,9 @@ impl SegmentReader {
         ];
         const BLOCK: [&str; 6] = ["address", "size", "requested_size", "state", "frames", "history"];
         SegmentReader {
-            fields: Fields::new(SEGMENT, &[]),
-            block_fields: Fields::new(BLOCK, &[]),
-            history_fields: Fields::new(["real_size", "frames", "addr"], &[]),
+            fields: Fields::of(Part::Segment, SEGMENT, &["cpp_frames"]),
+            block_fields: Fields::of(Part::Block, BLOCK, &["cpp_frames"]),
+            history_fields: Fields::new(["real_size", "frames", "addr"], &["cpp_frames"]),
         }
     }
 
@@ -184,6 +184,13 @@ impl SegmentReader {
         };
         let [real_size, frames, _] = self.history_fields.look_up(loaded, first, "history")?;
         Ok(Some((values::unsigned(loaded, real_size, "real_size")?, stacks.read(loaded, frames)?)))
+    }
+
+    /// Which dated keys the segments and blocks have.
+    pub(crate) fn dated(&self, loaded: &Loaded) -> FileFields {
+        let mut dated = self.fields.dated(loaded);
+        dated.add(self.block_fields.dated(loaded));
+        dated
     }
 
     /// The unknown keys of segments, and those of blocks.

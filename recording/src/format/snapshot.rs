@@ -11,7 +11,7 @@ use super::settings::read_settings;
 use super::stacks::StackReader;
 use super::trace::TraceReader;
 use super::values::{self, optional};
-use crate::data::{DeviceRecording, Recording, Segment, Tolerated};
+use crate::data::{DeviceRecording, FileFields, Part, Recording, Segment, Tolerated};
 use crate::pickle::{Loaded, Tag, Value};
 
 /// The parts of the snapshot's root.
@@ -21,7 +21,12 @@ struct Root<'l> {
     settings: Value,
     annotations: &'l [Value],
     unknown: BTreeMap<String, u64>,
+    dated: FileFields,
 }
+
+/// The lowest protocol of Python's own snapshots. C++'s have 2, and got some keys later than Python's, so that a missing one
+/// says nothing of their release.
+const PYTHON_PROTOCOL: u8 = 3;
 
 /// Makes a recording of a pickle.
 ///
@@ -37,9 +42,16 @@ pub(crate) fn read_snapshot(loaded: &Loaded) -> Result<Recording, FormatError> {
     for (device, &list) in root.traces.iter().enumerate() {
         read_trace(loaded, device, list, &mut devices, &mut traces, &mut stacks, &mut budget)?;
     }
+    let mut fields = root.dated;
+    fields.add(segments.dated(loaded));
+    fields.add(traces.dated(loaded));
     let settings = match root.settings.tag() {
         Tag::Absent | Tag::None => None,
-        _ => Some(read_settings(loaded, root.settings)?),
+        _ => {
+            let (settings, dated) = read_settings(loaded, root.settings)?;
+            fields.add(dated);
+            Some(settings)
+        }
     };
     budget.spend(root.annotations.len(), Budget::BLOCK).map_err(whole)?;
     let annotations = read_annotations(loaded, root.annotations, &mut stacks)?;
@@ -52,8 +64,11 @@ pub(crate) fn read_snapshot(loaded: &Loaded) -> Result<Recording, FormatError> {
         unknown_block_keys,
         unknown_actions,
     };
+    if loaded.protocol < PYTHON_PROTOCOL {
+        fields = fields.without_absences();
+    }
     let devices = devices.into_values().collect();
-    Ok(Recording { devices, settings, annotations, stacks: stacks.into_table(), pools, tolerated })
+    Ok(Recording { devices, settings, annotations, stacks: stacks.into_table(), pools, fields, tolerated })
 }
 
 /// Finds the parts: in the dict of a whole snapshot, or in the bare list of
@@ -61,14 +76,22 @@ pub(crate) fn read_snapshot(loaded: &Loaded) -> Result<Recording, FormatError> {
 fn root<'l>(loaded: &'l Loaded) -> Result<Root<'l>, FormatProblem> {
     if let Some(segments) = loaded.objects.as_items(loaded.root) {
         let none: &[Value] = &[];
-        return Ok(Root { segments, traces: none, settings: Value::ABSENT, annotations: none, unknown: BTreeMap::new() });
+        return Ok(Root {
+            segments,
+            traces: none,
+            settings: Value::ABSENT,
+            annotations: none,
+            unknown: BTreeMap::new(),
+            dated: FileFields::NONE,
+        });
     }
     if loaded.objects.as_dict(loaded.root).is_none() {
         return Err(FormatProblem::NotASnapshot { found: error::with_article(loaded.type_name(loaded.root)) });
     }
     const NAMES: [&str; 4] = ["segments", "device_traces", "allocator_settings", "external_annotations"];
-    let mut fields = Fields::new(NAMES, &[]);
+    let mut fields = Fields::of(Part::Snapshot, NAMES, &["host_segments", "host_traces"]);
     let [segments, traces, settings, annotations] = fields.look_up(loaded, loaded.root, "snapshot")?;
+    let dated = fields.dated(loaded);
     let unknown = fields.into_unknown();
     if segments == Value::ABSENT && traces == Value::ABSENT {
         let keys: Vec<&str> = unknown.keys().take(5).map(String::as_str).collect();
@@ -82,6 +105,7 @@ fn root<'l>(loaded: &'l Loaded) -> Result<Root<'l>, FormatProblem> {
         settings,
         annotations: list(annotations, NAMES[3])?,
         unknown,
+        dated,
     })
 }
 

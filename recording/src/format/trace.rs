@@ -8,7 +8,7 @@ use super::fields::Fields;
 use super::names;
 use super::stacks::StackReader;
 use super::values::{self, optional};
-use crate::data::{Action, Entry, PoolId, PoolTable};
+use crate::data::{Action, Entry, FileFields, Part, PoolId, PoolTable};
 use crate::pickle::{Loaded, Value};
 
 /// Reads the traces of all devices.
@@ -16,6 +16,8 @@ pub(crate) struct TraceReader {
     fields: Fields<8>,
     pub(crate) pools: PoolTable,
     pub(crate) unknown_actions: BTreeMap<String, u64>,
+    /// Which of the actions that not every release has occur.
+    actions: FileFields,
     /// The last text objects seen as `action`, and the actions they name.
     recent: [(Value, Option<Action>); RECENT],
     next_recent: usize,
@@ -26,12 +28,16 @@ pub(crate) struct TraceReader {
 /// How many action texts are remembered. There are nine actions, and most files share one text object for each.
 const RECENT: usize = 12;
 
+/// An action since 2.14: a note of the program on an allocation, which decides nothing.
+const ANNOTATE: &[u8] = b"annotate";
+
 impl TraceReader {
     pub(crate) fn new() -> Self {
         const NAMES: [&str; 8] = ["action", "addr", "device_free", "size", "stream", "time_us", "frames", "pool_id"];
-        const IGNORED: &[&str] = &["compile_context", "user_metadata", "forward_frames"];
+        const IGNORED: &[&str] = &["compile_context", "user_metadata", "internal_metadata", "forward_frames", "cpp_frames"];
         TraceReader {
-            fields: Fields::new(NAMES, IGNORED),
+            fields: Fields::of(Part::Entry, NAMES, IGNORED),
+            actions: FileFields::NONE,
             pools: PoolTable::default(),
             unknown_actions: BTreeMap::new(),
             recent: [(Value::ABSENT, None); RECENT],
@@ -103,11 +109,13 @@ impl TraceReader {
     fn new_action(&mut self, loaded: &Loaded, value: Value) -> Result<Option<Action>, FormatProblem> {
         let text = values::text(loaded, value, "action")?;
         let action = Action::from_name(text);
+        self.actions.note(Part::Action, text);
         match action {
             Some(_) => {
                 self.recent[self.next_recent] = (value, action);
                 self.next_recent = (self.next_recent + 1) % RECENT;
             }
+            None if text == ANNOTATE => {}
             None => names::count(&mut self.unknown_actions, names::shown(text), 1),
         }
         Ok(action)
@@ -122,6 +130,13 @@ impl TraceReader {
         let place = pool.map_or(PoolId::NONE, |id| self.pools.intern(id));
         self.last_pool = (value, place);
         Ok(place)
+    }
+
+    /// Which dated keys the entries have.
+    pub(crate) fn dated(&self, loaded: &Loaded) -> FileFields {
+        let mut dated = self.fields.dated(loaded);
+        dated.add(self.actions);
+        dated
     }
 
     /// The pools, the unknown keys and the unknown actions that were seen.

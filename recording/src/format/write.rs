@@ -1,4 +1,5 @@
-//! From a [`Recording`] back to a snapshot, in the form of PyTorch 2.11 (spec 7.3 to 7.5).
+//! From a [`Recording`] back to a snapshot, in the form of PyTorch 2.11 (spec 7.3 to 7.5), with the keys of the recording's release
+//! ([`FileFields`](crate::FileFields)) where 2.11 has others.
 //!
 //! Reading the result gives an equal recording, without what [`Tolerated`](crate::Tolerated) counts.
 
@@ -6,7 +7,7 @@ use std::collections::HashMap;
 
 use super::settings::DIVISION_KEYS;
 use crate::data::{
-    Action, Annotation, Block, DeviceRecording, Entry, PoolId, RecordedSettings, Recording, Segment, StackId, StackTable,
+    Action, Annotation, Block, DeviceRecording, Entry, Part, PoolId, RecordedSettings, Recording, Segment, StackId, StackTable,
 };
 use crate::pickle::{Pickler, Style};
 
@@ -14,10 +15,12 @@ use crate::pickle::{Pickler, Style};
 ///
 /// PyTorch's devices have numbers up to 127; the trace of a device with a higher number is not written. If
 /// the recording has settings newer than 2.11, of which only their presence is known,
-/// `max_round_threshold` is written as 0.
+/// `max_round_threshold` and `max_cached_size` are written as 0.
 pub fn write(recording: &Recording, style: Style) -> Vec<u8> {
     let pickler = Pickler::new(style);
-    let mut writer = Writer { pickler, recording, stacks: HashMap::new(), frames: HashMap::new(), pools: HashMap::new() };
+    let texts = [("compile_context", "N/A"), ("user_metadata", "")];
+    let texts = texts.map(|(key, value)| (key, value, recording.fields.has(Part::Entry, key)));
+    let mut writer = Writer { pickler, recording, texts, stacks: HashMap::new(), frames: HashMap::new(), pools: HashMap::new() };
     writer.snapshot();
     writer.pickler.finish()
 }
@@ -26,6 +29,8 @@ pub fn write(recording: &Recording, style: Style) -> Vec<u8> {
 struct Writer<'r> {
     pickler: Pickler,
     recording: &'r Recording,
+    /// Texts that this reader does not keep: their keys, what is written, and whether the release writes them.
+    texts: [(&'static str, &'static str, bool); 2],
     stacks: HashMap<StackId, u32>,
     frames: HashMap<u32, u32>,
     pools: HashMap<PoolId, u32>,
@@ -47,8 +52,10 @@ impl<'r> Writer<'r> {
             self.pickler.text("allocator_settings");
             self.settings(settings);
         }
-        self.pickler.text("external_annotations");
-        self.list(&recording.annotations, Writer::annotation);
+        if recording.fields.has(Part::Snapshot, "external_annotations") || !recording.annotations.is_empty() {
+            self.pickler.text("external_annotations");
+            self.list(&recording.annotations, Writer::annotation);
+        }
         self.pickler.end_dict();
     }
 
@@ -106,9 +113,11 @@ impl<'r> Writer<'r> {
         self.number("size", entry.size);
         self.number("stream", entry.stream);
         self.optional_number("time_us", entry.time());
-        for (key, value) in [("compile_context", "N/A"), ("user_metadata", "")] {
-            self.pickler.text(key);
-            self.pickler.text(value);
+        for (key, value, is_written) in self.texts {
+            if is_written {
+                self.pickler.text(key);
+                self.pickler.text(value);
+            }
         }
         if entry.stack != StackId::NONE {
             self.stack(entry.stack);
@@ -173,6 +182,7 @@ impl<'r> Writer<'r> {
         self.flag("graph_capture_record_stream_reuse", settings.graph_capture_record_stream_reuse);
         if settings.has_newer_keys {
             self.number("max_round_threshold", 0);
+            self.number("max_cached_size", 0);
         }
         if let Some(divisions) = &settings.roundup_power2_divisions {
             self.pickler.text("roundup_power2_divisions");

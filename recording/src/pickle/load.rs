@@ -22,6 +22,8 @@ pub(crate) struct Loaded {
     pub(crate) texts: Texts,
     /// Length of what was read, in bytes.
     pub(crate) length: u64,
+    /// The protocol that the file states, 0 if it states none.
+    pub(crate) protocol: u8,
 }
 
 impl Loaded {
@@ -40,8 +42,8 @@ pub(crate) fn load(length: Length, next_piece: NextPiece<'_>) -> Result<Loaded, 
     let mut machine = Machine::new(length, next_piece);
     let root = machine.run()?;
     let length = machine.cursor.fetched();
-    let Machine { objects, texts, .. } = machine;
-    Ok(Loaded { root, objects, texts, length })
+    let Machine { objects, texts, protocol, .. } = machine;
+    Ok(Loaded { root, objects, texts, length, protocol })
 }
 
 /// The length of a pickle, in bytes.

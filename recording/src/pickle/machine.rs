@@ -28,6 +28,8 @@ pub(crate) struct Machine<'a> {
     /// The form of the last dict.
     pub(crate) template: Template,
     length: Length,
+    /// The protocol that the file states.
+    pub(crate) protocol: u8,
 }
 
 /// What a step led to.
@@ -54,6 +56,7 @@ impl<'a> Machine<'a> {
             fence: 0,
             template: Template::new(),
             length,
+            protocol: 0,
         }
     }
 

@@ -16,6 +16,7 @@ impl Machine<'_> {
                 if version > 5 {
                     return Err(PickleProblem::Protocol { version });
                 }
+                self.protocol = version;
             }
             FRAME => {
                 // A frame only promises that this many bytes follow. CPython checks no more than that either.
