@@ -13,12 +13,8 @@ pub mod holders;
 pub mod ranks;
 pub mod timeline;
 
-mod capacity_hint;
 mod recorded_heap;
-mod recorded_limit;
 mod repeated_steps;
-mod reserved;
 mod stacks;
 
-pub use recorded_limit::{find_limit, verify_finding_limit};
 pub use stacks::{StackUse, is_library, own_frame, shown_frame};

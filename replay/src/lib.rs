@@ -15,7 +15,9 @@ mod predict;
 
 pub use decision::Decision;
 pub use error::VerifyError;
-pub use exact::{DeviceVerdict, Mismatch, Moment, NotInFile, StatsCheck, StatsDifference, verify_device, watch_device};
+pub use exact::{
+    DeviceVerdict, Mismatch, Moment, NotInFile, StatsCheck, StatsDifference, Trial, try_device, verify_device, watch_device,
+};
 pub use hidden_pools::{Guess, GuessedSegment};
 pub use initial_state::LostBeginning;
 pub use inputs::{ReleaseEvidence, ReplaySettings, SettingsOrigin, StatsFile, StatsFileError, VerifyOptions, newer_release};

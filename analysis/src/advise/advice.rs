@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use parkade::profile::Profile;
+use parkade_recognition::{CapacityHint, finding_limit};
 use parkade_recording::DeviceRecording;
 use parkade_replay::{TIMINGS, VerifyError, VerifyOptions};
 
@@ -17,10 +18,8 @@ use super::program::Program;
 use super::replay::Replay;
 use super::search::Search;
 use super::verdict::{FirstFailure, OwnRun, Verdict, verdict};
-use crate::capacity_hint::CapacityHint;
 use crate::caution::InUse;
 use crate::continuation::Doubt;
-use crate::recorded_limit::finding_limit;
 
 /// How an option fares when the other streams finish earlier or later than recorded ([`TIMINGS`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -31,7 +31,7 @@ mod search;
 mod trial;
 mod verdict;
 
-pub use crate::capacity_hint::{CapacityHint, hint as capacity_hint};
+pub use parkade_recognition::{CapacityHint, capacity_hint};
 pub use advice::{Advice, TimingFits, advise};
 pub use advised_option::AdvisedOption;
 pub use as_recorded::fit_as_recorded;

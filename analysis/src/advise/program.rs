@@ -1,14 +1,13 @@
 //! One device's program: its requests, the addresses of its segments, and its live peak.
 
+use parkade_recognition::{capacity_hint as hint, most_reserved};
 use parkade_recording::{DeviceRecording, StackId};
 use parkade_replay::{Operation, Requests, Slots, VerifyError, VerifyOptions, learned_addresses};
 use parkade_sim::address::LearnedAddressSpace;
 use rustc_hash::FxHashMap;
 
-use crate::capacity_hint::hint;
 use crate::continuation::{Continuation, continue_after};
 use crate::ending::Ending;
-use crate::reserved::most_reserved;
 use crate::stacks::{StackUse, by_stack};
 
 /// Every block size is a multiple of this, under any settings (spec 1.1).

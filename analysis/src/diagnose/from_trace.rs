@@ -2,6 +2,7 @@
 
 use parkade::policy::{Policy, PyTorch};
 use parkade::units::{Bytes, PoolId, StreamId};
+use parkade_recognition::{capacity_hint as hint, segment_bytes, verify_finding_limit};
 use parkade_recording::{Action, DeviceRecording, Entry, Segment};
 use parkade_replay::{DeviceVerdict, Operation, Requests, VerifyError, VerifyOptions};
 
@@ -16,10 +17,7 @@ use super::onset::{Lows, Onset};
 use super::owners::{Owners, live_by_stack};
 use super::stranded::stranded;
 use super::verdict::{Verdict, judge};
-use crate::capacity_hint::hint;
 use crate::ending::Ending;
-use crate::recorded_limit::verify_finding_limit;
-use crate::reserved::segment_bytes;
 
 /// Diagnoses one device of a recording. `progress` is called now and then with the number of entries replayed.
 ///

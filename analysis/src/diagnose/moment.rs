@@ -6,6 +6,7 @@
 use parkade::policy::PyTorch;
 use parkade::snapshot::SegmentInfo;
 use parkade::stats::Family;
+use parkade_recognition::{growth_bytes, reserved_at_start, segment_bytes};
 use parkade_recording::{Action, DeviceRecording, Entry};
 use parkade_replay::{VerifyError, VerifyOptions, watch_device};
 
@@ -13,7 +14,6 @@ use super::limit::LimitEvidence;
 use super::onset::Lows;
 use super::peaks::Peaks;
 use crate::ending::Ending;
-use crate::reserved::{growth_bytes, reserved_at_start, segment_bytes};
 
 /// Why this moment is looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

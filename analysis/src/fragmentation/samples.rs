@@ -4,6 +4,7 @@ use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::snapshot::SegmentInfo;
 use parkade::stats::{Family, Stats};
+use parkade_recognition::verify_finding_limit;
 use parkade_recording::DeviceRecording;
 use parkade_replay::{
     AfterFailure, PredictOptions, PredictedRun, Requests, Timing, VerifyError, VerifyOptions, device_like, learned_addresses,
@@ -11,7 +12,6 @@ use parkade_replay::{
 };
 
 use super::heap::Fragmentation;
-use crate::recorded_limit::verify_finding_limit;
 
 /// The state at one moment.
 #[derive(Clone, Debug)]

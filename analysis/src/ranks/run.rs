@@ -2,6 +2,7 @@
 
 use std::hash::{Hash, Hasher};
 
+use parkade_recognition::{most_reserved, verify_finding_limit};
 use parkade_recording::{Action, DeviceRecording, Recording};
 use parkade_replay::{DeviceVerdict, Outlook, ReplaySettings, VerifyError, VerifyOptions, newer_release};
 use rustc_hash::FxHasher;
@@ -9,8 +10,6 @@ use rustc_hash::FxHasher;
 use super::request_sizes::RequestSizes;
 use crate::ending::Ending;
 use crate::fragmentation::Fragmentation;
-use crate::recorded_limit::verify_finding_limit;
-use crate::reserved::most_reserved;
 
 /// A request that was out of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

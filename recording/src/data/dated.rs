@@ -20,6 +20,8 @@ pub enum Part {
     Settings,
     /// The actions of trace entries.
     Action,
+    /// `memory_stats()`, which is a file of its own.
+    Statistics,
 }
 
 impl Part {
@@ -33,6 +35,7 @@ impl Part {
             Part::Entry => "its trace entries",
             Part::Settings => "its settings",
             Part::Action => "its actions",
+            Part::Statistics => "its statistics",
         }
     }
 

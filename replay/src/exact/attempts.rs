@@ -129,6 +129,16 @@ fn replay_with_pools(
     Ok(plain)
 }
 
+/// Replays the trace from its start as it is read first, and no further than to where a difference cannot be explained.
+pub(crate) fn replay_until_it_differs(
+    recording: &DeviceRecording,
+    options: &VerifyOptions,
+    start: &mut Start,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Replayed, VerifyError> {
+    replay_inferring(recording, options, start, Extent::UntilItDiffers { most_copied: u64::MAX }, progress)
+}
+
 /// What trying guesses gave.
 #[derive(Default)]
 struct Tried {

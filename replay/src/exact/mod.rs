@@ -31,5 +31,5 @@ pub(crate) use attempts::{Replayed, replay_to_end};
 pub use stats_check::{StatsCheck, StatsDifference};
 pub use tally::Mismatch;
 pub(crate) use tally::Release;
-pub use verify::{DeviceVerdict, NotInFile, verify_device};
+pub use verify::{DeviceVerdict, NotInFile, Trial, try_device, verify_device};
 pub use watch::{Moment, watch_device};

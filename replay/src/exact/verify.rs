@@ -4,7 +4,7 @@ use parkade::policy::PyTorch;
 use parkade::stats::{Family, Stats};
 use parkade_recording::DeviceRecording;
 
-use super::attempts::{Replayed, make_runner, replay_to_end};
+use super::attempts::{Replayed, make_runner, replay_to_end, replay_until_it_differs};
 use super::own_words;
 use super::peak_resets::PeakWatch;
 use super::position::Position;
@@ -83,20 +83,64 @@ pub fn verify_device(
     options: &VerifyOptions,
     progress: &mut dyn FnMut(usize),
 ) -> Result<DeviceVerdict, VerifyError> {
+    let mut start = find_start(recording, options)?;
+    let replayed = replay_to_end(recording, options, &mut start, progress)?;
+    Ok(verdict(recording, options, &start, replayed))
+}
+
+/// What a replay as far as the first difference shows.
+#[derive(Clone, Debug)]
+pub enum Trial {
+    /// Nothing differs: the verdict of [`verify_device`].
+    Same(Box<DeviceVerdict>),
+    /// Something differs, as the file is read first. [`verify_device`] tries other readings.
+    Differs {
+        /// The entry of the first difference, or `None` if it is at the end.
+        entry: Option<usize>,
+    },
+}
+
+/// Replays one device of a recording as it is read first, and no further than to the first difference: a cheap look at whether
+/// these options explain it.
+///
+/// `progress` is called as by [`verify_device`].
+///
+/// # Errors
+/// As [`verify_device`].
+pub fn try_device(
+    recording: &DeviceRecording,
+    options: &VerifyOptions,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Trial, VerifyError> {
+    let mut start = find_start(recording, options)?;
+    let replayed = replay_until_it_differs(recording, options, &mut start, progress)?;
+    if let Some(first) = &replayed.tally.first {
+        return Ok(Trial::Differs { entry: first.entry });
+    }
+    let verdict = verdict(recording, options, &start, replayed);
+    Ok(match &verdict.first {
+        Some(first) => Trial::Differs { entry: first.entry },
+        None => Trial::Same(Box::new(verdict)),
+    })
+}
+
+fn find_start(recording: &DeviceRecording, options: &VerifyOptions) -> Result<Start, VerifyError> {
     if recording.trace.is_empty() {
         return Err(VerifyError::NoTrace);
     }
     let policy = PyTorch::of(options.settings.profile, options.settings.settings.clone());
-    let mut start = Start::find(recording, &policy)?;
-    let Replayed { stats, mut tally, assumed_collections, guess, gave_up, .. } =
-        replay_to_end(recording, options, &mut start, progress)?;
+    Start::find(recording, &policy)
+}
+
+fn verdict(recording: &DeviceRecording, options: &VerifyOptions, start: &Start, replayed: Replayed) -> DeviceVerdict {
+    let Replayed { stats, mut tally, assumed_collections, guess, gave_up, .. } = replayed;
     let stats_check = options.stats_file.as_ref().map(|file| {
-        let reset = || find_reset(recording, options, &start, file);
+        let reset = || find_reset(recording, options, start, file);
         stats_check::compare(file, &stats, start.lost.is_some(), reset)
     });
     add_stats_check(&mut tally, stats_check.as_ref());
     own_words::compare(recording, &mut tally);
-    Ok(DeviceVerdict {
+    DeviceVerdict {
         device: recording.device,
         entries: recording.trace.len(),
         decisions: tally.decisions,
@@ -114,7 +158,7 @@ pub fn verify_device(
             gave_up_on_pools: gave_up,
         },
         stats_check,
-    })
+    }
 }
 
 /// Replays once more, watching the peaks, to find where they were reset.

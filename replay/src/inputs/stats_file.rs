@@ -37,7 +37,8 @@ impl StatsFile {
     }
 
     /// Whether there is a key that only releases after 2.11 have.
-    pub(crate) fn has_newer_names(&self) -> bool {
+    #[must_use]
+    pub fn has_newer_names(&self) -> bool {
         self.unknown.iter().any(|key| key == "num_oom_rejections")
     }
 

@@ -10,7 +10,8 @@ const GIB: u64 = 1 << 30;
 const MOST_GUESSES: usize = 8;
 
 /// How many bytes an entry adds to reserved memory; negative if it gives memory back.
-pub(crate) fn growth_bytes(entry: &Entry) -> i128 {
+#[must_use]
+pub fn growth_bytes(entry: &Entry) -> i128 {
     match entry.action {
         Action::SegmentAlloc | Action::SegmentMap => i128::from(entry.size),
         Action::SegmentFree | Action::SegmentUnmap => -i128::from(entry.size),
@@ -20,13 +21,15 @@ pub(crate) fn growth_bytes(entry: &Entry) -> i128 {
 
 /// Bytes reserved before the first entry: those of the final segments, walked back through the trace. Negative only if the recording
 /// contradicts itself.
-pub(crate) fn reserved_at_start(recording: &DeviceRecording) -> i128 {
+#[must_use]
+pub fn reserved_at_start(recording: &DeviceRecording) -> i128 {
     let end: i128 = recording.segments.iter().map(|segment| i128::from(segment.total_bytes)).sum();
     end - recording.trace.iter().map(growth_bytes).sum::<i128>()
 }
 
 /// The most bytes that were reserved at once.
-pub(crate) fn most_reserved(recording: &DeviceRecording) -> u64 {
+#[must_use]
+pub fn most_reserved(recording: &DeviceRecording) -> u64 {
     let mut reserved = reserved_at_start(recording);
     let mut most = reserved;
     for entry in &recording.trace {
@@ -37,7 +40,8 @@ pub(crate) fn most_reserved(recording: &DeviceRecording) -> u64 {
 }
 
 /// The most that a request would take from the device: a segment, or as many pages of an expandable segment.
-pub(crate) fn segment_bytes(request: &Entry, policy: &PyTorch) -> u64 {
+#[must_use]
+pub fn segment_bytes(request: &Entry, policy: &PyTorch) -> u64 {
     let Some(size) = policy.round(Bytes(request.size)) else { return u64::MAX };
     let segment = policy.segment_for(size).unwrap_or(Bytes::MAX);
     if !policy.settings.expandable_segments {

@@ -24,7 +24,10 @@ pub fn verify_finding_limit(
 }
 
 /// The rule itself, for whatever replays the device: `replay` does, and `mismatches` tells how many decisions differ.
-pub(crate) fn finding_limit<T>(
+///
+/// # Errors
+/// Those of `replay`.
+pub fn finding_limit<T>(
     recording: &DeviceRecording,
     own: &VerifyOptions,
     mismatches: impl Fn(&T) -> u64,

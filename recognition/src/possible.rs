@@ -1,0 +1,123 @@
+//! Which releases a file's own contents allow: its keys, its settings string, the names of its statistics.
+
+use parkade::profile::{Profile, RELEASES, Release};
+use parkade::settings::Settings;
+use parkade_recording::{DatedKey, FieldEvidence, Minor, Part, Recording};
+use parkade_replay::StatsFile;
+
+/// The releases that may have made a file, judging by its contents alone.
+#[derive(Clone, Debug)]
+pub struct Possible {
+    /// The releases, oldest first. Never empty.
+    pub releases: Vec<&'static Release>,
+    /// What excludes the others.
+    pub evidence: Vec<Evidence>,
+    /// Whether no release has all of the file's keys, so that what is missing was not counted: the file was changed, or put together by
+    /// another program.
+    pub is_contradictory: bool,
+}
+
+/// Something in a file that excludes a release.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Evidence {
+    /// A key is there, or is missing.
+    Key(FieldEvidence),
+    /// Its settings string has a key that other releases refuse.
+    SettingsText,
+}
+
+impl Evidence {
+    /// The evidence as the end of a sentence: "judging by the pool_id of its trace entries".
+    #[must_use]
+    pub fn words(&self) -> String {
+        match self {
+            Evidence::Key(FieldEvidence { key, is_present: true }) => format!("the {} of {}", key.name, key.part.words()),
+            Evidence::Key(FieldEvidence { key, is_present: false }) => format!("no {} in {}", key.name, key.part.words()),
+            Evidence::SettingsText => "a key of its settings string".to_owned(),
+        }
+    }
+}
+
+/// The statistic that came with 2.12.
+const REJECTIONS: DatedKey =
+    DatedKey { part: Part::Statistics, name: "num_oom_rejections", since: Some((2, 12)), until: None, is_always_written: true };
+
+/// The releases that may have made a recording, and its stats file if there is one.
+#[must_use]
+pub fn possible(recording: &Recording, stats_file: Option<&StatsFile>) -> Possible {
+    let statistics = stats_file.map(|file| FieldEvidence { key: &REJECTIONS, is_present: file.has_newer_names() });
+    let facts: Vec<FieldEvidence> = recording.fields.evidence().chain(statistics).collect();
+    let whole = allowed(&facts);
+    let is_contradictory = whole.is_empty();
+    let facts: Vec<FieldEvidence> = facts.into_iter().filter(|fact| fact.is_present || !is_contradictory).collect();
+    let mut releases = if is_contradictory { allowed(&facts) } else { whole };
+    if releases.is_empty() {
+        releases = RELEASES.iter().collect();
+    }
+    let excluding = |fact: &FieldEvidence| RELEASES.iter().any(|release| !fact.allows(minor(release)));
+    let mut evidence: Vec<Evidence> = decisive(&facts).into_iter().filter(excluding).map(Evidence::Key).collect();
+    let text = recording.settings.as_ref().and_then(|settings| settings.text.as_deref()).unwrap_or_default();
+    let accepting: Vec<_> = releases.iter().copied().filter(|release| accepts(release.profile, text)).collect();
+    if !accepting.is_empty() && accepting.len() < releases.len() {
+        releases = accepting;
+        evidence.push(Evidence::SettingsText);
+    }
+    Possible { releases, evidence, is_contradictory }
+}
+
+fn allowed(facts: &[FieldEvidence]) -> Vec<&'static Release> {
+    RELEASES.iter().filter(|release| facts.iter().all(|fact| fact.allows(minor(release)))).collect()
+}
+
+/// Of the keys that are there the newest, and of those that are missing the oldest: they exclude what the others exclude.
+fn decisive(facts: &[FieldEvidence]) -> Vec<FieldEvidence> {
+    let of = |is_present| facts.iter().filter(move |fact| fact.is_present == is_present && fact.key.since.is_some());
+    let newest = of(true).max_by_key(|fact| fact.key.since);
+    let oldest = of(false).min_by_key(|fact| fact.key.since);
+    let gone = facts.iter().filter(|fact| fact.is_present && fact.key.until.is_some()).min_by_key(|fact| fact.key.until);
+    newest.into_iter().chain(oldest).chain(gone).copied().collect()
+}
+
+fn accepts(profile: &Profile, text: &str) -> bool {
+    Settings::default().apply_as(&profile.dialect, text).is_ok()
+}
+
+/// The first two numbers of a release.
+pub(crate) fn minor(release: &Release) -> Minor {
+    let mut numbers = release.name.split('.').map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use parkade_recording::{FileFields, RecordedSettings};
+
+    use super::*;
+
+    fn of(fields: FileFields) -> Vec<Minor> {
+        possible(&Recording { fields, ..Recording::default() }, None).releases.into_iter().map(minor).collect()
+    }
+
+    #[test]
+    fn the_keys_of_a_release_leave_that_release() {
+        for release in RELEASES {
+            let found = of(FileFields::of_release(minor(release)));
+            assert!(found.contains(&minor(release)), "{}", release.name);
+        }
+        assert!(of(FileFields::of_release((2, 15))).iter().all(|&release| release >= (2, 13)));
+        assert!(of(FileFields::of_release((2, 11))).iter().all(|release| [(2, 10), (2, 11)].contains(release)));
+    }
+
+    #[test]
+    fn a_settings_string_that_only_some_accept_leaves_those() {
+        let with = |text: &str| {
+            let settings = Some(RecordedSettings { text: Some(text.to_owned()), ..RecordedSettings::default() });
+            possible(&Recording { settings, ..Recording::default() }, None)
+        };
+        assert!(!with("max_split_size_mb:64").evidence.contains(&Evidence::SettingsText));
+        let newer = with("throw_on_cudamalloc_oom:True");
+        assert!(newer.evidence.contains(&Evidence::SettingsText));
+        assert!(newer.releases.iter().all(|release| minor(release) >= (2, 12)));
+        assert!(!with("no such key").releases.is_empty(), "refused by all: it excludes none");
+    }
+}

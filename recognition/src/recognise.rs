@@ -1,0 +1,231 @@
+//! Trying the releases that may have made a recording.
+
+use parkade::profile::{Profile, RELEASES, Release, Scope};
+use parkade_recording::{DeviceRecording, Recording};
+use parkade_replay::{DeviceVerdict, ReplaySettings, StatsFile, Trial, VerifyError, VerifyOptions, try_device};
+
+use crate::groups::{Group, groups, scope};
+use crate::possible::{Possible, possible};
+use crate::recognition::{Basis, Differing, Recognition};
+use crate::recorded_limit::{finding_limit, verify_finding_limit};
+
+/// What the caller knows of a recorded run.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Asked<'a> {
+    /// The release whose rules it was made under.
+    pub profile: Option<&'static Profile>,
+    /// Its settings, where the file does not state them or states them wrongly.
+    pub settings: Option<&'a str>,
+    /// Its memory limit in bytes.
+    pub limit_bytes: Option<u64>,
+    /// Its statistics at the end.
+    pub stats_file: Option<&'a StatsFile>,
+}
+
+impl Asked<'_> {
+    /// The settings of the run under the rules of a release.
+    pub(crate) fn settings_under(
+        &self,
+        profile: &'static Profile,
+        recording: &Recording,
+    ) -> Result<ReplaySettings, VerifyError> {
+        match self.settings {
+            Some(text) => ReplaySettings::given_as(profile, text),
+            None => ReplaySettings::of_recording_as(profile, recording.settings.as_ref()),
+        }
+    }
+
+    fn options(&self, settings: &ReplaySettings) -> VerifyOptions {
+        let stats_file = self.stats_file.cloned();
+        VerifyOptions { settings: settings.clone(), limit_bytes: self.limit_bytes, stats_file }
+    }
+}
+
+/// A verified device: the verdict, and the limit in bytes that garbage collection shows if none was given.
+pub type VerifiedDevice = (DeviceVerdict, Option<u64>);
+
+/// Why no release can be told. The device is that of the error, `None` if it concerns all.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct RecognitionError {
+    /// The device's number.
+    pub device: Option<u32>,
+    /// What is wrong.
+    #[source]
+    pub error: VerifyError,
+}
+
+impl From<VerifyError> for RecognitionError {
+    fn from(error: VerifyError) -> RecognitionError {
+        RecognitionError { device: None, error }
+    }
+}
+
+/// Finds the releases that may have made a recording. It is replayed only if its contents leave releases that decide differently about it.
+///
+/// # Errors
+/// The settings cannot be read, or a device cannot be replayed, under the rules of any release.
+pub fn recognise(
+    recording: &Recording,
+    devices: &[&DeviceRecording],
+    asked: &Asked<'_>,
+) -> Result<Recognition, RecognitionError> {
+    let search = Search { recording, devices, asked };
+    let (possible, groups) = search.candidates()?;
+    let is_settled = groups.len() == 1 || devices.iter().all(|device| device.trace.is_empty());
+    if asked.profile.is_some() || is_settled {
+        let basis = if asked.profile.is_some() { Basis::Given } else { Basis::Contents };
+        let releases = in_order(groups.iter().flat_map(|group| group.releases.iter().copied()));
+        let settings = groups.into_iter().next().map(|group| group.settings);
+        let settings = settings.ok_or(VerifyError::NoTrace)?;
+        return Ok(Recognition { settings, basis, releases, differing: Vec::new(), possible });
+    }
+    Ok(search.verify(possible, groups, &mut |_, _| ())?.0)
+}
+
+/// Verifies these devices of a recording, each of which has a trace, under the rules of every release that may have made it. Returns what
+/// was found out, and the devices under the rules that explain it, or that differ least.
+///
+/// `progress` is called from time to time with the place of the device and the number of its entries that are done. It starts again at 0
+/// for each reading of the file that is tried.
+///
+/// # Errors
+/// The settings cannot be read, or a device cannot be replayed, under the rules of any release.
+pub fn verify(
+    recording: &Recording,
+    devices: &[&DeviceRecording],
+    asked: &Asked<'_>,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<(Recognition, Vec<VerifiedDevice>), RecognitionError> {
+    let search = Search { recording, devices, asked };
+    let (possible, groups) = search.candidates()?;
+    search.verify(possible, groups, progress)
+}
+
+struct Search<'s> {
+    recording: &'s Recording,
+    devices: &'s [&'s DeviceRecording],
+    asked: &'s Asked<'s>,
+}
+
+/// The verdict on every device under the rules of one group, or where and why it is none.
+type Attempt = Result<Vec<VerifiedDevice>, Failed>;
+
+/// Where a group of releases does not explain the recording.
+struct Failed {
+    device: u32,
+    entry: Option<usize>,
+    error: Option<VerifyError>,
+}
+
+impl Search<'_> {
+    /// What the file's contents allow, and the groups of those releases, the preferred one first.
+    fn candidates(&self) -> Result<(Option<Possible>, Vec<Group>), VerifyError> {
+        let scope = |settings: &ReplaySettings| scope(self.recording, self.devices, settings);
+        if let Some(profile) = self.asked.profile {
+            let settings = self.asked.settings_under(profile, self.recording)?;
+            return Ok((None, vec![Group { releases: profile.releases().collect(), settings }]));
+        }
+        let possible = possible(self.recording, self.asked.stats_file);
+        let groups = groups(&possible.releases, self.recording, self.asked, scope)?;
+        Ok((Some(possible), groups))
+    }
+
+    fn verify(
+        &self,
+        possible: Option<Possible>,
+        groups: Vec<Group>,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<(Recognition, Vec<VerifiedDevice>), RecognitionError> {
+        if groups.len() > 1 {
+            // First as the file is read first, and only as far as to the first difference: most rules differ early, and rules that
+            // explain it so need no guess at what the file does not say.
+            let attempts: Vec<Attempt> = groups.iter().map(|group| self.try_group(group, progress)).collect();
+            if attempts.iter().any(Result::is_ok) {
+                return self.conclude(possible, groups, attempts);
+            }
+        }
+        // Then in full: with guesses at pools that the file does not name, which rules may decide differently.
+        let all = |_: &ReplaySettings| Scope::EVERYTHING;
+        let groups = match &possible {
+            Some(possible) => crate::groups::groups(&possible.releases, self.recording, self.asked, all)?,
+            None => groups,
+        };
+        let attempts = groups.iter().map(|group| self.verify_group(group, progress)).collect();
+        self.conclude(possible, groups, attempts)
+    }
+
+    fn try_group(&self, group: &Group, progress: &mut dyn FnMut(usize, usize)) -> Attempt {
+        let options = self.asked.options(&group.settings);
+        let on = |(place, device): (usize, &&DeviceRecording)| {
+            let differs = |trial: &Trial| u64::from(matches!(trial, Trial::Differs { .. }));
+            let replay = |own: &VerifyOptions| try_device(device, own, &mut |entries| progress(place, entries));
+            match finding_limit(device, &options, differs, replay) {
+                Ok((Trial::Same(verdict), limit)) => Ok((*verdict, limit)),
+                Ok((Trial::Differs { entry }, _)) => Err(Failed { device: device.device, entry, error: None }),
+                Err(error) => Err(Failed { device: device.device, entry: None, error: Some(error) }),
+            }
+        };
+        self.devices.iter().enumerate().map(on).collect()
+    }
+
+    /// The verdicts also where something differs.
+    fn verify_group(&self, group: &Group, progress: &mut dyn FnMut(usize, usize)) -> Attempt {
+        let options = self.asked.options(&group.settings);
+        let on = |(place, device): (usize, &&DeviceRecording)| {
+            let verified = verify_finding_limit(device, &options, &mut |entries| progress(place, entries));
+            verified.map_err(|error| Failed { device: device.device, entry: None, error: Some(error) })
+        };
+        self.devices.iter().enumerate().map(on).collect()
+    }
+
+    /// Of the attempts those that explain the recording, else the one that differs least.
+    fn conclude(
+        &self,
+        possible: Option<Possible>,
+        groups: Vec<Group>,
+        attempts: Vec<Attempt>,
+    ) -> Result<(Recognition, Vec<VerifiedDevice>), RecognitionError> {
+        let least = attempts.iter().flatten().map(|devices| mismatches(devices)).min();
+        let explains = |attempt: &Attempt| attempt.as_ref().is_ok_and(|devices| Some(mismatches(devices)) == least);
+        let (mut used, mut releases, mut differing, mut first_error) = (None, Vec::new(), Vec::new(), None);
+        for (group, attempt) in groups.into_iter().zip(attempts) {
+            let is_used = least == Some(0) || used.is_none();
+            if explains(&attempt) && is_used {
+                releases.extend(group.releases);
+                used = used.or(attempt.ok().map(|devices| (group.settings, devices)));
+                continue;
+            }
+            let failed = attempt.map_or_else(|failed| failed, first_difference);
+            let Failed { device, entry, error } = failed;
+            differing.push(Differing { releases: group.releases, device, entry });
+            first_error = first_error.or(error.map(|error| RecognitionError { device: Some(device), error }));
+        }
+        let Some((settings, devices)) = used else {
+            return Err(first_error.unwrap_or(RecognitionError { device: None, error: VerifyError::NoTrace }));
+        };
+        let basis = match (self.asked.profile, least) {
+            (Some(_), _) => Basis::Given,
+            (None, Some(0)) => Basis::Replay,
+            (None, _) => Basis::Nearest,
+        };
+        let releases = in_order(releases);
+        Ok((Recognition { settings, basis, releases, differing, possible }, devices))
+    }
+}
+
+fn mismatches(devices: &[VerifiedDevice]) -> u64 {
+    devices.iter().map(|(verdict, _)| verdict.mismatches).sum()
+}
+
+fn first_difference(devices: Vec<VerifiedDevice>) -> Failed {
+    let found = devices.iter().find_map(|(verdict, _)| Some((verdict.device, verdict.first.as_ref()?.entry)));
+    let (device, entry) = found.unwrap_or_default();
+    Failed { device, entry, error: None }
+}
+
+fn in_order(releases: impl IntoIterator<Item = &'static Release>) -> Vec<&'static Release> {
+    let mut releases: Vec<_> = releases.into_iter().collect();
+    releases.sort_by_key(|release| RELEASES.iter().position(|other| other == *release));
+    releases
+}

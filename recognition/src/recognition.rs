@@ -1,0 +1,100 @@
+//! What was found out about the release that made a recording, and how to say it.
+
+use parkade::profile::{Profile, Release, Scope};
+use parkade_replay::ReplaySettings;
+
+use crate::names::in_words;
+use crate::possible::Possible;
+
+/// How the releases are known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Basis {
+    /// The caller named one.
+    Given,
+    /// The file's own contents leave only releases that decide alike about it, or there is nothing to replay.
+    Contents,
+    /// Every recorded decision was made again under their rules.
+    Replay,
+    /// No release explains every recorded decision; the rules in use differ least.
+    Nearest,
+}
+
+/// Which releases may have made a recording, and the settings to read it under.
+#[derive(Clone, Debug)]
+pub struct Recognition {
+    /// The settings of the recorded run, under the rules that are used.
+    pub settings: ReplaySettings,
+    /// How `releases` are known.
+    pub basis: Basis,
+    /// The releases, oldest first: those that explain the file, or that its contents leave. If none explains it, those with the rules
+    /// in use.
+    pub releases: Vec<&'static Release>,
+    /// What else was tried, and where it differs first.
+    pub differing: Vec<Differing>,
+    /// What the file's contents alone allow. `None` if the caller named the release.
+    pub possible: Option<Possible>,
+}
+
+/// Releases whose rules do not explain a recording.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Differing {
+    /// The releases, oldest first. They decide alike about this file.
+    pub releases: Vec<&'static Release>,
+    /// The device whose replay differs.
+    pub device: u32,
+    /// The entry of the first difference, `None` if it is at the end or the replay cannot begin.
+    pub entry: Option<usize>,
+}
+
+impl Recognition {
+    /// The rules that are used.
+    #[must_use]
+    pub fn profile(&self) -> &'static Profile {
+        self.settings.profile
+    }
+
+    /// The rules of `releases`, each once and the used ones first: what they say of the run under other settings may differ.
+    #[must_use]
+    pub fn rules(&self) -> Vec<&'static Profile> {
+        let mut rules = vec![self.profile()];
+        for release in self.releases.iter().rev().filter(|_| self.basis != Basis::Given) {
+            if !rules.iter().any(|known| known.decides_like(release.profile, Scope::EVERYTHING)) {
+                rules.push(release.profile);
+            }
+        }
+        rules
+    }
+
+    /// The sentence without its full stop: "PyTorch 2.4 to 2.9 explain every decision; 2.12 differs from entry 145 on".
+    #[must_use]
+    pub fn words(&self) -> String {
+        let names = in_words(&self.releases);
+        let mut words = match self.basis {
+            Basis::Given => return format!("PyTorch {names}, as given"),
+            Basis::Contents => format!("made by PyTorch {}", or(&names)),
+            Basis::Replay => format!("explained by PyTorch {names}"),
+            Basis::Nearest => format!("explained by no release of PyTorch; read as one of {names}, which comes nearest"),
+        };
+        if let Some(evidence) = self.evidence_words() {
+            words += &format!(", judging by {evidence}");
+        }
+        for Differing { releases, entry, .. } in &self.differing {
+            let verb = if releases.len() == 1 { "differs" } else { "differ" };
+            let place = entry.map_or("at the end".to_owned(), |entry| format!("from entry {entry} on"));
+            words += &format!("; {} {verb} {place}", in_words(releases));
+        }
+        words
+    }
+
+    /// What in the file excludes other releases, as the end of a sentence.
+    #[must_use]
+    pub fn evidence_words(&self) -> Option<String> {
+        let words: Vec<String> = self.possible.iter().flat_map(|possible| &possible.evidence).map(|one| one.words()).collect();
+        let (last, rest) = words.split_last()?;
+        Some(if rest.is_empty() { last.clone() } else { format!("{} and {last}", rest.join(", ")) })
+    }
+}
+
+fn or(names: &str) -> String {
+    names.replace(" and ", " or ")
+}
