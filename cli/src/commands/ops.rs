@@ -37,7 +37,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t)]
     addresses: AddressOrder,
     /// The PyTorch version whose allocator decisions are made.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_name = "RELEASE", default_value_t)]
     profile: Profile,
 }
 

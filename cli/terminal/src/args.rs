@@ -1,11 +1,13 @@
 //! Arguments that several commands share.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use clap::{Args, ValueEnum};
-use parkade::profile::Profile as Rules;
+use clap::Args;
+use parkade::profile::{Profile as Rules, UnknownRelease};
 use parkade_recording::Recording;
 use parkade_replay::{ReplaySettings, VerifyOptions};
 
@@ -79,8 +81,8 @@ pub struct Replay {
     /// The limit of the recorded run.
     #[command(flatten)]
     pub recorded: RecordedLimit,
-    /// The PyTorch version whose allocator decisions are made.
-    #[arg(long, value_enum, default_value_t)]
+    /// The PyTorch release whose allocator decisions are made, as 2.11 or 2.11.0.
+    #[arg(long, value_name = "RELEASE", default_value_t)]
     pub profile: Profile,
 }
 
@@ -115,25 +117,34 @@ pub fn limit(limit: Option<u64>, capacity: Option<u64>, fraction: f64, profile: 
     }
 }
 
-/// A PyTorch version whose decisions can be made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
-pub enum Profile {
-    /// PyTorch 2.11.
-    #[default]
-    #[value(name = "2.11")]
-    V2_11,
-    /// PyTorch 2.15.
-    #[value(name = "2.15")]
-    V2_15,
-}
+/// The rules of a PyTorch release, given by its name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Profile(&'static Rules);
 
 impl Profile {
-    /// Its rules.
+    /// The rules.
     pub const fn rules(self) -> &'static Rules {
-        match self {
-            Profile::V2_11 => &Rules::PYTORCH_2_11,
-            Profile::V2_15 => &Rules::PYTORCH_2_15,
-        }
+        self.0
+    }
+}
+
+impl Default for Profile {
+    fn default() -> Profile {
+        Profile(&Rules::PYTORCH_2_11)
+    }
+}
+
+impl FromStr for Profile {
+    type Err = UnknownRelease;
+
+    fn from_str(name: &str) -> Result<Profile, UnknownRelease> {
+        Rules::of(name).map(Profile)
+    }
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.name)
     }
 }
 

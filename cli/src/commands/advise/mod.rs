@@ -79,7 +79,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     recorded: RecordedLimit,
     /// The PyTorch version whose allocator decisions are made.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_name = "RELEASE", default_value_t)]
     profile: Profile,
     /// Show all settings tried, not only the most useful.
     #[arg(long)]

@@ -74,7 +74,7 @@ pub(crate) struct Args {
     #[arg(long)]
     settings: Option<String>,
     /// The PyTorch version that made the recording [default: what the file shows, else 2.11].
-    #[arg(long, value_enum)]
+    #[arg(long, value_name = "RELEASE")]
     profile: Option<Profile>,
     #[command(flatten)]
     json: Json,

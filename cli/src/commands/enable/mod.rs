@@ -6,7 +6,8 @@ mod shell;
 use std::io::Write;
 
 use anyhow::{Result, ensure};
-use clap::{Parser, ValueEnum};
+use clap::Parser;
+use parkade::profile::RELEASES;
 use parkade::settings::{ErrorKind, Settings, SettingsError};
 
 use crate::args::Profile;
@@ -39,7 +40,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t)]
     shell: Shell,
     /// The PyTorch version that will read them.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_name = "RELEASE", default_value_t)]
     profile: Profile,
 }
 
@@ -109,9 +110,9 @@ fn refusal(profile: Profile, text: &str, error: &SettingsError) -> String {
     let rules = profile.rules();
     let message = output::shorten(error.message(), 500);
     let mut says = format!("PyTorch {} refuses {:?}: {exception}: {message}", rules.name, output::shorten(text, 200));
-    let other = Profile::value_variants().iter().find(|&&other| parse(other, text).is_ok());
+    let other = RELEASES.iter().rev().find(|other| Settings::from_environment_as(&other.profile.dialect, text).is_ok());
     if let Some(other) = other {
-        says += &format!(" (PyTorch {} accepts it: --profile {0})", other.rules().name);
+        says += &format!(" (PyTorch {} accepts it: --profile {0})", other.profile.name);
     } else if error.message().starts_with("Unrecognized key") {
         let mut keys: Vec<&str> = rules.dialect.keys().collect();
         keys.sort_unstable();

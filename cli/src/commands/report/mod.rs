@@ -99,7 +99,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SETTINGS")]
     settings: Vec<String>,
     /// The PyTorch version whose decisions are made under other settings [default: what the file shows, else 2.11].
-    #[arg(long, value_enum)]
+    #[arg(long, value_name = "RELEASE")]
     profile: Option<Profile>,
     /// If the log of all blocks would make the page larger than this, the heap is shown at chosen moments only. The rest of a page
     /// takes about 140 KiB in any case.

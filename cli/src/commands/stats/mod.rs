@@ -67,7 +67,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true, requires = "settings")]
     recorded_limit: Option<u64>,
     /// The PyTorch version whose allocator decisions are made [default: what the file shows, else 2.11].
-    #[arg(long, value_enum)]
+    #[arg(long, value_name = "RELEASE")]
     profile: Option<Profile>,
     /// Only this device [default: all].
     #[arg(long, value_name = "NUMBER")]

@@ -43,7 +43,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     limit: Option<u64>,
     /// The PyTorch version that made the recording [default: what the file shows, else 2.11].
-    #[arg(long, value_enum)]
+    #[arg(long, value_name = "RELEASE")]
     profile: Option<Profile>,
     /// The output of torch.cuda.memory_stats() at the end of the run, as JSON, to compare as well. For one recording.
     #[arg(long, value_name = "FILE")]

@@ -2,12 +2,16 @@
 //!
 //! The flow asks a [`Profile`] at the few places where releases differ. It never asks which release it is.
 
+mod releases;
+
 use crate::settings::Dialect;
+
+pub use releases::{RELEASES, Release, UnknownRelease};
 
 /// The rules of one release of PyTorch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Profile {
-    /// The release, as users write it: `2.11`.
+    /// The release whose rules these are, as users write it: `2.11`. Others may have the same ones ([`RELEASES`]).
     pub name: &'static str,
     /// The settings string that it understands.
     pub dialect: Dialect,
