@@ -2,10 +2,12 @@
 //!
 //! The flow asks a [`Profile`] at the few places where releases differ. It never asks which release it is.
 
+mod alike;
 mod releases;
 
 use crate::settings::Dialect;
 
+pub use alike::Scope;
 pub use releases::{RELEASES, Release, UnknownRelease};
 
 /// The rules of one release of PyTorch.
