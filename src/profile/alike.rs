@@ -1,0 +1,62 @@
+//! Which rules matter for a program: two releases may differ only in what it never meets.
+
+use super::Profile;
+
+/// What a program uses of which releases have different rules.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Scope {
+    /// Expandable segments.
+    pub expandable_segments: bool,
+    /// Private pools: graphs, captures and MemPools.
+    pub private_pools: bool,
+}
+
+impl Scope {
+    /// All of it.
+    pub const EVERYTHING: Scope = Scope { expandable_segments: true, private_pools: true };
+}
+
+impl Profile {
+    /// Whether a program that uses no more than `scope` gets the same blocks at the same addresses from both, with the same entries in
+    /// the trace, under settings and a limit in bytes that both understand alike.
+    ///
+    /// Messages, the settings string and calls that only ask the driver may differ. A rule that is not mentioned here matters always.
+    #[must_use]
+    pub fn decides_like(&self, other: &Profile, scope: Scope) -> bool {
+        let mut same = *self;
+        same.name = other.name;
+        same.dialect = other.dialect;
+        same.limit_rounding = other.limit_rounding;
+        same.asks_after_refusal = other.asks_after_refusal;
+        same.advises_on_addresses = other.advises_on_addresses;
+        same.pool_asserts = other.pool_asserts;
+        same.counts_private_pools = other.counts_private_pools;
+        if !scope.expandable_segments {
+            same.gives_short_ranges_back = other.gives_short_ranges_back;
+            same.tries_handle_types = other.tries_handle_types;
+        }
+        if !scope.private_pools {
+            same.deferral = other.deferral;
+            same.forgets_no_split = other.forgets_no_split;
+        }
+        same == *other
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::TieBreak;
+    use super::*;
+
+    #[test]
+    fn rules_of_what_a_program_does_not_use_do_not_matter() {
+        let (old, new) = (Profile::PYTORCH_2_11, Profile::PYTORCH_2_15);
+        let plain = Scope { expandable_segments: false, private_pools: false };
+        assert!(!old.decides_like(&new, plain), "another of equal blocks");
+        let with_ties_as_old = Profile { tie_break: TieBreak::Address, ..new };
+        assert!(old.decides_like(&with_ties_as_old, plain));
+        assert!(!old.decides_like(&with_ties_as_old, Scope { private_pools: true, ..plain }));
+        assert!(!old.decides_like(&with_ties_as_old, Scope { expandable_segments: true, ..plain }));
+        assert!(new.decides_like(&new, Scope::EVERYTHING));
+    }
+}
