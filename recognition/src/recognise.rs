@@ -24,11 +24,7 @@ pub struct Asked<'a> {
 
 impl Asked<'_> {
     /// The settings of the run under the rules of a release.
-    pub(crate) fn settings_under(
-        &self,
-        profile: &'static Profile,
-        recording: &Recording,
-    ) -> Result<ReplaySettings, VerifyError> {
+    pub(crate) fn settings_under(&self, profile: &'static Profile, recording: &Recording) -> Result<ReplaySettings, VerifyError> {
         match self.settings {
             Some(text) => ReplaySettings::given_as(profile, text),
             None => ReplaySettings::of_recording_as(profile, recording.settings.as_ref()),

@@ -20,7 +20,7 @@ pub use exact::{
 };
 pub use hidden_pools::{Guess, GuessedSegment};
 pub use initial_state::LostBeginning;
-pub use inputs::{ReleaseEvidence, ReplaySettings, SettingsOrigin, StatsFile, StatsFileError, VerifyOptions, newer_release};
+pub use inputs::{ReplaySettings, SettingsOrigin, StatsFile, StatsFileError, VerifyOptions};
 pub use predict::{
     AfterFailure, Completion, Extreme, Operation, Outlook, OutlookOptions, PredictOptions, PredictedRun, Prediction, Requests,
     Slots, TIMINGS, Timing, TimingRange, device_like, learned_addresses, placed_steps, predict, replay_device,

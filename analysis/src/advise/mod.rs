@@ -31,7 +31,6 @@ mod search;
 mod trial;
 mod verdict;
 
-pub use parkade_recognition::{CapacityHint, capacity_hint};
 pub use advice::{Advice, TimingFits, advise};
 pub use advised_option::AdvisedOption;
 pub use as_recorded::fit_as_recorded;
@@ -42,5 +41,6 @@ pub use held::Held;
 pub use memory::{DeviceMemory, MemoryContradiction, MemoryRange};
 pub use options::{AdviseOptions, MemoryBudget, Progress};
 pub use outcome::{Enough, Outcome};
+pub use parkade_recognition::{CapacityHint, capacity_hint};
 pub use program::{LivePeak, Program};
 pub use verdict::{FirstFailure, Verdict};

@@ -3,8 +3,8 @@
 use std::hash::{Hash, Hasher};
 
 use parkade_recognition::{most_reserved, verify_finding_limit};
-use parkade_recording::{Action, DeviceRecording, Recording};
-use parkade_replay::{DeviceVerdict, Outlook, ReplaySettings, VerifyError, VerifyOptions, newer_release};
+use parkade_recording::{Action, DeviceRecording};
+use parkade_replay::{DeviceVerdict, Outlook, ReplaySettings, VerifyError, VerifyOptions};
 use rustc_hash::FxHasher;
 
 use super::request_sizes::RequestSizes;
@@ -62,8 +62,8 @@ pub struct RankRun {
 impl RankRun {
     /// The recorded run of a device, as its verification found it.
     #[must_use]
-    pub fn of_verdict(recording: &Recording, device: &DeviceRecording, own: &ReplaySettings, verdict: &DeviceVerdict) -> RankRun {
-        let mut run = RankRun::recorded(recording, device, own);
+    pub fn of_verdict(device: &DeviceRecording, own: &ReplaySettings, verdict: &DeviceVerdict) -> RankRun {
+        let mut run = RankRun::recorded(device, own);
         if verdict.mismatches > 0 {
             // The replay is another run: what it came to says nothing of this one.
             run.peak_reserved_bytes = i64::try_from(most_reserved(device)).ok();
@@ -80,19 +80,19 @@ impl RankRun {
     ///
     /// # Errors
     /// [`VerifyError`] if the trace contradicts itself.
-    pub fn of_recording(recording: &Recording, device: &DeviceRecording, own: &VerifyOptions) -> Result<RankRun, VerifyError> {
+    pub fn of_recording(device: &DeviceRecording, own: &VerifyOptions) -> Result<RankRun, VerifyError> {
         if device.trace.is_empty() {
-            return Ok(RankRun::recorded(recording, device, &own.settings));
+            return Ok(RankRun::recorded(device, &own.settings));
         }
         let limit_bytes = own.limit_bytes.filter(|&limit| limit >= most_reserved(device));
         let own = VerifyOptions { limit_bytes, ..own.clone() };
         let (verdict, _) = verify_finding_limit(device, &own, &mut |_| ())?;
-        Ok(RankRun::of_verdict(recording, device, &own.settings, &verdict))
+        Ok(RankRun::of_verdict(device, &own.settings, &verdict))
     }
 
     /// The run of a device under other settings. `own` are the recorded run's.
     #[must_use]
-    pub fn of_outlook(recording: &Recording, device: &DeviceRecording, own: &ReplaySettings, outlook: &Outlook) -> RankRun {
+    pub fn of_outlook(device: &DeviceRecording, own: &ReplaySettings, outlook: &Outlook) -> RankRun {
         let prediction = &outlook.prediction;
         RankRun {
             failure: prediction.first_failure.map(|entry| Failure::of(device, entry)),
@@ -101,12 +101,12 @@ impl RankRun {
             peak_allocated_bytes: Some(prediction.peak_allocated_bytes()),
             peak_reserved_bytes: Some(prediction.peak_reserved_bytes()),
             end: None,
-            ..RankRun::recorded(recording, device, own)
+            ..RankRun::recorded(device, own)
         }
     }
 
     /// What needs no replay.
-    fn recorded(recording: &Recording, device: &DeviceRecording, own: &ReplaySettings) -> RankRun {
+    fn recorded(device: &DeviceRecording, own: &ReplaySettings) -> RankRun {
         let death = Ending::of(device).death().map(|death| death.entry);
         RankRun {
             device: device.device,
@@ -118,7 +118,7 @@ impl RankRun {
             peak_allocated_bytes: None,
             peak_reserved_bytes: None,
             end: Some(Fragmentation::of_recorded(&device.segments)),
-            release: newer_release(recording, None).map_or(own.profile.name, |(profile, _)| profile.name),
+            release: own.profile.name,
             settings: own.settings.text.clone(),
             sizes: RequestSizes::of(device),
             content: content(device),

@@ -8,11 +8,12 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Args;
 use parkade::profile::{Profile as Rules, UnknownRelease};
+use parkade_recognition::{Asked, Recognition};
 use parkade_recording::Recording;
 use parkade_replay::{ReplaySettings, VerifyOptions};
 
 use crate::runner::Form;
-use crate::{recording, size};
+use crate::{release, size};
 
 /// `--json`.
 #[derive(Args, Clone)]
@@ -56,12 +57,14 @@ pub struct RecordedLimit {
 }
 
 impl RecordedLimit {
-    /// The recorded run's own settings and this limit.
+    /// The recorded run's own settings and this limit, and which release made it.
     ///
     /// # Errors
-    /// The recorded settings are not valid.
-    pub fn own(&self, recording: &Recording) -> Result<VerifyOptions> {
-        Ok(VerifyOptions { settings: recording::own_settings(recording)?, limit_bytes: self.recorded_limit, stats_file: None })
+    /// The recorded settings are not valid, or no release could have made it.
+    pub fn own(&self, recording: &Recording) -> Result<(VerifyOptions, Recognition)> {
+        let limit_bytes = self.recorded_limit;
+        let found = release::of(recording, &Asked { limit_bytes, ..Asked::default() })?;
+        Ok((VerifyOptions { settings: found.settings.clone(), limit_bytes, stats_file: None }, found))
     }
 }
 
@@ -81,26 +84,32 @@ pub struct Replay {
     /// The limit of the recorded run.
     #[command(flatten)]
     pub recorded: RecordedLimit,
-    /// The PyTorch release whose allocator decisions are made, as 2.11 or 2.11.0.
-    #[arg(long, value_name = "RELEASE", default_value_t)]
-    pub profile: Profile,
+    /// The PyTorch release whose allocator decisions are made, as 2.11 or 2.11.0 [default: the one that made the recording].
+    #[arg(long, value_name = "RELEASE")]
+    pub profile: Option<Profile>,
 }
 
 impl Replay {
-    /// The settings that were given.
+    /// The settings that were given, as a release reads them: the one that is named, else `otherwise`.
     ///
     /// # Errors
     /// They are not valid.
-    pub fn given(&self) -> Result<Option<ReplaySettings>> {
-        Ok(self.settings.as_deref().map(|text| ReplaySettings::given_as(self.profile.rules(), text)).transpose()?)
+    pub fn given(&self, otherwise: &'static Rules) -> Result<Option<ReplaySettings>> {
+        let rules = self.rules(otherwise);
+        Ok(self.settings.as_deref().map(|text| ReplaySettings::given_as(rules, text)).transpose()?)
     }
 
     /// The limit in bytes under settings with this memory fraction.
     ///
     /// # Errors
     /// It is a fraction of a memory that is not known.
-    pub fn limit(&self, fraction: f64) -> Result<Option<u64>> {
-        limit(self.limit, self.capacity, fraction, self.profile.rules())
+    pub fn limit(&self, fraction: f64, otherwise: &'static Rules) -> Result<Option<u64>> {
+        limit(self.limit, self.capacity, fraction, self.rules(otherwise))
+    }
+
+    /// The rules of the release that is named, else `otherwise`.
+    pub fn rules(&self, otherwise: &'static Rules) -> &'static Rules {
+        self.profile.map_or(otherwise, Profile::rules)
     }
 }
 

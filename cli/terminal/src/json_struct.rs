@@ -12,6 +12,7 @@ macro_rules! view {
         $vis struct $name $(<$life>)? { $($(#[$field_meta])* $field: $field_type),* }
 
         impl $(<$life>)? $name $(<$life>)? {
+            /// Its values.
             $vis fn of($($arg: $type),*) -> Self {
                 $name { $($field: $value),* }
             }

@@ -8,6 +8,7 @@ pub mod output;
 pub mod outputs;
 pub mod progress;
 pub mod recording;
+pub mod release;
 pub mod runner;
 pub mod size;
 pub mod table;

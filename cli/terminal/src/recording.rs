@@ -3,9 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
-use parkade::profile::Profile as Rules;
 use parkade_recording::{DeviceRecording, ReadError, Recording};
-use parkade_replay::{ReplaySettings, newer_release};
 
 use crate::{output, size};
 
@@ -60,19 +58,6 @@ pub fn read(file: &Path) -> Result<Recording> {
         ReadError::File { cause, .. } => anyhow!("cannot be read: {cause}"),
         error => error.into(),
     })
-}
-
-/// The rules of the release that made the recording, as far as it shows; else those of 2.11.
-pub fn recorded_rules(recording: &Recording) -> &'static Rules {
-    newer_release(recording, None).map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile)
-}
-
-/// The settings of the recorded run, as read by the release that recorded it.
-///
-/// # Errors
-/// They are not valid.
-pub fn own_settings(recording: &Recording) -> Result<ReplaySettings> {
-    Ok(ReplaySettings::of_recording_as(recorded_rules(recording), recording.settings.as_ref())?)
 }
 
 /// These devices, or only the wanted one.

@@ -2,11 +2,9 @@
 //! of PyTorch, and the stats at the end.
 
 mod options;
-mod release;
 mod replay_settings;
 mod stats_file;
 
 pub use options::VerifyOptions;
-pub use release::{ReleaseEvidence, newer_release};
 pub use replay_settings::{ReplaySettings, SettingsOrigin};
 pub use stats_file::{StatsFile, StatsFileError};

@@ -7,13 +7,16 @@ use parkade_analysis::advise::{
 };
 use parkade_analysis::caution::Caution;
 
-use super::{Advised, words};
+use super::{Advised, otherwise, words};
 use crate::json_struct::{all, origin, view};
+use crate::release::MadeBy;
 
 view! {
     pub(super) struct Object<'a>(advised: &'a Advised, report: &'a Advice) {
         file: String = advised.file.display().to_string(),
-        profile: &'static str = advised.profile.rules().name,
+        profile: &'static str = advised.profile.name,
+        made_by: MadeBy = MadeBy::of(&advised.made_by),
+        otherwise: Vec<otherwise::Object> = all(&advised.otherwise, otherwise::Object::of),
         capacity_bytes: Option<u64> = report.own().available_bytes,
         limit_bytes: Option<u64> = report.given.limit_bytes,
         recorded_limit_bytes: Option<u64> = report.recorded_limit,

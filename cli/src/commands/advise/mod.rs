@@ -7,6 +7,7 @@ mod job_table;
 pub(crate) mod job_words;
 mod json;
 mod memory_words;
+mod otherwise;
 mod table;
 pub(crate) mod words;
 
@@ -20,13 +21,16 @@ use parkade::profile::Profile as Rules;
 use parkade::settings::Settings;
 use parkade_analysis::advise::{self, Advice, AdviseOptions, MemoryBudget, Progress};
 use parkade_analysis::ranks::{RankAdvice, RankRun};
+use parkade_recognition::Recognition;
 use parkade_recording::{DeviceRecording, Recording};
-use parkade_replay::ReplaySettings;
+use parkade_replay::{ReplaySettings, VerifyOptions};
+
+use otherwise::Otherwise;
 
 use crate::args::{Files, Json, Profile, RecordedLimit};
 use crate::each::{Finished, OnEach, Together};
 use crate::runner::{Command, Form, Lines, Outcome, Subject};
-use crate::{progress, recording, size};
+use crate::{progress, recording, release, size};
 
 pub(crate) use memory_words::shows_no_limit;
 
@@ -78,9 +82,9 @@ pub(crate) struct Args {
     device: Option<u32>,
     #[command(flatten)]
     recorded: RecordedLimit,
-    /// The PyTorch version whose allocator decisions are made.
-    #[arg(long, value_name = "RELEASE", default_value_t)]
-    profile: Profile,
+    /// The PyTorch release whose allocator decisions are made, as 2.11 or 2.11.0 [default: the one that made the recording].
+    #[arg(long, value_name = "RELEASE")]
+    profile: Option<Profile>,
     /// Show all settings tried, not only the most useful.
     #[arg(long)]
     all: bool,
@@ -100,20 +104,20 @@ impl Args {
             only: false,
             device,
             recorded: RecordedLimit { recorded_limit },
-            profile: Profile::default(),
+            profile: None,
             all: false,
             json: Json { json: false },
         }
     }
 
-    /// The rules under which it advises.
-    pub(crate) const fn rules(&self) -> &'static Rules {
-        self.profile.rules()
+    /// The settings to try, as a release reads them.
+    fn given(&self, profile: &'static Rules) -> Result<Vec<Settings>> {
+        self.settings.iter().map(|text| Ok(ReplaySettings::given_as(profile, text)?.settings)).collect()
     }
 
     /// The same under the rules of a release, if one is given.
     pub(crate) fn under(self, profile: Option<Profile>) -> Args {
-        Args { profile: profile.unwrap_or(self.profile), ..self }
+        Args { profile: profile.or(self.profile), ..self }
     }
 }
 
@@ -122,7 +126,11 @@ pub(crate) struct Advised {
     file: PathBuf,
     recording: Recording,
     own: ReplaySettings,
-    profile: Profile,
+    /// The rules under which it was searched.
+    profile: &'static Rules,
+    made_by: Recognition,
+    /// What other releases advise that explain the recording too.
+    otherwise: Vec<Otherwise>,
     found: Found,
     seconds: f64,
 }
@@ -156,27 +164,33 @@ impl Command for Args {
     fn compute(&self) -> Result<Advised> {
         let start = Instant::now();
         // Before the file is read, so that mistyped settings fail at once.
-        let profile = self.profile.rules();
-        let given = self.settings.iter().map(|text| Ok(ReplaySettings::given_as(profile, text)?.settings));
-        let given = given.collect::<Result<Vec<Settings>>>()?;
+        let named = self.profile.map(Profile::rules);
+        self.given(named.unwrap_or_else(release::newest))?;
         let mut recording = recording::read(&self.file)?;
         // The requests are read under the rules of the release that recorded them, and replayed under those chosen.
-        let verify = self.recorded.own(&recording)?;
+        let (verify, made_by) = self.recorded.own(&recording)?;
         let own = verify.settings.clone();
+        let profile = named.unwrap_or(own.profile);
+        let given = self.given(profile)?;
         recording::chosen(&recording.devices, self.device)?;
         recording.devices.retain(|device| self.device.is_none_or(|number| number == device.device));
         let space = MemoryBudget { capacity_bytes: self.capacity, limit_bytes: self.limit };
         let traced = recording::traced(&recording);
+        let mut otherwise = Vec::new();
         let found = if !traced.is_empty() {
             let options = AdviseOptions { own: verify, profile, memory: space, given, only_given: self.only };
-            Found::Report(Box::new(search(&traced, &options, self.json.json)?))
+            let report = search(&traced, &options, self.json.json)?;
+            if named.is_none() {
+                otherwise = otherwise::find(&traced, &options, (&made_by, &report), self.json.json)?;
+            }
+            Found::Report(Box::new(report))
         } else if recording.devices.iter().any(|device| !device.segments.is_empty()) {
             Found::OnlySegments(space)
         } else {
             bail!("the file has no trace entries and no segments: {}", recording::RECORD_IT);
         };
         let (file, seconds) = (self.file.clone(), start.elapsed().as_secs_f64());
-        Ok(Advised { file, own, profile: self.profile, found, seconds, recording })
+        Ok(Advised { file, own, profile, made_by, otherwise, found, seconds, recording })
     }
 
     fn outcome(&self, advised: &Advised) -> Outcome {
@@ -229,8 +243,9 @@ impl OnEach for Args {
     }
 
     fn rank_runs(&self, advised: &Advised) -> Result<Vec<RankRun>> {
-        let own = self.recorded.own(&advised.recording)?;
-        let of_device = |device| Ok(RankRun::of_recording(&advised.recording, device, &own)?);
+        let limit_bytes = self.recorded.recorded_limit;
+        let own = VerifyOptions { settings: advised.own.clone(), limit_bytes, stats_file: None };
+        let of_device = |device| Ok(RankRun::of_recording(device, &own)?);
         advised.recording.devices.iter().map(of_device).collect()
     }
 }

@@ -9,6 +9,7 @@ use parkade_replay::SettingsOrigin;
 
 use super::Advised;
 use super::memory_words::{LIMIT_SAYS, memory, range};
+use super::otherwise::Otherwise;
 use crate::size::{show, show_bytes};
 use crate::{ending, output, recording};
 
@@ -296,6 +297,8 @@ pub(super) fn holders(advised: &Advised, program: &Program) -> Vec<String> {
 pub(super) fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
     let mut notes = Vec::new();
     notes.extend(memory(report));
+    notes.push(advised.made_by.words());
+    notes.extend(advised.otherwise.iter().map(Otherwise::words));
     if advised.own.origin == SettingsOrigin::Assumed {
         notes.push("not in the file: the settings; PyTorch's defaults are assumed".to_owned());
     }

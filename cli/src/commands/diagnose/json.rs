@@ -10,6 +10,7 @@ use super::layout::Step;
 use super::stacks::Call;
 use super::{Diagnosed, stacks, words};
 use crate::json_struct::{all, origin, view};
+use crate::release::MadeBy;
 
 view! {
     /// A diagnosed recording: one part for each device.
@@ -18,6 +19,7 @@ view! {
         settings: String = diagnosed.settings.settings.text.clone(),
         settings_origin: &'static str = origin(diagnosed.settings.origin),
         profile: &'static str = diagnosed.settings.profile.name,
+        made_by: MadeBy = MadeBy::of(&diagnosed.made_by),
         limit_bytes: Option<u64> = diagnosed.limit,
         devices: Vec<Device> = all(&diagnosed.devices, |diagnosis| Device::of(diagnosed, diagnosis)),
     }

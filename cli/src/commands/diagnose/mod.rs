@@ -13,18 +13,18 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use parkade::profile::Profile as Rules;
 use parkade_analysis::diagnose::{Contradiction, DiagnoseOptions, Diagnosis, diagnose_device};
 use parkade_analysis::ranks::RankRun;
+use parkade_recognition::{Asked, Recognition};
 use parkade_recording::Recording;
 use parkade_recording::message::{CudaMallocAsyncMessage, MessageLog};
-use parkade_replay::{ReplaySettings, SettingsOrigin, VerifyOptions, newer_release};
+use parkade_replay::{ReplaySettings, SettingsOrigin, VerifyOptions};
 
 use self::message::cuda_malloc_async;
 use crate::args::{Json, Profile};
 use crate::each::OnEach;
 use crate::runner::{Command, Form, Lines, Outcome, Subject};
-use crate::{output, progress, recording, size};
+use crate::{output, progress, recording, release, size};
 
 /// At most this much of standard input is searched for a message.
 const LONGEST_TEXT: u64 = 64 << 20;
@@ -84,6 +84,7 @@ pub(crate) struct Args {
 pub(crate) struct Diagnosed {
     file: PathBuf,
     recording: Recording,
+    made_by: Recognition,
     settings: ReplaySettings,
     limit: Option<u64>,
     devices: Vec<Diagnosis>,
@@ -189,7 +190,7 @@ impl OnEach for Args {
         let Diagnosed { recording, settings, limit, .. } = &**diagnosed;
         let own = VerifyOptions { settings: settings.clone(), limit_bytes: *limit, stats_file: None };
         let chosen = recording::chosen(&recording.devices, self.device)?;
-        chosen.into_iter().map(|device| Ok(RankRun::of_recording(recording, device, &own)?)).collect()
+        chosen.into_iter().map(|device| Ok(RankRun::of_recording(device, &own)?)).collect()
     }
 }
 
@@ -209,16 +210,13 @@ fn diagnose_text(text: &str) -> Result<Found> {
 
 fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {
     // Before the file is read, so that mistyped settings fail at once.
-    let given =
-        |profile: &'static Rules| args.settings.as_deref().map(|text| ReplaySettings::given_as(profile, text)).transpose();
-    given(args.profile.unwrap_or_default().rules())?;
+    let named = args.profile.map(Profile::rules);
+    let early = |text| ReplaySettings::given_as(named.unwrap_or_else(release::newest), text);
+    args.settings.as_deref().map(early).transpose()?;
     let recording = recording::read(file)?;
-    let shown = newer_release(&recording, None).filter(|_| args.profile.is_none());
-    let profile = shown.map_or_else(|| args.profile.unwrap_or_default().rules(), |(profile, _)| profile);
-    let settings = match given(profile)? {
-        Some(settings) => settings,
-        None => ReplaySettings::of_recording_as(profile, recording.settings.as_ref())?,
-    };
+    let asked = Asked { profile: named, settings: args.settings.as_deref(), limit_bytes: args.limit, ..Asked::default() };
+    let made_by = release::of(&recording, &asked)?;
+    let settings = made_by.settings.clone();
     let own = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, stats_file: None };
     let options = DiagnoseOptions { own, capacity_bytes: args.capacity, entry: args.entry, fences: FENCES };
     let without = DiagnoseOptions { own: VerifyOptions { limit_bytes: None, ..options.own.clone() }, ..options.clone() };
@@ -244,5 +242,5 @@ fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {
         devices.push(recording::of_device(diagnosis, device.device, chosen.len())?);
     }
     bar.finish_and_clear();
-    Ok(Diagnosed { file: file.to_owned(), recording, settings, limit: args.limit, devices })
+    Ok(Diagnosed { file: file.to_owned(), recording, made_by, settings, limit: args.limit, devices })
 }

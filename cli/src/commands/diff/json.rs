@@ -9,6 +9,7 @@ use parkade_recording::StackId;
 use super::{Checked, Compared, File, Shown, notes, words};
 use crate::commands::diagnose::stacks::{Call, view as calls};
 use crate::json_struct::{all, origin, view};
+use crate::release::MadeBy;
 
 view! {
     pub(super) struct Object<'a>(compared: &'a Compared) {
@@ -27,6 +28,7 @@ view! {
         settings: String = file.own.settings.settings.text.clone(),
         settings_origin: &'static str = origin(file.own.settings.origin),
         profile: &'static str = file.own.settings.profile.name,
+        made_by: MadeBy = MadeBy::of(&file.made_by),
     }
 }
 

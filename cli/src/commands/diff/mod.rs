@@ -19,6 +19,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use parkade_analysis::diff::{Bound, Check, Comparison, Part, Run, Side, Which, diff, show};
+use parkade_recognition::Recognition;
 use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::VerifyOptions;
 
@@ -85,6 +86,7 @@ struct File {
     own: VerifyOptions,
     /// The recorded run's limit, if garbage collection shows it.
     found_limit: Option<u64>,
+    made_by: Recognition,
 }
 
 /// A device, shown or compared.
@@ -230,8 +232,8 @@ impl Args {
 
 fn read(path: &Path, limit: &RecordedLimit) -> Result<File> {
     let recording = recording::read(path)?;
-    let (own, found_limit) = recorded_limit::own(limit, &recording)?;
-    Ok(File { path: path.to_owned(), recording, own, found_limit })
+    let (own, found_limit, made_by) = recorded_limit::own(limit, &recording)?;
+    Ok(File { path: path.to_owned(), recording, own, found_limit, made_by })
 }
 
 fn device(args: &Args, compared: &Compared, (number_a, number_b): (u32, u32)) -> Result<Shown> {

@@ -5,13 +5,15 @@ use parkade_replay::export::ExportedDevice;
 
 use super::{Args, Made, Shortage};
 use crate::json_struct::{all, view};
+use crate::release::MadeBy;
 
 view! {
     pub(super) struct Object<'a>(args: &'a Args, made: &'a Made) {
         file: String = args.file.display().to_string(),
         output: String = args.output.path().display().to_string(),
         settings: Option<&'a str> = made.exported.recording.settings.as_ref().and_then(|settings| settings.text.as_deref()),
-        profile: &'static str = args.replay.profile.rules().name,
+        profile: &'static str = made.profile.name,
+        made_by: MadeBy = MadeBy::of(&made.made_by),
         devices: Vec<Device> = all(made.exported.devices.iter().zip(&made.recorded), Device::of),
         kept_devices: &'a [u32] = &made.exported.kept_devices,
         slices: Option<usize> = made.slices.map(|slices| slices.blocks),

@@ -9,9 +9,11 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
+use parkade::profile::Profile as Rules;
 use parkade::stats::Family;
 use parkade_analysis::holders::Holders;
 use parkade_analysis::timeline::Timeline;
+use parkade_recognition::Recognition;
 use parkade_recording::{Action, DeviceRecording, Recording, Style, write};
 use parkade_replay::export::{ExportOptions, Exported, ExportedDevice, export};
 use parkade_replay::{AfterFailure, ReplaySettings, Requests, VerifyError, VerifyOptions, verify_device};
@@ -19,7 +21,7 @@ use parkade_replay::{AfterFailure, ReplaySettings, Requests, VerifyError, Verify
 use crate::args::{self, Force, Json};
 use crate::outputs::{Outputs, Target, Wanted};
 use crate::runner::{Command, Form, Lines, Subject};
-use crate::{output, progress, recorded_limit, recording, size};
+use crate::{output, progress, recorded_limit, recording, release, size};
 use perfetto::{Run, Slices};
 use recorded::as_recorded;
 
@@ -94,6 +96,8 @@ struct Shortage {
 /// The exported run, and for each replayed device how the recorded run fared.
 pub(crate) struct Made {
     exported: Exported,
+    profile: &'static Rules,
+    made_by: Recognition,
     recorded: Vec<Shortage>,
     /// What a trace file has of the blocks.
     slices: Option<Slices>,
@@ -105,16 +109,18 @@ impl Command for Args {
     fn compute(&self) -> Result<Made> {
         let args = &self.replay;
         // Before the file is read, so that mistyped settings fail at once.
-        let given = args.given()?;
+        args.given(release::newest())?;
         let wanted = Wanted::new(self.force.force, self.form()).reads([&self.file]).writes("--output", Some(&self.output));
         let outputs = wanted.check()?;
         let recording = recording::read(&self.file)?;
-        let (own, _) = recorded_limit::own(&args.recorded, &recording)?;
-        let settings = given.unwrap_or_else(|| own.settings.clone()).settings;
-        let limit_bytes = args.limit(settings.per_process_memory_fraction)?;
+        let (own, _, made_by) = recorded_limit::own(&args.recorded, &recording)?;
+        let rules = own.settings.profile;
+        let settings = args.given(rules)?.unwrap_or_else(|| own.settings.clone()).settings;
+        let limit_bytes = args.limit(settings.per_process_memory_fraction, rules)?;
+        let profile = args.rules(rules);
         let options = ExportOptions {
             own,
-            profile: args.profile.rules(),
+            profile,
             settings,
             limit_bytes,
             capacity_bytes: args.capacity,
@@ -127,7 +133,7 @@ impl Command for Args {
             bar.finish_and_clear();
             let (exported, recorded) = as_recorded(recording, &options.own, self.device)?;
             let slices = Some(self.write_trace(outputs, &exported, &options.own)?);
-            return Ok(Made { exported, recorded, slices });
+            return Ok(Made { exported, profile, made_by, recorded, slices });
         }
         let exported = export(&recording, &options, &mut |entries| bar.set_position(entries as u64));
         bar.finish_and_clear();
@@ -145,7 +151,7 @@ impl Command for Args {
                 Some(self.write_trace(outputs, &exported, &own)?)
             }
         };
-        Ok(Made { exported, recorded, slices })
+        Ok(Made { exported, profile, made_by, recorded, slices })
     }
 
     fn form(&self) -> Form {

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::{Args, Packed};
 use crate::json_struct::{all, view};
+use crate::release::MadeBy;
 
 view! {
     /// With several devices, `devices` has the numbers of each.
@@ -37,6 +38,7 @@ view! {
         steps: u64 = packed.found.steps,
         seconds: f64 = packed.seconds,
         lost_beginning: bool = packed.has_lost_beginning,
+        made_by: Option<MadeBy> = packed.made_by.as_ref().map(MadeBy::of),
         #[serde(flatten)]
         refused: Option<LeftOut> =
             packed.refused.zip(packed.load_with_last_refused()).map(|(refused, load)| LeftOut::of(refused, load)),

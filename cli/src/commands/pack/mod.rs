@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail};
 use clap::Parser;
+use parkade_recognition::Recognition;
 use parkade_recording::Recording;
 use parkade_replay::Requests;
 use parkade_research::packing::{
@@ -68,6 +69,8 @@ pub(crate) struct Packed {
     has_lost_beginning: bool,
     /// The requests of a recording that failed and are not packed.
     refused: Option<Refused>,
+    /// Which release made the recording.
+    made_by: Option<Recognition>,
 }
 
 impl Packed {
@@ -126,7 +129,16 @@ fn pack_file(args: &Args) -> Result<Vec<Packed>> {
                 bail!("--recorded-limit is for recordings; a CSV file has no recorded run");
             }
             let (instance, found, seconds) = solve(listed.buffers.clone(), effort, args.json.json)?;
-            vec![Packed { device: None, listed, instance, found, seconds, has_lost_beginning: false, refused: None }]
+            vec![Packed {
+                device: None,
+                listed,
+                instance,
+                found,
+                seconds,
+                has_lost_beginning: false,
+                refused: None,
+                made_by: None,
+            }]
         }
         None => pack_recording(args, &recording::read(&args.file)?, effort)?,
     };
@@ -154,7 +166,7 @@ fn read_buffers(file: &Path) -> Result<Option<CsvFile>> {
 const HEAD: u64 = 1 << 12;
 
 fn pack_recording(args: &Args, recording: &Recording, effort: Effort) -> Result<Vec<Packed>> {
-    let (own, _) = recorded_limit::own(&args.recorded, recording)?;
+    let (own, _, made_by) = recorded_limit::own(&args.recorded, recording)?;
     let traced = recording.devices.iter().filter(|device| !device.trace.is_empty());
     let chosen: Vec<_> = traced.clone().filter(|device| args.device.is_none_or(|wanted| wanted == device.device)).collect();
     if chosen.is_empty() {
@@ -185,7 +197,8 @@ fn pack_recording(args: &Args, recording: &Recording, effort: Effort) -> Result<
         let solved = solve(listed.buffers.clone(), effort, args.json.json);
         let (instance, found, seconds) = recording::of_device(solved, number, devices)?;
         let (device, has_lost_beginning) = (Some(device.device), requests.lost_beginning.is_some());
-        Ok(Packed { device, listed, instance, found, seconds, has_lost_beginning, refused: Some(refused) })
+        let (refused, made_by) = (Some(refused), Some(made_by.clone()));
+        Ok(Packed { device, listed, instance, found, seconds, has_lost_beginning, refused, made_by })
     });
     each.collect()
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::{Args, Replayed};
 use crate::json_struct::{all, origin, view};
+use crate::release::MadeBy;
 
 view! {
     /// With several devices the numbers are sums, and `devices` has each device's.
@@ -14,7 +15,8 @@ view! {
         file: String = args.file.display().to_string(),
         settings: String = replayed.settings.settings.text.clone(),
         settings_origin: &'static str = origin(replayed.settings.origin),
-        profile: &'static str = args.replay.profile.rules().name,
+        profile: &'static str = replayed.profile.name,
+        made_by: MadeBy = MadeBy::of(&replayed.made_by),
         capacity_bytes: Option<u64> = args.replay.capacity,
         limit_bytes: Option<u64> = replayed.limit(),
         recorded_limit_bytes: Option<u64> = args.replay.recorded.recorded_limit.or(replayed.found_limit),

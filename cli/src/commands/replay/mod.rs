@@ -10,8 +10,10 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use clap::Parser;
+use parkade::profile::Profile as Rules;
 use parkade_analysis::advise;
 use parkade_analysis::ranks::{Failure, RankRun};
+use parkade_recognition::Recognition;
 use parkade_recording::Recording;
 use parkade_replay::{Outlook, OutlookOptions, ReplaySettings, replay_device};
 
@@ -19,7 +21,7 @@ use self::judged::{Judged, Known};
 use crate::args::{self, Files, Json};
 use crate::each::OnEach;
 use crate::runner::{Command, Form, Lines, Outcome, Subject};
-use crate::{progress, recorded_limit, recording};
+use crate::{progress, recorded_limit, recording, release};
 
 /// Replay a recorded program's requests under other settings, with another limit, or on a smaller device.
 ///
@@ -62,6 +64,9 @@ pub(crate) struct Replayed {
     found_limit: Option<u64>,
     recording: Recording,
     own: ReplaySettings,
+    /// The rules under which it was replayed.
+    profile: &'static Rules,
+    made_by: Recognition,
     devices: Vec<Outlook>,
     answer: Judged,
     seconds: f64,
@@ -91,20 +96,16 @@ impl Command for Args {
         let start = Instant::now();
         let args = &self.replay;
         // Before the file is read, so that mistyped settings fail at once.
-        let given = args.given()?;
+        args.given(release::newest())?;
         let recording = recording::read(&self.file)?;
         // The requests are read under the rules of the release that recorded them, and replayed under those chosen.
-        let (own, found_limit) = recorded_limit::own(&args.recorded, &recording)?;
+        let (own, found_limit, made_by) = recorded_limit::own(&args.recorded, &recording)?;
         let recorded = own.settings.clone();
-        let settings = given.unwrap_or_else(|| recorded.clone());
-        let limit_bytes = args.limit(settings.settings.per_process_memory_fraction)?;
-        let options = OutlookOptions {
-            own,
-            profile: args.profile.rules(),
-            settings: settings.settings.clone(),
-            limit_bytes,
-            capacity_bytes: args.capacity,
-        };
+        let profile = args.rules(recorded.profile);
+        let settings = args.given(recorded.profile)?.unwrap_or_else(|| recorded.clone());
+        let limit_bytes = args.limit(settings.settings.per_process_memory_fraction, recorded.profile)?;
+        let options =
+            OutlookOptions { own, profile, settings: settings.settings.clone(), limit_bytes, capacity_bytes: args.capacity };
         let traced = recording::traced(&recording);
         if traced.is_empty() {
             bail!("the file has no trace entries to replay: {}", recording::RECORD_IT);
@@ -123,7 +124,19 @@ impl Command for Args {
         bar.finish_and_clear();
         let answer = known.judge(&traced, &mut devices, &options);
         let seconds = start.elapsed().as_secs_f64();
-        Ok(Replayed { answer, settings, limits, is_assumed, found_limit, own: recorded, recording, devices, seconds })
+        Ok(Replayed {
+            answer,
+            settings,
+            limits,
+            is_assumed,
+            found_limit,
+            own: recorded,
+            profile,
+            made_by,
+            recording,
+            devices,
+            seconds,
+        })
     }
 
     fn outcome(&self, replayed: &Replayed) -> Outcome {
@@ -179,7 +192,7 @@ impl OnEach for Args {
                 true => u64::try_from(answer.ooms(place, outlook)).unwrap_or(0),
                 false => outlook.requests.ooms,
             };
-            RankRun { failure, ooms, ..RankRun::of_outlook(recording, device, own, outlook) }
+            RankRun { failure, ooms, ..RankRun::of_outlook(device, own, outlook) }
         };
         let traced = recording::traced(recording).into_iter().zip(&replayed.devices);
         Ok(traced.enumerate().map(of_device).collect())

@@ -3,22 +3,22 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use parkade::profile::Profile as Rules;
 use parkade_analysis::advise::Advice as Found;
 use parkade_analysis::annotations::{Scope, scopes};
 use parkade_analysis::ending::Ending;
 use parkade_analysis::holders::Holders;
 use parkade_analysis::ranks::RankRun;
 use parkade_analysis::timeline::{Curve, Holder, Levels, TimeSamples, Timeline, holders};
+use parkade_recognition::{Asked, Recognition};
 use parkade_recording::{Action, DeviceRecording, Recording, StackTable};
-use parkade_replay::{DeviceVerdict, ReleaseEvidence, ReplaySettings, Requests, VerifyOptions, newer_release, verify_device};
+use parkade_replay::{DeviceVerdict, ReplaySettings, Requests, VerifyOptions, verify_device};
 
 use super::labels::Labels;
 use super::limit::Limit;
 use super::tries::{Rest, Tried, Tries};
 use super::{Args, Part, advice, tries};
 use crate::args::Profile;
-use crate::{progress, recording};
+use crate::{progress, recording, release};
 
 /// Buckets of the curves that a page always has.
 const OVERVIEW_BUCKETS: usize = 4096;
@@ -30,8 +30,8 @@ const MOST_PHASES: usize = 4000;
 pub(crate) struct Report {
     pub(super) file: PathBuf,
     pub(super) settings: ReplaySettings,
-    /// What shows the version, if the file does.
-    pub(super) evidence: Option<ReleaseEvidence>,
+    /// Which release made it.
+    pub(super) made_by: Recognition,
     /// The most that a page may take.
     pub(super) page_bytes: u64,
     pub(super) stacks: StackTable,
@@ -89,13 +89,12 @@ pub(super) fn curves(levels: &Levels, buckets: usize) -> Curves {
 
 pub(super) fn gather(args: &Args) -> Result<Report> {
     // Before the file is read, so that mistyped settings fail at once.
-    let given_profile = args.profile.map(Profile::rules);
-    tries::given_settings(args, given_profile.unwrap_or(&Rules::PYTORCH_2_15))?;
+    let named = args.profile.map(Profile::rules);
+    tries::given_settings(args, named.unwrap_or_else(release::newest))?;
     let recording = recording::read(&args.file)?;
-    let shown = newer_release(&recording, None);
-    let recorded_profile = shown.map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
-    let settings = ReplaySettings::of_recording_as(recorded_profile, recording.settings.as_ref())?;
-    let profile = given_profile.unwrap_or(recorded_profile);
+    let made_by = release::of(&recording, &Asked { limit_bytes: args.limit, ..Asked::default() })?;
+    let settings = made_by.settings.clone();
+    let profile = named.unwrap_or(settings.profile);
     let given = tries::given_settings(args, profile)?;
     let chosen = chosen_devices(&recording, args.device)?;
     let own = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, stats_file: None };
@@ -134,10 +133,8 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
     }
     bar.finish_and_clear();
     let run = |(device, gathered): (&&DeviceRecording, &Device)| match &gathered.verdict {
-        Some(verdict) => Ok(RankRun::of_verdict(&recording, device, &own.settings, verdict)),
-        None => {
-            RankRun::of_recording(&recording, device, &VerifyOptions { limit_bytes: gathered.limit.run_bytes, ..own.clone() })
-        }
+        Some(verdict) => Ok(RankRun::of_verdict(device, &own.settings, verdict)),
+        None => RankRun::of_recording(device, &VerifyOptions { limit_bytes: gathered.limit.run_bytes, ..own.clone() }),
     };
     let is_compared = args.part != Part::Whole;
     let runs = chosen.iter().zip(&devices).filter(|_| is_compared).map(run).collect::<Result<_, _>>()?;
@@ -146,7 +143,7 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
     Ok(Report {
         file: args.file.clone(),
         settings,
-        evidence: shown.map(|(_, evidence)| evidence),
+        made_by,
         page_bytes: args.page_size,
         stacks: recording.stacks,
         labels,

@@ -98,7 +98,7 @@ pub(super) fn frame(frame: &Frame<'_>) -> String {
 /// The settings and the version of a recording.
 pub(super) fn meta(report: &Report) -> String {
     let (settings, version) = (escape(&words::settings(report)), escape(&words::version(report)));
-    format!("<span>settings <code>{settings}</code></span><span>PyTorch {version}</span>")
+    format!("<span>settings <code>{settings}</code></span><span>{version}</span>")
 }
 
 /// How many bytes of a page of this size are left for the data of each of so many sections.

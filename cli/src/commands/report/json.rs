@@ -9,6 +9,7 @@ use super::kinds::{FoundSteps, NoStack, OfKind, found_steps};
 use super::tries::{Fared, Rest, Tried};
 use super::{kinds, words};
 use crate::json_struct::{all, origin, view};
+use crate::release::MadeBy;
 
 /// Buckets of the curves.
 const BUCKETS: usize = 1000;
@@ -19,6 +20,7 @@ view! {
         settings: String = report.settings.settings.text.clone(),
         settings_origin: &'static str = origin(report.settings.origin),
         profile: &'static str = report.settings.profile.name,
+        made_by: MadeBy = MadeBy::of(&report.made_by),
         limit_bytes: Option<u64> = report.devices.first().and_then(|device| device.limit.run_bytes.filter(|_| !device.limit.is_assumed())),
         capacity_bytes: Option<u64> = report.devices.iter().filter_map(|device| device.limit.tried_bytes).min(),
         capacity_hint: Option<Hint> = hint(report).map(Hint::of),

@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 use parkade_analysis::advise::{CapacityHint, DeviceMemory, MemoryBudget, capacity_hint};
-use parkade_analysis::find_limit;
+use parkade_recognition::find_limit;
 use parkade_recording::DeviceRecording;
 use parkade_replay::{VerifyError, VerifyOptions, verify_device};
 

@@ -7,10 +7,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use parkade::profile::Profile as Rules;
 use parkade_analysis::ranks::{RankAdvice, RankRun};
+use parkade_recognition::Asked;
 use parkade_recording::DeviceRecording;
-use parkade_replay::{ReplaySettings, VerifyOptions, newer_release};
+use parkade_replay::VerifyOptions;
 
 use super::choice::{Choice, MOST_IN_FULL};
 use super::html::{self, Frame, Place};
@@ -25,6 +25,7 @@ use crate::outputs::Target;
 use crate::ranks::Row;
 use crate::recording::{self, short_name};
 use crate::recordings::{Inputs, each};
+use crate::release;
 use crate::runner::Outcome;
 
 /// What the one setting for all ranks takes at most, with all that it may break.
@@ -32,17 +33,15 @@ const SETTING_BYTES: usize = 8 << 10;
 
 /// What is compared of the runs in a file, under the limit that its section assumes.
 pub(super) fn runs(args: &Args) -> Result<Vec<RankRun>> {
-    let given_profile = args.profile.map(crate::args::Profile::rules);
-    tries::given_settings(args, given_profile.unwrap_or(&Rules::PYTORCH_2_15))?;
+    tries::given_settings(args, args.profile.map_or_else(release::newest, crate::args::Profile::rules))?;
     let recording = recording::read(&args.file)?;
-    let profile = newer_release(&recording, None).map_or(&Rules::PYTORCH_2_11, |(profile, _)| profile);
-    let settings = ReplaySettings::of_recording_as(profile, recording.settings.as_ref())?;
+    let settings = release::of(&recording, &Asked { limit_bytes: args.limit, ..Asked::default() })?.settings;
     let chosen = gather::chosen_devices(&recording, args.device)?;
     let own = VerifyOptions { settings, limit_bytes: args.limit, stats_file: None };
     let limits = Limit::of_each(args, &chosen, &own)?;
     let run = |(device, limit): (&&DeviceRecording, &Limit)| {
         let own = VerifyOptions { limit_bytes: limit.run_bytes, ..own.clone() };
-        recording::of_device(RankRun::of_recording(&recording, device, &own), device.device, chosen.len())
+        recording::of_device(RankRun::of_recording(device, &own), device.device, chosen.len())
     };
     chosen.iter().zip(&limits).map(run).collect()
 }
@@ -60,7 +59,7 @@ pub(super) fn write_page(args: &Args, together: &Together<'_, ()>, target: &Targ
     let page_bytes = usize::try_from(args.page_size).unwrap_or(usize::MAX);
     let share = html::share(page_bytes.saturating_sub(table_bytes), choice.in_full.len());
     let Sections { html: sections, advised, outcome } = all_sections(args, &named, &mut choice, share)?;
-    let known = advised.into_iter().filter(|(_, rank)| rank.profile.name == asked.rules().name).collect();
+    let known = advised.into_iter().collect();
     let job = Job::of_files(&asked, together, known)?;
     let (in_full, of) = (choice.in_full.len(), rows.len());
     let frame = Frame {

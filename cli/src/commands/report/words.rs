@@ -160,12 +160,9 @@ pub(super) fn exactness(device: &Device) -> String {
     }
 }
 
-/// The version of PyTorch that made the file.
+/// The releases of PyTorch that may have made the file.
 pub(super) fn version(report: &Report) -> String {
-    match report.evidence {
-        Some(evidence) => format!("{}, judging by {}", report.settings.profile.name, evidence.words()),
-        None => format!("{} or older, as nothing in the file is newer", report.settings.profile.name),
-    }
+    report.made_by.words()
 }
 
 /// The settings of the recorded run.

@@ -6,11 +6,13 @@ use parkade_analysis::fragmentation::Fragmentation;
 
 use super::{Args, Device, LeftOut, Moment, Shown};
 use crate::json_struct::{all, view};
+use crate::release::MadeBy;
 
 view! {
     pub(super) struct Object<'a>(args: &Args, shown: &'a Shown) {
         file: String = args.file.display().to_string(),
         settings: &'a str = &shown.settings,
+        made_by: MadeBy = MadeBy::of(&shown.made_by),
         replayed: bool = args.settings.is_some(),
         limit_bytes: Option<u64> = args.limit,
         mismatches: u64 = shown.mismatches(),

@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Parser;
-use parkade::profile::Profile as Rules;
 use parkade_analysis::annotations::steps;
 use parkade_analysis::fragmentation::{Fragmentation, ReplayOptions, Sample, sample_recorded_run, sample_replayed_run};
 use parkade_analysis::ranks::RankRun;
+use parkade_recognition::{Asked, Recognition};
 use parkade_recording::{DeviceRecording, Recording};
-use parkade_replay::{ReplaySettings, VerifyOptions, newer_release};
+use parkade_replay::{ReplaySettings, VerifyOptions};
 
 use crate::args::{Files, Json, Profile};
 use crate::each::OnEach;
 use crate::runner::{Command, Form, Lines, Outcome, Subject};
-use crate::{args, recording, size};
+use crate::{args, recording, release, size};
 
 /// Show what torch.cuda.memory_stats() and memory_summary() would have reported, and how fragmented memory was.
 ///
@@ -117,6 +117,7 @@ struct LeftOut {
 /// The statistics to show.
 pub(crate) struct Shown {
     recording: Recording,
+    made_by: Recognition,
     /// The recorded run's settings and limit.
     own: VerifyOptions,
     settings: String,
@@ -226,20 +227,21 @@ impl OnEach for Args {
             return Ok(Vec::new());
         }
         let chosen = recording::chosen(&shown.recording.devices, self.device)?;
-        chosen.into_iter().map(|device| Ok(RankRun::of_recording(&shown.recording, device, &shown.own)?)).collect()
+        chosen.into_iter().map(|device| Ok(RankRun::of_recording(device, &shown.own)?)).collect()
     }
 }
 
 fn read(args: &Args) -> Result<Shown> {
     // Before the file is read, so that mistyped settings fail at once.
-    let given_profile = args.profile.unwrap_or_default().rules();
-    let given = args.settings.as_deref().map(|text| ReplaySettings::given_as(given_profile, text)).transpose()?;
+    let named = args.profile.map(Profile::rules);
+    let given = |rules| args.settings.as_deref().map(|text| ReplaySettings::given_as(rules, text)).transpose();
+    given(named.unwrap_or_else(release::newest))?;
     let recording = recording::read(&args.file)?;
-    let shown_profile = newer_release(&recording, None).map(|(profile, _)| profile);
-    let recorded_profile = args.profile.map_or(shown_profile.unwrap_or(&Rules::PYTORCH_2_11), Profile::rules);
-    let own = ReplaySettings::of_recording_as(recorded_profile, recording.settings.as_ref())?;
-    let own = |limit_bytes| VerifyOptions { settings: own, limit_bytes, stats_file: None };
-    let own = own(if given.is_some() { args.recorded_limit } else { args.limit });
+    let limit_bytes = if args.settings.is_some() { args.recorded_limit } else { args.limit };
+    let made_by = release::of(&recording, &Asked { profile: named, limit_bytes, ..Asked::default() })?;
+    let own = VerifyOptions { settings: made_by.settings.clone(), limit_bytes, stats_file: None };
+    let given_profile = own.settings.profile;
+    let given = given(given_profile)?;
     let (run, settings) = match given {
         None => {
             let text = own.settings.settings.text.clone();
@@ -268,7 +270,7 @@ fn read(args: &Args) -> Result<Shown> {
         let reasons: Vec<_> = left_out.into_iter().map(|device| device.reason).collect();
         bail!("{}", reasons.join("; "));
     }
-    Ok(Shown { recording, own, settings, devices: found, left_out })
+    Ok(Shown { recording, made_by, own, settings, devices: found, left_out })
 }
 
 /// Why the device does not have the moments asked for.

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use parkade_replay::{DeviceVerdict, Guess, ReleaseEvidence, StatsCheck};
+use parkade_replay::{DeviceVerdict, Guess, StatsCheck};
 
 use super::Verified;
 use crate::json_struct::{all, origin, view};
+use crate::release::MadeBy;
 
 view! {
     /// With several devices the numbers are sums, and `devices` has each device's.
@@ -14,8 +15,9 @@ view! {
         settings: String = verified.settings.settings.text.clone(),
         settings_refusal: Option<String> = verified.settings.refusal.as_ref().map(ToString::to_string),
         settings_origin: &'static str = origin(verified.settings.origin),
-        profile: &'static str = verified.profile.name,
-        profile_seen_from: Option<&'static str> = verified.evidence.map(ReleaseEvidence::words),
+        profile: &'static str = verified.made_by.profile().name,
+        profile_seen_from: Option<String> = verified.made_by.evidence_words(),
+        made_by: MadeBy = MadeBy::of(&verified.made_by),
         limit_bytes: Option<u64> = verified.limit,
         assumed_limit_bytes: Option<u64> = verified.assumed_limit,
         fraction_of_unknown_memory: Option<f64> =

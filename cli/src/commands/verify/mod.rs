@@ -12,17 +12,16 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use indicatif::ProgressBar;
-use parkade::profile::Profile as Rules;
 use parkade_analysis::ranks::RankRun;
-use parkade_analysis::verify_finding_limit;
+use parkade_recognition::{Asked, Recognition};
 use parkade_recording::Recording;
-use parkade_replay::{DeviceVerdict, ReleaseEvidence, ReplaySettings, StatsFile, VerifyOptions, newer_release};
+use parkade_replay::{DeviceVerdict, ReplaySettings, StatsFile};
 
 use crate::args::{Files, Json, Profile};
 use crate::ranks::Ranks;
 use crate::recordings::{Inputs, each};
 use crate::runner::{self, Command, Form, Lines, Outcome, Subject};
-use crate::{output, progress, recording, size};
+use crate::{output, progress, recording, release, size};
 
 /// Replay recordings under their own settings and compare every decision.
 ///
@@ -42,7 +41,7 @@ pub(crate) struct Args {
     /// The memory limit of the run (set_per_process_memory_fraction), which the recording does not contain.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     limit: Option<u64>,
-    /// The PyTorch version that made the recording [default: what the file shows, else 2.11].
+    /// The PyTorch release that made the recording [default: each that its contents allow is tried].
     #[arg(long, value_name = "RELEASE")]
     profile: Option<Profile>,
     /// The output of torch.cuda.memory_stats() at the end of the run, as JSON, to compare as well. For one recording.
@@ -63,9 +62,8 @@ struct Verified {
     limit: Option<u64>,
     /// The limit that garbage collection shows, if none was given.
     assumed_limit: Option<u64>,
-    profile: &'static Rules,
-    /// What shows the version, if it was neither given nor assumed.
-    evidence: Option<ReleaseEvidence>,
+    /// Which release made it.
+    made_by: Recognition,
     devices: Vec<DeviceVerdict>,
     seconds: f64,
 }
@@ -78,7 +76,7 @@ impl Verified {
     /// What is compared between ranks.
     fn rank_runs(&self) -> Vec<RankRun> {
         let devices = recording::traced(&self.recording).into_iter().zip(&self.devices);
-        devices.map(|(device, verdict)| RankRun::of_verdict(&self.recording, device, &self.settings, verdict)).collect()
+        devices.map(|(device, verdict)| RankRun::of_verdict(device, &self.settings, verdict)).collect()
     }
 
     /// Whether the settings limit memory to a fraction of the device's, which a recording does not contain, and no limit was given.
@@ -208,16 +206,6 @@ impl<'f> ShortNames<'f> {
 fn verify(file: &Path, args: &Args, statistics: Option<&StatsFile>, bar: &ProgressBar, done: &AtomicU64) -> Result<Verified> {
     let start = Instant::now();
     let recording = recording::read(file)?;
-    let shown = newer_release(&recording, statistics).filter(|_| args.profile.is_none());
-    let (profile, evidence) = match shown {
-        Some((profile, evidence)) => (profile, Some(evidence)),
-        None => (args.profile.unwrap_or_default().rules(), None),
-    };
-    let settings = match &args.settings {
-        Some(text) => ReplaySettings::given_as(profile, text)?,
-        None => ReplaySettings::of_recording_as(profile, recording.settings.as_ref())?,
-    };
-    let options = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, stats_file: statistics.cloned() };
     let traced = recording::traced(&recording);
     if traced.is_empty() {
         bail!("the file has no trace entries to verify: {}", recording::RECORD_IT);
@@ -226,24 +214,28 @@ fn verify(file: &Path, args: &Args, statistics: Option<&StatsFile>, bar: &Progre
         bail!("--stats belongs to one device, but the recording has {}", traced.len());
     }
     bar.inc_length(recording::entries(&traced));
-    let (mut devices, mut assumed_limit) = (Vec::new(), None);
-    for device in &traced {
-        let mut reported = 0;
-        let mut progress = |entries: usize| {
-            // A replay may start over with another reading of the file: the furthest one counts.
-            done.fetch_add(entries.saturating_sub(reported) as u64, Ordering::Relaxed);
-            reported = reported.max(entries);
-            bar.set_position(done.load(Ordering::Relaxed));
-        };
-        let verified = verify_finding_limit(device, &options, &mut progress);
-        progress(device.trace.len());
-        let (verdict, found) = recording::of_device(verified, device.device, traced.len())?;
-        assumed_limit = assumed_limit.or(found);
-        devices.push(verdict);
-    }
+    let asked = Asked {
+        profile: args.profile.map(Profile::rules),
+        settings: args.settings.as_deref(),
+        limit_bytes: args.limit,
+        stats_file: statistics,
+    };
+    let mut reported = vec![0; traced.len()];
+    let mut progress = |place: usize, entries: usize| {
+        // A replay may start over with another reading of the file, or as another release: the furthest one counts.
+        let reported = &mut reported[place];
+        done.fetch_add(entries.saturating_sub(*reported) as u64, Ordering::Relaxed);
+        *reported = entries.max(*reported);
+        bar.set_position(done.load(Ordering::Relaxed));
+    };
+    let verified = parkade_recognition::verify(&recording, &traced, &asked, &mut progress);
+    traced.iter().enumerate().for_each(|(place, device)| progress(place, device.trace.len()));
+    let (made_by, verified) = verified.map_err(|error| release::explain(error, &traced))?;
+    let assumed_limit = verified.iter().find_map(|(_, limit)| *limit);
+    let devices = verified.into_iter().map(|(verdict, _)| verdict).collect();
     let seconds = start.elapsed().as_secs_f64();
-    let (file, limit) = (file.to_owned(), args.limit);
-    Ok(Verified { file, recording, settings, limit, assumed_limit, profile, evidence, devices, seconds })
+    let (file, limit, settings) = (file.to_owned(), args.limit, made_by.settings.clone());
+    Ok(Verified { file, recording, settings, limit, assumed_limit, made_by, devices, seconds })
 }
 
 fn read_statistics(file: &Path) -> Result<StatsFile> {

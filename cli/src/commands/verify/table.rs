@@ -104,10 +104,7 @@ fn notes(verified: &Verified, device: &DeviceVerdict) -> Vec<String> {
 
 fn settings(verified: &Verified) -> Vec<String> {
     let settings = &verified.settings.settings;
-    let mut notes = Vec::new();
-    if let Some(evidence) = verified.evidence {
-        notes.push(format!("made by PyTorch {}, judging by {}", verified.profile.name, evidence.words()));
-    }
+    let mut notes = vec![verified.made_by.words()];
     match verified.settings.origin {
         SettingsOrigin::Assumed => {
             notes.push(recording::ASSUMED_SETTINGS.to_owned());
@@ -235,7 +232,7 @@ fn statistics(verified: &Verified, device: &DeviceVerdict) -> Vec<String> {
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         notes.push(format!(
             "ignored: statistics that PyTorch {} does not have: {}{more}",
-            verified.profile.name,
+            verified.made_by.profile().name,
             shown.join(", ")
         ));
     }

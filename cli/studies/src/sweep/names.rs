@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use parkade_policies::{CATALOGUE as POLICIES, Named, named};
+use parkade_recognition::Asked;
 use parkade_recording::DeviceRecording;
 use parkade_replay::{Requests, VerifyOptions};
 use parkade_research::study::Addresses;
@@ -15,7 +16,7 @@ use parkade_research::workload::{self, CATALOGUE, NamedWorkload, Workload};
 
 use super::Args;
 use super::lists::workload_items;
-use parkade_terminal::{recording, size};
+use parkade_terminal::{recording, release, size};
 
 /// A plan and what it takes to run it.
 pub(super) struct Study {
@@ -227,7 +228,8 @@ fn described(text: &str) -> Result<Found> {
 /// Each device of a recording is a workload.
 fn of_recording(path: &Path) -> Result<Vec<Found>> {
     let recording = recording::read(path)?;
-    let own = VerifyOptions { settings: recording::own_settings(&recording)?, limit_bytes: None, stats_file: None };
+    let made_by = release::of(&recording, &Asked::default())?;
+    let own = VerifyOptions { settings: made_by.settings, limit_bytes: None, stats_file: None };
     let traced = recording::traced(&recording);
     if traced.is_empty() {
         bail!("the file has no trace entries: {}", recording::RECORD_IT);

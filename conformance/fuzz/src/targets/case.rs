@@ -2,8 +2,9 @@
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
+use parkade_recognition::{Asked, recognise};
 use parkade_recording::{Action, DeviceRecording, Recording};
-use parkade_replay::{ReplaySettings, VerifyOptions, newer_release};
+use parkade_replay::{ReplaySettings, VerifyOptions};
 
 /// How many cases there are.
 pub const CASES: u8 = 64;
@@ -45,8 +46,8 @@ impl Case {
 
     /// The settings and the limit of the recorded run; `None` if the file states settings that are not valid.
     pub(super) fn own(&self, recording: &Recording) -> Option<VerifyOptions> {
-        let release = newer_release(recording, None).map_or(&Profile::PYTORCH_2_11, |(profile, _)| profile);
-        let settings = ReplaySettings::of_recording_as(release, recording.settings.as_ref()).ok()?;
+        let devices: Vec<_> = recording.devices.iter().filter(|device| !device.trace.is_empty()).collect();
+        let settings = recognise(recording, &devices, &Asked::default()).ok()?.settings;
         let limit_bytes = if self.0 % 4 == 1 { recording.devices.first().map(peak_bytes) } else { None };
         Some(VerifyOptions { settings, limit_bytes, stats_file: None })
     }

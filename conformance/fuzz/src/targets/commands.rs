@@ -54,7 +54,7 @@ pub(super) fn verify(bytes: &[u8], case: u8) -> Reached {
             match verify_device(device, &opened.own, &mut |_| ()) {
                 Ok(verdict) => {
                     assert!(verdict.mismatches == 0 || verdict.first.is_some(), "something differs, and nothing is named");
-                    drop(RankRun::of_verdict(&opened.recording, device, &opened.own.settings, &verdict));
+                    drop(RankRun::of_verdict(device, &opened.own.settings, &verdict));
                 }
                 Err(error) => assert!(!error.to_string().is_empty()),
             }
@@ -94,7 +94,7 @@ pub(super) fn diagnose(bytes: &[u8], case: u8) -> Reached {
             let capacity_bytes = opened.case.capacity_bytes(device);
             let options = DiagnoseOptions { own: opened.own.clone(), capacity_bytes, entry, fences: 20 };
             let _ = parkade_analysis::diagnose::diagnose_device(device, &options, &mut |_| ());
-            let _ = RankRun::of_recording(&opened.recording, device, &opened.own);
+            let _ = RankRun::of_recording(device, &opened.own);
         }
     })
 }
@@ -105,7 +105,7 @@ pub(super) fn replay(bytes: &[u8], case: u8) -> Reached {
         for (device, outlook) in opened.traced().map(|device| (device, outlook(&device))) {
             if let Ok(outlook) = outlook {
                 let _ = outlook.fits();
-                drop(RankRun::of_outlook(&opened.recording, device, &opened.own.settings, &outlook));
+                drop(RankRun::of_outlook(device, &opened.own.settings, &outlook));
             }
         }
     })
@@ -166,7 +166,7 @@ pub(super) fn report(bytes: &[u8], case: u8) -> Reached {
         let mut runs = Vec::new();
         for device in &opened.recording.devices {
             draw(opened, device);
-            runs.extend(RankRun::of_recording(&opened.recording, device, &opened.own));
+            runs.extend(RankRun::of_recording(device, &opened.own));
         }
         drop(parkade_analysis::ranks::compare(&runs));
     })
