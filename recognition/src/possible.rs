@@ -27,12 +27,14 @@ pub enum Evidence {
 }
 
 impl Evidence {
-    /// The evidence as the end of a sentence: "judging by the pool_id of its trace entries".
+    /// The evidence as the end of a sentence: "excluded by the pool_id of its trace entries".
     #[must_use]
     pub fn words(&self) -> String {
         match self {
             Evidence::Key(FieldEvidence { key, is_present: true }) => format!("the {} of {}", key.name, key.part.words()),
-            Evidence::Key(FieldEvidence { key, is_present: false }) => format!("no {} in {}", key.name, key.part.words()),
+            Evidence::Key(FieldEvidence { key, is_present: false }) => {
+                format!("the lack of {} in {}", key.name, key.part.words())
+            }
             Evidence::SettingsText => "a key of its settings string".to_owned(),
         }
     }

@@ -65,7 +65,7 @@ impl Recognition {
         rules
     }
 
-    /// The sentence without its full stop: "PyTorch 2.4 to 2.9 explain every decision; 2.12 differs from entry 145 on".
+    /// A sentence without its full stop: "explained by PyTorch 2.4 to 2.9; 2.12 differs from entry 145 on".
     #[must_use]
     pub fn words(&self) -> String {
         let names = in_words(&self.releases);
@@ -73,10 +73,12 @@ impl Recognition {
             Basis::Given => return format!("PyTorch {names}, as given"),
             Basis::Contents => format!("made by PyTorch {}", or(&names)),
             Basis::Replay => format!("explained by PyTorch {names}"),
-            Basis::Nearest => format!("explained by no release of PyTorch; read as one of {names}, which comes nearest"),
+            Basis::Nearest => {
+                format!("no release of PyTorch explains every decision; read as {}, which comes nearest", or(&names))
+            }
         };
         if let Some(evidence) = self.evidence_words() {
-            words += &format!(", judging by {evidence}");
+            words += &format!("; others are excluded by {evidence}");
         }
         for Differing { releases, entry, .. } in &self.differing {
             let verb = if releases.len() == 1 { "differs" } else { "differ" };

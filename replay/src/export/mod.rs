@@ -10,7 +10,7 @@ mod options;
 mod recorded_settings;
 
 use parkade::profile::Profile;
-use parkade_recording::{DeviceRecording, Recording};
+use parkade_recording::{DeviceRecording, FileFields, Minor, Part, Recording};
 
 pub use options::{ExportError, ExportOptions, Exported, ExportedDevice};
 
@@ -27,10 +27,11 @@ pub fn export(recording: &Recording, options: &ExportOptions, progress: &mut dyn
     if devices.iter().all(|device| device.trace.is_empty()) {
         return Err(ExportError::NoTrace);
     }
-    let is_newer = *options.profile != Profile::PYTORCH_2_11;
+    let fields = FileFields::of_release(series(options.profile));
     let mut exported = Exported {
         recording: Recording {
-            settings: Some(recorded_settings::recorded(&options.settings, is_newer)),
+            settings: Some(recorded_settings::recorded(&options.settings, fields)),
+            fields,
             annotations: recording.annotations.clone(),
             stacks: recording.stacks.clone(),
             ..Recording::default()
@@ -47,7 +48,7 @@ pub fn export(recording: &Recording, options: &ExportOptions, progress: &mut dyn
         }
         let failed = |error| ExportError::Device { device: device.device, error };
         let requests = Requests::of_recording(device, &options.own, &mut |entries| progress(done + entries)).map_err(failed)?;
-        let pools = is_newer.then_some(&mut exported.recording.pools);
+        let pools = fields.has(Part::Entry, "pool_id").then_some(&mut exported.recording.pools);
         let collected = collect::replay(device, &requests, options, pools);
         exported.devices.push(collected.found);
         exported.recording.devices.push(collected.device);
@@ -55,6 +56,12 @@ pub fn export(recording: &Recording, options: &ExportOptions, progress: &mut dyn
         progress(done);
     }
     Ok(exported)
+}
+
+/// The series of the release whose rules these are: 2.11.
+fn series(profile: &Profile) -> Minor {
+    let mut numbers = profile.name.split('.').map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 fn chosen(recording: &Recording, only: Option<u32>) -> Result<Vec<&DeviceRecording>, ExportError> {

@@ -284,6 +284,7 @@ pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String>
             ));
         }
     }
+    notes.push(diagnosed.made_by.words());
     notes.extend(ending::ending(&diagnosis.ending));
     if let Some(bytes) = diagnosis.assumed_limit_bytes {
         notes.push(contradicts(diagnosis, bytes).map_or_else(

@@ -49,7 +49,7 @@ pub(super) fn out_of_memory(compared: &Compared, shown: &Shown) -> Vec<String> {
 }
 
 fn of_run(name: &str, file: &File, run: &Run) -> Vec<String> {
-    let mut notes = Vec::new();
+    let mut notes = vec![format!("{name}: {}.", file.made_by.words())];
     if file.own.settings.origin == SettingsOrigin::Assumed {
         notes.push(format!("{name} does not say its settings; PyTorch's defaults are assumed."));
     }

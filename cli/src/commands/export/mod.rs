@@ -174,6 +174,7 @@ impl Command for Args {
                 writeln!(out, "  {note}")?;
             }
         }
+        write!(out, "{}", output::paragraph(&made.made_by.words(), 0))?;
         for device in &exported.kept_devices {
             writeln!(out, "device {device}: no trace, its segments are as recorded")?;
         }

@@ -31,7 +31,10 @@ pub(super) fn print(out: &mut dyn Write, file: &Path, packed: &[Packed]) -> io::
             writeln!(out, "  The recording lost its beginning: what was live then counts as requested before its first entry.")?;
         }
     }
-    Ok(())
+    match packed.iter().find_map(|one| one.made_by.as_ref()) {
+        Some(made_by) => write!(out, "{}", output::paragraph(&made_by.words(), 2)),
+        None => Ok(()),
+    }
 }
 
 /// The requests of the recorded run that failed.

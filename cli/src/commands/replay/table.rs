@@ -178,6 +178,9 @@ fn show(extreme: Extreme) -> String {
 fn notes(args: &Args, replayed: &Replayed, device: &Outlook, place: usize) -> Vec<String> {
     let requests = &device.requests;
     let mut notes = vec![format!("recorded: at most {} reserved", size::show(requests.recorded_peak_reserved_bytes))];
+    if place == 0 {
+        notes.push(replayed.made_by.words());
+    }
     if let Some(range) = device.timing {
         notes.push(format!(
             "other streams delay frees: at most {} reserved if they finish by the next request, {} if only when waited for; \
