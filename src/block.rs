@@ -188,6 +188,8 @@ pub(crate) struct Arena {
 pub(crate) struct Vacant {
     /// [`NIL`] if there is none.
     first: u32,
+    /// The rank of the next block, where each has one of its own; [`NIL`] where a part has that of the whole.
+    next_rank: u32,
 }
 
 impl Vacant {
@@ -201,6 +203,21 @@ impl Vacant {
         slot.next = core::mem::replace(&mut self.first, index);
     }
 
+    /// The rank of a new block, where each has its own; else `inherited`.
+    #[inline(always)]
+    fn rank(&mut self, slots: &mut [Block], inherited: u32) -> u32 {
+        if self.next_rank == NIL { inherited } else { self.own_rank(slots) }
+    }
+
+    /// The rank after the last one. When they are used up, those of the live blocks are closed up, in their order.
+    fn own_rank(&mut self, slots: &mut [Block]) -> u32 {
+        if self.next_rank == NIL - 1 {
+            self.next_rank = close_up_ranks(slots);
+        }
+        self.next_rank += 1;
+        self.next_rank - 1
+    }
+
     /// Cuts the low `size` bytes off a block. They become a new, detached block of the same segment before it,
     /// in a vacant slot, which is returned. Writes the fields one by one: this is on the path of most requests.
     ///
@@ -209,9 +226,10 @@ impl Vacant {
     #[inline(always)]
     pub(crate) fn split<'a>(&mut self, slots: &'a mut [Block], index: u32, size: u64) -> (u32, &'a mut Block) {
         let low = self.first;
+        let rank = self.rank(slots, slots.at(index).rank);
         let whole = slots.at_mut(index);
         debug_assert!(size < whole.size);
-        let Block { address, prev, rank, stream, pool, marks, .. } = *whole;
+        let Block { address, prev, stream, pool, marks, .. } = *whole;
         whole.address = address + size;
         whole.size -= size;
         whole.prev = low;
@@ -234,10 +252,15 @@ impl Vacant {
     }
 }
 
-impl Default for Arena {
-    fn default() -> Arena {
-        Arena { slots: Vec::new(), vacant: Vacant { first: NIL } }
-    }
+/// Gives the live blocks the lowest ranks, in the order that they have. Returns how many there are.
+#[cold]
+#[inline(never)]
+fn close_up_ranks(slots: &mut [Block]) -> u32 {
+    let mut live: Vec<&mut Block> = slots.iter_mut().filter(|block| block.size != 0).collect();
+    live.sort_unstable_by_key(|block| block.rank);
+    let ranks = 0..live.len() as u32;
+    live.into_iter().zip(ranks.clone()).for_each(|(block, rank)| block.rank = rank);
+    ranks.end
 }
 
 /// An arena is its slots, for functions that neither take nor vacate one.
@@ -258,6 +281,11 @@ impl DerefMut for Arena {
 }
 
 impl Arena {
+    /// An empty arena. `ranks_each` gives every block a rank of its own, in order of creation.
+    pub(crate) fn new(ranks_each: bool) -> Arena {
+        Arena { slots: Vec::new(), vacant: Vacant { first: NIL, next_rank: if ranks_each { 0 } else { NIL } } }
+    }
+
     /// As [`Slots::at`].
     #[inline]
     pub(crate) fn at(&self, index: u32) -> &Block {
@@ -282,8 +310,14 @@ impl Arena {
         self.slots.linked_mut(index)
     }
 
-    /// Adds a block in a vacant slot. `block.generation` is ignored: the slot has its own.
+    /// Adds a block in a vacant slot. `block.generation` is ignored: the slot has its own. `block.rank` holds where
+    /// blocks have none of their own.
     pub(crate) fn insert(&mut self, block: Block) -> u32 {
+        let rank = self.vacant.rank(&mut self.slots, block.rank);
+        self.insert_slot(Block { rank, ..block })
+    }
+
+    fn insert_slot(&mut self, block: Block) -> u32 {
         let index = self.vacant.first;
         match self.slots.linked_mut(index) {
             Some(slot) => {
@@ -311,7 +345,7 @@ impl Arena {
     #[cold]
     #[inline(never)]
     fn add_vacant(&mut self) {
-        let index = self.insert(Block {
+        let index = self.insert_slot(Block {
             address: 0,
             size: 0,
             requested: 0,

@@ -252,7 +252,7 @@ mod tests {
     use crate::block::{Block, BlockState, Marks, NIL};
 
     fn arena() -> Arena {
-        let mut arena = Arena::default();
+        let mut arena = Arena::new(false);
         arena.insert(Block {
             address: 0,
             size: 512,

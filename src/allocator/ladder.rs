@@ -261,6 +261,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.observer.observe(&oom);
         self.stats.num_ooms += 1;
         AllocError::OutOfMemory(Box::new(OutOfMemory {
+            words: self.profile.oom_words,
             segment_bytes: segment,
             device: self.device.index(),
             device_total: memory.total,

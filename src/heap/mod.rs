@@ -106,7 +106,7 @@ impl Heap {
     /// An empty heap for a device of `device_total` bytes.
     pub(crate) fn new(profile: &Profile, free_order: FreeOrder, coalescing: Coalescing, device_total: Bytes) -> Heap {
         Heap {
-            arena: Arena::default(),
+            arena: Arena::new(profile.tie_break == TieBreak::BlockAge),
             free: vec![FreeIndex::new(free_order), FreeIndex::new(free_order)],
             unmapped: vec![Unmapped::default(), Unmapped::default()],
             streams: vec![StreamId::DEFAULT],
@@ -198,9 +198,9 @@ impl Heap {
     }
 
     fn add_block(&mut self, address: DeviceAddress, size: Bytes, stream: u16, pool: PoolSlot, marks: Marks) -> u32 {
-        // Blocks split off inherit the rank.
+        // Blocks split off inherit the rank, or the arena gives each its own.
         let rank = match self.tie_break {
-            TieBreak::Address => 0,
+            TieBreak::Address | TieBreak::BlockAge => 0,
             TieBreak::SegmentAge => self.segments_made,
         };
         self.segments_made = self.segments_made.saturating_add(1);

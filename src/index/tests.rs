@@ -21,7 +21,7 @@ struct Both {
 
 impl Both {
     fn new() -> Both {
-        let pool = |order| (Arena::default(), FreeIndex::new(order));
+        let pool = |order| (Arena::new(false), FreeIndex::new(order));
         Both { by_size: pool(FreeOrder::BySize), by_address: pool(FreeOrder::ByAddress), inside: Vec::new(), end: 0 }
     }
 

@@ -31,6 +31,8 @@ impl Profile {
         same.advises_on_addresses = other.advises_on_addresses;
         same.pool_asserts = other.pool_asserts;
         same.counts_private_pools = other.counts_private_pools;
+        same.counts_rejections = other.counts_rejections;
+        same.oom_words = other.oom_words;
         if !scope.expandable_segments {
             same.gives_short_ranges_back = other.gives_short_ranges_back;
             same.tries_handle_types = other.tries_handle_types;

@@ -3,9 +3,11 @@
 //! The flow asks a [`Profile`] at the few places where releases differ. It never asks which release it is.
 
 mod alike;
+mod pytorch;
 mod releases;
 
 use crate::settings::Dialect;
+use crate::texts::OomWords;
 
 pub use alike::Scope;
 pub use releases::{RELEASES, Release, UnknownRelease};
@@ -25,6 +27,8 @@ pub struct Profile {
     pub deferral: Deferral,
     /// Whether it asks the device for its free memory after each refusal.
     pub asks_after_refusal: bool,
+    /// The words of its out-of-memory message.
+    pub oom_words: &'static OomWords,
     /// Whether the out-of-memory message gives hints on address space where segments are expandable.
     pub advises_on_addresses: bool,
     /// Whether a reserved range that is too short for the request is given back and counts as out of memory.
@@ -32,9 +36,10 @@ pub struct Profile {
     /// Whether it finds the supported kinds of memory handles by creating one of each, rather than by asking
     /// the device.
     pub tries_handle_types: bool,
-    /// Whether statistics count what each private pool has reserved, and requests rejected before the device
-    /// is asked.
+    /// Whether statistics count what each private pool has reserved.
     pub counts_private_pools: bool,
+    /// Whether statistics count requests rejected before the device is asked.
+    pub counts_rejections: bool,
     /// Whether "never split" ends with its pool; otherwise it stays with the pool's id.
     pub forgets_no_split: bool,
     /// Where its sources assert that calls about pools are in order.
@@ -48,6 +53,9 @@ pub enum TieBreak {
     Address,
     /// The one whose segment is the oldest, then the one with the lowest address.
     SegmentAge,
+    /// The one that came into being first. Of a block that is split, the part handed out is new; a block that absorbs
+    /// others keeps its age.
+    BlockAge,
 }
 
 /// How a memory fraction becomes a limit in bytes (spec 2.15, 11.0).
@@ -89,50 +97,6 @@ pub(crate) struct PoolAsserts {
     pub(crate) unknown: u32,
     pub(crate) abandoned: u32,
     pub(crate) not_in_use: u32,
-}
-
-impl Profile {
-    /// PyTorch 2.11.
-    pub const PYTORCH_2_11: Profile = Profile {
-        name: "2.11",
-        dialect: Dialect::PYTORCH_2_11,
-        tie_break: TieBreak::Address,
-        limit_rounding: LimitRounding::Down,
-        deferral: Deferral::WhileRouting,
-        asks_after_refusal: false,
-        advises_on_addresses: false,
-        gives_short_ranges_back: false,
-        tries_handle_types: true,
-        counts_private_pools: false,
-        forgets_no_split: false,
-        pool_asserts: PoolAsserts {
-            file: "/pytorch/c10/cuda/CUDACachingAllocator.cpp",
-            unknown: 2807,
-            abandoned: 2799,
-            not_in_use: 2698,
-        },
-    };
-
-    /// PyTorch 2.15.
-    pub const PYTORCH_2_15: Profile = Profile {
-        name: "2.15",
-        dialect: Dialect::PYTORCH_2_15,
-        tie_break: TieBreak::SegmentAge,
-        limit_rounding: LimitRounding::Nearest,
-        deferral: Deferral::WhileCapturing,
-        asks_after_refusal: true,
-        advises_on_addresses: true,
-        gives_short_ranges_back: true,
-        tries_handle_types: false,
-        counts_private_pools: true,
-        forgets_no_split: true,
-        pool_asserts: PoolAsserts {
-            file: "/__w/pytorch/pytorch/c10/cuda/CUDACachingAllocator.cpp",
-            unknown: 3481,
-            abandoned: 3473,
-            not_in_use: 3373,
-        },
-    };
 }
 
 #[cfg(test)]

@@ -6,9 +6,8 @@
 /// The settings string as one release of PyTorch understands it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dialect {
-    keys: Keys,
-    /// Keys that PyTorch 2.11 does not have.
-    newer_keys: Keys,
+    /// Its keys, in the order in which they came.
+    keys: &'static [Keys],
     pub(super) asserts: AssertLines,
 }
 
@@ -69,9 +68,8 @@ pub(super) struct AssertLines {
 /// Each key with its action.
 type Keys = &'static [(&'static str, Action)];
 
-/// Keys that every release has.
+/// Keys of 2.10.
 const KEYS: Keys = &[
-    ("large_segment_size_mb", Action::Common(CommonAction::LargeSegment)),
     ("max_split_size_mb", Action::Common(CommonAction::MaxSplit)),
     ("max_non_split_rounding_mb", Action::Common(CommonAction::MaxNonSplitRounding)),
     ("garbage_collection_threshold", Action::Common(CommonAction::GarbageCollectionThreshold)),
@@ -89,21 +87,43 @@ const KEYS: Keys = &[
     ("per_process_memory_fraction", Action::Device(DeviceAction::PerProcessMemoryFraction)),
 ];
 
-/// Keys that 2.15 added.
-const NEWER_KEYS: Keys = &[
-    ("pinned_max_round_threshold_mb", Action::Common(CommonAction::PinnedMaxRoundThreshold)),
-    ("pinned_max_cached_size_mb", Action::Common(CommonAction::PinnedMaxCachedSize)),
+/// What 2.11 added.
+const KEYS_OF_2_11: Keys = &[("large_segment_size_mb", Action::Common(CommonAction::LargeSegment))];
+
+/// What 2.12 added.
+const KEYS_OF_2_12: Keys = &[
     ("pinned_free_catch_all", Action::Device(DeviceAction::PinnedFreeCatchAll)),
     ("throw_on_cudamalloc_oom", Action::Device(DeviceAction::ThrowOnMallocOom)),
+];
+
+/// What 2.13 added.
+const KEYS_OF_2_13: Keys = &[
+    ("pinned_max_round_threshold_mb", Action::Common(CommonAction::PinnedMaxRoundThreshold)),
+    ("pinned_max_cached_size_mb", Action::Common(CommonAction::PinnedMaxCachedSize)),
+];
+
+/// What 2.15 added.
+const KEYS_OF_2_15: Keys = &[
     ("expandable_segments_reserve", Action::Device(DeviceAction::ExpandableReserve)),
     ("expandable_segments_reserve_by_class", Action::Device(DeviceAction::ExpandableReserveByClass)),
 ];
 
 impl Dialect {
+    /// PyTorch 2.10.
+    pub const PYTORCH_2_10: Dialect = Dialect {
+        keys: &[KEYS],
+        asserts: AssertLines {
+            checked_index: 126,
+            direct_index: 57,
+            skipped_list: 117,
+            roundup_list: 162,
+            ..Dialect::PYTORCH_2_11.asserts
+        },
+    };
+
     /// PyTorch 2.11 (spec 8.4).
     pub const PYTORCH_2_11: Dialect = Dialect {
-        keys: KEYS,
-        newer_keys: &[],
+        keys: &[KEYS, KEYS_OF_2_11],
         asserts: AssertLines {
             root: "/pytorch",
             checked_index: 124,
@@ -114,10 +134,31 @@ impl Dialect {
         },
     };
 
+    /// PyTorch 2.12.
+    pub const PYTORCH_2_12: Dialect = Dialect {
+        keys: &[KEYS, KEYS_OF_2_11, KEYS_OF_2_12],
+        asserts: Dialect::PYTORCH_2_11.asserts,
+    };
+
+    /// PyTorch 2.13.
+    pub const PYTORCH_2_13: Dialect = Dialect {
+        keys: &[KEYS, KEYS_OF_2_11, KEYS_OF_2_12, KEYS_OF_2_13],
+        asserts: AssertLines {
+            root: "/__w/pytorch/pytorch",
+            roundup_list: 211,
+            ..Dialect::PYTORCH_2_11.asserts
+        },
+    };
+
+    /// PyTorch 2.14.
+    pub const PYTORCH_2_14: Dialect = Dialect {
+        keys: &[KEYS, KEYS_OF_2_11, KEYS_OF_2_12, KEYS_OF_2_13],
+        asserts: Dialect::PYTORCH_2_13.asserts,
+    };
+
     /// PyTorch 2.15 (spec 11.0).
     pub const PYTORCH_2_15: Dialect = Dialect {
-        keys: KEYS,
-        newer_keys: NEWER_KEYS,
+        keys: &[KEYS, KEYS_OF_2_11, KEYS_OF_2_12, KEYS_OF_2_13, KEYS_OF_2_15],
         asserts: AssertLines {
             root: "/__w/pytorch/pytorch",
             checked_index: 123,
@@ -130,11 +171,11 @@ impl Dialect {
 
     /// What `key` sets; `None` for an unknown key.
     pub(super) fn action(&self, key: &str) -> Option<Action> {
-        self.keys.iter().chain(self.newer_keys).find(|(name, _)| *name == key).map(|(_, action)| *action)
+        self.keys.iter().copied().flatten().find(|(name, _)| *name == key).map(|(_, action)| *action)
     }
 
     /// The known keys, in no particular order.
     pub fn keys(&self) -> impl Iterator<Item = &'static str> + use<> {
-        self.keys.iter().chain(self.newer_keys).map(|(name, _)| *name)
+        self.keys.iter().copied().flatten().map(|(name, _)| *name)
     }
 }

@@ -5,5 +5,5 @@ mod oom;
 mod summary;
 
 pub use bytes::{format_bytes, format_double, format_significant};
-pub use oom::{Hint, MORE_THAN_ONE_EXABYTE, OutOfMemory, invalid_fraction_message, rejection_message};
+pub use oom::{Hint, MORE_THAN_ONE_EXABYTE, OomWords, OutOfMemory, invalid_fraction_message, rejection_message};
 pub use summary::memory_summary;

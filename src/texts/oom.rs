@@ -12,10 +12,28 @@ use crate::units::Bytes;
 /// PyTorch's message for a request of 2^60 bytes or more, which reaches neither cache nor device (spec 1.1).
 pub const MORE_THAN_ONE_EXABYTE: &str = "CUDA out of memory. Tried to allocate more than 1EB memory.";
 
-/// The hint at the end of PyTorch's message, double spaces included.
-const HINT: &str = " If reserved but unallocated memory is large try setting \
-    PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory Management  \
-    (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)";
+/// The words of the message that releases of PyTorch have written differently.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OomWords {
+    /// The hint on settings at the end, double spaces included ([`Hint::ExpandableSegments`]).
+    hint: &'static str,
+}
+
+impl OomWords {
+    /// PyTorch 2.10.
+    pub const PYTORCH_2_10: OomWords = OomWords {
+        hint: " If reserved but unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid \
+               fragmentation.  See documentation for Memory Management  \
+               (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)",
+    };
+
+    /// PyTorch 2.11 and later.
+    pub const PYTORCH_2_11: OomWords = OomWords {
+        hint: " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid \
+               fragmentation.  See documentation for Memory Management  \
+               (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)",
+    };
+}
 
 /// The hint of PyTorch 2.15 where segments are expandable.
 const HINT_ON_ADDRESSES: &str = " expandable_segments is enabled. If instead the process is running out of virtual address space \
@@ -56,6 +74,8 @@ pub struct OutOfMemory {
     pub private_cached_bytes: Bytes,
     /// The hint at the end.
     pub hint: Hint,
+    /// The release's words.
+    pub words: &'static OomWords,
 }
 
 impl fmt::Display for OutOfMemory {
@@ -89,7 +109,7 @@ impl fmt::Display for OutOfMemory {
         }
         write!(f, "and {} is reserved by PyTorch but unallocated.", format_bytes(unallocated))?;
         match self.hint {
-            Hint::ExpandableSegments => f.write_str(HINT),
+            Hint::ExpandableSegments => f.write_str(self.words.hint),
             Hint::Addresses => f.write_str(HINT_ON_ADDRESSES),
             Hint::LargerReserve(reserve) => write!(
                 f,

@@ -67,7 +67,7 @@ impl Comparison {
     /// A comparison under the rules of a PyTorch release.
     #[must_use]
     pub fn new(profile: &Profile) -> Comparison {
-        Comparison { compares_registration: profile.tie_break == TieBreak::SegmentAge, ..Comparison::default() }
+        Comparison { compares_registration: profile.tie_break != TieBreak::Address, ..Comparison::default() }
     }
 
     /// Compares the next line of each run.

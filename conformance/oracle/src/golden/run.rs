@@ -75,7 +75,7 @@ impl GoldenRun {
         let pairs = || self.answers.iter().zip(ours);
         let is_exact = |(theirs, ours): (&String, &String)| match self.options.profile.tie_break {
             TieBreak::Address => without_registration(theirs) == *ours,
-            TieBreak::SegmentAge => theirs == ours,
+            TieBreak::SegmentAge | TieBreak::BlockAge => theirs == ours,
         };
         if pairs().all(is_exact) {
             return Ok(Agreement::Exact);

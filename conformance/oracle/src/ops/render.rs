@@ -87,8 +87,10 @@ fn named_stats(stats: &Stats, profile: &Profile) -> Vec<(String, Vec<i64>)> {
         ("num_device_free", stats.num_device_free),
     ];
     all.extend(counters.map(|(name, value)| (name.to_owned(), vec![value])));
-    if profile.counts_private_pools {
+    if profile.counts_rejections {
         all.push(("num_oom_rejections".to_owned(), vec![stats.num_oom_rejections]));
+    }
+    if profile.counts_private_pools {
         all.extend(by_private_pool(stats));
     }
     all.push(("max_split_size".to_owned(), vec![stats.max_split_size]));
@@ -198,7 +200,7 @@ fn segment(device: &SimDevice, info: &SegmentInfo, profile: &Profile) -> String 
     // PyTorch's counter of segments matters to its decisions only in releases that order free blocks by it.
     let number = match profile.tie_break {
         TieBreak::Address => String::new(),
-        TieBreak::SegmentAge => format!(",\"reg\":{}", info.rank),
+        TieBreak::SegmentAge | TieBreak::BlockAge => format!(",\"reg\":{}", info.rank),
     };
     format!(
         "{{\"addr\":{},\"total\":{},\"requested\":{},\"allocated\":{},\"active\":{},\"stream\":{},\"type\":\"{}\",\
