@@ -1,4 +1,4 @@
-// Times the real c10::cuda::CUDACachingAllocator on fakecuda.cpp: timed211 SEQUENCE, as timed.hpp says.
+// Times the real c10::cuda::CUDACachingAllocator on fakecuda.cpp: timed-2.11.0 SEQUENCE, as timed.hpp says.
 //
 // Requests go through raw_alloc_with_stream and raw_delete, the shortest way in. Other streams can only be recorded for a DataPtr, so those steps
 // go through allocate(). Settings come from PYTORCH_CUDA_ALLOC_CONF; FAKE_EVENTS_AUTO=1 completes every event at once.
