@@ -62,20 +62,25 @@ cuda() {
   echo "libcudart.so.$1 { global: *; };" > "$fake/libcudart.map"
   g++ -std=c++17 -O2 -fPIC -shared -I"$at/include" "$src/fakecuda.cpp" -o "$fake/new" -Wl,-soname,"libcudart.so.$1" -Wl,--version-script="$fake/libcudart.map" -lpthread
   mv "$fake/new" "$fake/libcudart.so.$1"
+  # 2.9 and older look for the driver's functions in a libcuda.so.1 that is loaded already, 2.1 in a libcuda.so: they are those of the runtime.
   gcc -shared -fPIC -x c /dev/null -o "$fake/new" -Wl,-soname,libcuda.so.1 -Wl,--no-as-needed -L"$fake" -l:"libcudart.so.$1" -Wl,-rpath,'$ORIGIN'
   mv "$fake/new" "$fake/libcuda.so.1"
+  ln -sf libcuda.so.1 "$fake/libcuda.so"
   gcc -shared -fPIC -O2 "$src/fakenvml.c" -o "$fake/new" -Wl,-soname,libnvidia-ml.so.1
   mv "$fake/new" "$fake/nvml/libnvidia-ml.so.1"
 }
 
 # program NAME SOURCE RELEASE MAJOR
 program() {
-  local torch=torch-$3/torch minor standard=c++17
+  local torch=torch-$3/torch minor standard=c++17 abi=1 driver=
   minor=${3#2.}
   minor=${minor%.*}
   [ "$minor" -ge 12 ] && standard=c++20
-  g++ -std=$standard -O2 -DTORCH_MINOR="$minor" -DNDEBUG -I"$torch/include" -I"cuda-$4/include" "$src/$2" -o "$1.new" \
-    -Wl,--no-as-needed -L"fake-$4" -l:"libcudart.so.$4" -L"$torch/lib" -lc10 -lc10_cuda -lpthread \
+  # std::string of the wheels on PyPI before 2.7 is that of before C++11.
+  [ "$minor" -lt 7 ] && abi=0
+  [ "$4" -lt 13 ] && driver=-l:libcuda.so.1
+  g++ -std=$standard -O2 -DTORCH_MINOR="$minor" -D_GLIBCXX_USE_CXX11_ABI=$abi -DNDEBUG -I"$torch/include" -I"cuda-$4/include" "$src/$2" -o "$1.new" \
+    -Wl,--no-as-needed -L"fake-$4" -l:"libcudart.so.$4" $driver -L"$torch/lib" -lc10 -lc10_cuda -lpthread \
     -Wl,--disable-new-dtags -Wl,-rpath,"\$ORIGIN/fake-$4" -Wl,-rpath,"\$ORIGIN/fake-$4/nvml" -Wl,-rpath,"\$ORIGIN/$torch/lib"
   mv "$1.new" "$1"
   echo "built $dest/$1"
@@ -89,7 +94,10 @@ for release in "${releases[@]}"; do
   made+="<$major>"
   if [ ! -f "torch-$release/complete" ]; then
     echo "downloading a part of torch $release from PyPI: 5 MB"
-    fetch "torch==$release" "torch-$release" torch/lib/libc10.so torch/lib/libc10_cuda.so torch/version.py torch/include/c10/ torch/include/torch/headeronly/
+    minor=${release#2.} more=
+    # From 2.8 on c10's headers include some of these.
+    [ "${minor%.*}" -lt 8 ] || more=torch/include/torch/headeronly/
+    fetch "torch==$release" "torch-$release" torch/lib/libc10.so torch/lib/libc10_cuda.so torch/version.py torch/include/c10/ $more
   fi
   program "oracle-$release" oracle.cpp "$release" "$major"
   program "timed-$release" timed.cpp "$release" "$major"
