@@ -240,6 +240,7 @@ impl Reference {
             reserved_bytes: self.accounts.current(Family::ReservedBytes),
             private_cached_bytes: Bytes(cached),
             hint,
+            words: self.profile.oom_words,
         }))
     }
 }
