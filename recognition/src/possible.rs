@@ -12,9 +12,8 @@ pub struct Possible {
     pub releases: Vec<&'static Release>,
     /// What excludes the others.
     pub evidence: Vec<Evidence>,
-    /// Whether no release has all of the file's keys, so that what is missing was not counted: the file was changed, or put together by
-    /// another program.
-    pub is_contradictory: bool,
+    /// The series whose keys it has, if there are rules of none of them: then all releases are tried.
+    pub unknown: Vec<Minor>,
 }
 
 /// Something in a file that excludes a release.
@@ -44,13 +43,29 @@ impl Evidence {
 const REJECTIONS: DatedKey =
     DatedKey { part: Part::Statistics, name: "num_oom_rejections", since: Some((2, 12)), until: None, is_always_written: true };
 
+/// The series of PyTorch of which it is known which keys they write.
+const ALL_SERIES: [Minor; 16] = {
+    let mut all = [(2, 0); 16];
+    let mut minor = 0;
+    while minor < all.len() {
+        all[minor].1 = minor as u8;
+        minor += 1;
+    }
+    all
+};
+
 /// The releases that may have made a recording, and its stats file if there is one.
 #[must_use]
 pub fn possible(recording: &Recording, stats_file: Option<&StatsFile>) -> Possible {
     let statistics = stats_file.map(|file| FieldEvidence { key: &REJECTIONS, is_present: file.has_newer_names() });
     let facts: Vec<FieldEvidence> = recording.fields.evidence().chain(statistics).collect();
     let whole = allowed(&facts);
-    let is_contradictory = whole.is_empty();
+    let unknown: Vec<Minor> = match whole.as_slice() {
+        [] => ALL_SERIES.into_iter().filter(|&series| facts.iter().all(|fact| fact.allows(series))).collect(),
+        _ => Vec::new(),
+    };
+    // No release has all of its keys: it was changed, or put together by another program. Then a missing key says nothing.
+    let is_contradictory = whole.is_empty() && unknown.is_empty();
     let facts: Vec<FieldEvidence> = facts.into_iter().filter(|fact| fact.is_present || !is_contradictory).collect();
     let mut releases = if is_contradictory { allowed(&facts) } else { whole };
     if releases.is_empty() {
@@ -64,7 +79,7 @@ pub fn possible(recording: &Recording, stats_file: Option<&StatsFile>) -> Possib
         releases = accepting;
         evidence.push(Evidence::SettingsText);
     }
-    Possible { releases, evidence, is_contradictory }
+    Possible { releases, evidence, unknown }
 }
 
 fn allowed(facts: &[FieldEvidence]) -> Vec<&'static Release> {
@@ -121,5 +136,18 @@ mod tests {
         assert!(newer.evidence.contains(&Evidence::SettingsText));
         assert!(newer.releases.iter().all(|release| minor(release) >= (2, 12)));
         assert!(!with("no such key").releases.is_empty(), "refused by all: it excludes none");
+    }
+
+    #[test]
+    fn a_file_of_a_series_without_rules_is_said_to_be_one_and_a_contradictory_one_goes_by_what_it_has() {
+        let recording = |fields| Recording { fields, ..Recording::default() };
+        let oldest = possible(&recording(FileFields::of_release((2, 0))), None);
+        assert_eq!(oldest.unknown, [(2, 0)]);
+        assert_eq!(oldest.releases.len(), RELEASES.len(), "all are tried");
+        let mut changed = FileFields::of_release((2, 0));
+        changed.note(Part::Entry, b"pool_id");
+        let changed = possible(&recording(changed), None);
+        assert!(changed.unknown.is_empty());
+        assert!(changed.releases.iter().all(|release| minor(release) >= (2, 12)), "pool_id is there, whatever else is not");
     }
 }

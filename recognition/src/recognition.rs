@@ -77,8 +77,11 @@ impl Recognition {
                 format!("no release of PyTorch explains every decision; read as {}, which comes nearest", or(&names))
             }
         };
-        if let Some(evidence) = self.evidence_words() {
-            words += &format!("; others are excluded by {evidence}");
+        let unknown = self.possible.as_ref().map_or(&[][..], |possible| &possible.unknown);
+        match (unknown, self.evidence_words()) {
+            ([(major, minor), ..], _) => words += &format!("; its keys are those of {major}.{minor}, whose rules are not known"),
+            ([], Some(evidence)) => words += &format!("; others are excluded by {evidence}"),
+            ([], None) => {}
         }
         for Differing { releases, entry, .. } in &self.differing {
             let verb = if releases.len() == 1 { "differs" } else { "differ" };

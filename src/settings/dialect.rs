@@ -135,26 +135,18 @@ impl Dialect {
     };
 
     /// PyTorch 2.12.
-    pub const PYTORCH_2_12: Dialect = Dialect {
-        keys: &[KEYS, KEYS_OF_2_11, KEYS_OF_2_12],
-        asserts: Dialect::PYTORCH_2_11.asserts,
-    };
+    pub const PYTORCH_2_12: Dialect =
+        Dialect { keys: &[KEYS, KEYS_OF_2_11, KEYS_OF_2_12], asserts: Dialect::PYTORCH_2_11.asserts };
 
     /// PyTorch 2.13.
     pub const PYTORCH_2_13: Dialect = Dialect {
         keys: &[KEYS, KEYS_OF_2_11, KEYS_OF_2_12, KEYS_OF_2_13],
-        asserts: AssertLines {
-            root: "/__w/pytorch/pytorch",
-            roundup_list: 211,
-            ..Dialect::PYTORCH_2_11.asserts
-        },
+        asserts: AssertLines { root: "/__w/pytorch/pytorch", roundup_list: 211, ..Dialect::PYTORCH_2_11.asserts },
     };
 
     /// PyTorch 2.14.
-    pub const PYTORCH_2_14: Dialect = Dialect {
-        keys: &[KEYS, KEYS_OF_2_11, KEYS_OF_2_12, KEYS_OF_2_13],
-        asserts: Dialect::PYTORCH_2_13.asserts,
-    };
+    pub const PYTORCH_2_14: Dialect =
+        Dialect { keys: &[KEYS, KEYS_OF_2_11, KEYS_OF_2_12, KEYS_OF_2_13], asserts: Dialect::PYTORCH_2_13.asserts };
 
     /// PyTorch 2.15 (spec 11.0).
     pub const PYTORCH_2_15: Dialect = Dialect {

@@ -172,8 +172,8 @@ impl FileFields {
         })
     }
 
-    /// Notes a key that is in this part of the file.
-    pub(crate) fn note(&mut self, part: Part, name: &[u8]) {
+    /// Notes a key that is in this part of a file.
+    pub fn note(&mut self, part: Part, name: &[u8]) {
         self.parts |= part.bit();
         let found = DATED_KEYS.iter().position(|key| key.part == part && key.name.as_bytes() == name);
         self.present |= found.map_or(0, |place| 1 << place);

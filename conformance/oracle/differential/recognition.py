@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""What is mistaken for what: recordings made with the real allocator of each release, and the releases that `parkade verify` names for them.
+
+  recognition.py [--releases 2.7.0,2.11.0] [--seeds 1-2] [--n 800] [--flavours a,b] [--configs a,b] [--addresses up,down] [--write DOCUMENT]
+
+Each script runs through the program of every release, and as_recording.py makes two snapshots of its answers: one with the keys that the release
+writes, and a bare one with nothing that shows the release, so that only its decisions do. For each, the release that made it must be among those named.
+A release that is named besides it must give the same answers to the script: what it would have recorded is compared, entry by entry.
+Prints tables; --write puts them between the two marks of a document. Exit code 1 if a release is missed, or named although its own run is another.
+"""
+import argparse
+import collections
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import as_recording
+import gen
+import releases
+from run import CONFIGS, FLAVOURS, environment, seeds
+
+# With private pools the real answers depend on where its objects lie: another run of the same release may be another recording.
+COMPARED = ("basic", "streams", "oom", "boundary", "large")
+ONLY_NAMED = ("pools", "poolfree", "capture")
+MARKS = ("<!-- recognition: begin -->\n", "<!-- recognition: end -->\n")
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--oracle", default=releases.BUILT, help="the folder of the real allocators (default: target/oracle)")
+    parser.add_argument("--parkade", default=os.path.join(releases.ROOT, "target", "release", "parkade"), help="the binary (default: target/release/parkade)")
+    parser.add_argument("--releases", default=",".join(reversed(releases.releases())), help="separated by commas (default: all that are built)")
+    parser.add_argument("--seeds", type=seeds, default=seeds("1-2"), help="the seeds, as 7 or 1-20")
+    parser.add_argument("--n", type=int, default=800, help="how many operations a script has")
+    parser.add_argument("--flavours", default=",".join(COMPARED + ONLY_NAMED), help="kinds of scripts, separated by commas")
+    parser.add_argument("--configs", default="default,split32,round4,exp", help="settings by name, separated by commas")
+    parser.add_argument("--addresses", default="up,down", help="orders of addresses: up, down or both")
+    parser.add_argument("--write", metavar="DOCUMENT", help="put the tables into this document")
+    options = parser.parse_args()
+    options.parkade = os.path.abspath(options.parkade)
+    releases.built(options.parkade, "cargo build --release -p parkade-cli")
+    options.releases = [name for name in options.releases.split(",") if os.access(releases.program(name, options.oracle), os.X_OK)]
+    return options
+
+
+def answers(options, release, flavour, config, addresses, script):
+    """The lines of the real allocator, or None if the release refuses the settings."""
+    command = [releases.program(release, options.oracle), "--raw", "--stats=none", "--log=0", "-"]
+    run = subprocess.run(command, input=script, env=environment(flavour, config, addresses), capture_output=True)
+    return run.stdout.decode().splitlines() if run.returncode == 0 else None
+
+
+def recorded(lines):
+    """What a recording of these answers has, but for what only some releases write."""
+    snapshot = as_recording.Snapshot(lines, 15, True)
+    whole = snapshot.whole()
+    return whole["segments"], whole["device_traces"]
+
+
+def named(options, folder, files, settings):
+    """The releases that parkade names for each file, and whether they explain it."""
+    given = ["--settings", settings] if settings is not None else []
+    run = subprocess.run([options.parkade, "verify", "--json", *given, *files], cwd=folder, capture_output=True)
+    found = {}
+    for line in run.stdout.decode().splitlines():
+        answer = json.loads(line)
+        if "made_by" in answer:
+            found[answer["file"]] = (answer["made_by"]["releases"], answer["made_by"]["basis"], answer["made_by"]["words"])
+    return found
+
+
+class Table:
+    def __init__(self, names):
+        self.names = names
+        self.files = collections.Counter()
+        self.hits = collections.Counter()
+        self.also = {form: collections.defaultdict(collections.Counter) for form in ("whole", "bare")}
+        self.problems = []
+
+    def count(self, form, release, found, others, where):
+        names, basis, words = found
+        self.files[form, release] += 1
+        is_hit = release in names and basis == "replay"
+        self.hits[form, release] += is_hit
+        if not is_hit:
+            self.problems.append(f"{where}, made by {release}, {form}: {words}")
+        for other in names:
+            self.also[form][release][other] += 1
+            if other != release and others is not None and other in others and not others[other]:
+                self.problems.append(f"{where}, made by {release}, {form}: {other} is named, but its own run is another: {words}")
+
+    def text(self):
+        series = sorted({name for name in self.names}, key=lambda name: [int(part) for part in name.split(".")])
+        lines = ["| made by | files | named, by keys and replay | also named then | named, by the replay alone | also named then, of so many |", "|---|---|---|---|---|---|"]
+        for release in series:
+            def besides(form):
+                others = [f"{other} ({count})" for other, count in sorted(self.also[form][release].items(), key=lambda item: series.index(item[0]) if item[0] in series else -1) if other != release]
+                return ", ".join(others) or "none"
+            lines.append(f"| {release} | {self.files['whole', release]} | {self.hits['whole', release]} | {besides('whole')} | {self.hits['bare', release]} | {besides('bare')} |")
+        return "\n".join(lines) + "\n"
+
+
+def main():
+    options = arguments()
+    table = Table(options.releases)
+    with tempfile.TemporaryDirectory() as folder:
+        for flavour in options.flavours.split(","):
+            for config in options.configs.split(","):
+                if flavour == "poolfree" and config.startswith("exp"):
+                    continue  # the real allocator corrupts its heap there (docs/fidelity.md, section 5)
+                for addresses in options.addresses.split(","):
+                    for seed in options.seeds:
+                        one(options, table, folder, flavour, config, addresses, seed)
+    text = table.text()
+    print(text)
+    print(f"{sum(table.files.values())} files, {len(table.problems)} problems")
+    print("\n".join(table.problems[:40]))
+    if options.write:
+        write(options.write, text)
+    sys.exit(bool(table.problems))
+
+
+def one(options, table, folder, flavour, config, addresses, seed):
+    lines = ["history on 1000000"]
+    gen.gen(seed, options.n, flavour, out=lines.append)
+    script = ("\n".join(lines + ["trace"]) + "\n").encode()
+    made, where = {}, f"{flavour}.{config}.{addresses} seed {seed}"
+    for release in options.releases:
+        of_release = answers(options, release, flavour, config, addresses, script)
+        if of_release:
+            made[release] = (of_release, recorded(of_release))
+    # Two runs: files that state their settings, and those that cannot.
+    for form, states in (("whole", True), ("whole", False), ("bare", False)):
+        files = []
+        for release, (of_release, _) in made.items():
+            has_settings = int(release.split(".")[1]) >= as_recording.SINCE["allocator_settings"]
+            if form == "bare" or has_settings == states:
+                with open(os.path.join(folder, release), "wb") as file:
+                    file.write(as_recording.pickled(of_release, release, form == "bare"))
+                files.append(release)
+        found = named(options, folder, files, None if states else CONFIGS[config]) if files else {}
+        for release in files:
+            others = {other: made[other][1] == made[release][1] for other in made} if flavour in COMPARED else None
+            table.count(form, release, found.get(release, ([], "failed", "it could not be verified")), others, where)
+
+
+def write(path, text):
+    with open(path, encoding="utf-8") as file:
+        document = file.read()
+    before, rest = document.split(MARKS[0])
+    after = rest.split(MARKS[1])[1]
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(before + MARKS[0] + text + MARKS[1] + after)
+
+
+if __name__ == "__main__":
+    main()
