@@ -79,14 +79,18 @@ impl Recognition {
         };
         let unknown = self.possible.as_ref().map_or(&[][..], |possible| &possible.unknown);
         match (unknown, self.evidence_words()) {
-            ([(major, minor), ..], _) => words += &format!("; its keys are those of {major}.{minor}, whose rules are not known"),
+            ([_, ..], _) => {
+                let names: Vec<String> = unknown.iter().map(|(major, minor)| format!("{major}.{minor}")).collect();
+                words += &format!("; its keys are those of {}, whose rules are not known", names.join(" or "));
+            }
             ([], Some(evidence)) => words += &format!("; others are excluded by {evidence}"),
             ([], None) => {}
         }
         for Differing { releases, entry, .. } in &self.differing {
-            let verb = if releases.len() == 1 { "differs" } else { "differ" };
+            let names = in_words(releases);
+            let verb = if names.contains(' ') { "differ" } else { "differs" };
             let place = entry.map_or("at the end".to_owned(), |entry| format!("from entry {entry} on"));
-            words += &format!("; {} {verb} {place}", in_words(releases));
+            words += &format!("; {names} {verb} {place}");
         }
         words
     }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What is mistaken for what: recordings made with the real allocator of each release, and the releases that `parkade verify` names for them.
 
-  recognition.py [--releases 2.7.0,2.11.0] [--seeds 1-2] [--n 800] [--flavours a,b] [--configs a,b] [--addresses up,down] [--write DOCUMENT]
+  recognition.py [--keep FOLDER] [--releases 2.7.0,2.11.0] [--seeds 1-2] [--n 800] [--flavours a,b] [--configs a,b] [--addresses up,down] [--write DOCUMENT]
 
 Each script runs through the program of every release, and as_recording.py makes two snapshots of its answers: one with the keys that the release
 writes, and a bare one with nothing that shows the release, so that only its decisions do. For each, the release that made it must be among those named.
@@ -11,6 +11,7 @@ Prints tables; --write puts them between the two marks of a document. Exit code 
 import argparse
 import collections
 import json
+import lzma
 import os
 import subprocess
 import sys
@@ -37,12 +38,20 @@ def arguments():
     parser.add_argument("--flavours", default=",".join(COMPARED + ONLY_NAMED), help="kinds of scripts, separated by commas")
     parser.add_argument("--configs", default="default,split32,round4,exp", help="settings by name, separated by commas")
     parser.add_argument("--addresses", default="up,down", help="orders of addresses: up, down or both")
+    parser.add_argument("--keep", metavar="FOLDER", help="write one small snapshot of each series there, and nothing else")
     parser.add_argument("--write", metavar="DOCUMENT", help="put the tables into this document")
     options = parser.parse_args()
     options.parkade = os.path.abspath(options.parkade)
     releases.built(options.parkade, "cargo build --release -p parkade-cli")
     options.releases = [name for name in options.releases.split(",") if os.access(releases.program(name, options.oracle), os.X_OK)]
     return options
+
+
+def recorded_script(seed, n, flavour, live):
+    """A random script with its history, without the end in which everything is given back."""
+    lines = []
+    gen.gen(seed, n, flavour, live, out=lines.append)
+    return "\n".join(["history on 1000000"] + lines[:len(lines) - lines[::-1].index("free_all") - 2] + ["trace", ""]).encode()
 
 
 def answers(options, release, flavour, config, addresses, script):
@@ -104,6 +113,8 @@ class Table:
 
 def main():
     options = arguments()
+    if options.keep:
+        return keep(options)
     table = Table(options.releases)
     with tempfile.TemporaryDirectory() as folder:
         for flavour in options.flavours.split(","):
@@ -123,9 +134,7 @@ def main():
 
 
 def one(options, table, folder, flavour, config, addresses, seed):
-    lines = ["history on 1000000"]
-    gen.gen(seed, options.n, flavour, out=lines.append)
-    script = ("\n".join(lines + ["trace"]) + "\n").encode()
+    script = recorded_script(seed, options.n, flavour, 120)
     made, where = {}, f"{flavour}.{config}.{addresses} seed {seed}"
     for release in options.releases:
         of_release = answers(options, release, flavour, config, addresses, script)
@@ -144,6 +153,16 @@ def one(options, table, folder, flavour, config, addresses, seed):
         for release in files:
             others = {other: made[other][1] == made[release][1] for other in made} if flavour in COMPARED else None
             table.count(form, release, found.get(release, ([], "failed", "it could not be verified")), others, where)
+
+
+def keep(options):
+    """One snapshot of each series, in its own shape, that tests read without PyTorch; 2.0's shape with the answers of 2.1."""
+    script = recorded_script(1, 200, "streams", 60)
+    firsts = [name for name in options.releases if name.endswith(".0")]
+    for release, shape in [(firsts[0], "2.0.1")] * (firsts[0] == "2.1.0") + [(name, name) for name in firsts]:
+        made = as_recording.pickled(answers(options, release, "streams", "default", "down", script), shape)
+        with open(os.path.join(options.keep, f"{shape}.pickle.xz"), "wb") as file:
+            file.write(lzma.compress(made, preset=9 | lzma.PRESET_EXTREME))
 
 
 def write(path, text):
