@@ -14,6 +14,7 @@ use crate::device::{BackendError, DeviceBackend};
 use crate::error::AllocError;
 use crate::heap::PoolSlot;
 use crate::policy::{Attempt, Placement, Policy, Relief, Request};
+use crate::profile::ExpandableHint;
 use crate::stats::Family;
 use crate::taken::{AnswerProblem, WrongAnswer};
 use crate::texts::{Hint, OutOfMemory};
@@ -235,8 +236,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     fn hint(&self, request: &Request, segment: Bytes) -> Hint {
-        if !self.profile.advises_on_addresses || !request.is_expandable {
-            return Hint::ExpandableSegments;
+        match self.profile.expandable_hint {
+            _ if !request.is_expandable => return Hint::ExpandableSegments,
+            ExpandableHint::Settings => return Hint::ExpandableSegments,
+            ExpandableHint::Nothing => return Hint::None,
+            ExpandableHint::Addresses => {}
         }
         let reserve = self.policy.reservation(self.total_memory);
         // PyTorch reserves nine eighths by default, and only hints at a larger reserve if it was reduced.
