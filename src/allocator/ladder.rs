@@ -124,6 +124,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     ) -> Result<Option<u32>, AllocError> {
         let size = match attempt {
             Attempt::No => return Ok(None),
+            Attempt::Fail => return Err(AllocError::ExpandableRelease),
             Attempt::Ask => size,
             // Counted even if the limit then refuses (spec 2.8, step 2).
             Attempt::AskAgain => {

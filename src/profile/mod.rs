@@ -19,6 +19,9 @@ pub struct Profile {
     pub dialect: Dialect,
     /// Which of several free blocks of one size is used.
     pub tie_break: TieBreak,
+    /// Whether sizes are multiples of 512 bytes where the settings say one division between powers of two; otherwise
+    /// they are not rounded there.
+    pub rounds_by_one_division: bool,
     /// How a memory fraction becomes a limit in bytes.
     pub limit_rounding: LimitRounding,
     /// Whether a memory fraction of 1 is a limit as well, rather than none.
@@ -138,6 +141,8 @@ pub(crate) struct Asserts {
     pub(crate) abandoned: u32,
     /// A pool that is released more often than used.
     pub(crate) not_in_use: u32,
+    /// A free block of an expandable segment that would be released for an oversize request, where that is an assert.
+    pub(crate) expandable: Option<u32>,
     /// A memory fraction outside 0 to 1, where that is an assert.
     pub(crate) fraction: Option<u32>,
 }

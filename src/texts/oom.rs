@@ -19,6 +19,8 @@ pub struct OomWords {
     capacity: &'static str,
     /// Whether the device's index is written as the character of that number. That of device 0 ends the message.
     device_is_character: bool,
+    /// Whether it says the limit.
+    tells_limit: bool,
     /// The hint on settings at the end, double spaces included ([`Hint::ExpandableSegments`]).
     hint: &'static str,
 }
@@ -28,20 +30,24 @@ impl OomWords {
     pub const PYTORCH_2_1: OomWords = OomWords {
         capacity: " has a total capacty of ",
         device_is_character: false,
+        tells_limit: false,
         hint: " If reserved but unallocated memory is large try setting max_split_size_mb to avoid fragmentation.  See documentation \
                for Memory Management and PYTORCH_CUDA_ALLOC_CONF",
     };
 
-    /// PyTorch 2.2, and 2.4 to 2.9.
-    pub const PYTORCH_2_2: OomWords = OomWords {
+    /// PyTorch 2.2 and 2.4.
+    pub const PYTORCH_2_2: OomWords = OomWords { tells_limit: false, ..OomWords::PYTORCH_2_5 };
+
+    /// PyTorch 2.3.
+    pub const PYTORCH_2_3: OomWords = OomWords { device_is_character: true, ..OomWords::PYTORCH_2_2 };
+
+    /// PyTorch 2.5 to 2.9.
+    pub const PYTORCH_2_5: OomWords = OomWords {
         hint: " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid \
                fragmentation.  See documentation for Memory Management  \
                (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)",
         ..OomWords::PYTORCH_2_11
     };
-
-    /// PyTorch 2.3.
-    pub const PYTORCH_2_3: OomWords = OomWords { device_is_character: true, ..OomWords::PYTORCH_2_2 };
 
     /// PyTorch 2.10.
     pub const PYTORCH_2_10: OomWords = OomWords {
@@ -55,6 +61,7 @@ impl OomWords {
     pub const PYTORCH_2_11: OomWords = OomWords {
         capacity: " has a total capacity of ",
         device_is_character: false,
+        tells_limit: true,
         hint: " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid \
                fragmentation.  See documentation for Memory Management  \
                (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)",
@@ -123,7 +130,7 @@ impl fmt::Display for OutOfMemory {
             }
             write!(f, " has {} memory in use. ", size(process.used))?;
         }
-        if let Some(limit) = self.limit {
+        if let Some(limit) = self.limit.filter(|_| self.words.tells_limit) {
             write!(f, "{} allowed; ", size(limit))?;
         }
         // PyTorch computes with unsigned numbers. Unbalanced counters wrap there, so they wrap here.
