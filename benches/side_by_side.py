@@ -51,7 +51,7 @@ HARNESS, OTHERS = "conformance/oracle/pytorch_harness", "conformance/other_alloc
 PARKADE = Allocator("parkade", ["target/release/timed"], ["cargo", "build", "--locked", "--quiet", "--release", "-p", "parkade-benches", "--bin", "timed"])
 PYTORCH = Allocator(
     "PyTorch 2.11",
-    ["target/oracle/timed211"],
+    ["target/oracle/timed-2.11.0"],
     [f"{HARNESS}/setup.sh", "11"],
     {"FAKE_GPU_BYTES": DEVICE_BYTES, "FAKE_EVENTS_AUTO": "1"},
     sources=tuple(f"{HARNESS}/src/{name}" for name in ("timed.cpp", "timed.hpp", "fakecuda.cpp")),

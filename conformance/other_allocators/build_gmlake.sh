@@ -9,7 +9,7 @@ need_pip
 [ $# -ge 1 ] || fail "needs a clone of https://github.com/intelligent-machine-learning/glake as its first argument"
 repository=$(cd "$1" && pwd) || fail "$1 is no folder"
 oracle=$(cd "${ORACLE:-$root/target/oracle}" 2> /dev/null && pwd) || fail "the oracle is not built: run conformance/oracle/pytorch_harness/setup.sh"
-cuda=$oracle/inc/nvidia/cu13/include
+cuda=$oracle/cuda-13/include
 [ -f "$cuda/cuda.h" ] || fail "$cuda has no CUDA headers: run conformance/oracle/pytorch_harness/setup.sh"
 enter "${2:-}"
 mkdir -p gm/inc/c10/cuda gm/fake

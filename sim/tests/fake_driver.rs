@@ -1,7 +1,7 @@
 //! The device against the fake driver that the real PyTorch allocator is tested on: the same calls must give
 //! the same log.
 //!
-//! The expected lines were printed by the fake driver (`oracle211 --log=2`, 1 GiB or 200 MiB).
+//! The expected lines were printed by the fake driver (`oracle-2.11.0 --log=2`, 1 GiB or 200 MiB).
 
 use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, DeviceAddress, StreamId};

@@ -1,7 +1,7 @@
 //! The device's virtual memory against the fake driver, which the real PyTorch allocator drove with
 //! expandable segments: the same calls must give the same log.
 //!
-//! The lines were printed by the fake driver (`oracle211 --log=2`, 1 GiB, `expandable_segments:True`). Each
+//! The lines were printed by the fake driver (`oracle-2.11.0 --log=2`, 1 GiB, `expandable_segments:True`). Each
 //! line is turned back into a call, and the device must log the same line. Lines that start with `!` are what
 //! the script told the driver to do.
 

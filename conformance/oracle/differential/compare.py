@@ -20,6 +20,8 @@ import itertools
 import json
 import re
 
+from releases import minor
+
 REGISTRATION = re.compile(r'"reg":-?\d+,')
 PEAKS = ("allocation.", "active.", "allocated_bytes.", "active_bytes.", "requested_bytes.", "oversize_allocations",
          "inactive_split.", "inactive_split_bytes.")
@@ -107,7 +109,7 @@ class Comparison:
 
     def snapshot(self, theirs, ours):
         for segment in theirs["segments"] + ours["segments"]:
-            if self.profile == "2.11":
+            if minor(self.profile) < 12:
                 segment.pop("reg", None)
         if theirs == ours:
             return None
@@ -133,7 +135,7 @@ class Comparison:
 
 def without_registrations(line, profile):
     """A line of output without the registration counters that are not compared."""
-    return REGISTRATION.sub("", line) if profile == "2.11" else line
+    return REGISTRATION.sub("", line) if minor(profile) < 12 else line
 
 
 def follow_pending(pending, answer):

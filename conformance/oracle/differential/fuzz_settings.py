@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares the settings parser with the real allocator on random settings strings.
 
-  fuzz_settings.py [--n 20000] [--load 2000] [--seed 1] [--ours SETTINGS_FIELDS] [--oracle ORACLE211] [--probe SETTINGS_PROBE]
+  fuzz_settings.py [--n 20000] [--load 2000] [--seed 1] [--ours SETTINGS_FIELDS] [--oracle ORACLE] [--probe SETTINGS_PROBE]
 
 --ours    parkade's example: `cargo build --release --example settings_fields`
 --oracle  `conf` and `snapshot` for every string, at run time: compares what a snapshot shows
@@ -12,7 +12,7 @@ Exit status 1 if anything differs.
 """
 import argparse, json, os, random, re, struct, subprocess, sys, tempfile
 
-from run import BUILT, ROOT, built, program
+from releases import BUILT, ROOT, built, program
 
 KEYS = ["large_segment_size_mb", "max_split_size_mb", "max_non_split_rounding_mb", "garbage_collection_threshold",
         "roundup_power2_divisions", "expandable_segments", "pinned_use_background_threads", "backend",
@@ -198,14 +198,14 @@ def against_load(args, texts):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ours", default=os.path.join(ROOT, "target", "release", "examples", "settings_fields"), help="parkade's side (default: target/release/examples/settings_fields)")
-    parser.add_argument("--oracle", help="the real allocator (default: target/oracle/oracle211)")
-    parser.add_argument("--probe", help="the real parser (default: target/oracle/settings_probe211)")
+    parser.add_argument("--oracle", help="the real allocator (default: target/oracle/oracle-2.11.0)")
+    parser.add_argument("--probe", help="the real parser (default: target/oracle/settings_probe-2.11.0)")
     parser.add_argument("--n", type=int, default=20000, help="how many strings")
     parser.add_argument("--load", type=int, default=2000, help="how many of them a new process reads from its environment")
     parser.add_argument("--seed", type=int, default=1, help="the seed of the strings")
     args = parser.parse_args()
     if not args.oracle and not args.probe:
-        args.oracle, args.probe = program(BUILT, "2.11"), os.path.join(BUILT, "settings_probe211")
+        args.oracle, args.probe = program("2.11.0"), os.path.join(BUILT, "settings_probe-2.11.0")
     builders = {"ours": "cargo build --release --example settings_fields", "oracle": "conformance/oracle/pytorch_harness/setup.sh", "probe": "conformance/oracle/pytorch_harness/setup.sh"}
     for name, command in builders.items():
         if getattr(args, name):

@@ -4,7 +4,7 @@ neither PyTorch nor its libraries.
 
   golden.py [--oracle DIR] [--n 400] [--seed 2611] [--out conformance/oracle/golden] [--only basic,checkpoints]
 
-DIR holds the programs oracle211 and oracle215: target/oracle, where `conformance/oracle/pytorch_harness/setup.sh 11 15` builds them. gen.py writes the
+DIR holds the programs oracle-2.11.0 and oracle-2.15.0: target/oracle, where `conformance/oracle/pytorch_harness/setup.sh 11 15` builds them. gen.py writes the
 random scripts. The same arguments give the same bytes, but for scripts with checkpoints and with pools: there the real allocator's answers depend on
 where its objects lie in memory.
 
@@ -25,7 +25,8 @@ import subprocess
 
 import checkpoints
 import gen
-from run import BUILT, CHECKPOINTS, CONFIGS, FLAVOURS, built, environment, program
+from releases import BUILT, built_oracle, program, release
+from run import CHECKPOINTS, CONFIGS, FLAVOURS, environment
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 G = 1 << 30
@@ -40,7 +41,7 @@ HAND_WRITTEN = {
 def answers(oracle, script, settings, capacity, addresses):
     environment = dict(os.environ, FAKE_GPU_BYTES=str(capacity), FAKE_ADDR_POLICY=addresses)
     environment["PYTORCH_CUDA_ALLOC_CONF"] = environment["PYTORCH_ALLOC_CONF"] = settings
-    run = subprocess.run([program(oracle, "2.11"), "-"], input=script.encode(), env=environment, capture_output=True, check=True)
+    run = subprocess.run([program("2.11.0", oracle), "-"], input=script.encode(), env=environment, capture_output=True, check=True)
     return run.stdout.decode().splitlines()
 
 
@@ -95,7 +96,7 @@ def checkpoint_runs(options):
         for profile in ("2.11", "2.15"):
             seed, addresses = options.seed + number, ("up", "down")[number % 2]
             releases = not config.startswith("exp")
-            lines, found = checkpoints.drive(program(options.oracle, profile), environment("ckpt", config, addresses), seed, n, "ckpt", releases)
+            lines, found = checkpoints.drive(program(release(profile), options.oracle), environment("ckpt", config, addresses), seed, n, "ckpt", releases)
             if len(lines) < n:
                 found.pop()  # what ends a script early damages the real allocator's heap
             header = {"flavour": "checkpoints", "config": config, "settings": CONFIGS[config], "capacity": FLAVOURS["ckpt"], "addresses": addresses, "seed": seed, "profile": profile}
@@ -111,7 +112,7 @@ def main():
     parser.add_argument("--only", default="", help="write these files only, by name, separated by commas")
     options = parser.parse_args()
     for profile in ("2.11", "2.15"):
-        built(program(options.oracle, profile), "conformance/oracle/pytorch_harness/setup.sh 11 15")
+        built_oracle(release(profile), options.oracle)
     os.makedirs(options.out, exist_ok=True)
     files = {flavour: lambda flavour=flavour: random_runs(options, flavour) for flavour in FLAVOURS if flavour not in CHECKPOINTS}
     files["every_operation"] = lambda: hand_written_runs(options)

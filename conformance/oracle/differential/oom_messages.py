@@ -3,7 +3,7 @@
 
   oom_messages.py [--oracle PROGRAM] [--ops 4000] [--seed 1] [--bytes N] [--base N] [--conf SETTINGS] [--processes none|own|three]
 
-PROGRAM is target/oracle/oracle211, which conformance/oracle/pytorch_harness/setup.sh builds. Prints tab-separated rows: segment, device, total, free, processes,
+PROGRAM is target/oracle/oracle-2.11.0, which conformance/oracle/pytorch_harness/setup.sh builds. Prints tab-separated rows: segment, device, total, free, processes,
 limit, allocated, reserved, private, message. They come from the driver log, the statistics and the snapshots alone; a limit is
 trunc(fraction x total). `cargo run --example oom_check` reads the rows and compares each message with parkade's.
 
@@ -16,7 +16,7 @@ import os
 import subprocess
 
 import gen
-from run import BUILT, built, program
+from releases import built, program
 
 LARGE = 20 << 20
 
@@ -64,7 +64,7 @@ def rows(options, answered):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--oracle", default=program(BUILT, "2.11"), help="the real allocator (default: target/oracle/oracle211)")
+    parser.add_argument("--oracle", default=program("2.11.0"), help="the real allocator (default: target/oracle/oracle-2.11.0)")
     parser.add_argument("--ops", type=int, default=4000, help="how many operations")
     parser.add_argument("--seed", default="1", help="the seed of the script")
     parser.add_argument("--bytes", type=int, default=1 << 28, help="the device's memory")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks a build of the real allocator: every flavour of script under every settings string, each run twice.
 
-  repeatable.py [--profile 2.11|2.15] [--n 10000] [--seeds 1] [--only SUBSTRING] [--out DIR] [--oracle PROGRAM]
+  repeatable.py [--release 2.11.0] [--n 10000] [--seeds 1] [--only SUBSTRING] [--out DIR] [--oracle PROGRAM]
 
 A run must end with status 0 and one line of JSON per operation, and both runs must print the same bytes. --out keeps scripts and answers.
 """
@@ -14,11 +14,12 @@ import subprocess
 import sys
 
 import gen
-from run import BUILT, CHECKPOINTS, CONFIGS, FLAVOURS, built, program
+from releases import accepts, built_oracle, release
+from run import CHECKPOINTS, CONFIGS, FLAVOURS, SINCE
 
 # What parkade does not answer for, but the real allocator must survive.
-MORE_CONFIGS = {"2.11": {"async": "backend:cudaMallocAsync"}}
-MORE_CONFIGS["2.15"] = MORE_CONFIGS["2.11"] | {
+MORE_CONFIGS = {
+    "async": "backend:cudaMallocAsync",
     "throw_oom": "throw_on_cudamalloc_oom:True",
     "exp_reserve": "expandable_segments:True,expandable_segments_reserve:0.25",
 }
@@ -43,23 +44,22 @@ def unexpected(output):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--profile", choices=["2.11", "2.15"], default="2.11", help="the version of PyTorch")
+    parser.add_argument("--release", type=release, default="2.11.0", help="the release of PyTorch, as 2.7.1 (default: 2.11.0)")
     parser.add_argument("--oracle", help="the real allocator (default: in target/oracle)")
     parser.add_argument("--n", type=int, default=10000, help="how many operations a script has")
     parser.add_argument("--seeds", type=int, default=1, help="how many scripts of each kind")
     parser.add_argument("--only", default="", help="only runs whose name contains this")
     parser.add_argument("--out", help="keep scripts and answers in this folder")
     options = parser.parse_args()
-    oracle = os.path.abspath(options.oracle or program(BUILT, options.profile))
-    built(oracle, "conformance/oracle/pytorch_harness/setup.sh 11 15")
-    configs = CONFIGS | MORE_CONFIGS[options.profile]
+    oracle = os.path.abspath(options.oracle) if options.oracle else built_oracle(options.release)
+    configs = {name: settings for name, settings in (CONFIGS | MORE_CONFIGS).items() if accepts(oracle, settings)}
     # poolfree corrupts the real allocator's heap where segments are expandable (docs/spec.md, section 4.10).
-    flavours = {flavour: capacity for flavour, capacity in FLAVOURS.items() if flavour not in CHECKPOINTS and flavour != "poolfree"}
+    flavours = {flavour: capacity for flavour, capacity in FLAVOURS.items() if flavour not in CHECKPOINTS and flavour not in SINCE}
     runs = operations = bad = 0
     for seed in range(1, options.seeds + 1):
         for flavour, capacity in flavours.items():
             lines = []
-            gen.gen(seed, options.n, flavour, out=lines.append)
+            gen.gen(seed, options.n, flavour, out=gen.for_release(lines.append, options.release))
             script = "\n".join(lines) + "\n"
             for config, settings in configs.items():
                 name = f"{config}.{flavour}.{seed}"

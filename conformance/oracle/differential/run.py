@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Fresh seeds of random scripts through the real PyTorch allocator and through `parkade ops`; the answers must be the same.
 
-  run.py [--profile 2.11|2.15] [--seeds 1-20] [--n 10000] [--flavours a,b] [--configs a,b] [--addresses up,down] [--jobs 2] [--oracle DIR] [--parkade BIN]
+  run.py [--release 2.11.0] [--seeds 1-20] [--n 10000] [--flavours a,b] [--configs a,b] [--addresses up,down] [--jobs 2] [--oracle DIR] [--parkade BIN]
 
-DIR holds the program oracle211 (or oracle215): target/oracle, where conformance/oracle/pytorch_harness/setup.sh builds it. BIN is target/release/parkade, from
+DIR holds the release's program, oracle-2.11.0: target/oracle, where conformance/oracle/pytorch_harness/setup.sh builds it. BIN is target/release/parkade, from
 `cargo build --release -p parkade-cli`. gen.py and checkpoints.py write the scripts.
 Prints a table, one row per flavour; exit code 1 if anything differs. A run ends early where the real allocator shows a defect that parkade does not copy,
 or an order that it takes from addresses: nothing after that is compared.
@@ -24,15 +24,16 @@ import time
 import checkpoints
 import gen
 from compare import compare
+from releases import BUILT, ROOT, accepts, built, built_oracle, minor, program, release, short
 
-ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", ".."))
-BUILT = os.path.join(ROOT, "target", "oracle")
 G, M = 1 << 30, 1 << 20
 # The capacity in which each flavour of script runs.
 FLAVOURS = {"basic": 8 * G, "streams": 8 * G, "oom": 512 * M, "frac": G, "gc": G, "boundary": 4 * G, "large": 2 * G, "pools": G, "capture": 4 * G, "everything": 2 * G, "poolfree": G, "ckpt": G, "ckptstreams": G}
 # Private pools: the real allocator's answers are one of several legal outcomes.
 ADDRESS_DEPENDENT = ("pools", "capture", "everything", "poolfree", "ckptstreams")
 RUNS_BEFORE_A_DIFFERENCE_COUNTS = 24
+# The minor release that first has what a flavour is about. (Before 2.6 every pool of `pools` can be given back already.)
+SINCE = {"poolfree": 6, "lend": 8}
 # Scripts that the real allocator's answers steer.
 CHECKPOINTS = ("ckpt", "ckptstreams")
 CONFIGS = {
@@ -63,7 +64,7 @@ def seeds(text):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--oracle", default=BUILT, help="the folder of the real allocator (default: target/oracle)")
-    parser.add_argument("--profile", choices=["2.11", "2.15"], default="2.11", help="the version of PyTorch")
+    parser.add_argument("--release", type=release, default="2.11.0", help="the release of PyTorch, as 2.7.1 (default: 2.11.0)")
     parser.add_argument("--parkade", default=os.path.join(ROOT, "target", "release", "parkade"), help="the binary (default: target/release/parkade)")
     parser.add_argument("--seeds", type=seeds, default=seeds("1-20"), help="the seeds, as 7 or 1-20")
     parser.add_argument("--n", type=int, default=10000, help="how many operations a script has")
@@ -74,15 +75,26 @@ def arguments():
     parser.add_argument("--aslr", type=int, default=4, help="runs with randomised addresses, where answers depend on them")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many run at once (default: one for each core)")
     options = parser.parse_args()
-    built(program(options.oracle, options.profile), "conformance/oracle/pytorch_harness/setup.sh" + (" 15" if options.profile == "2.15" else ""))
+    built_oracle(options.release, options.oracle)
     built(options.parkade, "cargo build --release -p parkade-cli")
+    only_what_is_known(options)
     return options
 
 
-def built(path, command):
-    """Ends with one line if a program is missing."""
-    if not os.access(path, os.X_OK):
-        sys.exit(f"{path} is missing: build it with `{command}`")
+def only_what_is_known(options):
+    """Ends with a line if parkade has no profile of the release; leaves out the settings and the flavours that the release does not know."""
+    asked = subprocess.run([options.parkade, "ops", "-", "--profile", short(options.release)], input=b"", capture_output=True)
+    if asked.returncode != 0:
+        print(f"nothing to compare with {options.release}: {asked.stderr.decode().splitlines()[0]}", file=sys.stderr)
+        sys.exit(2)
+    oracle = program(options.release, options.oracle)
+    configs, flavours = options.configs.split(","), options.flavours.split(",")
+    known = [config for config in configs if accepts(oracle, CONFIGS[config])]
+    there = [flavour for flavour in flavours if minor(options.release) >= SINCE.get(flavour, 0)]
+    left_out = [name for name in configs + flavours if name not in known + there]
+    if left_out:
+        print(f"left out, because {options.release} does not know them: {', '.join(left_out)}", flush=True)
+    options.configs, options.flavours = ",".join(known), ",".join(there)
 
 
 def one(options, flavour, seed, whole):
@@ -102,7 +114,7 @@ def one(options, flavour, seed, whole):
                 script = agreed_beginning(options, flavour, config, addresses, whole)
             if flavour in CHECKPOINTS:
                 # Its addresses of its own objects are those of this one run; the comparison knows what they decide.
-                lines, theirs = checkpoints.drive(program(options.oracle, options.profile), environment(flavour, config, addresses), seed, options.n, flavour, not config.startswith("exp"))
+                lines, theirs = checkpoints.drive(program(options.release, options.oracle), environment(flavour, config, addresses), seed, options.n, flavour, not config.startswith("exp"), options.release)
                 script = ("\n".join(lines) + "\n").encode()
             else:
                 theirs = real(options, flavour, config, addresses, script)
@@ -110,7 +122,7 @@ def one(options, flavour, seed, whole):
             if flavour in ADDRESS_DEPENDENT:
                 agreed = agreement(options, flavour, config, addresses, script)
                 theirs, ours = theirs[:agreed], ours[:agreed]
-            number, difference, tolerated = compare(theirs, ours, options.profile)
+            number, difference, tolerated = compare(theirs, ours, options.release)
             where = None
             if number is not None and not difference:
                 theirs = theirs[:number]
@@ -147,8 +159,8 @@ def agreement(options, flavour, config, addresses, script, times=None):
     """How many lines the real allocator answers alike whatever the addresses of its own objects."""
     runs = [real(options, flavour, config, addresses, script, {"ORACLE_ASLR": "1"}) for _ in range(times or options.aslr)]
     runs.append(real(options, flavour, config, addresses, script))
-    if options.profile == "2.15" or flavour in CHECKPOINTS:  # only the order of completion differs, which the comparison knows; what follows from it may too
-        return min((compare(runs[-1], run, options.profile)[0] or len(run) for run in runs[:-1]), default=len(runs[-1]))
+    if minor(options.release) >= 15 or flavour in CHECKPOINTS:  # only the order of completion differs, which the comparison knows; what follows from it may too
+        return min((compare(runs[-1], run, options.release)[0] or len(run) for run in runs[:-1]), default=len(runs[-1]))
     for number, lines in enumerate(zip(*runs)):
         if any(line != lines[0] for line in lines[1:]):
             return number
@@ -183,14 +195,14 @@ def forgets_a_use(options, flavour, config, addresses, script, theirs, ours):
     if not freed_early(theirs[-1], ours[-1]):
         return False
     lines = script.decode().splitlines()[:len(theirs)]
-    late = with_late_uses(lines, theirs, options.profile)
+    late = with_late_uses(lines, theirs, options.release)
     if late == lines:
         return False
     late = ("\n".join(late) + "\n").encode()
     their_late, our_late = real(options, flavour, config, addresses, late), parkade(options, flavour, config, addresses, late)
     if without_uses(our_late) != without_uses(ours):
         return False
-    return len(their_late) == len(our_late) and compare(their_late, our_late, options.profile)[0] is None
+    return len(their_late) == len(our_late) and compare(their_late, our_late, options.release)[0] is None
 
 
 def freed_early(theirs, ours):
@@ -219,7 +231,7 @@ def with_late_uses(ops, answers, profile):
         kind = words[0] if words else ""
         if kind == "alloc":
             current = words[3] if len(words) > 3 else "0"
-        routed = current in captured if profile == "2.15" else bool(routings or captured)
+        routed = current in captured if minor(profile) >= 15 else bool(routings or captured)
         if kind == "pool_begin":
             routings.add(tuple(words[1:3]))
         elif kind == "pool_end":
@@ -243,22 +255,18 @@ def with_late_uses(ops, answers, profile):
     return [line for number, op in enumerate(ops) for line in before[number] + ([] if number in places else [op])]
 
 
-def program(oracle, profile):
-    return os.path.join(oracle, "oracle" + profile.replace(".", ""))
-
-
 def environment(flavour, config, addresses, more=()):
     settings = CONFIGS[config]
     return dict(os.environ, FAKE_GPU_BYTES=str(FLAVOURS[flavour]), FAKE_ADDR_POLICY=addresses, PYTORCH_CUDA_ALLOC_CONF=settings, PYTORCH_ALLOC_CONF=settings, **dict(more))
 
 
 def real(options, flavour, config, addresses, script, more=()):
-    run = subprocess.run([program(options.oracle, options.profile), "-"], input=script, env=environment(flavour, config, addresses, more), capture_output=True, check=True)
+    run = subprocess.run([program(options.release, options.oracle), "-"], input=script, env=environment(flavour, config, addresses, more), capture_output=True, check=True)
     return run.stdout.decode().splitlines()
 
 
 def parkade(options, flavour, config, addresses, script):
-    command = [options.parkade, "ops", "-", "--settings", CONFIGS[config], "--capacity", str(FLAVOURS[flavour]), "--addresses", addresses, "--profile", options.profile]
+    command = [options.parkade, "ops", "-", "--settings", CONFIGS[config], "--capacity", str(FLAVOURS[flavour]), "--addresses", addresses, "--profile", short(options.release)]
     return subprocess.run(command, input=script, capture_output=True, check=True).stdout.decode().splitlines()
 
 
@@ -273,7 +281,7 @@ def main():
             for seed in options.seeds:
                 lines = []
                 if flavour not in CHECKPOINTS:
-                    gen.gen(seed, options.n, flavour, out=lines.append)
+                    gen.gen(seed, options.n, flavour, out=gen.for_release(lines.append, options.release))
                 jobs.append((flavour, pool.submit(one, options, flavour, seed, ("\n".join(lines) + "\n").encode())))
         for flavour, job in jobs:
             for name, operations, tolerated, where, is_cut in job.result():

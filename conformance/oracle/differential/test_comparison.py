@@ -97,7 +97,7 @@ class Asked(unittest.TestCase):
         run.real, run.parkade = ask(their_late), ask(our_late)
         try:
             script = "\n".join(self.OPS + ["stats"]).encode()
-            options = type("Options", (), {"profile": "2.11"})
+            options = type("Options", (), {"release": "2.11.0"})
             return run.forgets_a_use(options, "capture", "default", "up", script, answers(self.OPS, early), answers(self.OPS, False))
         finally:
             run.real, run.parkade = kept

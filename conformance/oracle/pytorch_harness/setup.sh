@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Builds programs that run the real PyTorch CUDA caching allocator, the compiled libc10_cuda.so of the PyPI wheels, on a fake CUDA driver. No GPU needed.
 #
-#   setup.sh [DEST] [11] [15]     DEST: target/oracle of this repository unless given; 11 and 15: PyTorch 2.11.0 and 2.15.0, 2.11.0 alone unless given
+#   setup.sh [DEST] [RELEASE]...     DEST: target/oracle of this repository unless given
 #
-# Makes DEST/oracle211, DEST/timed211 and DEST/settings_probe211, or DEST/oracle215 and DEST/timed215: see README.md. Whatever is already there is not downloaded again.
+# A RELEASE is 2.7.1, or 2.7 or 7 for 2.7.0, or all; releases.txt has them. 2.11.0 alone unless given.
+# Makes DEST/oracle-RELEASE and DEST/timed-RELEASE, and DEST/settings_probe-2.11.0: see README.md. What is already there is not downloaded again.
 set -euo pipefail
 
 usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0"; }
@@ -11,75 +12,96 @@ fail() { echo "setup.sh: $1" >&2; exit 1; }
 
 here=$(cd "$(dirname "$0")" && pwd)
 dest=$here/../../../target/oracle
-versions=()
+known() { sed -n 's/^\([0-9][0-9.]*\) .*/\1/p' "$here/releases.txt"; }
+releases=()
 for argument in "$@"; do
   case $argument in
     -h|--help) usage; exit ;;
-    11|15) versions+=("$argument") ;;
-    [0-9]*) fail "PyTorch 2.$argument is not supported: 11 and 15 are" ;;
+    all) readarray -t releases < <(known) ;;
+    [0-9]*)
+      release=$argument
+      [[ $release == *.* ]] || release=2.$release
+      [[ $release == *.*.* ]] || release=$release.0
+      known | grep -qxF "$release" || fail "PyTorch $argument is not supported: $(known | tac | paste -sd ' ') are"
+      releases+=("$release") ;;
     *) dest=$argument ;;
   esac
 done
-[ ${#versions[@]} -gt 0 ] || versions=(11)
+[ ${#releases[@]} -gt 0 ] || releases=(2.11.0)
 
 command -v g++ > /dev/null && command -v gcc > /dev/null || fail "g++ is missing: install GCC with C++20 (Debian: apt install g++)"
 command -v python3 > /dev/null || fail "python3 is missing (Debian: apt install python3)"
 python3 -m pip --version > /dev/null 2>&1 || fail "pip is missing for $(command -v python3) (Debian: apt install python3-pip)"
 [ "$(uname -s) $(uname -m)" = "Linux x86_64" ] || fail "the wheels' libraries are for Linux on x86-64, this is $(uname -s) on $(uname -m)"
 
-mkdir -p "$dest/dl"
+mkdir -p "$dest"
 cd "$dest"
 dest=$PWD
-trap 'rm -rf "$dest/dl"' EXIT
+src=$here/src
+fetch() { "$here/fetch.py" "$@"; }
 
-# unpack WHEEL FOLDER PREFIX...: the files of a wheel whose names begin with one of the prefixes.
-unpack() {
-  python3 - "$@" <<'PYTHON'
-import sys, zipfile
-wheel, folder, *prefixes = sys.argv[1:]
-with zipfile.ZipFile(wheel) as archive:
-    archive.extractall(folder, [name for name in archive.namelist() if name.startswith(tuple(prefixes))])
-PYTHON
+# cuda MAJOR: the toolkit's headers in cuda-MAJOR/include, and the fake driver compiled with them in fake-MAJOR. Minor versions have the same interface.
+cuda() {
+  local at=cuda-$1 fake=fake-$1 runtime crt folder headers
+  case $1 in
+    12) runtime=nvidia-cuda-runtime-cu12==12.8.90 crt=nvidia-cuda-nvcc-cu12==12.8.93 folder=nvidia/cuda_runtime/include/ headers=nvidia/cuda_nvcc/include/crt/ ;;
+    13) runtime=nvidia-cuda-runtime==13.0.96 crt=nvidia-cuda-crt==13.0.88 folder=nvidia/cu13/include/ headers=nvidia/cu13/include/crt/ ;;
+  esac
+  if [ ! -f "$at/complete" ]; then
+    echo "downloading the headers of CUDA $1 from PyPI: 1 MB"
+    fetch "$runtime" "$at.runtime" "$folder"
+    fetch "$crt" "$at.crt" "$headers"
+    mkdir -p "$at/include/crt"
+    cp -r "$at.runtime/$folder." "$at/include"
+    cp -r "$at.crt/$headers." "$at/include/crt"
+    rm -rf "$at.runtime" "$at.crt"
+    touch "$at/complete"
+  fi
+  mkdir -p "$fake/nvml"
+  # Each file is built beside its place and then moved there: programs that run keep theirs.
+  echo "libcudart.so.$1 { global: *; };" > "$fake/libcudart.map"
+  g++ -std=c++17 -O2 -fPIC -shared -I"$at/include" "$src/fakecuda.cpp" -o "$fake/new" -Wl,-soname,"libcudart.so.$1" -Wl,--version-script="$fake/libcudart.map" -lpthread
+  mv "$fake/new" "$fake/libcudart.so.$1"
+  # 2.9 and older look for the driver's functions in a libcuda.so.1 that is loaded already, 2.1 in a libcuda.so: they are those of the runtime.
+  gcc -shared -fPIC -x c /dev/null -o "$fake/new" -Wl,-soname,libcuda.so.1 -Wl,--no-as-needed -L"$fake" -l:"libcudart.so.$1" -Wl,-rpath,'$ORIGIN'
+  mv "$fake/new" "$fake/libcuda.so.1"
+  ln -sf libcuda.so.1 "$fake/libcuda.so"
+  gcc -shared -fPIC -O2 "$src/fakenvml.c" -o "$fake/new" -Wl,-soname,libnvidia-ml.so.1
+  mv "$fake/new" "$fake/nvml/libnvidia-ml.so.1"
 }
 
-if [ ! -f inc/complete ]; then
-  echo "downloading the CUDA 13.0 headers from PyPI: 2 MB"
-  python3 -m pip download -q --disable-pip-version-check --no-deps -d dl nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88
-  for wheel in dl/nvidia*.whl; do unpack "$wheel" inc nvidia/cu13/include/; done
-  touch inc/complete
-fi
-for v in "${versions[@]}"; do
-  if [ ! -f "t2$v/complete" ]; then
-    echo "downloading torch 2.$v.0 from PyPI: 530 MB, of which 5 MB are kept"
-    python3 -m pip download -q --disable-pip-version-check --no-deps --only-binary=:all: -d dl \
-      --python-version 3.11 --implementation cp --platform manylinux_2_28_x86_64 "torch==2.$v.0"
-    unpack dl/torch-2."$v".0-*.whl "t2$v" torch/lib/libc10.so torch/lib/libc10_cuda.so torch/version.py torch/include/c10/ torch/include/torch/headeronly/
-    rm -f dl/torch-2."$v".0-*.whl
-    touch "t2$v/complete"
-  fi
-done
-
-src=$here/src
-cuda=inc/nvidia/cu13/include
-mkdir -p fake/nvml
-g++ -std=c++17 -O2 -fPIC -shared -I$cuda "$src/fakecuda.cpp" -o fake/libcudart.so.13 -Wl,-soname,libcudart.so.13 -Wl,--version-script="$src/fakecuda.map" -lpthread
-# Linked against, and never opened: libc10_cuda.so takes the driver's functions from the runtime.
-gcc -shared -fPIC -x c /dev/null -o fake/libcuda.so.1 -Wl,-soname,libcuda.so.1 -Wl,--no-as-needed -Lfake -l:libcudart.so.13 -Wl,-rpath,'$ORIGIN'
-gcc -shared -fPIC -O2 "$src/fakenvml.c" -o fake/nvml/libnvidia-ml.so.1 -Wl,-soname,libnvidia-ml.so.1
-
-# program NAME SOURCE VERSION
+# program NAME SOURCE RELEASE MAJOR
 program() {
-  local standard=c++17
-  [ "$3" -ge 12 ] && standard=c++20
-  g++ -std=$standard -O2 -DTORCH_MINOR="$3" -DNDEBUG -I"t2$3/torch/include" -I$cuda "$src/$2" -o "$1" \
-    -Wl,--no-as-needed -Lfake -l:libcudart.so.13 -L"t2$3/torch/lib" -lc10 -lc10_cuda -lpthread \
-    -Wl,--disable-new-dtags -Wl,-rpath,'$ORIGIN/fake' -Wl,-rpath,'$ORIGIN/fake/nvml' -Wl,-rpath,"\$ORIGIN/t2$3/torch/lib"
+  local torch=torch-$3/torch minor standard=c++17 abi=1 driver=
+  minor=${3#2.}
+  minor=${minor%.*}
+  [ "$minor" -ge 12 ] && standard=c++20
+  # std::string of the wheels on PyPI before 2.7 is that of before C++11.
+  [ "$minor" -lt 7 ] && abi=0
+  [ "$4" -lt 13 ] && driver=-l:libcuda.so.1
+  g++ -std=$standard -O2 -DTORCH_MINOR="$minor" -D_GLIBCXX_USE_CXX11_ABI=$abi -DNDEBUG -I"$torch/include" -I"cuda-$4/include" "$src/$2" -o "$1.new" \
+    -Wl,--no-as-needed -L"fake-$4" -l:"libcudart.so.$4" $driver -L"$torch/lib" -lc10 -lc10_cuda -lpthread \
+    -Wl,--disable-new-dtags -Wl,-rpath,"\$ORIGIN/fake-$4" -Wl,-rpath,"\$ORIGIN/fake-$4/nvml" -Wl,-rpath,"\$ORIGIN/$torch/lib"
+  mv "$1.new" "$1"
   echo "built $dest/$1"
 }
-for v in "${versions[@]}"; do
-  program "oracle2$v" oracle.cpp "$v"
-  program "timed2$v" timed.cpp "$v"
-  # It reads the fields of 2.11's configuration; later versions have others.
-  [ "$v" = 11 ] && program settings_probe211 settings_probe.cpp "$v"
+
+made=
+for release in "${releases[@]}"; do
+  toolkit=$(sed -n "s/^$release //p" "$here/releases.txt")
+  major=${toolkit%.*}
+  [[ $made == *"<$major>"* ]] || cuda "$major"
+  made+="<$major>"
+  if [ ! -f "torch-$release/complete" ]; then
+    echo "downloading a part of torch $release from PyPI: 5 MB"
+    minor=${release#2.} more=
+    # From 2.8 on c10's headers include some of these.
+    [ "${minor%.*}" -lt 8 ] || more=torch/include/torch/headeronly/
+    fetch "torch==$release" "torch-$release" torch/lib/libc10.so torch/lib/libc10_cuda.so torch/version.py torch/include/c10/ $more
+  fi
+  program "oracle-$release" oracle.cpp "$release" "$major"
+  program "timed-$release" timed.cpp "$release" "$major"
+  # It reads the fields of 2.11's configuration; other versions have others.
+  [ "$release" = 2.11.0 ] && program settings_probe-2.11.0 settings_probe.cpp "$release" "$major"
 done
 exit 0

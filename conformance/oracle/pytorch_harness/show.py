@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs a script from standard input through the real allocator and prints the answers for a person, one line per operation.
 
-  show.py [--settings STRING] [--bytes N] [--profile 2.11|2.15] [--oracle PROGRAM] < script
+  show.py [--settings STRING] [--bytes N] [--release 2.11.0] [--oracle PROGRAM] < script
 """
 import argparse
 import itertools
@@ -10,7 +10,9 @@ import os
 import subprocess
 import sys
 
-ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", ".."))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "differential"))
+from releases import built_oracle, release  # noqa: E402
+
 QUIET_CALLS = ("cudaGetDeviceProperties", "cuMemSetAccess")
 EXTRA = ("freed", "allocd", "largest", "fraction", "n", "sizes", "size", "noop", "used")
 
@@ -39,12 +41,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--settings", default="")
     parser.add_argument("--bytes", type=int, default=8 << 30)
-    parser.add_argument("--profile", choices=["2.11", "2.15"], default="2.11")
+    parser.add_argument("--release", type=release, default="2.11.0")
     parser.add_argument("--oracle")
     options = parser.parse_args()
-    oracle = os.path.abspath(options.oracle or os.path.join(ROOT, "target", "oracle", "oracle" + options.profile.replace(".", "")))
-    if not os.access(oracle, os.X_OK):
-        sys.exit(f"{oracle} is missing: build it with `conformance/oracle/pytorch_harness/setup.sh 11 15`")
+    oracle = os.path.abspath(options.oracle) if options.oracle else built_oracle(options.release)
     environment = dict(os.environ, PYTORCH_ALLOC_CONF=options.settings, PYTORCH_CUDA_ALLOC_CONF=options.settings, FAKE_GPU_BYTES=str(options.bytes))
     run = subprocess.run([oracle, "--stats=none", "-"], stdin=sys.stdin, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     for line in run.stdout.splitlines():

@@ -35,7 +35,7 @@ struct Handle { size_t size; int dev; int ord; int maps; bool released; };
 struct StreamSt { uint64_t rec = 0, done = 0; std::vector<uint64_t> pending; };
 struct Event { uintptr_t stream = 0; uint64_t seq = 0; bool recorded = false; int ord; };
 struct Mapping { size_t size; CUmemGenericAllocationHandle h; bool access; };
-struct Capture { unsigned long long id; };
+struct Capture { unsigned long long id; std::vector<cudaGraphNode_t> last; };
 
 struct State {
   std::mutex m;
@@ -57,6 +57,7 @@ struct State {
   std::unordered_map<uintptr_t, StreamSt> streams;
   std::map<uintptr_t, Capture> captures;
   unsigned long long next_cap = 1;
+  std::vector<std::vector<cudaGraphNode_t>> nodes;  // of each node of a graph, those that it depends on
   std::set<int> ev_live;
   int fail_next = 0;
   int log = 0;
@@ -153,7 +154,7 @@ X size_t fake_used(int dev) { return S().used[dev]; }
 X size_t fake_peak(int dev) { return S().peak[dev]; }
 X unsigned long long fake_capture_begin(cudaStream_t st) {
   State& s = S(); std::lock_guard<std::mutex> g(s.m);
-  auto id = s.next_cap++; s.captures[(uintptr_t)st] = {id}; return id;
+  auto id = s.next_cap++; s.captures[(uintptr_t)st] = {id, {}}; return id;
 }
 X void fake_capture_end(cudaStream_t st) {
   State& s = S(); std::lock_guard<std::mutex> g(s.m); s.captures.erase((uintptr_t)st);
@@ -173,8 +174,8 @@ X cudaError_t cudaSetDevice(int d) {
 }
 X cudaError_t cudaGetLastError(void) { auto e = t_last; t_last = cudaSuccess; if (e) L(3, "[\"cudaGetLastError\",%d]", (int)e); return e; }
 X cudaError_t cudaPeekAtLastError(void) { return t_last; }
-X cudaError_t cudaDriverGetVersion(int* v) { *v = 13000; return cudaSuccess; }
-X cudaError_t cudaRuntimeGetVersion(int* v) { *v = 13000; return cudaSuccess; }
+X cudaError_t cudaDriverGetVersion(int* v) { *v = CUDART_VERSION; return cudaSuccess; }
+X cudaError_t cudaRuntimeGetVersion(int* v) { *v = CUDART_VERSION; return cudaSuccess; }
 X cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int d) {
   memset(p, 0, sizeof *p);
   snprintf(p->name, sizeof p->name, "FakeGPU");
@@ -336,20 +337,56 @@ X cudaError_t cudaStreamIsCapturing(cudaStream_t st, cudaStreamCaptureStatus* o)
   *o = s.captures.count((uintptr_t)st) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
+// CUDA 13 added the edges' data.
+#if CUDART_VERSION >= 13000
+#define EDGE_DATA_OUT const cudaGraphEdgeData** ed,
+#define EDGE_DATA cudaGraphEdgeData*,
+#else
+#define EDGE_DATA_OUT
+#define EDGE_DATA
+#endif
 X cudaError_t cudaStreamGetCaptureInfo(cudaStream_t st, cudaStreamCaptureStatus* o, unsigned long long* id,
-    cudaGraph_t* gr, const cudaGraphNode_t** deps, const cudaGraphEdgeData** ed, size_t* nd) {
+    cudaGraph_t* gr, const cudaGraphNode_t** deps, EDGE_DATA_OUT size_t* nd) {
   State& s = S(); std::lock_guard<std::mutex> g(s.m);
   auto it = s.captures.find((uintptr_t)st);
   bool c = it != s.captures.end();
   *o = c ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   if (id) *id = c ? it->second.id : 0;
   if (gr) *gr = c ? (cudaGraph_t)(uintptr_t)(0x700000 + it->second.id * 0x100) : nullptr;
-  if (deps) *deps = nullptr;
+  if (deps) *deps = c && !it->second.last.empty() ? it->second.last.data() : nullptr;
+#if CUDART_VERSION >= 13000
   if (ed) *ed = nullptr;
-  if (nd) *nd = 0;
+#endif
+  if (nd) *nd = c ? it->second.last.size() : 0;
   return cudaSuccess;
 }
-X cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t, cudaGraphNode_t*, cudaGraphEdgeData*, size_t* n) { if (n) *n = 0; return cudaSuccess; }
+// A graph's nodes are the empty ones that 2.9 adds to remember what a stream had done when a block was freed: 1 is the first.
+static cudaGraphNode_t node(size_t number) { return (cudaGraphNode_t)(uintptr_t)number; }
+X cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t at, cudaGraphNode_t* out, EDGE_DATA size_t* n) {
+  State& s = S(); std::lock_guard<std::mutex> g(s.m);
+  auto& before = s.nodes.at((uintptr_t)at - 1);
+  if (out) for (size_t i = 0; i < *n && i < before.size(); i++) out[i] = before[i];
+  if (n) *n = before.size();
+  return cudaSuccess;
+}
+#if CUDART_VERSION < 13000
+X cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* out, cudaGraph_t, const cudaGraphNode_t* before, size_t n) {
+  State& s = S(); std::lock_guard<std::mutex> g(s.m);
+  s.nodes.emplace_back(before, before + n);
+  *out = node(s.nodes.size()); L(2, "[\"cudaGraphAddEmptyNode\",0,%zu]", s.nodes.size());
+  return cudaSuccess;
+}
+X cudaError_t cudaGraphNodeGetType(cudaGraphNode_t, cudaGraphNodeType* type) { *type = cudaGraphNodeTypeEmpty; return cudaSuccess; }
+X cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t st, cudaGraphNode_t* nodes, size_t n, unsigned flags) {
+  State& s = S(); std::lock_guard<std::mutex> g(s.m);
+  auto it = s.captures.find((uintptr_t)st);
+  if (it == s.captures.end()) return R(cudaErrorInvalidValue);
+  auto& last = it->second.last;
+  if (flags == cudaStreamSetCaptureDependencies) last.clear();
+  last.insert(last.end(), nodes, nodes + n);
+  return cudaSuccess;
+}
+#endif
 X cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* h, void* p) {
   memset(h, 0, sizeof *h); memcpy(h, &p, sizeof p); return cudaSuccess;
 }
@@ -488,12 +525,10 @@ X CUresult fake_cuMemGetAddressRange(CUdeviceptr* b, size_t* n, CUdeviceptr p) {
   L(1, "[\"cuMemGetAddressRange\",0,\"%s\"]", norm_(p).c_str());
   return CUDA_SUCCESS;
 }
-namespace stubs {
-X CUresult fake_unimpl_retain() { die("cuMemRetainAllocationHandle not modelled"); }
-X CUresult fake_unimpl_props() { die("cuMemGetAllocationPropertiesFromHandle not modelled"); }
-X CUresult fake_unimpl_memset() { die("cuMemsetD32Async not modelled"); }
-X CUresult fake_unimpl_write() { die("cuStreamWriteValue32 not modelled"); }
-}
+// Functions that releases look up, under the names that they look for, and do not call here.
+#define UNMODELLED(name) X CUresult fake_##name() __asm__(#name); X CUresult fake_##name() { die(#name " is not modelled"); }
+UNMODELLED(cuMemRetainAllocationHandle) UNMODELLED(cuMemGetAllocationPropertiesFromHandle) UNMODELLED(cuMemsetD32Async) UNMODELLED(cuStreamWriteValue32)
+UNMODELLED(cuMulticastAddDevice) UNMODELLED(cuMulticastBindMem) UNMODELLED(cuMulticastCreate)
 static void* entry(const char* n) {
 #define E(f) if (!strcmp(n, #f)) return (void*)&f;
   E(cuDeviceGet) E(cuDeviceGetAttribute) E(cuMemAddressReserve) E(cuMemRelease) E(cuMemMap)
@@ -501,10 +536,9 @@ static void* entry(const char* n) {
   E(cuMemExportToShareableHandle) E(cuMemImportFromShareableHandle) E(cuGetErrorString) E(cuInit)
 #undef E
   if (!strcmp(n, "cuMemGetAddressRange")) return (void*)&fake_cuMemGetAddressRange;
-  if (!strcmp(n, "cuMemRetainAllocationHandle")) return (void*)&stubs::fake_unimpl_retain;
-  if (!strcmp(n, "cuMemGetAllocationPropertiesFromHandle")) return (void*)&stubs::fake_unimpl_props;
-  if (!strcmp(n, "cuMemsetD32Async")) return (void*)&stubs::fake_unimpl_memset;
-  if (!strcmp(n, "cuStreamWriteValue32")) return (void*)&stubs::fake_unimpl_write;
+#define E(f) if (!strcmp(n, #f)) return (void*)&fake_##f;
+  E(cuMemRetainAllocationHandle) E(cuMemGetAllocationPropertiesFromHandle) E(cuMemsetD32Async) E(cuStreamWriteValue32)
+#undef E
   return nullptr;
 }
 X cudaError_t cudaGetDriverEntryPointByVersion(const char* sym, void** f, unsigned v, unsigned long long, cudaDriverEntryPointQueryResult* r) {
@@ -513,3 +547,8 @@ X cudaError_t cudaGetDriverEntryPointByVersion(const char* sym, void** f, unsign
   L(3, "[\"cudaGetDriverEntryPointByVersion\",0,\"%s\",%u,%d]", sym, v, p != nullptr);
   return cudaSuccess;
 }
+#if CUDART_VERSION < 13000
+X cudaError_t cudaGetDriverEntryPoint(const char* sym, void** f, unsigned long long flags, cudaDriverEntryPointQueryResult* r) {
+  return cudaGetDriverEntryPointByVersion(sym, f, CUDART_VERSION, flags, r);
+}
+#endif

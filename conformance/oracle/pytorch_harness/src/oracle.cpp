@@ -1,9 +1,6 @@
 // Runs a script of operations through the real c10::cuda::CUDACachingAllocator on top of fakecuda.cpp: see ../README.md.
-#include <c10/core/Allocator.h>
-#include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/cuda/CUDAFunctions.h>
+#include "release.hpp"
 #include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -20,9 +17,9 @@
 #include <vector>
 
 namespace CCA = c10::cuda::CUDACachingAllocator;
-using c10::CachingDeviceAllocator::DeviceStats;
-using c10::CachingDeviceAllocator::TraceEntry;
-using c10::MempoolId_t;
+using release::DeviceStats;
+using release::MempoolId_t;
+using release::TraceEntry;
 using std::string;
 
 extern "C" {
@@ -42,8 +39,6 @@ int fake_norm(const void*, char*, int);
 size_t fake_live_events();
 }
 
-namespace c10::cuda::detail { C10_CUDA_API void init_p2p_access_cache(int64_t); }
-namespace c10::cuda::_internal { C10_CUDA_API void setHasPrimaryContext(bool (*func)(DeviceIndex)); }
 static string norm(const void* p) { char b[64]; fake_norm(p, b, sizeof b); return b; }
 static string jstr(const string& s) {
   string o = "\"";
@@ -89,23 +84,18 @@ namespace c10 { REGISTER_FREE_MEMORY_CALLBACK("oracle_cb", ::FreeCb) }
 static std::vector<std::pair<string, std::vector<int64_t>>> statvec(const DeviceStats& d) {
   std::vector<std::pair<string, std::vector<int64_t>>> v;
   static const char* tn[] = {"all", "small", "large"};
-  auto add = [&](const char* n, const c10::CachingAllocator::StatArray& a) {
+  auto add = [&](const char* n, const release::statistics::StatArray& a) {
     for (int t = 0; t < 3; t++) v.push_back({string(n) + "." + tn[t], {a[t].current, a[t].peak, a[t].allocated, a[t].freed}});
   };
   add("allocation", d.allocation); add("segment", d.segment); add("active", d.active);
   add("inactive_split", d.inactive_split); add("allocated_bytes", d.allocated_bytes);
   add("reserved_bytes", d.reserved_bytes); add("active_bytes", d.active_bytes);
   add("inactive_split_bytes", d.inactive_split_bytes); add("requested_bytes", d.requested_bytes);
-  auto s4 = [](const c10::CachingAllocator::Stat& s) { return std::vector<int64_t>{s.current, s.peak, s.allocated, s.freed}; };
+  auto s4 = [](const release::statistics::Stat& s) { return std::vector<int64_t>{s.current, s.peak, s.allocated, s.freed}; };
   v.push_back({"oversize_allocations", s4(d.oversize_allocations)});
   v.push_back({"oversize_segments", s4(d.oversize_segments)});
-  v.push_back({"num_alloc_retries", {d.num_alloc_retries}});
-  v.push_back({"num_ooms", {d.num_ooms}});
-  v.push_back({"num_sync_all_streams", {d.num_sync_all_streams}});
-  v.push_back({"num_device_alloc", {d.num_device_alloc}});
-  v.push_back({"num_device_free", {d.num_device_free}});
-#if TORCH_MINOR >= 15
-  v.push_back({"num_oom_rejections", {d.num_oom_rejections}});
+  for (auto& [name, value] : release::counters(d)) v.push_back({name, {value}});
+#if TORCH_MINOR >= 13
   std::vector<std::pair<string, std::vector<int64_t>>> pp;
   for (auto& kv : d.reserved_bytes_by_private_pools)
     for (int t = 0; t < 3; t++)
@@ -142,11 +132,13 @@ static string trace_json(const TraceEntry& t) {
   o << "[\"" << actname(t.action_) << "\",";
   if (t.action_ == TraceEntry::OOM || t.action_ == TraceEntry::SNAPSHOT) o << t.addr_;
   else o << jstr(norm((void*)t.addr_));
-  o << "," << t.size_ << "," << stid(t.stream_) << "," << t.mempool_.first << "," << t.mempool_.second << "]";
+  o << "," << t.size_ << "," << stid(t.stream_);
+  if (release::records_pools()) o << "," << release::pool_of(t).first << "," << release::pool_of(t).second;
+  o << "]";
   return o.str();
 }
 static string snapshot_json(MempoolId_t id, bool traces) {
-  auto s = CCA::snapshot(id, traces);
+  auto s = release::snapshot(id, traces);
   std::ostringstream o;
   o << "{\"segments\":[";
   bool f = true;
@@ -156,7 +148,7 @@ static string snapshot_json(MempoolId_t id, bool traces) {
       << ",\"allocated\":" << g.allocated_size << ",\"active\":" << g.active_size << ",\"stream\":" << stid(g.stream)
       << ",\"type\":\"" << (g.is_large ? "large" : "small") << "\",\"expandable\":" << g.is_expandable
       << ",\"pool\":[" << g.owner_private_pool_id.first << "," << g.owner_private_pool_id.second << "]"
-      << ",\"device\":" << (int)g.device << ",\"reg\":" << g.registration_counter << ",\"blocks\":[";
+      << ",\"device\":" << (int)g.device << release::registration(g) << ",\"blocks\":[";
     size_t off = 0; bool fb = true;
     for (auto& b : g.blocks) {
       if (!fb) o << ","; fb = false;
@@ -174,14 +166,14 @@ static string snapshot_json(MempoolId_t id, bool traces) {
     for (auto& d : s.device_traces) for (auto& t : d) { if (!ft) o << ","; ft = false; o << trace_json(t); }
     o << "]";
   }
-  auto& c = s.config_metadata;
-  o << ",\"config\":{\"gc_threshold\":" << c.garbage_collection_threshold << ",\"max_split_size\":" << c.max_split_size
-    << ",\"expandable_segments\":" << c.expandable_segments << ",\"release_lock\":" << c.release_lock_on_malloc
-    << ",\"graph_reuse\":" << c.graph_capture_record_stream_reuse << ",\"last\":" << jstr(c.last_allocator_settings) << ",\"roundup\":[";
-  for (size_t i = 0; i < c.roundup_power2_divisions.size(); i++) o << (i ? "," : "") << c.roundup_power2_divisions[i];
-  o << "]}}";
+  auto c = release::config(s);
+  if (c.is_there) o << ",\"config\":{" << c.before << ",\"last\":" << jstr(c.last) << ",\"roundup\":[" << c.after << "]}";
+  o << "}";
   return o.str();
 }
+
+static release::Events events;
+static void keep(const TraceEntry& t) { evs.push_back(trace_json(t)); }
 
 static void run_script(std::istream& in, std::ostream& out) {
   string line; long i = 0;
@@ -193,6 +185,7 @@ static void run_script(std::istream& in, std::ostream& out) {
     while (ls >> w) a.push_back(w);
     if (a.empty()) continue;
     string res, err; evs.clear();
+    events.begin();
     auto A = [&](size_t k) -> const string& { if (k >= a.size()) throw std::runtime_error("missing argument"); return a[k]; };
     auto pool = [&](size_t k) { return MempoolId_t{num(A(k)), num(A(k + 1))}; };
     auto ptrout = [&](const void* p) {
@@ -223,40 +216,35 @@ static void run_script(std::istream& in, std::ostream& out) {
         if (it != live.end()) CCA::recordStream(it->second, st(std::stol(A(2)), DEV)); else res += ",\"noop\":1";
       } else if (op == "complete") { if (A(1) == "all") fake_complete_all(); else fake_complete_events(rawst(std::stol(a[1]))); }
       else if (op == "complete_one") { res += ",\"n\":" + std::to_string(fake_complete_oldest(rawst(std::stol(A(1))))); }
-      else if (op == "empty_cache") { if (a.size() > 2) CCA::emptyCache(pool(1)); else CCA::emptyCache(); }
+      else if (op == "empty_cache") { if (a.size() > 2) release::empty_cache(pool(1)); else release::empty_cache(); }
       else if (op == "set_fraction") CCA::setMemoryFraction(std::stod(A(1)), DEV);
-      else if (op == "get_fraction") { char b[40]; snprintf(b, 40, "%.17g", CCA::getMemoryFraction(DEV)); res += string(",\"fraction\":") + b; }
+      else if (op == "get_fraction") { char b[40]; snprintf(b, 40, "%.17g", release::memory_fraction(DEV)); res += string(",\"fraction\":") + b; }
       else if (op == "reset_peak") CCA::resetPeakStats(DEV);
       else if (op == "reset_accumulated") CCA::resetAccumulatedStats(DEV);
       else if (op == "conf") CCA::setAllocatorSettings(a.size() > 1 ? line.substr(line.find("conf") + 5) : "");
       else if (op == "snapshot") res += ",\"snapshot\":" + snapshot_json(a.size() > 2 ? pool(1) : MempoolId_t{0, 0}, false);
       else if (op == "trace") res += ",\"snapshot\":" + snapshot_json({0, 0}, true);
       else if (op == "history") {  // history on|off [max_entries]
-        CCA::recordHistory(A(1) == "on", nullptr, a.size() > 2 ? num(a[2]) : 1000000, c10::CachingDeviceAllocator::RecordContext::NEVER, true, {});
+        events.leave_to_script();
+        release::record_history(A(1) == "on", a.size() > 2 ? num(a[2]) : 1000000);
       } else if (op == "stats") res += ",\"stats\":" + stats_json(false);
       else if (op == "cache_info") { size_t l = 0; CCA::cacheInfo(DEV, &l); res += ",\"largest\":" + std::to_string(l); }
       else if (op == "base") { size_t n = 0; auto it = live.find(A(1)); if (it != live.end()) { ptrout(CCA::getBaseAllocation(it->second.get(), &n)); res += ",\"size\":" + std::to_string(n); } else res += ",\"noop\":1"; }
       else if (op == "pool_create") {  // pool_create a b [use_on_oom] [no_split]
-        CCA::createOrIncrefPool(DEV, pool(1));
-        for (size_t k = 3; k < a.size(); k++) {
-          if (a[k] == "use_on_oom") CCA::setUseOnOOM(DEV, pool(1), true);
-          if (a[k] == "no_use_on_oom") CCA::setUseOnOOM(DEV, pool(1), false);
-          if (a[k] == "no_split") CCA::setNoSplit(DEV, pool(1));
-        }
+        auto id = pool(1);
+        release::pool_create(DEV, id, {a.begin() + 3, a.end()});
       } else if (op == "pool_begin") {  // pool_begin a b [all | stream k]
         long s = -1; if (a.size() > 4 && a[3] == "stream") s = std::stol(a[4]);
-        CCA::beginAllocateToPool(DEV, pool(1), [s](cudaStream_t x) { return s < 0 || x == rawst(s); });
-      } else if (op == "pool_end") CCA::endAllocateToPool(DEV, pool(1));
+        release::pool_begin(DEV, pool(1), s < 0, rawst(s));
+      } else if (op == "pool_end") release::pool_end(DEV, pool(1));
       else if (op == "pool_release") CCA::releasePool(DEV, pool(1));
-      else if (op == "pool_use_count") res += ",\"n\":" + std::to_string(CCA::getPoolUseCount(DEV, pool(1)));
-      else if (op == "capture_begin") { res += ",\"capture\":" + std::to_string(fake_capture_begin(rawst(std::stol(A(1)))));
-#if TORCH_MINOR >= 15
-        CCA::markCaptureBegin(DEV);
-#endif
-      } else if (op == "capture_end") { fake_capture_end(rawst(std::stol(A(1))));
-#if TORCH_MINOR >= 15
-        CCA::markCaptureEnd(DEV);
-#endif
+      else if (op == "pool_use_count") res += ",\"n\":" + std::to_string(release::pool_use_count(DEV, pool(1)));
+      else if (op == "capture_begin") {
+        res += ",\"capture\":" + std::to_string(fake_capture_begin(rawst(std::stol(A(1)))));
+        release::capture_begins(DEV);
+      } else if (op == "capture_end") {
+        fake_capture_end(rawst(std::stol(A(1))));
+        release::capture_ends(DEV);
       } else if (op == "ckpt_save") ckpts[A(1)] = CCA::getCheckpointState(DEV, pool(2));
       else if (op == "ckpt_load") {
         auto d = CCA::setCheckpointPoolState(DEV, ckpts.at(A(1)));
@@ -285,28 +273,28 @@ static void run_script(std::istream& in, std::ostream& out) {
       else if (op == "driver") res += ",\"used\":" + std::to_string(fake_used(DEV)) + ",\"peak\":" + std::to_string(fake_peak(DEV)) + ",\"events\":" + std::to_string(fake_live_events());
       else if (op == "expandable_sizes") {
         res += ",\"sizes\":["; bool f = true;
-        for (auto& s : CCA::getExpandableSegmentSizes(DEV)) { if (!f) res += ','; f = false; res += "[" + std::to_string(stid(s.stream)) + "," + (s.is_small_pool ? "\"small\"" : "\"large\"") + "," + std::to_string(s.total_size) + "]"; }
+        for (auto& s : release::expandable_sizes(DEV)) { if (!f) res += ','; f = false; res += "[" + std::to_string(stid(s.stream)) + "," + (s.is_small_pool ? "\"small\"" : "\"large\"") + "," + std::to_string(s.total_size) + "]"; }
         res += "]";
       }
-      else if (op == "meminfo") { auto m = CCA::get()->getMemoryInfo(DEV); res += ",\"free\":" + std::to_string(m.first) + ",\"total\":" + std::to_string(m.second); }
-      else if (op == "enable") CCA::enable(A(1) == "1");
+      else if (op == "meminfo") { auto m = release::memory_info(DEV); res += ",\"free\":" + std::to_string(m.first) + ",\"total\":" + std::to_string(m.second); }
+      else if (op == "enable") release::enable(A(1) == "1");
       else if (op == "name") res += ",\"name\":" + jstr(CCA::name());
-#if TORCH_MINOR >= 15
       else if (op == "alloc_at") {  // alloc_at id bytes stream address
         c10::cuda::setCurrentCUDAStream(st(std::stol(A(3)), DEV));
-        auto p = CCA::allocateWithAddress(num(A(2)), (void*)num(A(4)));
+        auto p = release::allocate_at(num(A(2)), (void*)num(A(4)));
         ptrout(p.get()); live[a[1]] = std::move(p);
       }
-      else if (op == "reserve_class") CCA::setExpandableSegmentReserveClassForStream(rawst(std::stol(A(1))), a.size() > 2 ? a[2] : "");
-#endif
+      else if (op == "reserve_class") release::reserve_class(rawst(std::stol(A(1))), a.size() > 2 ? a[2] : "");
       else throw std::runtime_error("unknown op " + op);
     } catch (const c10::OutOfMemoryError& e) { err = string(",\"err\":\"oom\",\"msg\":") + jstr(e.what_without_backtrace()); }
     catch (const c10::Error& e) { err = string(",\"err\":\"c10\",\"msg\":") + jstr(e.what_without_backtrace()); }
     catch (const std::exception& e) { err = string(",\"err\":\"std\",\"msg\":") + jstr(e.what()); }
     string opline; for (size_t k = 0; k < a.size(); k++) { if (k) opline += ' '; opline += a[k]; }
     out << "{\"i\":" << i++ << ",\"op\":" << jstr(opline) << ",\"ok\":" << (err.empty() ? 1 : 0) << res << err;
+    string calls = O.log ? fake_take_log() : "";
+    events.take(keep);
     if (O.events && !evs.empty()) { out << ",\"ev\":["; for (size_t k = 0; k < evs.size(); k++) out << (k ? "," : "") << evs[k]; out << "]"; }
-    if (O.log) { string l = fake_take_log(); if (!l.empty()) out << ",\"drv\":[" << l << "]"; }
+    if (!calls.empty()) out << ",\"drv\":[" << calls << "]";
     if (O.stats) { string s = stats_json(O.stats == 1); if (s != "{}") out << ",\"st\":" << s; }
     out << "}\n";
   }
@@ -331,9 +319,8 @@ int main(int argc, char** argv) {
     else file = s;
   }
   fake_set_log(O.log);
-  c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex) { return true; });  // normally installed by libtorch_cuda
   try {
-    c10::cuda::detail::init_p2p_access_cache(c10::cuda::device_count());
+    release::install_hooks();
     CCA::init(c10::cuda::device_count());
     c10::cuda::set_device(0);
   } catch (const c10::Error& e) {  // a bad settings string
@@ -341,7 +328,7 @@ int main(int argc, char** argv) {
     fflush(stdout); _Exit(3);
   }
   if (O.events) {
-    try { CCA::attachAllocatorTraceTracker([](const TraceEntry& t) { evs.push_back(trace_json(t)); }); }
+    try { events.attach(keep); }
     catch (const c10::Error&) { O.events = false; }  // backend:cudaMallocAsync
   }
   std::ios::sync_with_stdio(false);

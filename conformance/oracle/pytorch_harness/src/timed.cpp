@@ -1,22 +1,17 @@
-// Times the real c10::cuda::CUDACachingAllocator on fakecuda.cpp: timed211 SEQUENCE, as timed.hpp says.
+// Times the real c10::cuda::CUDACachingAllocator on fakecuda.cpp: timed-2.11.0 SEQUENCE, as timed.hpp says.
 //
 // Requests go through raw_alloc_with_stream and raw_delete, the shortest way in. Other streams can only be recorded for a DataPtr, so those steps
 // go through allocate(). Settings come from PYTORCH_CUDA_ALLOC_CONF; FAKE_EVENTS_AUTO=1 completes every event at once.
-#include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAStream.h>
+#include "release.hpp"
 #include "timed.hpp"
 
 namespace CCA = c10::cuda::CUDACachingAllocator;
-namespace c10::cuda::detail { C10_CUDA_API void init_p2p_access_cache(int64_t); }
-namespace c10::cuda::_internal { C10_CUDA_API void setHasPrimaryContext(bool (*func)(DeviceIndex)); }
 
 static cudaStream_t handle(uint64_t stream) { return (cudaStream_t)(uintptr_t)(0x1000 * stream); }
 
 int main(int argc, char** argv) {
   if (argc != 2) { std::fprintf(stderr, "usage: %s SEQUENCE\n", argv[0]); return 2; }
-  c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex) { return true; });  // normally installed by libtorch_cuda
-  c10::cuda::detail::init_p2p_access_cache(c10::cuda::device_count());
+  release::install_hooks();
   CCA::init(c10::cuda::device_count());
   c10::cuda::set_device(0);
   auto* allocator = CCA::get();

@@ -1,0 +1,57 @@
+"""The releases of PyTorch that the harness builds, and the names of their programs in target/oracle."""
+import argparse
+import os
+import subprocess
+import sys
+
+ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", ".."))
+BUILT = os.path.join(ROOT, "target", "oracle")
+HARNESS = os.path.join("conformance", "oracle", "pytorch_harness")
+
+
+def releases():
+    """Every release, newest first, as 2.15.0."""
+    with open(os.path.join(ROOT, HARNESS, "releases.txt"), encoding="utf-8") as lines:
+        return [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
+
+
+def release(text):
+    """A release by its full name, or a minor one's .0 by that of the minor: 2.7 is 2.7.0. For argparse: an unknown one is said with what there is."""
+    name = text if text.count(".") == 2 else text + ".0"
+    if name not in releases():
+        raise argparse.ArgumentTypeError(f"there is no release {text}, only {' '.join(reversed(releases()))}")
+    return name
+
+
+def minor(name):
+    """7 for 2.7.1."""
+    return int(name.split(".")[1])
+
+
+def short(name):
+    """2.7 for 2.7.0, 2.7.1 for itself: the name of parkade's profile."""
+    return name.removesuffix(".0")
+
+
+def program(name, folder=BUILT):
+    """The real allocator of a release."""
+    return os.path.join(folder, f"oracle-{name}")
+
+
+def accepts(oracle, settings):
+    """Whether the release of this program takes the settings string. One that it refuses ends it before it reads its script."""
+    environment = dict(os.environ, PYTORCH_ALLOC_CONF=settings, PYTORCH_CUDA_ALLOC_CONF=settings)
+    return not settings or subprocess.run([oracle, "-"], input=b"", env=environment, capture_output=True).returncode == 0
+
+
+def built(path, command):
+    """Ends with one line if a program is missing."""
+    if not os.access(path, os.X_OK):
+        sys.exit(f"{path} is missing: build it with `{command}`")
+
+
+def built_oracle(name, folder=BUILT):
+    """The real allocator of a release; ends with one line if it is missing."""
+    path = program(name, folder)
+    built(path, f"{HARNESS}/setup.sh {name}")
+    return os.path.abspath(path)
