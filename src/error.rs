@@ -3,6 +3,7 @@
 //! After any of them the heap is valid, the statistics agree with it, and nothing is lost.
 
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::string::{String, ToString};
 use core::fmt;
 
@@ -32,6 +33,9 @@ pub enum AllocError {
         /// The requested bytes.
         requested: Bytes,
     },
+    /// PyTorch before 2.5 fails an internal assert: for a large request it would release a free block of an expandable
+    /// segment as if it were a whole one (spec 2.9). What earlier rungs did stays done.
+    ExpandableRelease,
     /// The device failed, and not for lack of memory.
     Device(BackendError),
     /// The device handed out a range that cannot be used. What earlier rungs did stays done.
@@ -50,6 +54,7 @@ impl AllocError {
     pub fn message(&self, profile: &Profile) -> String {
         match self {
             AllocError::Pool(error) => error.message(profile),
+            AllocError::ExpandableRelease => expandable_release_message(profile),
             error => error.to_string(),
         }
     }
@@ -62,6 +67,7 @@ impl fmt::Display for AllocError {
             AllocError::TooLarge { .. } => f.write_str(crate::texts::MORE_THAN_ONE_EXABYTE),
             AllocError::OutOfMemory(report) => report.fmt(f),
             AllocError::Rejected { requested } => f.write_str(&crate::texts::rejection_message(*requested)),
+            AllocError::ExpandableRelease => f.write_str(&expandable_release_message(&Profile::PYTORCH_2_4)),
             AllocError::Device(error) => error.fmt(f),
             AllocError::Answer(wrong) => wrong.fmt(f),
             AllocError::TooManyStreams => f.write_str("more than 65535 streams: the heap numbers them with 16 bits"),
@@ -69,6 +75,12 @@ impl fmt::Display for AllocError {
             AllocError::Pool(error) => error.fmt(f),
         }
     }
+}
+
+fn expandable_release_message(profile: &Profile) -> String {
+    let line = profile.asserts.expandable.unwrap_or_default();
+    let file = profile.asserts.file;
+    format!("!block->expandable_segment_ INTERNAL ASSERT FAILED at \"{file}\":{line}, please report a bug to PyTorch. ")
 }
 
 impl core::error::Error for AllocError {}

@@ -29,6 +29,7 @@ pub(crate) fn scope(recording: &Recording, devices: &[&DeviceRecording], setting
     Scope {
         expandable_segments: settings.settings.expandable_segments || devices.iter().any(is_mapped),
         private_pools: devices.iter().any(is_private),
+        rounding: settings.settings.roundup_power2_divisions.iter().any(|&divisions| divisions > 0),
     }
 }
 

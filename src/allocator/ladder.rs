@@ -14,6 +14,7 @@ use crate::device::{BackendError, DeviceBackend};
 use crate::error::AllocError;
 use crate::heap::PoolSlot;
 use crate::policy::{Attempt, Placement, Policy, Relief, Request};
+use crate::profile::ExpandableHint;
 use crate::stats::Family;
 use crate::taken::{AnswerProblem, WrongAnswer};
 use crate::texts::{Hint, OutOfMemory};
@@ -123,6 +124,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     ) -> Result<Option<u32>, AllocError> {
         let size = match attempt {
             Attempt::No => return Ok(None),
+            Attempt::Fail => return Err(AllocError::ExpandableRelease),
             Attempt::Ask => size,
             // Counted even if the limit then refuses (spec 2.8, step 2).
             Attempt::AskAgain => {
@@ -235,8 +237,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     fn hint(&self, request: &Request, segment: Bytes) -> Hint {
-        if !self.profile.advises_on_addresses || !request.is_expandable {
-            return Hint::ExpandableSegments;
+        match self.profile.expandable_hint {
+            _ if !request.is_expandable => return Hint::ExpandableSegments,
+            ExpandableHint::Settings => return Hint::ExpandableSegments,
+            ExpandableHint::Nothing => return Hint::None,
+            ExpandableHint::Addresses => {}
         }
         let reserve = self.policy.reservation(self.total_memory);
         // PyTorch reserves nine eighths by default, and only hints at a larger reserve if it was reduced.

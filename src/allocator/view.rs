@@ -1,5 +1,7 @@
 //! What callers can see of an allocator, its limit, and its snapshots.
 
+use alloc::format;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -9,14 +11,30 @@ use crate::device::DeviceBackend;
 use crate::heap::{Heap, PoolSlot};
 use crate::pending::Pending;
 use crate::policy::Policy;
+use crate::profile::Profile;
 use crate::snapshot::{BlockActivity, BlockInfo, SegmentInfo};
 use crate::stats::Stats;
+use crate::texts::format_double;
 use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress, PoolId, StreamId};
 
 /// A memory fraction outside 0 to 1. Displays as PyTorch's message (spec 2.15).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct InvalidFraction(pub f64);
+
+impl InvalidFraction {
+    /// The message of a release of PyTorch.
+    #[must_use]
+    pub fn message(&self, profile: &Profile) -> String {
+        let Some(line) = profile.asserts.fraction else { return self.to_string() };
+        format!(
+            "0 <= fraction && fraction <= 1 INTERNAL ASSERT FAILED at \"{}\":{line}, please report a bug to PyTorch. invalid \
+             fraction:{}. Please set within (0, 1).",
+            profile.asserts.file,
+            format_double(self.0)
+        )
+    }
+}
 
 impl fmt::Display for InvalidFraction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -90,7 +108,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Limits the memory taken from the device to a fraction of its total, rounded as the profile says; 1
-    /// removes the limit. Memory already taken stays (spec 2.15).
+    /// removes the limit, or is one, as the profile says. Memory already taken stays (spec 2.15).
     ///
     /// # Errors
     /// If the fraction is not between 0 and 1.
@@ -98,8 +116,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if !(0.0..=1.0).contains(&fraction) {
             return Err(InvalidFraction(fraction));
         }
-        let limit = self.profile.limit_rounding.limit(fraction, self.total_memory.0);
-        self.heap.set_limit((fraction < 1.0).then_some(limit));
+        let mut total = self.total_memory;
+        if self.profile.asks_for_total
+            && let Ok(memory) = self.device.memory_info()
+        {
+            total = memory.total;
+        }
+        let limit = self.profile.limit_rounding.limit(fraction, total.0);
+        self.heap.set_limit((fraction < 1.0 || self.profile.limits_whole_memory).then_some(limit));
         Ok(())
     }
 

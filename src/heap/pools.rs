@@ -53,7 +53,7 @@ impl PoolError {
     /// The message of a release of PyTorch.
     #[must_use]
     pub fn message(&self, profile: &Profile) -> String {
-        let asserts = &profile.pool_asserts;
+        let asserts = &profile.asserts;
         let (assertion, line) = match self {
             PoolError::AlreadyRouted(_) => return "beginAllocateToPool: already recording to mempool_id".to_string(),
             PoolError::NotRouted(_) => return "endAllocatePool: not currently recording to mempool_id".to_string(),

@@ -96,6 +96,8 @@ pub enum Attempt {
     Ask,
     /// The same, counted in `num_alloc_retries`.
     AskAgain,
+    /// No: the request fails ([`crate::AllocError::ExpandableRelease`]).
+    Fail,
     /// Yes, for a segment of this size. With expandable segments the size only matters to the limit.
     AskFor(Bytes),
 }

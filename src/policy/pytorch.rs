@@ -133,33 +133,42 @@ impl PyTorch {
     }
 
     /// Oversize blocks of the request's stream to release: the smallest that is large enough alone, or else
-    /// the largest ones until they are together. The flag says whether they are (spec 2.9).
+    /// the largest ones until they are together: then the device is asked (spec 2.9).
     ///
     /// PyTorch does not check that such a block is a whole segment, and corrupts its heap if the setting was
     /// lowered at run time. Here parts of segments are skipped, which changes nothing while the setting is
     /// constant.
-    fn release_oversize(&self, heap: &Heap, request: &Request) -> (Vec<BlockId>, bool) {
+    fn release_oversize(&self, heap: &Heap, request: &Request) -> (Vec<BlockId>, Attempt) {
         let max_split = Bytes(self.settings.max_split_bytes);
         if max_split == Bytes::MAX {
-            return (Vec::new(), false);
+            return (Vec::new(), Attempt::No);
         }
+        let fails_at_expandable = self.profile.fails_to_release_expandable();
         let wanted = request.size.max(max_split);
         let mut sufficient =
             heap.at_least(request.pool, request.stream, wanted).filter(|block| block.is_expandable || !block.is_split);
-        if let Some(block) = sufficient.next().filter(|block| !block.is_expandable) {
-            return (alloc::vec![block.id], true);
+        match sufficient.next() {
+            Some(block) if !block.is_expandable => return (alloc::vec![block.id], Attempt::Ask),
+            Some(_) if fails_at_expandable => return (Vec::new(), Attempt::Fail),
+            _ => {}
         }
         let mut victims = Vec::new();
         let mut released = 0;
         let smaller = heap.below(request.pool, request.stream, wanted).take_while(|block| block.size >= max_split);
-        for block in smaller.filter(|block| !block.is_expandable && !block.is_split) {
+        for block in smaller {
             if released >= wanted.0 {
                 break;
+            }
+            if block.is_expandable && fails_at_expandable {
+                return (victims, Attempt::Fail);
+            }
+            if block.is_expandable || block.is_split {
+                continue;
             }
             released += block.size.0;
             victims.push(block.id);
         }
-        (victims, released >= wanted.0)
+        (victims, if released >= wanted.0 { Attempt::Ask } else { Attempt::No })
     }
 }
 
@@ -218,7 +227,7 @@ impl Policy for PyTorch {
 
     #[inline]
     fn round(&self, requested: Bytes) -> Option<Bytes> {
-        block_size(requested.0, &self.settings).map(Bytes)
+        block_size(requested.0, &self.settings, self.profile).map(Bytes)
     }
 
     #[inline]
@@ -295,8 +304,8 @@ impl Policy for PyTorch {
             0 => Relief::Release { blocks: self.collect_garbage(heap), attempt: Attempt::Ask },
             1 => Relief::Borrow,
             2 => {
-                let (blocks, sufficient) = self.release_oversize(heap, request);
-                Relief::Release { blocks, attempt: if sufficient { Attempt::Ask } else { Attempt::No } }
+                let (blocks, attempt) = self.release_oversize(heap, request);
+                Relief::Release { blocks, attempt }
             }
             // While a graph is captured nothing waits, and the cache stays (spec 2.4, step 6e).
             3 if heap.is_deferring() => Relief::GiveUp,

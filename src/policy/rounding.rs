@@ -1,5 +1,6 @@
 //! Sizes under PyTorch's rules: from a request to a block, from a block to a segment (spec section 1).
 
+use crate::profile::Profile;
 use crate::settings::Settings;
 use crate::units::{Bytes, MIB};
 
@@ -17,19 +18,22 @@ const ROUND_LARGE: u64 = 2 * MIB;
 
 /// The block size for a request (spec 1.2); `None` if it exceeds 64 bits.
 #[inline]
-pub(super) fn block_size(requested: u64, settings: &Settings) -> Option<u64> {
+pub(super) fn block_size(requested: u64, settings: &Settings, profile: &Profile) -> Option<u64> {
     if requested < MIN_BLOCK {
         return Some(MIN_BLOCK);
     }
     match division(requested, &settings.roundup_power2_divisions) {
-        0 | 1 => whole_units(requested),
-        divisions => by_divisions(requested, divisions),
+        0 => whole_units(requested),
+        divisions => by_divisions(requested, divisions, profile),
     }
 }
 
 /// The block size where the settings divide the way to the next power of two. Few do.
 #[cold]
-fn by_divisions(requested: u64, divisions: u64) -> Option<u64> {
+fn by_divisions(requested: u64, divisions: u64, profile: &Profile) -> Option<u64> {
+    if divisions == 1 {
+        return if profile.rounds_by_one_division { whole_units(requested) } else { Some(requested) };
+    }
     // Wraps as PyTorch's does: with 2^55 divisions and more the bound is 0.
     if requested > divisions.wrapping_mul(MIN_BLOCK) { next_division(requested, divisions) } else { whole_units(requested) }
 }
@@ -76,6 +80,10 @@ pub(super) fn segment_size(block: Bytes, settings: &Settings) -> Option<Bytes> {
 mod tests {
     use super::*;
 
+    fn block_size_of(requested: u64, settings: &Settings) -> Option<u64> {
+        block_size(requested, settings, &Profile::PYTORCH_2_11)
+    }
+
     fn settings(divisions: [u64; 16]) -> Settings {
         Settings { roundup_power2_divisions: divisions, ..Settings::default() }
     }
@@ -101,22 +109,22 @@ mod tests {
             (134_217_729, 150_994_944),
             (268_435_457, 301_989_888),
         ] {
-            assert_eq!(block_size(requested, &settings), Some(size), "request of {requested}");
+            assert_eq!(block_size_of(requested, &settings), Some(size), "request of {requested}");
         }
     }
 
     #[test]
     fn absurdly_many_divisions_round_to_powers_of_two() {
         for exponent in [55, 62, 63] {
-            assert_eq!(block_size(2049, &settings([1 << exponent; 16])), Some(4096), "2^{exponent} divisions");
+            assert_eq!(block_size_of(2049, &settings([1 << exponent; 16])), Some(4096), "2^{exponent} divisions");
         }
     }
 
     #[test]
     fn a_size_beyond_64_bits_is_none() {
-        assert_eq!(block_size(u64::MAX, &Settings::default()), None);
-        assert_eq!(block_size(u64::MAX - 511, &Settings::default()), Some(u64::MAX - 511));
-        assert_eq!(block_size(u64::MAX, &settings([2; 16])), None);
+        assert_eq!(block_size_of(u64::MAX, &Settings::default()), None);
+        assert_eq!(block_size_of(u64::MAX - 511, &Settings::default()), Some(u64::MAX - 511));
+        assert_eq!(block_size_of(u64::MAX, &settings([2; 16])), None);
         assert_eq!(segment_size(Bytes(u64::MAX - 511), &Settings::default()), None);
     }
 

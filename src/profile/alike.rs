@@ -9,18 +9,21 @@ pub struct Scope {
     pub expandable_segments: bool,
     /// Private pools: graphs, captures and MemPools.
     pub private_pools: bool,
+    /// Requests rounded to divisions of powers of two.
+    pub rounding: bool,
 }
 
 impl Scope {
     /// All of it.
-    pub const EVERYTHING: Scope = Scope { expandable_segments: true, private_pools: true };
+    pub const EVERYTHING: Scope = Scope { expandable_segments: true, private_pools: true, rounding: true };
 }
 
 impl Profile {
     /// Whether a program that uses no more than `scope` gets the same blocks at the same addresses from both, with the same entries in
     /// the trace, under settings and a limit in bytes that both understand alike.
     ///
-    /// Messages, the settings string and calls that only ask the driver may differ. A rule that is not mentioned here matters always.
+    /// Messages, the settings string, statistics and calls of the driver that decide nothing may differ. A rule that is not mentioned here
+    /// matters always.
     #[must_use]
     pub fn decides_like(&self, other: &Profile, scope: Scope) -> bool {
         let mut same = *self;
@@ -28,18 +31,24 @@ impl Profile {
         same.dialect = other.dialect;
         same.limit_rounding = other.limit_rounding;
         same.asks_after_refusal = other.asks_after_refusal;
-        same.advises_on_addresses = other.advises_on_addresses;
-        same.pool_asserts = other.pool_asserts;
+        same.limits_whole_memory = other.limits_whole_memory;
+        same.asks_for_total = other.asks_for_total;
+        same.expandable_hint = other.expandable_hint;
+        same.handle_types = other.handle_types;
+        same.shows = other.shows;
+        same.asserts = other.asserts;
         same.counts_private_pools = other.counts_private_pools;
         same.counts_rejections = other.counts_rejections;
         same.oom_words = other.oom_words;
         if !scope.expandable_segments {
             same.gives_short_ranges_back = other.gives_short_ranges_back;
-            same.tries_handle_types = other.tries_handle_types;
         }
         if !scope.private_pools {
             same.deferral = other.deferral;
             same.forgets_no_split = other.forgets_no_split;
+        }
+        if !scope.rounding {
+            same.rounds_by_one_division = other.rounds_by_one_division;
         }
         same == *other
     }
@@ -53,7 +62,7 @@ mod tests {
     #[test]
     fn rules_of_what_a_program_does_not_use_do_not_matter() {
         let (old, new) = (Profile::PYTORCH_2_11, Profile::PYTORCH_2_15);
-        let plain = Scope { expandable_segments: false, private_pools: false };
+        let plain = Scope { expandable_segments: false, private_pools: false, rounding: false };
         assert!(!old.decides_like(&new, plain), "another of equal blocks");
         let with_ties_as_old = Profile { tie_break: TieBreak::Address, ..new };
         assert!(old.decides_like(&with_ties_as_old, plain));

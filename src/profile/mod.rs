@@ -21,29 +21,37 @@ pub struct Profile {
     pub dialect: Dialect,
     /// Which of several free blocks of one size is used.
     pub tie_break: TieBreak,
+    /// Whether sizes are multiples of 512 bytes where the settings say one division between powers of two; otherwise
+    /// they are not rounded there.
+    pub rounds_by_one_division: bool,
     /// How a memory fraction becomes a limit in bytes.
     pub limit_rounding: LimitRounding,
+    /// Whether a memory fraction of 1 is a limit as well, rather than none.
+    pub limits_whole_memory: bool,
+    /// Whether it asks the device for its memory when a fraction is set or read, rather than once at the start.
+    pub asks_for_total: bool,
     /// When waiting for events is put off.
     pub deferral: Deferral,
     /// Whether it asks the device for its free memory after each refusal.
     pub asks_after_refusal: bool,
     /// The words of its out-of-memory message.
     pub oom_words: &'static OomWords,
-    /// Whether the out-of-memory message gives hints on address space where segments are expandable.
-    pub advises_on_addresses: bool,
+    /// What the out-of-memory message hints at where segments are expandable already.
+    pub expandable_hint: ExpandableHint,
     /// Whether a reserved range that is too short for the request is given back and counts as out of memory.
     pub gives_short_ranges_back: bool,
-    /// Whether it finds the supported kinds of memory handles by creating one of each, rather than by asking
-    /// the device.
-    pub tries_handle_types: bool,
+    /// Which kind of memory handles expandable segments have.
+    pub handle_types: HandleTypes,
     /// Whether statistics count what each private pool has reserved.
     pub counts_private_pools: bool,
     /// Whether statistics count requests rejected before the device is asked.
     pub counts_rejections: bool,
     /// Whether "never split" ends with its pool; otherwise it stays with the pool's id.
     pub forgets_no_split: bool,
-    /// Where its sources assert that calls about pools are in order.
-    pub(crate) pool_asserts: PoolAsserts,
+    /// What of its state it shows.
+    pub shows: Shows,
+    /// Lines of its sources that messages mention.
+    pub(crate) asserts: Asserts,
 }
 
 /// Which of several free blocks of one size is used (spec 2.3, 11.0).
@@ -56,6 +64,41 @@ pub enum TieBreak {
     /// The one that came into being first. Of a block that is split, the part handed out is new; a block that absorbs
     /// others keeps its age.
     BlockAge,
+}
+
+/// What the out-of-memory message hints at where segments are expandable already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ExpandableHint {
+    /// At expandable segments, as elsewhere.
+    Settings,
+    /// Nothing.
+    Nothing,
+    /// The addresses that segments reserve.
+    Addresses,
+}
+
+/// Which kind of memory handles expandable segments have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HandleTypes {
+    /// Handles that no other process can open.
+    Unshared,
+    /// File descriptors.
+    Files,
+    /// Fabric handles if creating one succeeds, else file descriptors.
+    Tried,
+    /// Fabric handles if the device says that it supports them, else file descriptors.
+    Asked,
+}
+
+/// What of its state a release shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shows {
+    /// Trace entries name their private pool.
+    pub entry_pools: bool,
+    /// Snapshots have the settings.
+    pub settings: bool,
+    /// Statistics count waits for all streams, and memory taken from the device and given back.
+    pub device_counters: bool,
 }
 
 /// How a memory fraction becomes a limit in bytes (spec 2.15, 11.0).
@@ -90,13 +133,20 @@ impl LimitRounding {
     }
 }
 
-/// Lines of PyTorch's sources that messages about pools mention.
+/// Lines of PyTorch's sources that messages mention.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct PoolAsserts {
+pub(crate) struct Asserts {
     pub(crate) file: &'static str,
+    /// An unknown pool.
     pub(crate) unknown: u32,
+    /// A pool without uses.
     pub(crate) abandoned: u32,
+    /// A pool that is released more often than used.
     pub(crate) not_in_use: u32,
+    /// A free block of an expandable segment that would be released for an oversize request, where that is an assert.
+    pub(crate) expandable: Option<u32>,
+    /// A memory fraction outside 0 to 1, where that is an assert.
+    pub(crate) fraction: Option<u32>,
 }
 
 #[cfg(test)]

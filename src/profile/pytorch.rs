@@ -1,21 +1,107 @@
 //! The rules of each release. A release is its neighbour with what differs.
 
-use super::{Deferral, LimitRounding, PoolAsserts, Profile, TieBreak};
+use super::{Asserts, Deferral, ExpandableHint, HandleTypes, LimitRounding, Profile, Shows, TieBreak};
 use crate::settings::Dialect;
 use crate::texts::OomWords;
 
-/// Where the allocator's source lay when releases up to 2.12 were built.
+/// Where the allocator's source lay when releases from 2.6 to 2.12 were built.
 const SOURCE: &str = "/pytorch/c10/cuda/CUDACachingAllocator.cpp";
+/// Where it lay for releases up to 2.5.
+const OLDER_SOURCE: &str = "../c10/cuda/CUDACachingAllocator.cpp";
 /// Where it lay for later ones.
 const NEWER_SOURCE: &str = "/__w/pytorch/pytorch/c10/cuda/CUDACachingAllocator.cpp";
 
 impl Profile {
+    /// PyTorch 2.1.
+    pub const PYTORCH_2_1: Profile = Profile {
+        name: "2.1",
+        dialect: Dialect::PYTORCH_2_1,
+        oom_words: &OomWords::PYTORCH_2_1,
+        asserts: Asserts { file: OLDER_SOURCE, unknown: 2136, abandoned: 2103, not_in_use: 2138, expandable: Some(2814), fraction: Some(3165) },
+        ..Profile::PYTORCH_2_2
+    };
+
+    /// PyTorch 2.2.
+    pub const PYTORCH_2_2: Profile = Profile {
+        name: "2.2",
+        dialect: Dialect::PYTORCH_2_2,
+        oom_words: &OomWords::PYTORCH_2_2,
+        shows: Shows { settings: false, device_counters: false, ..Profile::PYTORCH_2_3.shows },
+        asserts: Asserts { file: OLDER_SOURCE, unknown: 1829, abandoned: 1796, not_in_use: 1831, expandable: Some(2525), fraction: Some(2896) },
+        ..Profile::PYTORCH_2_3
+    };
+
+    /// PyTorch 2.3.
+    pub const PYTORCH_2_3: Profile = Profile {
+        name: "2.3",
+        dialect: Dialect::PYTORCH_2_3,
+        oom_words: &OomWords::PYTORCH_2_3,
+        rounds_by_one_division: false,
+        asserts: Asserts { file: OLDER_SOURCE, unknown: 1843, abandoned: 1804, not_in_use: 1845, expandable: Some(2549), fraction: Some(2943) },
+        ..Profile::PYTORCH_2_4
+    };
+
+    /// PyTorch 2.4.
+    pub const PYTORCH_2_4: Profile = Profile {
+        name: "2.4",
+        dialect: Dialect::PYTORCH_2_4,
+        oom_words: &OomWords::PYTORCH_2_2,
+        handle_types: HandleTypes::Unshared,
+        asserts: Asserts { file: OLDER_SOURCE, unknown: 1878, abandoned: 1839, not_in_use: 1880, expandable: Some(2586), fraction: Some(3009) },
+        ..Profile::PYTORCH_2_5
+    };
+
+    /// PyTorch 2.5.
+    pub const PYTORCH_2_5: Profile = Profile {
+        name: "2.5",
+        dialect: Dialect::PYTORCH_2_5,
+        asserts: Asserts { file: OLDER_SOURCE, unknown: 2073, abandoned: 2034, not_in_use: 2075, expandable: None, fraction: Some(3256) },
+        ..Profile::PYTORCH_2_6
+    };
+
+    /// PyTorch 2.6.
+    pub const PYTORCH_2_6: Profile = Profile {
+        name: "2.6",
+        dialect: Dialect::PYTORCH_2_6,
+        asserts: Asserts { file: SOURCE, unknown: 2232, abandoned: 2225, not_in_use: 2128, expandable: None, fraction: Some(3421) },
+        ..Profile::PYTORCH_2_7
+    };
+
+    /// PyTorch 2.7.
+    pub const PYTORCH_2_7: Profile = Profile {
+        name: "2.7",
+        dialect: Dialect::PYTORCH_2_7,
+        handle_types: HandleTypes::Files,
+        shows: Shows { entry_pools: false, ..Profile::PYTORCH_2_8.shows },
+        asserts: Asserts { file: SOURCE, unknown: 2233, abandoned: 2226, not_in_use: 2129, expandable: None, fraction: Some(3430) },
+        ..Profile::PYTORCH_2_8
+    };
+
+    /// PyTorch 2.8.
+    pub const PYTORCH_2_8: Profile = Profile {
+        name: "2.8",
+        dialect: Dialect::PYTORCH_2_8,
+        asserts: Asserts { file: SOURCE, unknown: 2387, abandoned: 2379, not_in_use: 2279, expandable: None, fraction: None },
+        ..Profile::PYTORCH_2_9
+    };
+
+    /// PyTorch 2.9.
+    pub const PYTORCH_2_9: Profile = Profile {
+        name: "2.9",
+        dialect: Dialect::PYTORCH_2_9,
+        limits_whole_memory: true,
+        asks_for_total: true,
+        oom_words: &OomWords::PYTORCH_2_5,
+        asserts: Asserts { file: SOURCE, unknown: 2638, abandoned: 2630, not_in_use: 2530, expandable: None, fraction: None },
+        ..Profile::PYTORCH_2_10
+    };
+
     /// PyTorch 2.10.
     pub const PYTORCH_2_10: Profile = Profile {
         name: "2.10",
         dialect: Dialect::PYTORCH_2_10,
         oom_words: &OomWords::PYTORCH_2_10,
-        pool_asserts: PoolAsserts { file: SOURCE, unknown: 2739, abandoned: 2731, not_in_use: 2631 },
+        asserts: Asserts { file: SOURCE, unknown: 2739, abandoned: 2731, not_in_use: 2631, expandable: None, fraction: None },
         ..Profile::PYTORCH_2_11
     };
 
@@ -25,16 +111,20 @@ impl Profile {
         dialect: Dialect::PYTORCH_2_11,
         tie_break: TieBreak::Address,
         limit_rounding: LimitRounding::Down,
+        rounds_by_one_division: true,
+        limits_whole_memory: false,
+        asks_for_total: false,
         deferral: Deferral::WhileRouting,
         asks_after_refusal: false,
         oom_words: &OomWords::PYTORCH_2_11,
-        advises_on_addresses: false,
+        expandable_hint: ExpandableHint::Settings,
         gives_short_ranges_back: false,
-        tries_handle_types: true,
+        handle_types: HandleTypes::Tried,
         counts_private_pools: false,
         counts_rejections: false,
         forgets_no_split: false,
-        pool_asserts: PoolAsserts { file: SOURCE, unknown: 2807, abandoned: 2799, not_in_use: 2698 },
+        shows: Shows { entry_pools: true, settings: true, device_counters: true },
+        asserts: Asserts { file: SOURCE, unknown: 2807, abandoned: 2799, not_in_use: 2698, expandable: None, fraction: None },
     };
 
     /// PyTorch 2.12.
@@ -43,7 +133,7 @@ impl Profile {
         dialect: Dialect::PYTORCH_2_12,
         tie_break: TieBreak::BlockAge,
         counts_rejections: true,
-        pool_asserts: PoolAsserts { file: SOURCE, unknown: 3057, abandoned: 3049, not_in_use: 2948 },
+        asserts: Asserts { file: SOURCE, unknown: 3057, abandoned: 3049, not_in_use: 2948, expandable: None, fraction: None },
         ..Profile::PYTORCH_2_11
     };
 
@@ -51,7 +141,8 @@ impl Profile {
     pub const PYTORCH_2_13: Profile = Profile {
         name: "2.13",
         dialect: Dialect::PYTORCH_2_13,
-        pool_asserts: PoolAsserts { file: NEWER_SOURCE, unknown: 3340, abandoned: 3332, not_in_use: 3231 },
+        expandable_hint: ExpandableHint::Settings,
+        asserts: Asserts { file: NEWER_SOURCE, unknown: 3340, abandoned: 3332, not_in_use: 3231, expandable: None, fraction: None },
         ..Profile::PYTORCH_2_14
     };
 
@@ -59,8 +150,8 @@ impl Profile {
     pub const PYTORCH_2_14: Profile = Profile {
         name: "2.14",
         dialect: Dialect::PYTORCH_2_14,
-        advises_on_addresses: false,
-        pool_asserts: PoolAsserts { file: NEWER_SOURCE, unknown: 3337, abandoned: 3329, not_in_use: 3229 },
+        expandable_hint: ExpandableHint::Nothing,
+        asserts: Asserts { file: NEWER_SOURCE, unknown: 3337, abandoned: 3329, not_in_use: 3229, expandable: None, fraction: None },
         ..Profile::PYTORCH_2_15
     };
 
@@ -70,15 +161,19 @@ impl Profile {
         dialect: Dialect::PYTORCH_2_15,
         tie_break: TieBreak::SegmentAge,
         limit_rounding: LimitRounding::Nearest,
+        rounds_by_one_division: true,
+        limits_whole_memory: false,
+        asks_for_total: false,
         deferral: Deferral::WhileCapturing,
         asks_after_refusal: true,
         oom_words: &OomWords::PYTORCH_2_11,
-        advises_on_addresses: true,
+        expandable_hint: ExpandableHint::Addresses,
         gives_short_ranges_back: true,
-        tries_handle_types: false,
+        handle_types: HandleTypes::Asked,
         counts_private_pools: true,
         counts_rejections: true,
         forgets_no_split: true,
-        pool_asserts: PoolAsserts { file: NEWER_SOURCE, unknown: 3481, abandoned: 3473, not_in_use: 3373 },
+        shows: Profile::PYTORCH_2_11.shows,
+        asserts: Asserts { file: NEWER_SOURCE, unknown: 3481, abandoned: 3473, not_in_use: 3373, expandable: None, fraction: None },
     };
 }

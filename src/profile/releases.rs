@@ -51,6 +51,11 @@ impl Profile {
         found.map(|release| release.profile).ok_or_else(|| UnknownRelease { name: String::from(name) })
     }
 
+    /// Whether a request fails where a free block of an expandable segment would be released for it (spec 2.9).
+    pub(crate) const fn fails_to_release_expandable(&self) -> bool {
+        self.asserts.expandable.is_some()
+    }
+
     /// The releases that have these rules, oldest first.
     pub fn releases(&self) -> impl DoubleEndedIterator<Item = &'static Release> + '_ {
         RELEASES.iter().filter(move |release| release.profile == self)

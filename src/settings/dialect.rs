@@ -3,12 +3,24 @@
 //!
 //! A dialect maps each key to an [`Action`]. Another release is another table, plus an action for each new key.
 
+use super::single_pass::SinglePass;
+
 /// The settings string as one release of PyTorch understands it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dialect {
     /// Its keys, in the order in which they came.
     keys: &'static [Keys],
     pub(super) asserts: AssertLines,
+    pub(super) parser: Parser,
+}
+
+/// Which parser reads the string.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Parser {
+    /// One for the keys that all accelerators share, and one for CUDA's.
+    TwoPasses,
+    /// One for all keys.
+    SinglePass(SinglePass),
 }
 
 /// What a key sets. Each of the two parsers acts on its own keys and skips the other's.
@@ -68,22 +80,37 @@ pub(super) struct AssertLines {
 /// Each key with its action.
 type Keys = &'static [(&'static str, Action)];
 
-/// Keys of 2.10.
-const KEYS: Keys = &[
+/// Keys of 2.1.
+const KEYS_OF_2_1: Keys = &[
     ("max_split_size_mb", Action::Common(CommonAction::MaxSplit)),
-    ("max_non_split_rounding_mb", Action::Common(CommonAction::MaxNonSplitRounding)),
     ("garbage_collection_threshold", Action::Common(CommonAction::GarbageCollectionThreshold)),
     ("roundup_power2_divisions", Action::Common(CommonAction::RoundupPower2Divisions)),
     ("expandable_segments", Action::Common(CommonAction::ExpandableSegments)),
-    ("pinned_use_background_threads", Action::Common(CommonAction::PinnedUseBackgroundThreads)),
     ("backend", Action::Device(DeviceAction::Backend)),
+];
+
+/// What 2.2 added.
+const KEYS_OF_2_2: Keys = &[
     ("release_lock_on_cudamalloc", Action::Device(DeviceAction::ReleaseLockOnMalloc)),
     ("release_lock_on_hipmalloc", Action::Device(DeviceAction::ReleaseLockOnMalloc)),
     ("pinned_use_cuda_host_register", Action::Device(DeviceAction::PinnedUseHostRegister)),
     ("pinned_use_hip_host_register", Action::Device(DeviceAction::PinnedUseHostRegister)),
     ("pinned_num_register_threads", Action::Device(DeviceAction::PinnedNumRegisterThreads)),
+];
+
+/// What 2.6 added.
+const KEYS_OF_2_6: Keys = &[
+    ("max_non_split_rounding_mb", Action::Common(CommonAction::MaxNonSplitRounding)),
+    ("pinned_use_background_threads", Action::Common(CommonAction::PinnedUseBackgroundThreads)),
+];
+
+/// What 2.9 added.
+const KEYS_OF_2_9: Keys =
+    &[("graph_capture_record_stream_reuse", Action::Device(DeviceAction::GraphCaptureRecordStreamReuse))];
+
+/// What 2.10 added.
+const KEYS_OF_2_10: Keys = &[
     ("pinned_reserve_segment_size_mb", Action::Device(DeviceAction::PinnedReserveSegment)),
-    ("graph_capture_record_stream_reuse", Action::Device(DeviceAction::GraphCaptureRecordStreamReuse)),
     ("per_process_memory_fraction", Action::Device(DeviceAction::PerProcessMemoryFraction)),
 ];
 
@@ -109,9 +136,92 @@ const KEYS_OF_2_15: Keys = &[
 ];
 
 impl Dialect {
+    /// PyTorch 2.1.
+    pub const PYTORCH_2_1: Dialect = Dialect {
+        keys: &[KEYS_OF_2_1],
+        parser: Parser::SinglePass(SinglePass {
+            divisions: "divisons",
+            allows_zero: false,
+            backend: ("../c10/cuda/CUDACachingAllocator.cpp", 1058),
+        }),
+        ..Dialect::PYTORCH_2_10
+    };
+
+    /// PyTorch 2.2.
+    pub const PYTORCH_2_2: Dialect = Dialect {
+        keys: &[KEYS_OF_2_1, KEYS_OF_2_2],
+        parser: Parser::SinglePass(SinglePass {
+            divisions: "divisons",
+            allows_zero: false,
+            backend: ("../c10/cuda/CUDAAllocatorConfig.cpp", 225),
+        }),
+        ..Dialect::PYTORCH_2_10
+    };
+
+    /// PyTorch 2.3.
+    pub const PYTORCH_2_3: Dialect = Dialect {
+        keys: &[KEYS_OF_2_1, KEYS_OF_2_2],
+        parser: Parser::SinglePass(SinglePass {
+            divisions: "divisons",
+            allows_zero: false,
+            backend: ("../c10/cuda/CUDAAllocatorConfig.cpp", 226),
+        }),
+        ..Dialect::PYTORCH_2_10
+    };
+
+    /// PyTorch 2.4.
+    pub const PYTORCH_2_4: Dialect = Dialect {
+        keys: &[KEYS_OF_2_1, KEYS_OF_2_2],
+        parser: Parser::SinglePass(SinglePass {
+            divisions: "divisons",
+            allows_zero: true,
+            backend: ("../c10/cuda/CUDAAllocatorConfig.cpp", 227),
+        }),
+        ..Dialect::PYTORCH_2_10
+    };
+
+    /// PyTorch 2.5.
+    pub const PYTORCH_2_5: Dialect = Dialect::PYTORCH_2_4;
+
+    /// PyTorch 2.6.
+    pub const PYTORCH_2_6: Dialect = Dialect {
+        keys: &[KEYS_OF_2_1, KEYS_OF_2_2, KEYS_OF_2_6],
+        parser: Parser::SinglePass(SinglePass {
+            divisions: "divisons",
+            allows_zero: true,
+            backend: ("/pytorch/c10/cuda/CUDAAllocatorConfig.cpp", 250),
+        }),
+        ..Dialect::PYTORCH_2_10
+    };
+
+    /// PyTorch 2.7.
+    pub const PYTORCH_2_7: Dialect = Dialect::PYTORCH_2_6;
+
+    /// PyTorch 2.8.
+    pub const PYTORCH_2_8: Dialect = Dialect {
+        keys: &[KEYS_OF_2_1, KEYS_OF_2_2, KEYS_OF_2_6],
+        parser: Parser::SinglePass(SinglePass {
+            divisions: "divisions",
+            allows_zero: true,
+            backend: ("/pytorch/c10/cuda/CUDAAllocatorConfig.cpp", 287),
+        }),
+        ..Dialect::PYTORCH_2_10
+    };
+
+    /// PyTorch 2.9.
+    pub const PYTORCH_2_9: Dialect = Dialect {
+        keys: &[KEYS_OF_2_1, KEYS_OF_2_2, KEYS_OF_2_6, KEYS_OF_2_9],
+        parser: Parser::SinglePass(SinglePass {
+            divisions: "divisions",
+            allows_zero: true,
+            backend: ("/pytorch/c10/cuda/CUDAAllocatorConfig.cpp", 288),
+        }),
+        ..Dialect::PYTORCH_2_10
+    };
+
     /// PyTorch 2.10.
     pub const PYTORCH_2_10: Dialect = Dialect {
-        keys: &[KEYS],
+        keys: &[KEYS_OF_2_1, KEYS_OF_2_2, KEYS_OF_2_6, KEYS_OF_2_9, KEYS_OF_2_10],
         asserts: AssertLines {
             checked_index: 126,
             direct_index: 57,
@@ -119,11 +229,12 @@ impl Dialect {
             roundup_list: 162,
             ..Dialect::PYTORCH_2_11.asserts
         },
+        parser: Parser::TwoPasses,
     };
 
     /// PyTorch 2.11 (spec 8.4).
     pub const PYTORCH_2_11: Dialect = Dialect {
-        keys: &[KEYS, KEYS_OF_2_11],
+        keys: &[KEYS_OF_2_1, KEYS_OF_2_2, KEYS_OF_2_6, KEYS_OF_2_9, KEYS_OF_2_10, KEYS_OF_2_11],
         asserts: AssertLines {
             root: "/pytorch",
             checked_index: 124,
@@ -132,25 +243,33 @@ impl Dialect {
             roundup_list: 185,
             backend: 44,
         },
+        parser: Parser::TwoPasses,
     };
 
     /// PyTorch 2.12.
-    pub const PYTORCH_2_12: Dialect =
-        Dialect { keys: &[KEYS, KEYS_OF_2_11, KEYS_OF_2_12], asserts: Dialect::PYTORCH_2_11.asserts };
+    pub const PYTORCH_2_12: Dialect = Dialect {
+        keys: &[KEYS_OF_2_1, KEYS_OF_2_2, KEYS_OF_2_6, KEYS_OF_2_9, KEYS_OF_2_10, KEYS_OF_2_11, KEYS_OF_2_12],
+        asserts: Dialect::PYTORCH_2_11.asserts,
+        parser: Parser::TwoPasses,
+    };
 
     /// PyTorch 2.13.
     pub const PYTORCH_2_13: Dialect = Dialect {
-        keys: &[KEYS, KEYS_OF_2_11, KEYS_OF_2_12, KEYS_OF_2_13],
-        asserts: AssertLines { root: "/__w/pytorch/pytorch", roundup_list: 211, ..Dialect::PYTORCH_2_11.asserts },
+        keys: &[KEYS_OF_2_1, KEYS_OF_2_2, KEYS_OF_2_6, KEYS_OF_2_9, KEYS_OF_2_10, KEYS_OF_2_11, KEYS_OF_2_12, KEYS_OF_2_13],
+        asserts: AssertLines {
+            root: "/__w/pytorch/pytorch",
+            roundup_list: 211,
+            ..Dialect::PYTORCH_2_11.asserts
+        },
+        parser: Parser::TwoPasses,
     };
 
     /// PyTorch 2.14.
-    pub const PYTORCH_2_14: Dialect =
-        Dialect { keys: &[KEYS, KEYS_OF_2_11, KEYS_OF_2_12, KEYS_OF_2_13], asserts: Dialect::PYTORCH_2_13.asserts };
+    pub const PYTORCH_2_14: Dialect = Dialect::PYTORCH_2_13;
 
     /// PyTorch 2.15 (spec 11.0).
     pub const PYTORCH_2_15: Dialect = Dialect {
-        keys: &[KEYS, KEYS_OF_2_11, KEYS_OF_2_12, KEYS_OF_2_13, KEYS_OF_2_15],
+        keys: &[KEYS_OF_2_1, KEYS_OF_2_2, KEYS_OF_2_6, KEYS_OF_2_9, KEYS_OF_2_10, KEYS_OF_2_11, KEYS_OF_2_12, KEYS_OF_2_13, KEYS_OF_2_15],
         asserts: AssertLines {
             root: "/__w/pytorch/pytorch",
             checked_index: 123,
@@ -159,6 +278,7 @@ impl Dialect {
             roundup_list: 213,
             backend: 64,
         },
+        parser: Parser::TwoPasses,
     };
 
     /// What `key` sets; `None` for an unknown key.

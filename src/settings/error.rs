@@ -8,6 +8,9 @@ use core::fmt;
 pub enum ErrorKind {
     /// `c10::ValueError`, a `ValueError` in Python: an unknown key, or a value that its key does not allow.
     Value,
+    /// `c10::Error` from a check, a `RuntimeError` in Python: before 2.10, any of the reasons for `Value`, and a missing
+    /// value.
+    Check,
     /// `c10::Error` from an internal assert, a `RuntimeError` in Python: a missing value, an unclosed
     /// bracket, another backend.
     Internal,
@@ -27,6 +30,10 @@ pub struct SettingsError {
 impl SettingsError {
     pub(super) fn value(message: impl Into<String>) -> SettingsError {
         SettingsError { kind: ErrorKind::Value, message: message.into() }
+    }
+
+    pub(super) fn check(message: impl Into<String>) -> SettingsError {
+        SettingsError { kind: ErrorKind::Check, message: message.into() }
     }
 
     pub(super) fn internal(message: impl Into<String>) -> SettingsError {

@@ -3,7 +3,7 @@
 //!
 //! PyTorch parses a string with two parsers, one for the keys that all accelerators share and one for CUDA's
 //! own, and each skips the other's keys. Their order differs between load time and run time, and so does the
-//! error that is reported if there are several.
+//! error that is reported if there are several. Releases before 2.10 have one parser for all keys.
 
 mod common;
 mod device;
@@ -12,10 +12,12 @@ mod error;
 mod numbers;
 mod reserve;
 mod roundup;
+mod single_pass;
 mod tokens;
 mod values;
 
 pub use dialect::Dialect;
+use dialect::Parser;
 pub use error::{ErrorKind, SettingsError};
 pub use numbers::read_double;
 pub use reserve::ReserveSize;
@@ -38,6 +40,9 @@ impl Settings {
     /// # Errors
     /// As [`Settings::apply`].
     pub fn apply_as(&mut self, dialect: &Dialect, text: &str) -> Result<(), SettingsError> {
+        if let Parser::SinglePass(rules) = &dialect.parser {
+            return single_pass::apply(self, text, dialect, rules);
+        }
         common::apply(self, text, dialect)?;
         device::apply(self, text, dialect)
     }
@@ -59,6 +64,11 @@ impl Settings {
     /// # Errors
     /// As [`Settings::from_environment`].
     pub fn from_environment_as(dialect: &Dialect, text: &str) -> Result<Settings, SettingsError> {
+        if let Parser::SinglePass(rules) = &dialect.parser {
+            let mut settings = Settings { backend: single_pass::backend_at_load(text), ..Settings::default() };
+            single_pass::apply(&mut settings, text, dialect, rules)?;
+            return Ok(settings);
+        }
         let mut settings = Settings { backend: device::backend_at_load(text, dialect)?, ..Settings::default() };
         device::apply(&mut settings, text, dialect)?;
         common::apply(&mut settings, text, dialect)?;

@@ -28,6 +28,15 @@ pub(super) fn unsigned(text: &str) -> Result<u64, NumberError> {
     Ok(if negative { value.wrapping_neg() } else { value })
 }
 
+/// Reads a 32-bit number and extends its sign: a negative one becomes a large one, as in C.
+pub(super) fn int(text: &str) -> Result<u64, NumberError> {
+    let (negative, rest) = split_sign(text);
+    let magnitude = unsigned(rest).map_err(|error| if rest.starts_with(['+', '-']) { NumberError::NotANumber } else { error })?;
+    let value = i64::try_from(magnitude).map_err(|_| NumberError::OutOfRange)?;
+    let value = i32::try_from(if negative { -value } else { value }).map_err(|_| NumberError::OutOfRange)?;
+    Ok(i64::from(value).cast_unsigned())
+}
+
 /// Reads a double: decimal, hexadecimal, `inf`, `infinity` or `nan`, in upper or lower case.
 pub(super) fn double(text: &str) -> Result<f64, NumberError> {
     let (negative, rest) = split_sign(text);

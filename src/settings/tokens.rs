@@ -19,25 +19,8 @@ pub(super) struct Tokens {
 
 impl Tokens {
     pub(super) fn new(text: &str, asserts: AssertLines) -> Tokens {
-        let mut tokens = Vec::new();
-        let mut word = String::new();
-        for character in text.chars() {
-            match character {
-                ',' | ':' | '[' | ']' => {
-                    if !word.is_empty() {
-                        tokens.push(core::mem::take(&mut word));
-                    }
-                    tokens.push(String::from(character));
-                }
-                // C's white space; other Unicode blanks are part of words.
-                ' ' | '\t'..='\r' => {}
-                other => word.push(other),
-            }
-        }
-        if !word.is_empty() {
-            tokens.push(word);
-        }
-        Tokens { tokens, asserts }
+        // C's white space; other Unicode blanks are part of words.
+        Tokens { tokens: split(text, |character| matches!(character, ' ' | '\t'..='\r')), asserts }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -103,7 +86,29 @@ impl Tokens {
     }
 }
 
-fn number_error(error: NumberError, function: &str) -> SettingsError {
+/// The tokens of a text: separators, and words without the blanks in them.
+pub(super) fn split(text: &str, is_blank: impl Fn(char) -> bool) -> Vec<String> {
+    let mut tokens = Vec::new();
+    let mut word = String::new();
+    for character in text.chars() {
+        match character {
+            ',' | ':' | '[' | ']' => {
+                if !word.is_empty() {
+                    tokens.push(core::mem::take(&mut word));
+                }
+                tokens.push(String::from(character));
+            }
+            blank if is_blank(blank) => {}
+            other => word.push(other),
+        }
+    }
+    if !word.is_empty() {
+        tokens.push(word);
+    }
+    tokens
+}
+
+pub(super) fn number_error(error: NumberError, function: &str) -> SettingsError {
     let kind = match error {
         NumberError::NotANumber => ErrorKind::InvalidNumber,
         NumberError::OutOfRange => ErrorKind::NumberOutOfRange,

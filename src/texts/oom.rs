@@ -15,20 +15,53 @@ pub const MORE_THAN_ONE_EXABYTE: &str = "CUDA out of memory. Tried to allocate m
 /// The words of the message that releases of PyTorch have written differently.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OomWords {
+    /// Before the device's memory.
+    capacity: &'static str,
+    /// Whether the device's index is written as the character of that number. That of device 0 ends the message.
+    device_is_character: bool,
+    /// Whether it says the limit.
+    tells_limit: bool,
     /// The hint on settings at the end, double spaces included ([`Hint::ExpandableSegments`]).
     hint: &'static str,
 }
 
 impl OomWords {
+    /// PyTorch 2.1.
+    pub const PYTORCH_2_1: OomWords = OomWords {
+        capacity: " has a total capacty of ",
+        device_is_character: false,
+        tells_limit: false,
+        hint: " If reserved but unallocated memory is large try setting max_split_size_mb to avoid fragmentation.  See documentation \
+               for Memory Management and PYTORCH_CUDA_ALLOC_CONF",
+    };
+
+    /// PyTorch 2.2 and 2.4.
+    pub const PYTORCH_2_2: OomWords = OomWords { tells_limit: false, ..OomWords::PYTORCH_2_5 };
+
+    /// PyTorch 2.3.
+    pub const PYTORCH_2_3: OomWords = OomWords { device_is_character: true, ..OomWords::PYTORCH_2_2 };
+
+    /// PyTorch 2.5 to 2.9.
+    pub const PYTORCH_2_5: OomWords = OomWords {
+        hint: " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid \
+               fragmentation.  See documentation for Memory Management  \
+               (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)",
+        ..OomWords::PYTORCH_2_11
+    };
+
     /// PyTorch 2.10.
     pub const PYTORCH_2_10: OomWords = OomWords {
         hint: " If reserved but unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid \
                fragmentation.  See documentation for Memory Management  \
                (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)",
+        ..OomWords::PYTORCH_2_11
     };
 
     /// PyTorch 2.11 and later.
     pub const PYTORCH_2_11: OomWords = OomWords {
+        capacity: " has a total capacity of ",
+        device_is_character: false,
+        tells_limit: true,
         hint: " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid \
                fragmentation.  See documentation for Memory Management  \
                (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)",
@@ -43,6 +76,8 @@ const HINT_ON_ADDRESSES: &str = " expandable_segments is enabled. If instead the
 /// The hint at the end of an out-of-memory message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hint {
+    /// None (2.14, where segments are expandable).
+    None,
     /// Make segments expandable.
     ExpandableSegments,
     /// Reserve fewer addresses (2.15, where segments are expandable).
@@ -81,14 +116,13 @@ pub struct OutOfMemory {
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let size = |bytes: Bytes| format_bytes(bytes.get());
-        write!(
-            f,
-            "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {} of which {} is free. ",
-            size(self.segment_bytes),
-            self.device,
-            size(self.device_total),
-            size(self.device_free)
-        )?;
+        write!(f, "CUDA out of memory. Tried to allocate {}. GPU ", size(self.segment_bytes))?;
+        match (self.words.device_is_character, char::from_u32(self.device)) {
+            (true, None | Some('\0')) => return Ok(()),
+            (true, Some(character)) => write!(f, "{character}")?,
+            (false, _) => write!(f, "{}", self.device)?,
+        }
+        write!(f, "{}{} of which {} is free. ", self.words.capacity, size(self.device_total), size(self.device_free))?;
         for process in &self.processes {
             match process.pid {
                 None => f.write_str("Including non-PyTorch memory, this process")?,
@@ -96,7 +130,7 @@ impl fmt::Display for OutOfMemory {
             }
             write!(f, " has {} memory in use. ", size(process.used))?;
         }
-        if let Some(limit) = self.limit {
+        if let Some(limit) = self.limit.filter(|_| self.words.tells_limit) {
             write!(f, "{} allowed; ", size(limit))?;
         }
         // PyTorch computes with unsigned numbers. Unbalanced counters wrap there, so they wrap here.
@@ -109,6 +143,7 @@ impl fmt::Display for OutOfMemory {
         }
         write!(f, "and {} is reserved by PyTorch but unallocated.", format_bytes(unallocated))?;
         match self.hint {
+            Hint::None => Ok(()),
             Hint::ExpandableSegments => f.write_str(self.words.hint),
             Hint::Addresses => f.write_str(HINT_ON_ADDRESSES),
             Hint::LargerReserve(reserve) => write!(

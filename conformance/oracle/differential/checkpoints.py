@@ -12,6 +12,8 @@ import random
 import subprocess
 
 from compare import follow_pending, reuses_pending
+from gen import adapted
+from releases import minor
 
 K, M = 1 << 10, 1 << 20
 KEYS = [f"k{number}" for number in range(6)]
@@ -24,8 +26,9 @@ class Ended(Exception):
 class Script:
     """A random script in the making."""
 
-    def __init__(self, process, seed, flavour, releases):
+    def __init__(self, process, seed, flavour, releases, release):
         self.process = process
+        self.minor = minor(release)
         self.random = random.Random(f"{seed}/{flavour}")
         self.with_streams = flavour == "ckptstreams"
         self.releases = releases
@@ -35,12 +38,16 @@ class Script:
         self.pools = {}  # id -> references
         self.saved = {}  # key -> pool
         self.routed, self.captured = None, None
+        self.where = "all"
         self.made = 0
         self.pending = set()
         self.used, self.used_now = set(), set()  # names of blocks that other streams may use; that began to while a pool is routed to
 
     def do(self, line):
-        """Runs a line; its answer."""
+        """Runs a line; its answer. A line that the release does not know is left out."""
+        line = adapted(line, self.minor)
+        if line is None:
+            return {"ok": 1}
         self.process.stdin.write(line.encode() + b"\n")
         self.process.stdin.flush()
         self.lines.append(line)
@@ -66,10 +73,18 @@ class Script:
     def alloc(self):
         self.made += 1
         name = f"x{self.made}"
-        answer = self.do(f"alloc {name} {self.size()} {self.random.choice([0, 0, 0, 1, 2])}")
+        stream = self.random.choice([0, 0, 0, 1, 2])
+        answer = self.do(f"alloc {name} {self.size()} {stream}")
         if answer["ok"]:
             self.names[name] = answer["ptr"]
-            self.owners[name] = f"{answer['ev'][-1][4]} {answer['ev'][-1][5]}"
+            self.owners[name] = self.owner(answer["ev"][-1], stream)
+
+    def owner(self, event, stream):
+        """The pool that served a request. Before 2.8 no entry says it: it follows from where requests go."""
+        if len(event) > 4:
+            return f"{event[4]} {event[5]}"
+        is_routed = self.routed is not None and self.where in ("all", f"stream {stream}")
+        return self.routed if is_routed else "0 0"
 
     def free(self):
         name = self.random.choice(list(self.names))
@@ -88,7 +103,7 @@ class Script:
                 pool = r.choice([f"{number} 0", f"0 {number}"])
                 if not self.do(f"pool_create {pool}" + r.choice(["", "", "", "", " no_split"]))["ok"]:
                     return
-                self.pools[pool] = self.pools.get(pool, 0) + 1
+                self.pools[pool] = self.pools.get(pool, 0) + (self.minor >= 6)
             where = r.choice(["all", "all", f"stream {r.randrange(3)}"])
             if self.with_streams and r.random() < 0.4:
                 self.captured = r.randrange(3)
@@ -96,6 +111,7 @@ class Script:
             if not self.do(f"pool_begin {pool} {where}")["ok"]:
                 self.captured = None
                 return
+            self.where = self.lines[-1].split(" ", 3)[3]
             self.pools[pool] += 1
             self.routed = pool
             if self.captured is not None:
@@ -199,14 +215,14 @@ class Script:
             self.do(line)
 
 
-def drive(program, environment, seed, n, flavour, releases):
+def drive(program, environment, seed, n, flavour, releases, release="2.15.0"):
     """Makes a script of about n lines. Returns its lines and the real allocator's answers.
 
     `releases`: whether pools are given up and their ids used again. Not with expandable segments, whose memory the real allocator
     then corrupts (docs/fidelity.md, section 5).
     """
     with subprocess.Popen([program, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment) as process:
-        script = Script(process, seed, flavour, releases)
+        script = Script(process, seed, flavour, releases, release)
         try:
             while len(script.lines) < n:
                 script.step()

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Writes a random script of allocator operations, in the language of pytorch_harness/README.md, to standard output.
 
-  gen.py [--seed 1] [--n 10000] [--flavour basic] [--live 120]
+  gen.py [--seed 1] [--n 10000] [--flavour basic] [--live 120] [--release 2.15.0]
 
 Flavours: basic streams oom frac gc pools capture boundary large everything, and poolfree, which is pools with a pool_release after each
 pool_end, so that pools can be given back. (Not with expandable segments: there the real allocator corrupts its heap, docs/spec.md 4.10.)
-The same arguments always give the same script.
+The same arguments always give the same script. A release that lacks an operation gets what it has in its place, or nothing.
 """
 import argparse
 import random
+
+from releases import minor, release
 
 K, M = 1 << 10, 1 << 20
 THRESHOLDS = [0, 1, 511, 512, 513, 1024, 4096, 64 * K, 512 * K, M - 512, M, 2 * M, 4 * M, 10 * M, 12 * M, 16 * M, 18 * M, 19 * M, 20 * M,
@@ -128,11 +130,36 @@ def gen(seed, n, flavour, live_target=120, out=print):
         out(line)
 
 
+def adapted(line, minor):
+    """A line as a release knows it, or None: 2.11 knows all."""
+    kind, *words = line.split()
+    if kind == "pool_create":
+        # Before 2.6 a pool begins with the first request for it. What a release has not is in src/release.hpp of the harness.
+        options = {"use_on_oom": 8, "no_use_on_oom": 11, "no_split": 10}
+        return " ".join([kind, *(word for word in words if minor >= options.get(word, 0))]) if minor >= 6 else None
+    if kind == "pool_begin" and minor < 3 and words[2:] == ["all"]:
+        return f"pool_begin {words[0]} {words[1]} stream 0"
+    if kind == "snapshot" and minor < 8:
+        return kind
+    is_missing = kind == "empty_cache" and words and minor < 8 or kind == "pool_use_count" and minor < 6
+    return None if is_missing else line
+
+
+def for_release(out, release):
+    """Puts out what a release has of a script."""
+    def put(line):
+        line = adapted(line, minor(release))
+        if line is not None:
+            out(line)
+    return put
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", default="1", help="the seed; the same arguments always give the same script")
     parser.add_argument("--n", type=int, default=10000, help="how many operations")
     parser.add_argument("--flavour", default="basic", help="what is in the script: one of the names above")
     parser.add_argument("--live", type=int, default=120, help="about how many blocks are live at once")
+    parser.add_argument("--release", type=release, default="2.15.0", help="the release of PyTorch that the script is for, as 2.7.1")
     options = parser.parse_args()
-    gen(options.seed, options.n, options.flavour, options.live)
+    gen(options.seed, options.n, options.flavour, options.live, for_release(print, options.release))

@@ -1,6 +1,7 @@
 """The releases of PyTorch that the harness builds, and the names of their programs in target/oracle."""
 import argparse
 import os
+import subprocess
 import sys
 
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", ".."))
@@ -35,6 +36,12 @@ def short(name):
 def program(name, folder=BUILT):
     """The real allocator of a release."""
     return os.path.join(folder, f"oracle-{name}")
+
+
+def accepts(oracle, settings):
+    """Whether the release of this program takes the settings string. One that it refuses ends it before it reads its script."""
+    environment = dict(os.environ, PYTORCH_ALLOC_CONF=settings, PYTORCH_CUDA_ALLOC_CONF=settings)
+    return not settings or subprocess.run([oracle, "-"], input=b"", env=environment, capture_output=True).returncode == 0
 
 
 def built(path, command):

@@ -14,8 +14,8 @@ import subprocess
 import sys
 
 import gen
-from releases import built, minor, program, release
-from run import CHECKPOINTS, CONFIGS, FLAVOURS
+from releases import accepts, built_oracle, release
+from run import CHECKPOINTS, CONFIGS, FLAVOURS, SINCE
 
 # What parkade does not answer for, but the real allocator must survive.
 MORE_CONFIGS = {
@@ -30,11 +30,6 @@ def twice(oracle, script, capacity, settings):
     if not settings:
         del environment["PYTORCH_ALLOC_CONF"], environment["PYTORCH_CUDA_ALLOC_CONF"]
     return [subprocess.run([oracle, "-"], input=script.encode(), env=environment, capture_output=True) for _ in range(2)]
-
-
-def is_known(oracle, settings):
-    """Whether this release accepts the settings string: status 3 means that it refused it."""
-    return not settings or twice(oracle, "", 1 << 30, settings)[0].returncode != 3
 
 
 def error_mark(kind):
@@ -56,16 +51,15 @@ def main():
     parser.add_argument("--only", default="", help="only runs whose name contains this")
     parser.add_argument("--out", help="keep scripts and answers in this folder")
     options = parser.parse_args()
-    oracle = os.path.abspath(options.oracle or program(options.release))
-    built(oracle, f"conformance/oracle/pytorch_harness/setup.sh {options.release}")
-    configs = {name: settings for name, settings in (CONFIGS | MORE_CONFIGS).items() if is_known(oracle, settings)}
+    oracle = os.path.abspath(options.oracle) if options.oracle else built_oracle(options.release)
+    configs = {name: settings for name, settings in (CONFIGS | MORE_CONFIGS).items() if accepts(oracle, settings)}
     # poolfree corrupts the real allocator's heap where segments are expandable (docs/spec.md, section 4.10).
-    flavours = {flavour: capacity for flavour, capacity in FLAVOURS.items() if flavour not in CHECKPOINTS and flavour != "poolfree"}
+    flavours = {flavour: capacity for flavour, capacity in FLAVOURS.items() if flavour not in CHECKPOINTS and flavour not in SINCE}
     runs = operations = bad = 0
     for seed in range(1, options.seeds + 1):
         for flavour, capacity in flavours.items():
             lines = []
-            gen.gen(seed, options.n, flavour, out=lines.append)
+            gen.gen(seed, options.n, flavour, out=gen.for_release(lines.append, options.release))
             script = "\n".join(lines) + "\n"
             for config, settings in configs.items():
                 name = f"{config}.{flavour}.{seed}"

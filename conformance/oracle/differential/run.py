@@ -24,7 +24,7 @@ import time
 import checkpoints
 import gen
 from compare import compare
-from releases import BUILT, ROOT, built, built_oracle, minor, program, release, short
+from releases import BUILT, ROOT, accepts, built, built_oracle, minor, program, release, short
 
 G, M = 1 << 30, 1 << 20
 # The capacity in which each flavour of script runs.
@@ -32,6 +32,8 @@ FLAVOURS = {"basic": 8 * G, "streams": 8 * G, "oom": 512 * M, "frac": G, "gc": G
 # Private pools: the real allocator's answers are one of several legal outcomes.
 ADDRESS_DEPENDENT = ("pools", "capture", "everything", "poolfree", "ckptstreams")
 RUNS_BEFORE_A_DIFFERENCE_COUNTS = 24
+# The minor release that first has what a flavour is about. (Before 2.6 every pool of `pools` can be given back already.)
+SINCE = {"poolfree": 6, "lend": 8}
 # Scripts that the real allocator's answers steer.
 CHECKPOINTS = ("ckpt", "ckptstreams")
 CONFIGS = {
@@ -75,7 +77,24 @@ def arguments():
     options = parser.parse_args()
     built_oracle(options.release, options.oracle)
     built(options.parkade, "cargo build --release -p parkade-cli")
+    only_what_is_known(options)
     return options
+
+
+def only_what_is_known(options):
+    """Ends with a line if parkade has no profile of the release; leaves out the settings and the flavours that the release does not know."""
+    asked = subprocess.run([options.parkade, "ops", "-", "--profile", short(options.release)], input=b"", capture_output=True)
+    if asked.returncode != 0:
+        print(f"nothing to compare with {options.release}: {asked.stderr.decode().splitlines()[0]}", file=sys.stderr)
+        sys.exit(2)
+    oracle = program(options.release, options.oracle)
+    configs, flavours = options.configs.split(","), options.flavours.split(",")
+    known = [config for config in configs if accepts(oracle, CONFIGS[config])]
+    there = [flavour for flavour in flavours if minor(options.release) >= SINCE.get(flavour, 0)]
+    left_out = [name for name in configs + flavours if name not in known + there]
+    if left_out:
+        print(f"left out, because {options.release} does not know them: {', '.join(left_out)}", flush=True)
+    options.configs, options.flavours = ",".join(known), ",".join(there)
 
 
 def one(options, flavour, seed, whole):
@@ -95,7 +114,7 @@ def one(options, flavour, seed, whole):
                 script = agreed_beginning(options, flavour, config, addresses, whole)
             if flavour in CHECKPOINTS:
                 # Its addresses of its own objects are those of this one run; the comparison knows what they decide.
-                lines, theirs = checkpoints.drive(program(options.release, options.oracle), environment(flavour, config, addresses), seed, options.n, flavour, not config.startswith("exp"))
+                lines, theirs = checkpoints.drive(program(options.release, options.oracle), environment(flavour, config, addresses), seed, options.n, flavour, not config.startswith("exp"), options.release)
                 script = ("\n".join(lines) + "\n").encode()
             else:
                 theirs = real(options, flavour, config, addresses, script)
@@ -262,7 +281,7 @@ def main():
             for seed in options.seeds:
                 lines = []
                 if flavour not in CHECKPOINTS:
-                    gen.gen(seed, options.n, flavour, out=lines.append)
+                    gen.gen(seed, options.n, flavour, out=gen.for_release(lines.append, options.release))
                 jobs.append((flavour, pool.submit(one, options, flavour, seed, ("\n".join(lines) + "\n").encode())))
         for flavour, job in jobs:
             for name, operations, tolerated, where, is_cut in job.result():

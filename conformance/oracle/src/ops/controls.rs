@@ -1,5 +1,6 @@
 //! Operations that set something: the allocator's settings and counters, and the state of the simulated device.
 
+use parkade::device::DeviceBackend as _;
 use parkade::units::Bytes;
 
 use super::failure::Failure;
@@ -11,8 +12,15 @@ impl Session {
     /// Operations on the allocator's settings and counters.
     pub(super) fn set(&mut self, line: &Line<'_>) -> Answer {
         match line.name() {
-            "set_fraction" => self.allocator.set_memory_fraction(line.float(1)?).map_err(Failure::c10)?,
+            "set_fraction" => {
+                let set = self.allocator.set_memory_fraction(line.float(1)?);
+                set.map_err(|error| Failure::c10(error.message(self.profile)))?;
+            }
             "get_fraction" => {
+                if self.profile.asks_for_total && self.allocator.heap().limit().is_some() {
+                    // Only the log shows it.
+                    let _ = self.allocator.device_mut().memory_info();
+                }
                 return Ok(format!(",\"fraction\":{}", render::number(self.allocator.memory_fraction(), 17)));
             }
             "reset_peak" => self.allocator.reset_peak_stats(),

@@ -47,20 +47,21 @@ pub(super) fn stream_number(stream: StreamId) -> u64 {
     stream.0 / 0x1000
 }
 
-pub(super) fn entry(device: &SimDevice, entry: &TraceEntry) -> String {
+pub(super) fn entry(device: &SimDevice, entry: &TraceEntry, profile: &Profile) -> String {
     let place = match entry.action {
         TraceAction::Oom | TraceAction::Snapshot => entry.address.to_string(),
         _ => pointer(device, entry.address),
     };
     let (name, size, stream) = (entry.action.name(), entry.size, stream_number(entry.stream));
-    format!("[\"{name}\",{place},{size},{stream},{},{}]", entry.pool.0, entry.pool.1)
+    let pool = if profile.shows.entry_pools { format!(",{},{}", entry.pool.0, entry.pool.1) } else { String::new() };
+    format!("[\"{name}\",{place},{size},{stream}{pool}]")
 }
 
-pub(super) fn seen(device: &SimDevice, seen: &[Seen]) -> String {
+pub(super) fn seen(device: &SimDevice, seen: &[Seen], profile: &Profile) -> String {
     let parts: Vec<String> = seen
         .iter()
         .map(|seen| match seen {
-            Seen::Entry(trace) => entry(device, trace),
+            Seen::Entry(trace) => entry(device, trace, profile),
             Seen::Callback(freed) => format!("[\"free_callback\",{}]", u8::from(*freed)),
         })
         .collect();
@@ -79,14 +80,16 @@ fn named_stats(stats: &Stats, profile: &Profile) -> Vec<(String, Vec<i64>)> {
     for (name, stat) in stats.oversize() {
         all.push((name.to_owned(), stat.values().to_vec()));
     }
-    let counters = [
-        ("num_alloc_retries", stats.num_alloc_retries),
-        ("num_ooms", stats.num_ooms),
+    let counters = [("num_alloc_retries", stats.num_alloc_retries), ("num_ooms", stats.num_ooms)];
+    all.extend(counters.map(|(name, value)| (name.to_owned(), vec![value])));
+    let device_counters = [
         ("num_sync_all_streams", stats.num_sync_all_streams),
         ("num_device_alloc", stats.num_device_alloc),
         ("num_device_free", stats.num_device_free),
     ];
-    all.extend(counters.map(|(name, value)| (name.to_owned(), vec![value])));
+    if profile.shows.device_counters {
+        all.extend(device_counters.map(|(name, value)| (name.to_owned(), vec![value])));
+    }
     if profile.counts_rejections {
         all.push(("num_oom_rejections".to_owned(), vec![stats.num_oom_rejections]));
     }
@@ -165,19 +168,28 @@ pub(super) fn snapshot(
 ) -> String {
     let segments: Vec<String> = segments.iter().map(|info| segment(device, info, profile)).collect();
     let traces = traces.map_or(String::new(), |entries| {
-        let entries: Vec<String> = entries.iter().map(|trace| entry(device, trace)).collect();
+        let entries: Vec<String> = entries.iter().map(|trace| entry(device, trace, profile)).collect();
         format!(",\"traces\":[{}]", entries.join(","))
     });
+    let config = if profile.shows.settings { config(settings, profile) } else { String::new() };
+    format!("{{\"segments\":[{}]{traces}{config}}}", segments.join(","))
+}
+
+/// The settings in a snapshot.
+fn config(settings: &Settings, profile: &Profile) -> String {
     let roundup: Vec<String> = settings.roundup_power2_divisions.iter().map(u64::to_string).collect();
+    let graph_reuse = if profile.dialect.keys().any(|key| key == "graph_capture_record_stream_reuse") {
+        format!("\"graph_reuse\":{},", u8::from(settings.graph_capture_record_stream_reuse))
+    } else {
+        String::new()
+    };
     format!(
-        "{{\"segments\":[{}]{traces},\"config\":{{\"gc_threshold\":{},\"max_split_size\":{},\"expandable_segments\":{},\
-         \"release_lock\":{},\"graph_reuse\":{},\"last\":{},\"roundup\":[{}]}}}}",
-        segments.join(","),
+        ",\"config\":{{\"gc_threshold\":{},\"max_split_size\":{},\"expandable_segments\":{},\"release_lock\":{},{graph_reuse}\
+         \"last\":{},\"roundup\":[{}]}}",
         number(settings.garbage_collection_threshold, 6),
         settings.max_split_bytes,
         u8::from(settings.expandable_segments),
         u8::from(settings.release_lock_on_cudamalloc),
-        u8::from(settings.graph_capture_record_stream_reuse),
         quoted(&settings.text),
         roundup.join(","),
     )

@@ -1,8 +1,9 @@
 //! Runs a script line by line and prints the answers.
 
 use parkade::device::DeviceBackend;
+use parkade::profile::HandleTypes;
 use parkade::settings::SettingsError;
-use parkade_sim::CallName;
+use parkade_sim::{CallName, CallSubject};
 
 use super::failure::Failure;
 use super::line::Line;
@@ -24,7 +25,7 @@ impl OpsRunner {
     /// # Errors
     /// PyTorch's error if it refuses the settings string.
     pub fn new(options: &OpsOptions) -> Result<OpsRunner, SettingsError> {
-        let asks_for_handle_types = !options.profile.tries_handle_types;
+        let asks_for_handle_types = options.profile.handle_types == HandleTypes::Asked;
         Ok(OpsRunner { session: Session::new(options)?, count: 0, asks_for_handle_types })
     }
 
@@ -55,19 +56,26 @@ impl OpsRunner {
         let device = allocator.device();
         let seen = &allocator.observer().seen;
         if !seen.is_empty() {
-            out.push_str(&format!(",\"ev\":[{}]", render::seen(device, seen)));
+            out.push_str(&format!(",\"ev\":[{}]", render::seen(device, seen, profile)));
         }
         // The real allocator reads the device's properties when it is created, which the first line shows, and before it reserves
         // addresses.
         let properties = format!("[\"cudaGetDeviceProperties\",0,{},{}]", device.index(), device.total_memory());
         let mut calls: Vec<String> = Vec::new();
-        if self.count == 0 {
+        // Earlier releases do so elsewhere and as often as they like; they show none of it.
+        let shows_properties = !profile.asks_for_total;
+        if self.count == 0 && shows_properties {
             calls.push(properties.clone());
         }
-        for call in allocator.device_mut().take_log() {
+        for mut call in allocator.device_mut().take_log() {
             let asks = call.name == CallName::MemCreate && std::mem::take(&mut self.asks_for_handle_types);
-            if asks || call.name == CallName::AddressReserve {
+            if shows_properties && (asks || call.name == CallName::AddressReserve) {
                 calls.push(properties.clone());
+            }
+            if let CallSubject::Creation { handle_type, .. } = &mut call.subject
+                && profile.handle_types == HandleTypes::Unshared
+            {
+                *handle_type = 0;
             }
             calls.push(call.render());
         }

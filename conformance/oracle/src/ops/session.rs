@@ -8,7 +8,7 @@ use parkade::Allocator;
 use parkade::checkpoint::PoolCheckpoint;
 use parkade::device::DeviceBackend;
 use parkade::policy::PyTorch;
-use parkade::profile::Profile;
+use parkade::profile::{HandleTypes, Profile};
 use parkade::settings::{Settings, SettingsError};
 use parkade::units::{Bytes, PoolId, StreamId};
 use parkade_sim::address::{Ascending, Descending};
@@ -74,15 +74,17 @@ impl Session {
         let settings = Settings::from_environment_as(&profile.dialect, &options.settings)?;
         let fraction = settings.per_process_memory_fraction;
         let device = SimOptions::fake_driver(Bytes(options.capacity_bytes))
-            .probes_fabric(profile.tries_handle_types)
+            .probes_fabric(profile.handle_types == HandleTypes::Tried)
             .most_handles(MOST_HANDLES);
         let device = SimDevice::new(match options.addresses {
             Addresses::Up => device.address_model(Ascending::new()),
             Addresses::Down => device.address_model(Descending::new()),
         });
         let mut allocator = Allocator::new(device, PyTorch::of(profile, settings), Watcher::default());
-        // Cannot fail: the parser has refused anything outside 0 to 1.
-        let _ = allocator.set_memory_fraction(fraction);
+        if fraction < 1.0 {
+            // Cannot fail: the parser has refused anything outside 0 to 1.
+            let _ = allocator.set_memory_fraction(fraction);
+        }
         let names = SharedNames::default();
         allocator.register_free_memory_callback(Box::new(free_on_miss(names.clone())));
         allocator.device_mut().set_log_level(LogLevel::Memory);
