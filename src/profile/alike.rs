@@ -26,6 +26,9 @@ impl Profile {
     /// matters always.
     #[must_use]
     pub fn decides_like(&self, other: &Profile, scope: Scope) -> bool {
+        if scope.expandable_segments && self.fails_to_release_expandable() != other.fails_to_release_expandable() {
+            return false;
+        }
         let mut same = *self;
         same.name = other.name;
         same.dialect = other.dialect;

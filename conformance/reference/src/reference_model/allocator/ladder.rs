@@ -2,6 +2,7 @@
 //! error (spec 2.4, 2.6 to 2.13).
 
 use parkade::device::BackendError;
+use parkade::profile::ExpandableHint;
 use parkade::settings::ReserveSize;
 use parkade::stats::Family;
 use parkade::texts::{Hint, OutOfMemory};
@@ -220,12 +221,13 @@ impl Reference {
         self.tell(TraceAction::Oom, free, wanted.size, wanted.stream, wanted.pool);
         self.accounts.ooms += 1;
         let reserve = self.reservation();
-        let hint = if !self.profile.advises_on_addresses || !wanted.is_expandable {
-            Hint::ExpandableSegments
-        } else if reserve < self.total.saturating_add(self.total / 8) && segment > reserve {
-            Hint::LargerReserve(Bytes(reserve))
-        } else {
-            Hint::Addresses
+        let exceeds_reserve = reserve < self.total.saturating_add(self.total / 8) && segment > reserve;
+        let hint = match self.profile.expandable_hint {
+            _ if !wanted.is_expandable => Hint::ExpandableSegments,
+            ExpandableHint::Settings => Hint::ExpandableSegments,
+            ExpandableHint::Nothing => Hint::None,
+            ExpandableHint::Addresses if exceeds_reserve => Hint::LargerReserve(Bytes(reserve)),
+            ExpandableHint::Addresses => Hint::Addresses,
         };
         let private = self.segments.iter().filter(|segment| segment.pool != PoolId::DEFAULT).flat_map(|segment| &segment.blocks);
         let cached = private.filter(|block| block.state == State::Free).map(|block| block.size).sum();
