@@ -58,9 +58,10 @@ impl From<VerifyError> for RecognitionError {
 }
 
 /// Finds the releases that may have made a recording. It is replayed only if its contents leave releases that decide differently about it.
+/// A device that cannot be replayed says nothing.
 ///
 /// # Errors
-/// The settings cannot be read, or a device cannot be replayed, under the rules of any release.
+/// The settings cannot be read under the rules of any release.
 pub fn recognise(
     recording: &Recording,
     devices: &[&DeviceRecording],
@@ -69,14 +70,19 @@ pub fn recognise(
     let search = Search { recording, devices, asked };
     let (possible, groups) = search.candidates()?;
     let is_settled = groups.len() == 1 || devices.iter().all(|device| device.trace.is_empty());
-    if asked.profile.is_some() || is_settled {
-        let basis = if asked.profile.is_some() { Basis::Given } else { Basis::Contents };
-        let releases = in_order(groups.iter().flat_map(|group| group.releases.iter().copied()));
-        let settings = groups.into_iter().next().map(|group| group.settings);
-        let settings = settings.ok_or(VerifyError::NoTrace)?;
-        return Ok(Recognition { settings, basis, releases, differing: Vec::new(), possible });
+    let mut sound: Vec<&DeviceRecording> = devices.to_vec();
+    while asked.profile.is_none() && !is_settled && !sound.is_empty() {
+        match verify(recording, &sound, asked, &mut |_, _| ()) {
+            Ok((found, _)) => return Ok(found),
+            Err(RecognitionError { device: Some(device), .. }) => sound.retain(|other| other.device != device),
+            Err(error) => return Err(error),
+        }
     }
-    Ok(search.verify(possible, groups, &mut |_, _| ())?.0)
+    let basis = if asked.profile.is_some() { Basis::Given } else { Basis::Contents };
+    let releases = in_order(groups.iter().flat_map(|group| group.releases.iter().copied()));
+    let settings = groups.into_iter().next().map(|group| group.settings);
+    let settings = settings.ok_or(VerifyError::NoTrace)?;
+    Ok(Recognition { settings, basis, releases, differing: Vec::new(), possible })
 }
 
 /// Verifies these devices of a recording, each of which has a trace, under the rules of every release that may have made it. Returns what

@@ -133,8 +133,7 @@ impl Shown {
     /// What to know about the figures, a line each.
     fn remarks(&self, args: &Args) -> Vec<String> {
         let left_out = self.left_out.iter().map(|device| format!("left out: {}", device.reason));
-        let made_by = std::iter::once(self.made_by.words());
-        made_by.chain(self.devices.iter().flat_map(|device| remarks(args, device))).chain(left_out).collect()
+        self.devices.iter().flat_map(|device| remarks(args, device)).chain(left_out).collect()
     }
 }
 

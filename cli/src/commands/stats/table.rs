@@ -28,6 +28,7 @@ pub(super) fn print(out: &mut dyn Write, args: &Args, shown: &Shown) -> io::Resu
             single(out, args, device)?;
         }
     }
+    write!(out, "{}", output::paragraph(&shown.made_by.words(), 0))?;
     for remark in shown.remarks(args) {
         writeln!(out, "{remark}")?;
     }
