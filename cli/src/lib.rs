@@ -5,7 +5,6 @@ mod commands;
 #[cfg(test)]
 mod definitions;
 mod ending;
-mod recorded_limit;
 mod threads;
 mod usage;
 

@@ -39,9 +39,12 @@ impl Evidence {
     }
 }
 
-/// The statistic that came with 2.12.
-const REJECTIONS: DatedKey =
-    DatedKey { part: Part::Statistics, name: "num_oom_rejections", since: Some((2, 12)), until: None, is_always_written: true };
+/// The statistics that came with a release.
+static STATISTICS: [DatedKey; 2] = [statistic("num_device_alloc", (2, 3)), statistic("num_oom_rejections", (2, 12))];
+
+const fn statistic(name: &'static str, since: Minor) -> DatedKey {
+    DatedKey { part: Part::Statistics, name, since: Some(since), until: None, is_always_written: true }
+}
 
 /// The series of PyTorch of which it is known which keys they write.
 const ALL_SERIES: [Minor; 16] = {
@@ -57,7 +60,9 @@ const ALL_SERIES: [Minor; 16] = {
 /// The releases that may have made a recording, and its stats file if there is one.
 #[must_use]
 pub fn possible(recording: &Recording, stats_file: Option<&StatsFile>) -> Possible {
-    let statistics = stats_file.map(|file| FieldEvidence { key: &REJECTIONS, is_present: file.has_newer_names() });
+    let statistics = stats_file
+        .into_iter()
+        .flat_map(|file| STATISTICS.iter().map(|key| FieldEvidence { key, is_present: file.has(key.name) }));
     let facts: Vec<FieldEvidence> = recording.fields.evidence().chain(statistics).collect();
     let whole = allowed(&facts);
     let unknown: Vec<Minor> = match whole.as_slice() {

@@ -8,12 +8,12 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Args;
 use parkade::profile::{Profile as Rules, UnknownRelease};
-use parkade_recognition::{Asked, Recognition};
+use parkade_recognition::{Asked, Recognition, find_limit};
 use parkade_recording::Recording;
 use parkade_replay::{ReplaySettings, VerifyOptions};
 
 use crate::runner::Form;
-use crate::{release, size};
+use crate::{recording, release, size};
 
 /// `--json`.
 #[derive(Args, Clone)]
@@ -65,6 +65,20 @@ impl RecordedLimit {
         let limit_bytes = self.recorded_limit;
         let found = release::of(recording, &Asked { limit_bytes, ..Asked::default() })?;
         Ok((VerifyOptions { settings: found.settings.clone(), limit_bytes, stats_file: None }, found))
+    }
+
+    /// The same with the limit that garbage collection shows, if none is given: the options, that limit if it was found, and the release.
+    ///
+    /// # Errors
+    /// As [`RecordedLimit::own`], or the recording cannot be replayed.
+    pub fn own_or_found(&self, recording: &Recording) -> Result<(VerifyOptions, Option<u64>, Recognition)> {
+        let (own, made_by) = self.own(recording)?;
+        // One device's collections say nothing about the limit of the others.
+        let found = match recording::traced(recording).as_slice() {
+            [device] => find_limit(device, &own)?,
+            _ => None,
+        };
+        Ok((VerifyOptions { limit_bytes: own.limit_bytes.or(found), ..own }, found, made_by))
     }
 }
 

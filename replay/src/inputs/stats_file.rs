@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use parkade::stats::Stats;
 use thiserror::Error;
 
+/// Keys that came with PyTorch 2.3.
+const SINCE_2_3: [&str; 3] = ["num_sync_all_streams", "num_device_alloc", "num_device_free"];
+
 /// The contents of a `memory_stats()` dictionary.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StatsFile {
@@ -26,20 +29,23 @@ impl StatsFile {
     /// The stats in a dictionary; keys that PyTorch 2.11 does not have are kept apart.
     ///
     /// # Errors
-    /// [`StatsFileError::Missing`] if one of the 122 keys of PyTorch 2.11 is missing.
+    /// [`StatsFileError::Missing`] if one of the 119 keys is missing that every release since 2.1 has.
     pub fn new(mut entries: BTreeMap<String, i64>) -> Result<StatsFile, StatsFileError> {
         let mut known = BTreeMap::new();
         for (key, _) in Stats::default().entries() {
-            let value = entries.remove(&key).ok_or_else(|| StatsFileError::Missing(key.clone()))?;
-            known.insert(key, value);
+            match entries.remove(&key) {
+                Some(value) => drop(known.insert(key, value)),
+                None if SINCE_2_3.contains(&key.as_str()) => {}
+                None => return Err(StatsFileError::Missing(key)),
+            }
         }
         Ok(StatsFile { known, unknown: entries.into_keys().collect() })
     }
 
-    /// Whether there is a key that only releases after 2.11 have.
+    /// Whether the file has this key.
     #[must_use]
-    pub fn has_newer_names(&self) -> bool {
-        self.unknown.iter().any(|key| key == "num_oom_rejections")
+    pub fn has(&self, key: &str) -> bool {
+        self.known.contains_key(key) || self.unknown.iter().any(|unknown| unknown == key)
     }
 
     /// The stats in the form that the core keeps.
@@ -47,5 +53,23 @@ impl StatsFile {
         let entries = self.known.iter().map(|(key, &value)| (key.as_str(), value));
         // Cannot fail: the keys are the core's own.
         Stats::from_entries(entries).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_counters_of_2_3_may_be_missing_and_no_others() {
+        let entries: BTreeMap<String, i64> = Stats::default().entries().into_iter().collect();
+        let without = |key: &str| {
+            let mut entries = entries.clone();
+            entries.remove(key).expect("a key");
+            StatsFile::new(entries)
+        };
+        let older = without("num_device_alloc").expect("the stats of 2.2");
+        assert!(!older.has("num_device_alloc") && older.has("num_ooms"));
+        assert_eq!(without("num_ooms"), Err(StatsFileError::Missing("num_ooms".to_owned())));
     }
 }

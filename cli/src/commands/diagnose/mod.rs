@@ -73,7 +73,7 @@ pub(crate) struct Args {
     /// The settings of the run, where the recording does not state them or states them wrongly.
     #[arg(long)]
     settings: Option<String>,
-    /// The PyTorch version that made the recording [default: what the file shows, else 2.11].
+    /// The PyTorch release that made the recording [default: each that its contents allow is tried].
     #[arg(long, value_name = "RELEASE")]
     profile: Option<Profile>,
     #[command(flatten)]

@@ -24,8 +24,8 @@ use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::VerifyOptions;
 
 use crate::args::{Json, RecordedLimit};
+use crate::recording;
 use crate::runner::{Command, Form, Lines, Outcome, run};
-use crate::{recorded_limit, recording};
 
 use bound::Above;
 
@@ -232,7 +232,7 @@ impl Args {
 
 fn read(path: &Path, limit: &RecordedLimit) -> Result<File> {
     let recording = recording::read(path)?;
-    let (own, found_limit, made_by) = recorded_limit::own(limit, &recording)?;
+    let (own, found_limit, made_by) = limit.own_or_found(&recording)?;
     Ok(File { path: path.to_owned(), recording, own, found_limit, made_by })
 }
 

@@ -21,7 +21,7 @@ use parkade_replay::{AfterFailure, ReplaySettings, Requests, VerifyError, Verify
 use crate::args::{self, Force, Json};
 use crate::outputs::{Outputs, Target, Wanted};
 use crate::runner::{Command, Form, Lines, Subject};
-use crate::{output, progress, recorded_limit, recording, release, size};
+use crate::{output, progress, recording, release, size};
 use perfetto::{Run, Slices};
 use recorded::as_recorded;
 
@@ -113,7 +113,7 @@ impl Command for Args {
         let wanted = Wanted::new(self.force.force, self.form()).reads([&self.file]).writes("--output", Some(&self.output));
         let outputs = wanted.check()?;
         let recording = recording::read(&self.file)?;
-        let (own, _, made_by) = recorded_limit::own(&args.recorded, &recording)?;
+        let (own, _, made_by) = args.recorded.own_or_found(&recording)?;
         let rules = own.settings.profile;
         let settings = args.given(rules)?.unwrap_or_else(|| own.settings.clone()).settings;
         let limit_bytes = args.limit(settings.per_process_memory_fraction, rules)?;

@@ -19,7 +19,7 @@ use parkade_research::packing::{
 use crate::args::{Force, Json, RecordedLimit};
 use crate::outputs::{Target, Wanted};
 use crate::runner::{Command, Form, Lines, Subject};
-use crate::{output, progress, recorded_limit, recording};
+use crate::{output, progress, recording};
 
 /// Pack a program's buffers offline: sizes and lifetimes are known, addresses are searched for.
 ///
@@ -166,7 +166,7 @@ fn read_buffers(file: &Path) -> Result<Option<CsvFile>> {
 const HEAD: u64 = 1 << 12;
 
 fn pack_recording(args: &Args, recording: &Recording, effort: Effort) -> Result<Vec<Packed>> {
-    let (own, _, made_by) = recorded_limit::own(&args.recorded, recording)?;
+    let (own, _, made_by) = args.recorded.own_or_found(recording)?;
     let traced = recording.devices.iter().filter(|device| !device.trace.is_empty());
     let chosen: Vec<_> = traced.clone().filter(|device| args.device.is_none_or(|wanted| wanted == device.device)).collect();
     if chosen.is_empty() {

@@ -21,7 +21,7 @@ use self::judged::{Judged, Known};
 use crate::args::{self, Files, Json};
 use crate::each::OnEach;
 use crate::runner::{Command, Form, Lines, Outcome, Subject};
-use crate::{progress, recorded_limit, recording, release};
+use crate::{progress, recording, release};
 
 /// Replay a recorded program's requests under other settings, with another limit, or on a smaller device.
 ///
@@ -99,7 +99,7 @@ impl Command for Args {
         args.given(release::newest())?;
         let recording = recording::read(&self.file)?;
         // The requests are read under the rules of the release that recorded them, and replayed under those chosen.
-        let (own, found_limit, made_by) = recorded_limit::own(&args.recorded, &recording)?;
+        let (own, found_limit, made_by) = args.recorded.own_or_found(&recording)?;
         let recorded = own.settings.clone();
         let profile = args.rules(recorded.profile);
         let settings = args.given(recorded.profile)?.unwrap_or_else(|| recorded.clone());

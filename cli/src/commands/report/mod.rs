@@ -98,7 +98,7 @@ pub(crate) struct Args {
     /// Also try these settings, as in PYTORCH_CUDA_ALLOC_CONF; may be repeated.
     #[arg(long, value_name = "SETTINGS")]
     settings: Vec<String>,
-    /// The PyTorch version whose decisions are made under other settings [default: what the file shows, else 2.11].
+    /// The PyTorch release whose decisions are made under other settings [default: the one that made the recording].
     #[arg(long, value_name = "RELEASE")]
     profile: Option<Profile>,
     /// If the log of all blocks would make the page larger than this, the heap is shown at chosen moments only. The rest of a page

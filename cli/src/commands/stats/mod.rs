@@ -66,7 +66,7 @@ pub(crate) struct Args {
     /// With --settings: the memory limit of the recorded run, which the recording does not contain.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true, requires = "settings")]
     recorded_limit: Option<u64>,
-    /// The PyTorch version whose allocator decisions are made [default: what the file shows, else 2.11].
+    /// The PyTorch release whose allocator decisions are made [default: the one that made the recording].
     #[arg(long, value_name = "RELEASE")]
     profile: Option<Profile>,
     /// Only this device [default: all].
