@@ -58,7 +58,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if !self.heap.merges_neighbours() || self.heap.mixes_streams() {
             return Err(CheckpointError::Parted);
         }
-        Fit { heap: &self.heap, pool_number }.check(checkpoint)?;
+        Fit { heap: &self.heap, pool_number, takes_grown: self.profile.restores_grown_segments }.check(checkpoint)?;
         let freed = self.take_back(pool_number)?;
         let mut allocations = Vec::new();
         let starts = self.heap.free_starts(pool_number);
@@ -174,6 +174,8 @@ impl Heap {
 struct Fit<'a> {
     heap: &'a Heap,
     pool_number: u16,
+    /// Whether an expandable segment may have grown.
+    takes_grown: bool,
 }
 
 impl Fit<'_> {
@@ -212,6 +214,9 @@ impl Fit<'_> {
         while let Some(saved) = blocks.next() {
             let is_last = blocks.peek().is_none();
             if saved.state == SavedState::Unmapped {
+                if !self.takes_grown {
+                    return self.check_same_tail(room, after, segment.address);
+                }
                 let fits = is_last && self.is_tail(room, after);
                 return if fits { Ok(()) } else { Err(CheckpointError::TailInUse(segment.address)) };
             }
@@ -234,6 +239,18 @@ impl Fit<'_> {
             }
         }
         Err(CheckpointError::LengthDiffers(segment.address))
+    }
+
+    /// Checks that after the saved blocks, and `room` free bytes, only unmapped addresses follow.
+    fn check_same_tail(&self, room: u64, after: u32, segment: DeviceAddress) -> Result<(), CheckpointError> {
+        let next = if room == 0 { self.heap.arena.get(after).map_or(NIL, |block| block.next) } else { after };
+        if next != NIL {
+            Err(CheckpointError::TailGrew(segment))
+        } else if room != 0 || !self.heap.is_unmapped(after) {
+            Err(CheckpointError::TailMapped(segment))
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether the rest of an expandable segment, `room` free bytes and the blocks from `after` on, is at

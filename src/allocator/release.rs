@@ -63,10 +63,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Releases every cached segment, after waiting for all events (`empty_cache`, spec 2.10).
     ///
     /// # Errors
-    /// Any error of the device; what was released before it stays released.
+    /// Any error of the device; what was released before it stays released. [`AllocError::Capturing`].
     pub fn release_cached(&mut self) -> Result<(), AllocError> {
         if !self.heap.is_deferring() {
             self.synchronize()?;
+        } else if self.profile.asserts.capture.is_some() {
+            self.stats.num_sync_all_streams += 1;
+            return Err(AllocError::Capturing);
         }
         self.release_everything()
     }

@@ -173,6 +173,12 @@ pub trait Policy {
         false
     }
 
+    /// Whether requests must be for a captured stream while any are routed to a private pool, where the release fails
+    /// otherwise ([`crate::AllocError::NotCaptured`]).
+    fn needs_capture(&self) -> bool {
+        false
+    }
+
     /// Everything to release when the cache is emptied, in this order.
     fn releasable(&self, heap: &Heap) -> Vec<BlockId> {
         heap.releasable()

@@ -44,6 +44,12 @@ pub struct Profile {
     pub counts_private_pools: bool,
     /// Whether statistics count requests rejected before the device is asked.
     pub counts_rejections: bool,
+    /// Whether a checkpoint of a pool can be restored after an expandable segment of it has grown.
+    pub restores_grown_segments: bool,
+    /// Whether private pools have expandable segments.
+    pub expands_private_pools: bool,
+    /// Whether uses that were recorded during a capture are forgotten if the block is given back during it.
+    pub forgets_captured_uses: bool,
     /// Whether "never split" ends with its pool; otherwise it stays with the pool's id.
     pub forgets_no_split: bool,
     /// What of its state it shows.
@@ -141,6 +147,11 @@ pub(crate) struct Asserts {
     pub(crate) abandoned: u32,
     /// A pool that is released more often than used.
     pub(crate) not_in_use: u32,
+    /// Emptying the cache during a capture, where that is an assert: what it asserts, and its line.
+    pub(crate) capture: Option<(&'static str, u32)>,
+    /// A request for a stream that is not captured, during a capture and with the setting
+    /// graph_capture_record_stream_reuse, where that is an assert.
+    pub(crate) stream: Option<u32>,
     /// A free block of an expandable segment that would be released for an oversize request, where that is an assert.
     pub(crate) expandable: Option<u32>,
     /// A memory fraction outside 0 to 1, where that is an assert.

@@ -56,6 +56,12 @@ impl Profile {
         self.asserts.expandable.is_some()
     }
 
+    /// Whether a request fails that is for a stream that is not captured, during a capture and with the setting
+    /// graph_capture_record_stream_reuse.
+    pub(crate) const fn fails_outside_captures(&self) -> bool {
+        self.asserts.stream.is_some()
+    }
+
     /// The releases that have these rules, oldest first.
     pub fn releases(&self) -> impl DoubleEndedIterator<Item = &'static Release> + '_ {
         RELEASES.iter().filter(move |release| release.profile == self)
