@@ -114,8 +114,6 @@ def one(options, flavour, seed, whole):
             where = None
             if number is not None and not difference:
                 theirs = theirs[:number]
-            if difference and is_order_of_serving_pools(theirs[:number + 1], ours[:number + 1]):
-                difference, theirs = None, theirs[:number]
             if difference and number < min(len(theirs), len(ours)) and forgets_a_use(options, flavour, config, addresses, script, theirs[:number + 1], ours[:number + 1]):
                 difference, theirs = None, theirs[:number]
             if difference and flavour in ADDRESS_DEPENDENT and flavour not in CHECKPOINTS:
@@ -147,28 +145,9 @@ def agreement(options, flavour, config, addresses, script, times=None):
     """How many lines the real allocator answers alike whatever the addresses of its own objects."""
     runs = [real(options, flavour, config, addresses, script, {"ORACLE_ASLR": "1"}) for _ in range(times or options.aslr)]
     runs.append(real(options, flavour, config, addresses, script))
-    if options.profile == "2.15" or flavour in CHECKPOINTS:  # only the order of completion differs, which the comparison knows; what follows from it may too
-        return min((compare(runs[-1], run, options.profile)[0] or len(run) for run in runs[:-1]), default=len(runs[-1]))
-    for number, lines in enumerate(zip(*runs)):
-        if any(line != lines[0] for line in lines[1:]):
-            return number
-    return len(runs[0])
-
-
-def is_order_of_serving_pools(theirs, ours):
-    """Whether the last lines differ in which of several use-on-OOM pools was asked first: the real order is that of a hash set.
-
-    That is so only if several pools are marked, and one side was served by, or failed over, a marked pool.
-    """
-    marked = set()
-    for line in theirs:
-        words = json.loads(line)["op"].split()
-        if words[0] == "pool_create" and "use_on_oom" in words:
-            marked.add((int(words[1]), int(words[2])))
-    answers = [json.loads(lines[-1]) for lines in (theirs, ours)]
-    asserts = any("use_count > 0" in answer.get("msg", "") for answer in answers)
-    served = any(event[0] == "alloc" and tuple(event[-2:]) in marked for answer in answers for event in answer.get("ev", []))
-    return len(marked) > 1 and answers[0]["op"].startswith("alloc") and (asserts or served)
+    # Their differences in the order of completion are known to the comparison; what follows from them is not.
+    numbers = [compare(runs[-1], run, options.profile)[0] for run in runs[:-1]]
+    return min((number for number in numbers if number is not None), default=len(runs[-1]))
 
 
 def forgets_a_use(options, flavour, config, addresses, script, theirs, ours):
