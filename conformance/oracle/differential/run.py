@@ -29,9 +29,11 @@ ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)),
 BUILT = os.path.join(ROOT, "target", "oracle")
 G, M = 1 << 30, 1 << 20
 # The capacity in which each flavour of script runs.
-FLAVOURS = {"basic": 8 * G, "streams": 8 * G, "oom": 512 * M, "frac": G, "gc": G, "boundary": 4 * G, "large": 2 * G, "pools": G, "capture": 4 * G, "everything": 2 * G, "poolfree": G, "ckpt": G, "ckptstreams": G}
+FLAVOURS = {"basic": 8 * G, "streams": 8 * G, "oom": 512 * M, "frac": G, "gc": G, "boundary": 4 * G, "large": 2 * G, "pools": G, "capture": 4 * G, "everything": 2 * G, "poolfree": G, "lend": 256 * M, "ckpt": G, "ckptstreams": G}
 # Private pools: the real allocator's answers are one of several legal outcomes.
 ADDRESS_DEPENDENT = ("pools", "capture", "everything", "poolfree", "ckptstreams")
+# Pools go back in their midst.
+RELEASES_POOLS = ("poolfree", "lend")
 RUNS_BEFORE_A_DIFFERENCE_COUNTS = 24
 # Scripts that the real allocator's answers steer.
 CHECKPOINTS = ("ckpt", "ckptstreams")
@@ -95,7 +97,7 @@ def one(options, flavour, seed, whole):
         configs = [configs[(first + place) % len(configs)] for place in range(options.rotate)]
     for config in configs:
         for addresses in orders:
-            if flavour == "poolfree" and config.startswith("exp"):
+            if flavour in RELEASES_POOLS and config.startswith("exp"):
                 continue  # the real allocator corrupts its heap there (docs/fidelity.md, section 5)
             script = whole
             if flavour in ADDRESS_DEPENDENT and flavour not in CHECKPOINTS:
