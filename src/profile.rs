@@ -83,6 +83,7 @@ pub(crate) struct PoolAsserts {
     pub(crate) unknown: u32,
     pub(crate) abandoned: u32,
     pub(crate) not_in_use: u32,
+    pub(crate) overreleased: u32,
 }
 
 impl Profile {
@@ -104,6 +105,7 @@ impl Profile {
             unknown: 2807,
             abandoned: 2799,
             not_in_use: 2698,
+            overreleased: 3473,
         },
     };
 
@@ -125,6 +127,7 @@ impl Profile {
             unknown: 3481,
             abandoned: 3473,
             not_in_use: 3373,
+            overreleased: 4249,
         },
     };
 }

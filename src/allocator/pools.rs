@@ -75,7 +75,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// use or an unknown one (spec 2.10).
     ///
     /// # Errors
-    /// Any error of the device.
+    /// Any error of the device, and if the pool was released more often than used.
     pub fn release_cached_pool(&mut self, id: PoolId) -> Result<(), AllocError> {
         let Some(pool_number) = self
             .heap
@@ -86,6 +86,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return Ok(());
         };
         self.synchronize_pool(pool_number)?;
+        self.heap.private_pools().check_uses(pool_number)?;
         let blocks = self.heap.releasable_of(pool_number);
         self.release_segments(&blocks)?;
         self.forget_if_empty(pool_number)
@@ -128,9 +129,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Forgets pools without uses and memory, and frees the addresses that they still reserve.
+    /// Forgets pools without uses and memory, and frees the addresses that they still reserve. Fails at the first
+    /// that was released more often than used.
     pub(super) fn forget_empty_pools(&mut self) -> Result<(), AllocError> {
         for pool_number in self.heap.private_pools().freeable() {
+            self.heap.private_pools().check_uses(pool_number)?;
             self.forget_if_empty(pool_number)?;
         }
         Ok(())

@@ -63,7 +63,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Releases every cached segment, after waiting for all events (`empty_cache`, spec 2.10).
     ///
     /// # Errors
-    /// Any error of the device; what was released before it stays released.
+    /// Any error of the device, and if a private pool was released more often than used; what was released before it
+    /// stays released.
     pub fn release_cached(&mut self) -> Result<(), AllocError> {
         if !self.heap.is_deferring() {
             self.synchronize()?;

@@ -46,6 +46,8 @@ pub enum PoolError {
     Abandoned(PoolId),
     /// The pool has been released more often than used.
     NotInUse(PoolId),
+    /// The pool has been released more often than used. Neither its memory goes back nor that of the pools after it.
+    Overreleased(PoolId),
     /// More than 32,767 private pools at once.
     TooMany,
 }
@@ -62,6 +64,7 @@ impl PoolError {
             PoolError::Unknown(_) => ("it != graph_pools.end()", asserts.unknown),
             PoolError::Abandoned(_) => ("it->second->use_count > 0", asserts.abandoned),
             PoolError::NotInUse(_) => ("uc >= 0", asserts.not_in_use),
+            PoolError::Overreleased(_) => ("it->second->use_count == 0", asserts.overreleased),
         };
         format!("{assertion} INTERNAL ASSERT FAILED at \"{}\":{line}, please report a bug to PyTorch. ", asserts.file)
     }
@@ -224,6 +227,12 @@ impl PrivatePools {
     /// The numbers of pools whose memory may be released, in the order in which they go.
     pub(crate) fn freeable(&self) -> Vec<u16> {
         self.freeable.iter().map(|(_, &pool_number)| pool_number).collect()
+    }
+
+    /// Fails if the pool, which has no uses, was released more often than used.
+    pub(crate) fn check_uses(&self, pool_number: u16) -> Result<(), PoolError> {
+        let id = self.id(pool_number);
+        if self.use_count(id).is_ok_and(|uses| uses < 0) { Err(PoolError::Overreleased(id)) } else { Ok(()) }
     }
 
     fn numbered(&mut self, pool_number: u16) -> Option<&mut PrivatePool> {

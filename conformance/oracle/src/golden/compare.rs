@@ -120,7 +120,7 @@ impl Comparison {
         self.tolerated += 1;
     }
 
-    fn snapshot(&self, mut theirs: Value, mut ours: Value) -> Result<(), Difference> {
+    fn snapshot(&self, mut theirs: Value, ours: Value) -> Result<(), Difference> {
         for segment in theirs["segments"].as_array_mut().into_iter().flatten().filter(|_| !self.compares_registration) {
             segment.as_object_mut().and_then(|segment| segment.remove("reg"));
         }

@@ -124,12 +124,18 @@ impl Reference {
         Ok(None)
     }
 
+    /// Fails if the pool was released more often than used.
+    fn check_uses(&self, id: PoolId) -> Result<(), PoolError> {
+        if self.pools[&id].uses < 0 { Err(PoolError::Overreleased(id)) } else { Ok(()) }
+    }
+
     /// `empty_cache` of one pool; nothing happens while it is used (spec 2.10).
     pub fn release_cached_pool(&mut self, id: PoolId) -> Result<(), AllocError> {
         if !self.is_freeable(id) {
             return Ok(());
         }
         self.synchronize_pool(id)?;
+        self.check_uses(id)?;
         let small = self.releasable_of(id, PoolClass::Small);
         let blocks: Vec<u64> = small.into_iter().chain(self.releasable_of(id, PoolClass::Large)).collect();
         self.release(&blocks)?;
@@ -139,6 +145,7 @@ impl Reference {
     /// Forgets pools without uses and memory, with the addresses that they still reserve.
     pub(super) fn forget_empty_pools(&mut self) -> Result<(), AllocError> {
         for id in self.freeable() {
+            self.check_uses(id)?;
             self.forget_if_empty(id)?;
         }
         Ok(())
