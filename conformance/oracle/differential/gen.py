@@ -173,6 +173,8 @@ class Lending:
         if self.uses[pool] == 0:
             del self.uses[pool]
             self.gone.add(pool)
+            if self.random.random() < 0.02:
+                self.out(f"pool_release {pool}")
 
     def end_pool(self):
         self.out(f"pool_end {self.routed}")

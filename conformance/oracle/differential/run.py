@@ -5,12 +5,12 @@
 
 DIR holds the program oracle211 (or oracle215): target/oracle, where conformance/oracle/pytorch_harness/setup.sh builds it. BIN is target/release/parkade, from
 `cargo build --release -p parkade-cli`. gen.py and checkpoints.py write the scripts.
-Prints a table, one row per flavour; exit code 1 if anything differs. A run ends early where the real allocator shows a defect that parkade does not copy,
-or an order that it takes from addresses: nothing after that is compared.
+Prints a table, one row per flavour, and why runs ended early; exit code 1 if anything differs. A run ends early where the real allocator shows a
+defect that parkade does not copy, or what follows from an order that it takes from addresses: nothing after that is compared.
 
-With private pools the real allocator's own answers depend on where its objects lie in memory: it walks hash sets of pointers. It is therefore
-run several times with randomised addresses and compared up to the first operation in which its own runs disagree; before a difference
-counts, it is run another 24 times.
+Where blocks are given back during a recording or a capture while other streams use them, the real allocator's own answers depend on where its objects
+lie in memory: it walks a hash table of their addresses. It is therefore run several times with randomised addresses and compared up to the first
+operation in which its own runs disagree by more than an order; before a difference counts, it is run another 24 times.
 """
 import argparse
 import collections
@@ -88,7 +88,7 @@ def built(path, command):
 
 
 def one(options, flavour, seed, whole):
-    """All configurations of one script: a list of (name, operations, tolerated orders, difference or None)."""
+    """All configurations of one script: a list of (name, operations, tolerated orders, difference or None, why it ended early or None)."""
     results = []
     configs, orders = options.configs.split(","), options.addresses.split(",")
     if options.rotate:
@@ -109,25 +109,25 @@ def one(options, flavour, seed, whole):
             else:
                 theirs = real(options, flavour, config, addresses, script)
             ours = parkade(options, flavour, config, addresses, script)
+            where = why = None
             if flavour in ADDRESS_DEPENDENT:
                 agreed = agreement(options, flavour, config, addresses, script)
-                theirs, ours = theirs[:agreed], ours[:agreed]
+                if agreed < len(theirs):
+                    theirs, ours, why = theirs[:agreed], ours[:agreed], "its own runs disagree"
             number, difference, tolerated = compare(theirs, ours, options.profile)
-            where = None
             if number is not None and not difference:
-                theirs = theirs[:number]
+                theirs, why = theirs[:number], "a restored checkpoint"
             if difference and number < min(len(theirs), len(ours)) and forgets_a_use(options, flavour, config, addresses, script, theirs[:number + 1], ours[:number + 1]):
-                difference, theirs = None, theirs[:number]
+                difference, theirs, why = None, theirs[:number], "a use remembered for too long"
             if difference and flavour in ADDRESS_DEPENDENT and flavour not in CHECKPOINTS:
                 # A few runs can agree by chance on one of two orders.
                 beginning = b"".join(script.splitlines(keepends=True)[:number + 1])
                 if agreement(options, flavour, config, addresses, beginning, RUNS_BEFORE_A_DIFFERENCE_COUNTS) <= number:
-                    difference, theirs = None, theirs[:number]
-            is_cut = number is not None and not difference
+                    difference, theirs, why = None, theirs[:number], "its own runs disagree"
             if difference:
                 line = theirs[number] if number < len(theirs) else ours[number]
                 where = f"line {number}: {difference[0]}\n    real    {str(difference[1])[:600]}\n    parkade {str(difference[2])[:600]}\n    {line[:160]}"
-            results.append((f"{flavour}.{config}.{addresses} seed {seed}", len(theirs), tolerated, where, is_cut))
+            results.append((f"{flavour}.{config}.{addresses} seed {seed}", len(theirs), tolerated, where, why))
     return results
 
 
@@ -247,7 +247,7 @@ def main():
     options = arguments()
     start = time.time()
     rows = collections.defaultdict(lambda: [0, 0, 0, 0, 0])
-    differing = 0
+    differing, reasons = 0, collections.Counter()
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         jobs = []
         for flavour in options.flavours.split(","):
@@ -257,12 +257,13 @@ def main():
                     gen.gen(seed, options.n, flavour, out=lines.append)
                 jobs.append((flavour, pool.submit(one, options, flavour, seed, ("\n".join(lines) + "\n").encode())))
         for flavour, job in jobs:
-            for name, operations, tolerated, where, is_cut in job.result():
+            for name, operations, tolerated, where, why in job.result():
                 row = rows[flavour]
                 row[0] += 1
                 row[1] += operations
                 row[2] += tolerated
-                row[4] += is_cut
+                row[4] += why is not None
+                reasons[why] += 1
                 if where:
                     row[3] += 1
                     differing += 1
@@ -271,6 +272,8 @@ def main():
     print(f"{'flavour':10} {'runs':>6} {'operations':>12} {'orders tolerated':>17} {'runs that differ':>17} {'ended early':>12}")
     for flavour, row in rows.items():
         print(f"{flavour:10} {row[0]:6} {row[1]:12,} {row[2]:17,} {row[3]:17} {row[4]:12}")
+    for why, count in sorted((why, count) for why, count in reasons.items() if why):
+        print(f"ended early: {why}: {count}")
     print(f"{sum(row[1] for row in rows.values()):,} operations, {differing} runs differ, {time.time() - start:.0f} s")
     sys.exit(differing != 0)
 
