@@ -185,7 +185,8 @@ impl PrivatePools {
         let pool_number = self.numbers.get(&id).copied().ok_or(PoolError::Unknown(id))?;
         let pool = self.pool_mut(id)?;
         pool.uses -= 1;
-        match pool.uses {
+        let uses = pool.uses;
+        match uses {
             0 => self.freeable.insert(hash(id), id, pool_number),
             1.. => {}
             _ => return Err(PoolError::NotInUse(id)),

@@ -157,7 +157,7 @@ class Lending:
         """Sends some requests to a pool. Now and then it stays recorded, for a stream without requests."""
         pool = self.random.choice(list(self.uses))
         self.uses[pool] += 1
-        if self.random.random() < 0.1:
+        if self.random.random() < 0.3:
             self.routed = pool
             return self.out(f"pool_begin {pool} stream 13")
         self.out(f"pool_begin {pool} all")
@@ -173,7 +173,7 @@ class Lending:
         if self.uses[pool] == 0:
             del self.uses[pool]
             self.gone.add(pool)
-            if self.random.random() < 0.02:
+            if self.random.random() < 0.01:
                 self.out(f"pool_release {pool}")
 
     def end_pool(self):
@@ -185,17 +185,19 @@ class Lending:
         u = r.random()
         if self.routed is not None and u < 0.1:
             return self.end_pool()
-        if u < 0.02:
+        if u < 0.03:
             return self.create()
-        if u < 0.06 and self.uses and self.routed is None:
+        if u < 0.08 and self.uses and self.routed is None:
             return self.fill()
-        if u < 0.07 and self.uses:
-            return self.release()
-        if u < 0.073:
+        if u < 0.09 and self.uses:
+            for _ in range(min(len(self.uses), r.choice([1, 1, 2, 4]))):
+                self.release()
+            return None
+        if u < 0.095:
             return out("empty_cache")
-        if u < 0.08:
+        if u < 0.1:
             return out(f"empty_cache {self.id()}")
-        if u < 0.085:
+        if u < 0.105:
             return out(r.choice(["snapshot", f"snapshot {self.id()}", f"pool_use_count {self.id()}", "reset_peak", "reset_accumulated", "cache_info"]))
         if u < 0.2 and live and self.routed is None:
             name = r.choice(list(live))

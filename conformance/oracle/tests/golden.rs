@@ -27,6 +27,27 @@ macro_rules! flavours {
 
 flavours!(basic, streams, oom, frac, gc, boundary, large);
 
+/// Pools and streams in the order of the real allocator's hash tables, in both versions.
+#[test]
+fn lend() {
+    let runs = read("lend").expect("the file");
+    assert_eq!(runs.len(), 4, "two versions, two configurations");
+    for run in &runs {
+        assert_eq!(check_run(run), Agreement::Exact, "{}", run.config);
+    }
+    // What the scripts are for: several pools that serve, several that go back at once, and several streams.
+    let answers = || runs.iter().flat_map(|run| &run.answers);
+    let count = |wanted: fn(&str) -> bool| answers().filter(|answer| wanted(answer)).count();
+    let pools_that_go = |answer: &str| -> BTreeSet<String> {
+        let gone = answer.split("[\"segment_free\",").skip(1).filter_map(|entry| entry.split(']').next());
+        gone.filter_map(|entry| Some(entry.splitn(4, ',').nth(3)?.to_owned())).filter(|pool| pool != "0,0").collect()
+    };
+    assert!(answers().filter(|answer| pools_that_go(answer).len() > 1).count() > 5);
+    assert!(count(|answer| answer.contains("\"op\":\"alloc ") && answer.contains("already recording to mempool_id")) > 5);
+    assert!(count(|answer| answer.contains("use_count == 0 INTERNAL ASSERT")) > 0);
+    assert!(count(|answer| answer.matches("free_completed").count() > 3) > 40);
+}
+
 /// Checkpoints of private pools, with segments of fixed size and expandable ones, in both versions.
 #[test]
 fn checkpoints() {
