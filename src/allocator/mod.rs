@@ -27,7 +27,7 @@ use crate::block::{Block, BlockId, BlockState, NIL};
 use crate::device::{BackendError, DeviceBackend};
 use crate::error::AllocError;
 use crate::heap::{Heap, PoolSlot, TooManyStreams};
-use crate::pending::Pending;
+use crate::pending::{Pending, StreamOrder};
 use crate::policy::{Placement, Policy, PolicyFault, Request};
 use crate::profile::Profile;
 use crate::reservation::Reservations;
@@ -104,7 +104,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         stats.max_split_size = policy.max_split_size();
         let total_memory = device.total_memory();
         let profile = policy.profile();
-        let (pending, reservations) = (Pending::new(), Reservations::new());
+        let order = if D::COMPLETES_BY_HANDLE { StreamOrder::ByHandle } else { StreamOrder::Hashed(device.index()) };
+        let (pending, reservations) = (Pending::new(order), Reservations::new());
         let heap = Heap::new(profile, policy.free_order(), policy.coalescing(), total_memory);
         let (taken, callbacks, identity) = (TakenRanges::default(), Vec::new(), Identity::new());
         Allocator {

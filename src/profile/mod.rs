@@ -147,6 +147,8 @@ pub(crate) struct Asserts {
     pub(crate) abandoned: u32,
     /// A pool that is released more often than used.
     pub(crate) not_in_use: u32,
+    /// The same, found when memory is given back.
+    pub(crate) overreleased: u32,
     /// Emptying the cache during a capture, where that is an assert: what it asserts, and its line.
     pub(crate) capture: Option<(&'static str, u32)>,
     /// A request for a stream that is not captured, during a capture and with the setting

@@ -17,7 +17,17 @@ impl Profile {
         name: "2.1",
         dialect: Dialect::PYTORCH_2_1,
         oom_words: &OomWords::PYTORCH_2_1,
-        asserts: Asserts { file: OLDER_SOURCE, unknown: 2136, abandoned: 2103, not_in_use: 2138, capture: Some(("captures_underway == 0", 2939)), stream: None, expandable: Some(2814), fraction: Some(3165) },
+        asserts: Asserts {
+            file: OLDER_SOURCE,
+            unknown: 2136,
+            abandoned: 2103,
+            not_in_use: 2138,
+            overreleased: 2782,
+            capture: Some(("captures_underway == 0", 2939)),
+            stream: None,
+            expandable: Some(2814),
+            fraction: Some(3165),
+        },
         ..Profile::PYTORCH_2_2
     };
 
@@ -27,7 +37,17 @@ impl Profile {
         dialect: Dialect::PYTORCH_2_2,
         oom_words: &OomWords::PYTORCH_2_2,
         shows: Shows { settings: false, device_counters: false, ..Profile::PYTORCH_2_3.shows },
-        asserts: Asserts { file: OLDER_SOURCE, unknown: 1829, abandoned: 1796, not_in_use: 1831, capture: Some(("captures_underway == 0", 2650)), stream: None, expandable: Some(2525), fraction: Some(2896) },
+        asserts: Asserts {
+            file: OLDER_SOURCE,
+            unknown: 1829,
+            abandoned: 1796,
+            not_in_use: 1831,
+            overreleased: 2493,
+            capture: Some(("captures_underway == 0", 2650)),
+            stream: None,
+            expandable: Some(2525),
+            fraction: Some(2896),
+        },
         ..Profile::PYTORCH_2_3
     };
 
@@ -38,7 +58,17 @@ impl Profile {
         oom_words: &OomWords::PYTORCH_2_3,
         rounds_by_one_division: false,
         forgets_captured_uses: false,
-        asserts: Asserts { file: OLDER_SOURCE, unknown: 1843, abandoned: 1804, not_in_use: 1845, capture: Some(("captures_underway.size() == 0", 2679)), stream: None, expandable: Some(2549), fraction: Some(2943) },
+        asserts: Asserts {
+            file: OLDER_SOURCE,
+            unknown: 1843,
+            abandoned: 1804,
+            not_in_use: 1845,
+            overreleased: 2515,
+            capture: Some(("captures_underway.size() == 0", 2679)),
+            stream: None,
+            expandable: Some(2549),
+            fraction: Some(2943),
+        },
         ..Profile::PYTORCH_2_4
     };
 
@@ -46,10 +76,20 @@ impl Profile {
     pub const PYTORCH_2_4: Profile = Profile {
         name: "2.4",
         dialect: Dialect::PYTORCH_2_4,
-        oom_words: &OomWords::PYTORCH_2_2,
+        oom_words: &OomWords::PYTORCH_2_4,
         handle_types: HandleTypes::Unshared,
         expands_private_pools: false,
-        asserts: Asserts { file: OLDER_SOURCE, unknown: 1878, abandoned: 1839, not_in_use: 1880, capture: Some(("captures_underway.empty()", 2716)), stream: None, expandable: Some(2586), fraction: Some(3009) },
+        asserts: Asserts {
+            file: OLDER_SOURCE,
+            unknown: 1878,
+            abandoned: 1839,
+            not_in_use: 1880,
+            overreleased: 2552,
+            capture: Some(("captures_underway.empty()", 2716)),
+            stream: None,
+            expandable: Some(2586),
+            fraction: Some(3009),
+        },
         ..Profile::PYTORCH_2_5
     };
 
@@ -57,7 +97,17 @@ impl Profile {
     pub const PYTORCH_2_5: Profile = Profile {
         name: "2.5",
         dialect: Dialect::PYTORCH_2_5,
-        asserts: Asserts { file: OLDER_SOURCE, unknown: 2073, abandoned: 2034, not_in_use: 2075, capture: Some(("captures_underway.empty()", 2967)), stream: None, expandable: None, fraction: Some(3256) },
+        asserts: Asserts {
+            file: OLDER_SOURCE,
+            unknown: 2073,
+            abandoned: 2034,
+            not_in_use: 2075,
+            overreleased: 2786,
+            capture: Some(("captures_underway.empty()", 2967)),
+            stream: None,
+            expandable: None,
+            fraction: Some(3256),
+        },
         ..Profile::PYTORCH_2_6
     };
 
@@ -65,7 +115,17 @@ impl Profile {
     pub const PYTORCH_2_6: Profile = Profile {
         name: "2.6",
         dialect: Dialect::PYTORCH_2_6,
-        asserts: Asserts { file: SOURCE, unknown: 2232, abandoned: 2225, not_in_use: 2128, capture: Some(("captures_underway.empty()", 3085)), stream: None, expandable: None, fraction: Some(3421) },
+        asserts: Asserts {
+            file: SOURCE,
+            unknown: 2232,
+            abandoned: 2225,
+            not_in_use: 2128,
+            overreleased: 2892,
+            capture: Some(("captures_underway.empty()", 3085)),
+            stream: None,
+            expandable: None,
+            fraction: Some(3421),
+        },
         ..Profile::PYTORCH_2_7
     };
 
@@ -75,7 +135,17 @@ impl Profile {
         dialect: Dialect::PYTORCH_2_7,
         handle_types: HandleTypes::Files,
         shows: Shows { entry_pools: false, ..Profile::PYTORCH_2_8.shows },
-        asserts: Asserts { file: SOURCE, unknown: 2233, abandoned: 2226, not_in_use: 2129, capture: Some(("captures_underway.empty()", 3089)), stream: None, expandable: None, fraction: Some(3430) },
+        asserts: Asserts {
+            file: SOURCE,
+            unknown: 2233,
+            abandoned: 2226,
+            not_in_use: 2129,
+            overreleased: 2896,
+            capture: Some(("captures_underway.empty()", 3089)),
+            stream: None,
+            expandable: None,
+            fraction: Some(3430),
+        },
         ..Profile::PYTORCH_2_8
     };
 
@@ -83,7 +153,17 @@ impl Profile {
     pub const PYTORCH_2_8: Profile = Profile {
         name: "2.8",
         dialect: Dialect::PYTORCH_2_8,
-        asserts: Asserts { file: SOURCE, unknown: 2387, abandoned: 2379, not_in_use: 2279, capture: None, stream: None, expandable: None, fraction: None },
+        asserts: Asserts {
+            file: SOURCE,
+            unknown: 2387,
+            abandoned: 2379,
+            not_in_use: 2279,
+            overreleased: 3045,
+            capture: None,
+            stream: None,
+            expandable: None,
+            fraction: None,
+        },
         ..Profile::PYTORCH_2_9
     };
 
@@ -94,7 +174,17 @@ impl Profile {
         limits_whole_memory: true,
         asks_for_total: true,
         oom_words: &OomWords::PYTORCH_2_5,
-        asserts: Asserts { file: SOURCE, unknown: 2638, abandoned: 2630, not_in_use: 2530, capture: None, stream: Some(1716), expandable: None, fraction: None },
+        asserts: Asserts {
+            file: SOURCE,
+            unknown: 2638,
+            abandoned: 2630,
+            not_in_use: 2530,
+            overreleased: 3285,
+            capture: None,
+            stream: Some(1716),
+            expandable: None,
+            fraction: None,
+        },
         ..Profile::PYTORCH_2_10
     };
 
@@ -104,7 +194,17 @@ impl Profile {
         dialect: Dialect::PYTORCH_2_10,
         oom_words: &OomWords::PYTORCH_2_10,
         restores_grown_segments: false,
-        asserts: Asserts { file: SOURCE, unknown: 2739, abandoned: 2731, not_in_use: 2631, capture: None, stream: None, expandable: None, fraction: None },
+        asserts: Asserts {
+            file: SOURCE,
+            unknown: 2739,
+            abandoned: 2731,
+            not_in_use: 2631,
+            overreleased: 3394,
+            capture: None,
+            stream: None,
+            expandable: None,
+            fraction: None,
+        },
         ..Profile::PYTORCH_2_11
     };
 
@@ -130,7 +230,17 @@ impl Profile {
         forgets_captured_uses: true,
         forgets_no_split: false,
         shows: Shows { entry_pools: true, settings: true, device_counters: true },
-        asserts: Asserts { file: SOURCE, unknown: 2807, abandoned: 2799, not_in_use: 2698, capture: None, stream: None, expandable: None, fraction: None },
+        asserts: Asserts {
+            file: SOURCE,
+            unknown: 2807,
+            abandoned: 2799,
+            not_in_use: 2698,
+            overreleased: 3473,
+            capture: None,
+            stream: None,
+            expandable: None,
+            fraction: None,
+        },
     };
 
     /// PyTorch 2.12.
@@ -139,7 +249,17 @@ impl Profile {
         dialect: Dialect::PYTORCH_2_12,
         tie_break: TieBreak::BlockAge,
         counts_rejections: true,
-        asserts: Asserts { file: SOURCE, unknown: 3057, abandoned: 3049, not_in_use: 2948, capture: None, stream: None, expandable: None, fraction: None },
+        asserts: Asserts {
+            file: SOURCE,
+            unknown: 3057,
+            abandoned: 3049,
+            not_in_use: 2948,
+            overreleased: 3752,
+            capture: None,
+            stream: None,
+            expandable: None,
+            fraction: None,
+        },
         ..Profile::PYTORCH_2_11
     };
 
@@ -148,7 +268,17 @@ impl Profile {
         name: "2.13",
         dialect: Dialect::PYTORCH_2_13,
         expandable_hint: ExpandableHint::Settings,
-        asserts: Asserts { file: NEWER_SOURCE, unknown: 3340, abandoned: 3332, not_in_use: 3231, capture: None, stream: None, expandable: None, fraction: None },
+        asserts: Asserts {
+            file: NEWER_SOURCE,
+            unknown: 3340,
+            abandoned: 3332,
+            not_in_use: 3231,
+            overreleased: 4090,
+            capture: None,
+            stream: None,
+            expandable: None,
+            fraction: None,
+        },
         ..Profile::PYTORCH_2_14
     };
 
@@ -157,7 +287,17 @@ impl Profile {
         name: "2.14",
         dialect: Dialect::PYTORCH_2_14,
         expandable_hint: ExpandableHint::Nothing,
-        asserts: Asserts { file: NEWER_SOURCE, unknown: 3337, abandoned: 3329, not_in_use: 3229, capture: None, stream: None, expandable: None, fraction: None },
+        asserts: Asserts {
+            file: NEWER_SOURCE,
+            unknown: 3337,
+            abandoned: 3329,
+            not_in_use: 3229,
+            overreleased: 4091,
+            capture: None,
+            stream: None,
+            expandable: None,
+            fraction: None,
+        },
         ..Profile::PYTORCH_2_15
     };
 
@@ -183,6 +323,16 @@ impl Profile {
         forgets_captured_uses: true,
         forgets_no_split: true,
         shows: Profile::PYTORCH_2_11.shows,
-        asserts: Asserts { file: NEWER_SOURCE, unknown: 3481, abandoned: 3473, not_in_use: 3373, capture: None, stream: None, expandable: None, fraction: None },
+        asserts: Asserts {
+            file: NEWER_SOURCE,
+            unknown: 3481,
+            abandoned: 3473,
+            not_in_use: 3373,
+            overreleased: 4249,
+            capture: None,
+            stream: None,
+            expandable: None,
+            fraction: None,
+        },
     };
 }

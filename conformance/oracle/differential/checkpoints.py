@@ -129,14 +129,13 @@ class Script:
         self.routed = None
 
     def release(self, pool):
-        if self.pools[pool] == 1:
-            # Several pools that nobody uses give their memory back in hash order: never more than one.
+        if self.pools[pool] == 1 and self.random.random() < 0.7:
             self.free_all({name for name in self.names if self.owners[name] == pool})
         self.do(f"pool_release {pool}")
         self.pools[pool] -= 1
         if self.pools[pool] == 0:
             del self.pools[pool]
-            if self.captured is None:
+            if self.captured is None and self.random.random() < 0.5:
                 self.do("empty_cache")
 
     def save(self):

@@ -9,7 +9,7 @@ random scripts. The same arguments give the same bytes, but for scripts with che
 where its objects lie in memory.
 
 One file a flavour, NAME.jsonl.xz, one for the hand-written script every_operation.txt, and one for scripts with checkpoints
-(checkpoints.py), which has both versions' answers. A file is the line "golden answers 1" and
+(checkpoints.py), which has both versions' answers, as has the one of the flavour lend. A file is the line "golden answers 1" and
 a sequence of runs; a run is one header line, a JSON object with the key "run", then one answer a line, as many as the header's
 "lines" says. An answer has the text of its operation in "op", so the script is in the file too.
 
@@ -38,10 +38,10 @@ HAND_WRITTEN = {
 }
 
 
-def answers(oracle, script, settings, capacity, addresses):
+def answers(oracle, script, settings, capacity, addresses, profile="2.11"):
     environment = dict(os.environ, FAKE_GPU_BYTES=str(capacity), FAKE_ADDR_POLICY=addresses)
     environment["PYTORCH_CUDA_ALLOC_CONF"] = environment["PYTORCH_ALLOC_CONF"] = settings
-    run = subprocess.run([program("2.11.0", oracle), "-"], input=script.encode(), env=environment, capture_output=True, check=True)
+    run = subprocess.run([program(release(profile), oracle), "-"], input=script.encode(), env=environment, capture_output=True, check=True)
     return run.stdout.decode().splitlines()
 
 
@@ -90,6 +90,16 @@ def hand_written_runs(options):
         yield header, answers(options.oracle, script, settings, G, addresses)
 
 
+def lend_runs(options):
+    for number, config in enumerate(("default", "split32")):
+        for profile in ("2.11", "2.15"):
+            seed, addresses = options.seed + number, ("up", "down")[number % 2]
+            script = []
+            gen.gen(seed, 5 * options.n, "lend", out=script.append)  # several pools are rare in the beginning
+            header = {"flavour": "lend", "config": config, "settings": CONFIGS[config], "capacity": FLAVOURS["lend"], "addresses": addresses, "seed": seed, "profile": profile}
+            yield header, answers(options.oracle, "\n".join(script) + "\n", CONFIGS[config], FLAVOURS["lend"], addresses, profile)
+
+
 def checkpoint_runs(options):
     n = 2 * options.n  # restores are rare in the beginning
     for number, config in enumerate(("default", "split32", "exp", "exp_split64")):
@@ -116,6 +126,7 @@ def main():
     os.makedirs(options.out, exist_ok=True)
     files = {flavour: lambda flavour=flavour: random_runs(options, flavour) for flavour in FLAVOURS if flavour not in CHECKPOINTS}
     files["every_operation"] = lambda: hand_written_runs(options)
+    files["lend"] = lambda: lend_runs(options)
     files["checkpoints"] = lambda: checkpoint_runs(options)
     for name in options.only.split(",") if options.only else files:
         write(os.path.join(options.out, f"{name}.jsonl.xz"), list(files[name]()))
