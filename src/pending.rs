@@ -143,6 +143,14 @@ impl<E> Pending<E> {
         }
     }
 
+    /// Takes out the deferred blocks that match, oldest first.
+    pub(crate) fn take_deferred(&mut self, matches: impl Fn(u32) -> bool) -> Vec<u32> {
+        let taken: Vec<u32> = self.deferred.iter().copied().filter(|&index| matches(index)).collect();
+        self.deferred.retain(|&index| !matches(index));
+        self.unsettled -= taken.len();
+        taken
+    }
+
     pub(crate) fn take_spare(&mut self) -> Option<E> {
         self.spare.pop()
     }

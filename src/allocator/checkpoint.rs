@@ -34,7 +34,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// [`CheckpointError::UnknownPool`]; [`CheckpointError::EventsPending`] if a block of the pool waits for
     /// other streams; [`CheckpointError::Device`].
     pub fn checkpoint_pool(&mut self, id: PoolId) -> Result<PoolCheckpoint, CheckpointError> {
-        self.flush_deferred()?;
+        if self.profile.settles_before_saving {
+            self.flush_deferred()?;
+        }
         let pool_number = self.heap.private_pool_number(id).ok_or(CheckpointError::UnknownPool(id))?;
         let heads = self.heap.heads_of(pool_number);
         let segments = heads.into_iter().map(|head| self.heap.save_segment(self.heap.arena.at(head)));
@@ -158,6 +160,8 @@ impl Heap {
     fn save_segment(&self, head: &Block) -> Result<SavedSegment, CheckpointError> {
         let saved = |block: &Block| {
             let state = match block.state {
+                // Given back during a capture: its events are not recorded, and nothing says that it waits for them.
+                BlockState::Pending if block.events() == 0 => SavedState::Free,
                 BlockState::Pending => return Err(CheckpointError::EventsPending(DeviceAddress(block.address))),
                 BlockState::Allocated => SavedState::Allocated,
                 BlockState::Unmapped => SavedState::Unmapped,

@@ -161,7 +161,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     #[cold]
     #[inline(never)]
     fn route(&self, stream: StreamId) -> Result<u16, AllocError> {
-        if self.profile.fails_outside_captures() && self.policy.needs_capture() && !self.heap.is_capturing() {
+        if self.profile.fails_outside_captures() && self.policy.reuses_in_captures() && !self.heap.is_capturing() {
             return Err(AllocError::NotCaptured);
         }
         Ok(self.heap.private_pools().number_for(stream))

@@ -25,8 +25,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// # Errors
     /// If requests are already routed to it, or as [`Allocator::create_pool`].
     pub fn begin_pool(&mut self, id: PoolId, filter: PoolFilter) -> Result<(), PoolError> {
-        self.heap.create_pool(id)?;
-        self.heap.private_pools_mut().begin(id, filter)
+        let created = self.heap.create_pool(id);
+        let begun = created.and_then(|()| self.heap.private_pools_mut().begin(id, filter));
+        if begun.is_err() && self.profile.counts_failed_routings {
+            self.heap.private_pools_mut().note_failure();
+        }
+        begun
     }
 
     /// Stops routing requests to a pool. Does not remove a use.
@@ -34,7 +38,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// # Errors
     /// If none are routed to it.
     pub fn end_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
-        self.heap.private_pools_mut().end(id)
+        self.heap.private_pools_mut().end(id)?;
+        if self.profile.settles_at_pool_end && self.policy.reuses_in_captures() {
+            self.flush_deferred_of(id);
+        }
+        Ok(())
     }
 
     /// Removes a use. The memory of a pool without uses is released at the next opportunity.
@@ -42,7 +50,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// # Errors
     /// If there is no such pool, or it has no uses.
     pub fn release_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
-        self.heap.private_pools_mut().release(id)
+        self.heap.private_pools_mut().release(id, self.profile.forgets_serving)
     }
 
     /// Says whether the caller's current stream is being captured into a graph. Releases of PyTorch that ask

@@ -8,7 +8,7 @@ use crate::error::{AllocError, FreeError};
 use crate::heap::PoolSlot;
 use crate::policy::Policy;
 use crate::trace::{Observer, TraceAction};
-use crate::units::Bytes;
+use crate::units::{Bytes, PoolId};
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Takes an allocation back. The block is free at once, unless other streams use it: then once the work
@@ -207,6 +207,21 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             }
         }
         Ok(())
+    }
+
+    /// The same for blocks of one pool. If the device fails to record an event, its block stays deferred.
+    #[cold]
+    pub(super) fn flush_deferred_of(&mut self, id: PoolId) {
+        let arena = &self.heap.arena;
+        let of_pool = |index: u32| self.heap.pool_id(arena.at(index).pool) == id;
+        for index in self.pending.take_deferred(of_pool) {
+            self.pending.remove_captured_uses(&mut self.heap.arena, index);
+            if self.insert_events(index).is_err() {
+                self.pending.defer(index);
+            } else if self.heap.arena.at(index).events() == 0 {
+                self.free_waiting(index);
+            }
+        }
     }
 
     /// Makes a block free that waited for events.

@@ -100,6 +100,8 @@ pub(crate) struct PrivatePools {
     /// By number less one.
     pools: Vec<Option<PrivatePool>>,
     routings: Vec<(PoolId, PoolFilter)>,
+    /// Whether a routing failed that counts as one that never ends.
+    has_failed: bool,
     /// Those that may serve requests of the default pool when the device is out of memory.
     serve_when_out: FlatTable<PoolId, ()>,
     /// Those without uses, whose memory may be released, with their numbers.
@@ -108,6 +110,17 @@ pub(crate) struct PrivatePools {
 }
 
 impl PrivatePools {
+    /// Whether requests are routed to any pool, or a routing that failed counts as one.
+    #[inline]
+    pub(crate) fn is_recording(&self) -> bool {
+        self.has_failed || !self.routings.is_empty()
+    }
+
+    /// Counts a routing that failed as one that never ends.
+    pub(crate) fn note_failure(&mut self) {
+        self.has_failed = true;
+    }
+
     /// Whether requests are routed to any pool.
     #[inline]
     pub(crate) fn is_routing(&self) -> bool {
@@ -173,13 +186,18 @@ impl PrivatePools {
     }
 
     /// Removes a use. Without uses the pool's memory may be released.
-    pub(crate) fn release(&mut self, id: PoolId) -> Result<(), PoolError> {
+    pub(crate) fn release(&mut self, id: PoolId, forgets_serving: bool) -> Result<(), PoolError> {
         let pool_number = self.numbers.get(&id).copied().ok_or(PoolError::Unknown(id))?;
         let pool = self.pool_mut(id)?;
         pool.uses -= 1;
         let uses = pool.uses;
         match uses {
-            0 => self.freeable.insert(hash(id), id, pool_number),
+            0 => {
+                self.freeable.insert(hash(id), id, pool_number);
+                if forgets_serving {
+                    self.set_serves_when_out(id, false);
+                }
+            }
             1.. => {}
             _ => return Err(PoolError::NotInUse(id)),
         }

@@ -148,7 +148,7 @@ impl Heap {
     #[must_use]
     pub fn is_deferring(&self) -> bool {
         match self.deferral {
-            Deferral::WhileRouting => self.private_pools.is_routing(),
+            Deferral::WhileRouting => self.private_pools.is_recording(),
             Deferral::WhileCapturing => self.is_capturing,
         }
     }

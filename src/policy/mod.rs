@@ -173,9 +173,9 @@ pub trait Policy {
         false
     }
 
-    /// Whether requests must be for a captured stream while any are routed to a private pool, where the release fails
-    /// otherwise ([`crate::AllocError::NotCaptured`]).
-    fn needs_capture(&self) -> bool {
+    /// Whether captures may reuse blocks whose other streams have caught up, which some releases check for
+    /// ([`crate::AllocError::NotCaptured`]) or clean up after.
+    fn reuses_in_captures(&self) -> bool {
         false
     }
 

@@ -322,7 +322,7 @@ impl Policy for PyTorch {
         true
     }
 
-    fn needs_capture(&self) -> bool {
+    fn reuses_in_captures(&self) -> bool {
         self.settings.graph_capture_record_stream_reuse
     }
 

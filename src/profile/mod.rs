@@ -50,6 +50,15 @@ pub struct Profile {
     pub expands_private_pools: bool,
     /// Whether uses that were recorded during a capture are forgotten if the block is given back during it.
     pub forgets_captured_uses: bool,
+    /// Whether saving a pool first records the events of blocks that were given back during a capture.
+    pub settles_before_saving: bool,
+    /// Whether the end of a routing does so for blocks of its pool, with the setting graph_capture_record_stream_reuse.
+    pub settles_at_pool_end: bool,
+    /// Whether a pool without uses no longer serves when the device is out of memory; otherwise a request that looks
+    /// there fails.
+    pub forgets_serving: bool,
+    /// Whether a routing that fails counts as one that never ends.
+    pub counts_failed_routings: bool,
     /// Whether "never split" ends with its pool; otherwise it stays with the pool's id.
     pub forgets_no_split: bool,
     /// What of its state it shows.

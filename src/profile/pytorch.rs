@@ -37,6 +37,7 @@ impl Profile {
         dialect: Dialect::PYTORCH_2_2,
         oom_words: &OomWords::PYTORCH_2_2,
         shows: Shows { settings: false, device_counters: false, ..Profile::PYTORCH_2_3.shows },
+        counts_failed_routings: true,
         asserts: Asserts {
             file: OLDER_SOURCE,
             unknown: 1829,
@@ -58,6 +59,7 @@ impl Profile {
         oom_words: &OomWords::PYTORCH_2_3,
         rounds_by_one_division: false,
         forgets_captured_uses: false,
+        settles_before_saving: false,
         asserts: Asserts {
             file: OLDER_SOURCE,
             unknown: 1843,
@@ -194,6 +196,7 @@ impl Profile {
         dialect: Dialect::PYTORCH_2_10,
         oom_words: &OomWords::PYTORCH_2_10,
         restores_grown_segments: false,
+        forgets_serving: true,
         asserts: Asserts {
             file: SOURCE,
             unknown: 2739,
@@ -228,6 +231,10 @@ impl Profile {
         restores_grown_segments: true,
         expands_private_pools: true,
         forgets_captured_uses: true,
+        settles_before_saving: true,
+        settles_at_pool_end: false,
+        forgets_serving: false,
+        counts_failed_routings: false,
         forgets_no_split: false,
         shows: Shows { entry_pools: true, settings: true, device_counters: true },
         asserts: Asserts {
@@ -249,6 +256,7 @@ impl Profile {
         dialect: Dialect::PYTORCH_2_12,
         tie_break: TieBreak::BlockAge,
         counts_rejections: true,
+        settles_at_pool_end: true,
         asserts: Asserts {
             file: SOURCE,
             unknown: 3057,
@@ -321,6 +329,10 @@ impl Profile {
         restores_grown_segments: true,
         expands_private_pools: true,
         forgets_captured_uses: true,
+        settles_before_saving: true,
+        settles_at_pool_end: true,
+        forgets_serving: false,
+        counts_failed_routings: false,
         forgets_no_split: true,
         shows: Profile::PYTORCH_2_11.shows,
         asserts: Asserts {
