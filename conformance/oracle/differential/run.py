@@ -159,7 +159,7 @@ def agreement(options, flavour, config, addresses, script, times=None):
     """How many lines the real allocator answers alike whatever the addresses of its own objects."""
     runs = [real(options, flavour, config, addresses, script, {"ORACLE_ASLR": "1"}) for _ in range(times or options.aslr)]
     runs.append(real(options, flavour, config, addresses, script))
-    if minor(options.release) >= 15 or flavour in CHECKPOINTS:  # only the order of completion differs, which the comparison knows; what follows from it may too
+    if minor(options.release) >= 13 or flavour in CHECKPOINTS:  # only the order of completion differs, which the comparison knows; what follows from it may too
         return min((compare(runs[-1], run, options.release)[0] or len(run) for run in runs[:-1]), default=len(runs[-1]))
     for number, lines in enumerate(zip(*runs)):
         if any(line != lines[0] for line in lines[1:]):
@@ -231,7 +231,7 @@ def with_late_uses(ops, answers, profile):
         kind = words[0] if words else ""
         if kind == "alloc":
             current = words[3] if len(words) > 3 else "0"
-        routed = current in captured if minor(profile) >= 15 else bool(routings or captured)
+        routed = current in captured if minor(profile) >= 13 else bool(routings or captured)
         if kind == "pool_begin":
             routings.add(tuple(words[1:3]))
         elif kind == "pool_end":
