@@ -1,19 +1,18 @@
 #!/usr/bin/env python3
 """Which releases answer alike: the same random scripts through the real allocators of neighbours, and the first difference of each kind.
 
-  between_releases.py [RELEASE...] [--seeds 1] [--n 2000] [--flavours a,b] [--configs a,b] [--exact] [--all-runs]
+  between_releases.py [RELEASE...] [--seeds 1] [--n 2000] [--flavours a,b] [--configs a,b] [--exact]
 
 Without RELEASE all that setup.sh has built; each is compared with the next in order. What only one of two releases has is not compared: settings that one refuses,
-operations that one lacks, fields and statistics of later releases, the source line in a message. --exact compares every byte of the same output instead.
+operations that one lacks, fields and statistics of later releases, the source line in a message. --exact compares every byte of the outputs instead.
 
-A row says in how many of the runs nothing differed, then for each kind of difference in how many it occurred:
-  decisions    pointers, errors, trace entries: where blocks lie, and in which order things happen
-  driver       driver calls
-  statistics, snapshot, messages
-Below the table: the first operation of each kind, in the shortest run that shows it. Exit code 1 if anything differs.
+A row says how many runs differ in nothing, of how many: with ordinary segments, with expandable ones, and with private pools. Then, for each kind of difference,
+in how many runs it occurs: decisions (pointers, errors, trace entries), driver calls, statistics, snapshots, messages. Behind the first decision that differs nothing
+is compared, and with private pools nothing behind the first operation whose answer follows from addresses of the allocator's own objects. Below the table are the first operations of each kind. Exit code 1 if anything differs.
 """
 import argparse
 import collections
+import itertools
 import json
 import os
 import re
@@ -22,10 +21,13 @@ import sys
 
 import gen
 from releases import accepts, built_oracle, minor, program, release, releases
-from run import CHECKPOINTS, CONFIGS, FLAVOURS, SINCE, environment, seeds
+from run import ADDRESS_DEPENDENT, CHECKPOINTS, CONFIGS, FLAVOURS, SINCE, environment, seeds
 
 KINDS = {"ok": "decisions", "ptr": "decisions", "err": "decisions", "ev": "decisions", "drv": "driver", "st": "statistics", "stats": "statistics", "snapshot": "snapshot", "msg": "messages"}
 PLACE = re.compile(r'"[^"]*\.(?:cpp|h)":\d+|\(function [^)]*\)')
+POOLS = (*ADDRESS_DEPENDENT, *SINCE)
+ASLR_RUNS = 8
+GROUPS = ("ordinary", "expandable", "private pools")
 # Calls that ask and change nothing; how often a release asks is of no interest.
 QUESTIONS = ("cudaGetDeviceProperties", "cudaMemGetInfo")
 
@@ -47,8 +49,17 @@ def normal(line, keys):
     return answer
 
 
-def run(oracle, script, flavour, config):
-    return subprocess.run([oracle, "-"], input=script, env=environment(flavour, config, "up"), capture_output=True, check=True).stdout.decode().splitlines()
+def run(oracle, script, flavour, config, more=()):
+    return subprocess.run([oracle, "-"], input=script, env=environment(flavour, config, "up", more), capture_output=True, check=True).stdout.decode().splitlines()
+
+
+def settled(oracle, script, flavour, config):
+    """What a release answers whatever the addresses of its own objects: up to the first line in which its runs disagree."""
+    answers = run(oracle, script, flavour, config)
+    if flavour not in ADDRESS_DEPENDENT:
+        return answers
+    others = [run(oracle, script, flavour, config, {"ORACLE_ASLR": "1"}) for _ in range(ASLR_RUNS)]
+    return list(itertools.takewhile(lambda line: line is not None, (lines[0] if len(set(lines)) == 1 else None for lines in zip(answers, *others))))
 
 
 def all_keys(oracle):
@@ -57,16 +68,25 @@ def all_keys(oracle):
 
 
 def differences(first, second, keys):
-    """The first line of each kind of difference: kind -> (number, field, one side, the other)."""
+    """The first line of each kind of difference, up to the first decision that differs: kind -> (number, field, one side, the other)."""
     found = {}
     for number, (one, other) in enumerate(zip(first, second)):
         if one == other:
             continue
         one, other = normal(one, keys), normal(other, keys)
-        for field in sorted(one.keys() | other.keys()):
-            if one.get(field) != other.get(field):
-                found.setdefault(KINDS.get(field, "decisions"), (number, field, one.get(field), other.get(field)))
+        fields = [field for field in sorted(one.keys() | other.keys()) if one.get(field) != other.get(field)]
+        decided = [field for field in fields if KINDS.get(field, "decisions") == "decisions"]
+        for field in decided or fields:
+            found.setdefault(KINDS.get(field, "decisions"), (number, field, one.get(field), other.get(field)))
+        if decided:
+            break
     return found
+
+
+def group_of(flavour, config):
+    if flavour in POOLS:
+        return "private pools"
+    return "expandable" if config.startswith("exp") else "ordinary"
 
 
 def narrowed(one, other):
@@ -83,32 +103,39 @@ def narrowed(one, other):
     return ("..." if start else "") + one[start:start + 300], ("..." if start else "") + other[start:start + 300]
 
 
-def compare_pair(older, newer, options):
-    """A row of the table and the first differences of two releases."""
-    oracles = [built_oracle(name) for name in (older, newer)]
+def scripts(older, newer, options):
+    """Every run of two releases: (flavour, setting, seed, script), the script in what the older one knows."""
+    oracles = [program(name) for name in (older, newer)]
     configs = [config for config in options.configs.split(",") if all(accepts(oracle, CONFIGS[config]) for oracle in oracles)]
+    flavours = [flavour for flavour in options.flavours.split(",") if flavour not in CHECKPOINTS and minor(older) >= SINCE.get(flavour, 0)]
+    for flavour, config, seed in itertools.product(flavours, configs, options.seeds):
+        if flavour in SINCE and config.startswith("exp"):
+            continue  # the real allocator corrupts its heap there (docs/fidelity.md, section 5)
+        lines = []
+        gen.gen(seed, options.n, flavour, out=gen.for_release(lines.append, older))
+        yield flavour, config, seed, lines
+
+
+def compare_pair(older, newer, options):
+    """How many runs were compared and how many were equal in each group, in how many each kind differs, and its first difference."""
+    oracles = [built_oracle(name) for name in (older, newer)]
     keys = set.intersection(*map(all_keys, oracles))
-    runs, equal, counts, shortest = 0, 0, collections.Counter(), {}
-    differing = collections.Counter()
-    for flavour in options.flavours.split(","):
-        if flavour in CHECKPOINTS or minor(older) < SINCE.get(flavour, 0):
-            continue
-        for config in configs:
-            if flavour in SINCE and config.startswith("exp"):
-                continue  # the real allocator corrupts its heap there (docs/fidelity.md, section 5)
-            for seed in options.seeds:
-                lines = []
-                gen.gen(seed, options.n, flavour, out=gen.for_release(lines.append, older))
-                answers = [run(oracle, ("\n".join(lines) + "\n").encode(), flavour, config) for oracle in oracles]
-                found = {"bytes": (0, "", "", "")} if options.exact and answers[0] != answers[1] else {} if options.exact else differences(*answers, keys)
-                runs, equal = runs + 1, equal + (not found)
-                counts.update(found.keys())
-                if found:
-                    differing[f"{flavour}.{config}"] += 1
-                for kind, (number, field, one, other) in found.items():
-                    if kind not in shortest or number < shortest[kind][0]:
-                        shortest[kind] = (number, f"{flavour}.{config} seed {seed}, operation {number}: {lines[number]}: {field}", *narrowed(one, other))
-    return (older, newer, runs, equal, counts, len(configs)), shortest, differing
+    runs, equal, counts, first = collections.Counter(), collections.Counter(), collections.Counter(), {}
+    for flavour, config, seed, lines in scripts(older, newer, options):
+        answers = [(run if options.exact else settled)(oracle, ("\n".join(lines) + "\n").encode(), flavour, config) for oracle in oracles]
+        if options.exact:
+            place = next((number for number, (one, other) in enumerate(zip(*answers)) if one != other), None)
+            found = {} if place is None else {"bytes": (place, "", answers[0][place], answers[1][place])}
+        else:
+            found = differences(*answers, keys)
+        group = group_of(flavour, config)
+        runs[group] += 1
+        equal[group] += not found
+        counts.update(found.keys())
+        for kind, (number, field, one, other) in found.items():
+            if (kind, group) not in first or number < first[kind, group][0]:
+                first[kind, group] = (number, f"{flavour}.{config} seed {seed}, operation {number}: `{lines[number]}`: {field}", *narrowed(one, other))
+    return runs, equal, counts, first
 
 
 def main():
@@ -119,27 +146,21 @@ def main():
     parser.add_argument("--flavours", default=",".join(FLAVOURS), help="kinds of scripts, separated by commas (default: all)")
     parser.add_argument("--configs", default=",".join(CONFIGS), help="settings by name, separated by commas (default: all)")
     parser.add_argument("--exact", action="store_true", help="compare every byte")
-    parser.add_argument("--all-runs", action="store_true", help="name every flavour and setting that differs")
     options = parser.parse_args()
     names = options.releases or [name for name in reversed(releases()) if os.path.exists(program(name))]
     kinds = ["bytes"] if options.exact else list(dict.fromkeys(KINDS.values()))
-    print("| releases | runs | equal | " + " | ".join(kinds) + " |\n" + "|---" * (3 + len(kinds)) + "|", flush=True)
-    details, is_different = [], False
+    print(f"| releases | {' | '.join(GROUPS)} | {' | '.join(kinds)} |\n" + "|---" * (1 + len(GROUPS) + len(kinds)) + "|", flush=True)
+    details = []
     for older, newer in zip(names, names[1:]):
-        (_, _, runs, equal, counts, _), shortest, differing = compare_pair(older, newer, options)
-        print(f"| {older}, {newer} | {runs} | {equal} | " + " | ".join(str(counts[kind]) for kind in kinds) + " |", flush=True)
-        is_different |= runs != equal
-        details.append((older, newer, shortest, differing))
-    for older, newer, shortest, differing in details:
-        if shortest:
-            print(f"\n## {older}, {newer}")
-            if options.all_runs:
-                print("differ:", ", ".join(sorted(differing)))
-            for kind in kinds:
-                if kind in shortest:
-                    _, where, one, other = shortest[kind]
-                    print(f"- {kind}: {where}\n  - {older}: `{one}`\n  - {newer}: `{other}`")
-    sys.exit(is_different)
+        runs, equal, counts, first = compare_pair(older, newer, options)
+        cells = [f"{equal[group]} of {runs[group]}" for group in GROUPS] + [str(counts[kind]) for kind in kinds]
+        print(f"| {older}, {newer} | {' | '.join(cells)} |", flush=True)
+        if first:
+            details.append(f"\n### {older}, {newer}\n")
+        for (kind, group), (_, where, one, other) in sorted(first.items()):
+            details.append(f"- {kind}, {group}: {where}\n  - {older}: `{one}`\n  - {newer}: `{other}`")
+    print("\n".join(details))
+    sys.exit(bool(details))
 
 
 if __name__ == "__main__":

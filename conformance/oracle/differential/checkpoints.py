@@ -73,8 +73,8 @@ class Script:
     def alloc(self):
         self.made += 1
         name = f"x{self.made}"
-        stream = self.random.choice([0, 0, 0, 1, 2])
-        answer = self.do(f"alloc {name} {self.size()} {stream}")
+        size, stream = self.size(), self.random.choice([0, 0, 0, 1, 2])
+        answer = self.do(f"alloc {name} {size} {stream}")
         if answer["ok"]:
             self.names[name] = answer["ptr"]
             self.owners[name] = self.owner(answer["ev"][-1], stream)

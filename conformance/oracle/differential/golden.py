@@ -25,11 +25,18 @@ import subprocess
 
 import checkpoints
 import gen
-from releases import BUILT, built_oracle, program, release
+from releases import BUILT, built_oracle, minor, program, release
 from run import CHECKPOINTS, CONFIGS, FLAVOURS, environment
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 G = 1 << 30
+# The release, the flavour and the settings of each run of the file "releases".
+RELEASE_RUNS = [
+    ("2.1", "gc", "gc08split64"), ("2.1", "capture", "exp"), ("2.2", "frac", "roundlist"), ("2.3", "oom", "exp_split64"), ("2.3", "capture", "default"),
+    ("2.4", "frac", "exp_split64"), ("2.5", "oom", "exp"), ("2.6", "frac", "split64nr40"), ("2.7", "poolfree", "split32"), ("2.8", "oom", "exp_gc"),
+    ("2.9", "capture", "graphreuse"), ("2.10", "frac", "ppmf"), ("2.12", "basic", "default"), ("2.12", "oom", "exp"), ("2.12", "boundary", "split32"),
+    ("2.12", "capture", "graphreuse"), ("2.13", "oom", "exp_round4"), ("2.14", "large", "exp_split64"),
+]
 # The hand-written script runs under these: name -> (settings, addresses).
 HAND_WRITTEN = {
     "default": ("", "up"),
@@ -98,6 +105,23 @@ def lend_runs(options):
             gen.gen(seed, 5 * options.n, "lend", out=script.append)  # several pools are rare in the beginning
             header = {"flavour": "lend", "config": config, "settings": CONFIGS[config], "capacity": FLAVOURS["lend"], "addresses": addresses, "seed": seed, "profile": profile}
             yield header, answers(options.oracle, "\n".join(script) + "\n", CONFIGS[config], FLAVOURS["lend"], addresses, profile)
+
+
+def release_runs(options):
+    """One run of each series, which differ in flavour and settings; what a series alone does is among its own."""
+    for number, (profile, flavour, config) in enumerate(RELEASE_RUNS):
+        seed, addresses = options.seed + number, ("up", "down")[number % 2]
+        script = []
+        gen.gen(seed, options.n, flavour, out=gen.for_release(script.append, release(profile)))
+        header = {"flavour": "releases", "config": config, "settings": CONFIGS[config], "capacity": FLAVOURS[flavour], "addresses": addresses, "seed": seed, "profile": profile}
+        found = answers(options.oracle, "\n".join(script) + "\n", CONFIGS[config], FLAVOURS[flavour], addresses, profile)
+        yield header, [without_properties(line) for line in found] if minor(release(profile)) < 10 else found
+
+
+def without_properties(line):
+    """An answer that does not show that the device's properties were read: before 2.10 that is done for each message, and not compared."""
+    line = re.sub(r'\["cudaGetDeviceProperties",[^\]]*\],?', "", line).replace("],]", "]]")
+    return line.replace(',"drv":[]', "")
 
 
 def checkpoint_runs(options):

@@ -212,7 +212,7 @@ def with_late_uses(ops, answers, profile):
         kind = words[0] if words else ""
         if kind == "alloc":
             current = words[3] if len(words) > 3 else "0"
-        routed = current in captured if minor(profile) >= 15 else bool(routings or captured)
+        routed = current in captured if minor(profile) >= 13 else bool(routings or captured)
         if kind == "pool_begin":
             routings.add(tuple(words[1:3]))
         elif kind == "pool_end":

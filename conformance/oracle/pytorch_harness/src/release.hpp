@@ -141,7 +141,7 @@ class Events {
 #if TORCH_MINOR < 2
     if (!is_on) return;
     for (auto& entries : CCA::snapshot().device_traces)
-      for (size_t i = 0; i + 1 < entries.size(); i++) each(entries[i]);  // the last entry is this snapshot's own
+      for (auto& entry : entries) each(entry);  // without this snapshot's own, which comes later
 #endif
   }
 };
