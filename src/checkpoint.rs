@@ -91,6 +91,11 @@ pub enum CheckpointError {
     LengthDiffers(DeviceAddress),
     /// The expandable segment, named by its first byte, has more after the saved blocks than one free block.
     TailInUse(DeviceAddress),
+    /// The expandable segment, named by its first byte, has grown, which releases before 2.11 do not restore. There is
+    /// a free block, or the first of several, after the saved blocks.
+    TailGrew(DeviceAddress),
+    /// The same where memory is mapped up to the segment's end.
+    TailMapped(DeviceAddress),
     /// Free neighbours stay apart, by the policy's rule or because blocks changed streams, so the saved
     /// splits cannot be redone. Not PyTorch's.
     Parted,
@@ -118,6 +123,8 @@ impl fmt::Display for CheckpointError {
                 write!(f, "Expected (curr_block != nullptr) == ((i + 1) < (segment_len)){UNEXPLAINED}")
             }
             CheckpointError::TailInUse(_) => f.write_str("Invalid expandable segment structure during checkpoint restore"),
+            CheckpointError::TailGrew(_) => write!(f, "Expected curr_block->next == nullptr{UNEXPLAINED}"),
+            CheckpointError::TailMapped(_) => write!(f, "Expected !curr_block->mapped{UNEXPLAINED}"),
             CheckpointError::Parted => f.write_str(
                 "a pool cannot be restored where free neighbours stay apart, by the policy's rule or for their streams",
             ),

@@ -22,8 +22,9 @@ pub trait DeviceBackend {
     /// A handle to memory without addresses, which can be mapped. Goes back through [`DeviceBackend::release`].
     type Physical;
 
-    /// Whether no stream's oldest event can be complete before that of a stream with a lower handle. Polling
-    /// can then stop at the first incomplete one instead of asking every stream with events.
+    /// Whether no stream's oldest event can be complete before that of a stream with a lower handle. Streams are
+    /// then polled by handle, not in the order of PyTorch's hash table (spec 13.1), and polling stops at the first
+    /// incomplete event instead of asking every stream with events.
     const COMPLETES_BY_HANDLE: bool = false;
 
     /// Whether the allocator checks each range that it is handed out: aligned, and apart from all others that

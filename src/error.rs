@@ -36,6 +36,12 @@ pub enum AllocError {
     /// PyTorch before 2.5 fails an internal assert: for a large request it would release a free block of an expandable
     /// segment as if it were a whole one (spec 2.9). What earlier rungs did stays done.
     ExpandableRelease,
+    /// PyTorch before 2.8 fails an internal assert: the cache cannot be emptied while requests are routed to a private
+    /// pool. Nothing has been released.
+    Capturing,
+    /// PyTorch 2.9 fails an internal assert: with the setting graph_capture_record_stream_reuse, requests while any are
+    /// routed to a private pool must be for a stream that is being captured.
+    NotCaptured,
     /// The device failed, and not for lack of memory.
     Device(BackendError),
     /// The device handed out a range that cannot be used. What earlier rungs did stays done.
@@ -54,9 +60,23 @@ impl AllocError {
     pub fn message(&self, profile: &Profile) -> String {
         match self {
             AllocError::Pool(error) => error.message(profile),
-            AllocError::ExpandableRelease => expandable_release_message(profile),
+            AllocError::ExpandableRelease | AllocError::Capturing | AllocError::NotCaptured => self.assertion(profile),
             error => error.to_string(),
         }
+    }
+}
+
+impl AllocError {
+    /// The message of an internal assert that only some releases have.
+    fn assertion(&self, profile: &Profile) -> String {
+        let asserts = &profile.asserts;
+        let (condition, line) = match self {
+            AllocError::Capturing => asserts.capture.unwrap_or_default(),
+            AllocError::NotCaptured => ("status == cudaStreamCaptureStatusActive", asserts.stream.unwrap_or_default()),
+            _ => ("!block->expandable_segment_", asserts.expandable.unwrap_or_default()),
+        };
+        let more = if *self == AllocError::NotCaptured { "Invalid stream capture status" } else { "" };
+        format!("{condition} INTERNAL ASSERT FAILED at \"{}\":{line}, please report a bug to PyTorch. {more}", asserts.file)
     }
 }
 
@@ -67,7 +87,9 @@ impl fmt::Display for AllocError {
             AllocError::TooLarge { .. } => f.write_str(crate::texts::MORE_THAN_ONE_EXABYTE),
             AllocError::OutOfMemory(report) => report.fmt(f),
             AllocError::Rejected { requested } => f.write_str(&crate::texts::rejection_message(*requested)),
-            AllocError::ExpandableRelease => f.write_str(&expandable_release_message(&Profile::PYTORCH_2_4)),
+            AllocError::ExpandableRelease => f.write_str(&self.assertion(&Profile::PYTORCH_2_4)),
+            AllocError::Capturing => f.write_str(&self.assertion(&Profile::PYTORCH_2_7)),
+            AllocError::NotCaptured => f.write_str(&self.assertion(&Profile::PYTORCH_2_9)),
             AllocError::Device(error) => error.fmt(f),
             AllocError::Answer(wrong) => wrong.fmt(f),
             AllocError::TooManyStreams => f.write_str("more than 65535 streams: the heap numbers them with 16 bits"),
@@ -75,12 +97,6 @@ impl fmt::Display for AllocError {
             AllocError::Pool(error) => error.fmt(f),
         }
     }
-}
-
-fn expandable_release_message(profile: &Profile) -> String {
-    let line = profile.asserts.expandable.unwrap_or_default();
-    let file = profile.asserts.file;
-    format!("!block->expandable_segment_ INTERNAL ASSERT FAILED at \"{file}\":{line}, please report a bug to PyTorch. ")
 }
 
 impl core::error::Error for AllocError {}

@@ -24,6 +24,7 @@ pub mod units;
 
 mod allocator;
 mod block;
+mod flat_table;
 mod heap;
 mod index;
 mod pending;

@@ -2,36 +2,31 @@
 //! 3.7).
 //!
 //! A block given back while other streams use it gets one event on each of those streams and becomes free
-//! when all are complete. PyTorch keeps these streams in hash containers, without a defined order; here the
-//! order is by stream handle, and within a stream the order of recording.
+//! when all are complete. PyTorch keeps these streams in hash tables; their order, both for recording and for
+//! completion, is followed here, and within a stream the order of recording.
 //!
 //! Most such blocks are used by one other stream, and the same few streams come again and again. So a block's
 //! first use and the number of its events are kept in the block itself, in fields that only free blocks need,
-//! and the queue of a stream stays when its last event is complete.
+//! and the memory of a stream's queue is kept when its last event is complete.
+
+mod queues;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
+use self::queues::Queues;
+pub(crate) use self::queues::StreamOrder;
 use crate::block::Arena;
+use crate::flat_table::FlatTable;
 use crate::units::StreamId;
-
-/// How many queues without events are kept beside as many as have some.
-const KEPT_EMPTY: usize = 16;
-
-/// A stream's events, oldest first, each with its block.
-#[derive(Clone, Debug)]
-struct Queue<E> {
-    stream: StreamId,
-    events: VecDeque<(E, u32)>,
-}
 
 /// Stream uses and event queues of one allocator. Blocks go by their slots.
 #[derive(Clone, Debug)]
 pub(crate) struct Pending<E> {
-    /// The uses of blocks beyond the first that was recorded on each, which the block has.
-    more_uses: BTreeSet<(u32, StreamId)>,
-    /// By stream.
-    queues: Vec<Queue<E>>,
+    order: StreamOrder,
+    /// All uses of blocks that several streams use. A single one is in the block only.
+    uses: BTreeMap<u32, FlatTable<StreamId, ()>>,
+    queues: Queues<E>,
     /// Events that are not complete, and deferred blocks.
     unsettled: usize,
     /// Unused events, a stack.
@@ -45,10 +40,11 @@ pub(crate) struct Pending<E> {
 }
 
 impl<E> Pending<E> {
-    pub(crate) fn new() -> Pending<E> {
+    pub(crate) fn new(order: StreamOrder) -> Pending<E> {
         Pending {
-            more_uses: BTreeSet::new(),
-            queues: Vec::new(),
+            order,
+            uses: BTreeMap::new(),
+            queues: Queues::new(order),
             unsettled: 0,
             spare: Vec::new(),
             deferred: VecDeque::new(),
@@ -64,23 +60,40 @@ impl<E> Pending<E> {
 
     /// Notes that `stream` uses the allocated block; `is_deferring` says that a graph is being captured.
     pub(crate) fn add_use(&mut self, arena: &mut Arena, index: u32, stream: StreamId, is_deferring: bool) {
-        let block = arena.at_mut(index);
-        match block.first_use() {
-            None => block.set_first_use(Some(stream)),
-            Some(first) if first == stream => {}
-            Some(_) => {
-                self.more_uses.insert((index, stream));
-            }
-        }
+        self.insert_use(arena, index, stream);
         if is_deferring {
             self.captured_uses.entry(index).or_default().insert(stream);
         }
     }
 
-    /// Forgets the uses of a deferred block that were recorded during a capture.
+    fn insert_use(&mut self, arena: &mut Arena, index: u32, stream: StreamId) {
+        let block = arena.at_mut(index);
+        let Some(first) = block.first_use() else { return block.set_first_use(Some(stream)) };
+        if first == stream {
+            return;
+        }
+        let order = self.order;
+        let uses = self.uses.entry(index).or_insert_with(|| {
+            let mut uses = FlatTable::default();
+            uses.insert(order.hash(first), first, ());
+            uses
+        });
+        if uses.find(order.hash(stream), stream).is_none() {
+            uses.insert(order.hash(stream), stream, ());
+        }
+    }
+
+    /// Forgets the uses of a deferred block that were recorded during a capture. PyTorch inserts the others anew,
+    /// in their order.
     pub(crate) fn remove_captured_uses(&mut self, arena: &mut Arena, index: u32) {
-        for stream in self.captured_uses.remove(&index).unwrap_or_default() {
+        let Some(captured) = self.captured_uses.remove(&index) else { return };
+        let mut uses = Vec::new();
+        while let Some(stream) = self.next_use(arena, index) {
             self.remove_use(arena, index, stream);
+            uses.push(stream);
+        }
+        for stream in uses.into_iter().filter(|stream| !captured.contains(stream)) {
+            self.insert_use(arena, index, stream);
         }
     }
 
@@ -89,31 +102,29 @@ impl<E> Pending<E> {
         self.captured_uses.remove(&index);
     }
 
-    /// The first stream, by handle, that uses the block and has no event yet.
+    /// The first stream, in PyTorch's order, that uses the block and has no event yet.
     pub(crate) fn next_use(&self, arena: &Arena, index: u32) -> Option<StreamId> {
         let first = arena.at(index).first_use()?;
-        Some(self.next_of_more(index).map_or(first, |next| next.min(first)))
-    }
-
-    /// The first stream, by handle, among the uses that the block does not have itself.
-    fn next_of_more(&self, index: u32) -> Option<StreamId> {
-        if self.more_uses.is_empty() {
-            return None;
-        }
-        self.more_uses.range((index, StreamId(0))..=(index, StreamId(u64::MAX))).next().map(|&(_, stream)| stream)
+        let next = self.uses.get(&index).and_then(|uses| uses.iter().next());
+        Some(next.map_or(first, |(stream, ())| stream))
     }
 
     /// Forgets a use, whose event is recorded.
     pub(crate) fn remove_use(&mut self, arena: &mut Arena, index: u32, stream: StreamId) {
         let block = arena.at_mut(index);
-        if block.first_use() != Some(stream) {
-            self.more_uses.remove(&(index, stream));
+        let Some(uses) = self.uses.get_mut(&index) else {
+            if block.first_use() == Some(stream) {
+                block.set_first_use(None);
+            }
             return;
-        }
-        let next = self.next_of_more(index);
+        };
+        uses.remove(self.order.hash(stream), stream);
+        let mut left = uses.iter().map(|(stream, ())| stream);
+        let (next, is_last) = (left.next(), left.next().is_none());
         block.set_first_use(next);
-        if let Some(next) = next {
-            self.more_uses.remove(&(index, next));
+        if is_last {
+            drop(left);
+            self.uses.remove(&index);
         }
     }
 
@@ -132,6 +143,14 @@ impl<E> Pending<E> {
         }
     }
 
+    /// Takes out the deferred blocks that match, oldest first.
+    pub(crate) fn take_deferred(&mut self, matches: impl Fn(u32) -> bool) -> Vec<u32> {
+        let taken: Vec<u32> = self.deferred.iter().copied().filter(|&index| matches(index)).collect();
+        self.deferred.retain(|&index| !matches(index));
+        self.unsettled -= taken.len();
+        taken
+    }
+
     pub(crate) fn take_spare(&mut self) -> Option<E> {
         self.spare.pop()
     }
@@ -142,38 +161,34 @@ impl<E> Pending<E> {
 
     /// Takes all events, in use or not.
     pub(crate) fn drain_events(&mut self) -> impl Iterator<Item = E> {
-        let queues = core::mem::take(&mut self.queues);
-        let queued = queues.into_iter().flat_map(|queue| queue.events).map(|(event, _)| event);
-        core::mem::take(&mut self.spare).into_iter().chain(queued)
+        let mut events = core::mem::take(&mut self.spare);
+        for place in 0..self.queues.places() {
+            let queued = self.queues.at_mut(place).map(core::mem::take).unwrap_or_default();
+            events.extend(queued.into_iter().map(|(event, _)| event));
+        }
+        events.into_iter()
     }
 
     /// Every stream that uses a block or that a block waits for, with repetitions.
     pub(crate) fn streams(&self, arena: &Arena) -> impl Iterator<Item = StreamId> {
         let first = arena.live().filter_map(|index| arena.at(index).first_use());
-        let waited_for = self.queues.iter().filter(|queue| !queue.events.is_empty()).map(|queue| queue.stream);
-        first.chain(self.more_uses.iter().map(|&(_, stream)| stream)).chain(waited_for)
+        let waited_for = self.queues.iter().filter(|(_, events)| !events.is_empty()).map(|&(stream, _)| stream);
+        first.chain(self.uses.values().flat_map(|uses| uses.iter().map(|(stream, ())| stream))).chain(waited_for)
     }
 
     /// Notes that the block waits for an event, which was recorded on the stream.
     pub(crate) fn push(&mut self, arena: &mut Arena, stream: StreamId, event: E, index: u32) {
-        let place = match self.queues.binary_search_by_key(&stream, |queue| queue.stream) {
-            Ok(place) => place,
-            Err(place) => {
-                self.queues.insert(place, Queue { stream, events: VecDeque::new() });
-                place
-            }
-        };
-        self.queues[place].events.push_back((event, index));
+        self.queues.push(stream, event, index);
         self.unsettled += 1;
         if let Some(block) = arena.get_mut(index) {
             block.set_events(block.events() + 1);
         }
     }
 
-    /// The number of queues. They are numbered from 0, in the order of their streams, until an event comes for
-    /// another stream or [`Pending::forget_empty_queues`] is called. Some may be empty.
+    /// The number of places for queues. They are numbered from 0, in the order in which they are looked at, until
+    /// an event comes for another stream or [`Pending::forget_empty_queues`] is called. Some may be empty.
     pub(crate) fn queues(&self) -> usize {
-        self.queues.len()
+        self.queues.places()
     }
 
     /// The oldest event of a queue.
@@ -183,15 +198,17 @@ impl<E> Pending<E> {
 
     /// The first event whose block matches, by stream, oldest first: its queue and its place there.
     pub(crate) fn first_where(&self, wanted: impl Fn(u32) -> bool) -> Option<(usize, usize)> {
-        self.queues.iter().enumerate().find_map(|(number, queue)| {
-            let place = queue.events.iter().position(|&(_, index)| wanted(index))?;
+        (0..self.queues.places()).find_map(|number| {
+            let (_, events) = self.queues.at(number)?;
+            let place = events.iter().position(|&(_, index)| wanted(index))?;
             Some((number, place))
         })
     }
 
     /// The event at this place of a queue.
     pub(crate) fn event_at(&self, queue: usize, place: usize) -> Option<&E> {
-        self.queues.get(queue)?.events.get(place).map(|(event, _)| event)
+        let (_, events) = self.queues.at(queue)?;
+        events.get(place).map(|(event, _)| event)
     }
 
     /// Removes the oldest event of a queue, which is complete, and returns its block. The event can be reused.
@@ -201,7 +218,7 @@ impl<E> Pending<E> {
 
     /// The same for the event at this place of the queue.
     pub(crate) fn take_at(&mut self, arena: &mut Arena, queue: usize, place: usize) -> Option<u32> {
-        let events = &mut self.queues.get_mut(queue)?.events;
+        let events = self.queues.at_mut(queue)?;
         // The oldest is taken out without moving the others.
         let (event, index) = if place == 0 { events.pop_front() } else { events.remove(place) }?;
         self.spare.push(event);
@@ -211,32 +228,29 @@ impl<E> Pending<E> {
         Some(index)
     }
 
-    /// Forgets queues without events, if they are many: polling looks at each.
+    /// Forgets queues without events; those that are ordered by handle if they are many.
     pub(crate) fn forget_empty_queues(&mut self) {
-        let empty = self.queues.iter().filter(|queue| queue.events.is_empty()).count();
-        if empty > self.queues.len() - empty + KEPT_EMPTY {
-            self.queues.retain(|queue| !queue.events.is_empty());
-        }
+        self.queues.forget_empty();
     }
 
     /// The number of events that each block waits for, from the queues; for the sweep.
     pub(crate) fn waiting(&self) -> BTreeMap<u32, u32> {
         let mut waiting = BTreeMap::new();
-        for (_, index) in self.queues.iter().flat_map(|queue| &queue.events) {
+        for (_, index) in self.queues.iter().flat_map(|(_, events)| events) {
             *waiting.entry(*index).or_insert(0) += 1;
         }
         waiting
     }
 
-    /// Whether uses beyond the first are of blocks that have a first, and the counts of events and deferred
-    /// blocks are right; for the sweep.
+    /// Whether uses are those of blocks that several streams use, and the counts of events and deferred blocks are
+    /// right; for the sweep.
     pub(crate) fn is_consistent(&self, arena: &Arena) -> bool {
-        let events: usize = self.queues.iter().map(|queue| queue.events.len()).sum();
-        let is_further = |&(index, stream): &(u32, StreamId)| {
+        let events: usize = self.queues.iter().map(|(_, events)| events.len()).sum();
+        let is_known = |(&index, uses): (&u32, &FlatTable<StreamId, ()>)| {
             let first = arena.get(index).filter(|block| block.size != 0).and_then(|block| block.first_use());
-            first.is_some_and(|first| first != stream)
+            uses.len() > 1 && first.is_some_and(|first| uses.find(self.order.hash(first), first).is_some())
         };
-        self.unsettled == events + self.deferred.len() && self.more_uses.iter().all(is_further)
+        self.unsettled == events + self.deferred.len() && self.uses.iter().all(is_known)
     }
 
     pub(crate) fn is_deferred(&self, index: u32) -> bool {
@@ -273,27 +287,54 @@ mod tests {
         arena
     }
 
+    const HASHED: StreamOrder = StreamOrder::Hashed(0);
+
+    /// The order is that of the real container, asked for streams 0x1000 to 0x9000 of device 0.
     #[test]
-    fn uses_are_a_set_and_come_by_handle() {
-        let (mut arena, mut pending) = (arena(), Pending::<()>::new());
+    fn uses_are_a_set_and_come_in_the_order_of_the_real_table() {
+        let (mut arena, mut pending) = (arena(), Pending::<()>::new(HASHED));
         assert_eq!(pending.next_use(&arena, 0), None);
         for stream in [5, 3, 5, 9, 3, 7, 9] {
-            pending.add_use(&mut arena, 0, StreamId(stream), false);
+            pending.add_use(&mut arena, 0, StreamId(stream * 0x1000), false);
         }
-        pending.remove_use(&mut arena, 0, StreamId(4));
+        pending.remove_use(&mut arena, 0, StreamId(0x4000));
         let mut seen = Vec::new();
         while let Some(stream) = pending.next_use(&arena, 0) {
             assert!(pending.is_consistent(&arena));
             pending.remove_use(&mut arena, 0, stream);
-            seen.push(stream.0);
+            seen.push(stream.0 / 0x1000);
         }
-        assert_eq!(seen, [3, 5, 7, 9]);
-        assert!(!arena.at(0).has_uses() && pending.more_uses.is_empty());
+        assert_eq!(seen, [9, 7, 3, 5]);
+        assert!(!arena.at(0).has_uses() && pending.uses.is_empty());
+    }
+
+    /// The same for the queues, two of which went in between.
+    #[test]
+    fn queues_are_in_the_order_of_the_real_table() {
+        let (mut arena, mut pending) = (arena(), Pending::new(HASHED));
+        arena.at_mut(0).state = BlockState::Pending;
+        arena.at_mut(0).set_events(0);
+        let streams = |pending: &Pending<u64>| -> Vec<u64> {
+            (0..pending.queues()).filter_map(|queue| pending.front(queue)).copied().collect()
+        };
+        for stream in 1..=7 {
+            pending.push(&mut arena, StreamId(stream * 0x1000), stream, 0);
+        }
+        assert_eq!(streams(&pending), [2, 7, 5, 3, 1, 6, 4]);
+        for gone in [4, 2] {
+            let place = (0..pending.queues()).find(|&place| pending.front(place) == Some(&gone));
+            assert_eq!(pending.pop(&mut arena, place.unwrap()), Some(0));
+        }
+        pending.forget_empty_queues();
+        for stream in [9, 8, 2] {
+            pending.push(&mut arena, StreamId(stream * 0x1000), stream, 0);
+        }
+        assert_eq!(streams(&pending), [2, 9, 7, 5, 3, 1, 8, 6]);
     }
 
     #[test]
-    fn queues_go_once_most_are_empty() {
-        let (mut arena, mut pending) = (arena(), Pending::new());
+    fn queues_by_handle_go_once_most_are_empty() {
+        let (mut arena, mut pending) = (arena(), Pending::new(StreamOrder::ByHandle));
         arena.at_mut(0).state = BlockState::Pending;
         arena.at_mut(0).set_events(0);
         // Descending, so that each comes before all others.

@@ -114,8 +114,8 @@ impl fmt::Display for DeviceAddress {
     }
 }
 
-/// A stream, by its raw handle. Free blocks are ordered by handle (spec 2.3), so handles are never
-/// renumbered. The default stream is 0.
+/// A stream, by its raw handle. Free blocks are ordered by handle (spec 2.3), and events of several streams by a
+/// hash of it (spec 13.1), so handles are never renumbered. The default stream is 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct StreamId(pub u64);

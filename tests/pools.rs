@@ -7,8 +7,9 @@ use device::PlainDevice;
 use parkade::policy::PyTorch;
 use parkade::profile::Profile;
 use parkade::settings::Settings;
+use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, PoolId, StreamId};
-use parkade::{Allocator, PoolFilter};
+use parkade::{AllocError, Allocator, PoolError, PoolFilter};
 
 /// 2.11 remembers "never split" for the id, 2.15 for the pool (asked of both).
 #[test]
@@ -93,6 +94,7 @@ fn what_pool_errors_say() {
     core.release_pool(pool).and_then(|()| core.release_pool(pool)).expect("two uses");
     let not_in_use = core.release_pool(pool).expect_err("no use is left");
     let abandoned = core.create_pool(pool).expect_err("it waits for its memory to go back");
+    let Err(AllocError::Pool(overreleased)) = core.release_cached() else { panic!("released more often than used") };
     let (old, new) = (&Profile::PYTORCH_2_11, &Profile::PYTORCH_2_15);
     assert_eq!(twice.to_string(), "beginAllocateToPool: already recording to mempool_id");
     assert_eq!(not_routed.to_string(), "endAllocatePool: not currently recording to mempool_id");
@@ -100,6 +102,7 @@ fn what_pool_errors_say() {
         (unknown, "it != graph_pools.end()", [2807, 3481]),
         (abandoned, "it->second->use_count > 0", [2799, 3473]),
         (not_in_use, "uc >= 0", [2698, 3373]),
+        (overreleased, "it->second->use_count == 0", [3473, 4249]),
     ] {
         for (profile, line) in [old, new].into_iter().zip(lines) {
             let message = error.message(profile);
@@ -144,4 +147,67 @@ fn emptying_a_pool_waits_for_every_stream_of_a_block() {
     allocator.release_cached_pool(pool).expect("nothing fails here");
     allocator.check().expect("nothing fails here");
     assert_eq!(allocator.heap().reserved(), Bytes::ZERO);
+}
+
+/// Pools of two graphs and three users, each of which has cached one segment; the numbers are of their segments.
+fn five_pools() -> (Allocator<PlainDevice, PyTorch, Vec<TraceEntry>>, [PoolId; 5]) {
+    let pools = [PoolId(1, 0), PoolId(2, 0), PoolId(0, 3), PoolId(0, 4), PoolId(0, 1)];
+    let mut core = Allocator::new(PlainDevice::new(Bytes::mib(100), 1 << 44), PyTorch::new(Settings::default()), Vec::new());
+    for pool in pools {
+        core.begin_pool(pool, PoolFilter::All).expect("a new pool");
+        let free = core.allocate(Bytes::mib(5), StreamId::DEFAULT).expect("there is room");
+        core.free(free).expect("ours");
+        core.end_pool(pool).expect("routed to");
+    }
+    (core, pools)
+}
+
+/// The order of their ids in PyTorch's hash tables.
+const ORDER: [PoolId; 5] = [PoolId(2, 0), PoolId(0, 4), PoolId(1, 0), PoolId(0, 1), PoolId(0, 3)];
+
+/// The pools in which the entries of an action were.
+fn pools_of(core: &Allocator<PlainDevice, PyTorch, Vec<TraceEntry>>, action: TraceAction) -> Vec<PoolId> {
+    core.observer().iter().filter(|entry| entry.action == action).map(|entry| entry.pool).collect()
+}
+
+/// Both binaries answer so: pools that serve are asked in the order of a hash table of their ids.
+#[test]
+fn pools_that_serve_are_asked_in_the_order_of_pytorch() {
+    let (mut core, pools) = five_pools();
+    for pool in pools {
+        core.set_pool_use_on_oom(pool, true);
+    }
+    let lent: Vec<_> = (0..5).map(|_| core.allocate(Bytes::mib(18), StreamId::DEFAULT).expect("one of them serves")).collect();
+    assert_eq!(pools_of(&core, TraceAction::Alloc)[5..], ORDER);
+    lent.into_iter().for_each(|allocation| core.free(allocation).expect("ours"));
+}
+
+/// And so do pools go back that nobody uses; one that was released too often stays, and with it those behind it.
+#[test]
+fn pools_without_uses_go_back_in_the_order_of_pytorch() {
+    let (mut core, pools) = five_pools();
+    for pool in pools {
+        core.release_pool(pool).expect("one use");
+    }
+    let mut other = core.clone();
+    core.release_cached().expect("nothing fails here");
+    assert_eq!(pools_of(&core, TraceAction::SegmentFree), ORDER);
+    other.release_pool(ORDER[2]).expect_err("no use is left");
+    other.release_cached().expect_err("one was released too often");
+    assert_eq!(pools_of(&other, TraceAction::SegmentFree), ORDER[..2]);
+    assert!(other.pool_use_count(ORDER[1]).is_err() && other.pool_use_count(ORDER[3]) == Ok(0));
+}
+
+/// To empty the cache of one pool forgets that pool only, in both binaries.
+#[test]
+fn emptying_one_pool_forgets_no_other() {
+    let (mut core, _) = five_pools();
+    let (emptied, other) = (PoolId(0, 8), PoolId(0, 9));
+    for pool in [emptied, other] {
+        core.create_pool(pool).and_then(|()| core.release_pool(pool)).expect("a new pool");
+    }
+    core.release_cached_pool(emptied).expect("nothing fails here");
+    assert_eq!((core.pool_use_count(emptied), core.pool_use_count(other)), (Err(PoolError::Unknown(emptied)), Ok(0)));
+    core.release_cached().expect("nothing fails here");
+    assert_eq!(core.pool_use_count(other), Err(PoolError::Unknown(other)));
 }

@@ -34,7 +34,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// [`CheckpointError::UnknownPool`]; [`CheckpointError::EventsPending`] if a block of the pool waits for
     /// other streams; [`CheckpointError::Device`].
     pub fn checkpoint_pool(&mut self, id: PoolId) -> Result<PoolCheckpoint, CheckpointError> {
-        self.flush_deferred()?;
+        if self.profile.settles_before_saving {
+            self.flush_deferred()?;
+        }
         let pool_number = self.heap.private_pool_number(id).ok_or(CheckpointError::UnknownPool(id))?;
         let heads = self.heap.heads_of(pool_number);
         let segments = heads.into_iter().map(|head| self.heap.save_segment(self.heap.arena.at(head)));
@@ -58,7 +60,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if !self.heap.merges_neighbours() || self.heap.mixes_streams() {
             return Err(CheckpointError::Parted);
         }
-        Fit { heap: &self.heap, pool_number }.check(checkpoint)?;
+        Fit { heap: &self.heap, pool_number, takes_grown: self.profile.restores_grown_segments }.check(checkpoint)?;
         let freed = self.take_back(pool_number)?;
         let mut allocations = Vec::new();
         let starts = self.heap.free_starts(pool_number);
@@ -158,6 +160,8 @@ impl Heap {
     fn save_segment(&self, head: &Block) -> Result<SavedSegment, CheckpointError> {
         let saved = |block: &Block| {
             let state = match block.state {
+                // Given back during a capture: its events are not recorded, and nothing says that it waits for them.
+                BlockState::Pending if block.events() == 0 => SavedState::Free,
                 BlockState::Pending => return Err(CheckpointError::EventsPending(DeviceAddress(block.address))),
                 BlockState::Allocated => SavedState::Allocated,
                 BlockState::Unmapped => SavedState::Unmapped,
@@ -174,6 +178,8 @@ impl Heap {
 struct Fit<'a> {
     heap: &'a Heap,
     pool_number: u16,
+    /// Whether an expandable segment may have grown.
+    takes_grown: bool,
 }
 
 impl Fit<'_> {
@@ -212,6 +218,9 @@ impl Fit<'_> {
         while let Some(saved) = blocks.next() {
             let is_last = blocks.peek().is_none();
             if saved.state == SavedState::Unmapped {
+                if !self.takes_grown {
+                    return self.check_same_tail(room, after, segment.address);
+                }
                 let fits = is_last && self.is_tail(room, after);
                 return if fits { Ok(()) } else { Err(CheckpointError::TailInUse(segment.address)) };
             }
@@ -234,6 +243,18 @@ impl Fit<'_> {
             }
         }
         Err(CheckpointError::LengthDiffers(segment.address))
+    }
+
+    /// Checks that after the saved blocks, and `room` free bytes, only unmapped addresses follow.
+    fn check_same_tail(&self, room: u64, after: u32, segment: DeviceAddress) -> Result<(), CheckpointError> {
+        let next = if room == 0 { self.heap.arena.get(after).map_or(NIL, |block| block.next) } else { after };
+        if next != NIL {
+            Err(CheckpointError::TailGrew(segment))
+        } else if room != 0 || !self.heap.is_unmapped(after) {
+            Err(CheckpointError::TailMapped(segment))
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether the rest of an expandable segment, `room` free bytes and the blocks from `after` on, is at

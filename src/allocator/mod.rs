@@ -27,7 +27,7 @@ use crate::block::{Block, BlockId, BlockState, NIL};
 use crate::device::{BackendError, DeviceBackend};
 use crate::error::AllocError;
 use crate::heap::{Heap, PoolSlot, TooManyStreams};
-use crate::pending::Pending;
+use crate::pending::{Pending, StreamOrder};
 use crate::policy::{Placement, Policy, PolicyFault, Request};
 use crate::profile::Profile;
 use crate::reservation::Reservations;
@@ -104,7 +104,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         stats.max_split_size = policy.max_split_size();
         let total_memory = device.total_memory();
         let profile = policy.profile();
-        let (pending, reservations) = (Pending::new(), Reservations::new());
+        let order = if D::COMPLETES_BY_HANDLE { StreamOrder::ByHandle } else { StreamOrder::Hashed(device.index()) };
+        let (pending, reservations) = (Pending::new(order), Reservations::new());
         let heap = Heap::new(profile, policy.free_order(), policy.coalescing(), total_memory);
         let (taken, callbacks, identity) = (TakenRanges::default(), Vec::new(), Identity::new());
         Allocator {
@@ -146,13 +147,24 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let size = self.policy.round(requested).filter(|&size| size >= requested).ok_or(AllocError::TooLarge { requested })?;
         self.process_events()?;
         let stream_slot = self.heap.stream_slot(stream)?;
-        let pool = PoolSlot::of_pool(self.heap.private_pools().number_for(stream), self.policy.classify(size));
+        let pool_number = if self.heap.private_pools().is_routing() { self.route(stream)? } else { 0 };
+        let pool = PoolSlot::of_pool(pool_number, self.policy.classify(size));
         let request = Request { requested, size, pool, stream, is_expandable: self.policy.is_expandable(pool) };
         match self.reuse_first(&request, stream_slot) {
             Some(allocation) => Ok(allocation),
             // A copy of its own, so that the other way needs none in memory.
             None => self.place(Request { requested, ..request }, stream_slot),
         }
+    }
+
+    /// The pool for a request of the stream while any are routed.
+    #[cold]
+    #[inline(never)]
+    fn route(&self, stream: StreamId) -> Result<u16, AllocError> {
+        if self.profile.fails_outside_captures() && self.policy.reuses_in_captures() && !self.heap.is_capturing() {
+            return Err(AllocError::NotCaptured);
+        }
+        Ok(self.heap.private_pools().number_for(stream))
     }
 
     /// Serves a request where the policy says.
@@ -170,7 +182,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     pub fn record_stream(&mut self, allocation: &Allocation, stream: StreamId) {
         let Some(index) = self.resolve(allocation) else { return };
         if self.heap.stream(self.heap.arena.at(index).stream) != stream {
-            let is_deferring = self.heap.is_deferring();
+            let is_deferring = self.heap.is_deferring() && self.profile.forgets_captured_uses;
             self.pending.add_use(&mut self.heap.arena, index, stream, is_deferring);
         }
     }

@@ -25,8 +25,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// # Errors
     /// If requests are already routed to it, or as [`Allocator::create_pool`].
     pub fn begin_pool(&mut self, id: PoolId, filter: PoolFilter) -> Result<(), PoolError> {
-        self.heap.create_pool(id)?;
-        self.heap.private_pools_mut().begin(id, filter)
+        let created = self.heap.create_pool(id);
+        let begun = created.and_then(|()| self.heap.private_pools_mut().begin(id, filter));
+        if begun.is_err() && self.profile.counts_failed_routings {
+            self.heap.private_pools_mut().note_failure();
+        }
+        begun
     }
 
     /// Stops routing requests to a pool. Does not remove a use.
@@ -34,7 +38,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// # Errors
     /// If none are routed to it.
     pub fn end_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
-        self.heap.private_pools_mut().end(id)
+        self.heap.private_pools_mut().end(id)?;
+        if self.profile.settles_at_pool_end && self.policy.reuses_in_captures() {
+            self.flush_deferred_of(id);
+        }
+        Ok(())
     }
 
     /// Removes a use. The memory of a pool without uses is released at the next opportunity.
@@ -42,7 +50,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// # Errors
     /// If there is no such pool, or it has no uses.
     pub fn release_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
-        self.heap.private_pools_mut().release(id)
+        self.heap.private_pools_mut().release(id, self.profile.forgets_serving)
     }
 
     /// Says whether the caller's current stream is being captured into a graph. Releases of PyTorch that ask
@@ -75,7 +83,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// use or an unknown one (spec 2.10).
     ///
     /// # Errors
-    /// Any error of the device.
+    /// Any error of the device, and if the pool was released more often than used.
     pub fn release_cached_pool(&mut self, id: PoolId) -> Result<(), AllocError> {
         let Some(pool_number) = self
             .heap
@@ -86,9 +94,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return Ok(());
         };
         self.synchronize_pool(pool_number)?;
+        self.heap.private_pools().check_uses(pool_number)?;
         let blocks = self.heap.releasable_of(pool_number);
         self.release_segments(&blocks)?;
-        self.forget_empty_pools()
+        self.forget_if_empty(pool_number)
     }
 
     /// The segments of one pool, by address. Tells the observer that a snapshot was taken (spec 5.7).
@@ -128,24 +137,32 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Forgets pools without uses and memory, and frees the addresses that they still reserve.
+    /// Forgets pools without uses and memory, and frees the addresses that they still reserve. Fails at the first
+    /// that was released more often than used.
     pub(super) fn forget_empty_pools(&mut self) -> Result<(), AllocError> {
         for pool_number in self.heap.private_pools().freeable() {
-            let pools = self.heap.private_pools();
-            let is_awaited = pools.is_routed(pool_number) || pools.is_kept(pool_number);
-            if self.heap.reserved_by(pool_number) != Bytes::ZERO || is_awaited {
-                continue;
-            }
-            while let Some(index) = self.heap.bare_reservation_of(pool_number) {
-                let (base, size) = (self.heap.arena.at(index).address, self.heap.arena.at(index).size);
-                self.release_leftovers()?;
-                self.device.unreserve(DeviceAddress(base), Bytes(size))?;
-                self.taken.remove(base);
-                self.reservations.remove(base);
-                self.heap.remove_reservation(index);
-            }
-            self.heap.private_pools_mut().forget(pool_number, self.profile.forgets_no_split);
+            self.heap.private_pools().check_uses(pool_number)?;
+            self.forget_if_empty(pool_number)?;
         }
+        Ok(())
+    }
+
+    /// The same for one pool without uses.
+    fn forget_if_empty(&mut self, pool_number: u16) -> Result<(), AllocError> {
+        let pools = self.heap.private_pools();
+        let is_awaited = pools.is_routed(pool_number) || pools.is_kept(pool_number);
+        if self.heap.reserved_by(pool_number) != Bytes::ZERO || is_awaited {
+            return Ok(());
+        }
+        while let Some(index) = self.heap.bare_reservation_of(pool_number) {
+            let (base, size) = (self.heap.arena.at(index).address, self.heap.arena.at(index).size);
+            self.release_leftovers()?;
+            self.device.unreserve(DeviceAddress(base), Bytes(size))?;
+            self.taken.remove(base);
+            self.reservations.remove(base);
+            self.heap.remove_reservation(index);
+        }
+        self.heap.private_pools_mut().forget(pool_number, self.profile.forgets_no_split);
         Ok(())
     }
 }

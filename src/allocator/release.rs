@@ -8,7 +8,7 @@ use crate::error::{AllocError, FreeError};
 use crate::heap::PoolSlot;
 use crate::policy::Policy;
 use crate::trace::{Observer, TraceAction};
-use crate::units::Bytes;
+use crate::units::{Bytes, PoolId};
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Takes an allocation back. The block is free at once, unless other streams use it: then once the work
@@ -63,10 +63,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Releases every cached segment, after waiting for all events (`empty_cache`, spec 2.10).
     ///
     /// # Errors
-    /// Any error of the device; what was released before it stays released.
+    /// Any error of the device, [`AllocError::Capturing`], and if a private pool was released more often than used; what
+    /// was released before it stays released.
     pub fn release_cached(&mut self) -> Result<(), AllocError> {
         if !self.heap.is_deferring() {
             self.synchronize()?;
+        } else if self.profile.asserts.capture.is_some() {
+            self.stats.num_sync_all_streams += 1;
+            return Err(AllocError::Capturing);
         }
         self.release_everything()
     }
@@ -94,39 +98,59 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     #[inline(never)]
     fn poll_queues(&mut self) -> Result<(), BackendError> {
         self.flush_deferred()?;
+        let polled = self.poll_each_queue();
+        if !matches!(polled, Ok(false)) {
+            self.pending.forget_empty_queues();
+        }
+        polled.map(|_| ())
+    }
+
+    /// Returns whether every queue was looked at.
+    fn poll_each_queue(&mut self) -> Result<bool, BackendError> {
         for queue in 0..self.pending.queues() {
             while let Some(event) = self.pending.front(queue) {
                 if !self.device.is_complete(event)? {
                     if D::COMPLETES_BY_HANDLE {
-                        return Ok(());
+                        return Ok(false);
                     }
                     break;
                 }
                 self.complete_front(queue);
             }
         }
-        self.pending.forget_empty_queues();
-        Ok(())
+        Ok(true)
     }
 
     /// Waits for all events and frees their blocks (spec 3.7).
     pub(super) fn synchronize(&mut self) -> Result<(), BackendError> {
         self.stats.num_sync_all_streams += 1;
         self.flush_deferred()?;
+        let waited = self.wait_for_each_queue();
+        self.pending.forget_empty_queues();
+        waited?;
+        self.reunite()
+    }
+
+    fn wait_for_each_queue(&mut self) -> Result<(), BackendError> {
         for queue in 0..self.pending.queues() {
             while let Some(event) = self.pending.front(queue) {
                 self.device.wait(event)?;
                 self.complete_front(queue);
             }
         }
-        self.pending.forget_empty_queues();
-        self.reunite()
+        Ok(())
     }
 
     /// Waits for the events of one pool's blocks and frees them.
     pub(super) fn synchronize_pool(&mut self, pool_number: u16) -> Result<(), BackendError> {
         self.stats.num_sync_all_streams += 1;
         self.flush_deferred()?;
+        let waited = self.wait_for_events_of(pool_number);
+        self.pending.forget_empty_queues();
+        waited
+    }
+
+    fn wait_for_events_of(&mut self, pool_number: u16) -> Result<(), BackendError> {
         loop {
             let arena = &self.heap.arena;
             let of_pool = |block: u32| PoolSlot(arena.at(block).pool).pool_number() == pool_number;
@@ -183,6 +207,21 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             }
         }
         Ok(())
+    }
+
+    /// The same for blocks of one pool. If the device fails to record an event, its block stays deferred.
+    #[cold]
+    pub(super) fn flush_deferred_of(&mut self, id: PoolId) {
+        let arena = &self.heap.arena;
+        let of_pool = |index: u32| self.heap.pool_id(arena.at(index).pool) == id;
+        for index in self.pending.take_deferred(of_pool) {
+            self.pending.remove_captured_uses(&mut self.heap.arena, index);
+            if self.insert_events(index).is_err() {
+                self.pending.defer(index);
+            } else if self.heap.arena.at(index).events() == 0 {
+                self.free_waiting(index);
+            }
+        }
     }
 
     /// Makes a block free that waited for events.

@@ -140,6 +140,10 @@ impl Heap {
         self.is_capturing = is_capturing;
     }
 
+    pub(crate) fn is_capturing(&self) -> bool {
+        self.is_capturing
+    }
+
     pub(crate) fn stream(&self, slot: u16) -> StreamId {
         self.streams[usize::from(slot)]
     }

@@ -1,8 +1,8 @@
 //! Private pools: which exist, how many uses each has, and which requests they serve (spec section 5).
 //!
 //! A private pool is a pair of collections beside the default pool's. Requests reach it while they are routed
-//! to it. Its memory is released only once the pool has no uses. PyTorch keeps pools in hash containers; here
-//! they are ordered by id.
+//! to it. Its memory is released only once the pool has no uses. Which of several pools serves when memory is
+//! out, and which of several without uses goes back first, follows the order of PyTorch's hash tables.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -10,6 +10,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
+use crate::flat_table::FlatTable;
 use crate::profile::Profile;
 use crate::units::{PoolId, StreamId};
 
@@ -45,6 +46,8 @@ pub enum PoolError {
     Abandoned(PoolId),
     /// The pool has been released more often than used.
     NotInUse(PoolId),
+    /// The pool has been released more often than used. Neither its memory goes back nor that of the pools after it.
+    Overreleased(PoolId),
     /// More than 32,767 private pools at once.
     TooMany,
 }
@@ -61,6 +64,7 @@ impl PoolError {
             PoolError::Unknown(_) => ("it != graph_pools.end()", asserts.unknown),
             PoolError::Abandoned(_) => ("it->second->use_count > 0", asserts.abandoned),
             PoolError::NotInUse(_) => ("uc >= 0", asserts.not_in_use),
+            PoolError::Overreleased(_) => ("it->second->use_count == 0", asserts.overreleased),
         };
         format!("{assertion} INTERNAL ASSERT FAILED at \"{}\":{line}, please report a bug to PyTorch. ", asserts.file)
     }
@@ -79,10 +83,13 @@ impl core::error::Error for PoolError {}
 struct PrivatePool {
     id: PoolId,
     uses: i64,
-    /// No uses left: its memory may be released.
-    freeable: bool,
     /// How many requests are on their way to it. Callbacks make requests while one is.
     awaited: u32,
+}
+
+/// The hash of an id, as PyTorch's tables take it.
+fn hash(id: PoolId) -> u64 {
+    if id.0 == 0 { id.1 } else { id.0 }
 }
 
 /// All private pools. They are numbered from 1; 0 is the default pool. A number is free again once its pool
@@ -93,11 +100,27 @@ pub(crate) struct PrivatePools {
     /// By number less one.
     pools: Vec<Option<PrivatePool>>,
     routings: Vec<(PoolId, PoolFilter)>,
-    serve_when_out: BTreeSet<PoolId>,
+    /// Whether a routing failed that counts as one that never ends.
+    has_failed: bool,
+    /// Those that may serve requests of the default pool when the device is out of memory.
+    serve_when_out: FlatTable<PoolId, ()>,
+    /// Those without uses, whose memory may be released, with their numbers.
+    freeable: FlatTable<PoolId, u16>,
     kept_whole: BTreeSet<PoolId>,
 }
 
 impl PrivatePools {
+    /// Whether requests are routed to any pool, or a routing that failed counts as one.
+    #[inline]
+    pub(crate) fn is_recording(&self) -> bool {
+        self.has_failed || !self.routings.is_empty()
+    }
+
+    /// Counts a routing that failed as one that never ends.
+    pub(crate) fn note_failure(&mut self) {
+        self.has_failed = true;
+    }
+
     /// Whether requests are routed to any pool.
     #[inline]
     pub(crate) fn is_routing(&self) -> bool {
@@ -105,15 +128,7 @@ impl PrivatePools {
     }
 
     /// The number of the pool for a request of the stream, by the newest routing that accepts it.
-    #[inline]
     pub(crate) fn number_for(&self, stream: StreamId) -> u16 {
-        if self.routings.is_empty() { 0 } else { self.routed_number(stream) }
-    }
-
-    // Out of line: few requests are routed.
-    #[cold]
-    #[inline(never)]
-    fn routed_number(&self, stream: StreamId) -> u16 {
         let routed = self.routings.iter().rev().find(|(_, filter)| filter.accepts(stream));
         routed.and_then(|(id, _)| self.numbers.get(id)).copied().unwrap_or(0)
     }
@@ -144,7 +159,7 @@ impl PrivatePools {
             pool.uses += 1;
             return Ok((pool_number, false));
         }
-        let pool = PrivatePool { id, uses: 1, freeable: false, awaited: 0 };
+        let pool = PrivatePool { id, uses: 1, awaited: 0 };
         let vacant = self.pools.iter().position(Option::is_none);
         let place = vacant.unwrap_or(self.pools.len());
         let pool_number = u16::try_from(place + 1).ok().filter(|&pool_number| pool_number < 1 << 15).ok_or(PoolError::TooMany)?;
@@ -171,11 +186,18 @@ impl PrivatePools {
     }
 
     /// Removes a use. Without uses the pool's memory may be released.
-    pub(crate) fn release(&mut self, id: PoolId) -> Result<(), PoolError> {
+    pub(crate) fn release(&mut self, id: PoolId, forgets_serving: bool) -> Result<(), PoolError> {
+        let pool_number = self.numbers.get(&id).copied().ok_or(PoolError::Unknown(id))?;
         let pool = self.pool_mut(id)?;
         pool.uses -= 1;
-        match pool.uses {
-            0 => pool.freeable = true,
+        let uses = pool.uses;
+        match uses {
+            0 => {
+                self.freeable.insert(hash(id), id, pool_number);
+                if forgets_serving {
+                    self.set_serves_when_out(id, false);
+                }
+            }
             1.. => {}
             _ => return Err(PoolError::NotInUse(id)),
         }
@@ -189,16 +211,19 @@ impl PrivatePools {
     }
 
     pub(crate) fn set_serves_when_out(&mut self, id: PoolId, serves: bool) {
-        if serves {
-            self.serve_when_out.insert(id);
-        } else {
-            self.serve_when_out.remove(&id);
+        match self.serve_when_out.find(hash(id), id) {
+            None if serves => self.serve_when_out.insert(hash(id), id, ()),
+            Some(place) if !serves => {
+                self.serve_when_out.remove_at(place);
+            }
+            _ => {}
         }
     }
 
-    /// Pools that may serve requests of the default pool when the device is out of memory.
+    /// Pools that may serve requests of the default pool when the device is out of memory, in the order in which
+    /// they are asked.
     pub(crate) fn serving_when_out(&self) -> Vec<PoolId> {
-        self.serve_when_out.iter().copied().collect()
+        self.serve_when_out.iter().map(|(id, ())| id).collect()
     }
 
     pub(crate) fn set_kept_whole(&mut self, id: PoolId) {
@@ -210,14 +235,15 @@ impl PrivatePools {
         pool_number != 0 && self.kept_whole.contains(&self.id(pool_number))
     }
 
-    /// The numbers of pools whose memory may be released, ordered by id.
+    /// The numbers of pools whose memory may be released, in the order in which they go.
     pub(crate) fn freeable(&self) -> Vec<u16> {
-        let numbers = self.numbers.iter().map(|(_, &pool_number)| pool_number);
-        let is_freeable = |pool_number: &u16| {
-            let pool = usize::from(*pool_number).checked_sub(1).and_then(|place| self.pools.get(place)?.as_ref());
-            pool.is_some_and(|pool| pool.freeable)
-        };
-        numbers.filter(is_freeable).collect()
+        self.freeable.iter().map(|(_, &pool_number)| pool_number).collect()
+    }
+
+    /// Fails if the pool, which has no uses, was released more often than used.
+    pub(crate) fn check_uses(&self, pool_number: u16) -> Result<(), PoolError> {
+        let id = self.id(pool_number);
+        if self.use_count(id).is_ok_and(|uses| uses < 0) { Err(PoolError::Overreleased(id)) } else { Ok(()) }
     }
 
     fn numbered(&mut self, pool_number: u16) -> Option<&mut PrivatePool> {
@@ -256,6 +282,7 @@ impl PrivatePools {
         let place = usize::from(pool_number).wrapping_sub(1);
         if let Some(pool) = self.pools.get_mut(place).and_then(Option::take) {
             self.numbers.remove(&pool.id);
+            self.freeable.remove(hash(pool.id), pool.id);
             if forgets_no_split {
                 self.kept_whole.remove(&pool.id);
             }

@@ -148,14 +148,14 @@ impl Heap {
     #[must_use]
     pub fn is_deferring(&self) -> bool {
         match self.deferral {
-            Deferral::WhileRouting => self.private_pools.is_routing(),
+            Deferral::WhileRouting => self.private_pools.is_recording(),
             Deferral::WhileCapturing => self.is_capturing,
         }
     }
 
     /// Everything that can be released, in PyTorch's order (spec 2.10): from the default pool, unless
     /// [`Heap::is_deferring`], large blocks, then small ones; from each private pool without uses small
-    /// blocks, then large ones.
+    /// blocks, then large ones. A pool that was released more often than used ends the list.
     #[must_use]
     pub fn releasable(&self) -> Vec<BlockId> {
         let mut blocks = Vec::new();
@@ -164,7 +164,9 @@ impl Heap {
                 self.add_releasable(PoolSlot::default_pool(class), &mut blocks);
             }
         }
-        blocks.extend(self.private_pools.freeable().into_iter().flat_map(|pool_number| self.releasable_of(pool_number)));
+        let freeable = self.private_pools.freeable().into_iter();
+        let may_go = freeable.take_while(|&pool_number| self.private_pools.check_uses(pool_number).is_ok());
+        blocks.extend(may_go.flat_map(|pool_number| self.releasable_of(pool_number)));
         blocks
     }
 

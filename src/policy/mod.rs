@@ -173,6 +173,12 @@ pub trait Policy {
         false
     }
 
+    /// Whether captures may reuse blocks whose other streams have caught up, which some releases check for
+    /// ([`crate::AllocError::NotCaptured`]) or clean up after.
+    fn reuses_in_captures(&self) -> bool {
+        false
+    }
+
     /// Everything to release when the cache is emptied, in this order.
     fn releasable(&self, heap: &Heap) -> Vec<BlockId> {
         heap.releasable()

@@ -236,8 +236,8 @@ impl Policy for PyTorch {
     }
 
     #[inline]
-    fn is_expandable(&self, _: PoolSlot) -> bool {
-        self.settings.expandable_segments
+    fn is_expandable(&self, pool: PoolSlot) -> bool {
+        self.settings.expandable_segments && (pool.pool_number() == 0 || self.profile.expands_private_pools)
     }
 
     /// Spec 4.1.
@@ -293,6 +293,8 @@ impl Policy for PyTorch {
         match request.pool.class() {
             _ if request.is_expandable => rest >= MIN_BLOCK,
             PoolClass::Small => rest >= MIN_BLOCK,
+            // The request is for a private pool, which has no expandable segments in some releases.
+            PoolClass::Large if self.settings.expandable_segments && !self.profile.expands_private_pools => rest >= MIN_BLOCK,
             PoolClass::Large => request.size.0 < self.settings.max_split_bytes && rest > SMALL_SIZE,
         }
     }
@@ -318,6 +320,10 @@ impl Policy for PyTorch {
     /// Garbage collection and the release of oversize blocks ignore captures (spec 2.7, 2.9).
     fn releases_during_captures(&self) -> bool {
         true
+    }
+
+    fn reuses_in_captures(&self) -> bool {
+        self.settings.graph_capture_record_stream_reuse
     }
 
     #[inline]

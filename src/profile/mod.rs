@@ -46,6 +46,21 @@ pub struct Profile {
     pub counts_private_pools: bool,
     /// Whether statistics count requests rejected before the device is asked.
     pub counts_rejections: bool,
+    /// Whether a checkpoint of a pool can be restored after an expandable segment of it has grown.
+    pub restores_grown_segments: bool,
+    /// Whether private pools have expandable segments.
+    pub expands_private_pools: bool,
+    /// Whether uses that were recorded during a capture are forgotten if the block is given back during it.
+    pub forgets_captured_uses: bool,
+    /// Whether saving a pool first records the events of blocks that were given back during a capture.
+    pub settles_before_saving: bool,
+    /// Whether the end of a routing does so for blocks of its pool, with the setting graph_capture_record_stream_reuse.
+    pub settles_at_pool_end: bool,
+    /// Whether a pool without uses no longer serves when the device is out of memory; otherwise a request that looks
+    /// there fails.
+    pub forgets_serving: bool,
+    /// Whether a routing that fails counts as one that never ends.
+    pub counts_failed_routings: bool,
     /// Whether "never split" ends with its pool; otherwise it stays with the pool's id.
     pub forgets_no_split: bool,
     /// What of its state it shows.
@@ -143,6 +158,13 @@ pub(crate) struct Asserts {
     pub(crate) abandoned: u32,
     /// A pool that is released more often than used.
     pub(crate) not_in_use: u32,
+    /// The same, found when memory is given back.
+    pub(crate) overreleased: u32,
+    /// Emptying the cache during a capture, where that is an assert: what it asserts, and its line.
+    pub(crate) capture: Option<(&'static str, u32)>,
+    /// A request for a stream that is not captured, during a capture and with the setting
+    /// graph_capture_record_stream_reuse, where that is an assert.
+    pub(crate) stream: Option<u32>,
     /// A free block of an expandable segment that would be released for an oversize request, where that is an assert.
     pub(crate) expandable: Option<u32>,
     /// A memory fraction outside 0 to 1, where that is an assert.

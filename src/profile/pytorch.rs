@@ -17,7 +17,17 @@ impl Profile {
         name: "2.1",
         dialect: Dialect::PYTORCH_2_1,
         oom_words: &OomWords::PYTORCH_2_1,
-        asserts: Asserts { file: OLDER_SOURCE, unknown: 2136, abandoned: 2103, not_in_use: 2138, expandable: Some(2814), fraction: Some(3165) },
+        asserts: Asserts {
+            file: OLDER_SOURCE,
+            unknown: 2136,
+            abandoned: 2103,
+            not_in_use: 2138,
+            overreleased: 2782,
+            capture: Some(("captures_underway == 0", 2939)),
+            stream: None,
+            expandable: Some(2814),
+            fraction: Some(3165),
+        },
         ..Profile::PYTORCH_2_2
     };
 
@@ -27,7 +37,18 @@ impl Profile {
         dialect: Dialect::PYTORCH_2_2,
         oom_words: &OomWords::PYTORCH_2_2,
         shows: Shows { settings: false, device_counters: false, ..Profile::PYTORCH_2_3.shows },
-        asserts: Asserts { file: OLDER_SOURCE, unknown: 1829, abandoned: 1796, not_in_use: 1831, expandable: Some(2525), fraction: Some(2896) },
+        counts_failed_routings: true,
+        asserts: Asserts {
+            file: OLDER_SOURCE,
+            unknown: 1829,
+            abandoned: 1796,
+            not_in_use: 1831,
+            overreleased: 2493,
+            capture: Some(("captures_underway == 0", 2650)),
+            stream: None,
+            expandable: Some(2525),
+            fraction: Some(2896),
+        },
         ..Profile::PYTORCH_2_3
     };
 
@@ -37,7 +58,19 @@ impl Profile {
         dialect: Dialect::PYTORCH_2_3,
         oom_words: &OomWords::PYTORCH_2_3,
         rounds_by_one_division: false,
-        asserts: Asserts { file: OLDER_SOURCE, unknown: 1843, abandoned: 1804, not_in_use: 1845, expandable: Some(2549), fraction: Some(2943) },
+        forgets_captured_uses: false,
+        settles_before_saving: false,
+        asserts: Asserts {
+            file: OLDER_SOURCE,
+            unknown: 1843,
+            abandoned: 1804,
+            not_in_use: 1845,
+            overreleased: 2515,
+            capture: Some(("captures_underway.size() == 0", 2679)),
+            stream: None,
+            expandable: Some(2549),
+            fraction: Some(2943),
+        },
         ..Profile::PYTORCH_2_4
     };
 
@@ -45,9 +78,20 @@ impl Profile {
     pub const PYTORCH_2_4: Profile = Profile {
         name: "2.4",
         dialect: Dialect::PYTORCH_2_4,
-        oom_words: &OomWords::PYTORCH_2_2,
+        oom_words: &OomWords::PYTORCH_2_4,
         handle_types: HandleTypes::Unshared,
-        asserts: Asserts { file: OLDER_SOURCE, unknown: 1878, abandoned: 1839, not_in_use: 1880, expandable: Some(2586), fraction: Some(3009) },
+        expands_private_pools: false,
+        asserts: Asserts {
+            file: OLDER_SOURCE,
+            unknown: 1878,
+            abandoned: 1839,
+            not_in_use: 1880,
+            overreleased: 2552,
+            capture: Some(("captures_underway.empty()", 2716)),
+            stream: None,
+            expandable: Some(2586),
+            fraction: Some(3009),
+        },
         ..Profile::PYTORCH_2_5
     };
 
@@ -55,7 +99,17 @@ impl Profile {
     pub const PYTORCH_2_5: Profile = Profile {
         name: "2.5",
         dialect: Dialect::PYTORCH_2_5,
-        asserts: Asserts { file: OLDER_SOURCE, unknown: 2073, abandoned: 2034, not_in_use: 2075, expandable: None, fraction: Some(3256) },
+        asserts: Asserts {
+            file: OLDER_SOURCE,
+            unknown: 2073,
+            abandoned: 2034,
+            not_in_use: 2075,
+            overreleased: 2786,
+            capture: Some(("captures_underway.empty()", 2967)),
+            stream: None,
+            expandable: None,
+            fraction: Some(3256),
+        },
         ..Profile::PYTORCH_2_6
     };
 
@@ -63,7 +117,17 @@ impl Profile {
     pub const PYTORCH_2_6: Profile = Profile {
         name: "2.6",
         dialect: Dialect::PYTORCH_2_6,
-        asserts: Asserts { file: SOURCE, unknown: 2232, abandoned: 2225, not_in_use: 2128, expandable: None, fraction: Some(3421) },
+        asserts: Asserts {
+            file: SOURCE,
+            unknown: 2232,
+            abandoned: 2225,
+            not_in_use: 2128,
+            overreleased: 2892,
+            capture: Some(("captures_underway.empty()", 3085)),
+            stream: None,
+            expandable: None,
+            fraction: Some(3421),
+        },
         ..Profile::PYTORCH_2_7
     };
 
@@ -73,7 +137,17 @@ impl Profile {
         dialect: Dialect::PYTORCH_2_7,
         handle_types: HandleTypes::Files,
         shows: Shows { entry_pools: false, ..Profile::PYTORCH_2_8.shows },
-        asserts: Asserts { file: SOURCE, unknown: 2233, abandoned: 2226, not_in_use: 2129, expandable: None, fraction: Some(3430) },
+        asserts: Asserts {
+            file: SOURCE,
+            unknown: 2233,
+            abandoned: 2226,
+            not_in_use: 2129,
+            overreleased: 2896,
+            capture: Some(("captures_underway.empty()", 3089)),
+            stream: None,
+            expandable: None,
+            fraction: Some(3430),
+        },
         ..Profile::PYTORCH_2_8
     };
 
@@ -81,7 +155,17 @@ impl Profile {
     pub const PYTORCH_2_8: Profile = Profile {
         name: "2.8",
         dialect: Dialect::PYTORCH_2_8,
-        asserts: Asserts { file: SOURCE, unknown: 2387, abandoned: 2379, not_in_use: 2279, expandable: None, fraction: None },
+        asserts: Asserts {
+            file: SOURCE,
+            unknown: 2387,
+            abandoned: 2379,
+            not_in_use: 2279,
+            overreleased: 3045,
+            capture: None,
+            stream: None,
+            expandable: None,
+            fraction: None,
+        },
         ..Profile::PYTORCH_2_9
     };
 
@@ -92,7 +176,17 @@ impl Profile {
         limits_whole_memory: true,
         asks_for_total: true,
         oom_words: &OomWords::PYTORCH_2_5,
-        asserts: Asserts { file: SOURCE, unknown: 2638, abandoned: 2630, not_in_use: 2530, expandable: None, fraction: None },
+        asserts: Asserts {
+            file: SOURCE,
+            unknown: 2638,
+            abandoned: 2630,
+            not_in_use: 2530,
+            overreleased: 3285,
+            capture: None,
+            stream: Some(1716),
+            expandable: None,
+            fraction: None,
+        },
         ..Profile::PYTORCH_2_10
     };
 
@@ -101,7 +195,19 @@ impl Profile {
         name: "2.10",
         dialect: Dialect::PYTORCH_2_10,
         oom_words: &OomWords::PYTORCH_2_10,
-        asserts: Asserts { file: SOURCE, unknown: 2739, abandoned: 2731, not_in_use: 2631, expandable: None, fraction: None },
+        restores_grown_segments: false,
+        forgets_serving: true,
+        asserts: Asserts {
+            file: SOURCE,
+            unknown: 2739,
+            abandoned: 2731,
+            not_in_use: 2631,
+            overreleased: 3394,
+            capture: None,
+            stream: None,
+            expandable: None,
+            fraction: None,
+        },
         ..Profile::PYTORCH_2_11
     };
 
@@ -122,9 +228,26 @@ impl Profile {
         handle_types: HandleTypes::Tried,
         counts_private_pools: false,
         counts_rejections: false,
+        restores_grown_segments: true,
+        expands_private_pools: true,
+        forgets_captured_uses: true,
+        settles_before_saving: true,
+        settles_at_pool_end: false,
+        forgets_serving: false,
+        counts_failed_routings: false,
         forgets_no_split: false,
         shows: Shows { entry_pools: true, settings: true, device_counters: true },
-        asserts: Asserts { file: SOURCE, unknown: 2807, abandoned: 2799, not_in_use: 2698, expandable: None, fraction: None },
+        asserts: Asserts {
+            file: SOURCE,
+            unknown: 2807,
+            abandoned: 2799,
+            not_in_use: 2698,
+            overreleased: 3473,
+            capture: None,
+            stream: None,
+            expandable: None,
+            fraction: None,
+        },
     };
 
     /// PyTorch 2.12.
@@ -133,7 +256,18 @@ impl Profile {
         dialect: Dialect::PYTORCH_2_12,
         tie_break: TieBreak::BlockAge,
         counts_rejections: true,
-        asserts: Asserts { file: SOURCE, unknown: 3057, abandoned: 3049, not_in_use: 2948, expandable: None, fraction: None },
+        settles_at_pool_end: true,
+        asserts: Asserts {
+            file: SOURCE,
+            unknown: 3057,
+            abandoned: 3049,
+            not_in_use: 2948,
+            overreleased: 3752,
+            capture: None,
+            stream: None,
+            expandable: None,
+            fraction: None,
+        },
         ..Profile::PYTORCH_2_11
     };
 
@@ -142,7 +276,17 @@ impl Profile {
         name: "2.13",
         dialect: Dialect::PYTORCH_2_13,
         expandable_hint: ExpandableHint::Settings,
-        asserts: Asserts { file: NEWER_SOURCE, unknown: 3340, abandoned: 3332, not_in_use: 3231, expandable: None, fraction: None },
+        asserts: Asserts {
+            file: NEWER_SOURCE,
+            unknown: 3340,
+            abandoned: 3332,
+            not_in_use: 3231,
+            overreleased: 4090,
+            capture: None,
+            stream: None,
+            expandable: None,
+            fraction: None,
+        },
         ..Profile::PYTORCH_2_14
     };
 
@@ -151,7 +295,17 @@ impl Profile {
         name: "2.14",
         dialect: Dialect::PYTORCH_2_14,
         expandable_hint: ExpandableHint::Nothing,
-        asserts: Asserts { file: NEWER_SOURCE, unknown: 3337, abandoned: 3329, not_in_use: 3229, expandable: None, fraction: None },
+        asserts: Asserts {
+            file: NEWER_SOURCE,
+            unknown: 3337,
+            abandoned: 3329,
+            not_in_use: 3229,
+            overreleased: 4091,
+            capture: None,
+            stream: None,
+            expandable: None,
+            fraction: None,
+        },
         ..Profile::PYTORCH_2_15
     };
 
@@ -172,8 +326,25 @@ impl Profile {
         handle_types: HandleTypes::Asked,
         counts_private_pools: true,
         counts_rejections: true,
+        restores_grown_segments: true,
+        expands_private_pools: true,
+        forgets_captured_uses: true,
+        settles_before_saving: true,
+        settles_at_pool_end: true,
+        forgets_serving: false,
+        counts_failed_routings: false,
         forgets_no_split: true,
         shows: Profile::PYTORCH_2_11.shows,
-        asserts: Asserts { file: NEWER_SOURCE, unknown: 3481, abandoned: 3473, not_in_use: 3373, expandable: None, fraction: None },
+        asserts: Asserts {
+            file: NEWER_SOURCE,
+            unknown: 3481,
+            abandoned: 3473,
+            not_in_use: 3373,
+            overreleased: 4249,
+            capture: None,
+            stream: None,
+            expandable: None,
+            fraction: None,
+        },
     };
 }

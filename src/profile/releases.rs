@@ -15,8 +15,34 @@ pub struct Release {
 }
 
 /// Every release whose rules were compared with its own binary without a difference, oldest first.
-pub const RELEASES: &[Release] =
-    &[Release { name: "2.11.0", profile: &Profile::PYTORCH_2_11 }, Release { name: "2.15.0", profile: &Profile::PYTORCH_2_15 }];
+pub const RELEASES: &[Release] = &[
+    Release { name: "2.1.0", profile: &Profile::PYTORCH_2_1 },
+    Release { name: "2.1.1", profile: &Profile::PYTORCH_2_1 },
+    Release { name: "2.1.2", profile: &Profile::PYTORCH_2_1 },
+    Release { name: "2.2.0", profile: &Profile::PYTORCH_2_2 },
+    Release { name: "2.2.1", profile: &Profile::PYTORCH_2_2 },
+    Release { name: "2.2.2", profile: &Profile::PYTORCH_2_2 },
+    Release { name: "2.3.0", profile: &Profile::PYTORCH_2_3 },
+    Release { name: "2.3.1", profile: &Profile::PYTORCH_2_3 },
+    Release { name: "2.4.0", profile: &Profile::PYTORCH_2_4 },
+    Release { name: "2.4.1", profile: &Profile::PYTORCH_2_4 },
+    Release { name: "2.5.0", profile: &Profile::PYTORCH_2_5 },
+    Release { name: "2.5.1", profile: &Profile::PYTORCH_2_5 },
+    Release { name: "2.6.0", profile: &Profile::PYTORCH_2_6 },
+    Release { name: "2.7.0", profile: &Profile::PYTORCH_2_7 },
+    Release { name: "2.7.1", profile: &Profile::PYTORCH_2_7 },
+    Release { name: "2.8.0", profile: &Profile::PYTORCH_2_8 },
+    Release { name: "2.9.0", profile: &Profile::PYTORCH_2_9 },
+    Release { name: "2.9.1", profile: &Profile::PYTORCH_2_9 },
+    Release { name: "2.10.0", profile: &Profile::PYTORCH_2_10 },
+    Release { name: "2.11.0", profile: &Profile::PYTORCH_2_11 },
+    Release { name: "2.12.0", profile: &Profile::PYTORCH_2_12 },
+    Release { name: "2.12.1", profile: &Profile::PYTORCH_2_12 },
+    Release { name: "2.13.0", profile: &Profile::PYTORCH_2_13 },
+    Release { name: "2.14.0", profile: &Profile::PYTORCH_2_14 },
+    Release { name: "2.14.1", profile: &Profile::PYTORCH_2_14 },
+    Release { name: "2.15.0", profile: &Profile::PYTORCH_2_15 },
+];
 
 /// No rules are known for a release of this name.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -56,6 +82,12 @@ impl Profile {
         self.asserts.expandable.is_some()
     }
 
+    /// Whether a request fails that is for a stream that is not captured, during a capture and with the setting
+    /// graph_capture_record_stream_reuse.
+    pub(crate) const fn fails_outside_captures(&self) -> bool {
+        self.asserts.stream.is_some()
+    }
+
     /// The releases that have these rules, oldest first.
     pub fn releases(&self) -> impl DoubleEndedIterator<Item = &'static Release> + '_ {
         RELEASES.iter().filter(move |release| release.profile == self)
@@ -80,7 +112,8 @@ mod tests {
             assert_eq!(Profile::of(name), Ok(&Profile::PYTORCH_2_11), "{name}");
         }
         assert_eq!(Profile::of("2.15"), Ok(&Profile::PYTORCH_2_15));
-        for name in ["", "2", "2.1100", "2.11.", "2.11.9", "v2.11", "2.1"] {
+        assert_eq!([Profile::of("2.1"), Profile::of("2.1.2"), Profile::of("2.10")].map(|found| found.unwrap().name), ["2.1", "2.1", "2.10"]);
+        for name in ["", "2", "2.1100", "2.11.", "2.11.9", "v2.11", "2.0", "2.16"] {
             assert_eq!(Profile::of(name), Err(UnknownRelease { name: name.to_string() }), "{name}");
         }
     }

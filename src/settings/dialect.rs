@@ -105,8 +105,7 @@ const KEYS_OF_2_6: Keys = &[
 ];
 
 /// What 2.9 added.
-const KEYS_OF_2_9: Keys =
-    &[("graph_capture_record_stream_reuse", Action::Device(DeviceAction::GraphCaptureRecordStreamReuse))];
+const KEYS_OF_2_9: Keys = &[("graph_capture_record_stream_reuse", Action::Device(DeviceAction::GraphCaptureRecordStreamReuse))];
 
 /// What 2.10 added.
 const KEYS_OF_2_10: Keys = &[
@@ -256,11 +255,7 @@ impl Dialect {
     /// PyTorch 2.13.
     pub const PYTORCH_2_13: Dialect = Dialect {
         keys: &[KEYS_OF_2_1, KEYS_OF_2_2, KEYS_OF_2_6, KEYS_OF_2_9, KEYS_OF_2_10, KEYS_OF_2_11, KEYS_OF_2_12, KEYS_OF_2_13],
-        asserts: AssertLines {
-            root: "/__w/pytorch/pytorch",
-            roundup_list: 211,
-            ..Dialect::PYTORCH_2_11.asserts
-        },
+        asserts: AssertLines { root: "/__w/pytorch/pytorch", roundup_list: 211, ..Dialect::PYTORCH_2_11.asserts },
         parser: Parser::TwoPasses,
     };
 
@@ -269,7 +264,17 @@ impl Dialect {
 
     /// PyTorch 2.15 (spec 11.0).
     pub const PYTORCH_2_15: Dialect = Dialect {
-        keys: &[KEYS_OF_2_1, KEYS_OF_2_2, KEYS_OF_2_6, KEYS_OF_2_9, KEYS_OF_2_10, KEYS_OF_2_11, KEYS_OF_2_12, KEYS_OF_2_13, KEYS_OF_2_15],
+        keys: &[
+            KEYS_OF_2_1,
+            KEYS_OF_2_2,
+            KEYS_OF_2_6,
+            KEYS_OF_2_9,
+            KEYS_OF_2_10,
+            KEYS_OF_2_11,
+            KEYS_OF_2_12,
+            KEYS_OF_2_13,
+            KEYS_OF_2_15,
+        ],
         asserts: AssertLines {
             root: "/__w/pytorch/pytorch",
             checked_index: 123,

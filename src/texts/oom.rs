@@ -21,6 +21,8 @@ pub struct OomWords {
     device_is_character: bool,
     /// Whether it says the limit.
     tells_limit: bool,
+    /// Whether it counts what private pools have cached.
+    tells_private_pools: bool,
     /// The hint on settings at the end, double spaces included ([`Hint::ExpandableSegments`]).
     hint: &'static str,
 }
@@ -31,15 +33,19 @@ impl OomWords {
         capacity: " has a total capacty of ",
         device_is_character: false,
         tells_limit: false,
+        tells_private_pools: false,
         hint: " If reserved but unallocated memory is large try setting max_split_size_mb to avoid fragmentation.  See documentation \
                for Memory Management and PYTORCH_CUDA_ALLOC_CONF",
     };
 
-    /// PyTorch 2.2 and 2.4.
-    pub const PYTORCH_2_2: OomWords = OomWords { tells_limit: false, ..OomWords::PYTORCH_2_5 };
+    /// PyTorch 2.2.
+    pub const PYTORCH_2_2: OomWords = OomWords { tells_private_pools: false, ..OomWords::PYTORCH_2_4 };
 
     /// PyTorch 2.3.
     pub const PYTORCH_2_3: OomWords = OomWords { device_is_character: true, ..OomWords::PYTORCH_2_2 };
+
+    /// PyTorch 2.4.
+    pub const PYTORCH_2_4: OomWords = OomWords { tells_limit: false, ..OomWords::PYTORCH_2_5 };
 
     /// PyTorch 2.5 to 2.9.
     pub const PYTORCH_2_5: OomWords = OomWords {
@@ -62,6 +68,7 @@ impl OomWords {
         capacity: " has a total capacity of ",
         device_is_character: false,
         tells_limit: true,
+        tells_private_pools: true,
         hint: " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid \
                fragmentation.  See documentation for Memory Management  \
                (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)",
@@ -134,7 +141,7 @@ impl fmt::Display for OutOfMemory {
             write!(f, "{} allowed; ", size(limit))?;
         }
         // PyTorch computes with unsigned numbers. Unbalanced counters wrap there, so they wrap here.
-        let private = self.private_cached_bytes.get();
+        let private = if self.words.tells_private_pools { self.private_cached_bytes.get() } else { 0 };
         let allocated = self.allocated_bytes.cast_unsigned().wrapping_add(private);
         let unallocated = self.reserved_bytes.cast_unsigned().wrapping_sub(allocated);
         write!(f, "Of the allocated memory {} is allocated by PyTorch, ", format_bytes(allocated))?;

@@ -131,6 +131,7 @@ fn fixed() -> Result<(), Broken> {
         PoolError::Unknown(id),
         PoolError::Abandoned(id),
         PoolError::NotInUse(id),
+        PoolError::Overreleased(id),
     ];
     for error in errors {
         for profile in [&Profile::PYTORCH_2_11, &Profile::PYTORCH_2_15] {

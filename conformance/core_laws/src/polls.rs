@@ -16,8 +16,8 @@ use proptest::prelude::*;
 use crate::paper::Paper;
 use crate::run::{Draws, Outcome, run};
 
-/// Handles of streams, lowest first.
-const STREAMS: [u64; 4] = [0, 3, 0x1000, u64::MAX];
+/// Handles of streams, lowest first. That is also their order in PyTorch's hash tables, in which the other device is asked.
+const STREAMS: [u64; 4] = [0, 7, 0x1000, u64::MAX];
 
 /// A device that says or keeps to itself that its events complete by handle.
 #[derive(Debug)]

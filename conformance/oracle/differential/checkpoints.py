@@ -73,8 +73,8 @@ class Script:
     def alloc(self):
         self.made += 1
         name = f"x{self.made}"
-        stream = self.random.choice([0, 0, 0, 1, 2])
-        answer = self.do(f"alloc {name} {self.size()} {stream}")
+        size, stream = self.size(), self.random.choice([0, 0, 0, 1, 2])
+        answer = self.do(f"alloc {name} {size} {stream}")
         if answer["ok"]:
             self.names[name] = answer["ptr"]
             self.owners[name] = self.owner(answer["ev"][-1], stream)
@@ -129,14 +129,13 @@ class Script:
         self.routed = None
 
     def release(self, pool):
-        if self.pools[pool] == 1:
-            # Several pools that nobody uses give their memory back in hash order: never more than one.
+        if self.pools[pool] == 1 and self.random.random() < 0.7:
             self.free_all({name for name in self.names if self.owners[name] == pool})
         self.do(f"pool_release {pool}")
         self.pools[pool] -= 1
         if self.pools[pool] == 0:
             del self.pools[pool]
-            if self.captured is None:
+            if self.captured is None and self.random.random() < 0.5:
                 self.do("empty_cache")
 
     def save(self):

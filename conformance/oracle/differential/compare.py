@@ -1,12 +1,15 @@
 """Compares two runs of one script, line by line: the real allocator's answers and parkade's.
 
-Everything must be equal, but for what follows from the real allocator's hash order of streams, and only from the operation on in
-which it shows (docs/fidelity.md): where several streams' events complete in one operation,
-- the order of `free_completed` entries within that operation;
-- from then on the counters `peak`, `allocated` and `freed` of inactive_split and inactive_split_bytes (the order of merging decides
-  the steps between; `current` must still be equal);
-- from then on the stale `requested` of inactive blocks in snapshots.
-Where several abandoned pools are given back in one operation, their order, not that within a pool, may differ: it is that of a hash map.
+Everything must be equal, but for what follows from the addresses of the real allocator's own objects (docs/fidelity.md). Streams and pools go
+in an order that follows from their handles and ids, and ours must be the same.
+
+Blocks that are given back during a recording or a capture while other streams use them are kept in a hash table of their objects' addresses,
+and their events are recorded in its order. If there are several, then until no block waits for events any more
+- the order of `free_completed` entries within an operation may differ, and with it, in that operation and not beyond it, how far the counters
+  `peak`, `allocated` and `freed` of inactive_split and inactive_split_bytes move (the order of merging decides the steps between; `current`
+  must still be equal);
+- from then on the stale `requested` of inactive blocks in snapshots may differ.
+The same goes for blocks that a restored checkpoint takes back and that then wait for events.
 
 A restored checkpoint goes through the pool's segments in the hash order of their blocks: the order of segments may differ in `ckpt_load`'s
 entries, in `freed` and in `allocd`, not the order within a segment; of several missing segments another may be named. From then on peaks may differ, until they are reset; nothing else may.
@@ -16,7 +19,6 @@ blocks back: the real one has lost them then, ours has changed nothing. So it do
 The registration counter of segments (`reg`) is the real one's own in 2.11 and is not compared; in 2.15 it orders blocks and must be
 equal.
 """
-import itertools
 import json
 import re
 
@@ -26,6 +28,7 @@ REGISTRATION = re.compile(r'"reg":-?\d+,')
 PEAKS = ("allocation.", "active.", "allocated_bytes.", "active_bytes.", "requested_bytes.", "oversize_allocations",
          "inactive_split.", "inactive_split_bytes.")
 MISSING = " could not find 0x"
+ZEROS = [0, 0, 0, 0]
 MERGE_COUNTERS = ("inactive_split.", "inactive_split_bytes.")
 
 
@@ -35,28 +38,30 @@ class Comparison:
     def __init__(self, profile):
         self.profile = profile
         self.sides = [{}, {}]
-        self.order_showed = False
+        self.waiting = Waiting(profile)
+        # Whether another order of completion has shown, and whether it did in this operation.
+        self.order_showed = self.order_shows = False
         self.restore_order_showed = False
+        self.ages_follow_order = False
         self.is_over = False
-        self.pending = set()
-        self.users = {}
         self.tolerated = 0
+        # The merge counters of both sides after the previous operation, where they may differ.
+        self.before = {}
 
     def line(self, theirs, ours):
         """None if the lines agree, else what differs: (field, theirs, ours)."""
         theirs, ours = json.loads(theirs), json.loads(ours)
-        if theirs["op"] == "reset_peak":
+        self.without_properties(theirs, ours)
+        op = theirs["op"]
+        if op == "reset_peak":
             self.restore_order_showed = False
-        if theirs["op"].startswith("ckpt_load"):
+        if op.startswith("ckpt_load"):
             self.restore(theirs, ours)
             if self.is_over:
                 return None
-        follow_pending(self.pending, theirs)
-        follow_users(self.users, theirs)
+        self.waiting.follow(theirs)
         for side, answer in zip(self.sides, (theirs, ours)):
             side.update(answer.pop("st", {}))
-        if theirs.get("ev") != ours.get("ev"):
-            self.pools_given_back(theirs, ours)
         difference = self.events(theirs.pop("ev", []), ours.pop("ev", []))
         for field, check in (("snapshot", self.snapshot), ("stats", self.counters)):
             if field in theirs and field in ours:
@@ -64,7 +69,19 @@ class Comparison:
         for field in sorted(theirs.keys() | ours.keys()):
             if theirs.get(field) != ours.get(field):
                 difference = difference or (field, theirs.get(field), ours.get(field))
-        return difference or self.counters(*self.sides)
+        difference = difference or self.counters(*self.sides) or self.moves(op)
+        if difference and self.ages_follow_order:
+            self.is_over = True
+            return None
+        self.waiting.end()
+        return difference
+
+    def without_properties(self, *answers):
+        """Leaves out that the device's properties are read, where releases do so for each message and each range of addresses."""
+        if minor(self.profile) < 10:
+            for answer in answers:
+                calls = [call for call in answer.pop("drv", []) if call[0] != "cudaGetDeviceProperties"]
+                answer.update({"drv": calls} if calls else {})
 
     def restore(self, theirs, ours):
         """Puts the segments of a restore into one order, if only that differs."""
@@ -74,7 +91,7 @@ class Comparison:
             self.is_over = "ev" in theirs and theirs.get("msg") == ours.get("msg") and "ev" not in ours
             return
         if ours["ok"] == 0:
-            self.is_over = reuses_pending(self.pending, theirs)
+            self.is_over = reuses_pending(self.waiting.pending, theirs)
             return
         differ = [field for field in ("ev", "freed", "allocd") if theirs.get(field) != ours.get(field)]
         if not differ or any(by_segment(theirs.get(field, [])) != by_segment(ours.get(field, [])) for field in differ):
@@ -82,26 +99,19 @@ class Comparison:
         for field in differ:
             ours[field] = theirs[field]
         self.restore_order_showed = True
+        self.ages_follow_order = minor(self.profile) == 12
         self.tolerated += 1
         self.is_over = theirs.get("drv") != ours.get("drv")
 
-    def pools_given_back(self, theirs, ours):
-        """Puts the abandoned pools that give their segments back into one order, if there are several."""
-        abandoned = {pool for pool, users in self.users.items() if users == 0}
-        if all(len(abandoned.intersection(pools_giving(answer.get("ev", [])))) > 1 for answer in (theirs, ours)):
-            before = [(answer["ev"], answer.get("drv")) for answer in (theirs, ours)]
-            for answer in (theirs, ours):
-                answer["ev"], answer["drv"] = in_order_of_pools(answer["ev"], answer.get("drv", []), abandoned)
-            self.tolerated += any((answer["ev"], answer["drv"]) != old for answer, old in zip((theirs, ours), before))
-
     def events(self, theirs, ours):
-        if theirs == ours:
+        self.order_shows = theirs != ours
+        if not self.order_shows:
             return None
         completed = lambda events: [event for event in events if event[0] == "free_completed"]
         others = lambda events: [event for event in events if event[0] != "free_completed"]
         runs = lambda events: [event[0] == "free_completed" for event in events]
         same = sorted(completed(theirs)) == sorted(completed(ours)) and others(theirs) == others(ours) and runs(theirs) == runs(ours)
-        if not same:
+        if not same or not self.waiting.has_no_order:
             return ("ev", theirs, ours)
         self.order_showed = True
         self.tolerated += 1
@@ -125,12 +135,65 @@ class Comparison:
         if theirs == ours:
             return None
         for key in sorted(theirs.keys() | ours.keys()):
-            a, b = theirs.get(key, [0, 0, 0, 0]), ours.get(key, [0, 0, 0, 0])
+            a, b = theirs.get(key, ZEROS), ours.get(key, ZEROS)
             if isinstance(a, list) and self.restore_order_showed and key.startswith(PEAKS):
                 a, b = a[:1] + a[2:], b[:1] + b[2:]
             if a != b and not (self.order_showed and key.startswith(MERGE_COUNTERS) and a[0] == b[0]):
                 return (f"st {key}", a, b)
         return None
+
+    def moves(self, op):
+        """Whether counters that may differ moved alike in this operation, if no order shows in it."""
+        before = self.before
+        pairs = {key: [side.get(key, ZEROS) for side in self.sides] for key in (self.sides[0] if self.order_showed else ()) if key.startswith(MERGE_COUNTERS)}
+        self.before = {key: (a, b) for key, (a, b) in pairs.items() if a != b}
+        if self.order_shows:
+            return None
+        for key, now in self.before.items():
+            if not moved_alike(before.get(key, (now[0], now[0])), now, op, self.restore_order_showed):
+                return (f"st {key}, where no order shows", *now)
+        return None
+
+
+class Waiting:
+    """The real run's blocks that wait for events, and whether the order of some follows from addresses."""
+
+    def __init__(self, profile):
+        # What puts events off: a capture; in 2.11 any recording.
+        self.puts_off = ("capture",) if profile == "2.15" else ("capture", "pool")
+        self.underway = set()
+        self.pending, self.deferred = set(), set()
+        self.has_no_order = False
+
+    def follow(self, answer):
+        """What an operation leaves waiting."""
+        waited = set(self.pending)
+        follow_pending(self.pending, answer)
+        kind, _, rest = answer["op"].partition(" ")
+        restored = len(self.pending - waited) if kind == "ckpt_load" else 0
+        if self.underway:
+            self.deferred |= self.pending - waited
+        if len(self.deferred) > 1 or restored > 1:
+            self.has_no_order = True
+        subject, _, edge = kind.partition("_")
+        if subject in self.puts_off and edge in ("begin", "end") and answer["ok"]:
+            recorded = (subject, *rest.split()[:2 if subject == "pool" else 1])
+            (self.underway.add if edge == "begin" else self.underway.discard)(recorded)
+
+    def end(self):
+        """The operation was compared."""
+        self.deferred &= self.pending
+        if not self.pending:
+            self.has_no_order = False
+
+
+def moved_alike(before, now, op, peaks_may_differ=False):
+    """Whether counters that differ moved by the same amounts, and their peaks, where beyond the former ones, to the same height."""
+    (a, b), (old_a, old_b) = now, before
+    totals = op == "reset_accumulated" and a[2:] == b[2:] or all(a[place] - old_a[place] == b[place] - old_b[place] for place in (2, 3))
+    reached = max(peak if peak > old else 0 for peak, old in ((a[1], old_a[1]), (b[1], old_b[1])))
+    peaks = op == "reset_peak" and a[1] == b[1] or [a[1], b[1]] == [max(old, reached) for old in (old_a[1], old_b[1])]
+    return totals and (peaks or peaks_may_differ)
 
 
 def without_registrations(line, profile):
@@ -145,36 +208,6 @@ def follow_pending(pending, answer):
             pending.add(pointer)
         elif action == "free_completed":
             pending.discard(pointer)
-
-
-def follow_users(users, answer):
-    """Keeps how many users each private pool has; one without any is abandoned."""
-    kind, *words = answer["op"].split()
-    pool = tuple(int(word) for word in words[:2]) if kind in ("pool_create", "pool_begin", "pool_release") else None
-    if kind == "pool_release" and answer["ok"]:
-        users[pool] = users.get(pool, 0) - 1
-    elif pool and kind != "pool_release" and "use_count > 0" not in answer.get("msg", ""):
-        # A routing that fails has counted by then, unless the pool was abandoned.
-        users[pool] = users.get(pool, 0) + 1
-
-
-def pools_giving(events):
-    """The private pools that give segments back."""
-    return {tuple(event[-2:]) for event in events if event[0] == "segment_free" and any(event[-2:])}
-
-
-def in_order_of_pools(events, calls, abandoned):
-    """Trace entries and driver calls with what abandoned pools give back, one directly after the other, sorted by the pool's id."""
-    pool_of = {event[1].split("+")[0]: tuple(event[-2:]) for event in events if event[0] == "segment_free"}
-    given_back = lambda event: event[0] == "segment_free" and tuple(event[-2:]) in abandoned
-    freed = lambda call: call[0] == "cudaFree" and pool_of.get(call[-1]) in abandoned
-    return sorted_runs(events, given_back, lambda event: event[-2:]), sorted_runs(calls, freed, lambda call: pool_of[call[-1]])
-
-
-def sorted_runs(items, belongs, key):
-    """A list in which every run of items that belong together is sorted; those that compare equal keep their order."""
-    runs = itertools.groupby(items, belongs)
-    return [item for together, run in runs for item in (sorted(run, key=key) if together else run)]
 
 
 def reuses_pending(pending, answer):

@@ -4,7 +4,9 @@
   gen.py [--seed 1] [--n 10000] [--flavour basic] [--live 120] [--release 2.15.0]
 
 Flavours: basic streams oom frac gc pools capture boundary large everything, and poolfree, which is pools with a pool_release after each
-pool_end, so that pools can be given back. (Not with expandable segments: there the real allocator corrupts its heap, docs/spec.md 4.10.)
+pool_end, so that pools can be given back; and lend: many pools that come and go, several of which serve when memory is out, and many streams,
+where nothing is given back while a pool is recorded that other streams use. (poolfree and lend not with expandable segments: there the real
+allocator corrupts its heap, docs/spec.md 4.10.)
 The same arguments always give the same script. A release that lacks an operation gets what it has in its place, or nothing.
 """
 import argparse
@@ -118,8 +120,102 @@ class Script:
         return out(f"free {name}")
 
 
+class Lending:
+    """A script in which the order of the real allocator's hash tables decides, and no address does."""
+
+    def __init__(self, seed, flavour, live_target, out):
+        self.random = random.Random(f"{seed}/{flavour}")
+        self.live_target, self.out = live_target // 2, out
+        self.live, self.used, self.allocations = {}, set(), 0
+        # How often each pool was created or begun; those that were given up, whose ids are not used again.
+        self.uses, self.gone, self.routed = {}, set(), None
+
+    def id(self):
+        number = int(2 ** self.random.uniform(0, 5)) + len(self.gone) // 4
+        return self.random.choice([f"0 {number}", f"{number} 0"])
+
+    def alloc(self):
+        r = self.random
+        self.allocations += 1
+        self.live[f"x{self.allocations}"] = True
+        self.out(f"alloc x{self.allocations} {int(2 ** r.uniform(9, 20)) if r.random() < 0.4 else int(2 ** r.uniform(20, 24.5))} {r.choice([0, 0, 0, 1, 2])}")
+
+    def free(self):
+        names = [name for name in self.live if self.routed is None or name not in self.used]
+        if names:
+            name = self.random.choice(names)
+            del self.live[name]
+            self.used.discard(name)
+            self.out(f"free {name}")
+
+    def create(self):
+        pool = self.id()
+        if pool in self.gone:
+            return
+        self.uses[pool] = self.uses.get(pool, 0) + 1
+        self.out(f"pool_create {pool}" + self.random.choice([" use_on_oom"] * 4 + ["", " no_use_on_oom"]))
+
+    def fill(self):
+        """Sends some requests to a pool. Now and then it stays recorded, for a stream without requests."""
+        pool = self.random.choice(list(self.uses))
+        self.uses[pool] += 1
+        if self.random.random() < 0.3:
+            self.routed = pool
+            return self.out(f"pool_begin {pool} stream 13")
+        self.out(f"pool_begin {pool} all")
+        for _ in range(self.random.randrange(1, 6)):
+            self.alloc()
+        self.out(f"pool_end {pool}")
+
+    def release(self):
+        pool = self.random.choice(list(self.uses))
+        for _ in range(self.uses[pool] if self.random.random() < 0.7 else 1):
+            self.uses[pool] -= 1
+            self.out(f"pool_release {pool}")
+        if self.uses[pool] == 0:
+            del self.uses[pool]
+            self.gone.add(pool)
+            if self.random.random() < 0.01:
+                self.out(f"pool_release {pool}")
+
+    def end_pool(self):
+        self.out(f"pool_end {self.routed}")
+        self.routed = None
+
+    def step(self):
+        r, out, live = self.random, self.out, self.live
+        u = r.random()
+        if self.routed is not None and u < 0.1:
+            return self.end_pool()
+        if u < 0.03:
+            return self.create()
+        if u < 0.08 and self.uses and self.routed is None:
+            return self.fill()
+        if u < 0.09 and self.uses:
+            for _ in range(min(len(self.uses), r.choice([1, 1, 2, 4]))):
+                self.release()
+            return None
+        if u < 0.095:
+            return out("empty_cache")
+        if u < 0.1:
+            return out(f"empty_cache {self.id()}")
+        if u < 0.105:
+            return out(r.choice(["snapshot", f"snapshot {self.id()}", f"pool_use_count {self.id()}", "reset_peak", "reset_accumulated", "cache_info"]))
+        if u < 0.2 and live and self.routed is None:
+            name = r.choice(list(live))
+            self.used.add(name)
+            return out(f"record_stream {name} {r.randrange(13)}")
+        if u < 0.23:
+            return out(r.choice([f"complete {r.randrange(13)}", f"complete_one {r.randrange(13)}", f"complete_one {r.randrange(13)}", "complete all"]))
+        if u < 0.232 and self.routed is None:
+            live.clear()
+            self.used.clear()
+            return out("free_all")
+        return self.alloc() if r.random() < (0.6 if len(live) < self.live_target else 0.4) else self.free()
+
+
 def gen(seed, n, flavour, live_target=120, out=print):
-    script = Script(seed, flavour, live_target, out)
+    script = (Lending if flavour == "lend" else Script)(seed, flavour, live_target, out)
     if flavour in ("frac", "gc"):
         out("set_fraction 0.5")
     for _ in range(n):

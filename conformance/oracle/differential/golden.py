@@ -9,7 +9,7 @@ random scripts. The same arguments give the same bytes, but for scripts with che
 where its objects lie in memory.
 
 One file a flavour, NAME.jsonl.xz, one for the hand-written script every_operation.txt, and one for scripts with checkpoints
-(checkpoints.py), which has both versions' answers. A file is the line "golden answers 1" and
+(checkpoints.py), which has both versions' answers, as has the one of the flavour lend. A file is the line "golden answers 1" and
 a sequence of runs; a run is one header line, a JSON object with the key "run", then one answer a line, as many as the header's
 "lines" says. An answer has the text of its operation in "op", so the script is in the file too.
 
@@ -25,11 +25,18 @@ import subprocess
 
 import checkpoints
 import gen
-from releases import BUILT, built_oracle, program, release
+from releases import BUILT, built_oracle, minor, program, release
 from run import CHECKPOINTS, CONFIGS, FLAVOURS, environment
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 G = 1 << 30
+# The release, the flavour and the settings of each run of the file "releases".
+RELEASE_RUNS = [
+    ("2.1", "gc", "gc08split64"), ("2.1", "capture", "exp"), ("2.2", "frac", "roundlist"), ("2.3", "oom", "exp_split64"), ("2.3", "capture", "default"),
+    ("2.4", "frac", "exp_split64"), ("2.5", "oom", "exp"), ("2.6", "frac", "split64nr40"), ("2.7", "poolfree", "split32"), ("2.8", "oom", "exp_gc"),
+    ("2.9", "capture", "graphreuse"), ("2.10", "frac", "ppmf"), ("2.12", "basic", "default"), ("2.12", "oom", "exp"), ("2.12", "boundary", "split32"),
+    ("2.12", "capture", "graphreuse"), ("2.13", "oom", "exp_round4"), ("2.14", "large", "exp_split64"),
+]
 # The hand-written script runs under these: name -> (settings, addresses).
 HAND_WRITTEN = {
     "default": ("", "up"),
@@ -38,10 +45,10 @@ HAND_WRITTEN = {
 }
 
 
-def answers(oracle, script, settings, capacity, addresses):
+def answers(oracle, script, settings, capacity, addresses, profile="2.11"):
     environment = dict(os.environ, FAKE_GPU_BYTES=str(capacity), FAKE_ADDR_POLICY=addresses)
     environment["PYTORCH_CUDA_ALLOC_CONF"] = environment["PYTORCH_ALLOC_CONF"] = settings
-    run = subprocess.run([program("2.11.0", oracle), "-"], input=script.encode(), env=environment, capture_output=True, check=True)
+    run = subprocess.run([program(release(profile), oracle), "-"], input=script.encode(), env=environment, capture_output=True, check=True)
     return run.stdout.decode().splitlines()
 
 
@@ -90,6 +97,33 @@ def hand_written_runs(options):
         yield header, answers(options.oracle, script, settings, G, addresses)
 
 
+def lend_runs(options):
+    for number, config in enumerate(("default", "split32")):
+        for profile in ("2.11", "2.15"):
+            seed, addresses = options.seed + number, ("up", "down")[number % 2]
+            script = []
+            gen.gen(seed, 5 * options.n, "lend", out=script.append)  # several pools are rare in the beginning
+            header = {"flavour": "lend", "config": config, "settings": CONFIGS[config], "capacity": FLAVOURS["lend"], "addresses": addresses, "seed": seed, "profile": profile}
+            yield header, answers(options.oracle, "\n".join(script) + "\n", CONFIGS[config], FLAVOURS["lend"], addresses, profile)
+
+
+def release_runs(options):
+    """One run of each series, which differ in flavour and settings; what a series alone does is among its own."""
+    for number, (profile, flavour, config) in enumerate(RELEASE_RUNS):
+        seed, addresses = options.seed + number, ("up", "down")[number % 2]
+        script = []
+        gen.gen(seed, options.n, flavour, out=gen.for_release(script.append, release(profile)))
+        header = {"flavour": "releases", "config": config, "settings": CONFIGS[config], "capacity": FLAVOURS[flavour], "addresses": addresses, "seed": seed, "profile": profile}
+        found = answers(options.oracle, "\n".join(script) + "\n", CONFIGS[config], FLAVOURS[flavour], addresses, profile)
+        yield header, [without_properties(line) for line in found] if minor(release(profile)) < 10 else found
+
+
+def without_properties(line):
+    """An answer that does not show that the device's properties were read: before 2.10 that is done for each message, and not compared."""
+    line = re.sub(r'\["cudaGetDeviceProperties",[^\]]*\],?', "", line).replace("],]", "]]")
+    return line.replace(',"drv":[]', "")
+
+
 def checkpoint_runs(options):
     n = 2 * options.n  # restores are rare in the beginning
     for number, config in enumerate(("default", "split32", "exp", "exp_split64")):
@@ -116,6 +150,7 @@ def main():
     os.makedirs(options.out, exist_ok=True)
     files = {flavour: lambda flavour=flavour: random_runs(options, flavour) for flavour in FLAVOURS if flavour not in CHECKPOINTS}
     files["every_operation"] = lambda: hand_written_runs(options)
+    files["lend"] = lambda: lend_runs(options)
     files["checkpoints"] = lambda: checkpoint_runs(options)
     for name in options.only.split(",") if options.only else files:
         write(os.path.join(options.out, f"{name}.jsonl.xz"), list(files[name]()))

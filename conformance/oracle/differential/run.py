@@ -5,12 +5,12 @@
 
 DIR holds the release's program, oracle-2.11.0: target/oracle, where conformance/oracle/pytorch_harness/setup.sh builds it. BIN is target/release/parkade, from
 `cargo build --release -p parkade-cli`. gen.py and checkpoints.py write the scripts.
-Prints a table, one row per flavour; exit code 1 if anything differs. A run ends early where the real allocator shows a defect that parkade does not copy,
-or an order that it takes from addresses: nothing after that is compared.
+Prints a table, one row per flavour, and why runs ended early; exit code 1 if anything differs. A run ends early where the real allocator shows a
+defect that parkade does not copy, or what follows from an order that it takes from addresses: nothing after that is compared.
 
-With private pools the real allocator's own answers depend on where its objects lie in memory: it walks hash sets of pointers. It is therefore
-run several times with randomised addresses and compared up to the first operation in which its own runs disagree; before a difference
-counts, it is run another 24 times.
+Where blocks are given back during a recording or a capture while other streams use them, the real allocator's own answers depend on where its objects
+lie in memory: it walks a hash table of their addresses. It is therefore run several times with randomised addresses and compared up to the first
+operation in which its own runs disagree by more than an order; before a difference counts, it is run another 24 times.
 """
 import argparse
 import collections
@@ -28,9 +28,11 @@ from releases import BUILT, ROOT, accepts, built, built_oracle, minor, program, 
 
 G, M = 1 << 30, 1 << 20
 # The capacity in which each flavour of script runs.
-FLAVOURS = {"basic": 8 * G, "streams": 8 * G, "oom": 512 * M, "frac": G, "gc": G, "boundary": 4 * G, "large": 2 * G, "pools": G, "capture": 4 * G, "everything": 2 * G, "poolfree": G, "ckpt": G, "ckptstreams": G}
+FLAVOURS = {"basic": 8 * G, "streams": 8 * G, "oom": 512 * M, "frac": G, "gc": G, "boundary": 4 * G, "large": 2 * G, "pools": G, "capture": 4 * G, "everything": 2 * G, "poolfree": G, "lend": 256 * M, "ckpt": G, "ckptstreams": G}
 # Private pools: the real allocator's answers are one of several legal outcomes.
 ADDRESS_DEPENDENT = ("pools", "capture", "everything", "poolfree", "ckptstreams")
+# Pools go back in their midst.
+RELEASES_POOLS = ("poolfree", "lend")
 RUNS_BEFORE_A_DIFFERENCE_COUNTS = 24
 # The minor release that first has what a flavour is about. (Before 2.6 every pool of `pools` can be given back already.)
 SINCE = {"poolfree": 6, "lend": 8}
@@ -98,7 +100,7 @@ def only_what_is_known(options):
 
 
 def one(options, flavour, seed, whole):
-    """All configurations of one script: a list of (name, operations, tolerated orders, difference or None)."""
+    """All configurations of one script: a list of (name, operations, tolerated orders, difference or None, why it ended early or None)."""
     results = []
     configs, orders = options.configs.split(","), options.addresses.split(",")
     if options.rotate:
@@ -107,7 +109,7 @@ def one(options, flavour, seed, whole):
         configs = [configs[(first + place) % len(configs)] for place in range(options.rotate)]
     for config in configs:
         for addresses in orders:
-            if flavour == "poolfree" and config.startswith("exp"):
+            if flavour in RELEASES_POOLS and config.startswith("exp"):
                 continue  # the real allocator corrupts its heap there (docs/fidelity.md, section 5)
             script = whole
             if flavour in ADDRESS_DEPENDENT and flavour not in CHECKPOINTS:
@@ -119,27 +121,25 @@ def one(options, flavour, seed, whole):
             else:
                 theirs = real(options, flavour, config, addresses, script)
             ours = parkade(options, flavour, config, addresses, script)
+            where = why = None
             if flavour in ADDRESS_DEPENDENT:
                 agreed = agreement(options, flavour, config, addresses, script)
-                theirs, ours = theirs[:agreed], ours[:agreed]
+                if agreed < len(theirs):
+                    theirs, ours, why = theirs[:agreed], ours[:agreed], "its own runs disagree"
             number, difference, tolerated = compare(theirs, ours, options.release)
-            where = None
             if number is not None and not difference:
-                theirs = theirs[:number]
-            if difference and is_order_of_serving_pools(theirs[:number + 1], ours[:number + 1]):
-                difference, theirs = None, theirs[:number]
+                theirs, why = theirs[:number], "a restored checkpoint"
             if difference and number < min(len(theirs), len(ours)) and forgets_a_use(options, flavour, config, addresses, script, theirs[:number + 1], ours[:number + 1]):
-                difference, theirs = None, theirs[:number]
+                difference, theirs, why = None, theirs[:number], "a use remembered for too long"
             if difference and flavour in ADDRESS_DEPENDENT and flavour not in CHECKPOINTS:
                 # A few runs can agree by chance on one of two orders.
                 beginning = b"".join(script.splitlines(keepends=True)[:number + 1])
                 if agreement(options, flavour, config, addresses, beginning, RUNS_BEFORE_A_DIFFERENCE_COUNTS) <= number:
-                    difference, theirs = None, theirs[:number]
-            is_cut = number is not None and not difference
+                    difference, theirs, why = None, theirs[:number], "its own runs disagree"
             if difference:
                 line = theirs[number] if number < len(theirs) else ours[number]
                 where = f"line {number}: {difference[0]}\n    real    {str(difference[1])[:600]}\n    parkade {str(difference[2])[:600]}\n    {line[:160]}"
-            results.append((f"{flavour}.{config}.{addresses} seed {seed}", len(theirs), tolerated, where, is_cut))
+            results.append((f"{flavour}.{config}.{addresses} seed {seed}", len(theirs), tolerated, where, why))
     return results
 
 
@@ -159,28 +159,9 @@ def agreement(options, flavour, config, addresses, script, times=None):
     """How many lines the real allocator answers alike whatever the addresses of its own objects."""
     runs = [real(options, flavour, config, addresses, script, {"ORACLE_ASLR": "1"}) for _ in range(times or options.aslr)]
     runs.append(real(options, flavour, config, addresses, script))
-    if minor(options.release) >= 15 or flavour in CHECKPOINTS:  # only the order of completion differs, which the comparison knows; what follows from it may too
-        return min((compare(runs[-1], run, options.release)[0] or len(run) for run in runs[:-1]), default=len(runs[-1]))
-    for number, lines in enumerate(zip(*runs)):
-        if any(line != lines[0] for line in lines[1:]):
-            return number
-    return len(runs[0])
-
-
-def is_order_of_serving_pools(theirs, ours):
-    """Whether the last lines differ in which of several use-on-OOM pools was asked first: the real order is that of a hash set.
-
-    That is so only if several pools are marked, and one side was served by, or failed over, a marked pool.
-    """
-    marked = set()
-    for line in theirs:
-        words = json.loads(line)["op"].split()
-        if words[0] == "pool_create" and "use_on_oom" in words:
-            marked.add((int(words[1]), int(words[2])))
-    answers = [json.loads(lines[-1]) for lines in (theirs, ours)]
-    asserts = any("use_count > 0" in answer.get("msg", "") for answer in answers)
-    served = any(event[0] == "alloc" and tuple(event[-2:]) in marked for answer in answers for event in answer.get("ev", []))
-    return len(marked) > 1 and answers[0]["op"].startswith("alloc") and (asserts or served)
+    # Their differences in the order of completion are known to the comparison; what follows from them is not.
+    numbers = [compare(runs[-1], run, options.release)[0] for run in runs[:-1]]
+    return min((number for number in numbers if number is not None), default=len(runs[-1]))
 
 
 def forgets_a_use(options, flavour, config, addresses, script, theirs, ours):
@@ -231,7 +212,7 @@ def with_late_uses(ops, answers, profile):
         kind = words[0] if words else ""
         if kind == "alloc":
             current = words[3] if len(words) > 3 else "0"
-        routed = current in captured if minor(profile) >= 15 else bool(routings or captured)
+        routed = current in captured if minor(profile) >= 13 else bool(routings or captured)
         if kind == "pool_begin":
             routings.add(tuple(words[1:3]))
         elif kind == "pool_end":
@@ -274,7 +255,7 @@ def main():
     options = arguments()
     start = time.time()
     rows = collections.defaultdict(lambda: [0, 0, 0, 0, 0])
-    differing = 0
+    differing, reasons = 0, collections.Counter()
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         jobs = []
         for flavour in options.flavours.split(","):
@@ -284,12 +265,13 @@ def main():
                     gen.gen(seed, options.n, flavour, out=gen.for_release(lines.append, options.release))
                 jobs.append((flavour, pool.submit(one, options, flavour, seed, ("\n".join(lines) + "\n").encode())))
         for flavour, job in jobs:
-            for name, operations, tolerated, where, is_cut in job.result():
+            for name, operations, tolerated, where, why in job.result():
                 row = rows[flavour]
                 row[0] += 1
                 row[1] += operations
                 row[2] += tolerated
-                row[4] += is_cut
+                row[4] += why is not None
+                reasons[why] += 1
                 if where:
                     row[3] += 1
                     differing += 1
@@ -298,6 +280,8 @@ def main():
     print(f"{'flavour':10} {'runs':>6} {'operations':>12} {'orders tolerated':>17} {'runs that differ':>17} {'ended early':>12}")
     for flavour, row in rows.items():
         print(f"{flavour:10} {row[0]:6} {row[1]:12,} {row[2]:17,} {row[3]:17} {row[4]:12}")
+    for why, count in sorted((why, count) for why, count in reasons.items() if why):
+        print(f"ended early: {why}: {count}")
     print(f"{sum(row[1] for row in rows.values()):,} operations, {differing} runs differ, {time.time() - start:.0f} s")
     sys.exit(differing != 0)
 

@@ -18,31 +18,83 @@ def freed(*segments):
 
 
 class Releases(unittest.TestCase):
-    """Only abandoned pools have no order among them."""
+    """Pools that nobody uses go back in one order, which their ids decide."""
 
-    def differs(self, before, theirs, ours):
-        theirs, ours = (before + [line("empty_cache", **freed(*side))] for side in (theirs, ours))
-        number, difference, tolerated = compare(theirs, ours)
+    def test_abandoned_pools_have_an_order(self):
+        before = [line("pool_create 0 1"), line("pool_create 2 0"), line("pool_release 0 1"), line("pool_release 2 0")]
+        theirs, ours = [(3, (2, 0)), (1, (0, 1))], [(1, (0, 1)), (3, (2, 0))]
+        number, difference, tolerated = compare(*(before + [line("empty_cache", **freed(*side))] for side in (theirs, ours)))
+        self.assertEqual((number, difference[0], tolerated), (4, "ev", 0))
+
+
+def waits(*blocks):
+    """Blocks that are given back and not free yet."""
+    return {"ev": [["free_requested", f"c{block}+0", 512, 0, 0, 0] for block in blocks]}
+
+
+def completes(*blocks, **rest):
+    return {"ev": [["free_completed", f"c{block}+0", 512, 0, 0, 0] for block in blocks], **rest}
+
+
+def merges(peak, allocated, freed_in_all, current=1):
+    return {"st": {"inactive_split.all": [current, peak, allocated, freed_in_all]}}
+
+
+class Completions(unittest.TestCase):
+    """Only blocks whose giving back was put off have no order among them, and only until nothing waits."""
+
+    CAPTURED = [line("capture_begin 1"), line("free a", **waits(1)), line("free b", **waits(2)), line("capture_end 1")]
+    ORDERS = [line("alloc c 512", **completes(1, 2)), line("alloc c 512", **completes(2, 1))]
+
+    def differs(self, before, theirs, ours, profile="2.11"):
+        theirs, ours = ([*before, *side] for side in (theirs, ours))
+        number, difference, tolerated = compare(theirs, ours, profile)
         self.assertEqual(number is not None, difference is not None)
-        return difference is not None, tolerated
+        return difference[0] if difference else tolerated
 
-    def test_abandoned_pools_go_back_in_any_order(self):
-        before = [line("pool_create 0 1"), line("pool_begin 2 0 all"), line("pool_end 2 0"), line("pool_release 0 1"), line("pool_release 2 0")]
-        theirs, ours = [(3, (2, 0)), (1, (0, 1)), (4, (0, 1))], [(1, (0, 1)), (4, (0, 1)), (3, (2, 0))]
-        self.assertEqual(self.differs(before, theirs, ours), (False, 1))
-        self.assertTrue(self.differs(before, theirs, [(4, (0, 1)), (1, (0, 1)), (3, (2, 0))])[0], "within a pool there is an order")
+    def test_what_was_put_off_comes_in_any_order(self):
+        for profile in ("2.11", "2.15"):
+            self.assertEqual(self.differs(self.CAPTURED, self.ORDERS[:1], self.ORDERS[1:], profile), 1)
+        routed = [text.replace("capture_begin 1", "pool_begin 1 0 all").replace("capture_end 1", "pool_end 1 0") for text in self.CAPTURED]
+        self.assertEqual(self.differs(routed, self.ORDERS[:1], self.ORDERS[1:]), 1)
+        self.assertEqual(self.differs(routed, self.ORDERS[:1], self.ORDERS[1:], "2.15"), "ev", "2.15 puts nothing off for a recording")
 
-    def test_others_do_not(self):
-        abandoned = [line("pool_create 0 1"), line("pool_create 0 2"), line("pool_create 0 3"), line("pool_release 0 1"), line("pool_release 0 3")]
-        theirs, ours = [(1, (0, 1)), (2, (0, 2))], [(2, (0, 2)), (1, (0, 1))]
-        self.assertTrue(self.differs(abandoned, theirs, ours)[0], "one of them is in use")
-        again = abandoned + [line("pool_begin 0 1 all", ok=0, msg="beginAllocateToPool: already recording to mempool_id"), line("pool_release 0 2")]
-        self.assertTrue(self.differs(again, theirs, ours)[0], "it is used again, though the routing failed")
-        refused = abandoned + [line("pool_begin 0 1 all", ok=0, msg="it->second->use_count > 0 INTERNAL ASSERT FAILED"), line("pool_release 0 2")]
-        self.assertFalse(self.differs(refused, theirs, ours)[0], "an abandoned pool is not")
-        # What is between two abandoned pools parts them.
-        theirs, ours = [[(1, (0, 1)), (2, (0, 2)), (3, (0, 3))], [(3, (0, 3)), (2, (0, 2)), (1, (0, 1))]]
-        self.assertTrue(self.differs(abandoned, theirs, ours)[0])
+    def test_all_others_have_an_order(self):
+        before, between = [line("free a", **waits(1)), line("free b", **waits(2))], [line("capture_begin 1"), line("capture_end 1")]
+        for script in (before, between + before, before + between, [before[0], between[0], before[1], between[1]]):
+            self.assertEqual(self.differs(script, self.ORDERS[:1], self.ORDERS[1:]), "ev")
+
+    def test_the_order_counts_again_once_nothing_waits(self):
+        settled = [*self.CAPTURED, line("alloc c 512", **completes(1, 2)), line("free a", **waits(1)), line("free b", **waits(2))]
+        self.assertEqual(self.differs(settled, self.ORDERS[:1], self.ORDERS[1:]), "ev")
+        left = [*self.CAPTURED, line("alloc c 512", **completes(1)), line("free a", **waits(1))]
+        self.assertEqual(self.differs(left, self.ORDERS[:1], self.ORDERS[1:]), 1, "one still waits")
+
+    def test_what_a_restore_leaves_waiting_comes_in_any_order(self):
+        restore = lambda *blocks: [line("ckpt_load k", freed=[], allocd=[], **waits(*blocks))]
+        self.assertEqual(self.differs(restore(1, 2), self.ORDERS[:1], self.ORDERS[1:]), 1)
+        self.assertEqual(self.differs([*restore(1), line("free b", **waits(2))], self.ORDERS[:1], self.ORDERS[1:]), "ev")
+
+    def test_counters_of_merging_part_only_where_the_order_shows(self):
+        shows = [line("alloc c 512", **completes(1, 2), **merges(4, 9, 8)), line("alloc c 512", **completes(2, 1), **merges(5, 8, 7))]
+        later = lambda *numbers, **more: line("free c", **merges(*numbers, **more))
+        differs = lambda theirs, ours, first=shows: self.differs(self.CAPTURED, [first[0], theirs], [first[1], ours])
+        self.assertEqual(differs(later(4, 10, 8, current=2), later(5, 9, 7, current=2)), 1)
+        self.assertEqual(differs(later(9, 17, 9, current=9), later(9, 16, 8, current=9)), 1, "a new peak is one for both")
+        self.assertIn("no order shows", differs(later(4, 10, 8, current=2), later(5, 10, 7, current=2)), "more was allocated")
+        self.assertIn("no order shows", differs(later(4, 9, 9, current=0), later(6, 8, 8, current=0)), "a peak of its own")
+        self.assertIn("no order shows", differs(later(6, 9, 9, current=0), later(5, 8, 8, current=0)), "a peak of its own")
+        self.assertEqual(differs(later(4, 10, 9, current=1), later(5, 9, 8, current=2)), "st inactive_split.all")
+        same = [shows[0], shows[0].replace("[1, 4, 9, 8]", "[1, 5, 8, 7]")]
+        self.assertEqual(differs(later(4, 10, 8), later(5, 9, 7), same), "st inactive_split.all", "no order has shown")
+
+    def test_counters_that_are_reset_are_equal_again(self):
+        shows = [line("alloc c 512", **completes(1, 2), **merges(4, 9, 8)), line("alloc c 512", **completes(2, 1), **merges(5, 8, 7))]
+        differs = lambda op, theirs, ours: self.differs(self.CAPTURED, [shows[0], line(op, **theirs)], [shows[1], line(op, **ours)])
+        self.assertEqual(differs("reset_peak", merges(1, 9, 8), merges(1, 8, 7)), 1)
+        self.assertEqual(differs("reset_accumulated", merges(4, 0, 0), merges(5, 0, 0)), 1)
+        self.assertIn("no order shows", differs("reset_peak", merges(1, 9, 8), merges(2, 8, 7)))
+        self.assertIn("no order shows", differs("reset_accumulated", merges(4, 1, 0), merges(5, 0, 0)))
 
 
 class LateUses(unittest.TestCase):

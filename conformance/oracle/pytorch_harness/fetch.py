@@ -7,6 +7,7 @@ A wheel of torch has 530 to 900 MB, of which the harness needs 5. pip finds the 
 reads its table of contents and the wanted files by range requests. Where this pip or the server cannot do that, the whole wheel is downloaded.
 Every file's length and checksum are checked. FOLDER/complete says that all are there: then nothing is downloaded.
 """
+import argparse
 import glob
 import os
 import shutil
@@ -86,13 +87,15 @@ def fetch(requirement, folder, prefixes):
 
 
 def main():
-    if len(sys.argv) < 4 or sys.argv[1] in ("-h", "--help"):
-        sys.exit(__doc__)
-    requirement, folder, *prefixes = sys.argv[1:]
-    if os.path.exists(os.path.join(folder, "complete")):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("requirement", help="what pip calls it, as torch==2.7.1")
+    parser.add_argument("folder", help="where the files go")
+    parser.add_argument("prefixes", nargs="+", metavar="PREFIX", help="the beginnings of their names")
+    options = parser.parse_args()
+    if os.path.exists(os.path.join(options.folder, "complete")):
         return
     try:
-        fetch(requirement, folder, prefixes)
+        fetch(options.requirement, options.folder, options.prefixes)
     except LookupError as error:
         sys.exit(f"fetch.py: {error}")
 

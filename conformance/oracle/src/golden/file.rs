@@ -74,11 +74,7 @@ fn run<'a>(header: &Value, lines: &mut impl Iterator<Item = &'a str>) -> Option<
         settings: text("settings")?,
         capacity_bytes: header["capacity"].as_u64()?,
         addresses,
-        profile: match header["profile"].as_str() {
-            None | Some("2.11") => &Profile::PYTORCH_2_11,
-            Some("2.15") => &Profile::PYTORCH_2_15,
-            Some(_) => return None,
-        },
+        profile: Profile::of(header["profile"].as_str().unwrap_or("2.11")).ok()?,
     };
     let count = usize::try_from(header["lines"].as_u64()?).ok()?;
     let mut printed = BTreeMap::new();

@@ -26,7 +26,7 @@ pub struct GoldenRun {
 pub enum Agreement {
     /// Every byte is equal, apart from the registration counters of 2.11.
     Exact,
-    /// Equal except for an order that the real allocator takes from a hash map, in this many operations.
+    /// Equal except for an order that follows from the addresses of the real allocator's objects, in this many operations.
     UpToHashOrder(u64),
 }
 

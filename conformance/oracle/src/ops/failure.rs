@@ -43,12 +43,6 @@ impl From<Unreadable> for Failure {
     }
 }
 
-impl From<AllocError> for Failure {
-    fn from(error: AllocError) -> Failure {
-        Failure::alloc(&Profile::PYTORCH_2_11)(error)
-    }
-}
-
 impl From<FreeError> for Failure {
     fn from(error: FreeError) -> Failure {
         Failure::c10(error)

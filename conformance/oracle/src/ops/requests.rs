@@ -103,11 +103,11 @@ impl Session {
     }
 
     pub(super) fn empty_cache(&mut self, line: &Line<'_>) -> Answer {
-        match pool_of(line)? {
-            PoolId::DEFAULT => self.allocator.release_cached()?,
-            pool => self.allocator.release_cached_pool(pool)?,
-        }
-        Ok(String::new())
+        let released = match pool_of(line)? {
+            PoolId::DEFAULT => self.allocator.release_cached(),
+            pool => self.allocator.release_cached_pool(pool),
+        };
+        released.map(|()| String::new()).map_err(Failure::alloc(self.profile))
     }
 
     pub(super) fn free_all(&mut self) -> Answer {

@@ -13,6 +13,7 @@ pub mod numbers;
 pub mod routing;
 pub mod settings;
 pub mod sizes;
+mod table;
 pub mod texts;
 
 pub use allocator::Reference;

@@ -95,6 +95,7 @@ pub fn of_pool(error: PoolError, profile: &Profile) -> Option<String> {
         PoolError::Unknown(_) => ("it != graph_pools.end()", if is_newer { 3481 } else { 2807 }),
         PoolError::Abandoned(_) => ("it->second->use_count > 0", if is_newer { 3473 } else { 2799 }),
         PoolError::NotInUse(_) => ("uc >= 0", if is_newer { 3373 } else { 2698 }),
+        PoolError::Overreleased(_) => ("it->second->use_count == 0", if is_newer { 4249 } else { 3473 }),
     };
     let folder = if is_newer { "/__w/pytorch/pytorch" } else { "/pytorch" };
     let file = format!("{folder}/c10/cuda/CUDACachingAllocator.cpp");

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use parkade::units::{PoolClass, PoolId};
 
 use super::Reference;
+use crate::reference_model::table::Table;
 
 /// The state of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,14 +29,14 @@ pub(super) struct Block {
     pub(super) state: State,
     pub(super) stamp: u64,
     /// Streams that use it and have no event for it yet.
-    pub(super) uses: BTreeSet<u64>,
+    pub(super) uses: Table<u64>,
     /// Those recorded during a capture.
     pub(super) captured: BTreeSet<u64>,
 }
 
 impl Block {
     pub(super) fn new(address: u64, size: u64, state: State) -> Block {
-        Block { address, size, requested: 0, state, stamp: 0, uses: BTreeSet::new(), captured: BTreeSet::new() }
+        Block { address, size, requested: 0, state, stamp: 0, uses: Table::default(), captured: BTreeSet::new() }
     }
 }
 

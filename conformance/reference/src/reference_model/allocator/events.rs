@@ -1,5 +1,7 @@
 //! Blocks given back, and the events that they wait for (spec 3.3 to 3.8).
 
+use std::collections::VecDeque;
+
 use parkade::AllocError;
 use parkade::device::BackendError;
 use parkade::stats::Family;
@@ -18,9 +20,9 @@ impl Reference {
         if self.segment_at(address).stream == stream {
             return;
         }
-        let is_deferring = self.is_deferring();
+        let (is_deferring, hash) = (self.is_deferring(), self.hash_of_stream(stream));
         let block = self.block_mut(address);
-        block.uses.insert(stream);
+        block.uses.insert(hash, stream);
         if is_deferring {
             block.captured.insert(stream);
         }
@@ -69,9 +71,14 @@ impl Reference {
         self.accounts.change(Family::RequestedBytes, class, -(requested as i64));
     }
 
-    /// Records an event on each stream that uses the block, by stream handle (spec 3.5).
+    /// A stream's hash: the last 48 bits of its handle, behind the device and the type of device, CUDA.
+    fn hash_of_stream(&self, stream: u64) -> u64 {
+        (256 + u64::from(self.device)) * (1 << 48) + stream % (1 << 48)
+    }
+
+    /// Records an event on each stream that uses the block (spec 3.5).
     fn record_events(&mut self, address: u64) -> Result<(), BackendError> {
-        while let Some(stream) = self.block(address).uses.first().copied() {
+        while let Some(stream) = self.block(address).uses.first() {
             let event = match self.spare_events.pop() {
                 Some(event) => event,
                 None => self.call(MadeCall::to(CallName::EventCreate))?,
@@ -80,7 +87,8 @@ impl Reference {
                 self.spare_events.push(event);
                 return Err(error);
             }
-            self.block_mut(address).uses.remove(&stream);
+            self.block_mut(address).uses.remove(stream);
+            self.waited_for.insert(self.hash_of_stream(stream), stream);
             self.queues.entry(stream).or_default().push_back((event, address));
         }
         Ok(())
@@ -89,9 +97,13 @@ impl Reference {
     /// Records the events that were put off. Uses recorded during the capture are forgotten (spec 3.8).
     pub(super) fn flush_deferred(&mut self) -> Result<(), BackendError> {
         while let Some(&address) = self.deferred.front() {
-            let block = self.block_mut(address);
-            for stream in std::mem::take(&mut block.captured) {
-                block.uses.remove(&stream);
+            let captured = std::mem::take(&mut self.block_mut(address).captured);
+            if !captured.is_empty() {
+                let uses = std::mem::take(&mut self.block_mut(address).uses);
+                for stream in uses.keys().into_iter().filter(|stream| !captured.contains(stream)) {
+                    let hash = self.hash_of_stream(stream);
+                    self.block_mut(address).uses.insert(hash, stream);
+                }
             }
             self.record_events(address)?;
             self.deferred.pop_front();
@@ -109,7 +121,10 @@ impl Reference {
     /// Takes an event out of its queue; its block is free if it waits for no other.
     fn complete(&mut self, stream: u64, place: usize) {
         let Some((event, address)) = self.queues.get_mut(&stream).and_then(|queue| queue.remove(place)) else { return };
-        self.queues.retain(|_, queue| !queue.is_empty());
+        if self.queues.get(&stream).is_some_and(VecDeque::is_empty) {
+            self.queues.remove(&stream);
+            self.waited_for.remove(stream);
+        }
         self.spare_events.push(event);
         if !self.is_waiting(address) && self.block(address).uses.is_empty() {
             self.free_block(address);
@@ -122,8 +137,7 @@ impl Reference {
             return Ok(());
         }
         self.flush_deferred()?;
-        let streams: Vec<u64> = self.queues.keys().copied().collect();
-        for stream in streams {
+        for stream in self.waited_for.keys() {
             while let Some(&(event, _)) = self.queues.get(&stream).and_then(|queue| queue.front()) {
                 if self.call(MadeCall::to(CallName::EventQuery).with(event))? == 0 {
                     break;
@@ -138,8 +152,8 @@ impl Reference {
     pub(super) fn synchronize(&mut self) -> Result<(), BackendError> {
         self.accounts.waits += 1;
         self.flush_deferred()?;
-        while let Some((&stream, queue)) = self.queues.first_key_value() {
-            let event = queue[0].0;
+        while let Some(stream) = self.waited_for.first() {
+            let event = self.queues[&stream][0].0;
             self.call(MadeCall::to(CallName::EventSynchronize).with(event))?;
             self.complete(stream, 0);
         }
@@ -152,7 +166,8 @@ impl Reference {
         self.flush_deferred()?;
         loop {
             let of_pool = |&&(_, block): &&(u64, u64)| self.segment_at(block).pool == pool;
-            let first = self.queues.iter().find_map(|(&stream, queue)| {
+            let first = self.waited_for.keys().into_iter().find_map(|stream| {
+                let queue = &self.queues[&stream];
                 let place = queue.iter().position(|entry| of_pool(&entry))?;
                 Some((stream, place, queue[place].0))
             });

@@ -164,7 +164,7 @@ impl Reference {
                 blocks.extend(self.releasable_of(PoolId::DEFAULT, class));
             }
         }
-        for pool in self.freeable() {
+        for pool in self.freeable().into_iter().take_while(|&pool| self.uses(pool) == Ok(0)) {
             for class in [PoolClass::Small, PoolClass::Large] {
                 blocks.extend(self.releasable_of(pool, class));
             }

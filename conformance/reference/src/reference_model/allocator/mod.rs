@@ -30,6 +30,7 @@ use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{PoolClass, PoolId, StreamId};
 
 use crate::backend::MadeCall;
+use crate::reference_model::table::Table;
 use accounts::Accounts;
 pub use blocks::FreeBlock;
 use blocks::Segment;
@@ -55,13 +56,17 @@ pub struct Reference {
     searches: u64,
     /// Events that have been recorded, by stream, oldest first, each with the block that waits for it.
     queues: BTreeMap<u64, VecDeque<(u64, u64)>>,
+    /// The streams that have such events, in the order in which they are looked at.
+    waited_for: Table<u64>,
     /// Unused events; the one used last is used next.
     spare_events: Vec<u64>,
     /// Freed blocks whose events are not all recorded, oldest first.
     deferred: VecDeque<u64>,
     pools: BTreeMap<PoolId, PrivatePool>,
     routings: Vec<(PoolId, PoolFilter)>,
-    serving: BTreeSet<PoolId>,
+    serving: Table<PoolId>,
+    /// Pools without uses: their memory may go.
+    freeable: Table<PoolId>,
     whole: BTreeSet<PoolId>,
     is_capturing: bool,
     /// What the free-memory callbacks do, one deed each time, and whether they then say that they freed something.
@@ -102,11 +107,13 @@ impl Reference {
             ranges_made: 0,
             searches: 0,
             queues: BTreeMap::new(),
+            waited_for: Table::default(),
             spare_events: Vec::new(),
             deferred: VecDeque::new(),
             pools: BTreeMap::new(),
             routings: Vec::new(),
-            serving: BTreeSet::new(),
+            serving: Table::default(),
+            freeable: Table::default(),
             whole: BTreeSet::new(),
             is_capturing: false,
             stocks: Vec::new(),

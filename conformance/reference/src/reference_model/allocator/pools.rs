@@ -11,8 +11,6 @@ use super::request::Wanted;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PrivatePool {
     uses: i64,
-    /// It had no uses left: its memory may go.
-    pub(super) is_freeable: bool,
 }
 
 impl Reference {
@@ -25,7 +23,7 @@ impl Reference {
                 Ok(())
             }
             None => {
-                self.pools.insert(id, PrivatePool { uses: 1, is_freeable: false });
+                self.pools.insert(id, PrivatePool { uses: 1 });
                 Ok(())
             }
         }
@@ -55,7 +53,7 @@ impl Reference {
         let pool = self.pools.get_mut(&id).ok_or(PoolError::Unknown(id))?;
         pool.uses -= 1;
         if pool.uses == 0 {
-            pool.is_freeable = true;
+            self.freeable.insert(hash(id), id);
         }
         if pool.uses < 0 { Err(PoolError::NotInUse(id)) } else { Ok(()) }
     }
@@ -72,7 +70,7 @@ impl Reference {
 
     /// Whether the pool has no uses left.
     pub(super) fn is_freeable(&self, id: PoolId) -> bool {
-        self.pools.get(&id).is_some_and(|pool| pool.is_freeable)
+        self.freeable.contains(id)
     }
 
     /// Whether there is such a pool.
@@ -92,10 +90,10 @@ impl Reference {
     /// Lets a pool serve other requests when memory is out, or stops that.
     pub fn serve_when_out(&mut self, id: PoolId, serves: bool) {
         if serves {
-            self.serving.insert(id)
+            self.serving.insert(hash(id), id);
         } else {
-            self.serving.remove(&id)
-        };
+            self.serving.remove(id);
+        }
     }
 
     /// Stops splitting a pool's blocks.
@@ -103,9 +101,9 @@ impl Reference {
         self.whole.insert(id);
     }
 
-    /// Pools without uses, by id.
+    /// Pools without uses, in the order in which they go.
     pub(super) fn freeable(&self) -> Vec<PoolId> {
-        self.pools.iter().filter(|(_, pool)| pool.is_freeable).map(|(id, _)| *id).collect()
+        self.freeable.keys()
     }
 
     /// Looks for a block in the pools that serve when memory is out (spec 5.6).
@@ -113,7 +111,7 @@ impl Reference {
         if wanted.pool != PoolId::DEFAULT {
             return Ok(None);
         }
-        for id in self.serving.clone() {
+        for id in self.serving.keys() {
             self.begin_pool(id, PoolFilter::All)?;
             let lent = Wanted { pool: id, is_expandable: false, ..*wanted };
             let found = self.search(&lent);
@@ -126,37 +124,55 @@ impl Reference {
         Ok(None)
     }
 
+    /// Fails if the pool was released more often than used.
+    fn check_uses(&self, id: PoolId) -> Result<(), PoolError> {
+        if self.pools[&id].uses < 0 { Err(PoolError::Overreleased(id)) } else { Ok(()) }
+    }
+
     /// `empty_cache` of one pool; nothing happens while it is used (spec 2.10).
     pub fn release_cached_pool(&mut self, id: PoolId) -> Result<(), AllocError> {
         if !self.is_freeable(id) {
             return Ok(());
         }
         self.synchronize_pool(id)?;
+        self.check_uses(id)?;
         let small = self.releasable_of(id, PoolClass::Small);
         let blocks: Vec<u64> = small.into_iter().chain(self.releasable_of(id, PoolClass::Large)).collect();
         self.release(&blocks)?;
-        self.forget_empty_pools()
+        self.forget_if_empty(id)
     }
 
     /// Forgets pools without uses and memory, with the addresses that they still reserve.
     pub(super) fn forget_empty_pools(&mut self) -> Result<(), AllocError> {
         for id in self.freeable() {
-            if self.reserved_by(id) > 0 || self.is_routed(id) || self.is_awaited(id) {
-                continue;
-            }
-            loop {
-                let bare =
-                    self.segments.iter().filter(|segment| segment.pool == id && segment.blocks[0].state == State::Unmapped);
-                let first = bare.min_by_key(|segment| (segment.class, segment.stream, segment.base));
-                let Some((base, size)) = first.map(|segment| (segment.base, segment.size)) else { break };
-                self.release_leftovers()?;
-                self.drop_range(base, size)?;
-            }
-            self.pools.remove(&id);
-            if self.profile.forgets_no_split {
-                self.whole.remove(&id);
-            }
+            self.check_uses(id)?;
+            self.forget_if_empty(id)?;
         }
         Ok(())
     }
+
+    /// The same for one of them.
+    fn forget_if_empty(&mut self, id: PoolId) -> Result<(), AllocError> {
+        if self.reserved_by(id) > 0 || self.is_routed(id) || self.is_awaited(id) {
+            return Ok(());
+        }
+        loop {
+            let bare = self.segments.iter().filter(|segment| segment.pool == id && segment.blocks[0].state == State::Unmapped);
+            let first = bare.min_by_key(|segment| (segment.class, segment.stream, segment.base));
+            let Some((base, size)) = first.map(|segment| (segment.base, segment.size)) else { break };
+            self.release_leftovers()?;
+            self.drop_range(base, size)?;
+        }
+        self.pools.remove(&id);
+        self.freeable.remove(id);
+        if self.profile.forgets_no_split {
+            self.whole.remove(&id);
+        }
+        Ok(())
+    }
+}
+
+/// The hash of a pool's id: the number of the graph, or of the user's pool.
+fn hash(id: PoolId) -> u64 {
+    [id.0, id.1].into_iter().find(|&number| number != 0).unwrap_or(0)
 }
