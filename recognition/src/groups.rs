@@ -6,6 +6,9 @@ use parkade_replay::{ReplaySettings, VerifyError};
 
 use crate::recognise::Asked;
 
+/// All that a replay may meet under settings that nobody would set to one division.
+pub(crate) const ANY_REPLAY: Scope = Scope { checkpoints: false, one_division: false, ..Scope::EVERYTHING };
+
 /// Releases that decide alike about a file.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
@@ -29,7 +32,8 @@ pub(crate) fn scope(recording: &Recording, devices: &[&DeviceRecording], setting
     Scope {
         expandable_segments: settings.settings.expandable_segments || devices.iter().any(is_mapped),
         private_pools: devices.iter().any(is_private),
-        rounding: settings.settings.roundup_power2_divisions.iter().any(|&divisions| divisions > 0),
+        checkpoints: false,
+        one_division: settings.settings.roundup_power2_divisions.contains(&1),
     }
 }
 

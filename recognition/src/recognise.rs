@@ -4,7 +4,7 @@ use parkade::profile::{Profile, RELEASES, Release, Scope};
 use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::{DeviceVerdict, ReplaySettings, StatsFile, Trial, VerifyError, VerifyOptions, try_device};
 
-use crate::groups::{Group, groups, scope};
+use crate::groups::{ANY_REPLAY, Group, groups, scope};
 use crate::possible::{Possible, possible};
 use crate::recognition::{Basis, Differing, Recognition};
 use crate::recorded_limit::{finding_limit, verify_finding_limit};
@@ -148,7 +148,7 @@ impl Search<'_> {
             }
         }
         // Then in full: with guesses at pools that the file does not name, which rules may decide differently.
-        let all = |_: &ReplaySettings| Scope::EVERYTHING;
+        let all = |settings: &ReplaySettings| Scope { one_division: scope(self.recording, self.devices, settings).one_division, ..ANY_REPLAY };
         let groups = match &possible {
             Some(possible) => crate::groups::groups(&possible.releases, self.recording, self.asked, all)?,
             None => groups,

@@ -1,8 +1,9 @@
 //! What was found out about the release that made a recording, and how to say it.
 
-use parkade::profile::{Profile, Release, Scope};
+use parkade::profile::{Profile, Release};
 use parkade_replay::ReplaySettings;
 
+use crate::groups::ANY_REPLAY;
 use crate::names::in_words;
 use crate::possible::Possible;
 
@@ -58,11 +59,17 @@ impl Recognition {
     pub fn rules(&self) -> Vec<&'static Profile> {
         let mut rules = vec![self.profile()];
         for release in self.releases.iter().rev().filter(|_| self.basis != Basis::Given) {
-            if !rules.iter().any(|known| known.decides_like(release.profile, Scope::EVERYTHING)) {
+            if !rules.iter().any(|known| known.decides_like(release.profile, ANY_REPLAY)) {
                 rules.push(release.profile);
             }
         }
         rules
+    }
+
+    /// Those of `releases` with one of these rules.
+    #[must_use]
+    pub fn with_rules(&self, profile: &Profile) -> Vec<&'static Release> {
+        self.releases.iter().filter(|release| release.profile.decides_like(profile, ANY_REPLAY)).copied().collect()
     }
 
     /// A sentence without its full stop: "explained by PyTorch 2.4 to 2.9; 2.12 differs from entry 145 on".

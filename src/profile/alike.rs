@@ -9,13 +9,15 @@ pub struct Scope {
     pub expandable_segments: bool,
     /// Private pools: graphs, captures and MemPools.
     pub private_pools: bool,
-    /// Requests rounded to divisions of powers of two.
-    pub rounding: bool,
+    /// Checkpoints of private pools. A replay of a trace has none: there a restored block is an entry like any other.
+    pub checkpoints: bool,
+    /// Requests rounded to one division between powers of two.
+    pub one_division: bool,
 }
 
 impl Scope {
     /// All of it.
-    pub const EVERYTHING: Scope = Scope { expandable_segments: true, private_pools: true, rounding: true };
+    pub const EVERYTHING: Scope = Scope { expandable_segments: true, private_pools: true, checkpoints: true, one_division: true };
 }
 
 impl Profile {
@@ -49,8 +51,17 @@ impl Profile {
         if !scope.private_pools {
             same.deferral = other.deferral;
             same.forgets_no_split = other.forgets_no_split;
+            same.expands_private_pools = other.expands_private_pools;
+            same.forgets_captured_uses = other.forgets_captured_uses;
+            same.settles_at_pool_end = other.settles_at_pool_end;
+            same.forgets_serving = other.forgets_serving;
+            same.counts_failed_routings = other.counts_failed_routings;
         }
-        if !scope.rounding {
+        if !scope.checkpoints {
+            same.restores_grown_segments = other.restores_grown_segments;
+            same.settles_before_saving = other.settles_before_saving;
+        }
+        if !scope.one_division {
             same.rounds_by_one_division = other.rounds_by_one_division;
         }
         same == *other
@@ -65,7 +76,7 @@ mod tests {
     #[test]
     fn rules_of_what_a_program_does_not_use_do_not_matter() {
         let (old, new) = (Profile::PYTORCH_2_11, Profile::PYTORCH_2_15);
-        let plain = Scope { expandable_segments: false, private_pools: false, rounding: false };
+        let plain = Scope { expandable_segments: false, private_pools: false, checkpoints: false, one_division: false };
         assert!(!old.decides_like(&new, plain), "another of equal blocks");
         let with_ties_as_old = Profile { tie_break: TieBreak::Address, ..new };
         assert!(old.decides_like(&with_ties_as_old, plain));

@@ -1,7 +1,7 @@
 //! What other releases advise that explain the recording as well.
 
 use anyhow::Result;
-use parkade::profile::{Profile, Release, Scope};
+use parkade::profile::Release;
 use parkade_analysis::advise::{Advice, AdviseOptions};
 use parkade_recognition::{Recognition, in_words};
 use parkade_recording::DeviceRecording;
@@ -31,7 +31,7 @@ pub(super) fn find(
         let own = VerifyOptions { settings, ..options.own.clone() };
         let other = search(traced, &AdviseOptions { own, profile, given: options.given.clone(), ..*options }, is_hidden)?;
         if line(&other) != line(advice) || other.outcome != advice.outcome {
-            let (releases, outcome) = (with_rules(made_by, profile), other.outcome.name());
+            let (releases, outcome) = (made_by.with_rules(profile), other.outcome.name());
             found.push(Otherwise { releases, outcome, line: line(&other).map(str::to_owned) });
         }
     }
@@ -40,12 +40,6 @@ pub(super) fn find(
 
 fn line(advice: &Advice) -> Option<&str> {
     advice.recommendation.as_ref().map(|recommendation| recommendation.line.as_str())
-}
-
-/// Those of the named releases that have these rules.
-fn with_rules(made_by: &Recognition, profile: &'static Profile) -> Vec<&'static Release> {
-    let has_them = |release: &&&Release| release.profile.decides_like(profile, Scope::EVERYTHING);
-    made_by.releases.iter().filter(has_them).copied().collect()
 }
 
 impl Otherwise {

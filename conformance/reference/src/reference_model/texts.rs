@@ -124,6 +124,8 @@ pub fn of_checkpoint(error: &CheckpointError) -> Option<String> {
             format!("Expected (curr_block != nullptr) == ((i + 1) < (segment_len)) {unexplained}")
         }
         CheckpointError::TailInUse(_) => "Invalid expandable segment structure during checkpoint restore".to_owned(),
+        CheckpointError::TailGrew(_) => format!("Expected curr_block->next == nullptr {unexplained}"),
+        CheckpointError::TailMapped(_) => format!("Expected !curr_block->mapped {unexplained}"),
         CheckpointError::Parted | CheckpointError::Device(_) => return None,
     })
 }
