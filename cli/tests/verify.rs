@@ -15,7 +15,9 @@ fn a_good_recording_gives_a_short_table() {
     let lines: Vec<&str> = run.out.lines().collect();
     assert_eq!(lines[0], "recording    entries  decisions  mismatches  oom  peak allocated  peak reserved  seconds");
     assert!(lines[1].starts_with("good.pickle        5          9           0    0        8.00 MiB      20.00 MiB     0."));
-    assert_eq!(lines[2..], ["", "every decision is the same"]);
+    assert_eq!(lines[2..4], ["", "good.pickle"]);
+    assert!(lines[4].starts_with("  explained by PyTorch ") && lines[4].contains("2.11"), "{}", run.out);
+    assert_eq!(lines[5..], ["", "every decision is the same"]);
 }
 
 #[test]
@@ -69,7 +71,7 @@ fn several_files_and_devices_are_told_apart() {
     two.devices[1].trace.pop();
     refused(&folder.recording("two.pickle", &two), "device 1: entry 3: free_requested");
     let run = call(&["verify", &good_file, &format!("{}/./good.pickle", folder.path())]);
-    assert!(run.out.lines().filter(|line| line.contains("/good.pickle")).count() == 2, "{}{}", run.out, run.err);
+    assert!(run.out.lines().filter(|line| line.contains("/good.pickle  ")).count() == 2, "{}{}", run.out, run.err);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use parkade::profile::{Profile, RELEASES, Release, Scope};
 use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::{DeviceVerdict, ReplaySettings, StatsFile, Trial, VerifyError, VerifyOptions, try_device};
 
-use crate::groups::{ANY_REPLAY, Group, groups, scope};
+use crate::groups::{Group, groups as groups_of, scope};
 use crate::possible::{Possible, possible};
 use crate::recognition::{Basis, Differing, Recognition};
 use crate::recorded_limit::{finding_limit, verify_finding_limit};
@@ -123,13 +123,13 @@ struct Failed {
 impl Search<'_> {
     /// What the file's contents allow, and the groups of those releases, the preferred one first.
     fn candidates(&self) -> Result<(Option<Possible>, Vec<Group>), VerifyError> {
-        let scope = |settings: &ReplaySettings| scope(self.recording, self.devices, settings);
+        let scope = |settings: &ReplaySettings| self.scope(settings);
         if let Some(profile) = self.asked.profile {
             let settings = self.asked.settings_under(profile, self.recording)?;
             return Ok((None, vec![Group { releases: profile.releases().collect(), settings }]));
         }
         let possible = possible(self.recording, self.asked.stats_file);
-        let groups = groups(&possible.releases, self.recording, self.asked, scope)?;
+        let groups = groups_of(&possible.releases, self.recording, self.asked, scope)?;
         Ok((Some(possible), groups))
     }
 
@@ -139,22 +139,52 @@ impl Search<'_> {
         groups: Vec<Group>,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<(Recognition, Vec<VerifiedDevice>), RecognitionError> {
+        let mut attempts: Vec<Attempt> = Vec::new();
         if groups.len() > 1 {
             // First as the file is read first, and only as far as to the first difference: most rules differ early, and rules that
             // explain it so need no guess at what the file does not say.
-            let attempts: Vec<Attempt> = groups.iter().map(|group| self.try_group(group, progress)).collect();
+            attempts.extend(groups.iter().map(|group| self.try_group(group, progress)));
             if attempts.iter().any(Result::is_ok) {
                 return self.conclude(possible, groups, attempts);
             }
         }
-        // Then in full: with guesses at pools that the file does not name, which rules may decide differently.
-        let all = |settings: &ReplaySettings| Scope { one_division: scope(self.recording, self.devices, settings).one_division, ..ANY_REPLAY };
-        let groups = match &possible {
-            Some(possible) => crate::groups::groups(&possible.releases, self.recording, self.asked, all)?,
-            None => groups,
-        };
-        let attempts = groups.iter().map(|group| self.verify_group(group, progress)).collect();
+        let attempts = self.verify_all(&groups, attempts, progress);
+        let is_guessed = |(verdict, _): &VerifiedDevice| verdict.not_in_file.guess.is_some();
+        let guesses = |devices: &Vec<VerifiedDevice>| mismatches(devices) == 0 && devices.iter().any(is_guessed);
+        if let Some(possible) = possible.as_ref().filter(|_| attempts.iter().flatten().any(guesses)) {
+            // There are private pools, about which releases of one group may decide differently.
+            let finer = |settings: &ReplaySettings| Scope { private_pools: true, ..self.scope(settings) };
+            let groups = groups_of(&possible.releases, self.recording, self.asked, finer)?;
+            let attempts = self.verify_all(&groups, Vec::new(), progress);
+            return self.conclude(Some(possible.clone()), groups, attempts);
+        }
         self.conclude(possible, groups, attempts)
+    }
+
+    /// Verifies each group in full, with guesses at what the file does not say; first the one that came furthest in the trials. If there is
+    /// too much to guess at, the others are left with what the trials found.
+    fn verify_all(&self, groups: &[Group], trials: Vec<Attempt>, progress: &mut dyn FnMut(usize, usize)) -> Vec<Attempt> {
+        let mut order: Vec<usize> = (0..groups.len()).collect();
+        let reach = |place: &usize| match trials.get(*place) {
+            Some(Err(Failed { error: None, entry, .. })) => entry.unwrap_or(usize::MAX),
+            _ => 0,
+        };
+        order.sort_by_key(|place| std::cmp::Reverse(reach(place)));
+        let mut attempts: Vec<Option<Attempt>> = trials.into_iter().map(Some).collect();
+        attempts.resize_with(groups.len(), || None);
+        for place in order {
+            let verified = self.verify_group(&groups[place], progress);
+            let gave_up = verified.iter().flatten().any(|(verdict, _)| verdict.not_in_file.gave_up_on_pools);
+            attempts[place] = Some(verified);
+            if gave_up {
+                break;
+            }
+        }
+        attempts.into_iter().flatten().collect()
+    }
+
+    fn scope(&self, settings: &ReplaySettings) -> Scope {
+        scope(self.recording, self.devices, settings)
     }
 
     fn try_group(&self, group: &Group, progress: &mut dyn FnMut(usize, usize)) -> Attempt {
@@ -181,7 +211,7 @@ impl Search<'_> {
         self.devices.iter().enumerate().map(on).collect()
     }
 
-    /// Of the attempts those that explain the recording, else the one that differs least.
+    /// Of the attempts those that explain the recording, else those that differ least.
     fn conclude(
         &self,
         possible: Option<Possible>,
@@ -192,8 +222,7 @@ impl Search<'_> {
         let explains = |attempt: &Attempt| attempt.as_ref().is_ok_and(|devices| Some(mismatches(devices)) == least);
         let (mut used, mut releases, mut differing, mut first_error) = (None, Vec::new(), Vec::new(), None);
         for (group, attempt) in groups.into_iter().zip(attempts) {
-            let is_used = least == Some(0) || used.is_none();
-            if explains(&attempt) && is_used {
+            if explains(&attempt) {
                 releases.extend(group.releases);
                 used = used.or(attempt.ok().map(|devices| (group.settings, devices)));
                 continue;

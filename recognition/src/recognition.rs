@@ -16,7 +16,7 @@ pub enum Basis {
     Contents,
     /// Every recorded decision was made again under their rules.
     Replay,
-    /// No release explains every recorded decision; the rules in use differ least.
+    /// No release explains every recorded decision; these differ least.
     Nearest,
 }
 
@@ -27,8 +27,7 @@ pub struct Recognition {
     pub settings: ReplaySettings,
     /// How `releases` are known.
     pub basis: Basis,
-    /// The releases, oldest first: those that explain the file, or that its contents leave. If none explains it, those with the rules
-    /// in use.
+    /// The releases, oldest first: those that explain the file, or that its contents leave. If none explains it, those that differ least.
     pub releases: Vec<&'static Release>,
     /// What else was tried, and where it differs first.
     pub differing: Vec<Differing>,
@@ -58,7 +57,8 @@ impl Recognition {
     #[must_use]
     pub fn rules(&self) -> Vec<&'static Profile> {
         let mut rules = vec![self.profile()];
-        for release in self.releases.iter().rev().filter(|_| self.basis != Basis::Given) {
+        let may_be_others = matches!(self.basis, Basis::Contents | Basis::Replay);
+        for release in self.releases.iter().rev().filter(|_| may_be_others) {
             if !rules.iter().any(|known| known.decides_like(release.profile, ANY_REPLAY)) {
                 rules.push(release.profile);
             }
@@ -81,7 +81,8 @@ impl Recognition {
             Basis::Contents => format!("made by PyTorch {}", or(&names)),
             Basis::Replay => format!("explained by PyTorch {names}"),
             Basis::Nearest => {
-                format!("no release of PyTorch explains every decision; read as {}, which comes nearest", or(&names))
+                let come = if names.contains(' ') { "come" } else { "comes" };
+                format!("no release of PyTorch explains every decision; {names} {come} nearest")
             }
         };
         let unknown = self.possible.as_ref().map_or(&[][..], |possible| &possible.unknown);

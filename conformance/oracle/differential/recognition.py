@@ -86,18 +86,19 @@ class Table:
         self.files = collections.Counter()
         self.hits = collections.Counter()
         self.also = {form: collections.defaultdict(collections.Counter) for form in ("whole", "bare")}
-        self.problems = []
+        self.problems, self.unexplained = [], 0
 
     def count(self, form, release, found, others, where):
         names, basis, words = found
         self.files[form, release] += 1
-        is_hit = release in names and basis == "replay"
-        self.hits[form, release] += is_hit
-        if not is_hit:
+        self.hits[form, release] += release in names
+        # No release explains what the replay cannot make out of any file: then it names those that come nearest.
+        self.unexplained += basis == "nearest"
+        if release not in names:
             self.problems.append(f"{where}, made by {release}, {form}: {words}")
         for other in names:
             self.also[form][release][other] += 1
-            if other != release and others is not None and other in others and not others[other]:
+            if other != release and basis == "replay" and others is not None and other in others and not others[other]:
                 self.problems.append(f"{where}, made by {release}, {form}: {other} is named, but its own run is another: {words}")
 
     def text(self):
@@ -126,7 +127,7 @@ def main():
                         one(options, table, folder, flavour, config, addresses, seed)
     text = table.text()
     print(text)
-    print(f"{sum(table.files.values())} files, {len(table.problems)} problems")
+    print(f"{sum(table.files.values())} files, of which no release explains {table.unexplained}; {len(table.problems)} problems")
     print("\n".join(table.problems[:40]))
     if options.write:
         write(options.write, text)
