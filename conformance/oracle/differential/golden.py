@@ -4,12 +4,12 @@ neither PyTorch nor its libraries.
 
   golden.py [--oracle DIR] [--n 400] [--seed 2611] [--out conformance/oracle/golden] [--only basic,checkpoints]
 
-DIR holds the programs oracle-2.11.0 and oracle-2.15.0: target/oracle, where `conformance/oracle/pytorch_harness/setup.sh 11 15` builds them. gen.py writes the
+DIR holds the programs of the releases: target/oracle, where `conformance/oracle/pytorch_harness/setup.sh all` builds them. gen.py writes the
 random scripts. The same arguments give the same bytes, but for scripts with checkpoints and with pools: there the real allocator's answers depend on
 where its objects lie in memory.
 
-One file a flavour, NAME.jsonl.xz, one for the hand-written script every_operation.txt, and one for scripts with checkpoints
-(checkpoints.py), which has both versions' answers, as has the one of the flavour lend. A file is the line "golden answers 1" and
+One file a flavour, NAME.jsonl.xz, one for the hand-written script every_operation.txt, one for the other releases, and one for scripts
+with checkpoints (checkpoints.py), which has the answers of 2.11 and 2.15, as has the one of the flavour lend. A file is the line "golden answers 1" and
 a sequence of runs; a run is one header line, a JSON object with the key "run", then one answer a line, as many as the header's
 "lines" says. An answer has the text of its operation in "op", so the script is in the file too.
 
@@ -34,7 +34,7 @@ G = 1 << 30
 RELEASE_RUNS = [
     ("2.1", "gc", "gc08split64"), ("2.1", "capture", "exp"), ("2.2", "frac", "roundlist"), ("2.3", "oom", "exp_split64"), ("2.3", "capture", "default"),
     ("2.4", "frac", "exp_split64"), ("2.5", "oom", "exp"), ("2.6", "frac", "split64nr40"), ("2.7", "poolfree", "split32"), ("2.8", "oom", "exp_gc"),
-    ("2.9", "capture", "graphreuse"), ("2.10", "frac", "ppmf"), ("2.12", "basic", "default"), ("2.12", "oom", "exp"), ("2.12", "boundary", "split32"),
+    ("2.9", "capture", "graphreuse"), ("2.10", "large", "ppmf"), ("2.12", "basic", "default"), ("2.12", "oom", "exp"), ("2.12", "boundary", "split32"),
     ("2.12", "capture", "graphreuse"), ("2.13", "oom", "exp_round4"), ("2.14", "large", "exp_split64"),
 ]
 # The hand-written script runs under these: name -> (settings, addresses).
@@ -145,12 +145,13 @@ def main():
     parser.add_argument("--out", default=os.path.join(HERE, "..", "golden"), help="where the files go (default: conformance/oracle/golden)")
     parser.add_argument("--only", default="", help="write these files only, by name, separated by commas")
     options = parser.parse_args()
-    for profile in ("2.11", "2.15"):
+    for profile in {"2.11", "2.15", *(profile for profile, _, _ in RELEASE_RUNS)}:
         built_oracle(release(profile), options.oracle)
     os.makedirs(options.out, exist_ok=True)
     files = {flavour: lambda flavour=flavour: random_runs(options, flavour) for flavour in FLAVOURS if flavour not in CHECKPOINTS}
     files["every_operation"] = lambda: hand_written_runs(options)
     files["lend"] = lambda: lend_runs(options)
+    files["releases"] = lambda: release_runs(options)
     files["checkpoints"] = lambda: checkpoint_runs(options)
     for name in options.only.split(",") if options.only else files:
         write(os.path.join(options.out, f"{name}.jsonl.xz"), list(files[name]()))

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use parkade::profile::{Profile, RELEASES};
 use parkade_oracle::golden::{Agreement, Comparison, GoldenRun, read};
+use parkade_oracle::ops::OpsOptions;
 
 fn check_run(run: &GoldenRun) -> Agreement {
     run.check().unwrap_or_else(|error| panic!("{error}"))
@@ -46,6 +48,22 @@ fn lend() {
     assert!(count(|answer| answer.contains("\"op\":\"alloc ") && answer.contains("already recording to mempool_id")) > 5);
     assert!(count(|answer| answer.contains("use_count == 0 INTERNAL ASSERT")) > 0);
     assert!(count(|answer| answer.matches("free_completed").count() > 3) > 40);
+}
+
+/// Every other series of releases, each under settings and in a flavour that it answers in its own way.
+#[test]
+fn releases() {
+    let runs = read("releases").expect("the file");
+    let mut series = BTreeSet::new();
+    for run in &runs {
+        assert_eq!(check_run(run), Agreement::Exact, "{} {}", run.options.profile.name, run.config);
+        series.insert(run.options.profile.name);
+        let options = OpsOptions { profile: &Profile::PYTORCH_2_11, ..run.options.clone() };
+        let is_told_apart = GoldenRun { options, ..run.clone() }.check().is_err();
+        assert!(is_told_apart, "{} {}: 2.11 answers alike, so this run shows nothing", run.options.profile.name, run.config);
+    }
+    let missing = RELEASES.iter().map(|release| release.profile.name).filter(|name| !series.contains(name));
+    assert_eq!(missing.collect::<BTreeSet<&str>>(), BTreeSet::from(["2.11", "2.15"]), "those have files of their own");
 }
 
 /// Checkpoints of private pools, with segments of fixed size and expandable ones, in both versions.
