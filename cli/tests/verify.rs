@@ -16,7 +16,7 @@ fn a_good_recording_gives_a_short_table() {
     assert_eq!(lines[0], "recording    entries  decisions  mismatches  oom  peak allocated  peak reserved  seconds");
     assert!(lines[1].starts_with("good.pickle        5          9           0    0        8.00 MiB      20.00 MiB     0."));
     assert_eq!(lines[2..4], ["", "good.pickle"]);
-    assert!(lines[4].starts_with("  explained by PyTorch ") && lines[4].contains("2.11"), "{}", run.out);
+    assert!(lines[4].starts_with("  explained by PyTorch 2.1"), "{}", run.out);
     assert_eq!(lines[5..], ["", "every decision is the same"]);
 }
 
@@ -196,6 +196,7 @@ fn many_pending_blocks_take_no_quadratic_time() {
     let last = [segment(vec![unused(other, 30 * MIB)]), segment(vec![unused(other << 1, 98 * MIB)])];
     let recording = recording(trace, segments.chain(last).collect());
     let start = std::time::Instant::now();
-    assert_eq!(call(&["verify", &folder.recording("pending.pickle", &recording)]).code, 1);
+    // As one release: each that the file allows takes that long.
+    assert_eq!(call(&["verify", &folder.recording("pending.pickle", &recording), "--profile", "2.11"]).code, 1);
     assert!(start.elapsed().as_secs() < 8, "{:?}", start.elapsed());
 }
