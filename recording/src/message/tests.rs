@@ -1,4 +1,5 @@
 use parkade::device::ProcessMemory;
+use parkade::profile::Profile;
 use parkade::texts::{Hint, MORE_THAN_ONE_EXABYTE, OutOfMemory, rejection_message};
 use parkade::units::Bytes;
 use proptest::prelude::*;
@@ -134,6 +135,7 @@ fn report() -> impl Strategy<Value = OutOfMemory> {
                 reserved_bytes: (allocated + private + rest) as i64,
                 private_cached_bytes: Bytes(private),
                 hint,
+                words: Profile::PYTORCH_2_11.oom_words,
             }
         },
     )
