@@ -50,7 +50,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// # Errors
     /// If there is no such pool, or it has no uses.
     pub fn release_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
-        self.heap.private_pools_mut().release(id, self.profile.forgets_serving)
+        self.heap.private_pools_mut().release(id)
     }
 
     /// Says whether the caller's current stream is being captured into a graph. Releases of PyTorch that ask

@@ -186,18 +186,13 @@ impl PrivatePools {
     }
 
     /// Removes a use. Without uses the pool's memory may be released.
-    pub(crate) fn release(&mut self, id: PoolId, forgets_serving: bool) -> Result<(), PoolError> {
+    pub(crate) fn release(&mut self, id: PoolId) -> Result<(), PoolError> {
         let pool_number = self.numbers.get(&id).copied().ok_or(PoolError::Unknown(id))?;
         let pool = self.pool_mut(id)?;
         pool.uses -= 1;
         let uses = pool.uses;
         match uses {
-            0 => {
-                self.freeable.insert(hash(id), id, pool_number);
-                if forgets_serving {
-                    self.set_serves_when_out(id, false);
-                }
-            }
+            0 => self.freeable.insert(hash(id), id, pool_number),
             1.. => {}
             _ => return Err(PoolError::NotInUse(id)),
         }

@@ -302,7 +302,13 @@ impl Policy for PyTorch {
     /// Spec 2.4, step 6: collect garbage and ask the device; release oversize blocks and ask; wait, release
     /// everything and ask once more.
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
-        match rung {
+        let borrows_last = self.profile.borrows_last;
+        let step = match rung {
+            1..=3 if borrows_last => rung + 1,
+            4 if borrows_last => 1,
+            _ => rung,
+        };
+        match step {
             0 => Relief::Release { blocks: self.collect_garbage(heap), attempt: Attempt::Ask },
             1 => Relief::Borrow,
             2 => {
@@ -310,7 +316,8 @@ impl Policy for PyTorch {
                 Relief::Release { blocks, attempt }
             }
             // While a graph is captured nothing waits, and the cache stays (spec 2.4, step 6e).
-            3 if heap.is_deferring() => Relief::GiveUp,
+            3 if heap.is_deferring() && borrows_last => Relief::Borrow,
+            3 | 4 if heap.is_deferring() => Relief::GiveUp,
             3 => Relief::Wait,
             4 => Relief::Release { blocks: self.releasable(heap), attempt: Attempt::AskAgain },
             _ => Relief::GiveUp,

@@ -49,6 +49,7 @@ fn out_of_memory(report: &OutOfMemory) -> String {
 
 fn hint(report: &OutOfMemory) -> String {
     match report.hint {
+        Hint::None => String::new(),
         Hint::ExpandableSegments => " If reserved but unallocated memory is large try setting \
              PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory Management  \
              (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)"
@@ -123,6 +124,8 @@ pub fn of_checkpoint(error: &CheckpointError) -> Option<String> {
             format!("Expected (curr_block != nullptr) == ((i + 1) < (segment_len)) {unexplained}")
         }
         CheckpointError::TailInUse(_) => "Invalid expandable segment structure during checkpoint restore".to_owned(),
+        CheckpointError::TailGrew(_) => format!("Expected curr_block->next == nullptr {unexplained}"),
+        CheckpointError::TailMapped(_) => format!("Expected !curr_block->mapped {unexplained}"),
         CheckpointError::Parted | CheckpointError::Device(_) => return None,
     })
 }

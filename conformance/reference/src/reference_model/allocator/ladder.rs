@@ -2,6 +2,7 @@
 //! error (spec 2.4, 2.6 to 2.13).
 
 use parkade::device::BackendError;
+use parkade::profile::ExpandableHint;
 use parkade::settings::ReserveSize;
 use parkade::stats::Family;
 use parkade::texts::{Hint, OutOfMemory};
@@ -220,8 +221,10 @@ impl Reference {
         self.tell(TraceAction::Oom, free, wanted.size, wanted.stream, wanted.pool);
         self.accounts.ooms += 1;
         let reserve = self.reservation();
-        let hint = if !self.profile.advises_on_addresses || !wanted.is_expandable {
+        let hint = if !wanted.is_expandable || self.profile.expandable_hint == ExpandableHint::Settings {
             Hint::ExpandableSegments
+        } else if self.profile.expandable_hint == ExpandableHint::Nothing {
+            Hint::None
         } else if reserve < self.total.saturating_add(self.total / 8) && segment > reserve {
             Hint::LargerReserve(Bytes(reserve))
         } else {
@@ -240,6 +243,7 @@ impl Reference {
             reserved_bytes: self.accounts.current(Family::ReservedBytes),
             private_cached_bytes: Bytes(cached),
             hint,
+            words: self.profile.oom_words,
         }))
     }
 }
