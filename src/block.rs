@@ -405,3 +405,24 @@ impl Arena {
         self.slots.iter().enumerate().filter(|(_, block)| block.size != 0).map(|(index, _)| index as u32)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However many blocks there have been, each new one comes after all that are live.
+    #[test]
+    fn ranks_that_are_used_up_are_closed_up_in_order() {
+        let mut arena = Arena::new(true);
+        arena.add_vacant();
+        let block = Block { size: 1024, ..arena.at(0).clone() };
+        let first = arena.insert(block.clone());
+        let gone = arena.insert(block.clone());
+        let second = arena.insert(block.clone());
+        arena.remove(gone);
+        arena.vacant.next_rank = NIL - 1;
+        let low = arena.split(first, 512);
+        let ranks = [first, second, low].map(|index| arena.at(index).rank);
+        assert_eq!(ranks, [0, 1, 2]);
+    }
+}
