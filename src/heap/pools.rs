@@ -128,7 +128,15 @@ impl PrivatePools {
     }
 
     /// The number of the pool for a request of the stream, by the newest routing that accepts it.
+    #[inline]
     pub(crate) fn number_for(&self, stream: StreamId) -> u16 {
+        if self.routings.is_empty() { 0 } else { self.routed_number(stream) }
+    }
+
+    // Out of line: few requests are routed.
+    #[cold]
+    #[inline(never)]
+    fn routed_number(&self, stream: StreamId) -> u16 {
         let routed = self.routings.iter().rev().find(|(_, filter)| filter.accepts(stream));
         routed.and_then(|(id, _)| self.numbers.get(id)).copied().unwrap_or(0)
     }

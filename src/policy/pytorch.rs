@@ -235,9 +235,8 @@ impl Policy for PyTorch {
         if size.0 <= SMALL_SIZE { PoolClass::Small } else { PoolClass::Large }
     }
 
-    #[inline]
-    fn is_expandable(&self, pool: PoolSlot) -> bool {
-        self.settings.expandable_segments && (pool.pool_number() == 0 || self.profile.expands_private_pools)
+    fn is_expandable(&self, _: PoolSlot) -> bool {
+        self.settings.expandable_segments
     }
 
     /// Spec 4.1.
@@ -293,8 +292,6 @@ impl Policy for PyTorch {
         match request.pool.class() {
             _ if request.is_expandable => rest >= MIN_BLOCK,
             PoolClass::Small => rest >= MIN_BLOCK,
-            // The request is for a private pool, which has no expandable segments in some releases.
-            PoolClass::Large if self.settings.expandable_segments && !self.profile.expands_private_pools => rest >= MIN_BLOCK,
             PoolClass::Large => request.size.0 < self.settings.max_split_bytes && rest > SMALL_SIZE,
         }
     }
