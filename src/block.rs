@@ -210,6 +210,7 @@ impl Vacant {
     }
 
     /// The rank after the last one. When they are used up, those of the live blocks are closed up, in their order.
+    #[inline(never)]
     fn own_rank(&mut self, slots: &mut [Block]) -> u32 {
         if self.next_rank == NIL - 1 {
             self.next_rank = close_up_ranks(slots);
@@ -218,18 +219,32 @@ impl Vacant {
         self.next_rank - 1
     }
 
+    /// Gives a part that was cut off ([`Vacant::split`]) a rank of its own, where each block has one.
+    #[inline(always)]
+    pub(crate) fn give_rank(&mut self, slots: &mut [Block], part: u32) {
+        if self.next_rank != NIL {
+            self.give_own_rank(slots, part);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn give_own_rank(&mut self, slots: &mut [Block], part: u32) {
+        let rank = self.own_rank(slots);
+        slots.at_mut(part).rank = rank;
+    }
+
     /// Cuts the low `size` bytes off a block. They become a new, detached block of the same segment before it,
-    /// in a vacant slot, which is returned. Writes the fields one by one: this is on the path of most requests.
+    /// in a vacant slot, which is returned, with the rank of the whole ([`Vacant::give_rank`]). Writes the fields one by one: this is on the path of most requests.
     ///
     /// # Panics
     /// If no slot is vacant ([`Arena::provide_vacant`]).
     #[inline(always)]
     pub(crate) fn split<'a>(&mut self, slots: &'a mut [Block], index: u32, size: u64) -> (u32, &'a mut Block) {
         let low = self.first;
-        let rank = self.rank(slots, slots.at(index).rank);
         let whole = slots.at_mut(index);
         debug_assert!(size < whole.size);
-        let Block { address, prev, stream, pool, marks, .. } = *whole;
+        let Block { address, prev, rank, stream, pool, marks, .. } = *whole;
         whole.address = address + size;
         whole.size -= size;
         whole.prev = low;
@@ -374,7 +389,9 @@ impl Arena {
     /// As [`Vacant::split`]. Returns the new block's slot.
     pub(crate) fn split(&mut self, index: u32, size: u64) -> u32 {
         self.provide_vacant();
-        self.vacant.split(&mut self.slots, index, size).0
+        let (low, _) = self.vacant.split(&mut self.slots, index, size);
+        self.vacant.give_rank(&mut self.slots, low);
+        low
     }
 
     /// As [`Vacant::add`].
@@ -403,5 +420,26 @@ impl Arena {
     /// The slots of all live blocks, in slot order.
     pub(crate) fn live(&self) -> impl Iterator<Item = u32> + '_ {
         self.slots.iter().enumerate().filter(|(_, block)| block.size != 0).map(|(index, _)| index as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However many blocks there have been, each new one comes after all that are live.
+    #[test]
+    fn ranks_that_are_used_up_are_closed_up_in_order() {
+        let mut arena = Arena::new(true);
+        arena.add_vacant();
+        let block = Block { size: 1024, ..arena.at(0).clone() };
+        let first = arena.insert(block.clone());
+        let gone = arena.insert(block.clone());
+        let second = arena.insert(block.clone());
+        arena.remove(gone);
+        arena.vacant.next_rank = NIL - 1;
+        let low = arena.split(first, 512);
+        let ranks = [first, second, low].map(|index| arena.at(index).rank);
+        assert_eq!(ranks, [0, 1, 2]);
     }
 }

@@ -120,6 +120,7 @@ fn a_message_of_a_real_device_is_reproduced() {
         reserved_bytes: 6_442_450_944,
         private_cached_bytes: Bytes::ZERO,
         hint: parkade::texts::Hint::ExpandableSegments,
+        words: &parkade::texts::OomWords::PYTORCH_2_11,
     };
     assert_eq!(
         report.to_string(),
@@ -179,6 +180,7 @@ proptest! {
             reserved_bytes: other,
             private_cached_bytes: Bytes(bits),
             hint: parkade::texts::Hint::ExpandableSegments,
+        words: &parkade::texts::OomWords::PYTORCH_2_11,
         };
         let _ = report.to_string();
     }

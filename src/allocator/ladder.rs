@@ -145,7 +145,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             self.stats.num_oom_rejections += 1;
             return Err(AllocError::Rejected { requested: request.requested });
         }
-        if request.is_expandable {
+        let is_private = request.pool.pool_number() != 0;
+        if request.is_expandable && (self.profile.expands_private_pools || !is_private) {
             return self.grow(request, stream, self.policy.page(request.pool));
         }
         let address = match self.device.malloc(size) {

@@ -147,8 +147,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let size = self.policy.round(requested).filter(|&size| size >= requested).ok_or(AllocError::TooLarge { requested })?;
         self.process_events()?;
         let stream_slot = self.heap.stream_slot(stream)?;
-        let pool_number = if self.heap.private_pools().is_routing() { self.route(stream)? } else { 0 };
-        let pool = PoolSlot::of_pool(pool_number, self.policy.classify(size));
+        let pool = PoolSlot::of_pool(self.heap.private_pools().number_for(stream), self.policy.classify(size));
         let request = Request { requested, size, pool, stream, is_expandable: self.policy.is_expandable(pool) };
         match self.reuse_first(&request, stream_slot) {
             Some(allocation) => Ok(allocation),
@@ -157,20 +156,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// The pool for a request of the stream while any are routed.
-    #[cold]
-    #[inline(never)]
-    fn route(&self, stream: StreamId) -> Result<u16, AllocError> {
-        if self.profile.fails_outside_captures() && self.policy.reuses_in_captures() && !self.heap.is_capturing() {
-            return Err(AllocError::NotCaptured);
-        }
-        Ok(self.heap.private_pools().number_for(stream))
-    }
-
     /// Serves a request where the policy says.
     // Out of line: PyTorch's rules rarely choose another block than the first.
     #[inline(never)]
     fn place(&mut self, request: Request, stream_slot: u16) -> Result<Allocation, AllocError> {
+        if self.heap.needs_capture() && self.policy.reuses_in_captures() && !self.heap.is_capturing() {
+            return Err(AllocError::NotCaptured);
+        }
         match self.policy.place(&self.heap, &request) {
             Placement::Reuse(id) => self.reuse(id, &request, stream_slot),
             Placement::Segment(segment) => self.obtain_and_hand_out(request, stream_slot, segment),

@@ -27,6 +27,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     pub fn begin_pool(&mut self, id: PoolId, filter: PoolFilter) -> Result<(), PoolError> {
         let created = self.heap.create_pool(id);
         let begun = created.and_then(|()| self.heap.private_pools_mut().begin(id, filter));
+        self.heap.note_routings();
         if begun.is_err() && self.profile.counts_failed_routings {
             self.heap.private_pools_mut().note_failure();
         }
@@ -39,6 +40,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// If none are routed to it.
     pub fn end_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
         self.heap.private_pools_mut().end(id)?;
+        self.heap.note_routings();
         if self.profile.settles_at_pool_end && self.policy.reuses_in_captures() {
             self.flush_deferred_of(id);
         }
@@ -50,7 +52,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// # Errors
     /// If there is no such pool, or it has no uses.
     pub fn release_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
-        self.heap.private_pools_mut().release(id, self.profile.forgets_serving)
+        self.heap.private_pools_mut().release(id)
     }
 
     /// Says whether the caller's current stream is being captured into a graph. Releases of PyTorch that ask

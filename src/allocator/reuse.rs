@@ -44,6 +44,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let part = Part::of(low, block, requested);
         count(&mut self.stats, &self.policy, &part, request, &Cut { whole, was_split, rests: 1 });
         blocks.settle(slots, before);
+        vacant.give_rank(slots, low);
         Some(self.tell_handed_out(&part, request))
     }
 

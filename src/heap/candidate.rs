@@ -60,6 +60,6 @@ impl Heap {
     /// Whether blocks of a pool are cut as the policy says, and only once for a request.
     #[inline(always)]
     pub(crate) fn cuts_plainly(&self, pool: PoolSlot) -> bool {
-        !self.has_buddies() && !self.private_pools.is_kept_whole(pool.pool_number())
+        !self.looks_twice && !self.private_pools.is_kept_whole(pool.pool_number())
     }
 }

@@ -95,6 +95,11 @@ pub struct Heap {
     /// The number of segments added so far.
     segments_made: u32,
     coalescing: Coalescing,
+    /// Whether cutting the first block is not all that there is to do: only buddies coalesce, or requests may fail
+    /// while any are routed.
+    looks_twice: bool,
+    /// Whether requests may fail while any are routed, if the caller's stream is not captured.
+    needs_captures: bool,
     /// Whether blocks of one segment may belong to different streams.
     mixes_streams: bool,
     /// The device's total memory.
@@ -121,6 +126,8 @@ impl Heap {
             is_capturing: false,
             segments_made: 0,
             coalescing,
+            looks_twice: coalescing == Coalescing::Buddies,
+            needs_captures: profile.fails_outside_captures(),
             mixes_streams: false,
             device_total: device_total.0,
             free_order,
@@ -138,6 +145,16 @@ impl Heap {
 
     pub(crate) fn set_capturing(&mut self, is_capturing: bool) {
         self.is_capturing = is_capturing;
+    }
+
+    /// To be called when routings have changed.
+    pub(crate) fn note_routings(&mut self) {
+        self.looks_twice = self.has_buddies() || (self.needs_captures && self.private_pools.is_routing());
+    }
+
+    /// Whether requests may fail now, if the caller's stream is not captured.
+    pub(crate) fn needs_capture(&self) -> bool {
+        self.needs_captures && self.private_pools.is_routing()
     }
 
     pub(crate) fn is_capturing(&self) -> bool {
@@ -286,6 +303,7 @@ impl Heap {
         let rest = block.size - size;
         let before = free.resize(slots, index, rest);
         let (low, _) = vacant.split(slots, index, size);
+        vacant.give_rank(slots, low);
         free.settle(slots, before);
         Some((low, slots.at_mut(low)))
     }

@@ -128,7 +128,15 @@ impl PrivatePools {
     }
 
     /// The number of the pool for a request of the stream, by the newest routing that accepts it.
+    #[inline]
     pub(crate) fn number_for(&self, stream: StreamId) -> u16 {
+        if self.routings.is_empty() { 0 } else { self.routed_number(stream) }
+    }
+
+    // Out of line: few requests are routed.
+    #[cold]
+    #[inline(never)]
+    fn routed_number(&self, stream: StreamId) -> u16 {
         let routed = self.routings.iter().rev().find(|(_, filter)| filter.accepts(stream));
         routed.and_then(|(id, _)| self.numbers.get(id)).copied().unwrap_or(0)
     }
@@ -186,18 +194,13 @@ impl PrivatePools {
     }
 
     /// Removes a use. Without uses the pool's memory may be released.
-    pub(crate) fn release(&mut self, id: PoolId, forgets_serving: bool) -> Result<(), PoolError> {
+    pub(crate) fn release(&mut self, id: PoolId) -> Result<(), PoolError> {
         let pool_number = self.numbers.get(&id).copied().ok_or(PoolError::Unknown(id))?;
         let pool = self.pool_mut(id)?;
         pool.uses -= 1;
         let uses = pool.uses;
         match uses {
-            0 => {
-                self.freeable.insert(hash(id), id, pool_number);
-                if forgets_serving {
-                    self.set_serves_when_out(id, false);
-                }
-            }
+            0 => self.freeable.insert(hash(id), id, pool_number),
             1.. => {}
             _ => return Err(PoolError::NotInUse(id)),
         }

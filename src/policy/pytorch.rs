@@ -235,9 +235,8 @@ impl Policy for PyTorch {
         if size.0 <= SMALL_SIZE { PoolClass::Small } else { PoolClass::Large }
     }
 
-    #[inline]
-    fn is_expandable(&self, pool: PoolSlot) -> bool {
-        self.settings.expandable_segments && (pool.pool_number() == 0 || self.profile.expands_private_pools)
+    fn is_expandable(&self, _: PoolSlot) -> bool {
+        self.settings.expandable_segments
     }
 
     /// Spec 4.1.
@@ -293,8 +292,6 @@ impl Policy for PyTorch {
         match request.pool.class() {
             _ if request.is_expandable => rest >= MIN_BLOCK,
             PoolClass::Small => rest >= MIN_BLOCK,
-            // The request is for a private pool, which has no expandable segments in some releases.
-            PoolClass::Large if self.settings.expandable_segments && !self.profile.expands_private_pools => rest >= MIN_BLOCK,
             PoolClass::Large => request.size.0 < self.settings.max_split_bytes && rest > SMALL_SIZE,
         }
     }
@@ -302,7 +299,13 @@ impl Policy for PyTorch {
     /// Spec 2.4, step 6: collect garbage and ask the device; release oversize blocks and ask; wait, release
     /// everything and ask once more.
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
-        match rung {
+        let borrows_last = self.profile.borrows_last;
+        let step = match rung {
+            1..=3 if borrows_last => rung + 1,
+            4 if borrows_last => 1,
+            _ => rung,
+        };
+        match step {
             0 => Relief::Release { blocks: self.collect_garbage(heap), attempt: Attempt::Ask },
             1 => Relief::Borrow,
             2 => {
@@ -310,7 +313,8 @@ impl Policy for PyTorch {
                 Relief::Release { blocks, attempt }
             }
             // While a graph is captured nothing waits, and the cache stays (spec 2.4, step 6e).
-            3 if heap.is_deferring() => Relief::GiveUp,
+            3 if heap.is_deferring() && borrows_last => Relief::Borrow,
+            3 | 4 if heap.is_deferring() => Relief::GiveUp,
             3 => Relief::Wait,
             4 => Relief::Release { blocks: self.releasable(heap), attempt: Attempt::AskAgain },
             _ => Relief::GiveUp,

@@ -54,7 +54,7 @@ impl Profile {
             same.expands_private_pools = other.expands_private_pools;
             same.forgets_captured_uses = other.forgets_captured_uses;
             same.settles_at_pool_end = other.settles_at_pool_end;
-            same.forgets_serving = other.forgets_serving;
+            same.borrows_last = other.borrows_last;
             same.counts_failed_routings = other.counts_failed_routings;
         }
         if !scope.checkpoints {

@@ -56,9 +56,9 @@ pub struct Profile {
     pub settles_before_saving: bool,
     /// Whether the end of a routing does so for blocks of its pool, with the setting graph_capture_record_stream_reuse.
     pub settles_at_pool_end: bool,
-    /// Whether a pool without uses no longer serves when the device is out of memory; otherwise a request that looks
-    /// there fails.
-    pub forgets_serving: bool,
+    /// Whether pools that serve when the device is out of memory are asked only after the cache has been released, not
+    /// before.
+    pub borrows_last: bool,
     /// Whether a routing that fails counts as one that never ends.
     pub counts_failed_routings: bool,
     /// Whether "never split" ends with its pool; otherwise it stays with the pool's id.

@@ -112,7 +112,10 @@ mod tests {
             assert_eq!(Profile::of(name), Ok(&Profile::PYTORCH_2_11), "{name}");
         }
         assert_eq!(Profile::of("2.15"), Ok(&Profile::PYTORCH_2_15));
-        assert_eq!([Profile::of("2.1"), Profile::of("2.1.2"), Profile::of("2.10")].map(|found| found.unwrap().name), ["2.1", "2.1", "2.10"]);
+        assert_eq!(
+            [Profile::of("2.1"), Profile::of("2.1.2"), Profile::of("2.10")].map(|found| found.unwrap().name),
+            ["2.1", "2.1", "2.10"]
+        );
         for name in ["", "2", "2.1100", "2.11.", "2.11.9", "v2.11", "2.0", "2.16"] {
             assert_eq!(Profile::of(name), Err(UnknownRelease { name: name.to_string() }), "{name}");
         }

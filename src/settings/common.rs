@@ -48,7 +48,10 @@ fn apply_large_segment(settings: &mut Settings, tokens: &Tokens, dialect: &Diale
         }
         index += 1;
     }
-    settings.max_non_split_rounding_bytes = settings.large_segment_bytes;
+    // Without that key nothing resets it.
+    if dialect.action("large_segment_size_mb").is_some() {
+        settings.max_non_split_rounding_bytes = settings.large_segment_bytes;
+    }
     Ok(())
 }
 

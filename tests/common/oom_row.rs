@@ -21,6 +21,7 @@ fn oom_row(row: &str) -> (OutOfMemory, &str) {
         reserved_bytes: cells[7].parse().unwrap(),
         private_cached_bytes: bytes(8),
         hint: parkade::texts::Hint::ExpandableSegments,
+        words: &parkade::texts::OomWords::PYTORCH_2_11,
     };
     (report, cells[9])
 }

@@ -13,6 +13,7 @@ fn outcome(error: Option<&SettingsError>) -> String {
     let Some(error) = error else { return String::from("-\t") };
     let kind = match error.kind() {
         ErrorKind::Value => "value",
+        ErrorKind::Check => "check",
         ErrorKind::Internal => "internal",
         ErrorKind::InvalidNumber => "argument",
         ErrorKind::NumberOutOfRange => "range",

@@ -3,7 +3,7 @@
 use parkade::device::{BackendError, ProcessMemory};
 use parkade::profile::Profile;
 use parkade::stats::UnknownStatistic;
-use parkade::texts::{Hint, OutOfMemory};
+use parkade::texts::{Hint, OomWords, OutOfMemory};
 use parkade::units::{Bytes, DeviceAddress, PoolId};
 use parkade::{AdoptError, AllocError, AnswerProblem, CheckpointError, FreeError, PoolError, WrongAnswer};
 use parkade_reference::law::Broken;

@@ -1,6 +1,5 @@
 use parkade::device::ProcessMemory;
-use parkade::profile::Profile;
-use parkade::texts::{Hint, MORE_THAN_ONE_EXABYTE, OutOfMemory, rejection_message};
+use parkade::texts::{Hint, MORE_THAN_ONE_EXABYTE, OomWords, OutOfMemory, rejection_message};
 use parkade::units::Bytes;
 use proptest::prelude::*;
 
@@ -118,8 +117,12 @@ fn bytes() -> impl Strategy<Value = u64> {
 
 fn report() -> impl Strategy<Value = OutOfMemory> {
     let figures = (bytes(), bytes(), bytes(), 0..1_u64 << 50, 0..1_u64 << 50, 0..1_u64 << 50);
-    let hint =
-        prop_oneof![Just(Hint::ExpandableSegments), Just(Hint::Addresses), bytes().prop_map(|b| Hint::LargerReserve(Bytes(b)))];
+    let hint = prop_oneof![
+        Just(Hint::None),
+        Just(Hint::ExpandableSegments),
+        Just(Hint::Addresses),
+        bytes().prop_map(|b| Hint::LargerReserve(Bytes(b)))
+    ];
     let rest = (any::<u32>(), proptest::collection::vec(process(), 0..4), proptest::option::of(bytes()), hint, any::<bool>());
     (figures, rest).prop_map(
         |((segment, total, free, allocated, private, rest), (device, processes, limit, hint, has_private))| {
@@ -135,7 +138,7 @@ fn report() -> impl Strategy<Value = OutOfMemory> {
                 reserved_bytes: (allocated + private + rest) as i64,
                 private_cached_bytes: Bytes(private),
                 hint,
-                words: Profile::PYTORCH_2_11.oom_words,
+                words: &OomWords::PYTORCH_2_11,
             }
         },
     )

@@ -11,7 +11,6 @@ use crate::block::{Arena, Block, BlockState, NIL};
 use crate::index::ordered::OrderedBlocks;
 
 /// Both indexes over the same blocks.
-#[derive(Default)]
 struct Both {
     /// The bins write into it.
     arena: Arena,
@@ -19,6 +18,13 @@ struct Both {
     tree: OrderedBlocks,
     inside: Vec<u32>,
     ever: u64,
+}
+
+impl Default for Both {
+    fn default() -> Both {
+        let (bins, tree) = (BinnedBlocks::default(), OrderedBlocks::default());
+        Both { arena: Arena::new(false), bins, tree, inside: Vec::new(), ever: 0 }
+    }
 }
 
 impl Both {

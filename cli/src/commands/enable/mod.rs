@@ -104,7 +104,7 @@ fn as_pytorch_writes(setting: &str) -> String {
 fn refusal(profile: Profile, text: &str, error: &SettingsError) -> String {
     let exception = match error.kind() {
         ErrorKind::Value | ErrorKind::InvalidNumber => "ValueError",
-        ErrorKind::Internal | ErrorKind::Check => "RuntimeError",
+        ErrorKind::Check | ErrorKind::Internal => "RuntimeError",
         ErrorKind::NumberOutOfRange => "IndexError",
     };
     let rules = profile.rules();

@@ -109,9 +109,11 @@ mod tests {
     /// The digest of 4,000 walks of the real container, compiled from PyTorch's header, with the same keys.
     #[test]
     fn the_order_is_that_of_the_real_container() {
-        for (seed, digest, span, factor) in
-            [(0, 6_987_767_705_024_775_802, 12, 0), (1, 5_942_231_750_697_594_143, 40, 0x1000), (2, 3_616_071_499_932_729_414, 600, 0)]
-        {
+        for (seed, digest, span, factor) in [
+            (0, 6_987_767_705_024_775_802, 12, 0),
+            (1, 5_942_231_750_697_594_143, 40, 0x1000),
+            (2, 3_616_071_499_932_729_414, 600, 0),
+        ] {
             let (mut random, mut seen) = (88_172_645_463_325_252_u64 + seed, 14_695_981_039_346_656_037_u64);
             let mut table = Table::default();
             for step in 0..4000 {
@@ -120,7 +122,11 @@ mod tests {
                 random ^= random << 17;
                 let draw = (random >> 8) % span;
                 let key = if factor == 0 { draw } else { (1 << 56) + draw * factor };
-                if random % 8 < [3, 5][step / 500 % 2] { table.insert(key, key) } else { table.remove(key) }
+                if random % 8 < [3, 5][step / 500 % 2] {
+                    table.insert(key, key)
+                } else {
+                    table.remove(key)
+                }
                 for key in table.keys().into_iter().chain([0xffff]) {
                     seen = (seen ^ key).wrapping_mul(1_099_511_628_211);
                 }

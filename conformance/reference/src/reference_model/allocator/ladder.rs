@@ -221,13 +221,14 @@ impl Reference {
         self.tell(TraceAction::Oom, free, wanted.size, wanted.stream, wanted.pool);
         self.accounts.ooms += 1;
         let reserve = self.reservation();
-        let exceeds_reserve = reserve < self.total.saturating_add(self.total / 8) && segment > reserve;
-        let hint = match self.profile.expandable_hint {
-            _ if !wanted.is_expandable => Hint::ExpandableSegments,
-            ExpandableHint::Settings => Hint::ExpandableSegments,
-            ExpandableHint::Nothing => Hint::None,
-            ExpandableHint::Addresses if exceeds_reserve => Hint::LargerReserve(Bytes(reserve)),
-            ExpandableHint::Addresses => Hint::Addresses,
+        let hint = if !wanted.is_expandable || self.profile.expandable_hint == ExpandableHint::Settings {
+            Hint::ExpandableSegments
+        } else if self.profile.expandable_hint == ExpandableHint::Nothing {
+            Hint::None
+        } else if reserve < self.total.saturating_add(self.total / 8) && segment > reserve {
+            Hint::LargerReserve(Bytes(reserve))
+        } else {
+            Hint::Addresses
         };
         let private = self.segments.iter().filter(|segment| segment.pool != PoolId::DEFAULT).flat_map(|segment| &segment.blocks);
         let cached = private.filter(|block| block.state == State::Free).map(|block| block.size).sum();

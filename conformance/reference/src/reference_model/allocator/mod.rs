@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use parkade::PoolFilter;
 use parkade::device::BackendError;
-use parkade::profile::{Deferral, Profile, TieBreak};
+use parkade::profile::{Deferral, LimitRounding, Profile, TieBreak};
 use parkade::settings::Settings;
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{PoolClass, PoolId, StreamId};
@@ -184,8 +184,8 @@ impl Reference {
             return false;
         }
         let exact = fraction * self.total as f64;
-        // 2.15 rounds to the nearest, and a half up.
-        let bytes = if self.profile.name == "2.11" { exact.floor() } else { exact.round() };
+        // Later releases round to the nearest, and a half up.
+        let bytes = if self.profile.limit_rounding == LimitRounding::Down { exact.floor() } else { exact.round() };
         self.limit = if fraction == 1.0 { None } else { Some(bytes as u64) };
         true
     }
