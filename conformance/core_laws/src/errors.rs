@@ -50,7 +50,7 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
                 reserved_bytes: *reserved,
                 private_cached_bytes: Bytes(*private),
                 hint: *hint,
-                words: Profile::PYTORCH_2_11.oom_words,
+                words: &OomWords::PYTORCH_2_11,
             };
             let errors = [
                 AllocError::OutOfMemory(Box::new(report)),
