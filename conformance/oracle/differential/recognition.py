@@ -102,14 +102,24 @@ class Table:
                 self.problems.append(f"{where}, made by {release}, {form}: {other} is named, but its own run is another: {words}")
 
     def text(self):
-        series = sorted({name for name in self.names}, key=lambda name: [int(part) for part in name.split(".")])
-        lines = ["| made by | files | named, by keys and replay | also named then | named, by the replay alone | also named then, of so many |", "|---|---|---|---|---|---|"]
-        for release in series:
-            def besides(form):
-                others = [f"{other} ({count})" for other, count in sorted(self.also[form][release].items(), key=lambda item: series.index(item[0]) if item[0] in series else -1) if other != release]
-                return ", ".join(others) or "none"
-            lines.append(f"| {release} | {self.files['whole', release]} | {self.hits['whole', release]} | {besides('whole')} | {self.hits['bare', release]} | {besides('bare')} |")
+        lines = ["| made by | files | named, by keys and replay | also named then | named, by the replay alone | also named then |", "|---|---|---|---|---|---|"]
+        for release in self.names:
+            whole, bare = (in_ranges(self.names, release, self.also[form][release]) for form in ("whole", "bare"))
+            lines.append(f"| {release} | {self.files['whole', release]} | {self.hits['whole', release]} | {whole} | {self.hits['bare', release]} | {bare} |")
         return "\n".join(lines) + "\n"
+
+
+def in_ranges(names, release, counts):
+    """How often other releases were named, neighbours with one count as a range."""
+    ranges = []
+    for name in names:
+        if name == release or not counts[name]:
+            continue
+        if ranges and ranges[-1][2] == counts[name] and names.index(name) - names.index(ranges[-1][1]) <= 1 + (names.index(ranges[-1][1]) < names.index(release) < names.index(name)):
+            ranges[-1][1] = name
+        else:
+            ranges.append([name, name, counts[name]])
+    return ", ".join(f"{first} ({count})" if first == last else f"{first} to {last} ({count})" for first, last, count in ranges) or "none"
 
 
 def main():
