@@ -101,7 +101,7 @@ class Comparison:
         if theirs["ok"] == 0:
             if ours["ok"] == 0 and all(MISSING in answer["msg"] for answer in (theirs, ours)):
                 ours["msg"] = theirs["msg"]
-            same = theirs.get("msg") == ours.get("msg") or reuses_pending(self.pending, theirs)
+            same = theirs.get("msg") == ours.get("msg") or reuses_pending(self.waiting.pending, theirs)
             self.is_over = "ev" in theirs and same and "ev" not in ours
             return
         if ours["ok"] == 0:
