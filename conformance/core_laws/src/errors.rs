@@ -50,6 +50,7 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
                 reserved_bytes: *reserved,
                 private_cached_bytes: Bytes(*private),
                 hint: *hint,
+                words: &OomWords::PYTORCH_2_11,
             };
             let errors = [
                 AllocError::OutOfMemory(Box::new(report)),

@@ -202,7 +202,7 @@ impl<P: Policy> Wrapper for Watched<P> {
             Relief::Release { blocks, attempt } => {
                 reached.releases += u64::from(!blocks.is_empty());
                 match attempt {
-                    Attempt::No => Answer::Rung(blocks.len()),
+                    Attempt::No | Attempt::Fail => Answer::Rung(blocks.len()),
                     Attempt::Ask | Attempt::AskAgain => Answer::Segment(segment, blocks.len()),
                     Attempt::AskFor(bytes) => Answer::Segment(bytes.get(), blocks.len()),
                 }
