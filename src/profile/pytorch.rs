@@ -278,6 +278,7 @@ impl Profile {
         name: "2.13",
         dialect: Dialect::PYTORCH_2_13,
         expandable_hint: ExpandableHint::Settings,
+        forgets_no_split: false,
         asserts: Asserts {
             file: NEWER_SOURCE,
             unknown: 3340,
