@@ -11,10 +11,15 @@ use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, PoolId, StreamId};
 use parkade::{AllocError, Allocator, PoolError, PoolFilter};
 
-/// 2.11 remembers "never split" for the id, 2.15 for the pool (asked of both).
+/// Up to 2.13 "never split" is remembered for the id, from 2.14 on for the pool (asked of all).
 #[test]
 fn never_split_ends_with_the_pool_or_stays_with_the_id() {
-    for (profile, later_bytes) in [(&Profile::PYTORCH_2_11, 2 << 20), (&Profile::PYTORCH_2_15, 512)] {
+    for (profile, later_bytes) in [
+        (&Profile::PYTORCH_2_11, 2 << 20),
+        (&Profile::PYTORCH_2_13, 2 << 20),
+        (&Profile::PYTORCH_2_14, 512),
+        (&Profile::PYTORCH_2_15, 512),
+    ] {
         let device = PlainDevice::new(Bytes::mib(64), 1 << 44);
         let mut core = Allocator::new(device, PyTorch::of(profile, Settings::default()), ());
         let pool = PoolId(0, 1);

@@ -132,7 +132,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
     fn search_pool(&mut self, id: PoolId, request: &Request, stream_slot: u16) -> Result<Option<(u32, Request)>, AllocError> {
         let Some(pool_number) = self.heap.private_pools().number_of(id) else { return Ok(None) };
-        let request = Request { pool: PoolSlot::of_pool(pool_number, request.pool.class()), is_expandable: false, ..*request };
+        let is_expandable = request.is_expandable && self.profile.borrows_expandable;
+        let request = Request { pool: PoolSlot::of_pool(pool_number, request.pool.class()), is_expandable, ..*request };
         match self.policy.place(&self.heap, &request) {
             Placement::Reuse(block) => Ok(Some((self.take(block, &request, stream_slot)?, request))),
             Placement::Segment(_) => Ok(None),

@@ -59,6 +59,8 @@ pub struct Profile {
     /// Whether pools that serve when the device is out of memory are asked only after the cache has been released, not
     /// before.
     pub borrows_last: bool,
+    /// Whether such a pool may lend blocks of expandable segments, where the setting asks for these.
+    pub borrows_expandable: bool,
     /// Whether a routing that fails counts as one that never ends.
     pub counts_failed_routings: bool,
     /// Whether "never split" ends with its pool; otherwise it stays with the pool's id.

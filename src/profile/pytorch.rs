@@ -176,6 +176,7 @@ impl Profile {
         limits_whole_memory: true,
         asks_for_total: true,
         oom_words: &OomWords::PYTORCH_2_5,
+        borrows_expandable: true,
         asserts: Asserts {
             file: SOURCE,
             unknown: 2638,
@@ -234,6 +235,7 @@ impl Profile {
         settles_before_saving: true,
         settles_at_pool_end: false,
         borrows_last: false,
+        borrows_expandable: false,
         counts_failed_routings: false,
         forgets_no_split: false,
         shows: Shows { entry_pools: true, settings: true, device_counters: true },
@@ -276,6 +278,7 @@ impl Profile {
         name: "2.13",
         dialect: Dialect::PYTORCH_2_13,
         expandable_hint: ExpandableHint::Settings,
+        forgets_no_split: false,
         asserts: Asserts {
             file: NEWER_SOURCE,
             unknown: 3340,
@@ -332,6 +335,7 @@ impl Profile {
         settles_before_saving: true,
         settles_at_pool_end: true,
         borrows_last: false,
+        borrows_expandable: false,
         counts_failed_routings: false,
         forgets_no_split: true,
         shows: Profile::PYTORCH_2_11.shows,

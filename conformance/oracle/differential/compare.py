@@ -16,7 +16,7 @@ entries, in `freed` and in `allocd`, not the order within a segment; of several 
 The comparison ends, with no difference, where that order shows in the numbers of events, and where a restore fails after it has taken
 blocks back: the real one has lost them then, ours has changed nothing. So it does where the real one hands out a block that waits for events.
 
-The registration counter of segments (`reg`) is the real one's own in 2.11 and is not compared; in 2.15 it orders blocks and must be
+The registration counter of segments (`reg`) is the real one's own in 2.11 and is not compared; from 2.12 on it orders blocks and must be
 equal.
 """
 import json
@@ -43,6 +43,7 @@ class Comparison:
         self.order_showed = self.order_shows = False
         self.restore_order_showed = False
         self.ages_follow_order = False
+        self.segments = {}
         self.is_over = False
         self.tolerated = 0
         # The merge counters of both sides after the previous operation, where they may differ.
@@ -52,6 +53,9 @@ class Comparison:
         """None if the lines agree, else what differs: (field, theirs, ours)."""
         theirs, ours = json.loads(theirs), json.loads(ours)
         self.without_properties(theirs, ours)
+        if self.frees_a_part(theirs):
+            self.is_over = True
+            return None
         op = theirs["op"]
         if op == "reset_peak":
             self.restore_order_showed = False
@@ -76,6 +80,15 @@ class Comparison:
         self.waiting.end()
         return difference
 
+    def frees_a_part(self, answer):
+        """Whether the real one gives a part of a segment back as if it were the whole: a defect, after which its heap is damaged."""
+        for action, pointer, size, *_ in answer.get("ev", []):
+            if action == "segment_alloc":
+                self.segments[pointer] = size
+            elif action == "segment_free" and self.segments.pop(pointer, size) != size:
+                return True
+        return False
+
     def without_properties(self, *answers):
         """Leaves out that the device's properties are read, where releases do so for each message and each range of addresses."""
         if minor(self.profile) < 10:
@@ -88,7 +101,8 @@ class Comparison:
         if theirs["ok"] == 0:
             if ours["ok"] == 0 and all(MISSING in answer["msg"] for answer in (theirs, ours)):
                 ours["msg"] = theirs["msg"]
-            self.is_over = "ev" in theirs and theirs.get("msg") == ours.get("msg") and "ev" not in ours
+            same = theirs.get("msg") == ours.get("msg") or reuses_pending(self.waiting.pending, theirs)
+            self.is_over = "ev" in theirs and same and "ev" not in ours
             return
         if ours["ok"] == 0:
             self.is_over = reuses_pending(self.waiting.pending, theirs)
