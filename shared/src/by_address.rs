@@ -52,8 +52,16 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
     /// See [`AllocError`].
     #[inline]
     pub fn allocate(&mut self, requested: Bytes, stream: StreamId) -> Result<DeviceAddress, AllocError> {
-        let allocation = self.allocator.allocate(requested, stream)?;
-        Ok(self.hold(allocation))
+        self.allocate_boxed(requested, stream).map_err(|error| *error)
+    }
+
+    /// The same with an answer that fits into registers: a lock returns it without a way through memory.
+    #[inline]
+    pub(crate) fn allocate_boxed(&mut self, requested: Bytes, stream: StreamId) -> Result<DeviceAddress, Box<AllocError>> {
+        match self.allocator.allocate_at_once(requested, stream) {
+            Some(allocation) => Ok(self.hold(allocation)),
+            None => self.allocate_by(Allocator::allocate, requested, stream),
+        }
     }
 
     /// As [`Allocator::raw_allocate`]. Returns the address of the block's first byte.
@@ -62,7 +70,27 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
     /// See [`AllocError`].
     #[inline]
     pub fn raw_allocate(&mut self, requested: Bytes, stream: StreamId) -> Result<DeviceAddress, AllocError> {
-        let allocation = self.allocator.raw_allocate(requested, stream)?;
+        self.raw_allocate_boxed(requested, stream).map_err(|error| *error)
+    }
+
+    /// As [`ByAddress::allocate_boxed`].
+    #[inline]
+    pub(crate) fn raw_allocate_boxed(&mut self, requested: Bytes, stream: StreamId) -> Result<DeviceAddress, Box<AllocError>> {
+        match self.allocator.raw_allocate_at_once(requested, stream) {
+            Some(allocation) => Ok(self.hold(allocation)),
+            None => self.allocate_by(Allocator::raw_allocate, requested, stream),
+        }
+    }
+
+    /// Allocates where more is to be done than taking the first free block.
+    #[inline(never)]
+    fn allocate_by(
+        &mut self,
+        allocate: impl FnOnce(&mut Allocator<D, P, O>, Bytes, StreamId) -> Result<Allocation, AllocError>,
+        requested: Bytes,
+        stream: StreamId,
+    ) -> Result<DeviceAddress, Box<AllocError>> {
+        let allocation = allocate(&mut self.allocator, requested, stream)?;
         Ok(self.hold(allocation))
     }
 
@@ -72,11 +100,17 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
     /// [`Error::Address`] if no block that was handed out by address begins there; [`Error::Pending`].
     #[inline]
     pub fn free(&mut self, address: DeviceAddress) -> Result<(), Error> {
-        let allocation = self.release(address)?;
+        self.free_boxed(address).map_err(|error| *error)
+    }
+
+    /// As [`ByAddress::allocate_boxed`].
+    #[inline]
+    pub(crate) fn free_boxed(&mut self, address: DeviceAddress) -> Result<(), Box<Error>> {
+        let Some(allocation) = self.take(address) else { return Err(self.problem(address).into()) };
         match self.allocator.free(allocation) {
             Ok(()) => Ok(()),
             Err(FreeError::NotAllocated) => Err(self.problem(address).into()),
-            Err(FreeError::Device(error)) => Err(Error::Pending(error)),
+            Err(FreeError::Device(error)) => Err(Box::new(Error::Pending(error))),
         }
     }
 

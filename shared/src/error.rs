@@ -107,6 +107,12 @@ impl From<AllocError> for Error {
     }
 }
 
+impl From<AddressError> for Box<Error> {
+    fn from(error: AddressError) -> Box<Error> {
+        Box::new(error.into())
+    }
+}
+
 impl From<AddressError> for Error {
     fn from(error: AddressError) -> Error {
         Error::Address(error)

@@ -33,7 +33,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Shared<D, P, O> {
     /// [`Error::Refused`], [`Error::Poisoned`], [`Error::Reentered`].
     #[inline]
     pub fn allocate(&self, requested: Bytes, stream: StreamId) -> Result<DeviceAddress, Error> {
-        self.core.hold(|core| core.allocate(requested, stream))?.map_err(Error::Refused)
+        self.core.hold(|core| core.allocate_boxed(requested, stream))?.map_err(|error| Error::Refused(*error))
     }
 
     /// As [`Allocator::raw_allocate`]. Returns the address of the block's first byte.
@@ -42,7 +42,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Shared<D, P, O> {
     /// [`Error::Refused`], [`Error::Poisoned`], [`Error::Reentered`].
     #[inline]
     pub fn raw_allocate(&self, requested: Bytes, stream: StreamId) -> Result<DeviceAddress, Error> {
-        self.core.hold(|core| core.raw_allocate(requested, stream))?.map_err(Error::Refused)
+        self.core.hold(|core| core.raw_allocate_boxed(requested, stream))?.map_err(|error| Error::Refused(*error))
     }
 
     /// Takes a block back: [`Allocator::free`]. Any thread may free it.
@@ -52,7 +52,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Shared<D, P, O> {
     /// [`Error::Poisoned`], [`Error::Reentered`].
     #[inline]
     pub fn free(&self, address: DeviceAddress) -> Result<(), Error> {
-        self.core.hold(|core| core.free(address))?
+        self.core.hold(|core| core.free_boxed(address))?.map_err(|error| *error)
     }
 
     /// Records that work on `stream` uses the block: [`Allocator::record_stream`].

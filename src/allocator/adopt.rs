@@ -239,6 +239,6 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if self.policy.is_oversize(adopted.size) {
             self.stats.oversize_allocations.increase(1);
         }
-        Some(Allocation { address, id: self.heap.arena.id(index), maker: self.identity.own() })
+        Some(Allocation::new(address, self.heap.arena.id(index), self.identity.own()))
     }
 }

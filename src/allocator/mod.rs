@@ -75,6 +75,8 @@ struct Cut {
     was_split: bool,
     /// The number of free blocks split off.
     rests: i64,
+    /// Whether what is left of it is oversize.
+    is_oversize: bool,
 }
 
 /// Called whenever no free block serves a request, before the device is asked. Returns whether it freed
@@ -140,7 +142,16 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     ///
     /// # Errors
     /// See [`AllocError`].
+    #[inline]
     pub fn raw_allocate(&mut self, requested: Bytes, stream: StreamId) -> Result<Allocation, AllocError> {
+        match self.raw_allocate_at_once(requested, stream) {
+            Some(allocation) => Ok(allocation),
+            None => self.serve(requested, stream),
+        }
+    }
+
+    /// Serves any request, also where more is to be done than reusing a free block.
+    fn serve(&mut self, requested: Bytes, stream: StreamId) -> Result<Allocation, AllocError> {
         if requested.0 == 0 {
             return Err(AllocError::ZeroSize);
         }
@@ -198,7 +209,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return None;
         }
         // An allocated block is live.
-        let BlockId { index, generation } = allocation.id;
+        let BlockId { index, generation } = allocation.id();
         let block = self.heap.arena.get(index).filter(|block| block.generation == generation);
         block.filter(|block| block.state == BlockState::Allocated).map(|_| index)
     }
@@ -230,7 +241,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let (whole, was_split) = (block.size, block.is_split());
         let index = if splits { self.heap.split(index, request.size.0, self.policy.stamp(request.pool)) } else { index };
         let part = Part::of(index, self.heap.arena.at_mut(index), request.requested);
-        self.account(&part, request, &Cut { whole, was_split, rests: i64::from(splits) })
+        let is_oversize = self.policy.is_oversize(Bytes(part.size));
+        self.account(&part, request, &Cut { whole, was_split, rests: i64::from(splits), is_oversize })
     }
 
     /// Hands out the low part of the detached block, with several splits or one that keeps more than the
@@ -268,7 +280,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             low
         });
         let part = Part::of(low, self.heap.arena.at_mut(low), request.requested);
-        let allocation = self.account(&part, request, &Cut { whole, was_split, rests: parts.len() as i64 });
+        let is_oversize = self.policy.is_oversize(Bytes(part.size));
+        let allocation = self.account(&part, request, &Cut { whole, was_split, rests: parts.len() as i64, is_oversize });
         // Remainders may coalesce with each other or with free blocks behind them, by the policy's rule.
         for rest in rests.into_iter().rev() {
             if let Some(rest) = self.heap.arena.resolve(rest) {
@@ -281,7 +294,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
     /// Counts and tells that the block is handed out, which was split as `cut` says.
     fn account(&mut self, part: &Part, request: &Request, cut: &Cut) -> Allocation {
-        count(&mut self.stats, &self.policy, part, request, cut);
+        count(&mut self.stats, part, request, cut);
         self.tell_handed_out(part, request)
     }
 
@@ -289,7 +302,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     #[inline(always)]
     fn tell_handed_out(&mut self, part: &Part, request: &Request) -> Allocation {
         self.tell(TraceAction::Alloc, part.id.index, part.address, request.requested.0);
-        Allocation { address: DeviceAddress(part.address), id: part.id, maker: self.identity.own() }
+        Allocation::new(DeviceAddress(part.address), part.id, self.identity.own())
     }
 
     /// Checks a range that the device handed out, and notes it.
@@ -314,7 +327,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
 /// Counts a block that is handed out.
 #[inline(always)]
-fn count(stats: &mut Stats, policy: &impl Policy, part: &Part, request: &Request, cut: &Cut) {
+fn count(stats: &mut Stats, part: &Part, request: &Request, cut: &Cut) {
     let class = request.pool.class();
     let &Part { size, is_expandable, .. } = part;
     if !is_expandable {
@@ -326,7 +339,7 @@ fn count(stats: &mut Stats, policy: &impl Policy, part: &Part, request: &Request
         }
     }
     stats.count_handed_out(class, size as i64, request.requested.0 as i64);
-    if policy.is_oversize(Bytes(size)) {
+    if cut.is_oversize {
         stats.oversize_allocations.increase(1);
     }
 }

@@ -17,14 +17,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// # Errors
     /// [`FreeError::NotAllocated`] for another allocator's allocation; [`FreeError::Device`] if an event
     /// could not be recorded, in which case the block stays pending and the next request tries again.
-    #[inline]
+    #[inline(always)]
     pub fn free(&mut self, allocation: Allocation) -> Result<(), FreeError> {
         let index = self.resolve(&allocation).ok_or(FreeError::NotAllocated)?;
         self.give_back(index).map_err(FreeError::Device)
     }
 
     /// Takes back an allocated block (spec 3.3). After an error it stays pending.
-    #[inline]
+    #[inline(never)]
     pub(super) fn give_back(&mut self, index: u32) -> Result<(), BackendError> {
         let block = self.heap.arena.at(index);
         if block.has_uses() {

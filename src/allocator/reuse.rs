@@ -1,16 +1,48 @@
 //! Reusing a free block, which most requests do: the policy's choice is checked, then the block or its low part
 //! is handed out.
 
-use super::{Allocation, Allocator, Cut, Part, count};
+use super::allocation::Hit;
+use super::{Allocation, Allocator, Cut, Part, TOO_LARGE, count};
 use crate::block::{BlockId, BlockState, Slots};
 use crate::device::DeviceBackend;
 use crate::error::AllocError;
-use crate::heap::Candidate;
+use crate::heap::{Candidate, PoolSlot};
 use crate::policy::{Placement, Policy, PolicyFault, Request};
 use crate::trace::Observer;
-use crate::units::Bytes;
+use crate::units::{Bytes, StreamId};
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
+    /// As [`Allocator::raw_allocate_at_once`], for [`Allocator::allocate`].
+    #[inline]
+    pub fn allocate_at_once(&mut self, requested: Bytes, stream: StreamId) -> Option<Allocation> {
+        if requested.0 >= TOO_LARGE {
+            return None;
+        }
+        self.raw_allocate_at_once(requested, stream)
+    }
+
+    /// As [`Allocator::raw_allocate`] where the first free block serves the request and nothing else is to be done: no
+    /// event to look at, no private pool to look for, no other stream than in the request before. `None`, and nothing
+    /// has changed, if not: then [`Allocator::raw_allocate`] serves it.
+    #[inline]
+    pub fn raw_allocate_at_once(&mut self, requested: Bytes, stream: StreamId) -> Option<Allocation> {
+        self.serve_at_once(requested, stream).made_by(self.identity.own())
+    }
+
+    /// See [`Allocator::raw_allocate_at_once`].
+    // Out of line, so that callers need not keep registers for it.
+    #[inline(never)]
+    fn serve_at_once(&mut self, requested: Bytes, stream: StreamId) -> Hit {
+        if requested.0 == 0 || !self.pending.is_idle() || self.heap.private_pools().is_routing() {
+            return Hit::MISS;
+        }
+        let Some(size) = self.policy.round(requested).filter(|&size| size >= requested) else { return Hit::MISS };
+        let Some(stream_slot) = self.heap.same_stream_slot(stream) else { return Hit::MISS };
+        let pool = PoolSlot::of_pool(0, self.policy.classify(size));
+        let request = Request { requested, size, pool, stream, is_expandable: self.policy.is_expandable(pool) };
+        self.reuse_first(&request, stream_slot).map_or(Hit::MISS, |allocation| allocation.hit())
+    }
+
     /// Hands out the first free block that is large enough, or its low part, if that is all that there is to do: the
     /// way of most requests under PyTorch's rules. `None`, and nothing done, if not.
     #[inline(always)]
@@ -29,20 +61,23 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         let block = slots.at_mut(index);
         let (whole, was_split) = (block.size, block.is_split());
+        // The policy is asked everything before anything changes: it may panic.
         if whole == size.0 || !self.policy.splits(Bytes(whole), request) {
+            let is_oversize = self.policy.is_oversize(Bytes(whole));
             let part = Part::of(index, block, requested);
-            count(&mut self.stats, &self.policy, &part, request, &Cut { whole, was_split, rests: 0 });
+            count(&mut self.stats, &part, request, &Cut { whole, was_split, rests: 0, is_oversize });
             blocks.remove(slots, index);
             return Some(self.tell_handed_out(&part, request));
         }
         if self.policy.cut(Bytes(whole), request) != size {
             return None;
         }
+        let is_oversize = self.policy.is_oversize(size);
         block.stamp = self.policy.stamp(pool);
         let before = blocks.resize(slots, index, whole - size.0);
         let (low, block) = vacant.split(slots, index, size.0);
         let part = Part::of(low, block, requested);
-        count(&mut self.stats, &self.policy, &part, request, &Cut { whole, was_split, rests: 1 });
+        count(&mut self.stats, &part, request, &Cut { whole, was_split, rests: 1, is_oversize });
         blocks.settle(slots, before);
         vacant.give_rank(slots, low);
         Some(self.tell_handed_out(&part, request))
@@ -64,19 +99,20 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return Err(self.wrong_choice(id, *request).into());
         };
         if whole == request.size.0 || is_kept_whole || !self.policy.splits(Bytes(whole), request) {
+            let is_oversize = self.policy.is_oversize(Bytes(whole));
             self.heap.detach(id.index);
             let part = Part::of(id.index, self.heap.arena.at_mut(id.index), request.requested);
-            return Ok(self.account(&part, request, &Cut { whole, was_split, rests: 0 }));
+            return Ok(self.account(&part, request, &Cut { whole, was_split, rests: 0, is_oversize }));
         }
         if self.heap.has_buddies() || self.policy.cut(Bytes(whole), request) != request.size {
             self.heap.detach(id.index);
             return self.hand_out_cut(id.index, *request);
         }
-        let stamp = self.policy.stamp(request.pool);
+        let (stamp, is_oversize) = (self.policy.stamp(request.pool), self.policy.is_oversize(request.size));
         match self.heap.cut(id.index, request.size.0, (request.pool, stream_slot), stamp) {
             Some((low, block)) => {
                 let part = Part::of(low, block, request.requested);
-                Ok(self.account(&part, request, &Cut { whole, was_split, rests: 1 }))
+                Ok(self.account(&part, request, &Cut { whole, was_split, rests: 1, is_oversize }))
             }
             None => Ok(self.reuse_part(id.index, *request)),
         }

@@ -27,7 +27,7 @@ fn core(expandable_segments: bool) -> (Core, Vec<Allocation>, [u32; 4]) {
     let mut core = Allocator::new(PlainDevice::new(Bytes::mib(64), 1 << 44), PyTorch::new(settings), ());
     let mut out: Vec<Allocation> =
         [600, 512, 1024, 100].map(|bytes| core.allocate(Bytes(bytes), StreamId::DEFAULT).expect("room")).into();
-    let slots = [0, 1, 2, 3].map(|place: usize| out[place].id.index);
+    let slots = [0, 1, 2, 3].map(|place: usize| out[place].id().index);
     out.push(core.allocate(Bytes::mib(3), StreamId::DEFAULT).expect("room"));
     let gone = out.remove(2);
     core.free(gone).expect("ours");

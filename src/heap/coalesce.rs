@@ -33,7 +33,7 @@ impl Coalesced {
 impl Heap {
     /// Puts a block back into the free index, coalesced with its free neighbours (spec 3.4). The block keeps
     /// its slot, whichever neighbours it absorbs. `count` is told before the index is brought up to date.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn put_back(&mut self, index: u32, stamp: u64, count: impl FnOnce(Coalesced)) {
         let merges_all = self.coalescing == Coalescing::Neighbours && !self.mixes_streams;
         let (slots, vacant) = self.arena.parts_mut();

@@ -26,6 +26,12 @@ impl Heap {
         Ok(self.last_stream.1)
     }
 
+    /// The slot of a stream that is the same as in the last request.
+    #[inline]
+    pub(crate) fn same_stream_slot(&self, stream: StreamId) -> Option<u16> {
+        (self.last_stream.0 == stream).then_some(self.last_stream.1)
+    }
+
     /// All streams, in order of first use.
     pub(crate) fn streams_seen(&self) -> &[StreamId] {
         &self.streams

@@ -215,6 +215,12 @@ pub trait Policy {
     fn takes_first(&self, _request: &Request, _first: Candidate<'_>) -> bool {
         false
     }
+
+    /// The policy itself if it is PyTorch's: a program that has it behind a pointer and runs many events gets a copy
+    /// that the compiler knows, which is twice as fast. Wrappers do not pass it on: they are another policy.
+    fn as_pytorch(&self) -> Option<&PyTorch> {
+        None
+    }
 }
 }
 

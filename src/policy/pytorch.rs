@@ -270,6 +270,10 @@ impl Policy for PyTorch {
         self.reuses(first.size(), request) && (!first.is_expandable() || request.is_expandable && reaches_least(first))
     }
 
+    fn as_pytorch(&self) -> Option<&PyTorch> {
+        Some(self)
+    }
+
     /// Spec 4.1: nine eighths of the memory, or less where the settings say so.
     fn reservation(&self, total: Bytes) -> Bytes {
         let full = total.checked_add(Bytes(total.0 / 8)).unwrap_or(Bytes::MAX);

@@ -12,14 +12,17 @@ use super::{Stat, StatSet};
 use crate::units::PoolClass;
 
 /// One pool's values of a family.
+// In this order: beside each other, `headroom` and `allocated` would be read and written at once, and a request that
+// follows a free, which has written only the former, would wait until that has reached the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
 struct Counter {
     /// The peak less the current value.
     headroom: i64,
-    /// The sum of increases since the last reset.
-    allocated: i64,
     /// The largest value since the last reset of the peaks, unless `headroom` is negative.
     peak: i64,
+    /// The sum of increases since the last reset.
+    allocated: i64,
     /// The current value when the sums were last reset.
     base: i64,
 }

@@ -74,8 +74,16 @@ pub(super) fn run_watched(
     workload: &Workload,
     policy: Box<dyn Policy + Send>,
     options: &RunOptions,
-    mut watch: impl FnMut(usize, &Stats),
+    watch: impl FnMut(usize, &Stats),
 ) -> Outcome {
+    // The box is no PyTorch policy, what is in it may be.
+    match policy.as_ref().as_pytorch() {
+        Some(pytorch) => run_policy(workload, pytorch.clone(), options, watch),
+        None => run_policy(workload, policy, options, watch),
+    }
+}
+
+fn run_policy<P: Policy>(workload: &Workload, policy: P, options: &RunOptions, mut watch: impl FnMut(usize, &Stats)) -> Outcome {
     let mut run = Run::new(policy, options);
     let mut ended = run.preallocate(options.preallocated_bytes).err();
     let mut done = 0;
@@ -123,16 +131,16 @@ impl From<FreeError> for Stop {
     }
 }
 
-struct Run {
-    core: Allocator<SimDevice, Box<dyn Policy + Send>, ()>,
+struct Run<P: Policy> {
+    core: Allocator<SimDevice, P, ()>,
     /// The live allocations by buffer number.
     live: Vec<Option<Allocation>>,
     /// The number of private pools that requests go to.
     routed: u32,
 }
 
-impl Run {
-    fn new(policy: Box<dyn Policy + Send>, options: &RunOptions) -> Run {
+impl<P: Policy> Run<P> {
+    fn new(policy: P, options: &RunOptions) -> Run<P> {
         let mut core = Allocator::new(options.device(), policy, ());
         core.set_limit(options.limit_bytes.map(Bytes));
         Run { core, live: Vec::new(), routed: 0 }
@@ -159,8 +167,13 @@ impl Run {
                 if buffer as usize != self.live.len() {
                     return Err(malformed("is allocated out of order", buffer));
                 }
-                let block = self.core.raw_allocate(Bytes(bytes), handle(stream))?;
-                self.live.push(Some(block));
+                // Twice, because a block that is served at once goes from registers to its place.
+                if let Some(block) = self.core.raw_allocate_at_once(Bytes(bytes), handle(stream)) {
+                    self.live.push(Some(block));
+                } else {
+                    let block = self.core.raw_allocate(Bytes(bytes), handle(stream))?;
+                    self.live.push(Some(block));
+                }
             }
             Event::Free { buffer } => {
                 let block = self.live.get_mut(buffer as usize).and_then(Option::take);
