@@ -23,6 +23,15 @@ use core::mem;
 /// 2^64 over the golden ratio.
 const GOLDEN: u64 = 11_400_714_819_323_198_485;
 
+/// What undoes a multiplication by it, modulo 2^64.
+const GOLDEN_INVERSE: u64 = 17428512612931826493;
+
+/// The hash that comes at a place of the order, which runs from 0 up to 2^64. Keys whose places lie one bucket
+/// apart are walked in the order of their places, whenever they were inserted.
+pub(crate) fn hash_at(place: u64) -> u64 {
+    place.wrapping_mul(GOLDEN_INVERSE)
+}
+
 /// The buckets of the first table that has any.
 const FEWEST_BUCKETS: usize = 4;
 

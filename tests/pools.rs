@@ -203,6 +203,23 @@ fn pools_without_uses_go_back_in_the_order_of_pytorch() {
     assert!(other.pool_use_count(ORDER[1]).is_err() && other.pool_use_count(ORDER[3]) == Ok(0));
 }
 
+/// Ids can be chosen for an order: those at places a bucket apart go back in it, in whatever order they were made
+/// and left.
+#[test]
+fn pools_with_ids_for_an_order_go_back_in_it() {
+    let ids: Vec<PoolId> = (0..7).map(|number| PoolId::walked_at(number * (u64::MAX / 7) + 1)).collect();
+    let mut core = Allocator::new(PlainDevice::new(Bytes::mib(200), 1 << 44), PyTorch::new(Settings::default()), Vec::new());
+    for made in [3, 6, 0, 5, 1, 4, 2].map(|number: usize| ids[number]) {
+        core.begin_pool(made, PoolFilter::All).expect("a new pool");
+        let free = core.allocate(Bytes::mib(5), StreamId::DEFAULT).expect("there is room");
+        core.free(free).expect("ours");
+        core.end_pool(made).expect("routed to");
+        core.release_pool(made).expect("one use");
+    }
+    core.release_cached().expect("nothing fails here");
+    assert_eq!(pools_of(&core, TraceAction::SegmentFree), ids);
+}
+
 /// To empty the cache of one pool forgets that pool only, in both binaries.
 #[test]
 fn emptying_one_pool_forgets_no_other() {

@@ -10,7 +10,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::flat_table::FlatTable;
+use crate::flat_table::{self, FlatTable};
 use crate::profile::Profile;
 use crate::units::{PoolId, StreamId};
 
@@ -90,6 +90,16 @@ struct PrivatePool {
 /// The hash of an id, as PyTorch's tables take it.
 fn hash(id: PoolId) -> u64 {
     if id.0 == 0 { id.1 } else { id.0 }
+}
+
+impl PoolId {
+    /// The id of a user's pool that comes at a place of the order in which PyTorch walks its pools (spec 13.1),
+    /// which runs from 0 up to 2^64: to choose ids for pools whose order is known and whose ids are not. Up to n
+    /// pools at a time are walked in the order of their places, if those are at least 2^64 / 2n apart.
+    #[must_use]
+    pub fn walked_at(place: u64) -> PoolId {
+        PoolId(0, flat_table::hash_at(place))
+    }
 }
 
 /// All private pools. They are numbered from 1; 0 is the default pool. A number is free again once its pool

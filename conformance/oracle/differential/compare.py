@@ -173,8 +173,8 @@ class Waiting:
     """The real run's blocks that wait for events, and whether the order of some follows from addresses."""
 
     def __init__(self, profile):
-        # What puts events off: a capture; in 2.11 any recording.
-        self.puts_off = ("capture",) if profile == "2.15" else ("capture", "pool")
+        # What puts events off: a capture; up to 2.12 any routing as well.
+        self.puts_off = ("capture",) if minor(profile) >= 13 else ("capture", "pool")
         self.underway = set()
         self.pending, self.deferred = set(), set()
         self.has_no_order = False

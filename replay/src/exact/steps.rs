@@ -56,7 +56,8 @@ impl Runner<'_> {
         self.close(at, end);
     }
 
-    /// Marks private pools as unused whose segments are given back by these entries.
+    /// Marks private pools as unused whose segments are given back by these entries. Where PyTorch's hash table
+    /// keeps two at one place, it is the order of this that decides which is given back first (spec 13.1).
     fn abandon_pools(&mut self, from: usize, end: usize) {
         for pool in self.pools.giving(&self.trace[from..end]) {
             if self.core.pool_use_count(pool).is_ok_and(|uses| uses > 0) {

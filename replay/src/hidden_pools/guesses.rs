@@ -1,6 +1,7 @@
 //! The guesses at the pools of one recording, one after the other, each learning from how the last one failed.
 
 use std::collections::BTreeSet;
+use std::mem;
 
 use parkade::policy::PyTorch;
 use parkade::units::PoolId;
@@ -45,8 +46,8 @@ pub(crate) struct Guesses {
 }
 
 /// The pools, in the order in which those that were freed together were freed, as far as there is
-/// one: PyTorch iterates over a hash map.
-fn in_order(mut pools: Vec<Pool>, evidence: &Evidence) -> Vec<Pool> {
+/// one: PyTorch iterates over a hash map. Each has the number of pools that must be freed before it.
+fn in_order(mut pools: Vec<Pool>, evidence: &Evidence) -> Vec<(Pool, u64)> {
     pools.sort_by_key(|pool| pool.abandoned_at.unwrap_or(usize::MAX));
     let mut pool_of = vec![None; evidence.lives.len()];
     for (place, pool) in pools.iter().enumerate() {
@@ -63,14 +64,26 @@ fn in_order(mut pools: Vec<Pool>, evidence: &Evidence) -> Vec<Pool> {
     let mut rest: Vec<usize> = (0..pools.len()).collect();
     let mut is_left = vec![true; pools.len()];
     let mut ordered = Vec::new();
+    let mut depths = vec![0; pools.len()];
     while !rest.is_empty() {
         let is_next = |pool: &usize| comes_after[*pool].iter().all(|&before| !is_left[before]);
         let place = rest.iter().position(is_next).unwrap_or(0);
         let pool = rest.remove(place);
         is_left[pool] = false;
-        ordered.push(pools[pool].clone());
+        let before = comes_after[pool].iter().filter(|&&before| !is_left[before] && before != pool);
+        depths[pool] = before.map(|&before| depths[before] + 1).max().unwrap_or(0);
+        ordered.push((pools[pool].clone(), depths[pool]));
     }
     ordered
+}
+
+/// Ids for pools in order, such that those that are freed together are freed in it: those of different depths are
+/// as far apart as can be where PyTorch's hash table has them.
+fn ids(pools: &[(Pool, u64)]) -> Vec<PoolId> {
+    let depths = pools.iter().map(|&(_, depth)| depth + 1).max().unwrap_or(1);
+    let distance = u64::MAX / depths;
+    // No place is 0, which is the default pool's.
+    (1..).zip(pools).map(|(number, (_, depth))| PoolId::walked_at(depth * distance + number)).collect()
 }
 
 impl Guesses {
@@ -205,14 +218,15 @@ impl Guesses {
     }
 
     fn assume(&self, mut partition: Partition) -> (AssumedPools, Guess) {
-        // Pools that are freed together are freed in the order of their ids; ids decide nothing else.
-        partition.pools = in_order(partition.pools, &self.evidence);
+        let ordered = in_order(mem::take(&mut partition.pools), &self.evidence);
+        let ids = ids(&ordered);
+        partition.pools = ordered.into_iter().map(|(pool, _)| pool).collect();
         let lives = &self.evidence.lives;
         let guess = self.guess(&partition);
         let mut pools = AssumedPools::default();
         let mut pool_of = vec![PoolId::DEFAULT; lives.len()];
-        for (number, pool) in partition.pools.iter().enumerate() {
-            pool.members.iter().for_each(|&member| pool_of[member] = PoolId(0, number as u64 + 1));
+        for (pool, id) in partition.pools.iter().zip(ids) {
+            pool.members.iter().for_each(|&member| pool_of[member] = id);
         }
         for (life, &pool) in lives.iter().zip(&pool_of) {
             match life.made_at {

@@ -1,6 +1,6 @@
 //! The pool of each entry, while the trace is followed from its beginning.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use parkade::units::PoolId;
 use parkade_recording::{Action, Entry};
@@ -50,14 +50,15 @@ impl<'a> PoolTracker<'a> {
         whole.map(|(_, &(_, pool))| pool).or_else(|| run().map(|(_, &(_, pool))| pool)).unwrap_or(PoolId::DEFAULT)
     }
 
-    /// The private pools that give memory back in these entries.
-    pub(crate) fn giving(&self, entries: &[Entry]) -> BTreeSet<PoolId> {
-        if !self.has_private() {
-            return BTreeSet::new();
+    /// The private pools that give memory back in these entries, in the order in which they first do.
+    pub(crate) fn giving(&self, entries: &[Entry]) -> Vec<PoolId> {
+        let mut pools = Vec::new();
+        for entry in entries.iter().filter(|entry| self.has_private() && gives_memory(entry)) {
+            let pool = self.of_entry(entry);
+            if pool != PoolId::DEFAULT && !pools.contains(&pool) {
+                pools.push(pool);
+            }
         }
-        let mut pools: BTreeSet<PoolId> =
-            entries.iter().filter(|entry| gives_memory(entry)).map(|entry| self.of_entry(entry)).collect();
-        pools.remove(&PoolId::DEFAULT);
         pools
     }
 
