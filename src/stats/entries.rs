@@ -34,7 +34,8 @@ impl Stats {
         entries
     }
 
-    /// Reads entries as [`Stats::entries`] and `torch.cuda.memory_stats()` list them. Missing keys are zero;
+    /// Reads entries as [`Stats::entries`] and `torch.cuda.memory_stats()` list them, and the num_oom_rejections that
+    /// 2.12 added. Missing keys are zero;
     /// for a repeated key the last value counts.
     ///
     /// # Errors
@@ -61,6 +62,7 @@ impl Stats {
         let place = match (words.next()?, words.next(), words.next()) {
             ("num_alloc_retries", None, None) => &mut self.num_alloc_retries,
             ("num_ooms", None, None) => &mut self.num_ooms,
+            ("num_oom_rejections", None, None) => &mut self.num_oom_rejections,
             ("max_split_size", None, None) => &mut self.max_split_size,
             ("num_sync_all_streams", None, None) => &mut self.num_sync_all_streams,
             ("num_device_alloc", None, None) => &mut self.num_device_alloc,

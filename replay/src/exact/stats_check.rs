@@ -2,7 +2,7 @@
 
 use parkade::stats::Stats;
 
-use crate::inputs::StatsFile;
+use crate::inputs::{SINCE_2_12, StatsFile};
 
 /// A stat that differs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -28,7 +28,7 @@ pub struct StatsCheck {
     pub silent_empty_caches: i64,
     /// The entries between which a call of reset_peak_memory_stats explains all peaks; such a call leaves no entry.
     pub peaks_reset: Option<(usize, usize)>,
-    /// Keys of the file that PyTorch 2.11 does not have.
+    /// Keys of the file that parkade does not know.
     pub unknown_keys: Vec<String>,
 }
 
@@ -41,7 +41,8 @@ pub(crate) fn compare(
 ) -> StatsCheck {
     let mut check = StatsCheck { unknown_keys: file.unknown.clone(), ..StatsCheck::default() };
     let mut peaks = Vec::new();
-    for (key, value) in replayed.entries() {
+    let rejections = (SINCE_2_12.to_owned(), replayed.num_oom_rejections);
+    for (key, value) in replayed.entries().into_iter().chain([rejections]) {
         let Some(&recorded) = file.known.get(&key) else { continue };
         // Sums, and possibly peaks, include what happened before the first entry; current values do not depend on it.
         if lost_beginning && !key.ends_with(".current") && key != "max_split_size" {

@@ -7,4 +7,5 @@ mod stats_file;
 
 pub use options::VerifyOptions;
 pub use replay_settings::{ReplaySettings, SettingsOrigin};
+pub(crate) use stats_file::SINCE_2_12;
 pub use stats_file::{StatsFile, StatsFileError};

@@ -8,12 +8,15 @@ use thiserror::Error;
 /// Keys that came with PyTorch 2.3.
 const SINCE_2_3: [&str; 3] = ["num_sync_all_streams", "num_device_alloc", "num_device_free"];
 
+/// A key that came with PyTorch 2.12, beside those of 2.11.
+pub(crate) const SINCE_2_12: &str = "num_oom_rejections";
+
 /// The contents of a `memory_stats()` dictionary.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StatsFile {
-    /// The keys of PyTorch 2.11.
+    /// The keys of PyTorch 2.11, and num_oom_rejections.
     pub(crate) known: BTreeMap<String, i64>,
-    /// Keys that PyTorch 2.11 does not have.
+    /// Keys that parkade does not know.
     pub unknown: Vec<String>,
 }
 
@@ -26,7 +29,7 @@ pub enum StatsFileError {
 }
 
 impl StatsFile {
-    /// The stats in a dictionary; keys that PyTorch 2.11 does not have are kept apart.
+    /// The stats in a dictionary; keys that parkade does not know are kept apart.
     ///
     /// # Errors
     /// [`StatsFileError::Missing`] if one of the 119 keys is missing that every release since 2.1 has.
@@ -39,6 +42,7 @@ impl StatsFile {
                 None => return Err(StatsFileError::Missing(key)),
             }
         }
+        known.extend(entries.remove_entry(SINCE_2_12));
         Ok(StatsFile { known, unknown: entries.into_keys().collect() })
     }
 
@@ -59,6 +63,14 @@ impl StatsFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_counter_of_2_12_is_known() {
+        let mut entries: BTreeMap<String, i64> = Stats::default().entries().into_iter().collect();
+        entries.extend([(SINCE_2_12.to_owned(), 3), ("a_key_of_tomorrow".to_owned(), 4)]);
+        let file = StatsFile::new(entries).expect("the stats of 2.12");
+        assert_eq!((file.stats().num_oom_rejections, file.unknown), (3, vec!["a_key_of_tomorrow".to_owned()]));
+    }
 
     #[test]
     fn the_counters_of_2_3_may_be_missing_and_no_others() {
