@@ -31,6 +31,7 @@ PEAKS = ("allocation.", "active.", "allocated_bytes.", "active_bytes.", "request
 MISSING = " could not find 0x"
 ZEROS = [0, 0, 0, 0]
 MERGE_COUNTERS = ("inactive_split.", "inactive_split_bytes.")
+MERGE_KEYS = [counter + kind for counter in MERGE_COUNTERS for kind in ("all", "small", "large")]
 
 
 class Comparison:
@@ -52,7 +53,9 @@ class Comparison:
 
     def line(self, theirs, ours):
         """None if the lines agree, else what differs: (field, theirs, ours)."""
-        theirs, ours = json.loads(theirs), json.loads(ours)
+        are_equal = theirs == ours
+        theirs = json.loads(theirs)
+        ours = dict(theirs) if are_equal else json.loads(ours)
         self.without_properties(theirs, ours)
         if self.frees_a_part(theirs):
             self.is_over = True
@@ -160,7 +163,7 @@ class Comparison:
     def moves(self, op):
         """Whether counters that may differ moved alike in this operation, if no order shows in it."""
         before = self.before
-        pairs = {key: [side.get(key, ZEROS) for side in self.sides] for key in (self.sides[0] if self.order_showed else ()) if key.startswith(MERGE_COUNTERS)}
+        pairs = {key: [side.get(key, ZEROS) for side in self.sides] for key in (MERGE_KEYS if self.order_showed else ())}
         self.before = {key: (a, b) for key, (a, b) in pairs.items() if a != b}
         if self.order_shows:
             return None

@@ -120,23 +120,21 @@ def are_alike(options, flavour, config, addresses, path, length):
     return all(digests(options, flavour, config, addresses, path, True, env) == ours for env in [{}, *more])
 
 
-def text(options, flavour, config, addresses, seed, whole):
+def text(options, flavour, config, addresses, seed, script):
     """Compares the answers of one run: (operations, tolerated orders, difference or None, why it ended early or None)."""
-    script = whole
-    if flavour in ADDRESS_DEPENDENT and flavour not in CHECKPOINTS:
-        script = agreed_beginning(options, flavour, config, addresses, whole)
     if flavour in CHECKPOINTS:
         # Its addresses of its own objects are those of this one run; the comparison knows what they decide.
         lines, theirs = checkpoints.drive(program(options.release, options.oracle), environment(flavour, config, addresses), seed, options.n, flavour, not config.startswith("exp"), options.release)
         script = ("\n".join(lines) + "\n").encode()
     else:
         theirs = real(options, flavour, config, addresses, script)
-    ours = parkade(options, flavour, config, addresses, script)
     where = why = None
     if flavour in ADDRESS_DEPENDENT:
         agreed = agreement(options, flavour, config, addresses, script)
         if agreed < len(theirs):
-            theirs, ours, why = theirs[:agreed], ours[:agreed], "its own runs disagree"
+            theirs, why = theirs[:agreed], "its own runs disagree"
+            script = first_lines(script, agreed)
+    ours = parkade(options, flavour, config, addresses, script)
     if len(theirs) < len(ours):
         ours, why = ours[:len(theirs)], why or "its heap is damaged"
     number, difference, tolerated = compare(theirs, ours, options.release)
@@ -144,15 +142,16 @@ def text(options, flavour, config, addresses, seed, whole):
         theirs, why = theirs[:number], "a restored checkpoint, or its heap is damaged"
     if difference and number < min(len(theirs), len(ours)) and forgets_a_use(options, flavour, config, addresses, script, theirs[:number + 1], ours[:number + 1]):
         difference, theirs, why = None, theirs[:number], "a use remembered for too long"
-    if difference and flavour in ADDRESS_DEPENDENT and flavour not in CHECKPOINTS:
-        # A few runs can agree by chance on one of two orders.
-        beginning = b"".join(script.splitlines(keepends=True)[:number + 1])
-        if agreement(options, flavour, config, addresses, beginning, RUNS_BEFORE_A_DIFFERENCE_COUNTS) <= number:
-            difference, theirs, why = None, theirs[:number], "its own runs disagree"
+    if difference and flavour in ADDRESS_DEPENDENT and flavour not in CHECKPOINTS and its_runs_disagree(options, flavour, config, addresses, first_lines(script, number + 1), number):
+        difference, theirs, why = None, theirs[:number], "its own runs disagree"
     if difference:
         line = theirs[number] if number < len(theirs) else ours[number]
         where = f"line {number}: {difference[0]}\n    real    {str(difference[1])[:600]}\n    parkade {str(difference[2])[:600]}\n    {line[:160]}"
     return len(theirs), tolerated, where, why
+
+
+def first_lines(script, number):
+    return b"".join(script.splitlines(keepends=True)[:number])
 
 
 def gives_pools_back(flavour, release):
@@ -160,26 +159,22 @@ def gives_pools_back(flavour, release):
     return flavour in RELEASES_POOLS or minor(release) == 5 and flavour in ("pools", "everything")
 
 
-def agreed_beginning(options, flavour, config, addresses, script):
-    """A beginning of the script that reaches beyond the first disagreement, so that what cannot be compared need not be run."""
-    lines = script.splitlines(keepends=True)
-    length = 500
-    while length < len(lines):
-        beginning = b"".join(lines[:length])
-        if agreement(options, flavour, config, addresses, beginning) < length:
-            return beginning
-        length *= 4
-    return script
-
-
-def agreement(options, flavour, config, addresses, script, times=None):
+def agreement(options, flavour, config, addresses, script):
     """How many lines the real allocator answers alike whatever the addresses of its own objects."""
-    runs = [real(options, flavour, config, addresses, script, {"ORACLE_ASLR": "1"}) for _ in range(times or options.aslr)]
-    runs.append(real(options, flavour, config, addresses, script))
+    runs = [real(options, flavour, config, addresses, script, more) for more in [{}] + [{"ORACLE_ASLR": "1"}] * options.aslr]
+    agreed = min(map(len, runs))
     # Their differences in the order of completion are known to the comparison; what follows from them is not.
     start = beginning_in_common(runs, options.release)
-    numbers = [compare(runs[-1], run, options.release, start)[0] for run in runs[:-1]]
-    return min((number for number in numbers if number is not None), default=len(runs[-1]))
+    for run in runs[1:]:
+        number = compare(runs[0][:agreed], run[:agreed], options.release, start)[0]
+        agreed = agreed if number is None else number
+    return agreed
+
+
+def its_runs_disagree(options, flavour, config, addresses, script, number):
+    """Whether the real allocator's own runs disagree at line `number` or before: a few can agree by chance on one of two orders."""
+    rounds = -(-RUNS_BEFORE_A_DIFFERENCE_COUNTS // options.aslr)
+    return any(agreement(options, flavour, config, addresses, script) <= number for _ in range(rounds))
 
 
 def forgets_a_use(options, flavour, config, addresses, script, theirs, ours):
