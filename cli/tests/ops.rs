@@ -27,6 +27,21 @@ fn a_script_is_answered_line_by_line() {
     assert!(answers(b"", &[]).is_empty());
 }
 
+#[test]
+fn a_digest_stands_for_each_answer() {
+    let digests = |script: &[u8]| {
+        let Run { code, out, err } = call_with(&["ops", "-", "--digests"], script);
+        assert_eq!((code, err.as_str()), (0, ""));
+        out.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let one = digests(b"alloc a 1000\n# nothing\nfree a\nsnapshot\n");
+    assert_eq!(one.len(), 3);
+    assert!(one.iter().all(|digest| digest.len() == 16 && digest.bytes().all(|byte| byte.is_ascii_hexdigit())), "{one:?}");
+    let other = digests(b"alloc a 1000\nfree a\nempty_cache\n");
+    assert_eq!(one[..2], other[..2]);
+    assert_ne!(one[2], other[2]);
+}
+
 /// The answers are the real ones of both versions.
 #[test]
 fn versions_choose_between_equal_blocks_each_in_its_way() {

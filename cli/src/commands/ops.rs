@@ -39,6 +39,9 @@ pub(crate) struct Args {
     /// The PyTorch version whose allocator decisions are made.
     #[arg(long, value_name = "RELEASE", default_value_t)]
     profile: Profile,
+    /// Print 16 hexadecimal digits for each answer instead of its text, as the real allocator's program does with --digests.
+    #[arg(long)]
+    digests: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum, Default)]
@@ -92,7 +95,9 @@ fn run(args: &Args) -> Result<()> {
             bail!("line {number} of {name} is longer than {LONGEST_LINE} bytes: is it a script?");
         }
         let text = String::from_utf8_lossy(&line);
-        if let Some(answer) = runner.run_line(text.trim_end_matches(['\r', '\n'])) {
+        let text = text.trim_end_matches(['\r', '\n']);
+        let answer = if args.digests { runner.run_line_to_digest(text) } else { runner.run_line(text) };
+        if let Some(answer) = answer {
             writeln!(out, "{answer}")?;
         }
     }

@@ -21,7 +21,8 @@ import sys
 
 import gen
 from releases import accepts, built_oracle, minor, program, release, releases
-from run import ADDRESS_DEPENDENT, CHECKPOINTS, CONFIGS, FLAVOURS, SINCE, environment, seeds
+from programs import ADDRESS_DEPENDENT, CHECKPOINTS, CONFIGS, FLAVOURS, SINCE, environment
+from run import seeds
 
 KINDS = {"ok": "decisions", "ptr": "decisions", "err": "decisions", "ev": "decisions", "drv": "driver", "st": "statistics", "stats": "statistics", "snapshot": "snapshot", "msg": "messages"}
 PLACE = re.compile(r'"[^"]*\.(?:cpp|h)":\d+|\(function [^)]*\)')

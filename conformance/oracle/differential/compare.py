@@ -19,6 +19,7 @@ blocks back: the real one has lost them then, ours has changed nothing. So it do
 The registration counter of segments (`reg`) is the real one's own in 2.11 and is not compared; from 2.12 on it orders blocks and must be
 equal.
 """
+import copy
 import json
 import re
 
@@ -30,6 +31,7 @@ PEAKS = ("allocation.", "active.", "allocated_bytes.", "active_bytes.", "request
 MISSING = " could not find 0x"
 ZEROS = [0, 0, 0, 0]
 MERGE_COUNTERS = ("inactive_split.", "inactive_split_bytes.")
+MERGE_KEYS = [counter + kind for counter in MERGE_COUNTERS for kind in ("all", "small", "large")]
 
 
 class Comparison:
@@ -51,7 +53,9 @@ class Comparison:
 
     def line(self, theirs, ours):
         """None if the lines agree, else what differs: (field, theirs, ours)."""
-        theirs, ours = json.loads(theirs), json.loads(ours)
+        are_equal = theirs == ours
+        theirs = json.loads(theirs)
+        ours = dict(theirs) if are_equal else json.loads(ours)
         self.without_properties(theirs, ours)
         if self.frees_a_part(theirs):
             self.is_over = True
@@ -159,7 +163,7 @@ class Comparison:
     def moves(self, op):
         """Whether counters that may differ moved alike in this operation, if no order shows in it."""
         before = self.before
-        pairs = {key: [side.get(key, ZEROS) for side in self.sides] for key in (self.sides[0] if self.order_showed else ()) if key.startswith(MERGE_COUNTERS)}
+        pairs = {key: [side.get(key, ZEROS) for side in self.sides] for key in (MERGE_KEYS if self.order_showed else ())}
         self.before = {key: (a, b) for key, (a, b) in pairs.items() if a != b}
         if self.order_shows:
             return None
@@ -243,18 +247,30 @@ def by_segment(items):
     return segments
 
 
-def compare(theirs, ours, profile="2.11"):
+def beginning_in_common(runs, profile):
+    """The number of lines that all runs begin with, and a comparison that has read them: for `compare`, to which it is as if it had read them itself."""
+    number = min(map(len, runs))
+    for run in runs[1:]:
+        number = next((place for place, (a, b) in enumerate(zip(runs[0][:number], run)) if a != b), number)
+    comparison = Comparison(profile)
+    for place in range(number):
+        if comparison.line(runs[0][place], runs[0][place]) or comparison.is_over:
+            return None  # not a beginning to build on
+    return number, comparison
+
+
+def compare(theirs, ours, profile="2.11", start=None):
     """Compares two lists of lines. Returns (number of the first differing line or None, difference, tolerated orders).
 
-    A number without a difference is that of the line from which on they cannot be compared.
+    A number without a difference is that of the line from which on they cannot be compared. `start` is a beginning in common.
     """
-    comparison = Comparison(profile)
+    first, comparison = (start[0], copy.deepcopy(start[1])) if start else (0, Comparison(profile))
     if len(theirs) != len(ours):
         shorter = min(len(theirs), len(ours))
         return shorter, ("lines", len(theirs), len(ours)), 0
     if all(a == b or without_registrations(a, profile) == without_registrations(b, profile) for a, b in zip(theirs, ours)):
         return None, None, 0  # the same bytes: nothing to be tolerated, and no need to read them
-    for number, pair in enumerate(zip(theirs, ours)):
+    for number, pair in enumerate(zip(theirs[first:], ours[first:]), first):
         difference = comparison.line(*pair)
         if comparison.is_over:
             return number, None, comparison.tolerated

@@ -26,7 +26,7 @@ import subprocess
 import checkpoints
 import gen
 from releases import BUILT, built_oracle, minor, program, release
-from run import CHECKPOINTS, CONFIGS, FLAVOURS, environment
+from programs import CHECKPOINTS, CONFIGS, FLAVOURS, environment
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 G = 1 << 30

@@ -20,7 +20,8 @@ import tempfile
 import as_recording
 import gen
 import releases
-from run import CONFIGS, FLAVOURS, environment, seeds
+from programs import CONFIGS, FLAVOURS, environment
+from run import seeds
 
 # With private pools the real answers depend on where its objects lie: another run of the same release may be another recording.
 COMPARED = ("basic", "streams", "oom", "boundary", "large")

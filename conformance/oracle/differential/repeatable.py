@@ -15,7 +15,7 @@ import sys
 
 import gen
 from releases import accepts, built_oracle, release
-from run import CHECKPOINTS, CONFIGS, FLAVOURS, SINCE
+from programs import CHECKPOINTS, CONFIGS, FLAVOURS, SINCE
 
 # What parkade does not answer for, but the real allocator must survive.
 MORE_CONFIGS = {

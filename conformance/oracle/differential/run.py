@@ -11,52 +11,31 @@ defect that parkade does not copy, or what follows from an order that it takes f
 Where blocks are given back during a recording or a capture while other streams use them, the real allocator's own answers depend on where its objects
 lie in memory: it walks a hash table of their addresses. It is therefore run several times with randomised addresses and compared up to the first
 operation in which its own runs disagree by more than an order; before a difference counts, it is run another 24 times.
+
+Most time would go into text, so both sides first print digests of their answers. Only if two of them differ are the answers themselves compared.
+
+--progress FILE keeps what was compared, a line of JSON for each script, and leaves out what it has already; --tally FILE sums such a file, and does
+nothing else.
 """
 import argparse
 import collections
 import concurrent.futures
 import json
 import os
-import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import checkpoints
 import gen
-from compare import compare
+import programs
+import progress
+from compare import beginning_in_common, compare
+from programs import ADDRESS_DEPENDENT, CHECKPOINTS, CONFIGS, FLAVOURS, RELEASES_POOLS, SINCE, digests, environment, parkade, real
 from releases import BUILT, ROOT, accepts, built, built_oracle, minor, program, release, short
 
-G, M = 1 << 30, 1 << 20
-# The capacity in which each flavour of script runs.
-FLAVOURS = {"basic": 8 * G, "streams": 8 * G, "oom": 512 * M, "frac": G, "gc": G, "boundary": 4 * G, "large": 2 * G, "pools": G, "capture": 4 * G, "everything": 2 * G, "poolfree": G, "lend": 256 * M, "ckpt": G, "ckptstreams": G}
-# Private pools: the real allocator's answers are one of several legal outcomes.
-ADDRESS_DEPENDENT = ("pools", "capture", "everything", "poolfree", "ckptstreams")
-# Pools go back in their midst.
-RELEASES_POOLS = ("poolfree", "lend")
 RUNS_BEFORE_A_DIFFERENCE_COUNTS = 24
-# The minor release that first has what a flavour is about. (Before 2.6 every pool of `pools` can be given back already.)
-SINCE = {"poolfree": 6, "lend": 8}
-# Scripts that the real allocator's answers steer.
-CHECKPOINTS = ("ckpt", "ckptstreams")
-CONFIGS = {
-    "default": "",
-    "split32": "max_split_size_mb:32",
-    "split64nr40": "max_split_size_mb:64,max_non_split_rounding_mb:40",
-    "split200": "max_split_size_mb:200",
-    "round4": "roundup_power2_divisions:4",
-    "roundlist": "roundup_power2_divisions:[1:8,4:4,64:2,256:1,>:1]",
-    "gc06": "garbage_collection_threshold:0.6",
-    "gc08split64": "garbage_collection_threshold:0.8,max_split_size_mb:64",
-    "exp": "expandable_segments:True",
-    "exp_gc": "expandable_segments:True,garbage_collection_threshold:0.6",
-    "exp_split64": "expandable_segments:True,max_split_size_mb:64",
-    "exp_round4": "expandable_segments:True,roundup_power2_divisions:4",
-    "relock": "release_lock_on_cudamalloc:True",
-    "large64": "large_segment_size_mb:64",
-    "ppmf": "per_process_memory_fraction:0.5",
-    "graphreuse": "graph_capture_record_stream_reuse:True",
-}
 
 
 def seeds(text):
@@ -77,7 +56,12 @@ def arguments():
     parser.add_argument("--rotate", type=int, default=0, help="each seed takes this many of the settings by turns, and one order of addresses, instead of all")
     parser.add_argument("--aslr", type=int, default=4, help="runs with randomised addresses, where answers depend on them")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many run at once (default: one for each core)")
+    parser.add_argument("--progress", help="the file that keeps what was compared")
+    parser.add_argument("--tally", metavar="FILE", help="print the sums of such a file, and compare nothing")
     options = parser.parse_args()
+    if options.tally:
+        progress.print_sums(options.tally)
+        sys.exit()
     built_oracle(options.release, options.oracle)
     built(options.parkade, "cargo build --release -p parkade-cli")
     only_what_is_known(options)
@@ -100,50 +84,74 @@ def only_what_is_known(options):
     options.configs, options.flavours = ",".join(known), ",".join(there)
 
 
-def one(options, flavour, seed, whole):
+def one(options, flavour, seed):
     """All configurations of one script: a list of (name, operations, tolerated orders, difference or None, why it ended early or None)."""
-    results = []
     configs, orders = options.configs.split(","), options.addresses.split(",")
     if options.rotate:
         first = seed * options.rotate
         orders = [orders[first // len(configs) % len(orders)]]
         configs = [configs[(first + place) % len(configs)] for place in range(options.rotate)]
-    for config in configs:
-        for addresses in orders:
-            if gives_pools_back(flavour, options.release) and config.startswith("exp"):
-                continue  # the real allocator corrupts its heap there (docs/fidelity.md, section 5)
-            script = whole
-            if flavour in ADDRESS_DEPENDENT and flavour not in CHECKPOINTS:
-                script = agreed_beginning(options, flavour, config, addresses, whole)
-            if flavour in CHECKPOINTS:
-                # Its addresses of its own objects are those of this one run; the comparison knows what they decide.
-                lines, theirs = checkpoints.drive(program(options.release, options.oracle), environment(flavour, config, addresses), seed, options.n, flavour, not config.startswith("exp"), options.release)
-                script = ("\n".join(lines) + "\n").encode()
-            else:
-                theirs = real(options, flavour, config, addresses, script)
-            ours = parkade(options, flavour, config, addresses, script)
-            where = why = None
-            if flavour in ADDRESS_DEPENDENT:
-                agreed = agreement(options, flavour, config, addresses, script)
-                if agreed < len(theirs):
-                    theirs, ours, why = theirs[:agreed], ours[:agreed], "its own runs disagree"
-            if len(theirs) < len(ours):
-                ours, why = ours[:len(theirs)], why or "its heap is damaged"
-            number, difference, tolerated = compare(theirs, ours, options.release)
-            if number is not None and not difference:
-                theirs, why = theirs[:number], "a restored checkpoint, or its heap is damaged"
-            if difference and number < min(len(theirs), len(ours)) and forgets_a_use(options, flavour, config, addresses, script, theirs[:number + 1], ours[:number + 1]):
-                difference, theirs, why = None, theirs[:number], "a use remembered for too long"
-            if difference and flavour in ADDRESS_DEPENDENT and flavour not in CHECKPOINTS:
-                # A few runs can agree by chance on one of two orders.
-                beginning = b"".join(script.splitlines(keepends=True)[:number + 1])
-                if agreement(options, flavour, config, addresses, beginning, RUNS_BEFORE_A_DIFFERENCE_COUNTS) <= number:
-                    difference, theirs, why = None, theirs[:number], "its own runs disagree"
-            if difference:
-                line = theirs[number] if number < len(theirs) else ours[number]
-                where = f"line {number}: {difference[0]}\n    real    {str(difference[1])[:600]}\n    parkade {str(difference[2])[:600]}\n    {line[:160]}"
-            results.append((f"{flavour}.{config}.{addresses} seed {seed}", len(theirs), tolerated, where, why))
+    lines = []
+    if flavour not in CHECKPOINTS:
+        gen.gen(seed, options.n, flavour, out=gen.for_release(lines.append, options.release))
+    whole = ("\n".join(lines) + "\n").encode()
+    results = []
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(whole)
+        file.flush()
+        for config in configs:
+            for addresses in orders:
+                if gives_pools_back(flavour, options.release) and config.startswith("exp"):
+                    continue  # the real allocator corrupts its heap there (docs/fidelity.md, section 5)
+                name = f"{flavour}.{config}.{addresses} seed {seed}"
+                if flavour not in CHECKPOINTS and are_alike(options, flavour, config, addresses, file.name, len(lines)):
+                    results.append((name, len(lines), 0, None, None))
+                else:
+                    results.append((name, *text(options, flavour, config, addresses, seed, whole)))
     return results
+
+
+def are_alike(options, flavour, config, addresses, path, length):
+    """Whether both sides have the same digest for each line of a script, and the real one has whatever the addresses of its own objects."""
+    ours = digests(options, flavour, config, addresses, path, is_real=False)
+    if ours is None or len(ours) != length * 17:
+        return False
+    more = [{"ORACLE_ASLR": "1"}] * options.aslr if flavour in ADDRESS_DEPENDENT else []
+    return all(digests(options, flavour, config, addresses, path, True, env) == ours for env in [{}, *more])
+
+
+def text(options, flavour, config, addresses, seed, script):
+    """Compares the answers of one run: (operations, tolerated orders, difference or None, why it ended early or None)."""
+    if flavour in CHECKPOINTS:
+        # Its addresses of its own objects are those of this one run; the comparison knows what they decide.
+        lines, theirs = checkpoints.drive(program(options.release, options.oracle), environment(flavour, config, addresses), seed, options.n, flavour, not config.startswith("exp"), options.release)
+        script = ("\n".join(lines) + "\n").encode()
+    else:
+        theirs = real(options, flavour, config, addresses, script)
+    where = why = None
+    if flavour in ADDRESS_DEPENDENT:
+        agreed = agreement(options, flavour, config, addresses, script)
+        if agreed < len(theirs):
+            theirs, why = theirs[:agreed], "its own runs disagree"
+            script = first_lines(script, agreed)
+    ours = parkade(options, flavour, config, addresses, script)
+    if len(theirs) < len(ours):
+        ours, why = ours[:len(theirs)], why or "its heap is damaged"
+    number, difference, tolerated = compare(theirs, ours, options.release)
+    if number is not None and not difference:
+        theirs, why = theirs[:number], "a restored checkpoint, or its heap is damaged"
+    if difference and number < min(len(theirs), len(ours)) and forgets_a_use(options, flavour, config, addresses, script, theirs[:number + 1], ours[:number + 1]):
+        difference, theirs, why = None, theirs[:number], "a use remembered for too long"
+    if difference and flavour in ADDRESS_DEPENDENT and flavour not in CHECKPOINTS and its_runs_disagree(options, flavour, config, addresses, first_lines(script, number + 1), number):
+        difference, theirs, why = None, theirs[:number], "its own runs disagree"
+    if difference:
+        line = theirs[number] if number < len(theirs) else ours[number]
+        where = f"line {number}: {difference[0]}\n    real    {str(difference[1])[:600]}\n    parkade {str(difference[2])[:600]}\n    {line[:160]}"
+    return len(theirs), tolerated, where, why
+
+
+def first_lines(script, number):
+    return b"".join(script.splitlines(keepends=True)[:number])
 
 
 def gives_pools_back(flavour, release):
@@ -151,25 +159,22 @@ def gives_pools_back(flavour, release):
     return flavour in RELEASES_POOLS or minor(release) == 5 and flavour in ("pools", "everything")
 
 
-def agreed_beginning(options, flavour, config, addresses, script):
-    """A beginning of the script that reaches beyond the first disagreement, so that what cannot be compared need not be run."""
-    lines = script.splitlines(keepends=True)
-    length = 500
-    while length < len(lines):
-        beginning = b"".join(lines[:length])
-        if agreement(options, flavour, config, addresses, beginning) < length:
-            return beginning
-        length *= 4
-    return script
-
-
-def agreement(options, flavour, config, addresses, script, times=None):
+def agreement(options, flavour, config, addresses, script):
     """How many lines the real allocator answers alike whatever the addresses of its own objects."""
-    runs = [real(options, flavour, config, addresses, script, {"ORACLE_ASLR": "1"}) for _ in range(times or options.aslr)]
-    runs.append(real(options, flavour, config, addresses, script))
+    runs = [real(options, flavour, config, addresses, script, more) for more in [{}] + [{"ORACLE_ASLR": "1"}] * options.aslr]
+    agreed = min(map(len, runs))
     # Their differences in the order of completion are known to the comparison; what follows from them is not.
-    numbers = [compare(runs[-1], run, options.release)[0] for run in runs[:-1]]
-    return min((number for number in numbers if number is not None), default=len(runs[-1]))
+    start = beginning_in_common(runs, options.release)
+    for run in runs[1:]:
+        number = compare(runs[0][:agreed], run[:agreed], options.release, start)[0]
+        agreed = agreed if number is None else number
+    return agreed
+
+
+def its_runs_disagree(options, flavour, config, addresses, script, number):
+    """Whether the real allocator's own runs disagree at line `number` or before: a few can agree by chance on one of two orders."""
+    rounds = -(-RUNS_BEFORE_A_DIFFERENCE_COUNTS // options.aslr)
+    return any(agreement(options, flavour, config, addresses, script) <= number for _ in range(rounds))
 
 
 def forgets_a_use(options, flavour, config, addresses, script, theirs, ours):
@@ -244,38 +249,16 @@ def with_late_uses(ops, answers, profile):
     return [line for number, op in enumerate(ops) for line in before[number] + ([] if number in places else [op])]
 
 
-def environment(flavour, config, addresses, more=()):
-    settings = CONFIGS[config]
-    return dict(os.environ, FAKE_GPU_BYTES=str(FLAVOURS[flavour]), FAKE_ADDR_POLICY=addresses, PYTORCH_CUDA_ALLOC_CONF=settings, PYTORCH_ALLOC_CONF=settings, **dict(more))
-
-
-def real(options, flavour, config, addresses, script, more=()):
-    run = subprocess.run([program(options.release, options.oracle), "-"], input=script, env=environment(flavour, config, addresses, more), capture_output=True)
-    if run.returncode not in (0, -signal.SIGABRT):  # where its heap is damaged the fake driver ends it
-        run.check_returncode()
-    return run.stdout.decode().splitlines()
-
-
-def parkade(options, flavour, config, addresses, script):
-    command = [options.parkade, "ops", "-", "--settings", CONFIGS[config], "--capacity", str(FLAVOURS[flavour]), "--addresses", addresses, "--profile", short(options.release)]
-    return subprocess.run(command, input=script, capture_output=True, check=True).stdout.decode().splitlines()
-
-
 def main():
     options = arguments()
     start = time.time()
     rows = collections.defaultdict(lambda: [0, 0, 0, 0, 0])
     differing, reasons = 0, collections.Counter()
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        jobs = []
-        for flavour in options.flavours.split(","):
-            for seed in options.seeds:
-                lines = []
-                if flavour not in CHECKPOINTS:
-                    gen.gen(seed, options.n, flavour, out=gen.for_release(lines.append, options.release))
-                jobs.append((flavour, pool.submit(one, options, flavour, seed, ("\n".join(lines) + "\n").encode())))
-        for flavour, job in jobs:
-            for name, operations, tolerated, where, why in job.result():
+        jobs = [(flavour, seed, pool.submit(one, options, flavour, seed)) for flavour, seed in progress.left(options)]
+        for flavour, seed, job in jobs:
+            results = job.result()
+            for name, operations, tolerated, where, why in results:
                 row = rows[flavour]
                 row[0] += 1
                 row[1] += operations
@@ -287,8 +270,10 @@ def main():
                     differing += 1
                     if differing <= 10:
                         print(f"{name}: {where}", flush=True)
+            progress.keep(options, flavour, seed, results)
     print(f"{'flavour':10} {'runs':>6} {'operations':>12} {'orders tolerated':>17} {'runs that differ':>17} {'ended early':>12}")
-    for flavour, row in rows.items():
+    for flavour in options.flavours.split(","):
+        row = rows[flavour]
         print(f"{flavour:10} {row[0]:6} {row[1]:12,} {row[2]:17,} {row[3]:17} {row[4]:12}")
     for why, count in sorted((why, count) for why, count in reasons.items() if why):
         print(f"ended early: {why}: {count}")

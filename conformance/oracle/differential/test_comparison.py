@@ -1,10 +1,16 @@
 #!/usr/bin/env python3
 """What the differential test may forgive, and what not: python3 conformance/oracle/differential/test_comparison.py (or -m unittest)."""
+import argparse
 import json
+import os
+import tempfile
 import unittest
 
+import gen
+import progress
 import run
-from compare import compare
+from compare import beginning_in_common, compare
+from releases import BUILT, ROOT, program
 
 
 def line(op, ok=1, **rest):
@@ -168,6 +174,103 @@ class Early(unittest.TestCase):
         freed = lambda *blocks: line("alloc a 512", ev=[["free_completed", block, 512, 0, 0, 0] for block in blocks])
         self.assertEqual(run.freed_early(freed("c1+0", "c2+0"), freed("c2+0", "c3+0")), {"c1+0"})
         self.assertEqual(run.freed_early(freed("c2+0"), freed("c2+0")), set())
+
+
+class Beginnings(unittest.TestCase):
+    """A beginning in common is read once for several comparisons, and none of them ends otherwise for it."""
+
+    def test_a_beginning_changes_no_answer(self):
+        sides = [Completions.CAPTURED + [order, line("snapshot")] for order in Completions.ORDERS]
+        for changed in (None, 4, 5):
+            theirs, ours = ([*side] for side in sides)
+            if changed is not None:
+                ours[changed] = line("free z")
+            runs = [theirs, ours, theirs[:]]
+            start = beginning_in_common(runs, "2.11")
+            self.assertEqual(start[0], 4)
+            for _ in range(2):
+                self.assertEqual(compare(theirs, ours, "2.11", start), compare(theirs, ours, "2.11"))
+                self.assertEqual(compare(theirs, theirs[:], "2.11", start), (None, None, 0))
+
+
+class Digests(unittest.TestCase):
+    """Text is left out only where every line of every run has the same digest."""
+
+    ONE, OTHER = (b"0123456789abcdef\n" + digest for digest in (b"0000000000000000\n", b"0000000000000001\n"))
+
+    def alike(self, flavour, ours, *theirs, length=2):
+        theirs = list(theirs)
+
+        def digests(options, flavour, config, addresses, path, is_real, more=()):
+            self.assertEqual(bool(more), is_real and len(theirs) < count)
+            return theirs.pop(0) if is_real else ours
+
+        count, kept = len(theirs), run.digests
+        run.digests = digests
+        try:
+            return run.are_alike(argparse.Namespace(aslr=2), flavour, "default", "up", "script", length)
+        finally:
+            run.digests = kept
+
+    def test_all_runs_must_be_alike_to_their_end(self):
+        one, other = self.ONE, self.OTHER
+        self.assertTrue(self.alike("basic", one, one))
+        self.assertFalse(self.alike("basic", one, other))
+        self.assertFalse(self.alike("basic", one, None), "the real one did not reach the end")
+        self.assertFalse(self.alike("basic", None, None), "neither did")
+        self.assertFalse(self.alike("basic", one, one, length=3), "both ended early")
+        self.assertTrue(self.alike("pools", one, one, one, one))
+        self.assertFalse(self.alike("pools", one, one, one, other), "its own runs disagree")
+
+
+class Progress(unittest.TestCase):
+    """The file of what was compared."""
+
+    def test_it_is_summed_and_says_what_is_left(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "compared.jsonl")
+            options = argparse.Namespace(progress=path, release="2.7.1", flavours="basic,oom", seeds=range(1, 3), n=10, rotate=0, configs="default,exp", addresses="up")
+            every = [("basic", 1), ("oom", 1), ("basic", 2), ("oom", 2)]
+            self.assertEqual(progress.left(options), every)
+            progress.keep(options, "basic", 1, [("a", 17, 0, None, None), ("b", 5, 2, None, "its heap is damaged")])
+            progress.keep(argparse.Namespace(**{**vars(options), "release": "2.7.0"}), "basic", 2, [("c", 3, 0, "line 3: ok", None)])
+            with open(path, "a", encoding="utf-8") as file:
+                file.write('{"release": "2.7.')
+            self.assertEqual(progress.sums(path), [("2.7", 2, 3, 25, 2, 1, 1)])
+            changed = lambda **changes: progress.left(argparse.Namespace(**{**vars(options), **changes}))
+            self.assertEqual(changed(), every[1:])
+            self.assertEqual(changed(release="2.7.0"), [place for place in every if place != ("basic", 2)])
+            for other in (changed(n=20), changed(configs="default"), changed(addresses="up,down"), changed(progress=None)):
+                self.assertEqual(other, every)
+
+
+PARKADE = os.environ.get("PARKADE", os.path.join(ROOT, "target", "release", "parkade"))
+ORACLE = os.environ.get("ORACLE", BUILT)
+
+
+@unittest.skipUnless(os.access(PARKADE, os.X_OK) and os.access(program("2.7.0", ORACLE), os.X_OK), "the programs are not built")
+class WrongRelease(unittest.TestCase):
+    """A parkade that decides as another release is found by its digests, and the difference is shown."""
+
+    def found(self, profile, flavour, config):
+        with tempfile.TemporaryDirectory() as folder:
+            wrong = os.path.join(folder, "parkade")
+            with open(wrong, "w", encoding="utf-8") as file:
+                file.write(f'#!/bin/sh\nexec {PARKADE} "$@" --profile {profile}\n')
+            os.chmod(wrong, 0o755)
+            options = argparse.Namespace(release="2.7.0", oracle=ORACLE, parkade=wrong, n=1500, rotate=0, configs=config, addresses="up", aslr=4)
+            command = run.programs.command
+            run.programs.command = lambda *arguments: command(*arguments)[:-2]
+            try:
+                return [where for *_, where, _ in run.one(options, flavour, 3)]
+            finally:
+                run.programs.command = command
+
+    def test_only_the_right_one_is_alike(self):
+        for flavour, config in (("basic", "default"), ("oom", "exp"), ("pools", "default")):
+            self.assertEqual(self.found("2.7", flavour, config), [None], f"{flavour} {config}")
+        for profile, flavour, config in (("2.12", "basic", "default"), ("2.4", "oom", "exp"), ("2.13", "pools", "default")):
+            self.assertRegex(self.found(profile, flavour, config)[0] or "nothing", r"line \d+: ", f"{profile} {flavour} {config}")
 
 
 if __name__ == "__main__":

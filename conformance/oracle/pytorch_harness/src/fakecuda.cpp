@@ -11,6 +11,7 @@
 //   FAKE_SEG_GAP      bytes left free between two cudaMallocs (default 0)
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <charconv>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -99,20 +100,23 @@ void L(int lv, const char* fmt, ...) {
   fprintf(stderr, "fakecuda: FATAL: %s\n", what);
   abort();
 }
-std::string norm_(uintptr_t p) {
+// The name of an address into 64 bytes at `b`; its length.
+int put_name(char* b, uintptr_t p) {
   State& s = S();
   auto it = s.segs.upper_bound(p);
-  char b[64];
   if (it != s.segs.begin()) {
     --it;
     if (p < it->first + it->second.size) {
-      snprintf(b, sizeof b, "%c%d+%zu", it->second.kind, it->second.ord, (size_t)(p - it->first));
-      return b;
+      char* at = b;
+      *at++ = it->second.kind;
+      at = std::to_chars(at, b + 64, it->second.ord).ptr;
+      *at++ = '+';
+      return (int)(std::to_chars(at, b + 64, (size_t)(p - it->first)).ptr - b);
     }
   }
-  snprintf(b, sizeof b, "0x%zx", (size_t)p);
-  return b;
+  return snprintf(b, 64, "0x%zx", (size_t)p);
 }
+std::string norm_(uintptr_t p) { char b[64]; return std::string(b, put_name(b, p)); }
 bool take_phys(int dev, size_t n) {
   State& s = S();
   if (s.fail_next > 0) { s.fail_next--; return false; }
@@ -159,9 +163,9 @@ X unsigned long long fake_capture_begin(cudaStream_t st) {
 X void fake_capture_end(cudaStream_t st) {
   State& s = S(); std::lock_guard<std::mutex> g(s.m); s.captures.erase((uintptr_t)st);
 }
-X int fake_norm(const void* p, char* out, int n) {
+X int fake_norm(const void* p, char* out, int) {  // into 64 bytes, without a NUL; the length
   State& s = S(); std::lock_guard<std::mutex> g(s.m);
-  return snprintf(out, n, "%s", norm_((uintptr_t)p).c_str());
+  return put_name(out, (uintptr_t)p);
 }
 X size_t fake_live_events() { return S().ev_live.size(); }
 

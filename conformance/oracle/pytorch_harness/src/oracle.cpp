@@ -2,6 +2,9 @@
 #include "release.hpp"
 #include <c10/cuda/CUDAGuard.h>
 #include <algorithm>
+#include <array>
+#include <charconv>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -39,17 +42,25 @@ int fake_norm(const void*, char*, int);
 size_t fake_live_events();
 }
 
-static string norm(const void* p) { char b[64]; fake_norm(p, b, sizeof b); return b; }
-static string jstr(const string& s) {
-  string o = "\"";
+// Texts are appended to one string: a line has dozens of numbers, and streams would take most of the time.
+template <class N> static void put_number(string& o, N n) { char b[24]; o.append(b, std::to_chars(b, b + sizeof b, n).ptr - b); }
+static void put(string& o, const char* text) { o += text; }
+static void put(string& o, const string& text) { o += text; }
+template <class N, class = std::enable_if_t<std::is_integral_v<N>>> static void put(string& o, N n) { put_number(o, n); }
+template <class First, class... More> static void put(string& o, const First& first, const More&... more) { put(o, first); (put(o, more), ...); }
+static string norm(const void* p) { char b[64]; return string(b, fake_norm(p, b, sizeof b)); }
+static void put_pointer(string& o, const void* p) { char b[64]; o += '"'; o.append(b, fake_norm(p, b, sizeof b)); o += '"'; }
+static void put_string(string& o, const string& s) {
+  o += '"';
   for (unsigned char c : s) {
     if (c == '"' || c == '\\') { o += '\\'; o += c; }
     else if (c == '\n') o += "\\n";
     else if (c < 0x20) { char b[8]; snprintf(b, 8, "\\u%04x", c); o += b; }
     else o += c;
   }
-  return o + "\"";
+  o += '"';
 }
+static string jstr(const string& s) { string o; put_string(o, s); return o; }
 // stream 0 = default stream; stream k>0 = external stream with handle 0x1000*k
 static cudaStream_t rawst(long k) { return (cudaStream_t)(uintptr_t)(0x1000 * k); }
 static long stid(const void* s) { return (long)((uintptr_t)s / 0x1000); }
@@ -61,11 +72,11 @@ static const char* actname(TraceEntry::Action a) {
   return n[(int)a];
 }
 
-struct Opts { int log = 1; int stats = 1; bool events = true, raw = false; } O;
+struct Opts { int log = 1; int stats = 1; bool events = true, raw = false, digests = false; } O;
 static int DEV = 0;
 static std::unordered_map<string, c10::DataPtr> live;
 static std::unordered_map<string, void*> rawlive;
-static std::vector<string> evs;
+static string evs;  // those of the operation, each after a comma
 static std::vector<string> oom_free;
 static std::map<string, std::shared_ptr<CCA::AllocatorState>> ckpts;
 
@@ -75,114 +86,163 @@ struct FreeCb : c10::FreeMemoryCallback {
     bool any = false;
     auto v = std::move(oom_free); oom_free.clear();
     for (auto& id : v) any |= live.erase(id) > 0;
-    evs.push_back("[\"free_callback\"," + std::to_string(any) + "]");
+    put(evs, ",[\"free_callback\",", (int)any, "]");
     return any;
   }
 };
 namespace c10 { REGISTER_FREE_MEMORY_CALLBACK("oracle_cb", ::FreeCb) }
 
-static std::vector<std::pair<string, std::vector<int64_t>>> statvec(const DeviceStats& d) {
-  std::vector<std::pair<string, std::vector<int64_t>>> v;
-  static const char* tn[] = {"all", "small", "large"};
-  auto add = [&](const char* n, const release::statistics::StatArray& a) {
-    for (int t = 0; t < 3; t++) v.push_back({string(n) + "." + tn[t], {a[t].current, a[t].peak, a[t].allocated, a[t].freed}});
+using Values = std::array<int64_t, 4>;
+static Values values(const release::statistics::Stat& s) { return {s.current, s.peak, s.allocated, s.freed}; }
+// The statistics as they were printed last. One that was never printed counts as zero.
+struct Row { string name; bool is_number; Values printed; };
+static std::vector<Row> rows;
+static std::map<string, Values> pool_rows;
+static void put_stat(string& o, const string& name, bool is_number, const Values& v) {
+  put(o, o.back() == '{' ? "\"" : ",\"", name, "\":");
+  if (is_number) put(o, v[0]);
+  else put(o, "[", v[0], ",", v[1], ",", v[2], ",", v[3], "]");
+}
+static void put_pool_stats([[maybe_unused]] string& o, [[maybe_unused]] const DeviceStats& d, [[maybe_unused]] bool delta) {
+#if TORCH_MINOR >= 13
+  static const char* types[] = {"all", "small", "large"};
+  std::map<string, Values> now;
+  for (auto& kv : d.reserved_bytes_by_private_pools)
+    for (int t = 0; t < 3; t++) {
+      string name = "reserved_bytes_by_private_pools.";
+      put(name, kv.first.first, ".", kv.first.second, ".", types[t]);
+      now[name] = values(kv.second[t]);
+    }
+  for (auto& kv : now) {
+    auto& printed = pool_rows[kv.first];
+    if (delta && printed == kv.second) continue;
+    printed = kv.second;
+    put_stat(o, kv.first, false, kv.second);
+  }
+#endif
+}
+// All statistics, or those that changed since they were printed last. With `words` only those of private pools are text, the others go there.
+static void put_stats(string& o, bool delta, std::vector<int64_t>* words = nullptr) {
+  auto d = CCA::getDeviceStats(DEV);
+  size_t k = 0;
+  auto row = [&](const char* name, const char* type, bool is_number, const Values& v) {
+    if (words) return (void)words->insert(words->end(), v.begin(), is_number ? v.begin() + 1 : v.end());
+    if (k == rows.size()) rows.push_back({string(name) + type, is_number, {}});
+    auto& r = rows[k++];
+    if (delta && r.printed == v) return;
+    r.printed = v;
+    put_stat(o, r.name, is_number, v);
   };
+  auto add = [&](const char* name, const release::statistics::StatArray& a) {
+    static const char* types[] = {".all", ".small", ".large"};
+    for (int t = 0; t < 3; t++) row(name, types[t], false, values(a[t]));
+  };
+  o += '{';
   add("allocation", d.allocation); add("segment", d.segment); add("active", d.active);
   add("inactive_split", d.inactive_split); add("allocated_bytes", d.allocated_bytes);
   add("reserved_bytes", d.reserved_bytes); add("active_bytes", d.active_bytes);
   add("inactive_split_bytes", d.inactive_split_bytes); add("requested_bytes", d.requested_bytes);
-  auto s4 = [](const release::statistics::Stat& s) { return std::vector<int64_t>{s.current, s.peak, s.allocated, s.freed}; };
-  v.push_back({"oversize_allocations", s4(d.oversize_allocations)});
-  v.push_back({"oversize_segments", s4(d.oversize_segments)});
-  for (auto& [name, value] : release::counters(d)) v.push_back({name, {value}});
-#if TORCH_MINOR >= 13
-  std::vector<std::pair<string, std::vector<int64_t>>> pp;
-  for (auto& kv : d.reserved_bytes_by_private_pools)
-    for (int t = 0; t < 3; t++)
-      pp.push_back({"reserved_bytes_by_private_pools." + std::to_string(kv.first.first) + "." + std::to_string(kv.first.second) + "." + tn[t],
-                    {kv.second[t].current, kv.second[t].peak, kv.second[t].allocated, kv.second[t].freed}});
-  std::sort(pp.begin(), pp.end());
-  v.insert(v.end(), pp.begin(), pp.end());
-#endif
-  v.push_back({"max_split_size", {d.max_split_size}});
-  return v;
+  row("oversize_allocations", "", false, values(d.oversize_allocations));
+  row("oversize_segments", "", false, values(d.oversize_segments));
+  for (auto& [name, value] : release::counters(d)) row(name, "", true, {value});
+  put_pool_stats(o, d, delta);
+  row("max_split_size", "", true, {(int64_t)d.max_split_size});
+  o += '}';
 }
-static std::map<string, std::vector<int64_t>> prev_stats;
-static string stats_json(bool delta) {
-  auto v = statvec(CCA::getDeviceStats(DEV));
-  string o = "{"; bool first = true;
-  for (auto& kv : v) {
-    if (delta) {
-      auto it = prev_stats.find(kv.first);
-      if (it == prev_stats.end()) {
-        bool z = true; for (auto x : kv.second) z &= x == 0;
-        if (z) continue;
-      } else if (it->second == kv.second) continue;
-    }
-    prev_stats[kv.first] = kv.second;
-    if (!first) o += ','; first = false;
-    o += '"' + kv.first + "\":";
-    if (kv.second.size() == 1) o += std::to_string(kv.second[0]);
-    else { o += '['; for (size_t i = 0; i < kv.second.size(); i++) { if (i) o += ','; o += std::to_string(kv.second[i]); } o += ']'; }
-  }
-  return o + "}";
+static void put_trace(string& o, const TraceEntry& t) {
+  put(o, "[\"", actname(t.action_), "\",");
+  if (t.action_ == TraceEntry::OOM || t.action_ == TraceEntry::SNAPSHOT) put(o, t.addr_);
+  else put_pointer(o, (void*)t.addr_);
+  put(o, ",", t.size_, ",", stid(t.stream_));
+  if (release::records_pools()) put(o, ",", release::pool_of(t).first, ",", release::pool_of(t).second);
+  o += ']';
 }
-static string trace_json(const TraceEntry& t) {
-  std::ostringstream o;
-  o << "[\"" << actname(t.action_) << "\",";
-  if (t.action_ == TraceEntry::OOM || t.action_ == TraceEntry::SNAPSHOT) o << t.addr_;
-  else o << jstr(norm((void*)t.addr_));
-  o << "," << t.size_ << "," << stid(t.stream_);
-  if (release::records_pools()) o << "," << release::pool_of(t).first << "," << release::pool_of(t).second;
-  o << "]";
-  return o.str();
-}
-static string snapshot_json(MempoolId_t id, bool traces) {
+static void put_snapshot(string& o, MempoolId_t id, bool traces) {
   auto s = release::snapshot(id, traces);
-  std::ostringstream o;
-  o << "{\"segments\":[";
+  o += "{\"segments\":[";
   bool f = true;
   for (auto& g : s.segments) {
-    if (!f) o << ","; f = false;
-    o << "{\"addr\":" << jstr(norm((void*)g.address)) << ",\"total\":" << g.total_size << ",\"requested\":" << g.requested_size
-      << ",\"allocated\":" << g.allocated_size << ",\"active\":" << g.active_size << ",\"stream\":" << stid(g.stream)
-      << ",\"type\":\"" << (g.is_large ? "large" : "small") << "\",\"expandable\":" << g.is_expandable
-      << ",\"pool\":[" << g.owner_private_pool_id.first << "," << g.owner_private_pool_id.second << "]"
-      << ",\"device\":" << (int)g.device << release::registration(g) << ",\"blocks\":[";
-    size_t off = 0; bool fb = true;
+    put(o, f ? "" : ",", "{\"addr\":"); f = false;
+    put_pointer(o, (void*)g.address);
+    put(o, ",\"total\":", g.total_size, ",\"requested\":", g.requested_size, ",\"allocated\":", g.allocated_size, ",\"active\":", g.active_size,
+      ",\"stream\":", stid(g.stream), ",\"type\":\"", g.is_large ? "large" : "small", "\",\"expandable\":", (int)g.is_expandable,
+      ",\"pool\":[", g.owner_private_pool_id.first, ",", g.owner_private_pool_id.second, "],\"device\":", (int)g.device);
+    // Before 2.12 no decision depends on it.
+    if (!O.digests || TORCH_MINOR >= 12) put(o, release::registration(g));
+    o += ",\"blocks\":[";
+    size_t off = 0;
     for (auto& b : g.blocks) {
-      if (!fb) o << ","; fb = false;
       // [offset, size, requested, state, gc_counter]
-      o << "[" << off << "," << b.size << "," << b.requested_size << ",\""
-        << (b.allocated ? "allocated" : b.active ? "pending_free" : "inactive") << "\"," << b.gc_counter << "]";
+      put(o, off ? ",[" : "[", off, ",", b.size, ",", b.requested_size, ",\"", b.allocated ? "allocated" : b.active ? "pending_free" : "inactive", "\",", b.gc_counter, "]");
       off += b.size;
     }
-    o << "]}";
+    o += "]}";
   }
-  o << "]";
+  o += ']';
   if (traces) {
-    o << ",\"traces\":[";
+    o += ",\"traces\":[";
     bool ft = true;
-    for (auto& d : s.device_traces) for (auto& t : d) { if (!ft) o << ","; ft = false; o << trace_json(t); }
-    o << "]";
+    for (auto& d : s.device_traces) for (auto& t : d) { if (!ft) o += ','; ft = false; put_trace(o, t); }
+    o += ']';
   }
   auto c = release::config(s);
-  if (c.is_there) o << ",\"config\":{" << c.before << ",\"last\":" << jstr(c.last) << ",\"roundup\":[" << c.after << "]}";
-  o << "}";
-  return o.str();
+  if (c.is_there) put(o, ",\"config\":{", c.before, ",\"last\":", jstr(c.last), ",\"roundup\":[", c.after, "]}");
+  o += '}';
 }
 
 static release::Events events;
-static void keep(const TraceEntry& t) { evs.push_back(trace_json(t)); }
+static void keep(const TraceEntry& t) { evs += ','; put_trace(evs, t); }
 
-static void run_script(std::istream& in, std::ostream& out) {
-  string line; long i = 0;
+// What was answered and not yet written. Where the heap is damaged the fake driver aborts, and this is written all the same.
+static string unwritten;
+static void write_out() {
+  for (size_t at = 0; at < unwritten.size();) {
+    ssize_t n = write(1, unwritten.data() + at, unwritten.size() - at);
+    if (n <= 0) _exit(1);
+    at += n;
+  }
+  unwritten.clear();
+}
+static void on_abort(int) { write_out(); signal(SIGABRT, SIG_DFL); raise(SIGABRT); }
+
+// Before 2.10 the properties of the device are read for each message and each range of addresses, which no decision depends on.
+static void drop_properties(string& calls) {
+  static const string start = "[\"cudaGetDeviceProperties\"";
+  for (size_t at; (at = calls.find(start)) != string::npos;) {
+    size_t end = calls.find(']', at) + 1;
+    if (end < calls.size()) end++; else if (at) at--;
+    calls.erase(at, end - at);
+  }
+}
+// 16 hexadecimal digits for a line and its statistics: those of parkade's src/ops/digest.rs.
+static void put_digest(string& o, const string& line, const std::vector<int64_t>& words) {
+  uint64_t h = line.size();
+  auto add = [&](uint64_t word) { h = (h ^ word) * 0x9e3779b97f4a7c15; h ^= h >> 32; };
+  for (size_t at = 0; at < line.size(); at += 8) {
+    uint64_t word = 0;
+    memcpy(&word, line.data() + at, std::min<size_t>(8, line.size() - at));
+    add(word);
+  }
+  for (auto word : words) add(word);
+  for (int k = 60; k >= 0; k -= 4) o += "0123456789abcdef"[h >> k & 15];
+}
+
+static void run_script(std::istream& in) {
+  string line, answer; long i = 0;
+  std::vector<string> a;
+  std::vector<int64_t> words;
   auto num = [](const string& s) { return std::stoull(s, nullptr, 0); };
-  while (std::getline(in, line)) {
+  for (;;) {
+    // Whoever waits for an answer before the next line gets it now.
+    if (unwritten.size() > 1 << 16 || in.rdbuf()->in_avail() <= 0) write_out();
+    if (!std::getline(in, line)) break;
     auto h = line.find('#'); if (h != string::npos) line.resize(h);
-    std::istringstream ls(line);
-    std::vector<string> a; string w;
-    while (ls >> w) a.push_back(w);
+    a.clear();
+    for (size_t at = 0; (at = line.find_first_not_of(" \t\v\f\r", at)) != string::npos;) {
+      size_t end = std::min(line.find_first_of(" \t\v\f\r", at), line.size());
+      a.push_back(line.substr(at, end - at));
+      at = end;
+    }
     if (a.empty()) continue;
     string res, err; evs.clear();
     events.begin();
@@ -222,12 +282,12 @@ static void run_script(std::istream& in, std::ostream& out) {
       else if (op == "reset_peak") CCA::resetPeakStats(DEV);
       else if (op == "reset_accumulated") CCA::resetAccumulatedStats(DEV);
       else if (op == "conf") CCA::setAllocatorSettings(a.size() > 1 ? line.substr(line.find("conf") + 5) : "");
-      else if (op == "snapshot") res += ",\"snapshot\":" + snapshot_json(a.size() > 2 ? pool(1) : MempoolId_t{0, 0}, false);
-      else if (op == "trace") res += ",\"snapshot\":" + snapshot_json({0, 0}, true);
+      else if (op == "snapshot") { auto of = a.size() > 2 ? pool(1) : MempoolId_t{0, 0}; res += ",\"snapshot\":"; put_snapshot(res, of, false); }
+      else if (op == "trace") { res += ",\"snapshot\":"; put_snapshot(res, {0, 0}, true); }
       else if (op == "history") {  // history on|off [max_entries]
         events.leave_to_script();
         release::record_history(A(1) == "on", a.size() > 2 ? num(a[2]) : 1000000);
-      } else if (op == "stats") res += ",\"stats\":" + stats_json(false);
+      } else if (op == "stats") { res += ",\"stats\":"; put_stats(res, false); }
       else if (op == "cache_info") { size_t l = 0; CCA::cacheInfo(DEV, &l); res += ",\"largest\":" + std::to_string(l); }
       else if (op == "base") { size_t n = 0; auto it = live.find(A(1)); if (it != live.end()) { ptrout(CCA::getBaseAllocation(it->second.get(), &n)); res += ",\"size\":" + std::to_string(n); } else res += ",\"noop\":1"; }
       else if (op == "pool_create") {  // pool_create a b [use_on_oom] [no_split]
@@ -267,7 +327,7 @@ static void run_script(std::istream& in, std::ostream& out) {
       else if (op == "capacity") fake_set_capacity(DEV, num(A(1)));
       else if (op == "external") fake_set_external(DEV, num(A(1)));
       else if (op == "fail_next") fake_fail_next((int)num(A(1)), 2);
-      else if (op == "device") { DEV = (int)num(A(1)); c10::cuda::set_device(DEV); prev_stats.clear(); }
+      else if (op == "device") { DEV = (int)num(A(1)); c10::cuda::set_device(DEV); rows.clear(); pool_rows.clear(); }
       else if (op == "sync") c10::cuda::device_synchronize();
       else if (op == "free_all") { std::vector<string> ks; for (auto& kv : live) ks.push_back(kv.first); std::sort(ks.begin(), ks.end()); for (auto& k : ks) live.erase(k); }
       else if (op == "driver") res += ",\"used\":" + std::to_string(fake_used(DEV)) + ",\"peak\":" + std::to_string(fake_peak(DEV)) + ",\"events\":" + std::to_string(fake_live_events());
@@ -289,14 +349,26 @@ static void run_script(std::istream& in, std::ostream& out) {
     } catch (const c10::OutOfMemoryError& e) { err = string(",\"err\":\"oom\",\"msg\":") + jstr(e.what_without_backtrace()); }
     catch (const c10::Error& e) { err = string(",\"err\":\"c10\",\"msg\":") + jstr(e.what_without_backtrace()); }
     catch (const std::exception& e) { err = string(",\"err\":\"std\",\"msg\":") + jstr(e.what()); }
-    string opline; for (size_t k = 0; k < a.size(); k++) { if (k) opline += ' '; opline += a[k]; }
-    out << "{\"i\":" << i++ << ",\"op\":" << jstr(opline) << ",\"ok\":" << (err.empty() ? 1 : 0) << res << err;
+    answer.clear();
+    put(answer, "{\"i\":", i++, ",\"op\":");
+    string op; for (size_t k = 0; k < a.size(); k++) put(op, k ? " " : "", a[k]);
+    put_string(answer, op);
+    put(answer, ",\"ok\":", err.empty() ? "1" : "0", res, err);
     string calls = O.log ? fake_take_log() : "";
+    if (O.digests && TORCH_MINOR < 10) drop_properties(calls);
     events.take(keep);
-    if (O.events && !evs.empty()) { out << ",\"ev\":["; for (size_t k = 0; k < evs.size(); k++) out << (k ? "," : "") << evs[k]; out << "]"; }
-    if (!calls.empty()) out << ",\"drv\":[" << calls << "]";
-    if (O.stats) { string s = stats_json(O.stats == 1); if (s != "{}") out << ",\"st\":" << s; }
-    out << "}\n";
+    if (O.events && !evs.empty()) { answer += ",\"ev\":["; answer.append(evs, 1, string::npos); answer += ']'; }
+    if (!calls.empty()) put(answer, ",\"drv\":[", calls, "]");
+    words.clear();
+    if (O.stats) {
+      size_t before = answer.size();
+      answer += ",\"st\":";
+      put_stats(answer, O.stats == 1, O.digests ? &words : nullptr);
+      if (answer[answer.size() - 2] == '{') answer.resize(before);
+    }
+    answer += '}';
+    if (O.digests) put_digest(unwritten, answer, words); else unwritten += answer;
+    unwritten += '\n';
   }
 }
 
@@ -307,7 +379,7 @@ int main(int argc, char** argv) {
     int p = personality(0xffffffff);
     if (p >= 0 && !(p & ADDR_NO_RANDOMIZE) && personality(p | ADDR_NO_RANDOMIZE) >= 0) execv("/proc/self/exe", argv);
   }
-  setvbuf(stdout, nullptr, _IOFBF, 1 << 16);
+  signal(SIGABRT, on_abort);
   string file;
   for (int i = 1; i < argc; i++) {
     string s = argv[i];
@@ -316,6 +388,7 @@ int main(int argc, char** argv) {
     else if (auto v = val("--stats=")) O.stats = !strcmp(v, "none") ? 0 : !strcmp(v, "full") ? 2 : 1;
     else if (auto v = val("--events=")) O.events = atoi(v);
     else if (s == "--raw") O.raw = true;
+    else if (s == "--digests") O.digests = true;
     else file = s;
   }
   fake_set_log(O.log);
@@ -332,8 +405,7 @@ int main(int argc, char** argv) {
     catch (const c10::Error&) { O.events = false; }  // backend:cudaMallocAsync
   }
   std::ios::sync_with_stdio(false);
-  if (file.empty() || file == "-") run_script(std::cin, std::cout);
-  else { std::ifstream f(file); if (!f) { fprintf(stderr, "cannot open %s\n", file.c_str()); return 2; } run_script(f, std::cout); }
-  std::cout.flush();
+  if (file.empty() || file == "-") run_script(std::cin);
+  else { std::ifstream f(file); if (!f) { fprintf(stderr, "cannot open %s\n", file.c_str()); return 2; } run_script(f); }
   _Exit(0);  // no destructors: they would free the live blocks after the allocator is gone
 }

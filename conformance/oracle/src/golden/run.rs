@@ -13,7 +13,7 @@ use crate::ops::{OpsOptions, OpsRunner};
 pub struct GoldenRun {
     /// The kind of script: the name of the file.
     pub flavour: String,
-    /// The name of the settings, from `CONFIGS` in `differential/run.py`.
+    /// The name of the settings, from `CONFIGS` in `differential/programs.py`.
     pub config: String,
     /// What the script ran on.
     pub options: OpsOptions,

@@ -5,6 +5,7 @@ use parkade::units::Bytes;
 
 use super::failure::Failure;
 use super::line::Line;
+use super::printed::Printed;
 use super::render;
 use super::session::{Answer, Session, handle};
 
@@ -51,7 +52,7 @@ impl Session {
                 self.captures.end(line.stream(1)?);
                 self.allocator.set_capturing(self.captures.is_capturing());
             }
-            "device" if line.number(1)? == 0 => self.printed = render::Printed::default(),
+            "device" if line.number(1)? == 0 => self.printed = Printed::default(),
             name if KNOWN_ELSEWHERE.contains(&name) => return Err(unsupported(line)),
             name => return Err(Failure::std(format!("unknown op {name}"))),
         }

@@ -5,9 +5,11 @@
 //! harness, `pytorch_harness/src/oracle.cpp`.
 
 mod controls;
+mod digest;
 mod failure;
 mod line;
 mod pools;
+mod printed;
 mod queries;
 mod render;
 mod requests;

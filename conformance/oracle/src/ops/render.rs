@@ -1,12 +1,10 @@
 //! The text of answers: JSON fragments in the harness's form, field by field.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use parkade::profile::{Profile, TieBreak};
 use parkade::settings::Settings;
 use parkade::snapshot::{BlockActivity, SegmentInfo};
-use parkade::stats::{Family, Stats};
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::StreamId;
 use parkade_sim::SimDevice;
@@ -66,96 +64,6 @@ pub(super) fn seen(device: &SimDevice, seen: &[Seen], profile: &Profile) -> Stri
         })
         .collect();
     parts.join(",")
-}
-
-/// The stats in the harness's order, under its names.
-fn named_stats(stats: &Stats, profile: &Profile) -> Vec<(String, Vec<i64>)> {
-    let mut all = Vec::with_capacity(35);
-    for family in Family::ALL {
-        let set = stats.family(family);
-        for (level, stat) in [("all", set.all), ("small", set.small), ("large", set.large)] {
-            all.push((format!("{}.{level}", family.name()), stat.values().to_vec()));
-        }
-    }
-    for (name, stat) in stats.oversize() {
-        all.push((name.to_owned(), stat.values().to_vec()));
-    }
-    let counters = [("num_alloc_retries", stats.num_alloc_retries), ("num_ooms", stats.num_ooms)];
-    all.extend(counters.map(|(name, value)| (name.to_owned(), vec![value])));
-    let device_counters = [
-        ("num_sync_all_streams", stats.num_sync_all_streams),
-        ("num_device_alloc", stats.num_device_alloc),
-        ("num_device_free", stats.num_device_free),
-    ];
-    if profile.shows.device_counters {
-        all.extend(device_counters.map(|(name, value)| (name.to_owned(), vec![value])));
-    }
-    if profile.counts_rejections {
-        all.push(("num_oom_rejections".to_owned(), vec![stats.num_oom_rejections]));
-    }
-    if profile.counts_private_pools {
-        all.extend(by_private_pool(stats));
-    }
-    all.push(("max_split_size".to_owned(), vec![stats.max_split_size]));
-    all
-}
-
-/// The bytes that each private pool has reserved, sorted by name.
-fn by_private_pool(stats: &Stats) -> Vec<(String, Vec<i64>)> {
-    let mut all = Vec::new();
-    for (pool, set) in &stats.reserved_by_pool {
-        for (level, stat) in [("all", set.all), ("small", set.small), ("large", set.large)] {
-            let name = format!("reserved_bytes_by_private_pools.{}.{}.{level}", pool.0, pool.1);
-            all.push((name, stat.values().to_vec()));
-        }
-    }
-    all.sort();
-    all
-}
-
-fn stat(name: &str, values: &[i64]) -> String {
-    match values {
-        [value] => format!("\"{name}\":{value}"),
-        values => format!("\"{name}\":[{}]", values.iter().map(i64::to_string).collect::<Vec<_>>().join(",")),
-    }
-}
-
-/// The values of the stats that were printed last. A stat that has always been zero is not printed.
-#[derive(Debug, Default)]
-pub(super) struct Printed {
-    values: BTreeMap<String, Vec<i64>>,
-    last: Option<Stats>,
-}
-
-impl Printed {
-    /// All stats.
-    pub(super) fn all(&mut self, stats: &Stats, profile: &Profile) -> String {
-        let all = named_stats(stats, profile);
-        let parts: Vec<String> = all.iter().map(|(name, values)| stat(name, values)).collect();
-        self.last = Some(stats.clone());
-        self.values.extend(all);
-        format!("{{{}}}", parts.join(","))
-    }
-
-    /// The stats that changed since they were last printed; empty if none did.
-    pub(super) fn changes(&mut self, stats: &Stats, profile: &Profile) -> String {
-        if self.last.as_ref() == Some(stats) {
-            return String::new();
-        }
-        self.last = Some(stats.clone());
-        let mut parts = Vec::new();
-        for (name, values) in named_stats(stats, profile) {
-            let unchanged = match self.values.get(&name) {
-                Some(printed) => *printed == values,
-                None => values.iter().all(|&value| value == 0),
-            };
-            if !unchanged {
-                parts.push(stat(&name, &values));
-                self.values.insert(name, values);
-            }
-        }
-        parts.join(",")
-    }
 }
 
 /// A snapshot, with the memory history if `traces` has one.

@@ -5,8 +5,10 @@ use parkade::profile::HandleTypes;
 use parkade::settings::SettingsError;
 use parkade_sim::{CallName, CallSubject};
 
+use super::digest;
 use super::failure::Failure;
 use super::line::Line;
+use super::printed;
 use super::render;
 use super::session::{Answer, OpsOptions, Session};
 
@@ -33,6 +35,32 @@ impl OpsRunner {
     ///
     /// An operation that fails or cannot be read is answered with `"ok":0` and the exception that the harness would have caught.
     pub fn run_line(&mut self, line: &str) -> Option<String> {
+        let mut out = self.answer(line)?;
+        let Session { allocator, printed, profile, .. } = &mut self.session;
+        let changes = printed.changes(allocator.stats(), profile);
+        if !changes.is_empty() {
+            out.push_str(&format!(",\"st\":{{{changes}}}"));
+        }
+        out.push('}');
+        Some(out)
+    }
+
+    /// Runs one line of the script as [`OpsRunner::run_line`] does. Returns 16 hexadecimal digits that stand for its answer.
+    ///
+    /// Two runs whose digests are equal gave the same answers and have the same statistics. It takes a third of the time.
+    pub fn run_line_to_digest(&mut self, line: &str) -> Option<String> {
+        let mut out = self.answer(line)?;
+        let Session { allocator, printed, profile, .. } = &mut self.session;
+        let changes = printed.changes_of_pools(allocator.stats(), profile);
+        if !changes.is_empty() {
+            out.push_str(&format!(",\"st\":{{{changes}}}"));
+        }
+        out.push('}');
+        Some(format!("{:016x}", digest::of(&out, &printed::values(allocator.stats(), profile))))
+    }
+
+    /// Runs one line. Returns its answer up to the statistics.
+    fn answer(&mut self, line: &str) -> Option<String> {
         let line = Line::read(line)?;
         self.session.allocator.observer_mut().seen.clear();
         let answer = operate(&mut self.session, &line);
@@ -45,32 +73,32 @@ impl OpsRunner {
             }
         }
         self.append_record(&mut out);
-        out.push('}');
         self.count += 1;
         Some(out)
     }
 
-    /// Appends what the operation caused: trace entries, driver calls, changed stats.
+    /// Appends what the operation caused: trace entries and driver calls.
     fn append_record(&mut self, out: &mut String) {
-        let Session { allocator, printed, calls_with_null, profile, .. } = &mut self.session;
+        let Session { allocator, calls_with_null, profile, .. } = &mut self.session;
         let device = allocator.device();
         let seen = &allocator.observer().seen;
         if !seen.is_empty() {
             out.push_str(&format!(",\"ev\":[{}]", render::seen(device, seen, profile)));
         }
+        let mut calls: Vec<String> = Vec::new();
         // The real allocator reads the device's properties when it is created, which the first line shows, and before it reserves
         // addresses.
-        let properties = format!("[\"cudaGetDeviceProperties\",0,{},{}]", device.index(), device.total_memory());
-        let mut calls: Vec<String> = Vec::new();
+        let (index, total) = (device.index(), device.total_memory());
+        let properties = || format!("[\"cudaGetDeviceProperties\",0,{index},{total}]");
         // Earlier releases do so elsewhere and as often as they like; they show none of it.
         let shows_properties = !profile.asks_for_total;
         if self.count == 0 && shows_properties {
-            calls.push(properties.clone());
+            calls.push(properties());
         }
         for mut call in allocator.device_mut().take_log() {
             let asks = call.name == CallName::MemCreate && std::mem::take(&mut self.asks_for_handle_types);
             if shows_properties && (asks || call.name == CallName::AddressReserve) {
-                calls.push(properties.clone());
+                calls.push(properties());
             }
             if let CallSubject::Creation { handle_type, .. } = &mut call.subject
                 && profile.handle_types == HandleTypes::Unshared
@@ -82,10 +110,6 @@ impl OpsRunner {
         calls.extend(calls_with_null.drain(..).map(str::to_owned));
         if !calls.is_empty() {
             out.push_str(&format!(",\"drv\":[{}]", calls.join(",")));
-        }
-        let changes = printed.changes(allocator.stats(), profile);
-        if !changes.is_empty() {
-            out.push_str(&format!(",\"st\":{{{changes}}}"));
         }
     }
 }

@@ -16,7 +16,7 @@ use parkade_sim::{LogLevel, SimDevice, SimOptions};
 
 use super::failure::Failure;
 use super::line::{Line, Unreadable};
-use super::render;
+use super::printed;
 use super::state::{Captures, Held, Seen, SharedNames, Watcher};
 
 /// Where the simulated device places new segments.
@@ -59,7 +59,7 @@ pub(super) struct Session {
     pub(super) names: SharedNames,
     /// Saved pools, by the script's names.
     pub(super) checkpoints: BTreeMap<String, PoolCheckpoint>,
-    pub(super) printed: render::Printed,
+    pub(super) printed: printed::Printed,
     /// Driver calls with a null pointer, which the real allocator makes while caching is off.
     pub(super) calls_with_null: Vec<&'static str>,
     /// Whether requests go through the allocator or straight to the device.
@@ -93,7 +93,7 @@ impl Session {
             profile,
             names,
             checkpoints: BTreeMap::new(),
-            printed: render::Printed::default(),
+            printed: printed::Printed::default(),
             calls_with_null: Vec::new(),
             caching: true,
             captures: Captures::default(),

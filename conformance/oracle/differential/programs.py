@@ -1,0 +1,67 @@
+"""The two programs that are compared: how a flavour of script runs under a settings string, and what they answer."""
+import os
+import signal
+import subprocess
+
+from releases import program, short
+
+G, M = 1 << 30, 1 << 20
+# The capacity in which each flavour of script runs.
+FLAVOURS = {"basic": 8 * G, "streams": 8 * G, "oom": 512 * M, "frac": G, "gc": G, "boundary": 4 * G, "large": 2 * G, "pools": G, "capture": 4 * G, "everything": 2 * G, "poolfree": G, "lend": 256 * M, "ckpt": G, "ckptstreams": G}
+# Private pools: the real allocator's answers are one of several legal outcomes.
+ADDRESS_DEPENDENT = ("pools", "capture", "everything", "poolfree", "ckptstreams")
+# Pools go back in their midst.
+RELEASES_POOLS = ("poolfree", "lend")
+# The minor release that first has what a flavour is about. (Before 2.6 every pool of `pools` can be given back already.)
+SINCE = {"poolfree": 6, "lend": 8}
+# Scripts that the real allocator's answers steer.
+CHECKPOINTS = ("ckpt", "ckptstreams")
+CONFIGS = {
+    "default": "",
+    "split32": "max_split_size_mb:32",
+    "split64nr40": "max_split_size_mb:64,max_non_split_rounding_mb:40",
+    "split200": "max_split_size_mb:200",
+    "round4": "roundup_power2_divisions:4",
+    "roundlist": "roundup_power2_divisions:[1:8,4:4,64:2,256:1,>:1]",
+    "gc06": "garbage_collection_threshold:0.6",
+    "gc08split64": "garbage_collection_threshold:0.8,max_split_size_mb:64",
+    "exp": "expandable_segments:True",
+    "exp_gc": "expandable_segments:True,garbage_collection_threshold:0.6",
+    "exp_split64": "expandable_segments:True,max_split_size_mb:64",
+    "exp_round4": "expandable_segments:True,roundup_power2_divisions:4",
+    "relock": "release_lock_on_cudamalloc:True",
+    "large64": "large_segment_size_mb:64",
+    "ppmf": "per_process_memory_fraction:0.5",
+    "graphreuse": "graph_capture_record_stream_reuse:True",
+}
+
+
+def environment(flavour, config, addresses, more=()):
+    settings = CONFIGS[config]
+    return dict(os.environ, FAKE_GPU_BYTES=str(FLAVOURS[flavour]), FAKE_ADDR_POLICY=addresses, PYTORCH_CUDA_ALLOC_CONF=settings, PYTORCH_ALLOC_CONF=settings, **dict(more))
+
+
+def command(options, flavour, config, addresses):
+    """The command of parkade, which reads the script from standard input."""
+    return [options.parkade, "ops", "-", "--settings", CONFIGS[config], "--capacity", str(FLAVOURS[flavour]), "--addresses", addresses, "--profile", short(options.release)]
+
+
+def real(options, flavour, config, addresses, script, more=()):
+    """The real allocator's answers: a list of lines."""
+    run = subprocess.run([program(options.release, options.oracle), "-"], input=script, env=environment(flavour, config, addresses, more), capture_output=True)
+    if run.returncode not in (0, -signal.SIGABRT):  # where its heap is damaged the fake driver ends it
+        run.check_returncode()
+    return run.stdout.decode().splitlines()
+
+
+def parkade(options, flavour, config, addresses, script):
+    """Our answers: a list of lines."""
+    return subprocess.run(command(options, flavour, config, addresses), input=script, capture_output=True, check=True).stdout.decode().splitlines()
+
+
+def digests(options, flavour, config, addresses, path, is_real, more=()):
+    """The digests of one side's answers to the script in a file, 17 bytes for each; None if it did not reach the end."""
+    words = [program(options.release, options.oracle), "-"] if is_real else command(options, flavour, config, addresses)
+    with open(path, "rb") as script:
+        run = subprocess.run([*words, "--digests"], stdin=script, env=environment(flavour, config, addresses, more) if is_real else None, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    return run.stdout if run.returncode == 0 else None
