@@ -3,22 +3,33 @@
 
 use parkade::units::StreamId;
 
-/// The first of the stream handles that stand for the entries at which blocks become free.
+/// The first of the stream handles that stand for the moments at which blocks become free.
 ///
 /// A recording does not say which other streams used a block, only when they were done. So a replay records on
-/// each such block a stream of its own, numbered by the entry at which the block became free. That is also the
-/// order in which the core polls the streams.
-const COMPLETIONS: u64 = 0xffff_fff0_0000_0000;
+/// each such block a stream of its own, numbered by the moment at which the block becomes free: the entry, or the
+/// time in nanoseconds. That is also the order in which the core polls the streams.
+const COMPLETIONS: u64 = 0xff00_0000_0000_0000;
+const NEVER: u64 = u64::MAX - COMPLETIONS;
 
 /// The stream to record on a block that becomes free at this entry, or never (`None`).
 pub(crate) fn stream_of(completed_at: Option<u32>) -> StreamId {
-    StreamId(COMPLETIONS + completed_at.map_or(u64::from(u32::MAX), u64::from))
+    stream_of_moment(completed_at.map(u64::from))
+}
+
+/// The stream to record on a block that becomes free at this moment, or never (`None`).
+pub(crate) fn stream_of_moment(moment: Option<u64>) -> StreamId {
+    StreamId(COMPLETIONS + moment.map_or(NEVER, |moment| moment.min(NEVER - 1)))
+}
+
+/// The moment that [`stream_of_moment`] was given; `u64::MAX` for never.
+pub(crate) fn moment_of(stream: StreamId) -> u64 {
+    match stream.0.wrapping_sub(COMPLETIONS) {
+        moment if moment < NEVER => moment,
+        _ => u64::MAX,
+    }
 }
 
 /// The entry that [`stream_of`] was given; `usize::MAX` for never.
 pub(crate) fn completion_of(stream: StreamId) -> usize {
-    match stream.0 - COMPLETIONS {
-        entry if entry < u64::from(u32::MAX) => entry as usize,
-        _ => usize::MAX,
-    }
+    usize::try_from(moment_of(stream)).unwrap_or(usize::MAX)
 }

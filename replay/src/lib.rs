@@ -22,6 +22,7 @@ pub use hidden_pools::{Guess, GuessedSegment};
 pub use initial_state::LostBeginning;
 pub use inputs::{ReplaySettings, SettingsOrigin, StatsFile, StatsFileError, VerifyOptions};
 pub use predict::{
-    AfterFailure, Completion, Extreme, Operation, Outlook, OutlookOptions, PredictOptions, PredictedRun, Prediction, Requests,
-    Slots, TIMINGS, Timing, TimingRange, device_like, learned_addresses, placed_steps, predict, replay_device,
+    AfterFailure, Completion, Extreme, LIKELY, Operation, Outlook, OutlookOptions, Pace, PredictOptions, PredictedRun,
+    Prediction, Requests, Slots, TIMINGS, Timing, TimingRange, Variation, device_like, learned_addresses, placed_steps, predict,
+    replay_device,
 };

@@ -115,7 +115,8 @@ pub fn continue_after(requests: &Requests, recording: &DeviceRecording, last: us
         && repeats_sizes(operations, &before, since);
     let floors: Vec<u64> = ends.iter().map(|&end| live.bytes[end]).collect();
     let first_differs = usize::from(repeats::has_first_step(&words, earliest, last - latest.operation));
-    let requests = Requests { operations: splice.operations, ..requests.clone() };
+    // The copied steps have no times.
+    let requests = Requests { operations: splice.operations, pace: None, ..requests.clone() };
     Some(Continuation {
         requests,
         recorded: last + 1,

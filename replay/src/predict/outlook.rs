@@ -4,7 +4,8 @@
 //! Segments are placed where the recorded process's driver would have placed them, as far as the recording
 //! shows ([`ObservedDriver`](parkade_sim::address::ObservedDriver)). A recording that lost its beginning, or has no
 //! segments from cudaMalloc, shows nothing, and only the driver's general rules apply. Where other streams
-//! delay a free, the recorded delays are used; predictions with other delays show how much that matters.
+//! delay a free, it is as late as the times of the entries say; predictions with other delays show how much that
+//! matters.
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
@@ -13,31 +14,18 @@ use parkade_recording::DeviceRecording;
 use parkade_sim::address::{LearnedAddressSpace, ObservedDriver};
 use parkade_sim::{SimDevice, SimOptions};
 
+use super::completion_model::Variation;
+use super::pace::Pace;
 use super::placements::placed_steps;
 use super::predicted_run::predict;
 use super::prediction::{AfterFailure, PredictOptions, Prediction, Timing};
 use super::requests::Requests;
+use super::timing_range::{Extreme, LIKELY, Likely, TIMINGS, TimingRange};
 use crate::error::VerifyError;
 use crate::inputs::VerifyOptions;
 
 /// More memory than any device has: 4 TiB.
 const LARGEST_BYTES: u64 = 1 << 42;
-
-/// The timings that are tried in addition to the recorded one: the two extremes, and fractions
-/// and multiples of the recorded waits.
-///
-/// Earlier completions do not always lead to less memory, so the extremes alone do not bound the result.
-pub const TIMINGS: [Timing; 9] = [
-    Timing::Earliest,
-    Timing::Scaled(25),
-    Timing::Scaled(50),
-    Timing::Scaled(75),
-    Timing::Scaled(125),
-    Timing::Scaled(150),
-    Timing::Scaled(200),
-    Timing::Scaled(400),
-    Timing::Latest,
-];
 
 /// What to predict.
 #[derive(Clone, Debug)]
@@ -52,35 +40,6 @@ pub struct OutlookOptions {
     pub limit_bytes: Option<u64>,
     /// The device's memory in bytes; more than any device has if `None`.
     pub capacity_bytes: Option<u64>,
-}
-
-/// The result of one timing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Extreme {
-    /// The most bytes reserved from the device at once.
-    pub peak_reserved_bytes: i64,
-    /// Whether no request is out of memory.
-    pub fits: bool,
-}
-
-/// How much the timing matters: the results of its two extremes, and the range of
-/// peaks over all timings that were tried.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TimingRange {
-    /// If waiting memory becomes free at the next request.
-    pub earliest: Extreme,
-    /// If it becomes free only where the allocator waits for it.
-    pub latest: Extreme,
-    /// The lowest peak of reserved bytes over [`TIMINGS`] and the recorded timing.
-    pub least_peak_reserved_bytes: i64,
-    /// The highest such peak.
-    pub most_peak_reserved_bytes: i64,
-}
-
-impl Extreme {
-    fn of(prediction: &Prediction) -> Extreme {
-        Extreme { peak_reserved_bytes: prediction.peak_reserved_bytes(), fits: prediction.first_failure.is_none() }
-    }
 }
 
 /// What a recorded program would have needed.
@@ -126,7 +85,14 @@ pub fn replay_device(
         predict(&requests, device, &options)
     };
     let prediction = run(Timing::Recorded);
-    let timing = requests.has_deferred_frees().then(|| range(&prediction, TIMINGS.map(|timing| Extreme::of(&run(timing)))));
+    let timing = requests.has_deferred_frees().then(|| {
+        let extreme = |timing| Extreme::of(&run(timing));
+        let likely = requests.pace.as_ref().and_then(Pace::uncertain_permille).map(|uncertain_permille| {
+            let peaks = (1..=LIKELY).map(|number| extreme(Timing::InTime(Variation::likely(number))).peak_reserved_bytes);
+            Likely { peaks: peaks.collect(), uncertain_permille }
+        });
+        TimingRange::of(Extreme::of(&prediction), TIMINGS.map(extreme), likely.as_ref())
+    });
     Ok(Outlook { device: recording.device, requests, prediction, timing: timing.flatten() })
 }
 
@@ -144,14 +110,4 @@ pub fn learned_addresses(recording: &DeviceRecording, requests: &Requests) -> Le
 pub fn device_like(index: u32, learned: &LearnedAddressSpace, capacity_bytes: Option<u64>) -> SimDevice {
     let options = SimOptions::new(Bytes(capacity_bytes.unwrap_or(LARGEST_BYTES))).index(index);
     SimDevice::new(options.address_model(ObservedDriver::learned(learned)))
-}
-
-/// The range of the results of [`TIMINGS`]; `None` if all equal that of the recorded timing.
-fn range(prediction: &Prediction, outcomes: [Extreme; TIMINGS.len()]) -> Option<TimingRange> {
-    let recorded = Extreme::of(prediction);
-    let peaks = || outcomes.iter().chain([&recorded]).map(|outcome| outcome.peak_reserved_bytes);
-    let (least_peak_reserved_bytes, most_peak_reserved_bytes) = (peaks().min()?, peaks().max()?);
-    let (earliest, latest) = (*outcomes.first()?, *outcomes.last()?);
-    let differs = outcomes.iter().any(|outcome| *outcome != recorded);
-    differs.then_some(TimingRange { earliest, latest, least_peak_reserved_bytes, most_peak_reserved_bytes })
 }

@@ -2,17 +2,18 @@
 
 use parkade::policy::PyTorch;
 use parkade::snapshot::SegmentInfo;
-use parkade::stats::Stats;
+use parkade::stats::{Family, Stats};
 use parkade::trace::Observer;
 use parkade::units::{Bytes, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator};
 use parkade_sim::SimDevice;
 
+use super::completion_model::{Clock, Variation};
 use super::prediction::{AfterFailure, PredictOptions, Prediction, Timing};
 use super::requests::{Completion, Operation, Requests};
 use super::slots::Slots;
 use super::timed_device::TimedDevice;
-use crate::completions::stream_of;
+use crate::completions::stream_of_moment;
 use crate::pools::request_from;
 
 /// Replays requests on a simulated device, to the end.
@@ -38,6 +39,8 @@ pub struct PredictedRun<'a, O: Observer = ()> {
     after_failure: AfterFailure,
     first_failure: Option<usize>,
     device_errors: u64,
+    /// The clock of a run in time.
+    clock: Option<Clock>,
 }
 
 impl<O: Observer + Clone> Clone for PredictedRun<'_, O> {
@@ -70,8 +73,13 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
         options: &PredictOptions,
         observer: O,
     ) -> PredictedRun<'a, O> {
+        let clock = match options.timing {
+            Timing::Recorded => requests.pace.as_ref().map(|_| Clock::new(Variation::NONE)),
+            Timing::InTime(variation) => requests.pace.as_ref().map(|_| Clock::new(variation)),
+            _ => None,
+        };
         let policy = PyTorch::of(options.profile, options.settings.clone());
-        let mut core = Allocator::new(TimedDevice { device, now: 0, is_over: false }, policy, observer);
+        let mut core = Allocator::new(TimedDevice { device, now: 0, waits: clock.is_some(), is_over: false }, policy, observer);
         core.set_limit(options.limit_bytes.map(Bytes));
         let mut device_errors = 0;
         for &pool in &requests.pools {
@@ -79,7 +87,7 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
         }
         let (timing, after_failure) = (options.timing, options.after_failure);
         let (slots, live) = (slots.clone(), Vec::new());
-        PredictedRun { requests, done: 0, core, slots, live, timing, after_failure, first_failure: None, device_errors }
+        PredictedRun { requests, done: 0, core, slots, live, timing, after_failure, first_failure: None, device_errors, clock }
     }
 
     /// Carries out the next operation. Returns false if there is none, or if the program has ended after a failure.
@@ -88,10 +96,39 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
             return false;
         }
         let Some(&(entry, operation)) = self.requests.operations.get(self.done) else { return false };
-        self.core.device_mut().now = entry;
-        self.carry_out(entry, operation);
+        if self.clock.is_some() {
+            self.step_in_time(entry, operation);
+        } else {
+            self.core.device_mut().now = entry as u64;
+            self.carry_out(entry, operation);
+        }
         self.done += 1;
         true
+    }
+
+    /// Carries out an operation at the time to which the clock comes.
+    fn step_in_time(&mut self, entry: usize, operation: Operation) {
+        let (Some(mut clock), Some(pace)) = (self.clock, &self.requests.pace) else { return };
+        let began_ns = clock.begins(pace, self.done, self.core.device().now);
+        self.core.device_mut().now = began_ns;
+        self.clock = Some(clock);
+        let (reserved, driver_ns) = (self.reserved_so_far(), self.core.device().device.driver_ns());
+        self.carry_out(entry, operation);
+        let Some(mut clock) = self.clock else { return };
+        let after = self.reserved_so_far();
+        let is_as_recorded = pace.steps.get(self.done).is_some_and(|step| {
+            (after.0 - reserved.0, after.1 - reserved.1) == (step.taken_bytes as i64, step.given_bytes as i64)
+        });
+        let device = self.core.device_mut();
+        let spent = (!is_as_recorded).then_some(device.device.driver_ns() - driver_ns);
+        device.now = clock.ends(pace, self.done, began_ns, device.now, spent);
+        self.clock = Some(clock);
+    }
+
+    /// All bytes taken from the device so far, and all given back.
+    fn reserved_so_far(&self) -> (i64, i64) {
+        let reserved = self.core.stats().family(Family::ReservedBytes).all;
+        (reserved.allocated, reserved.freed)
     }
 
     /// The next operation, if there is one.
@@ -179,8 +216,8 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
                 // Missing if the request failed.
                 let live = self.slots.of_request(id).and_then(|slot| self.live.get_mut(slot));
                 let Some((_, allocation)) = live.and_then(|live| live.take_if(|(live, _)| *live == id)) else { return };
-                if let Some(completed_at) = self.completed_at(entry, completion) {
-                    self.core.record_stream(&allocation, stream_of(completed_at));
+                if let Some(moment) = self.completed_at(entry, completion) {
+                    self.core.record_stream(&allocation, stream_of_moment(moment));
                 }
                 self.give_back(allocation);
             }
@@ -206,18 +243,23 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
         self.device_errors += u64::from(self.core.free(allocation).is_err());
     }
 
-    /// For memory that must wait, the entry at which it becomes free, if any. `None` for memory that is free at once.
-    fn completed_at(&self, entry: usize, completion: Completion) -> Option<Option<u32>> {
+    /// For memory that must wait, the moment at which it becomes free, if any. `None` for memory that is free at once.
+    fn completed_at(&mut self, entry: usize, completion: Completion) -> Option<Option<u64>> {
+        let entry = entry as u64;
         match (completion, self.timing) {
             (Completion::AtOnce, _) => None,
-            (_, Timing::Earliest) => Some(Some(entry as u32)),
-            (_, Timing::Latest) | (Completion::Never, Timing::Recorded | Timing::Scaled(_)) => Some(None),
+            (_, Timing::Earliest) => Some(Some(entry)),
+            (_, Timing::Latest) | (Completion::Never, _) => Some(None),
             (Completion::AtEntry(completed_at), Timing::Scaled(percent)) => {
-                let lag = u64::from(completed_at).saturating_sub(entry as u64) * u64::from(percent) / 100;
-                // The largest number stands for no entry.
-                Some(Some((entry as u64 + lag).min(u64::from(u32::MAX) - 1) as u32))
+                let lag = u64::from(completed_at).saturating_sub(entry) * u64::from(percent) / 100;
+                Some(Some(entry + lag))
             }
-            (Completion::AtEntry(completed_at), Timing::Recorded) => Some(Some(completed_at)),
+            (Completion::AtEntry(completed_at), Timing::Recorded | Timing::InTime(_)) => {
+                let now_ns = self.core.device().now;
+                let in_time = self.clock.as_mut().zip(self.requests.pace.as_ref());
+                let moment = in_time.map(|(clock, pace)| clock.completes(pace, self.done, now_ns));
+                Some(Some(moment.unwrap_or(u64::from(completed_at))))
+            }
         }
     }
 

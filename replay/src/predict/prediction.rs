@@ -4,6 +4,8 @@ use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::stats::{Family, Stats};
 
+use super::completion_model::Variation;
+
 /// What the program does after a request that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum AfterFailure {
@@ -17,7 +19,7 @@ pub enum AfterFailure {
 /// When other streams finish using memory that was freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Timing {
-    /// At the entry where the recorded allocator noticed it.
+    /// As late in time as recorded; at the entry where the recorded allocator noticed it if the entries have no times.
     #[default]
     Recorded,
     /// At the next request.
@@ -26,6 +28,8 @@ pub enum Timing {
     Latest,
     /// After this percentage of the entries that it took until the recorded allocator noticed it.
     Scaled(u32),
+    /// As recorded, but in another run of the program, which takes a little longer or shorter.
+    InTime(Variation),
 }
 
 /// What to predict for.

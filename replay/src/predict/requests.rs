@@ -13,6 +13,7 @@ use parkade::units::PoolId;
 use parkade_recording::{Action, DeviceRecording, Entry};
 use rustc_hash::FxHashMap;
 
+use super::pace::Pace;
 use crate::entries::{is_inner, is_request};
 use crate::error::VerifyError;
 use crate::exact::{Release, Replayed, replay_to_end};
@@ -78,6 +79,8 @@ pub struct Requests {
     pub mismatches: u64,
     /// How many decisions were compared.
     pub decisions: u64,
+    /// How fast the run went, if its entries have times, a free waits for other streams, and there are no private pools.
+    pub pace: Option<Pace>,
     /// What existed before the first entry, if the trace lost its beginning.
     pub lost_beginning: Option<LostBeginning>,
 }
@@ -118,7 +121,12 @@ impl Requests {
         };
         reader.read_early(&start);
         reader.read(&recording.trace);
-        Ok(reader.requests)
+        let mut requests = reader.requests;
+        // Captures of graphs delay frees until they end, whatever the GPU does.
+        if requests.pools.is_empty() {
+            requests.pace = Pace::of(&recording.trace, &requests.operations);
+        }
+        Ok(requests)
     }
 
     /// Whether any free waits for other streams, so that the timing of events may matter.

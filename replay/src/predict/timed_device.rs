@@ -8,21 +8,23 @@ use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade_sim::{SimDevice, SimPhysical};
 
-use crate::completions::completion_of;
+use crate::completions::moment_of;
 
 /// The simulated device, and how far the replay is.
 #[derive(Clone, Debug)]
 pub(crate) struct TimedDevice {
     pub(crate) device: SimDevice,
-    /// The entry of the present operation.
-    pub(crate) now: usize,
+    /// The entry of the present operation, or its time in nanoseconds.
+    pub(crate) now: u64,
+    /// Whether waiting for an event takes until it is complete: `now` is a time.
+    pub(crate) waits: bool,
     /// Whether the run is over. Then nothing is given back any more: the device goes with the allocator.
     pub(crate) is_over: bool,
 }
 
 impl DeviceBackend for TimedDevice {
-    /// The entry at which the event's block becomes free.
-    type Event = usize;
+    /// The moment at which the event's block becomes free, in the unit of `now`; the largest number for never.
+    type Event = u64;
     type Physical = SimPhysical;
 
     /// As in an exact replay: without this, every request would poll every waiting block.
@@ -115,22 +117,25 @@ impl DeviceBackend for TimedDevice {
         self.device.synchronize_stream(stream)
     }
 
-    fn create_event(&mut self) -> Result<usize, BackendError> {
-        Ok(usize::MAX)
+    fn create_event(&mut self) -> Result<u64, BackendError> {
+        Ok(u64::MAX)
     }
 
-    fn record_event(&mut self, event: &mut usize, stream: StreamId) -> Result<(), BackendError> {
-        *event = completion_of(stream);
+    fn record_event(&mut self, event: &mut u64, stream: StreamId) -> Result<(), BackendError> {
+        *event = moment_of(stream);
         Ok(())
     }
 
-    fn is_complete(&mut self, event: &usize) -> Result<bool, BackendError> {
+    fn is_complete(&mut self, event: &u64) -> Result<bool, BackendError> {
         Ok(*event < self.now)
     }
 
-    fn wait(&mut self, _: &usize) -> Result<(), BackendError> {
+    fn wait(&mut self, event: &u64) -> Result<(), BackendError> {
+        if self.waits && *event != u64::MAX {
+            self.now = self.now.max(*event + 1);
+        }
         Ok(())
     }
 
-    fn destroy_event(&mut self, _: usize) {}
+    fn destroy_event(&mut self, _: u64) {}
 }

@@ -182,13 +182,16 @@ fn notes(args: &Args, replayed: &Replayed, device: &Outlook, place: usize) -> Ve
         notes.push(replayed.made_by.words());
     }
     if let Some(range) = device.timing {
+        let (least, most) = (size::show(range.least_peak_reserved_bytes), size::show(range.most_peak_reserved_bytes));
+        let between = if range.is_likely {
+            format!("{least} to {most} is likely, by the times of the entries")
+        } else {
+            format!("{least} to {most} over all timings tried")
+        };
         notes.push(format!(
-            "other streams delay frees: at most {} reserved if they finish by the next request, {} if only when waited for; \
-             {} to {} over all timings tried",
+            "other streams delay frees: at most {} reserved if they finish by the next request, {} if only when waited for; {between}",
             show(range.earliest),
             show(range.latest),
-            size::show(range.least_peak_reserved_bytes),
-            size::show(range.most_peak_reserved_bytes)
         ));
     }
     if replayed.settings.origin == SettingsOrigin::Assumed {

@@ -1,0 +1,152 @@
+//! How much the timing of other streams matters: the timings that are tried, and the range of their peaks.
+//!
+//! Where the entries have times, likely runs are predicted: the program's, the GPU's and the driver's time a little
+//! longer or shorter. The range is that of their peaks and a little more, but not beyond any timing at all. Without
+//! times, or if the recorded program was held up by a lack of memory much of the time, it is the range over all
+//! timings that are tried.
+
+use super::prediction::{Prediction, Timing};
+
+/// The timings that are tried in addition to the recorded one: the two extremes, and fractions
+/// and multiples of the recorded waits.
+///
+/// Earlier completions do not always lead to less memory, so the extremes alone do not bound the result.
+pub const TIMINGS: [Timing; 9] = [
+    Timing::Earliest,
+    Timing::Scaled(25),
+    Timing::Scaled(50),
+    Timing::Scaled(75),
+    Timing::Scaled(125),
+    Timing::Scaled(150),
+    Timing::Scaled(200),
+    Timing::Scaled(400),
+    Timing::Latest,
+];
+
+/// How many likely runs are predicted ([`Variation::likely`](super::Variation::likely)).
+pub const LIKELY: u32 = 12;
+
+/// The result of one timing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extreme {
+    /// The most bytes reserved from the device at once.
+    pub peak_reserved_bytes: i64,
+    /// Whether no request is out of memory.
+    pub fits: bool,
+}
+
+impl Extreme {
+    pub(super) fn of(prediction: &Prediction) -> Extreme {
+        Extreme { peak_reserved_bytes: prediction.peak_reserved_bytes(), fits: prediction.first_failure.is_none() }
+    }
+}
+
+/// How much the timing matters: the results of its two extremes, and the range of peaks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TimingRange {
+    /// If waiting memory becomes free at the next request.
+    pub earliest: Extreme,
+    /// If it becomes free only where the allocator waits for it.
+    pub latest: Extreme,
+    /// The lowest likely peak of reserved bytes; if no run is likely, the lowest over [`TIMINGS`] and the recorded timing.
+    pub least_peak_reserved_bytes: i64,
+    /// The highest such peak.
+    pub most_peak_reserved_bytes: i64,
+    /// Whether the range is that of likely runs.
+    pub is_likely: bool,
+}
+
+/// Likely runs.
+#[derive(Clone, Debug)]
+pub(super) struct Likely {
+    /// Their peaks of reserved bytes.
+    pub peaks: Vec<i64>,
+    /// How far a peak may be outside, in permille.
+    pub uncertain_permille: u64,
+}
+
+impl TimingRange {
+    /// The range of the results of [`TIMINGS`] and of likely runs; `None` if all equal that of the recorded timing.
+    pub(super) fn of(recorded: Extreme, tried: [Extreme; TIMINGS.len()], likely: Option<&Likely>) -> Option<TimingRange> {
+        let point = recorded.peak_reserved_bytes;
+        let peaks = likely.map_or(&[][..], |likely| &likely.peaks);
+        if tried.iter().all(|outcome| *outcome == recorded) && peaks.iter().all(|peak| *peak == point) {
+            return None;
+        }
+        let (low, high) = peaks.iter().fold((point, point), |(low, high), &peak| (low.min(peak), high.max(peak)));
+        let any = tried.iter().map(|outcome| outcome.peak_reserved_bytes);
+        let (least, most) = any.fold((low, high), |(least, most), peak| (least.min(peak), most.max(peak)));
+        let (least_peak_reserved_bytes, most_peak_reserved_bytes) = match likely {
+            Some(likely) => {
+                let margin = (i128::from(point) * i128::from(likely.uncertain_permille) / 1000) as i64;
+                (least.max(low - margin), most.min(high + margin))
+            }
+            None => (least, most),
+        };
+        let (earliest, latest) = (*tried.first()?, *tried.last()?);
+        let is_likely = likely.is_some();
+        Some(TimingRange { earliest, latest, least_peak_reserved_bytes, most_peak_reserved_bytes, is_likely })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extreme(peak_reserved_bytes: i64) -> Extreme {
+        Extreme { peak_reserved_bytes, fits: true }
+    }
+
+    /// Timings from 500 to 3000.
+    fn tried() -> [Extreme; TIMINGS.len()] {
+        [500, 600, 700, 800, 1200, 1500, 2000, 2500, 3000].map(extreme)
+    }
+
+    fn ends(recorded: i64, peaks: &[i64], uncertain_permille: u64) -> (i64, i64) {
+        let likely = Likely { peaks: peaks.to_vec(), uncertain_permille };
+        let range = TimingRange::of(extreme(recorded), tried(), Some(&likely)).unwrap();
+        (range.least_peak_reserved_bytes, range.most_peak_reserved_bytes)
+    }
+
+    #[test]
+    fn the_likely_range_is_that_of_likely_runs_and_a_margin() {
+        assert_eq!(ends(1000, &[950, 1100], 40), (910, 1140));
+        assert_eq!(ends(1000, &[950, 1100], 0), (950, 1100));
+        assert_eq!(ends(2990, &[2900], 40), (2781, 3000), "not beyond any timing at all");
+    }
+
+    #[test]
+    fn it_contains_the_point_and_more_runs_or_more_doubt_never_narrow_it() {
+        let peaks = [1900, 700, 450, 1000, 3200, 510];
+        for recorded in [400, 500, 1000, 3100] {
+            let mut before = ends(recorded, &[], 0);
+            for count in 0..=peaks.len() {
+                for uncertain in [0, 20, 200] {
+                    let (least, most) = ends(recorded, &peaks[..count], uncertain);
+                    assert!((least..=most).contains(&recorded), "{recorded} {count} {uncertain}");
+                    let fewer = ends(recorded, &peaks[..count], 0);
+                    assert!(least <= fewer.0 && most >= fewer.1, "{recorded} {count} {uncertain}");
+                }
+                let after = ends(recorded, &peaks[..count], 0);
+                assert!(after.0 <= before.0 && after.1 >= before.1, "{recorded} {count}");
+                before = after;
+            }
+        }
+    }
+
+    #[test]
+    fn without_times_it_is_the_range_of_all_timings() {
+        let range = TimingRange::of(extreme(1000), tried(), None).unwrap();
+        assert_eq!((range.least_peak_reserved_bytes, range.most_peak_reserved_bytes, range.is_likely), (500, 3000, false));
+        assert_eq!((range.earliest, range.latest), (extreme(500), extreme(3000)));
+    }
+
+    #[test]
+    fn there_is_none_where_no_timing_matters() {
+        let same = [extreme(1000); TIMINGS.len()];
+        let likely = |peak| Likely { peaks: vec![peak], uncertain_permille: 40 };
+        assert_eq!(TimingRange::of(extreme(1000), same, None), None);
+        assert_eq!(TimingRange::of(extreme(1000), same, Some(&likely(1000))), None);
+        assert!(TimingRange::of(extreme(1000), same, Some(&likely(1001))).is_some());
+    }
+}
