@@ -8,7 +8,7 @@ use parkade::policy::{FreeOrder, PyTorch};
 use parkade::settings::Settings;
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, DeviceAddress, PoolId, StreamId};
-use parkade::{AllocError, Allocation, Allocator, CheckpointError, FreeError, PoolCheckpoint, PoolFilter};
+use parkade::{AllocError, Allocation, Allocator, CheckpointError, FreeError, InvalidFraction, PoolCheckpoint, PoolFilter};
 use parkade_sim::FaultPlan;
 
 use super::adopted;
@@ -231,7 +231,7 @@ impl<D: TestDevice> Play<D> {
             }
             Step::ProcessEvents => Answer::done(self.core.process_events().map_err(AllocError::Device)),
             Step::ReleaseCached => Answer::done(self.core.release_cached()),
-            Step::Fraction(thousandths) => Answer::Said(self.core.set_memory_fraction(f64::from(thousandths) / 1000.0).is_ok()),
+            Step::Fraction(thousandths) => Answer::Limited(self.core.set_memory_fraction(f64::from(thousandths) / 1000.0)),
             Step::Limit(bytes) => {
                 self.core.set_limit(bytes.map(Bytes));
                 Answer::Nothing
@@ -309,7 +309,10 @@ impl<D: TestDevice> Play<D> {
             }
             (Step::ProcessEvents, _) => Answer::done(reference.process_events().map_err(AllocError::Device)),
             (Step::ReleaseCached, _) => Answer::done(reference.release_cached()),
-            (Step::Fraction(thousandths), _) => Answer::Said(reference.set_fraction(f64::from(thousandths) / 1000.0)),
+            (Step::Fraction(thousandths), _) => {
+                let fraction = f64::from(thousandths) / 1000.0;
+                Answer::Limited(if reference.set_fraction(fraction) { Ok(()) } else { Err(InvalidFraction(fraction)) })
+            }
             (Step::ReleaseCachedPool(pool), _) => Answer::done(reference.release_cached_pool(POOLS[pool])),
             (Step::CreatePool(pool), _) => Answer::Pool(reference.create_pool(POOLS[pool])),
             (Step::BeginPool(pool, place), _) => Answer::Pool(reference.begin_pool(POOLS[pool], filter(place))),
