@@ -16,6 +16,7 @@ mod step;
 
 use std::fmt::Write;
 
+use parkade::profile::Profile;
 use parkade_sim::{FaultError, FaultPlan, When};
 use proptest::prelude::*;
 
@@ -159,7 +160,7 @@ fn check_abandoned<B: Backend>(backend: &B) -> Verdict {
     let (served, refused) = (Order::Allocate(3 << 20, 0), Order::Allocate(400 << 20, 0));
     let orders = [served, refused, Order::End(0), Order::Release(0), Order::ReleaseCached, Order::ReleaseCachedPool(0)];
     let triples = orders.into_iter().flat_map(|a| orders.into_iter().flat_map(move |b| orders.map(|c| [a, b, c])));
-    // As many releases as have no common divisor with the programs of a triple, so each meets them all.
+    // Their number has no divisor in common with that of a triple's programs, so each release meets all of these.
     let mut profiles = profiles().collect::<Vec<_>>().into_iter().cycle();
     let mut done = 0;
     for triple in triples {
@@ -205,7 +206,18 @@ fn check_restores<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
 
 /// Plays a program to its end, with every n-th call failing if one is given. Returns the number of steps.
 fn play<B: Backend>(backend: &B, scene: &Scene, steps: &[Step], failing: Option<Failing>) -> Result<u64, Stopped> {
-    let mut play = begin(backend, scene)?;
+    play_as(scene.profile(), backend, scene, steps, failing)
+}
+
+/// The same where the allocator has these rules.
+fn play_as<B: Backend>(
+    profile: &'static Profile,
+    backend: &B,
+    scene: &Scene,
+    steps: &[Step],
+    failing: Option<Failing>,
+) -> Result<u64, Stopped> {
+    let mut play = begin_as(profile, backend, scene)?;
     if let Some((n, calls, error)) = failing {
         let places = (1..=MOST_FAILURES / n).flat_map(|turn| (0..calls.min(n)).map(move |more| turn * n + more));
         let plan = places.fold(FaultPlan::none(), |plan, place| plan.and(When::Nth(place), error));
@@ -217,7 +229,11 @@ fn play<B: Backend>(backend: &B, scene: &Scene, steps: &[Step], failing: Option<
 }
 
 fn begin<B: Backend>(backend: &B, scene: &Scene) -> Result<Play<B::Device>, Stopped> {
-    let mut play = Play::new(backend, scene).map_err(Stopped::Unable)?;
+    begin_as(scene.profile(), backend, scene)
+}
+
+fn begin_as<B: Backend>(profile: &'static Profile, backend: &B, scene: &Scene) -> Result<Play<B::Device>, Stopped> {
+    let mut play = Play::new(backend, scene, profile).map_err(Stopped::Unable)?;
     play.adopt().map_err(|broken| Stopped::Broken(broken.during("adopting segments"), script(scene, &[], None)))?;
     Ok(play)
 }
