@@ -8,7 +8,7 @@ use parkade_recording::DeviceRecording;
 use parkade_replay::{TIMINGS, VerifyError, VerifyOptions};
 
 use super::advised_option::AdvisedOption;
-use super::as_recorded::fit_as_recorded;
+use super::as_recorded::{fit_as_recorded, would_do_the_same};
 use super::choice::{Recommendation, choose, shortlist};
 use super::evaluate::{DeviceOutcome, enough_bytes};
 use super::memory::{DeviceMemory, MemoryContradiction};
@@ -150,8 +150,10 @@ pub fn advise(
         InUse::of(recording, Some(&program.requests)).on_devices(devices.len()).limited(true)
     };
     let in_use: Vec<InUse> = devices.iter().zip(&programs).map(in_use).collect();
-    let mut found = Search::new(&programs, &in_use, &memories, options, progress).run();
-    own_as_recorded(&mut found[0], devices, &options.own);
+    // Only a run that died has anything to repeat.
+    let repeats = programs.iter().any(Program::died) && would_do_the_same(options.profile, devices, &options.own);
+    let mut found = Search::new(&programs, &in_use, &memories, (options, repeats), progress).run();
+    own_as_recorded(&mut found[0], devices, options);
     let found = by_usefulness(found);
     let useful = shortlist(&found);
     let replays = |place: usize| -> Vec<Replay<'_>> {
@@ -236,10 +238,11 @@ fn enough<'a>(
 }
 
 /// Lets the recorded run's own settings fit where the recorded run did.
-fn own_as_recorded(own: &mut AdvisedOption, devices: &[&DeviceRecording], recorded: &VerifyOptions) {
+fn own_as_recorded(own: &mut AdvisedOption, devices: &[&DeviceRecording], options: &AdviseOptions) {
     for (outcome, recording) in own.devices.iter_mut().zip(devices) {
         let Some(available) = outcome.available_bytes else { continue };
-        if fit_as_recorded(&mut outcome.prediction, recording, recorded, &own.settings, available) {
+        let asked = (options.profile, &own.settings);
+        if fit_as_recorded(&mut outcome.prediction, recording, &options.own, asked, available) {
             outcome.fits_as_recorded(available);
         }
     }

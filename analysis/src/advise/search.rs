@@ -31,6 +31,8 @@ pub(super) struct Search<'a> {
     profile: &'static Profile,
     memory: &'a [DeviceMemory],
     options: &'a AdviseOptions,
+    /// Whether under its own settings a run that died dies again.
+    repeats: bool,
     kept: String,
     found: Vec<AdvisedOption>,
     /// The settings that were tried, as [`decisive`] gives them, and each device's outcome.
@@ -53,7 +55,7 @@ impl<'a> Search<'a> {
         programs: &'a [Program],
         in_use: &'a [InUse],
         memory: &'a [DeviceMemory],
-        options: &'a AdviseOptions,
+        (options, repeats): (&'a AdviseOptions, bool),
         progress: &'a (dyn Fn(Progress) + Sync),
     ) -> Search<'a> {
         let kept = kept(&options.own.settings.settings.text);
@@ -64,6 +66,7 @@ impl<'a> Search<'a> {
             profile,
             memory,
             options,
+            repeats,
             kept,
             found: Vec::new(),
             tried: Vec::new(),
@@ -188,7 +191,7 @@ impl<'a> Search<'a> {
         let decisive = decisive(&trial.settings, self.profile, self.programs);
         let tried = self.tried.iter().find(|(known, _)| *known == decisive);
         let mut devices = tried.map_or_else(|| self.evaluate(&decisive), |(_, outcomes)| outcomes.clone());
-        let is_own = are_same(&trial.settings, &self.options.own.settings.settings);
+        let is_own = self.repeats && are_same(&trial.settings, &self.options.own.settings.settings);
         for (outcome, program) in devices.iter_mut().zip(self.programs) {
             // The only statistic that repeats the settings.
             outcome.prediction.stats.max_split_size = trial.settings.max_split_bytes.cast_signed();

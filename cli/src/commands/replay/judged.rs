@@ -64,7 +64,8 @@ impl Known {
         let available: Option<Vec<u64>> = self.limits.iter().map(bytes).collect();
         let mut any_as_recorded = false;
         for ((outlook, recording), &bytes) in outlooks.iter_mut().zip(traced).zip(available.iter().flatten()) {
-            any_as_recorded |= fit_as_recorded(&mut outlook.prediction, recording, &options.own, &options.settings, bytes);
+            let asked = (options.profile, &options.settings);
+            any_as_recorded |= fit_as_recorded(&mut outlook.prediction, recording, &options.own, asked, bytes);
         }
         match (self.advice, available) {
             (Some(advice), Some(_)) => died(&advice, self.endings, outlooks),

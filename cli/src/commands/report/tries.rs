@@ -171,7 +171,7 @@ impl Tries<'_> {
         let WhatIf { requests, limit_bytes, .. } = *what;
         let WhatIfRun { reserved, mut prediction } = what_if(what, &attempt.settings, BUCKETS);
         if let Some(bytes) = limit_bytes {
-            fit_as_recorded(&mut prediction, device, self.own, &attempt.settings, bytes);
+            fit_as_recorded(&mut prediction, device, self.own, (self.profile, &attempt.settings), bytes);
         }
         let with_rest = self.continued(device.device).map(|(program, _, span)| {
             // As `advise` does: the limit alone decides.

@@ -6,6 +6,8 @@ use parkade::texts::{Hint, OutOfMemory};
 use parkade::units::DeviceAddress;
 use parkade::{AllocError, CheckpointError, PoolError};
 
+use super::ReleaseRules;
+use super::release::Asserted;
 use crate::law::{Broken, Law, ensure};
 
 /// Bytes as messages show them: a unit is used up to 1024 of it, with two decimals, and ties go to the even digit.
@@ -25,18 +27,24 @@ pub fn size(bytes: u64) -> String {
     format!("{}.{:02} {name}", hundredths / 100, hundredths % 100)
 }
 
-fn out_of_memory(report: &OutOfMemory) -> String {
+fn out_of_memory(report: &OutOfMemory, rules: &ReleaseRules) -> String {
     let mut text = format!("CUDA out of memory. Tried to allocate {}. ", size(report.segment_bytes.get()));
     let (total, free) = (size(report.device_total.get()), size(report.device_free.get()));
-    text += &format!("GPU {} has a total capacity of {total} of which {free} is free. ", report.device);
+    let device = match char::from_u32(report.device).filter(|_| rules.writes_device_as_character()) {
+        // The text ends at a null character.
+        Some('\0') => return text + "GPU ",
+        Some(character) => character.to_string(),
+        None => report.device.to_string(),
+    };
+    text += &format!("GPU {device} has a total {} of {total} of which {free} is free. ", rules.capacity());
     for process in &report.processes {
         let who = process.pid.map_or("Including non-PyTorch memory, this process".to_owned(), |pid| format!("Process {pid}"));
         text += &format!("{who} has {} memory in use. ", size(process.used.get()));
     }
-    if let Some(limit) = report.limit {
+    if let Some(limit) = report.limit.filter(|_| rules.tells_limit()) {
         text += &format!("{} allowed; ", size(limit.get()));
     }
-    let private = report.private_cached_bytes.get();
+    let private = if rules.tells_private_pools() { report.private_cached_bytes.get() } else { 0 };
     let allocated = (report.allocated_bytes as u64).wrapping_add(private);
     let unallocated = (report.reserved_bytes as u64).wrapping_sub(allocated);
     text += &format!("Of the allocated memory {} is allocated by PyTorch, ", size(allocated));
@@ -44,16 +52,13 @@ fn out_of_memory(report: &OutOfMemory) -> String {
         text += &format!("with {} allocated in private pools (e.g., CUDA Graphs), ", size(private));
     }
     text += &format!("and {} is reserved by PyTorch but unallocated.", size(unallocated));
-    text + &hint(report)
+    text + &hint(report, rules)
 }
 
-fn hint(report: &OutOfMemory) -> String {
+fn hint(report: &OutOfMemory, rules: &ReleaseRules) -> String {
     match report.hint {
         Hint::None => String::new(),
-        Hint::ExpandableSegments => " If reserved but unallocated memory is large try setting \
-             PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory Management  \
-             (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)"
-            .to_owned(),
+        Hint::ExpandableSegments => rules.hint(),
         Hint::Addresses => {
             " expandable_segments is enabled. If instead the process is running out of virtual address space (VSZ), \
              expandable segments may be over-reserving VA (each segment reserves ~9/8 of device memory, times the number of \
@@ -72,8 +77,9 @@ fn hint(report: &OutOfMemory) -> String {
 
 /// The text of a refused request; `None` for errors that are not PyTorch's.
 pub fn of_request(error: &AllocError, profile: &Profile) -> Option<String> {
+    let rules = ReleaseRules::of(profile.name);
     match error {
-        AllocError::OutOfMemory(report) => Some(out_of_memory(report)),
+        AllocError::OutOfMemory(report) => Some(out_of_memory(report, &rules)),
         AllocError::TooLarge { .. } => Some("CUDA out of memory. Tried to allocate more than 1EB memory.".to_owned()),
         AllocError::Rejected { requested } => Some(format!(
             "CUDA out of memory. Allocation was preemptively rejected because it would exceed per_process_memory_fraction limit. \
@@ -81,25 +87,35 @@ pub fn of_request(error: &AllocError, profile: &Profile) -> Option<String> {
             size(requested.get())
         )),
         AllocError::Pool(error) => of_pool(*error, profile),
+        AllocError::ExpandableRelease => Some(rules.assertion(Asserted::NotExpandable)),
+        AllocError::Capturing => Some(rules.assertion(Asserted::NotCapturing)),
+        AllocError::NotCaptured => Some(rules.assertion(Asserted::Captured) + "Invalid stream capture status"),
         _ => None,
     }
 }
 
 /// The text of a refused call about a pool.
 pub fn of_pool(error: PoolError, profile: &Profile) -> Option<String> {
-    let is_newer = profile.name == "2.15";
-    let (assertion, line) = match error {
+    let asserted = match error {
         PoolError::AlreadyRouted(_) => return Some("beginAllocateToPool: already recording to mempool_id".to_owned()),
         PoolError::NotRouted(_) => return Some("endAllocatePool: not currently recording to mempool_id".to_owned()),
         PoolError::TooMany => return None,
-        PoolError::Unknown(_) => ("it != graph_pools.end()", if is_newer { 3481 } else { 2807 }),
-        PoolError::Abandoned(_) => ("it->second->use_count > 0", if is_newer { 3473 } else { 2799 }),
-        PoolError::NotInUse(_) => ("uc >= 0", if is_newer { 3373 } else { 2698 }),
-        PoolError::Overreleased(_) => ("it->second->use_count == 0", if is_newer { 4249 } else { 3473 }),
+        PoolError::Unknown(_) => Asserted::Known,
+        PoolError::Abandoned(_) => Asserted::Used,
+        PoolError::NotInUse(_) => Asserted::Balanced,
+        PoolError::Overreleased(_) => Asserted::WasBalanced,
     };
-    let folder = if is_newer { "/__w/pytorch/pytorch" } else { "/pytorch" };
-    let file = format!("{folder}/c10/cuda/CUDACachingAllocator.cpp");
-    Some(format!("{assertion} INTERNAL ASSERT FAILED at \"{file}\":{line}, please report a bug to PyTorch. "))
+    Some(ReleaseRules::of(profile.name).assertion(asserted))
+}
+
+/// The text of a refused memory fraction, which `number` shows.
+pub fn of_fraction(number: &str, profile: &Profile) -> String {
+    let rules = ReleaseRules::of(profile.name);
+    if rules.asserts_fraction {
+        rules.assertion(Asserted::Fraction) + &format!("invalid fraction:{number}. Please set within (0, 1).")
+    } else {
+        format!("invalid fraction:{number}. Please set within [0, 1].")
+    }
 }
 
 /// Checks a text, if it is known.

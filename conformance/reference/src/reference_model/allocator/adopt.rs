@@ -20,14 +20,18 @@ impl Reference {
                 AdoptedContent::Unmapped => (State::Unmapped, 0),
             };
             let stamp = if state == State::Free { self.stamp(pool, class) } else { 0 };
-            blocks.push(Block { requested, stamp, ..Block::new(end, block.size.get(), state) });
+            let rank = match blocks.last() {
+                None => self.next_rank(),
+                Some(Block { rank, .. }) => self.next_rank_beside(*rank),
+            };
+            blocks.push(Block { requested, stamp, ..Block::new(end, block.size.get(), state, rank) });
             end += block.size.get();
         }
         let page = adopted.page.map_or(0, |page| page.get());
         let number = self.ranges_made;
         self.ranges_made += u64::from(page > 0);
-        let (rank, stream) = (self.next_rank(), adopted.stream.get());
-        let segment = Segment { base, size: end - base, page, stream, pool, class, rank, number, blocks };
+        let stream = adopted.stream.get();
+        let segment = Segment { base, size: end - base, page, stream, pool, class, number, blocks };
         self.count_adopted(&segment, pool);
         let held = segment.blocks.iter().filter(|block| block.state == State::Allocated).map(|block| block.address).collect();
         self.segments.push(segment);

@@ -27,6 +27,8 @@ pub(super) struct Block {
     pub(super) size: u64,
     pub(super) requested: u64,
     pub(super) state: State,
+    /// Orders blocks of one size, before their addresses do: the age of the segment or of the block, the oldest lowest.
+    pub(super) rank: u64,
     pub(super) stamp: u64,
     /// Streams that use it and have no event for it yet.
     pub(super) uses: Table<u64>,
@@ -35,8 +37,8 @@ pub(super) struct Block {
 }
 
 impl Block {
-    pub(super) fn new(address: u64, size: u64, state: State) -> Block {
-        Block { address, size, requested: 0, state, stamp: 0, uses: Table::default(), captured: BTreeSet::new() }
+    pub(super) fn new(address: u64, size: u64, state: State, rank: u64) -> Block {
+        Block { address, size, requested: 0, state, rank, stamp: 0, uses: Table::default(), captured: BTreeSet::new() }
     }
 }
 
@@ -50,7 +52,6 @@ pub(super) struct Segment {
     pub(super) stream: u64,
     pub(super) pool: PoolId,
     pub(super) class: PoolClass,
-    pub(super) rank: u64,
     /// Its number among the reserved ranges.
     pub(super) number: u64,
     pub(super) blocks: Vec<Block>,
@@ -75,7 +76,7 @@ pub struct FreeBlock {
     pub size: u64,
     /// The stream of its segment.
     pub stream: u64,
-    /// The age of its segment, the oldest lowest; 0 where age does not count.
+    /// The age of its segment or its own, the oldest lowest; 0 where age does not count.
     pub rank: u64,
     /// How many searches there had been when it became free.
     pub stamp: u64,
@@ -117,7 +118,7 @@ impl Reference {
         &mut segment.blocks[place]
     }
 
-    /// A collection's free blocks in PyTorch's order: by stream handle, size, age of the segment in 2.15, address.
+    /// A collection's free blocks in PyTorch's order: by stream handle, size, age where it counts, address.
     pub(super) fn free_blocks(&self, pool: PoolId, class: PoolClass) -> Vec<FreeBlock> {
         let mut free = Vec::new();
         for segment in self.segments.iter().filter(|segment| segment.pool == pool && segment.class == class) {
@@ -127,7 +128,7 @@ impl Reference {
                     address: block.address,
                     size: block.size,
                     stream: segment.stream,
-                    rank: segment.rank,
+                    rank: block.rank,
                     stamp: block.stamp,
                     is_split: segment.blocks.len() > 1,
                     is_expandable: segment.is_expandable(),
@@ -139,13 +140,14 @@ impl Reference {
         free
     }
 
-    /// Splits a block: its first `size` bytes keep the address, and the rest is free from now on.
+    /// Splits a block: its first `size` bytes are a new block, and the rest is free from now on.
     pub(super) fn split(&mut self, address: u64, size: u64, stamp: u64) {
+        let rank = self.next_rank_beside(self.block(address).rank);
         let segment = self.segment_at_mut(address);
         let place = segment.place(address);
         let whole = &mut segment.blocks[place];
         let rest = Block { address: address + size, size: whole.size - size, state: State::Free, stamp, ..whole.clone() };
-        (whole.size, whole.requested) = (size, 0);
+        (whole.size, whole.requested, whole.rank) = (size, 0, rank);
         segment.blocks.insert(place + 1, rest);
     }
 

@@ -47,7 +47,9 @@ impl Reference {
 
     /// Saves a pool.
     pub fn save(&mut self, pool: PoolId) -> Result<Saved, CheckpointError> {
-        self.flush_deferred()?;
+        if self.rules.settles_before_saving {
+            self.flush_deferred()?;
+        }
         if !self.has_pool(pool) {
             return Err(CheckpointError::UnknownPool(pool));
         }
@@ -57,6 +59,8 @@ impl Reference {
             let mut blocks = Vec::new();
             for block in &segment.blocks {
                 let state = match block.state {
+                    // Nothing says that it waits for events that are not recorded.
+                    State::Pending if !self.is_waiting(block.address) => SavedState::Free,
                     State::Pending => return Err(CheckpointError::EventsPending(DeviceAddress(block.address))),
                     State::Allocated => SavedState::Allocated,
                     State::Unmapped => SavedState::Unmapped,

@@ -20,10 +20,11 @@ impl Reference {
         if self.segment_at(address).stream == stream {
             return;
         }
-        let (is_deferring, hash) = (self.is_deferring(), self.hash_of_stream(stream));
+        let is_forgotten = self.is_deferring() && self.rules.forgets_captured_uses;
+        let hash = self.hash_of_stream(stream);
         let block = self.block_mut(address);
         block.uses.insert(hash, stream);
-        if is_deferring {
+        if is_forgotten {
             block.captured.insert(stream);
         }
     }
@@ -97,24 +98,47 @@ impl Reference {
     /// Records the events that were put off. Uses recorded during the capture are forgotten (spec 3.8).
     pub(super) fn flush_deferred(&mut self) -> Result<(), BackendError> {
         while let Some(&address) = self.deferred.front() {
-            let captured = std::mem::take(&mut self.block_mut(address).captured);
-            if !captured.is_empty() {
-                let uses = std::mem::take(&mut self.block_mut(address).uses);
-                for stream in uses.keys().into_iter().filter(|stream| !captured.contains(stream)) {
-                    let hash = self.hash_of_stream(stream);
-                    self.block_mut(address).uses.insert(hash, stream);
-                }
-            }
-            self.record_events(address)?;
+            self.settle(address)?;
             self.deferred.pop_front();
-            if !self.is_waiting(address) {
-                self.free_block(address);
-            }
+            self.free_if_settled(address);
         }
         Ok(())
     }
 
-    fn is_waiting(&self, address: u64) -> bool {
+    /// The same for blocks of one pool, whatever fails: those wait for the next time, behind the others.
+    pub(super) fn flush_deferred_of(&mut self, pool: PoolId) {
+        let (own, others): (Vec<u64>, Vec<u64>) =
+            self.deferred.iter().partition(|&&address| self.segment_at(address).pool == pool);
+        self.deferred = others.into();
+        for address in own {
+            match self.settle(address) {
+                Ok(()) => self.free_if_settled(address),
+                Err(_) => self.deferred.push_back(address),
+            }
+        }
+    }
+
+    /// Records the events of a deferred block, without those that are forgotten.
+    fn settle(&mut self, address: u64) -> Result<(), BackendError> {
+        let captured = std::mem::take(&mut self.block_mut(address).captured);
+        if !captured.is_empty() {
+            let uses = std::mem::take(&mut self.block_mut(address).uses);
+            for stream in uses.keys().into_iter().filter(|stream| !captured.contains(stream)) {
+                let hash = self.hash_of_stream(stream);
+                self.block_mut(address).uses.insert(hash, stream);
+            }
+        }
+        self.record_events(address)
+    }
+
+    fn free_if_settled(&mut self, address: u64) {
+        if !self.is_waiting(address) {
+            self.free_block(address);
+        }
+    }
+
+    /// Whether a block waits for an event.
+    pub(super) fn is_waiting(&self, address: u64) -> bool {
         self.queues.values().flatten().any(|&(_, block)| block == address)
     }
 
@@ -181,6 +205,9 @@ impl Reference {
     pub fn release_cached(&mut self) -> Result<(), AllocError> {
         if !self.is_deferring() {
             self.synchronize()?;
+        } else if self.rules.keeps_cache_in_captures {
+            self.accounts.waits += 1;
+            return Err(AllocError::Capturing);
         }
         self.release_leftovers()?;
         let everything = self.releasable();

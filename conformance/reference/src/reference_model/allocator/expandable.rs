@@ -69,7 +69,7 @@ impl Reference {
         let size = u64::try_from(size).map_err(|_| AllocError::TooLarge { requested: Bytes(wanted.requested) })?;
         let base = self.call(MadeCall::to(CallName::AddressReserve).of(size))?;
         let mut answer = Ok(Some(base));
-        if size < wanted.size && self.profile.gives_short_ranges_back {
+        if size < wanted.size && self.rules.gives_short_ranges_back {
             match self.call(MadeCall::to(CallName::AddressFree).of(size).at(base)) {
                 Ok(_) => return Ok(None),
                 // The range stays the allocator's.
@@ -79,8 +79,8 @@ impl Reference {
         let Wanted { stream, pool, class, .. } = *wanted;
         let (rank, number) = (self.next_rank(), self.ranges_made);
         self.ranges_made += 1;
-        let blocks = vec![Block::new(base, size, State::Unmapped)];
-        self.segments.push(Segment { base, size, page, stream, pool, class, rank, number, blocks });
+        let blocks = vec![Block::new(base, size, State::Unmapped, rank)];
+        self.segments.push(Segment { base, size, page, stream, pool, class, number, blocks });
         answer
     }
 
@@ -101,16 +101,15 @@ impl Reference {
             return if is_refusal { Ok(false) } else { Err(error.into()) };
         }
         self.map_pages(address, page, pages)?;
-        let bytes = pages * page;
-        let segment = self.segment_at_mut(address);
-        let place = segment.place(address);
-        let block = &mut segment.blocks[place];
-        if bytes < block.size {
-            let rest = Block::new(address + bytes, block.size - bytes, State::Unmapped);
-            block.size = bytes;
+        let (bytes, whole, rank) = (pages * page, self.block(address).size, self.block(address).rank);
+        if bytes < whole {
+            let rest = Block::new(address + bytes, whole - bytes, State::Unmapped, self.next_rank_beside(rank));
+            let segment = self.segment_at_mut(address);
+            let place = segment.place(address);
+            segment.blocks[place].size = bytes;
             segment.blocks.insert(place + 1, rest);
         }
-        segment.blocks[place].state = State::Taken;
+        self.block_mut(address).state = State::Taken;
         self.put_back(address);
         self.count_reserved(pool, class, bytes as i64);
         self.accounts.taken += 1;
@@ -191,28 +190,25 @@ impl Reference {
         let segment = self.segment_at(address);
         let stamp = self.stamp(segment.pool, segment.class);
         let (stream, pool, class, base, size) = (segment.stream, segment.pool, segment.class, segment.base, segment.size);
+        let whole = self.block(address).clone();
+        let (end, whole_end) = (start + bytes, address + whole.size);
+        let mut free =
+            |from: u64, to: u64| Block { stamp, ..Block::new(from, to - from, State::Free, self.next_rank_beside(whole.rank)) };
+        let head = (address < start).then(|| free(address, start));
+        let tail = (end < whole_end).then(|| free(end, whole_end));
+        let mut middle = Block { address: start, size: bytes, state: State::Unmapped, ..whole };
         let segment = self.segment_at_mut(address);
         let place = segment.place(address);
-        let whole = segment.blocks.remove(place);
-        let free = |from: u64, to: u64| Block { stamp, ..Block::new(from, to - from, State::Free) };
-        let mut middle = Block { address: start, size: bytes, state: State::Unmapped, ..whole.clone() };
-        let mut parts = Vec::new();
-        if address < start {
-            parts.push(free(address, start));
-        } else if place > 0 && segment.blocks[place - 1].state == State::Unmapped {
+        segment.blocks.remove(place);
+        if head.is_none() && place > 0 && segment.blocks[place - 1].state == State::Unmapped {
             let before = segment.blocks.remove(place - 1);
             (middle.address, middle.size) = (before.address, middle.size + before.size);
         }
         let at = segment.blocks.iter().take_while(|block| block.address < middle.address).count();
-        let (end, whole_end) = (start + bytes, address + whole.size);
         if end == whole_end && segment.blocks.get(at).is_some_and(|next| next.state == State::Unmapped) {
             middle.size += segment.blocks.remove(at).size;
         }
-        parts.push(middle);
-        if end < whole_end {
-            parts.push(free(end, whole_end));
-        }
-        segment.blocks.splice(at..at, parts);
+        segment.blocks.splice(at..at, head.into_iter().chain([middle]).chain(tail));
         let is_empty = segment.blocks.len() == 1;
         self.count_reserved(pool, class, -(bytes as i64));
         self.accounts.given += 1;

@@ -28,14 +28,14 @@ impl Reference {
             let place = place.filter(|_| !used.contains(&address));
             let (segment, place) = place.ok_or(CheckpointError::SegmentMissing(address))?;
             used.push(address);
-            check_run(segment, place, run)?;
+            check_run(segment, place, run, self.rules.restores_grown_segments)?;
         }
         Ok(())
     }
 }
 
 /// Lays the saved blocks out in the free bytes that begin at `place`.
-fn check_run(segment: &Segment, place: usize, (address, _, saved): &SavedRun) -> Result<(), CheckpointError> {
+fn check_run(segment: &Segment, place: usize, (address, _, saved): &SavedRun, takes_grown: bool) -> Result<(), CheckpointError> {
     let free = segment.blocks[place..].iter().take_while(|block| comes_free(block)).count();
     let mut room: u64 = segment.blocks[place..place + free].iter().map(|block| block.size).sum();
     let behind = &segment.blocks[place + free..];
@@ -43,6 +43,9 @@ fn check_run(segment: &Segment, place: usize, (address, _, saved): &SavedRun) ->
     for (number, &(size, state)) in saved.iter().enumerate() {
         let (size, is_last) = (size.get(), number + 1 == saved.len());
         if state == SavedState::Unmapped {
+            if !takes_grown {
+                return check_same_tail(room, behind, *address);
+            }
             let fits = is_last && is_tail(room, behind);
             return if fits { Ok(()) } else { Err(CheckpointError::TailInUse(*address)) };
         }
@@ -61,6 +64,16 @@ fn check_run(segment: &Segment, place: usize, (address, _, saved): &SavedRun) ->
         }
     }
     Err(CheckpointError::LengthDiffers(*address))
+}
+
+/// Checks that the saved blocks, with `room` free bytes left behind them, are followed by the end of the segment, which has no memory.
+fn check_same_tail(room: u64, behind: &[Block], address: DeviceAddress) -> Result<(), CheckpointError> {
+    let is_mapped = room > 0 || behind.first().is_none_or(|next| next.state != State::Unmapped);
+    match usize::from(room > 0) + behind.len() {
+        2.. => Err(CheckpointError::TailGrew(address)),
+        _ if is_mapped => Err(CheckpointError::TailMapped(address)),
+        _ => Ok(()),
+    }
 }
 
 /// Whether what follows the saved blocks is at most one block with memory, and then addresses without.

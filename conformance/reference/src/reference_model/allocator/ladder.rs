@@ -5,7 +5,7 @@ use parkade::device::BackendError;
 use parkade::profile::ExpandableHint;
 use parkade::settings::ReserveSize;
 use parkade::stats::Family;
-use parkade::texts::{Hint, OutOfMemory};
+use parkade::texts::{Hint, OomWords, OutOfMemory};
 use parkade::trace::TraceAction;
 use parkade::units::{Bytes, DeviceAddress, PoolClass, PoolId};
 use parkade::{AllocError, AnswerProblem, WrongAnswer};
@@ -13,9 +13,19 @@ use parkade_sim::CallName;
 
 use super::Reference;
 use super::accounts::add;
-use super::blocks::{Block, Segment, State};
+use super::blocks::{Block, FreeBlock, Segment, State};
 use super::request::Wanted;
 use crate::backend::MadeCall;
+
+/// What oversize segments that are released come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sum {
+    /// Enough for the request.
+    Enough,
+    Short,
+    /// On the way to that there is a block of an expandable segment, at which the request fails.
+    MeetsExpandable,
+}
 
 impl Reference {
     /// Returns a block that is taken, and the request with the pool that serves it.
@@ -38,12 +48,19 @@ impl Reference {
         if let Some(address) = self.ask(wanted, segment)? {
             return Ok((address, *wanted));
         }
-        if let Some(borrowed) = self.borrow(wanted)? {
+        if !self.rules.borrows_last
+            && let Some(borrowed) = self.borrow(wanted)?
+        {
             return Ok(borrowed);
         }
-        let (oversize, is_enough) = self.oversize(wanted);
+        let (oversize, sum) = self.oversize(wanted);
         self.release(&oversize)?;
-        if is_enough && let Some(address) = self.ask(wanted, segment)? {
+        if sum == Sum::MeetsExpandable {
+            return Err(AllocError::ExpandableRelease);
+        }
+        if sum == Sum::Enough
+            && let Some(address) = self.ask(wanted, segment)?
+        {
             return Ok((address, *wanted));
         }
         if !self.is_deferring() {
@@ -55,6 +72,11 @@ impl Reference {
             if let Some(address) = self.ask(wanted, segment)? {
                 return Ok((address, *wanted));
             }
+        }
+        if self.rules.borrows_last
+            && let Some(borrowed) = self.borrow(wanted)?
+        {
+            return Ok(borrowed);
         }
         Err(self.out_of_memory(wanted, segment))
     }
@@ -70,7 +92,7 @@ impl Reference {
             self.accounts.rejections += 1;
             return Err(AllocError::Rejected { requested: Bytes(wanted.requested) });
         }
-        if wanted.is_expandable {
+        if wanted.is_expandable && (self.rules.expands_private_pools || wanted.pool == PoolId::DEFAULT) {
             return self.grow(wanted);
         }
         let base = match self.call(MadeCall::to(CallName::Malloc).of(size)) {
@@ -84,8 +106,8 @@ impl Reference {
         }
         let Wanted { stream, pool, class, .. } = *wanted;
         let rank = self.next_rank();
-        let blocks = vec![Block::new(base, size, State::Taken)];
-        self.segments.push(Segment { base, size, page: 0, stream, pool, class, rank, number: 0, blocks });
+        let blocks = vec![Block::new(base, size, State::Taken, rank)];
+        self.segments.push(Segment { base, size, page: 0, stream, pool, class, number: 0, blocks });
         self.accounts.change(Family::Segment, class, 1);
         self.count_reserved(pool, class, size as i64);
         if self.is_oversize(size) {
@@ -98,14 +120,14 @@ impl Reference {
 
     pub(super) fn count_reserved(&mut self, pool: PoolId, class: PoolClass, bytes: i64) {
         self.accounts.change(Family::ReservedBytes, class, bytes);
-        if self.profile.counts_private_pools && pool != PoolId::DEFAULT {
+        if self.rules.counts_private_pools && pool != PoolId::DEFAULT {
             self.accounts.change_pool(pool, class, bytes);
         }
     }
 
-    /// 2.15 asks for the free memory after a refusal (spec 11.0).
+    /// Later releases ask for the free memory after a refusal (spec 11.0).
     pub(super) fn look_after_refusal(&mut self) -> Result<(), BackendError> {
-        if self.profile.asks_after_refusal { self.call(MadeCall::to(CallName::MemGetInfo)).map(drop) } else { Ok(()) }
+        if self.rules.asks_after_refusal { self.call(MadeCall::to(CallName::MemGetInfo)).map(drop) } else { Ok(()) }
     }
 
     /// Free large segments of the default pool, at least as old as the average, until enough is collected (spec 2.7).
@@ -119,7 +141,7 @@ impl Reference {
         let (mut gone, mut collected) = (Vec::new(), 0);
         while collected < target && !left.is_empty() {
             let average = left.iter().map(|block| age(block.stamp)).sum::<f64>() / left.len() as f64;
-            let is_due = |block: &super::blocks::FreeBlock| age(block.stamp) >= average && !block.is_expandable;
+            let is_due = |block: &FreeBlock| age(block.stamp) >= average && !block.is_expandable;
             let (old, young): (Vec<_>, Vec<_>) = left.into_iter().partition(is_due);
             if old.is_empty() {
                 break;
@@ -131,29 +153,35 @@ impl Reference {
         gone
     }
 
-    /// Oversize segments of the request's stream, and whether they are enough (spec 2.9).
-    fn oversize(&self, wanted: &Wanted) -> (Vec<u64>, bool) {
+    /// Oversize segments of the request's stream, and what they come to (spec 2.9).
+    fn oversize(&self, wanted: &Wanted) -> (Vec<u64>, Sum) {
         let max_split = self.settings.max_split_bytes;
         if max_split == u64::MAX {
-            return (Vec::new(), false);
+            return (Vec::new(), Sum::Short);
         }
         let needed = wanted.size.max(max_split);
         let mut own = self.free_blocks(wanted.pool, wanted.class);
         own.retain(|block| block.stream == wanted.stream && block.size >= max_split && (block.is_expandable || !block.is_split));
-        if let Some(block) = own.iter().find(|block| block.size >= needed)
-            && !block.is_expandable
-        {
-            return (vec![block.address], true);
+        let fails = |block: &FreeBlock| block.is_expandable && self.rules.fails_at_expandable;
+        match own.iter().find(|block| block.size >= needed) {
+            Some(block) if !block.is_expandable => return (vec![block.address], Sum::Enough),
+            Some(block) if fails(block) => return (Vec::new(), Sum::MeetsExpandable),
+            _ => {}
         }
         let (mut gone, mut sum) = (Vec::new(), 0);
-        for block in own.iter().rev().filter(|block| block.size < needed && !block.is_expandable) {
+        for block in own.iter().rev().filter(|block| block.size < needed) {
             if sum >= needed {
                 break;
             }
-            sum += block.size;
-            gone.push(block.address);
+            if fails(block) {
+                return (gone, Sum::MeetsExpandable);
+            }
+            if !block.is_expandable {
+                sum += block.size;
+                gone.push(block.address);
+            }
         }
-        (gone, sum >= needed)
+        (gone, if sum >= needed { Sum::Enough } else { Sum::Short })
     }
 
     /// Everything that can be released, in order (spec 2.10).
@@ -221,9 +249,9 @@ impl Reference {
         self.tell(TraceAction::Oom, free, wanted.size, wanted.stream, wanted.pool);
         self.accounts.ooms += 1;
         let reserve = self.reservation();
-        let hint = if !wanted.is_expandable || self.profile.expandable_hint == ExpandableHint::Settings {
+        let hint = if !wanted.is_expandable || self.rules.expandable_hint == ExpandableHint::Settings {
             Hint::ExpandableSegments
-        } else if self.profile.expandable_hint == ExpandableHint::Nothing {
+        } else if self.rules.expandable_hint == ExpandableHint::Nothing {
             Hint::None
         } else if reserve < self.total.saturating_add(self.total / 8) && segment > reserve {
             Hint::LargerReserve(Bytes(reserve))
@@ -243,7 +271,8 @@ impl Reference {
             reserved_bytes: self.accounts.current(Family::ReservedBytes),
             private_cached_bytes: Bytes(cached),
             hint,
-            words: self.profile.oom_words,
+            // The text that a release makes of all this is compared instead.
+            words: &OomWords::PYTORCH_2_11,
         }))
     }
 }

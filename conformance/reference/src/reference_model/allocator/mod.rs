@@ -24,12 +24,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use parkade::PoolFilter;
 use parkade::device::BackendError;
-use parkade::profile::{Deferral, LimitRounding, Profile, TieBreak};
+use parkade::profile::{Profile, TieBreak};
 use parkade::settings::Settings;
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{PoolClass, PoolId, StreamId};
+use parkade_sim::CallName;
 
 use crate::backend::MadeCall;
+use crate::reference_model::ReleaseRules;
 use crate::reference_model::table::Table;
 use accounts::Accounts;
 pub use blocks::FreeBlock;
@@ -41,14 +43,14 @@ use pools::PrivatePool;
 /// The reference allocator.
 #[derive(Clone, Debug)]
 pub struct Reference {
-    profile: &'static Profile,
+    rules: ReleaseRules,
     /// The settings in force.
     pub settings: Settings,
     total: u64,
     device: u32,
     limit: Option<u64>,
     segments: Vec<Segment>,
-    /// Segments and reserved ranges made so far.
+    /// Segments and reserved ranges made so far, or, where each block has its own age, blocks.
     made: u64,
     /// Reserved ranges made so far.
     ranges_made: u64,
@@ -64,6 +66,8 @@ pub struct Reference {
     deferred: VecDeque<u64>,
     pools: BTreeMap<PoolId, PrivatePool>,
     routings: Vec<(PoolId, PoolFilter)>,
+    /// Whether a routing failed that counts as one that never ends.
+    routes_for_ever: bool,
     serving: Table<PoolId>,
     /// Pools without uses: their memory may go.
     freeable: Table<PoolId>,
@@ -94,10 +98,10 @@ const NOT_MADE: BackendError = BackendError::Driver { call: "a call that was not
 
 impl Reference {
     /// An allocator without memory, on a device of `total` bytes.
-    pub fn new(profile: &'static Profile, settings: Settings, total: u64, device: u32) -> Reference {
+    pub fn new(profile: &Profile, settings: Settings, total: u64, device: u32) -> Reference {
         let accounts = Accounts::new(settings.max_split_bytes as i64);
         Reference {
-            profile,
+            rules: ReleaseRules::of(profile.name),
             settings,
             total,
             device,
@@ -112,6 +116,7 @@ impl Reference {
             deferred: VecDeque::new(),
             pools: BTreeMap::new(),
             routings: Vec::new(),
+            routes_for_ever: false,
             serving: Table::default(),
             freeable: Table::default(),
             whole: BTreeSet::new(),
@@ -162,10 +167,7 @@ impl Reference {
 
     /// Whether waiting is put off (spec 3.8, 11.0).
     pub fn is_deferring(&self) -> bool {
-        match self.profile.deferral {
-            Deferral::WhileRouting => !self.routings.is_empty(),
-            Deferral::WhileCapturing => self.is_capturing,
-        }
+        if self.rules.defers_while_routing { self.routes_for_ever || !self.routings.is_empty() } else { self.is_capturing }
     }
 
     /// Says whether the caller's stream is being captured.
@@ -183,10 +185,14 @@ impl Reference {
         if fraction.is_nan() || !(0.0..=1.0).contains(&fraction) {
             return false;
         }
+        if self.rules.asks_for_total {
+            // The total is what it was, and after a failure it is taken to be.
+            let _ = self.call(MadeCall::to(CallName::MemGetInfo));
+        }
         let exact = fraction * self.total as f64;
         // Later releases round to the nearest, and a half up.
-        let bytes = if self.profile.limit_rounding == LimitRounding::Down { exact.floor() } else { exact.round() };
-        self.limit = if fraction == 1.0 { None } else { Some(bytes as u64) };
+        let bytes = if self.rules.rounds_limits_down { exact.floor() } else { exact.round() };
+        self.limit = if fraction == 1.0 && !self.rules.limits_whole_memory { None } else { Some(bytes as u64) };
         true
     }
 
@@ -196,9 +202,14 @@ impl Reference {
     }
 
     fn next_rank(&mut self) -> u64 {
-        let rank = if self.profile.tie_break == TieBreak::SegmentAge { self.made } else { 0 };
+        let rank = if self.rules.tie_break == TieBreak::Address { 0 } else { self.made };
         self.made += 1;
         rank
+    }
+
+    /// The rank of a new block that was a part of another, or is behind it.
+    fn next_rank_beside(&mut self, other: u64) -> u64 {
+        if self.rules.tie_break == TieBreak::BlockAge { self.next_rank() } else { other }
     }
 
     /// What the block records as the time at which it became free.

@@ -31,12 +31,13 @@ impl Reference {
 
     /// Routes requests to a pool; a refusal leaves one more use.
     pub fn begin_pool(&mut self, id: PoolId, filter: PoolFilter) -> Result<(), PoolError> {
-        self.create_pool(id)?;
-        if self.is_routed(id) {
-            return Err(PoolError::AlreadyRouted(id));
+        let created = self.create_pool(id);
+        let begun = created.and_then(|()| if self.is_routed(id) { Err(PoolError::AlreadyRouted(id)) } else { Ok(()) });
+        match begun {
+            Ok(()) => self.routings.push((id, filter)),
+            Err(_) => self.routes_for_ever |= self.rules.counts_failed_routings,
         }
-        self.routings.push((id, filter));
-        Ok(())
+        begun
     }
 
     /// Stops routing requests to a pool.
@@ -45,6 +46,9 @@ impl Reference {
             return Err(PoolError::NotRouted(id));
         }
         self.routings.retain(|(routed, _)| *routed != id);
+        if self.rules.settles_at_pool_end && self.settings.graph_capture_record_stream_reuse {
+            self.flush_deferred_of(id);
+        }
         Ok(())
     }
 
@@ -113,7 +117,8 @@ impl Reference {
         }
         for id in self.serving.keys() {
             self.begin_pool(id, PoolFilter::All)?;
-            let lent = Wanted { pool: id, is_expandable: false, ..*wanted };
+            let is_expandable = wanted.is_expandable && self.rules.borrows_expandable;
+            let lent = Wanted { pool: id, is_expandable, ..*wanted };
             let found = self.search(&lent);
             self.end_pool(id)?;
             self.release_pool(id)?;
@@ -122,6 +127,11 @@ impl Reference {
             }
         }
         Ok(None)
+    }
+
+    /// Whether memory stays although all is given back: a pool was released more often than used, or waiting is put off.
+    pub fn keeps_memory(&self) -> bool {
+        self.is_deferring() || self.pools.values().any(|pool| pool.uses < 0)
     }
 
     /// Fails if the pool was released more often than used.
@@ -165,7 +175,7 @@ impl Reference {
         }
         self.pools.remove(&id);
         self.freeable.remove(id);
-        if self.profile.forgets_no_split {
+        if self.rules.forgets_no_split {
             self.whole.remove(&id);
         }
         Ok(())

@@ -30,6 +30,9 @@ impl Reference {
         // 16 intervals: below 2 MiB, below 4 MiB, ..., below 32 GiB, and the rest.
         let interval = (1..16).take_while(|&slot| requested >= MIB << slot).count();
         let divisions = self.settings.roundup_power2_divisions[interval];
+        if divisions == 1 && !self.rules.rounds_by_one_division {
+            return Some(requested);
+        }
         // The product wraps in PyTorch, too.
         if divisions > 1 && requested > divisions.wrapping_mul(512) {
             let mut power = 1_u64;
@@ -67,6 +70,10 @@ impl Reference {
         }
         let size = self.rounded(requested).ok_or(AllocError::TooLarge { requested: Bytes(requested) })?;
         self.process_events()?;
+        let needs_capture = self.rules.fails_outside_captures && self.settings.graph_capture_record_stream_reuse;
+        if needs_capture && !self.routings.is_empty() && !self.is_capturing {
+            return Err(AllocError::NotCaptured);
+        }
         let pool = self.pool_for(stream);
         let class = if size > MIB { PoolClass::Large } else { PoolClass::Small };
         let is_expandable = self.settings.expandable_segments;

@@ -135,7 +135,7 @@ fn describe(segment: &Segment, run: &[Block]) -> SegmentInfo {
         stream: StreamId(segment.stream),
         pool: segment.pool,
         class: segment.class,
-        rank: segment.rank as u32,
+        rank: run[0].rank as u32,
         expandable: segment.is_expandable(),
         blocks: run.iter().map(info).collect(),
     }

@@ -7,7 +7,9 @@ use parkade::profile::Profile;
 use parkade::snapshot::SegmentInfo;
 use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
-use parkade::{AllocError, Allocation, Allocator, BlockView, CheckpointError, FreeError, PoolError, PoolSlot, Restored};
+use parkade::{
+    AllocError, Allocation, Allocator, BlockView, CheckpointError, FreeError, InvalidFraction, PoolError, PoolSlot, Restored,
+};
 
 use super::step::POOLS;
 use crate::law::{Broken, Law, ensure};
@@ -28,7 +30,8 @@ pub(super) enum Answer {
     Recorded(u64),
     Stocked(usize, u64),
     Done(Result<(), AllocError>),
-    Said(bool),
+    /// Whether a memory fraction is accepted.
+    Limited(Result<(), InvalidFraction>),
     Asked(Result<bool, CheckpointError>),
     Pool(Result<(), PoolError>),
     Saved(Result<PoolCheckpoint, CheckpointError>),
@@ -72,7 +75,7 @@ impl Answer {
             (Answer::Freed(a, seen), Answer::Freed(b, expected)) => (a, seen) == (b, expected),
             (Answer::Recorded(a), Answer::Recorded(b)) => a == b,
             (Answer::Stocked(..), Answer::Stocked(..)) => true,
-            (Answer::Said(a), Answer::Said(b)) => a == b,
+            (Answer::Limited(a), Answer::Limited(b)) => a == b,
             (Answer::Asked(a), Answer::Asked(b)) => a == b,
             (Answer::Pool(a), Answer::Pool(b)) => a == b,
             (Answer::Saved(Err(a)), Answer::Saved(Err(b))) | (Answer::NotRestored(a), Answer::NotRestored(b)) => a == b,
@@ -101,6 +104,9 @@ impl Answer {
                 texts::check(&error.to_string(), texts::of_checkpoint(error))
             }
             Answer::Pool(Err(error)) => texts::check(&error.message(profile), texts::of_pool(*error, profile)),
+            Answer::Limited(Err(error)) => {
+                texts::check(&error.message(profile), Some(texts::of_fraction(&error.0.to_string(), profile)))
+            }
             _ => Ok(()),
         }
     }
@@ -112,6 +118,8 @@ fn same_error(seen: &AllocError, expected: &AllocError) -> bool {
         (AllocError::OutOfMemory(seen), AllocError::OutOfMemory(expected)) => {
             let mut seen = seen.clone();
             seen.processes.clear();
+            // What they write is compared as text.
+            seen.words = expected.words;
             seen == *expected
         }
         (seen, expected) => seen == expected,

@@ -2,7 +2,7 @@
 //! them is the same after every step: answers, errors with their texts, device calls with their arguments, trace entries, statistics,
 //! segments, and what the heap answers to policies.
 //!
-//! Programs use all that callers can do, under the rules of both releases: private pools, captures, checkpoints, callbacks, limits,
+//! Programs use all that callers can do, under the rules of every release: private pools, captures, checkpoints, callbacks, limits,
 //! settings. The same holds while driver calls fail.
 
 mod adopted;
@@ -11,10 +11,12 @@ mod compare;
 mod drive;
 mod ordered;
 mod play;
+mod releases;
 mod step;
 
 use std::fmt::Write;
 
+use parkade::profile::Profile;
 use parkade_sim::{FaultError, FaultPlan, When};
 use proptest::prelude::*;
 
@@ -24,7 +26,7 @@ use crate::backend::{Backend, EventTiming, TestDevice};
 use crate::checks::draw::timings;
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 use play::Play;
-use step::{CALLBACKS, DEFAULT_POOL, Order, SETTINGS, Scene, Step, crowd, pool_program, program, restores, scene};
+use step::{CALLBACKS, DEFAULT_POOL, Order, Scene, Step, crowd, pool_program, profiles, program, restores, scene, texts};
 
 /// The most steps of a program.
 const LONGEST: usize = 140;
@@ -37,6 +39,10 @@ type Failing = (u64, u64, FaultError);
 
 /// Programs with crowds of free blocks are long, so there are fewer of them.
 const CASES_PER_CROWD: u32 = 8;
+
+/// Releases that restore checkpoints of expandable segments each in their own way: the first that has any, the first that restores
+/// those that have grown, and the newest, which has more settings.
+const RESTORING: [&str; 3] = ["2.5", "2.11", "2.15"];
 
 /// Each entry draws programs of its own, from this number on.
 const SALT: u64 = 310;
@@ -70,6 +76,9 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
         check_abandoned(backend)
     });
     entries.push(abandoned.requires(Requirement::ExpandableSegments));
+    let says = "the same in programs that meet each rule in which releases differ, under the rules of every release";
+    let releases = Entry::new(Group::Law, "reference/each-release", says, |backend: &B, _: &Effort| releases::check(backend));
+    entries.push(releases.requires(Requirement::ExpandableSegments));
     entries
 }
 
@@ -109,11 +118,12 @@ fn check_foreign<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
 /// A pool of one allocation, saved under each setting and restored under each other one: ranges at the same addresses are longer,
 /// shorter, or exactly as long as what was mapped.
 fn check_foreign_ranges<B: Backend>(backend: &B) -> Result<(), Trouble> {
-    for (is_newer, settings) in [false, true].into_iter().flat_map(|is_newer| SETTINGS.map(move |settings| (is_newer, settings)))
-    {
-        for other in SETTINGS {
+    for release in RESTORING {
+        let scene = Scene { release, ..Scene::PLAIN };
+        let settings = 0..texts(scene.profile()).len();
+        for (settings, other) in settings.clone().flat_map(|first| settings.clone().map(move |other| (first, other))) {
             for mib in [20, 40, 60] {
-                let first = Scene { is_newer, settings, ..Scene::PLAIN };
+                let first = Scene { settings, ..scene };
                 let second = Scene { settings: other, ..first };
                 let begin = [Step::BeginPool(0, None), Step::Allocate(mib << 20, 0)];
                 let (before, after) = ([begin[0], begin[1], Step::Save(0)], [begin[0], begin[1], Step::Restore(0)]);
@@ -150,11 +160,14 @@ fn check_abandoned<B: Backend>(backend: &B) -> Verdict {
     let (served, refused) = (Order::Allocate(3 << 20, 0), Order::Allocate(400 << 20, 0));
     let orders = [served, refused, Order::End(0), Order::Release(0), Order::ReleaseCached, Order::ReleaseCachedPool(0)];
     let triples = orders.into_iter().flat_map(|a| orders.into_iter().flat_map(move |b| orders.map(|c| [a, b, c])));
+    // Their number has no divisor in common with that of a triple's programs, so each release meets all of these.
+    let mut profiles = profiles().collect::<Vec<_>>().into_iter().cycle();
     let mut done = 0;
     for triple in triples {
         // The pool may have no use left before. The request may find the device empty, or be too large for it.
-        for (is_newer, is_released, mib) in [(false, false, 5), (false, true, 5), (true, false, 5), (true, true, 400)] {
-            let scene = Scene { is_newer, has_callbacks: true, ..Scene::PLAIN };
+        for (is_released, mib) in [(false, 5), (true, 5), (false, 5), (true, 400)] {
+            let Some(profile) = profiles.next() else { break };
+            let scene = Scene { release: profile.name, has_callbacks: true, ..Scene::PLAIN };
             let begin = [Step::BeginPool(0, None), Step::ReleasePool(0)];
             let mut program = begin[..1 + usize::from(is_released)].to_vec();
             program.extend(triple.into_iter().zip(0..CALLBACKS).map(|(order, callback)| Step::Command(callback, order, true)));
@@ -167,9 +180,9 @@ fn check_abandoned<B: Backend>(backend: &B) -> Verdict {
 
 /// The default pool is never kept whole.
 fn check_default_pool<B: Backend>(backend: &B) -> Result<(), Trouble> {
-    for is_newer in [false, true] {
+    for profile in profiles() {
         let program = [Step::NoSplit(DEFAULT_POOL), Step::Allocate(700, 0), Step::Allocate(3 << 20, 0), Step::Allocate(700, 0)];
-        play(backend, &Scene { is_newer, ..Scene::PLAIN }, &program, None).map_err(trouble)?;
+        play(backend, &Scene { release: profile.name, ..Scene::PLAIN }, &program, None).map_err(trouble)?;
     }
     Ok(())
 }
@@ -181,21 +194,8 @@ fn trouble(stopped: Stopped) -> Trouble {
     }
 }
 
-/// A pool that is never split and ends; then one of the same id, in each release.
-fn check_successors<B: Backend>(backend: &B) -> Result<(), Trouble> {
-    for is_newer in [false, true] {
-        let held = [Step::Allocate(700, 0), Step::Allocate(700, 0), Step::EndPool(0), Step::Free(0), Step::Free(0)];
-        let end = [Step::ReleasePool(0), Step::ReleasePool(0), Step::ReleaseCached];
-        let begin = Step::BeginPool(0, None);
-        let program = [&[begin, Step::NoSplit(0)], &held[..], &end, &[begin], &held, &end].concat();
-        play(backend, &Scene { is_newer, ..Scene::PLAIN }, &program, None).map_err(trouble)?;
-    }
-    Ok(())
-}
-
 /// Checkpoints of pools whose blocks other streams use, while calls about events fail.
 fn check_restores<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
-    check_successors(backend)?;
     let timing = if backend.is_simulated() { EventTiming::Seeded(2) } else { EventTiming::Clock };
     let failing = prop::option::of((1..=9_u64, prop::sample::select(vec![1, 1, 2]), Just(FaultError::Code(700))));
     let effort = Effort { cases: effort.cases / 2 + 1, ..*effort };
@@ -206,7 +206,18 @@ fn check_restores<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
 
 /// Plays a program to its end, with every n-th call failing if one is given. Returns the number of steps.
 fn play<B: Backend>(backend: &B, scene: &Scene, steps: &[Step], failing: Option<Failing>) -> Result<u64, Stopped> {
-    let mut play = begin(backend, scene)?;
+    play_as(scene.profile(), backend, scene, steps, failing)
+}
+
+/// The same where the allocator has these rules.
+fn play_as<B: Backend>(
+    profile: &'static Profile,
+    backend: &B,
+    scene: &Scene,
+    steps: &[Step],
+    failing: Option<Failing>,
+) -> Result<u64, Stopped> {
+    let mut play = begin_as(profile, backend, scene)?;
     if let Some((n, calls, error)) = failing {
         let places = (1..=MOST_FAILURES / n).flat_map(|turn| (0..calls.min(n)).map(move |more| turn * n + more));
         let plan = places.fold(FaultPlan::none(), |plan, place| plan.and(When::Nth(place), error));
@@ -218,7 +229,11 @@ fn play<B: Backend>(backend: &B, scene: &Scene, steps: &[Step], failing: Option<
 }
 
 fn begin<B: Backend>(backend: &B, scene: &Scene) -> Result<Play<B::Device>, Stopped> {
-    let mut play = Play::new(backend, scene).map_err(Stopped::Unable)?;
+    begin_as(scene.profile(), backend, scene)
+}
+
+fn begin_as<B: Backend>(profile: &'static Profile, backend: &B, scene: &Scene) -> Result<Play<B::Device>, Stopped> {
+    let mut play = Play::new(backend, scene, profile).map_err(Stopped::Unable)?;
     play.adopt().map_err(|broken| Stopped::Broken(broken.during("adopting segments"), script(scene, &[], None)))?;
     Ok(play)
 }

@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::sync::PoisonError;
 
 use parkade::device::DeviceBackend;
-use parkade::policy::{FreeOrder, PyTorch};
+use parkade::policy::{FreeOrder, Policy, PyTorch};
+use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, DeviceAddress, PoolId, StreamId};
-use parkade::{AllocError, Allocation, Allocator, CheckpointError, FreeError, PoolCheckpoint, PoolFilter};
+use parkade::{AllocError, Allocation, Allocator, CheckpointError, FreeError, InvalidFraction, PoolCheckpoint, PoolFilter};
 use parkade_sim::FaultPlan;
 
 use super::adopted;
@@ -48,14 +49,15 @@ pub(super) struct Play<D: TestDevice> {
 }
 
 impl<D: TestDevice> Play<D> {
-    pub(super) fn new<B: Backend<Device = D>>(backend: &B, scene: &Scene) -> Result<Play<D>, Unable> {
+    /// Both allocators, the first with these rules; the second one's are those of a release.
+    pub(super) fn new<B: Backend<Device = D>>(backend: &B, scene: &Scene, profile: &'static Profile) -> Result<Play<D>, Unable> {
         let Scene { timing, places, free_waits, .. } = *scene;
         let needs = Needs { capacity: Some(Bytes(scene.capacity)), simulation: Simulation { timing, places, free_waits } };
         let device = backend.open(&needs)?;
         let streams = device.streams();
         let device = WitnessedDevice::new(device);
         let _ = device.list_calls();
-        let (profile, text) = (scene.profile(), scene.text(scene.settings));
+        let text = scene.text(scene.settings);
         let settings = Settings::from_environment_as(&profile.dialect, text).expect("the strings of the table are legal");
         let mut reference = Reference::new(profile, settings.clone(), device.total_memory().get(), device.index());
         let order = if scene.by_address { FreeOrder::ByAddress } else { FreeOrder::BySize };
@@ -118,7 +120,7 @@ impl<D: TestDevice> Play<D> {
         self.take_over(&seen);
         self.compare_callbacks()?;
         ensure(Law::Reference, seen.same_as(&expected), || format!("the answer is {seen:?}, expected {expected:?}"))?;
-        seen.check_texts(self.scene.profile(), &self.device.newest_processes())?;
+        seen.check_texts(self.core.policy().rules.profile(), &self.device.newest_processes())?;
         compare::traces(&self.core.observer()[self.followed..], &self.reference.trace)?;
         self.void_released();
         self.followed = self.core.observer().len();
@@ -231,7 +233,7 @@ impl<D: TestDevice> Play<D> {
             }
             Step::ProcessEvents => Answer::done(self.core.process_events().map_err(AllocError::Device)),
             Step::ReleaseCached => Answer::done(self.core.release_cached()),
-            Step::Fraction(thousandths) => Answer::Said(self.core.set_memory_fraction(f64::from(thousandths) / 1000.0).is_ok()),
+            Step::Fraction(thousandths) => Answer::Limited(self.core.set_memory_fraction(f64::from(thousandths) / 1000.0)),
             Step::Limit(bytes) => {
                 self.core.set_limit(bytes.map(Bytes));
                 Answer::Nothing
@@ -309,7 +311,10 @@ impl<D: TestDevice> Play<D> {
             }
             (Step::ProcessEvents, _) => Answer::done(reference.process_events().map_err(AllocError::Device)),
             (Step::ReleaseCached, _) => Answer::done(reference.release_cached()),
-            (Step::Fraction(thousandths), _) => Answer::Said(reference.set_fraction(f64::from(thousandths) / 1000.0)),
+            (Step::Fraction(thousandths), _) => {
+                let fraction = f64::from(thousandths) / 1000.0;
+                Answer::Limited(if reference.set_fraction(fraction) { Ok(()) } else { Err(InvalidFraction(fraction)) })
+            }
             (Step::ReleaseCachedPool(pool), _) => Answer::done(reference.release_cached_pool(POOLS[pool])),
             (Step::CreatePool(pool), _) => Answer::Pool(reference.create_pool(POOLS[pool])),
             (Step::BeginPool(pool, place), _) => Answer::Pool(reference.begin_pool(POOLS[pool], filter(place))),

@@ -1,6 +1,8 @@
 //! Programs of the reference law: everything that a caller can do, and how to draw it.
 
-use parkade::profile::Profile;
+use std::sync::OnceLock;
+
+use parkade::profile::{Profile, RELEASES, Release};
 use parkade::settings::Settings;
 use parkade::units::{MIB, PoolId};
 use proptest::prelude::*;
@@ -34,7 +36,7 @@ pub(super) enum Step {
     Fraction(u16),
     /// The limit in bytes, or none.
     Limit(Option<u64>),
-    /// A settings string, by its index in [`TEXTS`].
+    /// A settings string, by its index in [`texts`].
     Apply(usize),
     OthersHold(u64),
     ResetPeaks,
@@ -83,8 +85,8 @@ pub(super) fn pool_id(pool: usize) -> PoolId {
 /// Free-memory callbacks of programs that have any, and the last one, which only callbacks register.
 pub(super) const CALLBACKS: usize = 4;
 
-/// Settings strings that every release understands.
-const TEXTS: [&str; 16] = [
+/// Settings strings, of which each release understands its own ([`texts`]).
+const TEXTS: [&str; 25] = [
     "",
     "expandable_segments:True",
     "max_split_size_mb:32",
@@ -101,27 +103,44 @@ const TEXTS: [&str; 16] = [
     "expandable_segments:True,large_segment_size_mb:14,roundup_power2_divisions:[1:2,>:8],max_split_size_mb:30",
     "expandable_segments:False",
     "expandable_segments:False,garbage_collection_threshold:0.9,roundup_power2_divisions:1",
-];
-
-/// Settings strings of 2.15.
-const NEWER_TEXTS: [&str; 6] = [
     "expandable_segments:True,expandable_segments_reserve:0.25",
     "expandable_segments:True,expandable_segments_reserve:0.05G",
     "expandable_segments:True,expandable_segments_reserve:0.04G,garbage_collection_threshold:0.1",
     "throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.5",
     "throw_on_cudamalloc_oom:True,expandable_segments:True,per_process_memory_fraction:0.3",
     "throw_on_cudamalloc_oom:False,expandable_segments:True,expandable_segments_reserve:5",
+    "graph_capture_record_stream_reuse:True",
+    "graph_capture_record_stream_reuse:True,expandable_segments:True",
+    "roundup_power2_divisions:1",
 ];
+
+/// The settings strings that a release understands.
+pub(super) fn texts(profile: &Profile) -> &'static [&'static str] {
+    static LEGAL: OnceLock<Vec<(&str, Vec<&str>)>> = OnceLock::new();
+    let legal = LEGAL.get_or_init(|| {
+        let is_legal = |profile: &Profile, text: &str| Settings::from_environment_as(&profile.dialect, text).is_ok();
+        let of = |profile: &Profile| TEXTS.into_iter().filter(|text| is_legal(profile, text)).collect();
+        profiles().map(|profile| (profile.name, of(profile))).collect()
+    });
+    legal.iter().find(|(name, _)| *name == profile.name).map_or(&[], |(_, texts)| texts)
+}
+
+/// The rules of each series of releases.
+pub(super) fn profiles() -> impl Iterator<Item = &'static Profile> {
+    let is_first = |(place, release): &(usize, &Release)| *place == 0 || RELEASES[place - 1].profile != release.profile;
+    RELEASES.iter().enumerate().filter(is_first).map(|(_, release)| release.profile)
+}
 
 /// What a program runs on.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Scene {
+    /// The release whose rules apply.
+    pub(super) release: &'static str,
     pub(super) capacity: u64,
     pub(super) timing: EventTiming,
     pub(super) places: Places,
     pub(super) free_waits: bool,
-    pub(super) is_newer: bool,
-    /// The settings at the start, by their index in [`TEXTS`].
+    /// The settings at the start, by their index in [`texts`].
     pub(super) settings: usize,
     pub(super) has_callbacks: bool,
     /// Whether the heap keeps its free blocks by address. It answers every question all the same.
@@ -132,17 +151,14 @@ pub(super) struct Scene {
     pub(super) is_finished: bool,
 }
 
-/// Every settings string, by its number.
-pub(super) const SETTINGS: std::ops::Range<usize> = 0..TEXTS.len() + NEWER_TEXTS.len();
-
 impl Scene {
-    /// 200 MiB, with nothing else in the way.
+    /// 200 MiB and 2.11, with nothing else in the way.
     pub(super) const PLAIN: Scene = Scene {
+        release: "2.11",
         capacity: 200 * MIB,
         timing: EventTiming::Eager,
         places: Places::Ascending,
         free_waits: false,
-        is_newer: false,
         settings: 0,
         has_callbacks: false,
         by_address: false,
@@ -150,16 +166,15 @@ impl Scene {
         is_finished: true,
     };
 
-    /// The release whose rules apply.
+    /// The rules that apply.
     pub(super) fn profile(&self) -> &'static Profile {
-        if self.is_newer { &Profile::PYTORCH_2_15 } else { &Profile::PYTORCH_2_11 }
+        Profile::of(self.release).expect("releases of the table")
     }
 
     /// A settings string by its index, which wraps around.
     pub(super) fn text(&self, place: usize) -> &'static str {
-        let known = if self.is_newer { TEXTS.len() + NEWER_TEXTS.len() } else { TEXTS.len() };
-        let place = place % known;
-        TEXTS.get(place).or_else(|| NEWER_TEXTS.get(place - TEXTS.len())).copied().unwrap_or("")
+        let known = texts(self.profile());
+        known[place % known.len()]
     }
 
     /// Applies a string at run time. What others have set before may make it illegal; what precedes the error then stays.
@@ -176,15 +191,16 @@ pub(super) fn scene(timing: EventTiming) -> impl Strategy<Value = Scene> {
     };
     let capacity = prop::sample::select(vec![64 * MIB, 130 * MIB, 200 * MIB, 300 * MIB + 2 * MIB]);
     let places = prop::sample::select(vec![Places::Ascending, Places::Descending, Places::Reuse]);
-    let flags = (any::<bool>(), any::<bool>(), prop::bool::weighted(0.3), prop::bool::weighted(0.7), prop::bool::weighted(0.3));
+    let flags = (any::<bool>(), prop::bool::weighted(0.3), prop::bool::weighted(0.7), prop::bool::weighted(0.3));
     let adopted = prop::option::weighted(0.15, any::<u64>());
-    (capacity, timing, places, SETTINGS, flags, adopted).prop_map(
-        |(capacity, timing, places, settings, (free_waits, is_newer, has_callbacks, is_finished, by_address), adopted)| Scene {
+    let release = prop::sample::select(profiles().map(|profile| profile.name).collect::<Vec<_>>());
+    (release, capacity, timing, places, 0..TEXTS.len(), flags, adopted).prop_map(
+        |(release, capacity, timing, places, settings, (free_waits, has_callbacks, is_finished, by_address), adopted)| Scene {
+            release,
             capacity,
             timing,
             places,
             free_waits,
-            is_newer,
             settings,
             has_callbacks,
             by_address,

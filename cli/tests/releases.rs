@@ -1,0 +1,210 @@
+//! Releases decide differently: each file is read by the rules of the release that made it, `--profile` names another, and where several
+//! may have made a file, what each of them would advise is said.
+
+mod common;
+
+use common::{BASE, Folder, MIB, OTHER, call, call_with, default_settings, entry, free, good, recording, segment, unused, used};
+use parkade_recording::{Action, Block, RecordedSettings, Recording};
+use serde_json::Value;
+
+/// Sizes that are 5 MiB under these settings.
+const ALIKE: &str = "roundup_power2_divisions:4";
+
+fn at(kib: u64) -> u64 {
+    BASE + kib * 1024
+}
+
+/// Of four neighbours in a segment the outer ones are given back, and one is requested again. Then the second is given back, and the next
+/// request fits only into the first and second together. Nothing here is the same for two free blocks, so all releases decide like this.
+fn without_ties() -> Recording {
+    let sizes = [4864, 5120, 5120, 5120].map(|kib| kib * 1024);
+    let places = [0, 4864, 9984, 15104].map(at);
+    let mut trace = vec![entry(Action::SegmentAlloc, BASE, 20 * MIB)];
+    trace.extend((0..4).map(|part| entry(Action::Alloc, places[part], sizes[part])));
+    trace.extend(free(places[0], sizes[0]));
+    trace.extend(free(places[3], sizes[3]));
+    trace.push(entry(Action::Alloc, places[0], 4736 * 1024));
+    trace.extend(free(places[1], sizes[1]));
+    trace.extend([entry(Action::SegmentAlloc, OTHER, 20 * MIB), entry(Action::Alloc, OTHER, 8 * MIB)]);
+    let reused = Block { requested: Some(4736 * 1024), ..used(BASE, sizes[0]) };
+    let blocks = vec![reused, unused(places[1], sizes[1]), used(places[2], sizes[2]), unused(places[3], 5376 * 1024)];
+    recording(trace, vec![segment(blocks), segment(vec![used(OTHER, 8 * MIB), unused(OTHER + 8 * MIB, 12 * MIB)])])
+}
+
+/// The same requests where all four are alike. 2.12 takes the block that came into being first, which is the last: it is what was left of
+/// the segment. So the last request fits.
+fn made_by_2_12() -> Recording {
+    let (requested, size) = ([4864, 5120, 5120, 5120].map(|kib| kib * 1024), 5 * MIB);
+    let places = [0, 5, 10, 15].map(|mib| BASE + mib * MIB);
+    let mut trace = vec![entry(Action::SegmentAlloc, BASE, 20 * MIB)];
+    trace.extend((0..4).map(|part| entry(Action::Alloc, places[part], requested[part])));
+    trace.extend(free(places[0], requested[0]));
+    trace.extend(free(places[3], requested[3]));
+    trace.push(entry(Action::Alloc, places[3], 4736 * 1024));
+    trace.extend(free(places[1], requested[1]));
+    trace.push(entry(Action::Alloc, BASE, 8 * MIB));
+    let reused = Block { requested: Some(4736 * 1024), ..used(places[3], size) };
+    let blocks = vec![used(BASE, 8 * MIB), unused(BASE + 8 * MIB, 2 * MIB), used(places[2], size), reused];
+    let settings =
+        RecordedSettings { text: Some(ALIKE.to_owned()), roundup_power2_divisions: Some([4; 16]), ..default_settings() };
+    Recording { settings: Some(settings), ..recording(trace, vec![segment(blocks)]) }
+}
+
+/// The exit code and the one JSON object that a command prints.
+fn json(args: &[&str]) -> (i32, Value) {
+    let run = call(&[args, &["--json"]].concat());
+    let object = serde_json::from_str(run.out.trim_end()).unwrap_or_else(|error| panic!("{error}: {}{}", run.out, run.err));
+    (run.code, object)
+}
+
+/// 2.11's rules need a second segment, 2.12's do not.
+#[test]
+fn advice_of_releases_that_differ_is_said_by_both() {
+    let folder = Folder::new("releases-otherwise");
+    let file = folder.recording("either.pickle", &without_ties());
+    let asked = ["advise", &file, "--limit", "20MiB", "--settings", ALIKE, "--only"];
+    let (code, object) = json(&asked);
+    assert_eq!((code, &object["outcome"], &object["profile"]), (1, &"does_not_fit".into(), &"2.11".into()), "{object}");
+    let named = object["made_by"]["releases"].as_array().expect("releases");
+    assert!(["2.11.0", "2.12.0", "2.15.0"].iter().all(|release| named.contains(&(*release).into())), "{named:?}");
+    let [other] = object["otherwise"].as_array().expect("a list").as_slice() else { panic!("{}", object["otherwise"]) };
+    assert_eq!((&other["releases"], &other["outcome"]), (&serde_json::json!(["2.12.0", "2.12.1"]), &"fits".into()), "{other}");
+    assert!(other["line"].as_str().is_some_and(|line| line.contains(ALIKE)), "{other}");
+    let said = "the run may also have been one of PyTorch 2.12, whose advice is another: it says ";
+    let text = call(&asked);
+    assert!(text.code == 1 && text.out.replace("\n  ", " ").contains(said), "{}", text.out);
+    // A release that is named is the only one.
+    for (profile, code) in [("2.12", 0), ("2.11", 1)] {
+        let (seen, object) = json(&[&asked[..], &["--profile", profile]].concat());
+        assert_eq!((seen, object["otherwise"].as_array().map(Vec::len)), (code, Some(0)), "{profile}: {object}");
+    }
+}
+
+/// Where all that explain the file say the same, nothing is said twice.
+#[test]
+fn advice_that_is_the_same_is_said_once() {
+    let folder = Folder::new("releases-alike");
+    let file = folder.recording("either.pickle", &without_ties());
+    let (code, object) = json(&["advise", &file, "--limit", "100MiB", "--settings", ALIKE, "--only"]);
+    assert_eq!((code, object["otherwise"].as_array().map(Vec::len)), (0, Some(0)), "{object}");
+}
+
+/// By nobody's word but its own, the file is of 2.12: under the rules of others a decision differs.
+#[test]
+fn commands_read_a_file_by_the_release_that_made_it() {
+    let folder = Folder::new("releases-recognised");
+    let file = folder.recording("2.12.pickle", &made_by_2_12());
+    let (code, verified) = json(&["verify", &file]);
+    assert_eq!((code, &verified["profile"]), (0, &"2.12".into()), "{verified}");
+    assert_eq!(verified["made_by"]["releases"], serde_json::json!(["2.12.0", "2.12.1"]));
+
+    let (code, replayed) = json(&["replay", &file, "--limit", "20MiB"]);
+    assert_eq!((code, &replayed["profile"], &replayed["fits"]), (0, &"2.12".into(), &true.into()), "{replayed}");
+    let (code, replayed) = json(&["replay", &file, "--limit", "20MiB", "--profile", "2.11"]);
+    assert_eq!((code, &replayed["profile"], &replayed["fits"]), (1, &"2.11".into(), &false.into()), "{replayed}");
+    assert_eq!(replayed["recorded"]["mismatches"], 0, "the file is still read as 2.12's");
+
+    let mismatches = |object: &Value| object["devices"][0]["exactness"]["mismatches"].as_u64();
+    let (_, diagnosed) = json(&["diagnose", &file]);
+    assert_eq!((&diagnosed["profile"], mismatches(&diagnosed)), (&"2.12".into(), Some(0)), "{diagnosed}");
+    let (_, wrongly) = json(&["diagnose", &file, "--profile", "2.11"]);
+    assert!(mismatches(&wrongly).is_some_and(|count| count > 0), "{wrongly}");
+
+    let (_, advised) = json(&["advise", &file, "--limit", "20MiB", "--settings", ALIKE, "--only"]);
+    assert_eq!((&advised["profile"], &advised["outcome"]), (&"2.12".into(), &"fits".into()), "{advised}");
+}
+
+/// 2.11 takes the first of the four, and the last request fails. That the run died says nothing about a release that would not have done
+/// the same.
+#[test]
+fn what_a_run_did_is_not_what_another_release_does() {
+    let Recording { settings, devices, .. } = made_by_2_12();
+    let mut trace = devices[0].trace.clone();
+    trace.truncate(10);
+    trace[9] = entry(Action::Alloc, BASE, 4736 * 1024);
+    trace.extend(free(BASE + 5 * MIB, 5 * MIB));
+    trace.push(entry(Action::Oom, 100 << 30, 8 * MIB));
+    let reused = Block { requested: Some(4736 * 1024), ..used(BASE, 5 * MIB) };
+    let (free, kept) = (|mib: u64| unused(BASE + mib * MIB, 5 * MIB), used(BASE + 10 * MIB, 5 * MIB));
+    let died = Recording { settings, ..recording(trace, vec![segment(vec![reused, free(5), kept, free(15)])]) };
+    let folder = Folder::new("releases-died");
+    let file = folder.recording("2.11.pickle", &died);
+    for command in ["replay", "advise"] {
+        let asked = |profile: &str| json(&[command, &file, "--limit", "20MiB", "--settings", ALIKE, "--profile", profile]).1;
+        assert_eq!(
+            (&asked("2.11")["outcome"], &asked("2.12")["outcome"]),
+            (&"does_not_fit".into(), &"gets_past".into()),
+            "{command}"
+        );
+    }
+}
+
+/// Files that the real allocators made. What is said of one is said by a release that may have made it.
+#[test]
+fn the_real_files_of_each_release_are_read_by_its_rules() {
+    for (name, series) in [("2.4.0", "2.4"), ("2.8.0", "2.8"), ("2.12.0", "2.12"), ("2.15.0", "2.15")] {
+        let file = format!("{}/../conformance/oracle/snapshots/{name}.pickle.xz", env!("CARGO_MANIFEST_DIR"));
+        for command in ["verify", "replay", "diagnose"] {
+            let (code, object) = json(&[command, &file]);
+            assert_eq!((code, object["profile"].as_str()), (0, Some(series)), "{command} {name}");
+            let named = object["made_by"]["releases"].as_array().expect("releases");
+            assert!(named.contains(&name.into()), "{command} {name}: {named:?}");
+        }
+    }
+}
+
+/// A call of each command with `--profile`, and whether the object of `--json` has the release as `profile`. That of a page has the
+/// release as which the file is read.
+fn calls<'a>(file: &'a str, page: &'a str, copy: &'a str) -> [(Vec<&'a str>, bool); 9] {
+    [
+        (vec!["advise", file, "--settings", "", "--only"], true),
+        (vec!["diagnose", file], true),
+        (vec!["report", file, "-o", page, "--force"], false),
+        (vec!["verify", file], true),
+        (vec!["replay", file], true),
+        (vec!["stats", file], false),
+        (vec!["export", file, "-o", copy, "--force"], true),
+        (vec!["ops", "-"], false),
+        (vec!["enable", "max_split_size_mb:128"], false),
+    ]
+}
+
+#[test]
+fn every_command_knows_releases_by_every_name() {
+    let folder = Folder::new("releases-named");
+    let file = folder.recording("good.pickle", &good());
+    let (page, copy) = (format!("{}/page.html", folder.path()), format!("{}/copy.pickle", folder.path()));
+    for (args, prints) in calls(&file, &page, &copy) {
+        for (name, series) in [("2.7.1", "2.7"), ("2.7", "2.7"), ("2.7.1+cu118", "2.7"), ("2.1", "2.1"), ("2.12.1", "2.12")] {
+            let named = [&args[..], &["--profile", name]].concat();
+            let run = call_with(&named, b"alloc a 1000\n");
+            assert_eq!(run.code, 0, "{named:?}: {}", run.err);
+            if prints {
+                let object = json(&named).1;
+                assert_eq!(object["profile"].as_str(), Some(series), "{named:?}: {object}");
+            }
+        }
+        for name in ["2.7.9", "2.16", "2.0.1", "2", "v2.7.1", "newest", ""] {
+            let named = [&args[..], &["--profile", name]].concat();
+            let run = call_with(&named, b"alloc a 1000\n");
+            assert_eq!((run.code, run.out.as_str()), (2, ""), "{named:?}");
+            let says = format!("the rules of PyTorch {name:?} are not known; known are 2.1.0, ");
+            let line = run.err.replace('\n', " ");
+            assert!(line.contains(&says) && line.contains("2.7.1") && line.contains("2.15.0"), "{named:?}: {line}");
+        }
+    }
+}
+
+/// No command with the option is left out above.
+#[test]
+fn the_commands_with_the_option_are_these() {
+    let help = call(&["--help"]).out;
+    let listed = help.split("Commands:\n").nth(1).and_then(|rest| rest.split("\n\n").next()).expect("a list");
+    let commands = listed.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    let commands = commands.filter_map(|line| line.split_whitespace().next()).filter(|command| *command != "help");
+    let mut with: Vec<&str> = commands.filter(|command| call(&[command, "--help"]).out.contains("--profile <")).collect();
+    let mut known: Vec<&str> = calls("", "", "").map(|(args, _)| args[0]).to_vec();
+    with.sort_unstable();
+    known.sort_unstable();
+    assert_eq!(with, known);
+}

@@ -1,0 +1,206 @@
+//! The rules in which releases of PyTorch differ, written a second time from docs/releases.md: each by the releases that have it.
+//!
+//! The core has them as a table of profiles. A wrong value there, or a rule that the core asks in the wrong way, differs from these.
+
+use parkade::profile::{ExpandableHint, TieBreak};
+
+/// The rules of one series of releases, from 2.1 to 2.15.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReleaseRules {
+    /// The series' second number.
+    minor: u32,
+    /// Which of equal free blocks is used.
+    pub tie_break: TieBreak,
+    /// Whether sizes with one division between powers of two are multiples of 512 bytes.
+    pub rounds_by_one_division: bool,
+    /// Whether a fraction's limit is rounded down, rather than to the nearest.
+    pub rounds_limits_down: bool,
+    /// Whether a fraction of 1 is a limit.
+    pub limits_whole_memory: bool,
+    /// Whether each fraction that is set asks for the device's memory.
+    pub asks_for_total: bool,
+    /// Whether waiting is put off while requests are routed to a pool, rather than while the caller's stream is captured.
+    pub defers_while_routing: bool,
+    /// Whether the device's free memory is asked for after each refusal.
+    pub asks_after_refusal: bool,
+    /// The hint where segments are expandable.
+    pub expandable_hint: ExpandableHint,
+    /// Whether a reserved range that is too short goes back.
+    pub gives_short_ranges_back: bool,
+    /// Whether statistics count each private pool.
+    pub counts_private_pools: bool,
+    /// Whether a checkpoint fits an expandable segment that has grown.
+    pub restores_grown_segments: bool,
+    /// Whether private pools have expandable segments.
+    pub expands_private_pools: bool,
+    /// Whether a use recorded during a capture is forgotten if the block is given back during it.
+    pub forgets_captured_uses: bool,
+    /// Whether saving a pool records the events of deferred blocks first.
+    pub settles_before_saving: bool,
+    /// Whether the end of a routing does so for its pool, with graph_capture_record_stream_reuse.
+    pub settles_at_pool_end: bool,
+    /// Whether pools that serve when memory is out are asked last.
+    pub borrows_last: bool,
+    /// Whether they lend blocks of expandable segments.
+    pub borrows_expandable: bool,
+    /// Whether a routing that fails puts waiting off for ever.
+    pub counts_failed_routings: bool,
+    /// Whether "never split" ends with its pool.
+    pub forgets_no_split: bool,
+    /// Whether the cache cannot be emptied while waiting is put off.
+    pub keeps_cache_in_captures: bool,
+    /// Whether a request that would release blocks of expandable segments for being oversize fails.
+    pub fails_at_expandable: bool,
+    /// Whether requests fail while any are routed and the caller's stream is not captured, with graph_capture_record_stream_reuse.
+    pub fails_outside_captures: bool,
+    /// Whether an invalid fraction fails an assert.
+    pub asserts_fraction: bool,
+}
+
+/// Where sources of a series say that a pool is unknown, is abandoned, is released too often, and was; that the cache is kept; that an
+/// expandable segment would be released; and that a fraction is invalid. 0: nowhere. From 2.1 on.
+const LINES: [[u32; 7]; 15] = [
+    [2136, 2103, 2138, 2782, 2939, 2814, 3165],
+    [1829, 1796, 1831, 2493, 2650, 2525, 2896],
+    [1843, 1804, 1845, 2515, 2679, 2549, 2943],
+    [1878, 1839, 1880, 2552, 2716, 2586, 3009],
+    [2073, 2034, 2075, 2786, 2967, 0, 3256],
+    [2232, 2225, 2128, 2892, 3085, 0, 3421],
+    [2233, 2226, 2129, 2896, 3089, 0, 3430],
+    [2387, 2379, 2279, 3045, 0, 0, 0],
+    [2638, 2630, 2530, 3285, 0, 0, 0],
+    [2739, 2731, 2631, 3394, 0, 0, 0],
+    [2807, 2799, 2698, 3473, 0, 0, 0],
+    [3057, 3049, 2948, 3752, 0, 0, 0],
+    [3340, 3332, 3231, 4090, 0, 0, 0],
+    [3337, 3329, 3229, 4091, 0, 0, 0],
+    [3481, 3473, 3373, 4249, 0, 0, 0],
+];
+
+/// What an internal assert is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Asserted {
+    /// A pool is known.
+    Known,
+    /// A pool has uses.
+    Used,
+    /// A pool is not released more often than used.
+    Balanced,
+    /// A pool was not.
+    WasBalanced,
+    /// Nothing is captured when the cache is emptied.
+    NotCapturing,
+    /// No block of an expandable segment is released as a whole one.
+    NotExpandable,
+    /// A fraction is between 0 and 1.
+    Fraction,
+    /// The caller's stream is captured.
+    Captured,
+}
+
+impl ReleaseRules {
+    /// The rules of a series by its name, such as `2.11`.
+    ///
+    /// # Panics
+    /// If there is no such series: the tables here are for those from 2.1 to 2.15.
+    #[must_use]
+    pub fn of(series: &str) -> ReleaseRules {
+        let minor = series.strip_prefix("2.").and_then(|minor| minor.parse().ok());
+        let minor: u32 = minor.filter(|minor| (1..=15).contains(minor)).expect("a series from 2.1 to 2.15");
+        ReleaseRules {
+            minor,
+            tie_break: match minor {
+                12 => TieBreak::BlockAge,
+                13.. => TieBreak::SegmentAge,
+                _ => TieBreak::Address,
+            },
+            rounds_by_one_division: minor >= 4,
+            rounds_limits_down: minor < 13,
+            limits_whole_memory: minor < 10,
+            asks_for_total: minor < 10,
+            defers_while_routing: minor < 13,
+            asks_after_refusal: minor >= 13,
+            expandable_hint: match minor {
+                14 => ExpandableHint::Nothing,
+                15.. => ExpandableHint::Addresses,
+                _ => ExpandableHint::Settings,
+            },
+            gives_short_ranges_back: minor >= 13,
+            counts_private_pools: minor >= 13,
+            restores_grown_segments: minor >= 11,
+            expands_private_pools: minor >= 5,
+            forgets_captured_uses: minor >= 4,
+            settles_before_saving: minor >= 4,
+            settles_at_pool_end: minor >= 12,
+            borrows_last: minor < 11,
+            borrows_expandable: minor < 10,
+            counts_failed_routings: minor <= 2,
+            forgets_no_split: minor >= 14,
+            keeps_cache_in_captures: minor < 8,
+            fails_at_expandable: minor < 5,
+            fails_outside_captures: minor == 9,
+            asserts_fraction: minor < 8,
+        }
+    }
+
+    /// The text of an internal assert that failed. Some have more behind it.
+    pub(super) fn assertion(&self, asserted: Asserted) -> String {
+        let lines = LINES[self.minor as usize - 1];
+        let (condition, line) = match asserted {
+            Asserted::Known => ("it != graph_pools.end()", lines[0]),
+            Asserted::Used => ("it->second->use_count > 0", lines[1]),
+            Asserted::Balanced => ("uc >= 0", lines[2]),
+            Asserted::WasBalanced => ("it->second->use_count == 0", lines[3]),
+            Asserted::NotCapturing if self.minor < 3 => ("captures_underway == 0", lines[4]),
+            Asserted::NotCapturing if self.minor == 3 => ("captures_underway.size() == 0", lines[4]),
+            Asserted::NotCapturing => ("captures_underway.empty()", lines[4]),
+            Asserted::NotExpandable => ("!block->expandable_segment_", lines[5]),
+            Asserted::Fraction => ("0 <= fraction && fraction <= 1", lines[6]),
+            // Only 2.9 has it.
+            Asserted::Captured => ("status == cudaStreamCaptureStatusActive", 1716),
+        };
+        let folder = match self.minor {
+            ..6 => "..",
+            6..13 => "/pytorch",
+            13.. => "/__w/pytorch/pytorch",
+        };
+        let file = format!("{folder}/c10/cuda/CUDACachingAllocator.cpp");
+        format!("{condition} INTERNAL ASSERT FAILED at \"{file}\":{line}, please report a bug to PyTorch. ")
+    }
+
+    /// How the out-of-memory message names the device's memory: 2.1 has a mistake in it.
+    pub(super) fn capacity(&self) -> &'static str {
+        if self.minor == 1 { "capacty" } else { "capacity" }
+    }
+
+    /// Whether the message has the device's number as a character.
+    pub(super) fn writes_device_as_character(&self) -> bool {
+        self.minor == 3
+    }
+
+    /// Whether the message says the limit.
+    pub(super) fn tells_limit(&self) -> bool {
+        self.minor >= 5
+    }
+
+    /// Whether the message counts what private pools have cached.
+    pub(super) fn tells_private_pools(&self) -> bool {
+        self.minor >= 4
+    }
+
+    /// The message's hint on settings.
+    pub(super) fn hint(&self) -> String {
+        let start = " If reserved but unallocated memory is large try setting";
+        let see = "See documentation for Memory Management";
+        if self.minor == 1 {
+            return format!("{start} max_split_size_mb to avoid fragmentation.  {see} and PYTORCH_CUDA_ALLOC_CONF");
+        }
+        let variable = if self.minor == 10 { "PYTORCH_ALLOC_CONF" } else { "PYTORCH_CUDA_ALLOC_CONF" };
+        let page = if self.minor < 11 {
+            "https://pytorch.org/docs/stable/notes/cuda.html#environment-variables"
+        } else {
+            "https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf"
+        };
+        format!("{start} {variable}=expandable_segments:True to avoid fragmentation.  {see}  ({page})")
+    }
+}
