@@ -21,6 +21,10 @@ const LONG: u64 = 10;
 const SHORTEST_WAIT_NS: u64 = 100_000;
 /// Of so many completions the usual lag is the median.
 const RECENT: usize = 9;
+/// A trace that spans more time, 52 days, does not say how fast a program went, and products of its times could exceed 64 bits.
+const LONGEST_NS: u64 = 1 << 52;
+/// More memory than any device has.
+const LARGEST_BYTES: u64 = 1 << 42;
 const LARGE_PAGE: u64 = 20 << 20;
 const SMALL_PAGE: u64 = 2 << 20;
 
@@ -83,7 +87,7 @@ impl Pace {
         (held_up <= MOST_HELD_UP_PERMILLE).then_some(UNCERTAIN_PERMILLE + HELD_UP_PERMILLE * held_up / 1000)
     }
 
-    /// `None` if an entry has no time, or no free waited.
+    /// `None` if an entry has no time, no free waited, or the times cannot be those of one run.
     pub(crate) fn of(trace: &[Entry], operations: &[(usize, Operation)]) -> Option<Pace> {
         let waits = |operation: &Operation| matches!(operation, Operation::Free { completion: Completion::AtEntry(_), .. });
         if !operations.iter().any(|(_, operation)| waits(operation)) {
@@ -132,6 +136,9 @@ impl<'a> Reader<'a> {
             // Entries of several threads may be a little out of order.
             last = entry.time()?.saturating_sub(first).saturating_mul(1000).max(last);
             times_ns.push(last);
+        }
+        if last > LONGEST_NS {
+            return None;
         }
         let (mut plain, mut taking) = (Vec::new(), Vec::new());
         for (at, pair) in trace.windows(2).enumerate() {
@@ -294,12 +301,13 @@ fn takes_or_gives(entry: &Entry) -> bool {
 
 /// The simulated device's price of what an entry that takes memory did.
 fn price_ns(entry: &Entry) -> u64 {
+    let size = entry.size.min(LARGEST_BYTES);
     if entry.action == Action::SegmentAlloc {
-        return MeasuredH200.cost_ns(CallName::Malloc, entry.size);
+        return MeasuredH200.cost_ns(CallName::Malloc, size);
     }
     // Expandable segments grow by pages of 20 MiB, or of 2 MiB for small requests.
-    let page = if entry.size.is_multiple_of(LARGE_PAGE) { LARGE_PAGE } else { SMALL_PAGE };
-    let handles = [(page, entry.size / page)];
+    let page = if size.is_multiple_of(LARGE_PAGE) { LARGE_PAGE } else { SMALL_PAGE };
+    let handles = [(page, size / page)];
     let calls = [CallName::MemCreate, CallName::MemMap, CallName::MemSetAccess];
     calls.map(|call| MeasuredH200.cost_of_handles_ns(call, &handles)).iter().sum()
 }
@@ -365,5 +373,22 @@ mod tests {
         let (_, operations) = run();
         trace[3].set_time(None);
         assert!(Pace::of(&trace, &operations).is_none());
+    }
+
+    #[test]
+    fn impossible_times_and_sizes_do_no_harm() {
+        let (trace, operations) = run();
+        for time in [0, 1 << 40, 1 << 50, 1 << 62, u64::MAX - 1] {
+            for (place, size) in (0..trace.len()).flat_map(|place| [(place, 1), (place, u64::MAX)]) {
+                let mut trace = trace.clone();
+                trace[place].set_time(Some(time));
+                trace[place].size = size;
+                let pace = Pace::of(&trace, &operations);
+                assert!(
+                    pace.is_none_or(|pace| pace.uncertain_permille().is_none_or(|permille| permille < 1000)),
+                    "{place} at {time}"
+                );
+            }
+        }
     }
 }
