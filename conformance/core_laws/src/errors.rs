@@ -1,7 +1,7 @@
 //! What errors say: every driver call with every code, and reports of drawn numbers.
 
 use parkade::device::{BackendError, ProcessMemory};
-use parkade::profile::Profile;
+use parkade::profile::{Profile, RELEASES};
 use parkade::stats::UnknownStatistic;
 use parkade::texts::{Hint, OomWords, OutOfMemory};
 use parkade::units::{Bytes, DeviceAddress, PoolId};
@@ -30,6 +30,7 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
     let hint = prop_oneof![
         Just(Hint::ExpandableSegments),
         Just(Hint::Addresses),
+        Just(Hint::None),
         size().prop_map(|size| Hint::LargerReserve(Bytes(size)))
     ];
     let report = (size(), 0..300_u32, size(), size(), prop::collection::vec(process, 0..4));
@@ -58,14 +59,22 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
                 AllocError::TooLarge { requested: Bytes(*segment) },
             ];
             for error in errors {
-                for profile in [&Profile::PYTORCH_2_11, &Profile::PYTORCH_2_15] {
-                    texts::check(&error.message(profile), texts::of_request(&error, profile))?;
-                }
                 texts::check(&error.to_string(), texts::of_request(&error, &Profile::PYTORCH_2_11))?;
+                for release in RELEASES {
+                    texts::check(&said_by(release.profile, &error), texts::of_request(&error, release.profile))?;
+                }
             }
             Ok(3)
         },
     )
+}
+
+/// What a release says of an error, in its own words.
+fn said_by(profile: &Profile, error: &AllocError) -> String {
+    match error {
+        AllocError::OutOfMemory(report) => OutOfMemory { words: profile.oom_words, ..(**report).clone() }.to_string(),
+        error => error.message(profile),
+    }
 }
 
 /// What a code of CUDA's means where the way out is not in the call.
@@ -91,7 +100,7 @@ fn driver_error(call: &'static str, code: u32) -> Result<(), Broken> {
     texts::check(&FreeError::Device(error).to_string(), Some(format!("the block stays pending: {text}")))
 }
 
-/// Errors that are parkade's own, and those of pools in both releases.
+/// Errors that are parkade's own, and those of pools in every release.
 fn fixed() -> Result<(), Broken> {
     let says = |seen: String, expected: &str| texts::check(&seen, Some(expected.to_owned()));
     says(AllocError::ZeroSize.to_string(), "a request of 0 bytes has no block: use a null pointer for it")?;
@@ -134,7 +143,7 @@ fn fixed() -> Result<(), Broken> {
         PoolError::Overreleased(id),
     ];
     for error in errors {
-        for profile in [&Profile::PYTORCH_2_11, &Profile::PYTORCH_2_15] {
+        for profile in RELEASES.iter().map(|release| release.profile) {
             texts::check(&error.message(profile), texts::of_pool(error, profile))?;
             texts::check(&AllocError::Pool(error).message(profile), texts::of_pool(error, profile))?;
         }
@@ -153,6 +162,8 @@ fn fixed() -> Result<(), Broken> {
         CheckpointError::SizeDiffers(address),
         CheckpointError::LengthDiffers(address),
         CheckpointError::TailInUse(address),
+        CheckpointError::TailGrew(address),
+        CheckpointError::TailMapped(address),
     ] {
         texts::check(&error.to_string(), texts::of_checkpoint(&error))?;
     }
