@@ -121,8 +121,9 @@ static void put_pool_stats([[maybe_unused]] string& o, [[maybe_unused]] const De
   }
 #endif
 }
-// All statistics, or those that changed since they were printed last. With `words` only those of private pools are text, the others go there.
-static void put_stats(string& o, bool delta, std::vector<int64_t>* words = nullptr) {
+// All statistics, or those that changed since they were printed last, behind the field's name. With `words` only those of private pools are text,
+// the others go there.
+static void put_stats(string& o, const char* field, bool delta, std::vector<int64_t>* words = nullptr) {
   auto d = CCA::getDeviceStats(DEV);
   size_t k = 0;
   auto row = [&](const char* name, const char* type, bool is_number, const Values& v) {
@@ -137,7 +138,7 @@ static void put_stats(string& o, bool delta, std::vector<int64_t>* words = nullp
     static const char* types[] = {".all", ".small", ".large"};
     for (int t = 0; t < 3; t++) row(name, types[t], false, values(a[t]));
   };
-  o += '{';
+  put(o, field, "{");
   add("allocation", d.allocation); add("segment", d.segment); add("active", d.active);
   add("inactive_split", d.inactive_split); add("allocated_bytes", d.allocated_bytes);
   add("reserved_bytes", d.reserved_bytes); add("active_bytes", d.active_bytes);
@@ -159,7 +160,7 @@ static void put_trace(string& o, const TraceEntry& t) {
 }
 static void put_snapshot(string& o, MempoolId_t id, bool traces) {
   auto s = release::snapshot(id, traces);
-  o += "{\"segments\":[";
+  o += ",\"snapshot\":{\"segments\":[";
   bool f = true;
   for (auto& g : s.segments) {
     put(o, f ? "" : ",", "{\"addr\":"); f = false;
@@ -282,12 +283,12 @@ static void run_script(std::istream& in) {
       else if (op == "reset_peak") CCA::resetPeakStats(DEV);
       else if (op == "reset_accumulated") CCA::resetAccumulatedStats(DEV);
       else if (op == "conf") CCA::setAllocatorSettings(a.size() > 1 ? line.substr(line.find("conf") + 5) : "");
-      else if (op == "snapshot") { auto of = a.size() > 2 ? pool(1) : MempoolId_t{0, 0}; res += ",\"snapshot\":"; put_snapshot(res, of, false); }
-      else if (op == "trace") { res += ",\"snapshot\":"; put_snapshot(res, {0, 0}, true); }
+      else if (op == "snapshot") { auto of = a.size() > 2 ? pool(1) : MempoolId_t{0, 0}; put_snapshot(res, of, false); }
+      else if (op == "trace") put_snapshot(res, {0, 0}, true);
       else if (op == "history") {  // history on|off [max_entries]
         events.leave_to_script();
         release::record_history(A(1) == "on", a.size() > 2 ? num(a[2]) : 1000000);
-      } else if (op == "stats") { res += ",\"stats\":"; put_stats(res, false); }
+      } else if (op == "stats") put_stats(res, ",\"stats\":", false);
       else if (op == "cache_info") { size_t l = 0; CCA::cacheInfo(DEV, &l); res += ",\"largest\":" + std::to_string(l); }
       else if (op == "base") { size_t n = 0; auto it = live.find(A(1)); if (it != live.end()) { ptrout(CCA::getBaseAllocation(it->second.get(), &n)); res += ",\"size\":" + std::to_string(n); } else res += ",\"noop\":1"; }
       else if (op == "pool_create") {  // pool_create a b [use_on_oom] [no_split]
@@ -362,8 +363,7 @@ static void run_script(std::istream& in) {
     words.clear();
     if (O.stats) {
       size_t before = answer.size();
-      answer += ",\"st\":";
-      put_stats(answer, O.stats == 1, O.digests ? &words : nullptr);
+      put_stats(answer, ",\"st\":", O.stats == 1, O.digests ? &words : nullptr);
       if (answer[answer.size() - 2] == '{') answer.resize(before);
     }
     answer += '}';
