@@ -6,7 +6,7 @@
 Without RELEASE all that setup.sh has built; each is compared with the next in order. What only one of two releases has is not compared: settings that one refuses,
 operations that one lacks, fields and statistics of later releases, the source line in a message. --exact compares every byte of the outputs instead.
 
-A row says how many runs differ in nothing, of how many: with ordinary segments, with expandable ones, and with private pools. Then, for each kind of difference,
+A row says how many runs differ in nothing, of how many: with ordinary segments, with expandable ones, with private pools, and of the hand-written scripts. Then, for each kind of difference,
 in how many runs it occurs: decisions (pointers, errors, trace entries), driver calls, statistics, snapshots, messages. Behind the first decision that differs nothing
 is compared, and with private pools nothing behind the first operation whose answer follows from addresses of the allocator's own objects. Below the table are the first operations of each kind. Exit code 1 if anything differs.
 """
@@ -21,14 +21,14 @@ import sys
 
 import gen
 from releases import accepts, built_oracle, minor, program, release, releases
-from programs import ADDRESS_DEPENDENT, CHECKPOINTS, CONFIGS, FLAVOURS, SINCE, environment
+from programs import ADDRESS_DEPENDENT, CHECKPOINTS, CONFIGS, FLAVOURS, RELEASES_POOLS, SINCE, environment
 from run import seeds
 
 KINDS = {"ok": "decisions", "ptr": "decisions", "err": "decisions", "ev": "decisions", "drv": "driver", "st": "statistics", "stats": "statistics", "snapshot": "snapshot", "msg": "messages"}
 PLACE = re.compile(r'"[^"]*\.(?:cpp|h)":\d+|\(function [^)]*\)')
-POOLS = (*ADDRESS_DEPENDENT, *SINCE)
+POOLS = (*ADDRESS_DEPENDENT, *RELEASES_POOLS)
 ASLR_RUNS = 8
-GROUPS = ("ordinary", "expandable", "private pools")
+GROUPS = ("ordinary", "expandable", "private pools", "by hand")
 # Calls that ask and change nothing; how often a release asks is of no interest.
 QUESTIONS = ("cudaGetDeviceProperties", "cudaMemGetInfo")
 
@@ -85,6 +85,8 @@ def differences(first, second, keys):
 
 
 def group_of(flavour, config):
+    if flavour in gen.HAND_WRITTEN:
+        return "by hand"
     if flavour in POOLS:
         return "private pools"
     return "expandable" if config.startswith("exp") else "ordinary"
@@ -110,8 +112,8 @@ def scripts(older, newer, options):
     configs = [config for config in options.configs.split(",") if all(accepts(oracle, CONFIGS[config]) for oracle in oracles)]
     flavours = [flavour for flavour in options.flavours.split(",") if flavour not in CHECKPOINTS and minor(older) >= SINCE.get(flavour, 0)]
     for flavour, config, seed in itertools.product(flavours, configs, options.seeds):
-        if flavour in SINCE and config.startswith("exp"):
-            continue  # the real allocator corrupts its heap there (docs/fidelity.md, section 5)
+        if (flavour in RELEASES_POOLS or flavour == "every_operation") and config.startswith("exp"):
+            continue  # as in run.py
         lines = []
         gen.gen(seed, options.n, flavour, out=gen.for_release(lines.append, older))
         yield flavour, config, seed, lines

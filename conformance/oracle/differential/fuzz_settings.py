@@ -2,7 +2,11 @@
 """Compares the settings parser with the real allocator on random settings strings.
 
   fuzz_settings.py [--n 20000] [--load 2000] [--seed 1] [--ours SETTINGS_FIELDS] [--oracle ORACLE] [--probe SETTINGS_PROBE]
+  fuzz_settings.py --release 2.7.1 [--n 20000] [--seed 1] [--parkade BIN]
 
+The first form compares every field with 2.11's. The second compares messages, and what a snapshot shows, with any release:
+--release  both through scripts of `conf` and `snapshot`: the release's program, and `parkade ops` with its profile. Only the keys that the release knows are drawn,
+           but for a few. Before 2.3 a snapshot shows no settings, and only messages are compared.
 --ours    parkade's example: `cargo build --release --example settings_fields`
 --oracle  `conf` and `snapshot` for every string, at run time: compares what a snapshot shows
 --probe   pytorch_harness/src/settings_probe.cpp, built against the same libraries: compares every field to the bit, at run time and, for --load of the
@@ -10,15 +14,18 @@
 conformance/oracle/pytorch_harness/setup.sh builds the last two in target/oracle, where they are found. Naming only one of them leaves the other out.
 Exit status 1 if anything differs.
 """
-import argparse, json, os, random, re, struct, subprocess, sys, tempfile
+import argparse, json, os, random, re, struct, subprocess, sys
 
-from releases import BUILT, ROOT, built, program
+from releases import BUILT, ROOT, accepts, built, built_oracle, program, release, short
 
 KEYS = ["large_segment_size_mb", "max_split_size_mb", "max_non_split_rounding_mb", "garbage_collection_threshold",
         "roundup_power2_divisions", "expandable_segments", "pinned_use_background_threads", "backend",
         "release_lock_on_cudamalloc", "release_lock_on_hipmalloc", "pinned_use_cuda_host_register",
         "pinned_use_hip_host_register", "pinned_num_register_threads", "pinned_reserve_segment_size_mb",
         "graph_capture_record_stream_reuse", "per_process_memory_fraction"]
+# What later releases than 2.11 know besides.
+LATER_KEYS = ["throw_on_cudamalloc_oom", "pinned_free_catch_all", "pinned_max_round_threshold_mb", "pinned_max_cached_size_mb", "expandable_segments_reserve",
+              "expandable_segments_reserve_by_class"]
 ODD_KEYS = ["unknown", "", "Max_split_size_mb", "max_split_size", "throw_on_cudamalloc_oom", "é", "key=value", "max_split_size_mb=30"]
 INTEGERS = ["0", "1", "2", "3", "4", "8", "10", "11", "16", "19", "20", "21", "30", "63", "64", "127", "128", "129", "256", "1024", "32768",
             "65536", "4294967296", "17592186044415", "17592186044416", "9223372036854775808", "18446744073709551615",
@@ -91,6 +98,8 @@ def likely_value(r, key):
     if key == "roundup_power2_divisions":
         if r.random() < 0.3: return str(1 << r.randint(0, 6))
         return "[" + ",".join(f"{r.choice(['>', 1 << r.randint(0, 16)])}:{r.choice([0, 1, 2, 4, 8])}" for _ in range(r.randint(0, 4))) + "]"
+    if key == "expandable_segments_reserve": return r.choice([repr(r.random()), "0.5", "8GB", "1.5GB"])
+    if key == "expandable_segments_reserve_by_class": return f"[{r.choice('abc')}:{r.random()}]"
     if key in ("garbage_collection_threshold", "per_process_memory_fraction"): return r.choice([repr(r.random()), r.random().hex(), "0.5", ".8", "5e-1"])
     if key == "backend": return "native"
     if key == "large_segment_size_mb": return str(r.randint(11, 40))
@@ -101,7 +110,7 @@ def likely_value(r, key):
 
 def settings_text(r):
     if r.random() < 0.4:  # mostly valid
-        text = ",".join(key + r.choice([":", ":", ":", ","]) + likely_value(r, key) for key in r.sample(KEYS, r.randint(0, 8)))
+        text = ",".join(key + r.choice([":", ":", ":", ","]) + likely_value(r, key) for key in r.sample(KEYS, r.randint(0, min(8, len(KEYS)))))
         return text if r.random() < 0.8 else mutated(r, text)
     if r.random() < 0.05:
         return "".join(r.choice(KEYS + WORDS + INTEGERS + [",", ":", "[", "]"] * 8) for _ in range(r.randint(0, 14)))
@@ -135,18 +144,40 @@ class Report:
             if self.different <= 10: print(f"DIFFERS ({where}) {text!r}\n  ours {ours}\n  real {real}")
 
 
-def against_oracle(args, texts):
-    # The oracle's scripts have a comment character and lines; a blank string reaches the allocator as an empty one.
-    texts = [t for t in texts if "#" not in t and "\n" not in t and t.strip(" \t\v\f\r") != "" and t != "!"]
-    with tempfile.NamedTemporaryFile("w", suffix=".txt", newline="") as script:
-        for t in texts: script.write(f"conf {t}\nsnapshot\n")
-        script.flush()
-        env = dict(os.environ, FAKE_GPU_BYTES=str(1 << 30))
-        for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"): env.pop(name, None)
-        output = subprocess.run([args.oracle, "--log=0", "--stats=none", "--events=0", script.name], env=env, capture_output=True, check=True).stdout
+def in_scripts(texts):
+    """The strings that a script can have: it has a comment character and lines, and a blank string reaches the allocator as an empty one."""
+    return [t for t in texts if "#" not in t and "\n" not in t and t.strip(" \t\v\f\r") != "" and t != "!"]
+
+
+def answered(command, texts):
+    """What a program answers to each string and to a snapshot behind it, by turns."""
+    script = "".join(f"conf {t}\nsnapshot\n" for t in texts).encode()
+    env = dict(os.environ, FAKE_GPU_BYTES=str(1 << 30))
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"): env.pop(name, None)
+    output = subprocess.run(command, input=script, env=env, capture_output=True, check=True).stdout
     lines = [json.loads(l, strict=False) for l in output.decode(errors="surrogateescape").split("\n") if l]
+    assert len(lines) == 2 * len(texts), (command[0], len(lines), len(texts))
+    return lines
+
+
+def against_release(args, texts):
+    texts = [text for text in in_scripts(texts) if not text.endswith("\r")]  # of a line's end `parkade ops` drops it
+    sides = [answered(command, texts) for command in (
+        [args.parkade, "ops", "-", "--capacity", str(1 << 30), "--profile", short(args.release)],
+        [built_oracle(args.release), "--log=0", "--stats=none", "--events=0", "-"])]
+    report = Report()
+    for place, text in enumerate(texts):
+        ours, real = ([*(side[2 * place].get(field) for field in ("ok", "err", "msg")), side[2 * place + 1]["snapshot"].get("config")] for side in sides)
+        report.errors += real[0] == 0
+        report.check(args.release, text, ours, real)
+    return report
+
+
+def against_oracle(args, texts):
+    texts = in_scripts(texts)
+    lines = answered([args.oracle, "--log=0", "--stats=none", "--events=0", "-"], texts)
     ours = run_ours(args.ours, "run", texts)
-    assert len(lines) == 2 * len(texts) and len(ours) == len(texts), (len(lines), len(ours), len(texts))
+    assert len(ours) == len(texts), (len(ours), len(texts))
     report = Report()
     for text, conf, snapshot, line in zip(texts, lines[::2], lines[1::2], ours):
         kind, message, f = fields(line)
@@ -200,21 +231,30 @@ def main():
     parser.add_argument("--ours", default=os.path.join(ROOT, "target", "release", "examples", "settings_fields"), help="parkade's side (default: target/release/examples/settings_fields)")
     parser.add_argument("--oracle", help="the real allocator (default: target/oracle/oracle-2.11.0)")
     parser.add_argument("--probe", help="the real parser (default: target/oracle/settings_probe-2.11.0)")
+    parser.add_argument("--release", type=release, help="a release, as 2.7.1, instead of 2.11's every field")
+    parser.add_argument("--parkade", default=os.path.join(ROOT, "target", "release", "parkade"), help="the binary, with --release (default: target/release/parkade)")
     parser.add_argument("--n", type=int, default=20000, help="how many strings")
     parser.add_argument("--load", type=int, default=2000, help="how many of them a new process reads from its environment")
     parser.add_argument("--seed", type=int, default=1, help="the seed of the strings")
     args = parser.parse_args()
-    if not args.oracle and not args.probe:
+    if args.release:
+        built(args.parkade, "cargo build --release -p parkade-cli")
+        known = built_oracle(args.release)
+        values = random.Random(0)
+        KEYS[:] = [key for key in KEYS + LATER_KEYS if accepts(known, f"{key}:{likely_value(values, key)}")]
+        print(f"keys: {', '.join(KEYS)}")
+    elif not args.oracle and not args.probe:
         args.oracle, args.probe = program("2.11.0"), os.path.join(BUILT, "settings_probe-2.11.0")
     builders = {"ours": "cargo build --release --example settings_fields", "oracle": "conformance/oracle/pytorch_harness/setup.sh", "probe": "conformance/oracle/pytorch_harness/setup.sh"}
     for name, command in builders.items():
-        if getattr(args, name):
+        if getattr(args, name) and not args.release:
             setattr(args, name, os.path.abspath(getattr(args, name)))
             built(getattr(args, name), command)
     r = random.Random(args.seed)
     texts = [t for t in (settings_text(r) for _ in range(args.n)) if t != "!"]
     different = 0
     jobs = []
+    if args.release: jobs.append((args.release, against_release, texts))
     if args.oracle: jobs.append(("oracle", against_oracle, texts))
     if args.probe: jobs += [("probe", against_probe, texts), ("load", against_load, texts[:args.load])]
     for name, job, some in jobs:

@@ -7,9 +7,11 @@ Flavours: basic streams oom frac gc pools capture boundary large everything, and
 pool_end, so that pools can be given back; and lend: many pools that come and go, several of which serve when memory is out, and many streams,
 where nothing is given back while a pool is recorded that other streams use. (poolfree and lend not with expandable segments: there the real
 allocator corrupts its heap, docs/spec.md 4.10.)
+by_hand and every_operation are not random: they are the scripts by_hand.txt and every_operation.txt, whatever the seed and the number of operations.
 The same arguments always give the same script. A release that lacks an operation gets what it has in its place, or nothing.
 """
 import argparse
+import os
 import random
 
 from releases import minor, release
@@ -19,6 +21,10 @@ THRESHOLDS = [0, 1, 511, 512, 513, 1024, 4096, 64 * K, 512 * K, M - 512, M, 2 * 
               21 * M, 22 * M, 32 * M, 64 * M, 100 * M, 199 * M, 200 * M, 201 * M, 256 * M]
 STREAMS_FLAVOURS = ("streams", "oom", "gc", "pools", "capture", "everything")
 POOLS_FLAVOURS = ("pools", "capture", "everything")
+# Scripts in files of these names.
+HAND_WRITTEN = ("by_hand", "every_operation")
+# The minor release that first has an operation; that of one with arguments where it has them.
+SINCE = {"pool_use_count": 6, "get_fraction": 6, "enable": 6, "expandable_sizes": 10, "meminfo": 10, "alloc_at": 13, "reserve_class": 15}
 
 
 def size(r, flavour):
@@ -214,7 +220,17 @@ class Lending:
         return self.alloc() if r.random() < (0.6 if len(live) < self.live_target else 0.4) else self.free()
 
 
+def hand_written(flavour):
+    """The lines of a hand-written script, without comments."""
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{flavour}.txt"), encoding="utf-8") as file:
+        return [line for line in file.read().splitlines() if line.strip() and not line.startswith("#")]
+
+
 def gen(seed, n, flavour, live_target=120, out=print):
+    if flavour in HAND_WRITTEN:
+        for line in hand_written(flavour):
+            out(line)
+        return
     script = (Lending if flavour == "lend" else Script)(seed, flavour, live_target, out)
     if flavour in ("frac", "gc"):
         out("set_fraction 0.5")
@@ -237,7 +253,7 @@ def adapted(line, minor):
         return f"pool_begin {words[0]} {words[1]} stream 0"
     if kind == "snapshot" and minor < 8:
         return kind
-    is_missing = kind == "empty_cache" and words and minor < 8 or kind == "pool_use_count" and minor < 6
+    is_missing = kind == "empty_cache" and words and minor < 8 or minor < SINCE.get(kind, 0)
     return None if is_missing else line
 
 

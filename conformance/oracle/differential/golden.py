@@ -148,7 +148,7 @@ def main():
     for profile in {"2.11", "2.15", *(profile for profile, _, _ in RELEASE_RUNS)}:
         built_oracle(release(profile), options.oracle)
     os.makedirs(options.out, exist_ok=True)
-    files = {flavour: lambda flavour=flavour: random_runs(options, flavour) for flavour in FLAVOURS if flavour not in CHECKPOINTS}
+    files = {flavour: lambda flavour=flavour: random_runs(options, flavour) for flavour in FLAVOURS if flavour not in (*CHECKPOINTS, *gen.HAND_WRITTEN)}
     files["every_operation"] = lambda: hand_written_runs(options)
     files["lend"] = lambda: lend_runs(options)
     files["releases"] = lambda: release_runs(options)

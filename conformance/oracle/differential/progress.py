@@ -3,6 +3,7 @@ import collections
 import json
 import os
 
+from gen import HAND_WRITTEN
 from releases import minor, releases
 
 
@@ -23,7 +24,12 @@ def lines(path):
 
 def left(options):
     """The scripts that the file does not have: a list of (flavour, seed)."""
-    asked = [(flavour, seed) for seed in options.seeds for flavour in options.flavours.split(",")]
+    def seeds(flavour):
+        # Without turns, one seed of a script that is the same for all.
+        return options.seeds[:1] if flavour in HAND_WRITTEN and not options.rotate else options.seeds
+
+    asked = [(flavour, seed) for flavour in options.flavours.split(",") for seed in seeds(flavour)]
+    asked.sort(key=lambda script: script[1])
     if not options.progress:
         return asked
     compared = [{name: line[name] for name in key(options, "", 0)} for line in lines(options.progress)]

@@ -43,7 +43,8 @@ def arguments():
     parser.add_argument("--write", metavar="DOCUMENT", help="put the tables into this document")
     options = parser.parse_args()
     options.parkade = os.path.abspath(options.parkade)
-    releases.built(options.parkade, "cargo build --release -p parkade-cli")
+    if not options.keep:
+        releases.built(options.parkade, "cargo build --release -p parkade-cli")
     options.releases = [name for name in options.releases.split(",") if os.access(releases.program(name, options.oracle), os.X_OK)]
     return options
 

@@ -22,7 +22,7 @@ for argument in "$@"; do
       release=$argument
       [[ $release == *.* ]] || release=2.$release
       [[ $release == *.*.* ]] || release=$release.0
-      known | grep -qxF "$release" || fail "PyTorch $argument is not supported: $(known | tac | paste -sd ' ') are"
+      known | grep -qxF "$release" || fail "PyTorch $argument is not in releases.txt, which has $(known | tac | paste -sd ' '); how a release is added is in docs/releases.md"
       releases+=("$release") ;;
     *) dest=$argument ;;
   esac
@@ -99,6 +99,9 @@ for release in "${releases[@]}"; do
     [ "${minor%.*}" -lt 8 ] || more=torch/include/torch/headeronly/
     fetch "torch==$release" "torch-$release" torch/lib/libc10.so torch/lib/libc10_cuda.so torch/version.py torch/include/c10/ $more
   fi
+  # The wheel says which toolkit it was built with.
+  said=$(sed -n "s/^cuda.*= '\(.*\)'.*/\1/p" "torch-$release/torch/version.py")
+  [ "$said" = "$toolkit" ] || fail "torch $release was built with CUDA ${said:-of no version}, and releases.txt says $toolkit: make its line \"$release $said\""
   program "oracle-$release" oracle.cpp "$release" "$major"
   program "timed-$release" timed.cpp "$release" "$major"
   # It reads the fields of 2.11's configuration; other versions have others.
