@@ -298,6 +298,7 @@ impl Profile {
         name: "2.14",
         dialect: Dialect::PYTORCH_2_14,
         expandable_hint: ExpandableHint::Nothing,
+        gives_short_ranges_back: false,
         asserts: Asserts {
             file: NEWER_SOURCE,
             unknown: 3337,

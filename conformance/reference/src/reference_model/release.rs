@@ -125,7 +125,7 @@ impl ReleaseRules {
                 15.. => ExpandableHint::Addresses,
                 _ => ExpandableHint::Settings,
             },
-            gives_short_ranges_back: minor >= 13,
+            gives_short_ranges_back: minor >= 15,
             counts_private_pools: minor >= 13,
             restores_grown_segments: minor >= 11,
             expands_private_pools: minor >= 5,
