@@ -137,6 +137,27 @@ fn a_list_of_classes_is_read_over() {
     }
 }
 
+/// What 2.15 answers where the list has fewer tokens than it takes for one, or others: a name, anything, a size, and a comma if there is one.
+#[test]
+fn what_is_no_list_of_classes_is_read_as_one() {
+    let version = parkade::settings::Dialect::PYTORCH_2_15;
+    let line_of = |list: &str| {
+        let mut settings = Settings::default();
+        let applied = settings.apply_as(&version, &format!("expandable_segments_reserve_by_class:{list}"));
+        let text = applied.err()?.to_string();
+        text.split_once("AllocatorConfig.h\":").and_then(|(_, rest)| rest.split_once(',')?.0.parse::<u32>().ok())
+    };
+    for list in ["[1]", "[[]", "1,max_split_size_mb:64,", "1,max_split_size_mb:64]"] {
+        assert_eq!(line_of(list), Some(54), "{list}");
+    }
+    for list in ["x", "[40G,,True],", "[,max_split_size_mb:641]1"] {
+        assert_eq!(line_of(list), Some(123), "{list}");
+    }
+    for list in ["[]", "[,max_split_size_mb:64,1]", "[,max_split_size_mb:[a]]"] {
+        assert_eq!(line_of(list), None, "{list}");
+    }
+}
+
 /// The ends of the range of doubles in hexadecimal, as strtod reads them.
 #[test]
 fn hexadecimal_doubles_at_the_ends_of_their_range() {

@@ -72,10 +72,13 @@ fn apply_key(settings: &mut Settings, tokens: &Tokens, key_index: usize, action:
 fn skip_classes(tokens: &Tokens, open: usize) -> Result<usize, SettingsError> {
     let mut index = open + 1;
     while tokens.checked(index)? != "]" {
+        // A name, anything for the colon, a size; then a comma or nothing.
         tokens.checked(index + 1)?;
-        tokens.checked(index + 2)?;
-        // Anything but the closing bracket counts as a comma.
-        index = if tokens.checked(index + 3)? == "]" { index + 3 } else { index + 4 };
+        tokens.direct(index + 2)?;
+        index += 3;
+        if tokens.get(index) == Some(",") {
+            index += 1;
+        }
     }
     Ok(index)
 }
