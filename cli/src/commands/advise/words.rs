@@ -11,7 +11,7 @@ use super::Advised;
 use super::memory_words::{LIMIT_SAYS, memory, range};
 use super::otherwise::Otherwise;
 use crate::size::{show, show_bytes};
-use crate::{ending, output, recording};
+use crate::{ending, output, recording, release};
 
 /// The number of holders listed.
 pub(super) const HOLDERS: usize = 5;
@@ -297,7 +297,7 @@ pub(super) fn holders(advised: &Advised, program: &Program) -> Vec<String> {
 pub(super) fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
     let mut notes = Vec::new();
     notes.extend(memory(report));
-    notes.push(advised.made_by.words());
+    notes.push(release::words(&advised.made_by));
     notes.extend(advised.otherwise.iter().map(Otherwise::words));
     if advised.own.origin == SettingsOrigin::Assumed {
         notes.push("not in the file: the settings; PyTorch's defaults are assumed".to_owned());
