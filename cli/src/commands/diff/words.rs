@@ -110,9 +110,8 @@ fn same_requests(compared: &Compared, comparison: &Comparison) -> String {
     match comparison.first_other_answer {
         None if has_same_memory(comparison) => "Both make the same requests, and the allocator answered them alike.".to_owned(),
         Some(entry) if has_same_memory(comparison) => format!(
-            "Both make the same requests and come to the same memory, but from entry {entry} on the allocator places blocks otherwise: \
-             for {}, or the timing of streams.",
-            made.unwrap_or("its settings".to_owned())
+            "Both make the same requests and come to the same memory, but from entry {entry} on the allocator answers otherwise; {}.",
+            made.map_or("its settings or the timing of streams differ".to_owned(), |made| format!("they differ in {made}"))
         ),
         first => {
             let made = made.map_or_else(String::new, |made| format!("{made}, "));
