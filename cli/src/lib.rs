@@ -4,7 +4,6 @@
 mod commands;
 #[cfg(test)]
 mod definitions;
-mod ending;
 mod threads;
 mod usage;
 
@@ -23,7 +22,7 @@ use parkade_kill as kill;
 use parkade_ranks::each::{OnEach, run_each};
 // Every command finds what it shares with others under `crate::`.
 use parkade_ranks::{each, ranks, recordings};
-use parkade_terminal::{args, json_struct, output, outputs, progress, recording, release, runner, size, table};
+use parkade_terminal::{args, ending, json_struct, output, outputs, progress, recording, release, runner, size, table};
 use runner::run;
 
 /// What holds for all commands.

@@ -120,3 +120,30 @@ fn the_page_gives_the_advice_that_advise_gives() {
     let line = advised["recommendation"]["line"].as_str().expect("a line to paste");
     assert!(page.contains(&format!("<pre>{line}</pre>")), "{line}");
 }
+
+/// The range is that of `parkade replay`, and a setting of which a likely run does not fit is a close call.
+#[test]
+fn what_is_likely_of_a_program_on_several_streams_makes_an_answer_close() {
+    let file = format!("{}/../conformance/recordings/prefetch_streams.default.pickle.xz", env!("CARGO_MANIFEST_DIR"));
+    let object = |args: &[&str]| -> serde_json::Value {
+        let run = call(&[args, &["--json"]].concat());
+        serde_json::from_str(&run.out).unwrap_or_else(|error| panic!("{error}: {}", run.err))
+    };
+    let expandable = "expandable_segments:True";
+    for (settings, limit, is_close) in [(expandable, "8GiB", false), (expandable, "5.3GiB", false), ("", "5.3GiB", true)] {
+        let asked = ["--settings", settings, "--limit", limit];
+        let advised = object(&[&["advise", &file, "--only"], &asked[..]].concat());
+        let replayed = object(&[&["replay", &file], &asked[..]].concat());
+        let options = advised["options"].as_array().expect("a list");
+        let option = options.iter().find(|option| option["settings"] == settings).expect("it was tried");
+        let likely = &option["likely"];
+        assert_eq!(
+            (&likely["least_peak_reserved_bytes"], &likely["most_peak_reserved_bytes"]),
+            (&replayed["peak_reserved_bytes_least"], &replayed["peak_reserved_bytes_most"]),
+            "{limit}: {option}"
+        );
+        assert!(replayed["peak_reserved_bytes_are_likely"] == true && option["fits"] == true, "{limit}: {option}");
+        assert_eq!(likely["fit"].as_u64() < likely["of"].as_u64(), is_close, "{limit}: {option}");
+        assert_eq!(option["close"], is_close, "{limit}: {option}");
+    }
+}

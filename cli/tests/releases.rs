@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::{BASE, Folder, MIB, OTHER, call, call_with, default_settings, entry, free, good, recording, segment, unused, used};
+use common::{
+    BASE, Folder, MIB, OTHER, call, call_with, default_settings, diverging, entry, free, good, recording, segment, unused, used,
+};
 use parkade_recording::{Action, Block, RecordedSettings, Recording};
 use serde_json::Value;
 
@@ -207,4 +209,87 @@ fn the_commands_with_the_option_are_these() {
     with.sort_unstable();
     known.sort_unstable();
     assert_eq!(with, known);
+}
+
+/// Every command finds the same release in a file, and says it in the same words.
+#[test]
+fn every_command_says_the_same_of_a_file() {
+    let folder = Folder::new("releases-said");
+    let copy = format!("{}/copy.pickle", folder.path());
+    let files = [("good", good()), ("either", without_ties()), ("2.12", made_by_2_12()), ("wrong", diverging())];
+    for (name, recording) in files {
+        let file = folder.recording(&format!("{name}.pickle"), &recording);
+        let made_by = |args: &[&str]| json(args).1["made_by"].clone();
+        let verified = made_by(&["verify", &file]);
+        let basis = if name == "wrong" { "nearest" } else { "replay" };
+        assert_eq!(verified["basis"], basis, "{name}: {verified}");
+        let others: [&[&str]; 6] = [
+            &["replay", &file],
+            &["advise", &file, "--settings", "", "--only"],
+            &["diagnose", &file],
+            &["stats", &file],
+            &["report", &file],
+            &["export", &file, "-o", &copy, "--force"],
+        ];
+        for args in others {
+            assert_eq!(made_by(args), verified, "{name}: {args:?}");
+        }
+    }
+}
+
+/// The release that `--profile` names is in the answer, beside the one that made the recording.
+#[test]
+fn a_release_that_is_to_decide_is_named() {
+    let folder = Folder::new("releases-forced");
+    let file = folder.recording("2.12.pickle", &made_by_2_12());
+    let (copy, page) = (format!("{}/copy.pickle", folder.path()), format!("{}/page.html", folder.path()));
+    let commands: [&[&str]; 4] = [
+        &["replay", &file],
+        &["advise", &file, "--settings", "", "--only"],
+        &["export", &file, "-o", &copy, "--force"],
+        &["report", &file],
+    ];
+    for args in commands {
+        let forced = [args, &["--profile", "2.11"]].concat();
+        assert_eq!(json(args).1["made_by"]["replayed_as"], Value::Null, "{args:?}");
+        assert_eq!(json(&forced).1["made_by"]["replayed_as"], "2.11", "{args:?}");
+        let says = |args: &[&str]| {
+            let words = call(args).out.split_whitespace().collect::<Vec<_>>().join(" ");
+            words.contains("explained by PyTorch 2.12") && words.contains("; replayed as PyTorch 2.11 decides, as given")
+        };
+        assert!(!says(args) && says(&forced), "{args:?}: {}", call(&forced).out);
+    }
+    let run = call(&["report", &file, "-o", &page, "--profile", "2.11"]);
+    let html = std::fs::read_to_string(&page).expect(&run.err);
+    assert!(html.contains("replayed as PyTorch 2.11 decides, as given"));
+    // A wrong one is the first thing to doubt.
+    let notes = json(&["diagnose", &file, "--profile", "2.11"]).1["devices"][0]["notes"].to_string();
+    assert!(notes.contains("without --profile each is tried") && !notes.contains("own --limit"), "{notes}");
+}
+
+/// A limit that the run exceeded says nothing about the release, and is what is to blame.
+#[test]
+fn a_limit_that_the_run_exceeded_is_blamed_and_not_the_release() {
+    let file = format!("{}/../conformance/recordings/prefetch_streams.default.pickle.xz", env!("CARGO_MANIFEST_DIR"));
+    let without = json(&["verify", &file]).1["made_by"].clone();
+    let asked: [&[&str]; 3] = [
+        &["verify", &file, "--limit", "6GiB"],
+        &["diagnose", &file, "--limit", "6GiB"],
+        &["replay", &file, "--recorded-limit", "6GiB"],
+    ];
+    for args in asked {
+        let (code, object) = json(args);
+        let made_by = &object["made_by"];
+        assert_eq!((&made_by["releases"], &made_by["basis"]), (&without["releases"], &without["basis"]), "{args:?}: {made_by}");
+        let reserved = made_by["refuted_limit"]["reserved_bytes"].as_u64();
+        assert!(
+            reserved.is_some_and(|bytes| bytes > 6 << 30) && made_by["refuted_limit"]["limit_bytes"] == 6_u64 << 30,
+            "{made_by}"
+        );
+        let words = made_by["words"].as_str().expect("words");
+        assert!(words.ends_with("more than the limit of 6.00 GiB that is given, so that was not its limit"), "{words}");
+        assert_eq!(code, i32::from(args[0] == "verify"), "{args:?}");
+    }
+    assert_eq!(without["refuted_limit"], Value::Null);
+    assert_eq!(json(&["verify", &file, "--limit", "64GiB"]).1["made_by"], without);
 }

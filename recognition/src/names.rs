@@ -15,6 +15,13 @@ struct Name {
     place: Option<usize>,
 }
 
+/// Oldest first.
+pub(crate) fn in_order(releases: impl IntoIterator<Item = &'static Release>) -> Vec<&'static Release> {
+    let mut releases: Vec<_> = releases.into_iter().collect();
+    releases.sort_by_key(|release| RELEASES.iter().position(|other| other == *release));
+    releases
+}
+
 /// Releases as people name them: whole series by the series, neighbours as a range. `releases` are in the order of [`RELEASES`].
 #[must_use]
 pub fn in_words(releases: &[&'static Release]) -> String {

@@ -37,6 +37,23 @@ impl Evidence {
             Evidence::SettingsText => "a key of its settings string".to_owned(),
         }
     }
+
+    /// The fact itself, after "although the file has": "pool_id in its trace entries".
+    pub(crate) fn fact_words(&self) -> String {
+        match self {
+            Evidence::Key(FieldEvidence { key, is_present: true }) => format!("{} in {}", key.name, key.part.words()),
+            Evidence::Key(FieldEvidence { key, is_present: false }) => format!("no {} in {}", key.name, key.part.words()),
+            Evidence::SettingsText => "a settings string that it refuses".to_owned(),
+        }
+    }
+
+    /// Whether it excludes a release from having made this file.
+    pub(crate) fn excludes(&self, release: &Release, recording: &Recording) -> bool {
+        match self {
+            Evidence::Key(fact) => !fact.allows(minor(release)),
+            Evidence::SettingsText => !accepts(release.profile, settings_text(recording)),
+        }
+    }
 }
 
 /// The statistics that came with a release.
@@ -78,7 +95,7 @@ pub fn possible(recording: &Recording, stats_file: Option<&StatsFile>) -> Possib
     }
     let excluding = |fact: &FieldEvidence| RELEASES.iter().any(|release| !fact.allows(minor(release)));
     let mut evidence: Vec<Evidence> = decisive(&facts).into_iter().filter(excluding).map(Evidence::Key).collect();
-    let text = recording.settings.as_ref().and_then(|settings| settings.text.as_deref()).unwrap_or_default();
+    let text = settings_text(recording);
     let accepting: Vec<_> = releases.iter().copied().filter(|release| accepts(release.profile, text)).collect();
     if !accepting.is_empty() && accepting.len() < releases.len() {
         releases = accepting;
@@ -98,6 +115,10 @@ fn decisive(facts: &[FieldEvidence]) -> Vec<FieldEvidence> {
     let oldest = of(false).min_by_key(|fact| fact.key.since);
     let gone = facts.iter().filter(|fact| fact.is_present && fact.key.until.is_some()).min_by_key(|fact| fact.key.until);
     newest.into_iter().chain(oldest).chain(gone).copied().collect()
+}
+
+fn settings_text(recording: &Recording) -> &str {
+    recording.settings.as_ref().and_then(|settings| settings.text.as_deref()).unwrap_or_default()
 }
 
 fn accepts(profile: &Profile, text: &str) -> bool {

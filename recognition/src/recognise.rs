@@ -1,13 +1,15 @@
 //! Trying the releases that may have made a recording.
 
-use parkade::profile::{Profile, RELEASES, Release, Scope};
+use parkade::profile::{Profile, RELEASES, Scope};
 use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::{DeviceVerdict, ReplaySettings, StatsFile, Trial, VerifyError, VerifyOptions, try_device};
 
 use crate::groups::{Group, groups as groups_of, scope};
-use crate::possible::{Possible, possible};
-use crate::recognition::{Basis, Differing, Recognition};
+use crate::names::in_order;
+use crate::possible::{Evidence, Possible, possible};
+use crate::recognition::{Basis, Differing, Recognition, RefutedLimit};
 use crate::recorded_limit::{finding_limit, verify_finding_limit};
+use crate::reserved::most_reserved;
 
 /// What the caller knows of a recorded run.
 #[derive(Clone, Copy, Default, Debug)]
@@ -57,8 +59,8 @@ impl From<VerifyError> for RecognitionError {
     }
 }
 
-/// Finds the releases that may have made a recording. It is replayed only if its contents leave releases that decide differently about it.
-/// A device that cannot be replayed says nothing.
+/// Finds the releases that may have made a recording: the answer of [`verify`] for the devices that have a trace and can be replayed. Where
+/// there is none, or the caller names the release, nothing is replayed.
 ///
 /// # Errors
 /// The settings cannot be read under the rules of any release.
@@ -68,21 +70,20 @@ pub fn recognise(
     asked: &Asked<'_>,
 ) -> Result<Recognition, RecognitionError> {
     let search = Search { recording, devices, asked };
-    let (possible, groups) = search.candidates()?;
-    let is_settled = groups.len() == 1 || devices.iter().all(|device| device.trace.is_empty());
-    let mut sound: Vec<&DeviceRecording> = devices.to_vec();
-    while asked.profile.is_none() && !is_settled && !sound.is_empty() {
+    let is_settled = asked.profile.is_some() && search.exceeded_limit().is_none();
+    let mut sound: Vec<&DeviceRecording> = devices.iter().copied().filter(|device| !device.trace.is_empty()).collect();
+    while !is_settled && !sound.is_empty() {
         match verify(recording, &sound, asked, &mut |_, _| ()) {
             Ok((found, _)) => return Ok(found),
             Err(RecognitionError { device: Some(device), .. }) => sound.retain(|other| other.device != device),
             Err(error) => return Err(error),
         }
     }
+    let (possible, groups) = search.candidates()?;
     let basis = if asked.profile.is_some() { Basis::Given } else { Basis::Contents };
     let releases = in_order(groups.iter().flat_map(|group| group.releases.iter().copied()));
     let settings = groups.into_iter().next().map(|group| group.settings);
-    let settings = settings.ok_or(VerifyError::NoTrace)?;
-    Ok(Recognition { settings, basis, releases, differing: Vec::new(), possible })
+    Ok(Recognition { possible, ..Recognition::new(settings.ok_or(VerifyError::NoTrace)?, basis, releases) })
 }
 
 /// Verifies these devices of a recording, each of which has a trace, under the rules of every release that may have made it. Returns what
@@ -100,8 +101,21 @@ pub fn verify(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<(Recognition, Vec<VerifiedDevice>), RecognitionError> {
     let search = Search { recording, devices, asked };
+    if let Some(exceeded) = search.exceeded_limit() {
+        // No release would have exceeded it, so it says nothing about which one made the file.
+        let unlimited = Asked { limit_bytes: None, ..*asked };
+        let (found, _) = verify(recording, devices, &unlimited, progress)?;
+        let group = Group { releases: found.releases.clone(), settings: found.settings.clone() };
+        let verified = search.verify_group(&group, progress).map_err(Failed::into_error)?;
+        let refuted_limit = (mismatches(&verified) > 0).then_some(exceeded);
+        return Ok((Recognition { refuted_limit, ..found }, verified));
+    }
     let (possible, groups) = search.candidates()?;
-    search.verify(possible, groups, progress)
+    let (found, verified) = search.verify(possible, groups, progress)?;
+    match search.verify_excluded(&found, &verified, progress) {
+        Some(explained) => Ok(explained),
+        None => Ok((found, verified)),
+    }
 }
 
 struct Search<'s> {
@@ -120,7 +134,44 @@ struct Failed {
     error: Option<VerifyError>,
 }
 
+impl Failed {
+    fn into_error(self) -> RecognitionError {
+        RecognitionError { device: Some(self.device), error: self.error.unwrap_or(VerifyError::NoTrace) }
+    }
+}
+
 impl Search<'_> {
+    /// The limit that the caller gave, if the recorded run had more reserved on some device.
+    fn exceeded_limit(&self) -> Option<RefutedLimit> {
+        let limit_bytes = self.asked.limit_bytes?;
+        let reserved_bytes = self.devices.iter().map(|device| most_reserved(device)).max()?;
+        (reserved_bytes > limit_bytes).then_some(RefutedLimit { limit_bytes, reserved_bytes })
+    }
+
+    /// Where no release that the file's contents allow explains it: a reading by those that they exclude, if one explains it as the file
+    /// is read first. Then its contents were changed, or another program wrote them.
+    fn verify_excluded(
+        &self,
+        found: &Recognition,
+        verified: &[VerifiedDevice],
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Option<(Recognition, Vec<VerifiedDevice>)> {
+        let possible = found.possible.clone().filter(|_| found.basis == Basis::Nearest)?;
+        let excluded: Vec<_> = RELEASES.iter().filter(|release| !possible.releases.contains(release)).collect();
+        let groups = groups_of(&excluded, self.recording, self.asked, |settings| self.scope(settings)).ok()?;
+        let attempts: Vec<Attempt> = groups.iter().map(|group| self.try_group(group, progress)).collect();
+        if !attempts.iter().any(Result::is_ok) {
+            return None;
+        }
+        let (mut explained, devices) = self.conclude(Some(possible), groups, attempts).ok()?;
+        let contradicts = |one: &&Evidence| explained.releases.iter().any(|release| one.excludes(release, self.recording));
+        explained.contradicting = explained.possible.iter().flat_map(|all| &all.evidence).filter(contradicts).copied().collect();
+        let Failed { device, entry, .. } = first_difference(verified);
+        explained.differing.push(Differing { releases: found.releases.clone(), device, entry });
+        explained.differing.extend(found.differing.iter().cloned());
+        Some((explained, devices))
+    }
+
     /// What the file's contents allow, and the groups of those releases, the preferred one first.
     fn candidates(&self) -> Result<(Option<Possible>, Vec<Group>), VerifyError> {
         let scope = |settings: &ReplaySettings| self.scope(settings);
@@ -227,7 +278,7 @@ impl Search<'_> {
                 used = used.or(attempt.ok().map(|devices| (group.settings, devices)));
                 continue;
             }
-            let failed = attempt.map_or_else(|failed| failed, first_difference);
+            let failed = attempt.map_or_else(|failed| failed, |devices| first_difference(&devices));
             let Failed { device, entry, error } = failed;
             differing.push(Differing { releases: group.releases, device, entry });
             first_error = first_error.or(error.map(|error| RecognitionError { device: Some(device), error }));
@@ -240,8 +291,7 @@ impl Search<'_> {
             (None, Some(0)) => Basis::Replay,
             (None, _) => Basis::Nearest,
         };
-        let releases = in_order(releases);
-        Ok((Recognition { settings, basis, releases, differing, possible }, devices))
+        Ok((Recognition { differing, possible, ..Recognition::new(settings, basis, in_order(releases)) }, devices))
     }
 }
 
@@ -249,14 +299,8 @@ fn mismatches(devices: &[VerifiedDevice]) -> u64 {
     devices.iter().map(|(verdict, _)| verdict.mismatches).sum()
 }
 
-fn first_difference(devices: Vec<VerifiedDevice>) -> Failed {
+fn first_difference(devices: &[VerifiedDevice]) -> Failed {
     let found = devices.iter().find_map(|(verdict, _)| Some((verdict.device, verdict.first.as_ref()?.entry)));
     let (device, entry) = found.unwrap_or_default();
     Failed { device, entry, error: None }
-}
-
-fn in_order(releases: impl IntoIterator<Item = &'static Release>) -> Vec<&'static Release> {
-    let mut releases: Vec<_> = releases.into_iter().collect();
-    releases.sort_by_key(|release| RELEASES.iter().position(|other| other == *release));
-    releases
 }

@@ -4,15 +4,15 @@ use parkade::profile::{Profile, Release};
 use parkade_replay::ReplaySettings;
 
 use crate::groups::ANY_REPLAY;
-use crate::names::in_words;
-use crate::possible::Possible;
+use crate::names::{in_order, in_words};
+use crate::possible::{Evidence, Possible};
 
 /// How the releases are known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Basis {
     /// The caller named one.
     Given,
-    /// The file's own contents leave only releases that decide alike about it, or there is nothing to replay.
+    /// The file's own contents leave these, and there is nothing to replay.
     Contents,
     /// Every recorded decision was made again under their rules.
     Replay,
@@ -33,6 +33,22 @@ pub struct Recognition {
     pub differing: Vec<Differing>,
     /// What the file's contents alone allow. `None` if the caller named the release.
     pub possible: Option<Possible>,
+    /// What in the file excludes some of `releases`, which explain every decision although the file's contents exclude them: it was
+    /// changed, or another program wrote it.
+    pub contradicting: Vec<Evidence>,
+    /// The limit that the caller gave, if it was not the recorded run's: `releases` are those that explain the file without it.
+    pub refuted_limit: Option<RefutedLimit>,
+    /// The rules that the caller chose for the decisions of a replay, whoever made the recording.
+    pub decides_as: Option<&'static Profile>,
+}
+
+/// A limit under which the recorded decisions differ, and which the recorded run exceeded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RefutedLimit {
+    /// The limit in bytes.
+    pub limit_bytes: u64,
+    /// The most bytes that the recorded run had reserved on one device.
+    pub reserved_bytes: u64,
 }
 
 /// Releases whose rules do not explain a recording.
@@ -47,6 +63,12 @@ pub struct Differing {
 }
 
 impl Recognition {
+    /// What is known of these releases and nothing else.
+    pub(crate) fn new(settings: ReplaySettings, basis: Basis, releases: Vec<&'static Release>) -> Recognition {
+        let (differing, contradicting) = (Vec::new(), Vec::new());
+        Recognition { settings, basis, releases, differing, possible: None, contradicting, refuted_limit: None, decides_as: None }
+    }
+
     /// The rules that are used.
     #[must_use]
     pub fn profile(&self) -> &'static Profile {
@@ -72,9 +94,18 @@ impl Recognition {
         self.releases.iter().filter(|release| release.profile.decides_like(profile, ANY_REPLAY)).copied().collect()
     }
 
-    /// A sentence without its full stop: "explained by PyTorch 2.4 to 2.9; 2.12 differs from entry 145 on".
+    /// A sentence without its full stop: "explained by PyTorch 2.4 to 2.9; 2.12 differs from entry 145 on". It does not tell of
+    /// `refuted_limit`.
     #[must_use]
     pub fn words(&self) -> String {
+        let mut words = self.made_by_words();
+        if let Some(profile) = self.decides_as {
+            words += &format!("; replayed as PyTorch {} decides, as given", profile.name);
+        }
+        words
+    }
+
+    fn made_by_words(&self) -> String {
         let names = in_words(&self.releases);
         let mut words = match self.basis {
             Basis::Given => return format!("PyTorch {names}, as given"),
@@ -86,30 +117,56 @@ impl Recognition {
             }
         };
         let unknown = self.possible.as_ref().map_or(&[][..], |possible| &possible.unknown);
-        match (unknown, self.evidence_words()) {
-            ([_, ..], _) => {
+        match (unknown, self.evidence_words(), self.contradiction_words()) {
+            (_, _, Some(contradicting)) => {
+                words += &format!(", although the file has {contradicting}: it was changed, or another program wrote it");
+            }
+            ([_, ..], ..) => {
                 let names: Vec<String> = unknown.iter().map(|(major, minor)| format!("{major}.{minor}")).collect();
                 words += &format!("; its keys are those of {}, whose rules are not known", names.join(" or "));
             }
-            ([], Some(evidence)) => words += &format!("; others are excluded by {evidence}"),
-            ([], None) => {}
+            ([], Some(evidence), None) => words += &format!("; others are excluded by {evidence}"),
+            ([], None, None) => {}
         }
-        for Differing { releases, entry, .. } in &self.differing {
-            let names = in_words(releases);
-            let verb = if names.contains(' ') { "differ" } else { "differs" };
-            let place = entry.map_or("at the end".to_owned(), |entry| format!("from entry {entry} on"));
-            words += &format!("; {names} {verb} {place}");
-        }
-        words
+        words + &self.differing_words()
     }
 
-    /// What in the file excludes other releases, as the end of a sentence.
+    /// Where others differ. Those that differ at the same place are named together.
+    fn differing_words(&self) -> String {
+        let mut places: Vec<(u32, Option<usize>)> = Vec::new();
+        for Differing { device, entry, .. } in &self.differing {
+            if !places.contains(&(*device, *entry)) {
+                places.push((*device, *entry));
+            }
+        }
+        let at = |&(device, entry): &(u32, Option<usize>)| {
+            let here = self.differing.iter().filter(|differing| (differing.device, differing.entry) == (device, entry));
+            let names = in_words(&in_order(here.flat_map(|differing| differing.releases.iter().copied())));
+            let verb = if names.contains(' ') { "differ" } else { "differs" };
+            let place = entry.map_or("at the end".to_owned(), |entry| format!("from entry {entry} on"));
+            format!("; {names} {verb} {place}")
+        };
+        places.iter().map(at).collect()
+    }
+
+    /// What in the file excludes other releases, as the end of a sentence. `None` where its contents are contradicted by what it decides.
     #[must_use]
     pub fn evidence_words(&self) -> Option<String> {
-        let words: Vec<String> = self.possible.iter().flat_map(|possible| &possible.evidence).map(|one| one.words()).collect();
-        let (last, rest) = words.split_last()?;
-        Some(if rest.is_empty() { last.clone() } else { format!("{} and {last}", rest.join(", ")) })
+        let is_believed = self.contradicting.is_empty();
+        joined(self.possible.iter().filter(|_| is_believed).flat_map(|possible| &possible.evidence).map(Evidence::words))
     }
+
+    /// What in the file excludes the very releases that explain it, as the end of a sentence.
+    #[must_use]
+    pub fn contradiction_words(&self) -> Option<String> {
+        joined(self.contradicting.iter().map(Evidence::fact_words))
+    }
+}
+
+fn joined(words: impl Iterator<Item = String>) -> Option<String> {
+    let words: Vec<String> = words.collect();
+    let (last, rest) = words.split_last()?;
+    Some(if rest.is_empty() { last.clone() } else { format!("{} and {last}", rest.join(", ")) })
 }
 
 fn or(names: &str) -> String {

@@ -231,11 +231,11 @@ fn segments_that_make_no_sense_are_named() {
     check(segment(end.into(), 2, &[block(0, 2)]), here, beyond);
     let beyond = FormatProblem::EndsBeyond { address: 512, size: end };
     check(segment(0, 1024, &[block(0, 512), block(512, end.into())]), in_block(1), beyond);
-    let range = "1 ..= 2^64 - 1";
+    let range = "a whole number from 1 to 2^64 - 1";
     check(segment(0, 0, &[]), here, FormatProblem::OutOfRange { key: "total_size", value: "0".into(), range });
     let zero = FormatProblem::OutOfRange { key: "size", value: "0".into(), range };
     check(segment(0, 512, &[block(0, 0)]), in_block(0), zero);
-    let range = "0 ..= 2^64 - 1";
+    let range = "a whole number from 0 to 2^64 - 1";
     let negative = FormatProblem::OutOfRange { key: "address", value: "-512".into(), range };
     check(segment(-512, 512, &[]), here, negative);
     let huge = FormatProblem::OutOfRange { key: "total_size", value: (1_i128 << 64).to_string(), range };
@@ -262,9 +262,9 @@ fn entries_that_make_no_sense_are_named() {
         let found = format_error(&trace(&[entry("alloc", 4096, 1), bad]));
         assert_eq!(found, ("entry 1 of device 0".to_owned(), expected));
     };
-    let range = "1 ..= 2^64 - 1";
+    let range = "a whole number from 1 to 2^64 - 1";
     check(entry("alloc", 0, 0), FormatProblem::OutOfRange { key: "size", value: "0".into(), range });
-    let range = "0 ..= 2^64 - 1";
+    let range = "a whole number from 0 to 2^64 - 1";
     check(entry("alloc", 0, -5), FormatProblem::OutOfRange { key: "size", value: "-5".into(), range });
     check(entry("alloc", -1, 5), FormatProblem::OutOfRange { key: "addr", value: "-1".into(), range });
     let end = FormatProblem::EndsBeyond { address: u64::MAX, size: 1 };

@@ -6,11 +6,13 @@ use parkade::profile::Profile;
 use parkade_recognition::{CapacityHint, finding_limit};
 use parkade_recording::DeviceRecording;
 use parkade_replay::{TIMINGS, VerifyError, VerifyOptions};
+use rayon::prelude::*;
 
 use super::advised_option::AdvisedOption;
 use super::as_recorded::{fit_as_recorded, would_do_the_same};
 use super::choice::{Recommendation, choose, shortlist};
 use super::evaluate::{DeviceOutcome, enough_bytes};
+use super::likely::LikelyRuns;
 use super::memory::{DeviceMemory, MemoryContradiction};
 use super::options::{AdviseOptions, MemoryBudget, Progress};
 use super::outcome::{Enough, Judge, Outcome, doubts};
@@ -154,8 +156,16 @@ pub fn advise(
     let repeats = programs.iter().any(Program::died) && would_do_the_same(options.profile, devices, &options.own);
     let mut found = Search::new(&programs, &in_use, &memories, (options, repeats), progress).run();
     own_as_recorded(&mut found[0], devices, options);
-    let found = by_usefulness(found);
+    let mut found = by_usefulness(found);
     let useful = shortlist(&found);
+    let likely = |&place: &usize| {
+        let option = &found[place];
+        let replay = |program| Replay { program, profile: options.profile, settings: &option.settings };
+        let replays: Vec<Replay<'_>> = programs.iter().map(replay).collect();
+        (place, LikelyRuns::of(devices, &recorded_limits, &replays, option, options))
+    };
+    let likely: Vec<_> = timed(&useful).par_iter().map(likely).collect();
+    likely.into_iter().for_each(|(place, likely)| found[place].likely = likely);
     let replays = |place: usize| -> Vec<Replay<'_>> {
         let settings = &found[place].settings;
         programs.iter().map(|program| Replay { program, profile: options.profile, settings }).collect()
@@ -288,8 +298,6 @@ fn timings<'a>(
     if !programs.iter().any(|program| program.is_timed) {
         return Vec::new();
     }
-    let others = useful.iter().copied().filter(|&place| place != 0).take(TIMED);
-    let places = [0].into_iter().chain(others);
     let timing = |place: usize| {
         let mut fit = [true; TIMINGS.len()];
         let (mut least, mut most) = (found[place].peak_reserved_bytes(), found[place].peak_reserved_bytes());
@@ -304,5 +312,10 @@ fn timings<'a>(
         let (of, fit) = (fit.len(), fit.into_iter().filter(|fit| *fit).count());
         TimingFits { option: place, fit, of, least_peak_reserved_bytes: least, most_peak_reserved_bytes: most }
     };
-    places.map(timing).collect()
+    timed(useful).into_iter().map(timing).collect()
+}
+
+/// The options of which the timing is tried.
+fn timed(useful: &[usize]) -> Vec<usize> {
+    [0].into_iter().chain(useful.iter().copied().filter(|&place| place != 0).take(TIMED)).collect()
 }

@@ -4,6 +4,7 @@ use parkade::settings::Settings;
 
 use super::candidates::keys;
 use super::evaluate::DeviceOutcome;
+use super::likely::LikelyRuns;
 use crate::caution::Caution;
 
 /// One setting and its outcome.
@@ -21,6 +22,8 @@ pub struct AdvisedOption {
     pub available_bytes: Option<u64>,
     /// Each device's outcome.
     pub devices: Vec<DeviceOutcome>,
+    /// Of the recorded run's own settings and the best options: how likely runs fare, if the timing of streams matters.
+    pub likely: Option<LikelyRuns>,
 }
 
 impl AdvisedOption {
@@ -102,14 +105,15 @@ impl AdvisedOption {
         self.devices.iter().any(DeviceOutcome::reaches_beyond)
     }
 
-    /// Whether 1 % more or less memory could change the answer.
+    /// Whether 1 % more or less memory could change the answer, or the timing of streams that is likely.
     #[must_use]
     pub fn is_close(&self) -> bool {
         let is_near = |device: &DeviceOutcome| {
             device.available_bytes.is_some_and(|available| available.abs_diff(device.smallest_bytes) < available / 100)
         };
         let decides = |device: &&DeviceOutcome| self.fits() || !device.fits();
-        (self.fits() && self.reaches_beyond()) || self.devices.iter().filter(decides).any(is_near)
+        let depends = self.likely.is_some_and(|likely| likely.may_not_fit());
+        (self.fits() && (self.reaches_beyond() || depends)) || self.devices.iter().filter(decides).any(is_near)
     }
 
     /// Whether the recorded run had these settings and was within this memory, on some device against what a replay says.

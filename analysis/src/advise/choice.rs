@@ -139,7 +139,15 @@ mod tests {
         let program = cut();
         let replay = Replay { program: &program, profile: &Profile::PYTORCH_2_11, settings: &settings };
         let outcome = evaluate(&replay, available_bytes);
-        AdvisedOption { settings, is_own: false, is_given: false, cautions: Vec::new(), available_bytes, devices: vec![outcome] }
+        AdvisedOption {
+            settings,
+            is_own: false,
+            is_given: false,
+            cautions: Vec::new(),
+            available_bytes,
+            devices: vec![outcome],
+            likely: None,
+        }
     }
 
     fn chosen(options: &[AdvisedOption], uncertain: Option<usize>) -> Option<(usize, Reason)> {

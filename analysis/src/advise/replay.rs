@@ -2,7 +2,7 @@
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
-use parkade_replay::{AfterFailure, PredictOptions, PredictedRun, TIMINGS, Timing, device_like, predict};
+use parkade_replay::{AfterFailure, LIKELY, PredictOptions, PredictedRun, TIMINGS, Timing, Variation, device_like, predict};
 
 use super::program::Program;
 
@@ -33,6 +33,16 @@ impl<'a> Replay<'a> {
             let options = self.options(limit_bytes, AfterFailure::GoOn, timing);
             let prediction = predict(&self.program.requests, device, &options);
             (prediction.first_failure.is_none(), prediction.peak_reserved_bytes())
+        })
+    }
+
+    /// For each likely run: whether every request is served.
+    pub(super) fn likely(&self, limit_bytes: Option<u64>) -> [bool; LIKELY as usize] {
+        std::array::from_fn(|place| {
+            let device = device_like(self.program.device, &self.program.learned, None);
+            let timing = Timing::InTime(Variation::likely(place as u32 + 1));
+            let options = self.options(limit_bytes, AfterFailure::Stop, timing);
+            predict(&self.program.requests, device, &options).first_failure.is_none()
         })
     }
 }

@@ -206,6 +206,7 @@ impl<'a> Search<'a> {
             available_bytes: devices.iter().filter_map(|outcome| outcome.available_bytes).min(),
             devices,
             settings: trial.settings.clone(),
+            likely: None,
         }
     }
 }

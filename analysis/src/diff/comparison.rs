@@ -3,6 +3,7 @@
 use super::growth::{Grouping, Growth, growth};
 use super::likeness::{Likeness, Relation, likeness};
 use super::phases::{PhaseChange, phase_changes};
+use super::placements::first_difference;
 use super::portable_stack::Stacks;
 use super::run::Run;
 use super::side::{DiffError, Part, Replayed, Side, Which};
@@ -18,6 +19,8 @@ pub struct Comparison {
     pub b: Run,
     /// How much they have in common.
     pub likeness: Likeness,
+    /// Where both make the same requests: the first entry at which the allocator answered otherwise.
+    pub first_other_answer: Option<usize>,
     /// How `growth` is grouped.
     pub grouping: Grouping,
     /// What holds the memory at the peaks of allocated memory, the largest change first.
@@ -59,11 +62,16 @@ pub fn diff<'r>(mut a: Side<'r>, mut b: Side<'r>) -> Result<Comparison, (Which, 
         Relation::SameRequests | Relation::Related => narrow_to_common(&mut a, &mut b),
         Relation::SameRecording | Relation::LittleInCommon | Relation::Unknown => {}
     }
+    let first_other_answer = match likeness.relation {
+        Relation::SameRequests => first_difference(&a.side.device.trace, &b.side.device.trace),
+        _ => None,
+    };
     let (run_a, run_b) = (Run::of(&a), Run::of(&b));
     let (peak_a, peak_b) = (run_a.peak_allocated.moment, run_b.peak_allocated.moment);
     let (grouping, growth) = growth((&a, peak_a, &stacks_a), (&b, peak_b, &stacks_b));
     Ok(Comparison {
         likeness,
+        first_other_answer,
         grouping,
         growth,
         phases: phase_changes((&a, peak_a), (&b, peak_b)),

@@ -10,6 +10,7 @@ mod growth;
 mod heap;
 mod likeness;
 mod phases;
+mod placements;
 mod portable_stack;
 mod run;
 mod side;

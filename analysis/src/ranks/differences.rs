@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use parkade::profile::Release;
+use parkade_recognition::in_words;
+
 use super::request_sizes::RequestSizes;
 use super::run::RankRun;
 
@@ -27,7 +30,7 @@ pub enum Difference {
     Settings(Vec<Variant>),
     /// Programs, or parts of one program that have little in common.
     Program(Vec<Variant>),
-    /// The same recording more than once; each variant is one of them.
+    /// Runs in which nothing differs, as in copies of one recording; each variant is one of them.
     Copies(Vec<Variant>),
 }
 
@@ -57,7 +60,7 @@ impl Difference {
 
 /// What the runs differ in, and the places of those that can be compared: of the program that most are of, copies once.
 pub(super) fn differences(runs: &[RankRun]) -> (Vec<Difference>, Vec<usize>) {
-    let releases = by(runs, |run| run.release);
+    let releases = releases(runs);
     let settings = by(runs, |run| &run.settings);
     let programs = programs(runs);
     let mut copies = by(runs, |run| run.content);
@@ -81,6 +84,27 @@ fn by<'r, T: Ord + ToString>(runs: &'r [RankRun], property: impl Fn(&'r RankRun)
         groups.entry(property(run)).or_default().push(place);
     }
     most_first(groups.into_iter().map(|(value, runs)| Variant { value: value.to_string(), runs }).collect())
+}
+
+/// The runs by release: each joins the first group of which some release may have made it too. Those of which the fewest may come first.
+fn releases(runs: &[RankRun]) -> Vec<Variant> {
+    let mut groups: Vec<(Vec<&'static Release>, Vec<usize>)> = Vec::new();
+    let mut surest: Vec<(usize, &RankRun)> = runs.iter().enumerate().collect();
+    surest.sort_by_key(|(_, run)| run.releases.len());
+    for (place, run) in surest {
+        let common = |releases: &[&'static Release]| -> Vec<&'static Release> {
+            releases.iter().filter(|release| run.releases.contains(release)).copied().collect()
+        };
+        match groups.iter_mut().find(|(releases, _)| !common(releases).is_empty()) {
+            Some((releases, places)) => {
+                *releases = common(releases);
+                places.push(place);
+            }
+            None => groups.push((run.releases.clone(), vec![place])),
+        }
+    }
+    groups.iter_mut().for_each(|(_, places)| places.sort_unstable());
+    most_first(groups.into_iter().map(|(releases, runs)| Variant { value: in_words(&releases), runs }).collect())
 }
 
 /// The runs by program: each joins the first group whose first run it has enough in common with.

@@ -2,7 +2,8 @@
 
 use std::hash::{Hash, Hasher};
 
-use parkade_recognition::{most_reserved, verify_finding_limit};
+use parkade::profile::Release;
+use parkade_recognition::{Recognition, most_reserved, verify_finding_limit};
 use parkade_recording::{Action, DeviceRecording};
 use parkade_replay::{DeviceVerdict, Outlook, ReplaySettings, VerifyError, VerifyOptions};
 use rustc_hash::FxHasher;
@@ -49,8 +50,10 @@ pub struct RankRun {
     pub peak_reserved_bytes: Option<i64>,
     /// The heap when the snapshot was taken; `None` for a run under other settings than the recorded one's.
     pub end: Option<Fragmentation>,
-    /// The release of PyTorch whose rules the recorded run followed.
-    pub release: &'static str,
+    /// The release of PyTorch whose rules the recorded run was read by.
+    pub profile: &'static str,
+    /// The releases that may have made the recording, oldest first.
+    pub releases: Vec<&'static Release>,
     /// The recorded run's settings, as in `PYTORCH_CUDA_ALLOC_CONF`.
     pub settings: String,
     /// The sizes that the program requested.
@@ -105,6 +108,12 @@ impl RankRun {
         }
     }
 
+    /// With all the releases that may have made the recording.
+    #[must_use]
+    pub fn made_by(self, found: &Recognition) -> RankRun {
+        RankRun { releases: found.releases.clone(), ..self }
+    }
+
     /// What needs no replay.
     fn recorded(device: &DeviceRecording, own: &ReplaySettings) -> RankRun {
         let death = Ending::of(device).death().map(|death| death.entry);
@@ -118,7 +127,8 @@ impl RankRun {
             peak_allocated_bytes: None,
             peak_reserved_bytes: None,
             end: Some(Fragmentation::of_recorded(&device.segments)),
-            release: own.profile.name,
+            profile: own.profile.name,
+            releases: own.profile.releases().collect(),
             settings: own.settings.text.clone(),
             sizes: RequestSizes::of(device),
             content: content(device),

@@ -1,5 +1,6 @@
 //! Comparisons of made-up ranks whose answer is known.
 
+use parkade::profile::{Profile, Release};
 use parkade_recording::{Action, DeviceRecording, Entry};
 use proptest::prelude::*;
 
@@ -14,6 +15,11 @@ fn program(sizes: impl IntoIterator<Item = u64>) -> RequestSizes {
     RequestSizes::of(&DeviceRecording { device: 0, segments: Vec::new(), trace })
 }
 
+/// The releases with the rules of this one.
+fn releases(name: &str) -> Vec<&'static Release> {
+    Profile::of(name).expect("a release").releases().collect()
+}
+
 /// The run of a rank with this peak of allocated memory; all else is the same, `content` aside.
 fn run(content: u64, peak_allocated_bytes: i64) -> RankRun {
     RankRun {
@@ -26,7 +32,8 @@ fn run(content: u64, peak_allocated_bytes: i64) -> RankRun {
         peak_allocated_bytes: Some(peak_allocated_bytes),
         peak_reserved_bytes: Some(12 * GIB),
         end: Some(Fragmentation::default()),
-        release: "2.11",
+        profile: "2.11",
+        releases: releases("2.11"),
         settings: String::new(),
         sizes: program(0..100),
         content,
@@ -95,7 +102,7 @@ fn the_first_failure_is_that_with_the_earliest_time() {
 fn other_programs_and_copies_do_not_count_among_the_alike() {
     let mut runs = ranks(&[10 * GIB, 10 * GIB, 10 * GIB, 40 * GIB, 10 * GIB]);
     runs[3].sizes = program(1_000_000..1_000_100);
-    runs[3].release = "2.15";
+    runs[3].releases = releases("2.15");
     runs[4].content = runs[0].content;
     runs[1].settings = "expandable_segments:True".to_owned();
     let found = compare(&runs);
@@ -109,6 +116,22 @@ fn other_programs_and_copies_do_not_count_among_the_alike() {
         ("copies", vec![vec![0, 4]]),
     ];
     assert_eq!(named, expected);
+}
+
+#[test]
+fn releases_differ_only_where_none_may_have_made_both() {
+    let mut runs = ranks(&[10 * GIB; 4]);
+    let either: Vec<_> = [releases("2.10"), releases("2.11")].concat();
+    runs[0].releases = either.clone();
+    runs[2].releases = either;
+    assert_eq!(compare(&runs).differences, []);
+    runs[3].releases = releases("2.12");
+    let variant = |value: &str, runs: &[usize]| Variant { value: value.to_owned(), runs: runs.to_vec() };
+    let expected = vec![variant("2.11", &[0, 1, 2]), variant("2.12", &[3])];
+    assert_eq!(compare(&runs).differences, [Difference::Release(expected)]);
+    runs[1].releases = runs[0].releases.clone();
+    let expected = vec![variant("2.10 and 2.11", &[0, 1, 2]), variant("2.12", &[3])];
+    assert_eq!(compare(&runs).differences, [Difference::Release(expected)], "nothing narrows it down");
 }
 
 #[test]

@@ -121,6 +121,15 @@ impl Replay {
         limit(self.limit, self.capacity, fraction, self.rules(otherwise))
     }
 
+    /// As [`RecordedLimit::own_or_found`]; what is said of the release names the one that is to decide, if one is.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn own_or_found(&self, recording: &Recording) -> Result<(VerifyOptions, Option<u64>, Recognition)> {
+        let (own, found, made_by) = self.recorded.own_or_found(recording)?;
+        Ok((own, found, Recognition { decides_as: self.profile.map(Profile::rules), ..made_by }))
+    }
+
     /// The rules of the release that is named, else `otherwise`.
     pub fn rules(&self, otherwise: &'static Rules) -> &'static Rules {
         self.profile.map_or(otherwise, Profile::rules)

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
+pub mod ending;
 pub mod json_struct;
 pub mod markup;
 pub mod output;

@@ -2,11 +2,11 @@
 
 use anyhow::Result;
 use parkade::profile::{Profile as Rules, RELEASES, Release};
-use parkade_recognition::{Asked, Basis, Differing, Recognition, RecognitionError, recognise};
+use parkade_recognition::{Asked, Basis, Differing, Recognition, RecognitionError, RefutedLimit, recognise};
 use parkade_recording::{DeviceRecording, Recording};
 
 use crate::json_struct::{all, view};
-use crate::recording;
+use crate::{recording, size};
 
 /// The rules of the newest release, which understands the most settings: to find mistyped ones before a file is read.
 pub fn newest() -> &'static Rules {
@@ -32,14 +32,37 @@ pub fn explain(error: RecognitionError, devices: &[&DeviceRecording]) -> anyhow:
     }
 }
 
+/// What was found out about the release, as a sentence without its full stop; and that the limit that was given was not the run's.
+pub fn words(found: &Recognition) -> String {
+    let mut words = found.words();
+    if let Some(RefutedLimit { limit_bytes, reserved_bytes }) = found.refuted_limit {
+        let (reserved, limit) = (size::show_bytes(reserved_bytes), size::show_bytes(limit_bytes));
+        words += &format!(
+            "; the recorded run reserved {reserved}, more than the limit of {limit} that is given, so that was not its limit"
+        );
+    }
+    words
+}
+
 view! {
     /// What was found out about the release.
     pub struct MadeBy(found: &Recognition) {
         releases: Vec<&'static str> = names(&found.releases),
         basis: &'static str = basis(found.basis),
         judging_by: Option<String> = found.evidence_words(),
+        contradicted_by: Option<String> = found.contradiction_words(),
         differing: Vec<DifferingReleases> = all(&found.differing, DifferingReleases::of),
-        words: String = found.words(),
+        replayed_as: Option<&'static str> = found.decides_as.map(|rules| rules.name),
+        refuted_limit: Option<Refuted> = found.refuted_limit.map(Refuted::of),
+        words: String = words(found),
+    }
+}
+
+view! {
+    /// A limit that the recorded run exceeded.
+    pub struct Refuted(refuted: RefutedLimit) {
+        limit_bytes: u64 = refuted.limit_bytes,
+        reserved_bytes: u64 = refuted.reserved_bytes,
     }
 }
 

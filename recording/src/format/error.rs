@@ -84,13 +84,13 @@ pub enum FormatProblem {
         found: &'static str,
     },
     /// A number out of range.
-    #[error("`{key}` is {value}, which is outside {range}")]
+    #[error("`{key}` is {value} and should be {range}")]
     OutOfRange {
         /// The key.
         key: &'static str,
         /// Its value.
         value: String,
-        /// The range that is accepted.
+        /// What is accepted, in words.
         range: &'static str,
     },
     /// A name that is not one of the known ones.

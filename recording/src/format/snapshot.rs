@@ -138,8 +138,8 @@ fn read_trace(
     let number = match u32::try_from(device) {
         Ok(number @ 0..=127) => number,
         _ => {
-            let value = device.to_string();
-            return Err(whole(FormatProblem::OutOfRange { key: "device_traces", value, range: "0 ..= 127" }));
+            let value = format!("a list with a trace of device {device}");
+            return Err(whole(FormatProblem::OutOfRange { key: "device_traces", value, range: "of devices 0 to 127" }));
         }
     };
     let trace = traces.read(loaded, device, list, stacks, budget)?;

@@ -44,7 +44,7 @@ pub(crate) fn unsigned(loaded: &Loaded, value: Value, key: &'static str) -> Foun
 
 #[cold]
 fn unsigned_slow(loaded: &Loaded, value: Value, key: &'static str) -> Found<u64> {
-    const RANGE: &str = "0 ..= 2^64 - 1";
+    const RANGE: &str = "a whole number from 0 to 2^64 - 1";
     let number = integer(loaded, value, key, RANGE)?;
     u64::try_from(number).map_err(|_| FormatProblem::OutOfRange { key, value: number.to_string(), range: RANGE })
 }
@@ -53,14 +53,14 @@ fn unsigned_slow(loaded: &Loaded, value: Value, key: &'static str) -> Found<u64>
 #[inline]
 pub(crate) fn positive(loaded: &Loaded, value: Value, key: &'static str) -> Found<u64> {
     match unsigned(loaded, value, key)? {
-        0 => Err(FormatProblem::OutOfRange { key, value: "0".to_owned(), range: "1 ..= 2^64 - 1" }),
+        0 => Err(FormatProblem::OutOfRange { key, value: "0".to_owned(), range: "a whole number from 1 to 2^64 - 1" }),
         size => Ok(size),
     }
 }
 
 /// A signed number, -2^63 to 2^63 - 1.
 pub(crate) fn signed(loaded: &Loaded, value: Value, key: &'static str) -> Found<i64> {
-    const RANGE: &str = "-2^63 ..= 2^63 - 1";
+    const RANGE: &str = "a whole number from -2^63 to 2^63 - 1";
     let number = integer(loaded, value, key, RANGE)?;
     i64::try_from(number).map_err(|_| FormatProblem::OutOfRange { key, value: number.to_string(), range: RANGE })
 }
@@ -71,7 +71,7 @@ pub(crate) fn stream(loaded: &Loaded, value: Value, key: &'static str) -> Found<
     if value.tag() == Tag::Int {
         return Ok(value.as_small_int() as u64);
     }
-    const RANGE: &str = "-2^63 ..= 2^64 - 1";
+    const RANGE: &str = "a whole number from -2^63 to 2^64 - 1";
     let number = integer(loaded, value, key, RANGE)?;
     let handle = u64::try_from(number).ok().or_else(|| i64::try_from(number).ok().map(|negative| negative as u64));
     handle.ok_or_else(|| FormatProblem::OutOfRange { key, value: number.to_string(), range: RANGE })
@@ -79,7 +79,7 @@ pub(crate) fn stream(loaded: &Loaded, value: Value, key: &'static str) -> Found<
 
 /// A device number, at most 127: `c10::DeviceIndex` is a signed byte.
 pub(crate) fn device(loaded: &Loaded, value: Value, key: &'static str) -> Found<u32> {
-    const RANGE: &str = "0 ..= 127";
+    const RANGE: &str = "a whole number from 0 to 127";
     let number = integer(loaded, value, key, RANGE)?;
     match u32::try_from(number) {
         Ok(device @ 0..=127) => Ok(device),

@@ -31,7 +31,7 @@ view! {
         peak_reserved_bytes: Option<i64> = ranked.run.peak_reserved_bytes,
         free_bytes: Option<u64> = ranked.run.end.map(|end| end.free_bytes),
         largest_hole_bytes: Option<u64> = ranked.run.end.map(|end| end.largest_hole_bytes),
-        profile: &'static str = ranked.run.release,
+        profile: &'static str = ranked.run.profile,
         settings: &'a str = &ranked.run.settings,
     }
 }

@@ -101,7 +101,7 @@ fn differs(ranks: &Ranks, difference: &Difference) -> String {
             )
         }
         Difference::Copies(_) => {
-            format!("the same recording more than once, which counts once: {}", each(&|one| named(ranks, &one.runs)))
+            format!("nothing differs between these, as in copies of one recording, so they count once: {}", each(&|one| named(ranks, &one.runs)))
         }
     }
 }

@@ -124,7 +124,11 @@ fn serves_some(job: &Job) -> String {
         format!("{bytes} for each is enough with {settings}")
     };
     let number = job.ranks.len();
-    let all = if job.unread == 0 { format!("all {}", read(job)) } else { format!("all of the {}", read(job)) };
+    let all = match (job.unread, number) {
+        (0, 2) => "both ranks".to_owned(),
+        (0, _) => format!("all {}", read(job)),
+        _ => format!("all of the {}", read(job)),
+    };
     let failing = advice.ranks.iter().filter(|standing| standing.outcome == Fit::DoesNotFit).count();
     let short = match failing {
         1 => format!("; with {}, which serves the most, {left} fails", shown(&advice.settings)),

@@ -2,8 +2,8 @@
 
 use parkade_analysis::StackUse;
 use parkade_analysis::advise::{
-    Advice, AdvisedOption, CapacityHint, DeviceOutcome, Enough, FirstFailure, MemoryContradiction, Program, Recommendation,
-    TimingFits,
+    Advice, AdvisedOption, CapacityHint, DeviceOutcome, Enough, FirstFailure, LikelyRuns, MemoryContradiction, Program,
+    Recommendation, TimingFits,
 };
 use parkade_analysis::caution::Caution;
 
@@ -168,10 +168,20 @@ view! {
         driver_calls: u64 = option.driver_calls(),
         driver_us: u64 = option.driver_us(),
         needs_limit: bool = option.needs_limit(),
+        likely: Option<Likely> = option.likely.map(Likely::of),
         timings: Option<Timings> = report.timings.iter().find(|timing| timing.option == place).map(Timings::of),
         cautions: Vec<Warning> = all(&option.cautions, Warning::of),
         #[serde(skip_serializing_if = "Option::is_none")]
         devices: Option<Vec<Device>> = (option.devices.len() > 1).then(|| all(&option.devices, Device::of)),
+    }
+}
+
+view! {
+    struct Likely(runs: LikelyRuns) {
+        fit: usize = runs.fit,
+        of: usize = runs.of,
+        least_peak_reserved_bytes: i64 = runs.least_peak_reserved_bytes,
+        most_peak_reserved_bytes: i64 = runs.most_peak_reserved_bytes,
     }
 }
 

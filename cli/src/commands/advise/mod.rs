@@ -168,7 +168,8 @@ impl Command for Args {
         self.given(named.unwrap_or_else(release::newest))?;
         let mut recording = recording::read(&self.file)?;
         // The requests are read under the rules of the release that recorded them, and replayed under those chosen.
-        let (verify, made_by) = self.recorded.own(&recording)?;
+        let (verify, found) = self.recorded.own(&recording)?;
+        let made_by = Recognition { decides_as: named, ..found };
         let own = verify.settings.clone();
         let profile = named.unwrap_or(own.profile);
         let given = self.given(profile)?;
@@ -245,7 +246,7 @@ impl OnEach for Args {
     fn rank_runs(&self, advised: &Advised) -> Result<Vec<RankRun>> {
         let limit_bytes = self.recorded.recorded_limit;
         let own = VerifyOptions { settings: advised.own.clone(), limit_bytes, stats_file: None };
-        let of_device = |device| Ok(RankRun::of_recording(device, &own)?);
+        let of_device = |device| Ok(RankRun::of_recording(device, &own)?.made_by(&advised.made_by));
         advised.recording.devices.iter().map(of_device).collect()
     }
 }

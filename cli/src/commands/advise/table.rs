@@ -140,7 +140,7 @@ fn end(out: &mut dyn Write, advised: &Advised, report: &Advice) -> io::Result<()
     if let Some(more @ 1..) = unknown.len().checked_sub(UNKNOWN) {
         lines.push(format!("and {more} more (--json lists them all, with what to do instead)"));
     }
-    lines.extend(option.is_close().then(|| words::CLOSE.to_owned()));
+    lines.extend(words::close(option));
     lines.extend(words::also(option.needs_limit()).map(str::to_owned));
     lines.extend([words::why(report), format!("costs: {}", words::costs(report))]);
     for line in lines {
@@ -166,7 +166,7 @@ fn none(out: &mut dyn Write, advised: &Advised, report: &Advice) -> io::Result<(
     if let Some(least) = report.options.iter().min_by_key(|option| option.smallest_capacity_bytes()) {
         let smallest = show_bytes(least.smallest_capacity_bytes());
         lines.push(format!("the least memory that works: {smallest} with {}", words::name(least)));
-        lines.extend(least.is_close().then(|| words::CLOSE.to_owned()));
+        lines.extend(words::close(least));
     }
     if report.options.iter().any(AdvisedOption::may_survive) {
         lines.push("the failing requests may be workspaces that a library such as cuDNN can do without".to_owned());

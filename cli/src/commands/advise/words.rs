@@ -1,6 +1,6 @@
 //! Sentences about the options, for people.
 
-use parkade_analysis::advise::{Advice, AdvisedOption, FirstFailure, Outcome, Program, Reason, Verdict};
+use parkade_analysis::advise::{Advice, AdvisedOption, FirstFailure, LikelyRuns, Outcome, Program, Reason, Verdict};
 use parkade_analysis::caution::{Caution, Severity};
 use parkade_analysis::continuation::Doubt;
 use parkade_analysis::shown_frame;
@@ -11,13 +11,10 @@ use super::Advised;
 use super::memory_words::{LIMIT_SAYS, memory, range};
 use super::otherwise::Otherwise;
 use crate::size::{show, show_bytes};
-use crate::{ending, output, recording};
+use crate::{ending, output, recording, release};
 
 /// The number of holders listed.
 pub(super) const HOLDERS: usize = 5;
-
-/// Added where the answer is near a boundary.
-pub(crate) const CLOSE: &str = "close call: 1 % more or less memory could change this";
 
 /// Said below a table in which settings fit although the peak is above the limit.
 pub(crate) const REACHES_BEYOND: &str = "a peak may exceed the limit and still fit: PyTorch compares the limit with what a request needs \
@@ -293,11 +290,26 @@ pub(super) fn holders(advised: &Advised, program: &Program) -> Vec<String> {
     named.collect()
 }
 
+/// That the answer is close, and why.
+pub(crate) fn close(option: &AdvisedOption) -> Option<String> {
+    let is_unsure = option.fits() && option.likely.is_some_and(|runs| runs.may_not_fit());
+    let why = likely(option).filter(|_| is_unsure).map(|why| format!("close call: {why}"));
+    why.or_else(|| option.is_close().then(|| "close call: 1 % more or less memory could change this".to_owned()))
+}
+
+/// What is likely, by the times of the entries.
+fn likely(option: &AdvisedOption) -> Option<String> {
+    let LikelyRuns { fit, of, least_peak_reserved_bytes, most_peak_reserved_bytes, .. } = option.likely?;
+    let fits = option.available_bytes.map_or_else(String::new, |_| format!(", and {fit} of {of} likely runs fit"));
+    let (least, most) = (show(least_peak_reserved_bytes), show(most_peak_reserved_bytes));
+    Some(format!("{least} to {most} is likely, by the times of the entries{fits}"))
+}
+
 /// What to know about the numbers.
 pub(super) fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
     let mut notes = Vec::new();
     notes.extend(memory(report));
-    notes.push(advised.made_by.words());
+    notes.push(release::words(&advised.made_by));
     notes.extend(advised.otherwise.iter().map(Otherwise::words));
     if advised.own.origin == SettingsOrigin::Assumed {
         notes.push("not in the file: the settings; PyTorch's defaults are assumed".to_owned());
@@ -348,7 +360,8 @@ fn notes_of(program: &Program, report: &Advice) -> Vec<String> {
             (None, _) => String::new(),
             (Some(_), fit) => format!("fits with {fit} of {} timings of the other streams, ", timing.of),
         };
-        notes.push(format!("{}: {fits}reserves {least} to {most}", name(option)));
+        let likely = likely(option).map_or_else(String::new, |likely| format!("; {likely}"));
+        notes.push(format!("{}: {fits}reserves {least} to {most}{likely}", name(option)));
     }
     notes
 }

@@ -187,10 +187,10 @@ impl OnEach for Args {
 
     fn rank_runs(&self, found: &Found) -> Result<Vec<RankRun>> {
         let Found::Recording(diagnosed) = found else { return Ok(Vec::new()) };
-        let Diagnosed { recording, settings, limit, .. } = &**diagnosed;
+        let Diagnosed { recording, settings, limit, made_by, .. } = &**diagnosed;
         let own = VerifyOptions { settings: settings.clone(), limit_bytes: *limit, stats_file: None };
         let chosen = recording::chosen(&recording.devices, self.device)?;
-        chosen.into_iter().map(|device| Ok(RankRun::of_recording(device, &own)?)).collect()
+        chosen.into_iter().map(|device| Ok(RankRun::of_recording(device, &own)?.made_by(made_by))).collect()
     }
 }
 

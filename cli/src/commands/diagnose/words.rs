@@ -2,6 +2,7 @@
 
 use parkade_analysis::annotations::phase_at;
 use parkade_analysis::diagnose::{Applies, Cause, Contradiction, Diagnosis, Limit, Onset, PINNED_PART, Verdict, Why};
+use parkade_recognition::Basis;
 use parkade_recording::Recording;
 
 use super::layout::POOLS_DO_NOT_SHARE;
@@ -277,11 +278,12 @@ pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String>
         Some(verdict) => {
             let first = verdict.first.as_ref().and_then(|first| first.entry);
             let first = first.map_or(String::new(), |entry| format!(", the first at entry {entry}"));
-            notes.push(format!(
-                "not exact: {} in the replay{first}; give the run's own --limit and --settings \
-                 (see parkade verify)",
-                recording::differing(verdict.mismatches, verdict.decisions)
-            ));
+            let way_out = match diagnosed.made_by.basis {
+                Basis::Given => "another release may have made the file: without --profile each is tried",
+                _ => "give the run's own --limit and --settings (see parkade verify)",
+            };
+            let differing = recording::differing(verdict.mismatches, verdict.decisions);
+            notes.push(format!("not exact: {differing} in the replay{first}; {way_out}"));
         }
     }
     notes.push(diagnosed.made_by.words());

@@ -60,7 +60,7 @@ impl<'a> Device<'a> {
         let failures = notes::out_of_memory(compared, shown);
         let mut notes = notes::all(compared, shown);
         if let Shown::Two(comparison) = shown {
-            notes.splice(0..0, words::relation(comparison));
+            notes.splice(0..0, words::relation(compared, comparison));
         }
         notes.splice(0..0, failures);
         match shown {
@@ -138,6 +138,7 @@ view! {
 view! {
     struct Compare<'a>(compared: &Compared, comparison: &'a Comparison) {
         relation: &'static str = comparison.likeness.relation.name(),
+        first_other_answer_entry: Option<usize> = comparison.first_other_answer,
         requests_in_common: Option<f64> = comparison.likeness.requests_in_common,
         stacks_in_common: Option<f64> = comparison.likeness.stacks_in_common,
         peak_allocated_change_bytes: i64 = change(comparison.a.peak_allocated.bytes, comparison.b.peak_allocated.bytes),

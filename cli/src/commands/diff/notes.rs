@@ -6,7 +6,7 @@ use parkade_replay::SettingsOrigin;
 use super::{Compared, File, Shown};
 use crate::output::count;
 use crate::size::show_bytes;
-use crate::{ending, recording};
+use crate::{ending, recording, release};
 
 /// All there is to know beside the numbers.
 pub(super) fn all(compared: &Compared, shown: &Shown) -> Vec<String> {
@@ -49,7 +49,7 @@ pub(super) fn out_of_memory(compared: &Compared, shown: &Shown) -> Vec<String> {
 }
 
 fn of_run(name: &str, file: &File, run: &Run) -> Vec<String> {
-    let mut notes = vec![format!("{name}: {}.", file.made_by.words())];
+    let mut notes = vec![format!("{name}: {}.", release::words(&file.made_by))];
     if file.own.settings.origin == SettingsOrigin::Assumed {
         notes.push(format!("{name} does not say its settings; PyTorch's defaults are assumed."));
     }

@@ -71,7 +71,7 @@ fn files(out: &mut dyn Write, compared: &Compared, shown: &Shown) -> io::Result<
 }
 
 fn two(out: &mut dyn Write, compared: &Compared, comparison: &Comparison, all: bool) -> io::Result<()> {
-    for text in std::iter::once(words::headline(comparison)).chain(words::relation(comparison)) {
+    for text in std::iter::once(words::headline(comparison)).chain(words::relation(compared, comparison)) {
         write!(out, "{}", output::paragraph(&text, 0))?;
     }
     writeln!(out)?;

@@ -2,6 +2,7 @@
 
 use parkade_analysis::diff::{Comparison, Origin, Part, Phase, REPETITION, Relation, Run, SizeClass, Steps};
 use parkade_analysis::fragmentation::Fragmentation;
+use parkade_recognition::in_words;
 use parkade_recording::StackId;
 use parkade_replay::SettingsOrigin;
 
@@ -81,7 +82,7 @@ fn part_of_change(a: u64, b: u64) -> String {
 }
 
 /// How the recordings are related; nothing where parts of one are compared.
-pub(super) fn relation(comparison: &Comparison) -> Option<String> {
+pub(super) fn relation(compared: &Compared, comparison: &Comparison) -> Option<String> {
     let likeness = &comparison.likeness;
     if let (Part::Step(a), Part::Step(b)) = (comparison.a.part, comparison.b.part) {
         let is_one_run = likeness.relation == Relation::SameRun;
@@ -92,14 +93,7 @@ pub(super) fn relation(comparison: &Comparison) -> Option<String> {
     Some(match likeness.relation {
         Relation::SameRecording => "A and B are the same recording, so nothing differs.".to_owned(),
         Relation::SameRun => "A and B were recorded during one run; --steps compares two of its steps.".to_owned(),
-        Relation::SameRequests if has_same_memory(comparison) => {
-            "Both make the same requests, and the allocator answered them alike.".to_owned()
-        }
-        Relation::SameRequests => {
-            "Both make the same requests, so what differs is the allocator's doing: its settings, the memory limit, or the timing of \
-             streams."
-                .to_owned()
-        }
+        Relation::SameRequests => same_requests(compared, comparison),
         Relation::Related => format!("The recordings have much in common: {common}."),
         Relation::LittleInCommon => format!(
             "The recordings have little in common: {common}. They are of different programs, or of one \
@@ -107,6 +101,27 @@ pub(super) fn relation(comparison: &Comparison) -> Option<String> {
         ),
         Relation::Unknown => return None,
     })
+}
+
+fn same_requests(compared: &Compared, comparison: &Comparison) -> String {
+    let [a, b] = [&compared.a, compared.second()].map(|file| &file.made_by.releases);
+    let is_other = !a.iter().any(|release| b.contains(release));
+    let made = is_other.then(|| format!("the release (A is of PyTorch {}, B of {})", in_words(a), in_words(b)));
+    match comparison.first_other_answer {
+        None if has_same_memory(comparison) => "Both make the same requests, and the allocator answered them alike.".to_owned(),
+        Some(entry) if has_same_memory(comparison) => format!(
+            "Both make the same requests and come to the same memory, but from entry {entry} on the allocator answers otherwise; {}.",
+            made.map_or("its settings or the timing of streams differ".to_owned(), |made| format!("they differ in {made}"))
+        ),
+        first => {
+            let made = made.map_or_else(String::new, |made| format!("{made}, "));
+            let from = first.map_or_else(String::new, |entry| format!("; it begins at entry {entry}"));
+            format!(
+                "Both make the same requests, so what differs is the allocator's doing: {made}its settings, the memory limit, or the \
+                 timing of streams{from}."
+            )
+        }
+    }
 }
 
 /// Whether both took the same memory from the driver and held the same at their peaks.

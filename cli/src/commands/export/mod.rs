@@ -113,7 +113,7 @@ impl Command for Args {
         let wanted = Wanted::new(self.force.force, self.form()).reads([&self.file]).writes("--output", Some(&self.output));
         let outputs = wanted.check()?;
         let recording = recording::read(&self.file)?;
-        let (own, _, made_by) = args.recorded.own_or_found(&recording)?;
+        let (own, _, made_by) = args.own_or_found(&recording)?;
         let rules = own.settings.profile;
         let settings = args.given(rules)?.unwrap_or_else(|| own.settings.clone()).settings;
         let limit_bytes = args.limit(settings.per_process_memory_fraction, rules)?;
@@ -174,7 +174,7 @@ impl Command for Args {
                 writeln!(out, "  {note}")?;
             }
         }
-        write!(out, "{}", output::paragraph(&made.made_by.words(), 0))?;
+        write!(out, "{}", output::paragraph(&release::words(&made.made_by), 0))?;
         for device in &exported.kept_devices {
             writeln!(out, "device {device}: no trace, its segments are as recorded")?;
         }

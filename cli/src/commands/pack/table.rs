@@ -6,8 +6,8 @@ use std::path::Path;
 use crate::size::show_bytes;
 
 use super::Packed;
-use crate::output;
 use crate::recording::short_name;
+use crate::{output, release};
 
 pub(super) fn print(out: &mut dyn Write, file: &Path, packed: &[Packed]) -> io::Result<()> {
     let name = short_name(file);
@@ -32,7 +32,7 @@ pub(super) fn print(out: &mut dyn Write, file: &Path, packed: &[Packed]) -> io::
         }
     }
     match packed.iter().find_map(|one| one.made_by.as_ref()) {
-        Some(made_by) => write!(out, "{}", output::paragraph(&made_by.words(), 2)),
+        Some(made_by) => write!(out, "{}", output::paragraph(&release::words(made_by), 2)),
         None => Ok(()),
     }
 }

@@ -2,7 +2,8 @@
 
 use parkade_analysis::continuation::Doubt;
 use parkade_analysis::ending::Ending;
-use parkade_replay::{LostBeginning, Operation, Outlook};
+use parkade_analysis::timings::TimingsThatFit;
+use parkade_replay::{LostBeginning, Operation, Outlook, TIMINGS};
 use serde::Serialize;
 
 use super::{Args, Replayed};
@@ -55,7 +56,7 @@ view! {
         device_errors: u64 = outlook.prediction.device_errors,
         assumed_limit_bytes: Option<u64> = replayed.limits.get(place).copied().flatten().filter(|_| replayed.is_assumed),
         #[serde(flatten)]
-        timing: Option<Timing> = outlook.timing.map(Timing::of),
+        timing: Option<Timing> = outlook.timing.map(|range| Timing::of(range, replayed.timings.get(place).copied().flatten())),
     }
 }
 
@@ -78,13 +79,16 @@ view! {
 
 view! {
     /// How much the timing of other streams matters.
-    struct Timing(range: parkade_replay::TimingRange) {
+    struct Timing(range: parkade_replay::TimingRange, timings: Option<TimingsThatFit>) {
         peak_reserved_bytes_earliest: i64 = range.earliest.peak_reserved_bytes,
         fits_earliest: bool = range.earliest.fits,
         peak_reserved_bytes_latest: i64 = range.latest.peak_reserved_bytes,
         fits_latest: bool = range.latest.fits,
         peak_reserved_bytes_least: i64 = range.least_peak_reserved_bytes,
         peak_reserved_bytes_most: i64 = range.most_peak_reserved_bytes,
+        peak_reserved_bytes_are_likely: bool = range.is_likely,
+        timings_tried: usize = TIMINGS.len(),
+        timings_fit: Option<usize> = timings.map(|timings| timings.fit),
     }
 }
 

@@ -13,6 +13,7 @@ use clap::Parser;
 use parkade::profile::Profile as Rules;
 use parkade_analysis::advise;
 use parkade_analysis::ranks::{Failure, RankRun};
+use parkade_analysis::timings::{TimingsThatFit, timings_that_fit};
 use parkade_recognition::Recognition;
 use parkade_recording::Recording;
 use parkade_replay::{Outlook, OutlookOptions, ReplaySettings, replay_device};
@@ -68,6 +69,8 @@ pub(crate) struct Replayed {
     profile: &'static Rules,
     made_by: Recognition,
     devices: Vec<Outlook>,
+    /// With how many other timings each device fits.
+    timings: Vec<Option<TimingsThatFit>>,
     answer: Judged,
     seconds: f64,
 }
@@ -99,7 +102,7 @@ impl Command for Args {
         args.given(release::newest())?;
         let recording = recording::read(&self.file)?;
         // The requests are read under the rules of the release that recorded them, and replayed under those chosen.
-        let (own, found_limit, made_by) = args.recorded.own_or_found(&recording)?;
+        let (own, found_limit, made_by) = args.own_or_found(&recording)?;
         let recorded = own.settings.clone();
         let profile = args.rules(recorded.profile);
         let settings = args.given(recorded.profile)?.unwrap_or_else(|| recorded.clone());
@@ -114,12 +117,14 @@ impl Command for Args {
         bar.set_length(recording::entries(&traced));
         let known = Known::of(&traced, &options)?;
         let (limits, is_assumed) = (known.limits.clone(), known.is_assumed);
-        let (mut devices, mut done) = (Vec::new(), 0);
+        let (mut devices, mut timings, mut done) = (Vec::new(), Vec::new(), 0);
         for (device, &limit_bytes) in traced.iter().zip(&limits) {
             let options = OutlookOptions { limit_bytes, ..options.clone() };
             let outlook = replay_device(device, &options, &mut |entries| bar.set_position((done + entries) as u64));
+            let outlook = recording::of_device(outlook, device.device, traced.len())?;
             done += device.trace.len();
-            devices.push(recording::of_device(outlook, device.device, traced.len())?);
+            timings.push(timings_that_fit(device, &outlook, &options));
+            devices.push(outlook);
         }
         bar.finish_and_clear();
         let answer = known.judge(&traced, &mut devices, &options);
@@ -135,6 +140,7 @@ impl Command for Args {
             made_by,
             recording,
             devices,
+            timings,
             seconds,
         })
     }
@@ -183,7 +189,7 @@ impl OnEach for Args {
     /// The runs as replayed, and where they fail as they are judged. Where no memory is known, nothing was refused, and the recorded errors
     /// stand.
     fn rank_runs(&self, replayed: &Replayed) -> Result<Vec<RankRun>> {
-        let Replayed { recording, own, answer, .. } = replayed;
+        let Replayed { recording, own, answer, made_by, .. } = replayed;
         let of_device = |(place, (device, outlook))| {
             let fails = answer.fails_at(place);
             let recorded = || answer.endings.get(place)?.death().map(|death| death.entry).filter(|_| !replayed.is_limited(self));
@@ -192,7 +198,7 @@ impl OnEach for Args {
                 true => u64::try_from(answer.ooms(place, outlook)).unwrap_or(0),
                 false => outlook.requests.ooms,
             };
-            RankRun { failure, ooms, ..RankRun::of_outlook(device, own, outlook) }
+            RankRun { failure, ooms, ..RankRun::of_outlook(device, own, outlook).made_by(made_by) }
         };
         let traced = recording::traced(recording).into_iter().zip(&replayed.devices);
         Ok(traced.enumerate().map(of_device).collect())

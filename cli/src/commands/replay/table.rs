@@ -4,12 +4,13 @@ use std::io::{self, Write};
 
 use parkade_analysis::advise::Outcome;
 use parkade_analysis::ending::Ending;
+use parkade_analysis::timings::TimingsThatFit;
 use parkade_replay::{Extreme, Outlook, SettingsOrigin};
 
 use super::{Args, Replayed};
 use crate::recording::{self, short_name};
 use crate::table::{Mark, Table};
-use crate::{ending, output, size};
+use crate::{ending, output, release, size};
 
 const HEADS: [&str; 9] =
     ["recording", "settings", "fits", "oom", "peak allocated", "peak reserved", "retries", "driver calls", "driver time"];
@@ -101,7 +102,7 @@ fn said(args: &Args, replayed: &Replayed) -> (bool, String) {
         (Outcome::Fits, None) => {
             let far = if has_lost { "as far as the file goes, " } else { "" };
             let how = if answer.any_as_recorded { " as it is: the recorded run did" } else { "" };
-            (true, format!("{far}it fits{how}{}", had_before(replayed)))
+            (true, format!("{far}it fits{how}{}{}", had_before(replayed), other_timings(replayed)))
         }
         (Outcome::Unknown, Some(error)) if !limited => (
             false,
@@ -124,6 +125,18 @@ fn had_before(replayed: &Replayed) -> String {
         (lost.reserved_bytes > device.prediction.peak_reserved_bytes().unsigned_abs()).then_some(lost.reserved_bytes)
     };
     replayed.devices.iter().filter_map(reserved).max().map_or_else(String::new, ending::had_before)
+}
+
+/// That it does not fit with some other timings of the streams.
+fn other_timings(replayed: &Replayed) -> String {
+    match replayed.timings.iter().flatten().filter(|timings| timings.fit < timings.of).min_by_key(|timings| timings.fit) {
+        Some(TimingsThatFit { fit, of }) => format!(
+            "; that depends on when the other streams finish: as recorded it does, but of {of} other timings that were tried {} {}",
+            if *fit == 0 { "none".to_owned() } else { format!("only {fit}") },
+            if *fit == 1 { "does" } else { "do" }
+        ),
+        None => String::new(),
+    }
 }
 
 /// What happens in the memory that is assumed.
@@ -179,7 +192,7 @@ fn notes(args: &Args, replayed: &Replayed, device: &Outlook, place: usize) -> Ve
     let requests = &device.requests;
     let mut notes = vec![format!("recorded: at most {} reserved", size::show(requests.recorded_peak_reserved_bytes))];
     if place == 0 {
-        notes.push(replayed.made_by.words());
+        notes.push(release::words(&replayed.made_by));
     }
     if let Some(range) = device.timing {
         let (least, most) = (size::show(range.least_peak_reserved_bytes), size::show(range.most_peak_reserved_bytes));
@@ -188,8 +201,13 @@ fn notes(args: &Args, replayed: &Replayed, device: &Outlook, place: usize) -> Ve
         } else {
             format!("{least} to {most} over all timings tried")
         };
+        let fit = replayed.timings.get(place).copied().flatten();
+        let fit = fit.map_or_else(String::new, |TimingsThatFit { fit, of }| {
+            format!("; fits with {fit} of {of} timings of the other streams")
+        });
         notes.push(format!(
-            "other streams delay frees: at most {} reserved if they finish by the next request, {} if only when waited for; {between}",
+            "frees wait for other streams: the peak of reserved memory is {} if each is complete at the next request, {} if it is only \
+             where the allocator waits for it; {between}{fit}",
             show(range.earliest),
             show(range.latest),
         ));

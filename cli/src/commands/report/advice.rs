@@ -113,9 +113,7 @@ fn of_report(report: &advise::Advice) -> Advice {
         lines.push(words::why(report));
         lines.extend(words::also(option.needs_limit()).map(str::to_owned));
         lines.extend(option.warnings().map(|caution| format!("warning: {} {}", caution.what, caution.instead)));
-        if option.is_close() {
-            lines.push(words::CLOSE.to_owned());
-        }
+        lines.extend(words::close(option));
     }
     lines.push(format!("{} settings tried; parkade advise shows them all", report.options.len()));
     let line = |place: &Recommendation| place.line.clone();

@@ -92,7 +92,8 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
     let named = args.profile.map(Profile::rules);
     tries::given_settings(args, named.unwrap_or_else(release::newest))?;
     let recording = recording::read(&args.file)?;
-    let made_by = release::of(&recording, &Asked { limit_bytes: args.limit, ..Asked::default() })?;
+    let found = release::of(&recording, &Asked { limit_bytes: args.limit, ..Asked::default() })?;
+    let made_by = Recognition { decides_as: named, ..found };
     let settings = made_by.settings.clone();
     let profile = named.unwrap_or(settings.profile);
     let given = tries::given_settings(args, profile)?;
@@ -136,6 +137,7 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
         Some(verdict) => Ok(RankRun::of_verdict(device, &own.settings, verdict)),
         None => RankRun::of_recording(device, &VerifyOptions { limit_bytes: gathered.limit.run_bytes, ..own.clone() }),
     };
+    let run = |each| run(each).map(|run| run.made_by(&made_by));
     let is_compared = args.part != Part::Whole;
     let runs = chosen.iter().zip(&devices).filter(|_| is_compared).map(run).collect::<Result<_, _>>()?;
     let used = devices.iter().flat_map(|device| device.timeline.log.blocks.iter().map(|block| block.stack));

@@ -35,13 +35,14 @@ const SETTING_BYTES: usize = 8 << 10;
 pub(super) fn runs(args: &Args) -> Result<Vec<RankRun>> {
     tries::given_settings(args, args.profile.map_or_else(release::newest, crate::args::Profile::rules))?;
     let recording = recording::read(&args.file)?;
-    let settings = release::of(&recording, &Asked { limit_bytes: args.limit, ..Asked::default() })?.settings;
+    let made_by = release::of(&recording, &Asked { limit_bytes: args.limit, ..Asked::default() })?;
     let chosen = gather::chosen_devices(&recording, args.device)?;
-    let own = VerifyOptions { settings, limit_bytes: args.limit, stats_file: None };
+    let own = VerifyOptions { settings: made_by.settings.clone(), limit_bytes: args.limit, stats_file: None };
     let limits = Limit::of_each(args, &chosen, &own)?;
     let run = |(device, limit): (&&DeviceRecording, &Limit)| {
         let own = VerifyOptions { limit_bytes: limit.run_bytes, ..own.clone() };
-        recording::of_device(RankRun::of_recording(device, &own), device.device, chosen.len())
+        let run = RankRun::of_recording(device, &own).map(|run| run.made_by(&made_by));
+        recording::of_device(run, device.device, chosen.len())
     };
     chosen.iter().zip(&limits).map(run).collect()
 }

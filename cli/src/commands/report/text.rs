@@ -72,7 +72,7 @@ pub(super) fn print(out: &mut dyn Write, report: &Report, size: Size) -> io::Res
         for line in wrapped(&words::what_happened(device), size.words()) {
             writeln!(out, "{line}")?;
         }
-        let settings = format!("settings {}; {}", words::settings(report), words::exactness(device));
+        let settings = format!("settings {}; {}; {}", words::settings(report), words::exactness(device), words::version(report));
         writeln!(out, "{}\n", output::dim(&wrapped(&output::one_line(&settings), size.words()).join("\n")))?;
         if device.timeline.entries > 0 {
             graph(out, device, size)?;

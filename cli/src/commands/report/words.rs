@@ -9,7 +9,7 @@ use super::gather::{Device, Report};
 use super::markup::{counted, grouped};
 use super::tries::Tried;
 use crate::commands::advise;
-use crate::{ending, output, recording, size};
+use crate::{ending, output, recording, release, size};
 
 /// Reserved memory that no block uses at a moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -162,7 +162,7 @@ pub(super) fn exactness(device: &Device) -> String {
 
 /// The releases of PyTorch that may have made the file.
 pub(super) fn version(report: &Report) -> String {
-    report.made_by.words()
+    release::words(&report.made_by)
 }
 
 /// The settings of the recorded run.

@@ -227,7 +227,7 @@ impl OnEach for Args {
             return Ok(Vec::new());
         }
         let chosen = recording::chosen(&shown.recording.devices, self.device)?;
-        chosen.into_iter().map(|device| Ok(RankRun::of_recording(device, &shown.own)?)).collect()
+        chosen.into_iter().map(|device| Ok(RankRun::of_recording(device, &shown.own)?.made_by(&shown.made_by))).collect()
     }
 }
 

@@ -7,9 +7,9 @@ use parkade::texts::memory_summary;
 use parkade_analysis::fragmentation::Fragmentation;
 
 use super::{Args, Device, Moment, Shown};
-use crate::output;
 use crate::size::{self, show_bytes};
 use crate::table::Table;
+use crate::{output, release};
 
 /// The documents call fragmentation above this a risk.
 const RISK: f64 = 0.3;
@@ -28,7 +28,7 @@ pub(super) fn print(out: &mut dyn Write, args: &Args, shown: &Shown) -> io::Resu
             single(out, args, device)?;
         }
     }
-    write!(out, "{}", output::paragraph(&shown.made_by.words(), 0))?;
+    write!(out, "{}", output::paragraph(&release::words(&shown.made_by), 0))?;
     for remark in shown.remarks(args) {
         writeln!(out, "{remark}")?;
     }

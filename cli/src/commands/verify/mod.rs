@@ -76,7 +76,7 @@ impl Verified {
     /// What is compared between ranks.
     fn rank_runs(&self) -> Vec<RankRun> {
         let devices = recording::traced(&self.recording).into_iter().zip(&self.devices);
-        devices.map(|(device, verdict)| RankRun::of_verdict(device, &self.settings, verdict)).collect()
+        devices.map(|(device, verdict)| RankRun::of_verdict(device, &self.settings, verdict).made_by(&self.made_by)).collect()
     }
 
     /// Whether the settings limit memory to a fraction of the device's, which a recording does not contain, and no limit was given.

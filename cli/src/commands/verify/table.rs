@@ -8,7 +8,7 @@ use parkade_replay::{Decision, DeviceVerdict, Guess, SettingsOrigin};
 use super::Verified;
 use crate::ranks::Ranks;
 use crate::table::{Mark, Table};
-use crate::{output, recording, size};
+use crate::{output, recording, release, size};
 
 /// The number of entries of a block's history, or of names in a list, that is shown.
 const HISTORY: usize = 6;
@@ -104,7 +104,7 @@ fn notes(verified: &Verified, device: &DeviceVerdict) -> Vec<String> {
 
 fn settings(verified: &Verified) -> Vec<String> {
     let settings = &verified.settings.settings;
-    let mut notes = vec![verified.made_by.words()];
+    let mut notes = vec![release::words(&verified.made_by)];
     match verified.settings.origin {
         SettingsOrigin::Assumed => {
             notes.push(recording::ASSUMED_SETTINGS.to_owned());

@@ -7,7 +7,7 @@ use crate::output::count;
 use crate::size::show_bytes;
 
 /// How the run ended, with the evidence. `None` if no request was out of memory.
-pub(crate) fn ending(ending: &Ending) -> Option<String> {
+pub fn ending(ending: &Ending) -> Option<String> {
     match ending {
         Ending::NoError => None,
         Ending::Died(error) => {
@@ -20,14 +20,14 @@ pub(crate) fn ending(ending: &Ending) -> Option<String> {
 }
 
 /// That a run which met so many errors goes on without a cure. `None` if it survived none.
-pub(crate) fn goes_on(ending: &Ending, errors: u64) -> Option<String> {
+pub fn goes_on(ending: &Ending, errors: u64) -> Option<String> {
     let met = count(errors, "out-of-memory error");
     matches!(ending, Ending::Survived(_))
         .then(|| format!("the program survives such errors: it went on after {met} in the recording"))
 }
 
 /// That a recording which lost its beginning had more reserved before its first entry than what is in it needs.
-pub(crate) fn had_before(reserved_bytes: u64) -> String {
+pub fn had_before(reserved_bytes: u64) -> String {
     format!(", although the run had reserved {} before its first entry", show_bytes(reserved_bytes))
 }
 
@@ -53,7 +53,7 @@ fn afterwards(error: &AfterError) -> String {
 }
 
 /// What is estimated of the rest of a run that died.
-pub(crate) fn rest(continuation: Option<&Continuation>) -> String {
+pub fn rest(continuation: Option<&Continuation>) -> String {
     match continuation {
         None => "what it would have done next is not in the file".to_owned(),
         Some(rest) => format!(
@@ -66,7 +66,7 @@ pub(crate) fn rest(continuation: Option<&Continuation>) -> String {
 }
 
 /// Why the estimate, or the lack of one, does not tell whether the program fits.
-pub(crate) fn doubt(doubt: Doubt) -> String {
+pub fn doubt(doubt: Doubt) -> String {
     match doubt {
         Doubt::NoSteps => "the program was never at this point before, so nothing is known of what follows".to_owned(),
         Doubt::FewSteps(steps) => {
