@@ -46,7 +46,8 @@ def read(path):
 
 
 def memory(calls):
-    return tuple(call for call in calls if call[0] in "+-!")
+    """The calls that must be the same: segments, refusals, releases and waits."""
+    return tuple(call for call in calls if call[0] in "+-!w")
 
 
 def main():

@@ -95,6 +95,12 @@ impl Stats {
         self.families[Family::InactiveSplitBytes as usize].subtract(class, bytes);
     }
 
+    /// Counts the part of a free block that is about to be handed out as such a block: peaks do not follow.
+    pub(crate) fn count_split_in_passing(&mut self, class: PoolClass, bytes: i64) {
+        let _ = self.families[Family::InactiveSplit as usize].change(class, 1);
+        let _ = self.families[Family::InactiveSplitBytes as usize].change(class, bytes);
+    }
+
     /// Lets the peaks of those that have grown follow.
     #[cold]
     #[inline(never)]
