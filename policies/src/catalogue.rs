@@ -122,7 +122,7 @@ pub const CATALOGUE: &[Named] = &[
         says: "RAPIDS' arenas: superblocks per stream for small requests, first fit for large ones",
         source: "rapidsai/rmm, arena_memory_resource, detail/arena.hpp",
         keeps_memory: false,
-        make: || Box::new(RmmArena),
+        make: || Box::new(RmmArena::new()),
     },
     Named {
         name: "cuda-async",

@@ -105,6 +105,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 Relief::Wait if self.heap.is_deferring() => {}
                 Relief::Wait => self.synchronize()?,
                 Relief::Reuse(id) => return Ok((self.take(id, request, stream_slot)?, *request)),
+                Relief::ReuseAt { block, offset } => {
+                    return Ok((self.take_at(block, offset, request, stream_slot)?, *request));
+                }
                 Relief::GiveUp => return Err(self.out_of_memory(request, segment)),
             }
         }

@@ -56,10 +56,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.heap.detach(index);
         let low = self.heap.split(index, part.0, self.policy.stamp(request.pool));
         self.heap.change_stream(low, stream_slot);
-        let class = request.pool.class();
-        let (blocks, bytes) = if was_split { (0, -(part.0 as i64)) } else { (1, (whole - part.0) as i64) };
-        self.stats.change_splits(class, blocks, bytes);
-        self.stats.count_split_in_passing(class, part.0 as i64);
+        self.count_parts(request.pool.class(), was_split, (whole - part.0) as i64, part.0 as i64);
         if self.heap.has_buddies() {
             self.heap.detach(index);
             self.put_back_unused(index);

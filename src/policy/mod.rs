@@ -106,6 +106,14 @@ pub enum Relief {
     /// Take this free block of the request's pool and stream, which an earlier rung has freed; as
     /// [`Placement::Reuse`].
     Reuse(BlockId),
+    /// The same from this many bytes into the block on: what is before stays free, and what is behind is split off as
+    /// usual. For policies with rules about addresses.
+    ReuseAt {
+        /// The block.
+        block: BlockId,
+        /// Where in the block the request's bytes begin.
+        offset: Bytes,
+    },
     /// Out of memory.
     GiveUp,
 }

@@ -27,6 +27,7 @@ pub(super) fn cases() -> Vec<Case> {
         _ => heap.first_at_least(request.pool, request.stream, request.size).map_or(Relief::GiveUp, |block| Relief::Reuse(block.id)),
     });
     let nothing = first(|_, _, _, _| Relief::Provide { bytes: Bytes::ZERO, stream: StreamId::DEFAULT });
+    let high = first(|own, _, _, _| own.block.map_or(Relief::GiveUp, |block| Relief::ReuseAt { block, offset: Bytes(1024) }));
     let cutting = |cut| Scripted { cut, ..parting.clone() };
     let cut_wrongly = "cuts a block to fewer bytes than were asked for, or to as many as it has";
     let of_another = "transfers a block of another pool, or of the request's own stream";
@@ -52,6 +53,12 @@ pub(super) fn cases() -> Vec<Case> {
         ("", Capturing, moving_from_0.clone(), BLOCK, 9),
         (unknown, Whole, moving_from_0, BLOCK, 0),
         (unknown, Whole, moving_from_77, BLOCK, 9),
+        ("", Whole, high.clone(), BLOCK - 1024, 0),
+        ("", Whole, high.clone(), BLOCK - 2048, 0),
+        ("", Part, high.clone(), SMALL + 512, 0),
+        ("reuses a block from where too little of it is left", Whole, high.clone(), BLOCK - 512, 0),
+        ("reuses a block that is too small", Whole, high.clone(), BLOCK + 512, 0),
+        ("reuses a block of another pool or stream", Whole, high, BLOCK - 1024, 9),
         ("", Nothing, providing.clone(), BLOCK, 9),
         ("CUDA out of memory", Nothing, providing.clone(), 601 * MIB, 9),
         ("provides a segment where segments are expandable", Nothing, Scripted { is_expandable: true, ..providing }, BLOCK, 9),

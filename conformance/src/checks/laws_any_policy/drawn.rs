@@ -144,6 +144,15 @@ impl Drawn {
         found.map(|block| block.id)
     }
 
+    /// Reuses the block, some policies its high end.
+    fn reuse(&self, heap: &Heap, request: &Request, id: BlockId) -> Relief {
+        let found = heap.free_blocks(request.pool).find(|block| block.id == id && self.fit == 2);
+        found.map_or(Relief::Reuse(id), |block| {
+            let room = block.size.get() - request.size.get();
+            Relief::ReuseAt { block: id, offset: Bytes(room / self.unit * self.unit) }
+        })
+    }
+
     fn climb(&self, heap: &Heap, request: &Request, rung: Rung) -> Relief {
         let ask = |blocks, attempt| Relief::Release { blocks, attempt };
         let nothing = || ask(Vec::new(), Attempt::No);
@@ -245,7 +254,7 @@ impl Policy for Drawn {
         match rung as usize - self.rungs.len() {
             0 => self.climb(heap, request, Rung::Ask),
             1 => Relief::Wait,
-            2 => self.find(heap, request).map_or_else(|| self.climb(heap, request, Rung::Borrow), Relief::Reuse),
+            2 => self.find(heap, request).map_or_else(|| self.climb(heap, request, Rung::Borrow), |block| self.reuse(heap, request, block)),
             // A policy that takes other streams' blocks if their work is done must do so now that all work is done.
             3 if self.rungs.iter().any(Rung::takes_from_others) => {
                 self.climb(heap, request, Rung::Transfer(true))

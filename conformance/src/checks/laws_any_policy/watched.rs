@@ -223,6 +223,9 @@ impl<P: Policy> Wrapper for Watched<P> {
             }
             Relief::Remap { blocks } => Answer::Rung(blocks.len()),
             Relief::Reuse(id) => Answer::Reuse(address_of(heap, request, *id)),
+            Relief::ReuseAt { block, offset } => {
+                Answer::Reuse(address_of(heap, request, *block).map(|address| address.wrapping_add(offset.get())))
+            }
             Relief::Borrow | Relief::Wait | Relief::Provide { .. } => Answer::Rung(0),
             Relief::GiveUp => {
                 reached.refusals += 1;

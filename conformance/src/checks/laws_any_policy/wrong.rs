@@ -180,7 +180,8 @@ impl Policy for Wrong {
             9..=11 => Relief::Remap { blocks: self.blocks(heap, |block| block.is_expandable) },
             12 => Relief::Wait,
             13..=14 => match self.block(heap, |block| fits(block) && block.stream == request.stream) {
-                Some(block) => Relief::Reuse(block),
+                Some(block) if self.below(2) == 0 => Relief::Reuse(block),
+                Some(block) => Relief::ReuseAt { block, offset: self.size(self.below(3) * 4096) },
                 None => Relief::GiveUp,
             },
             15 | 16 => match self.block(heap, is_of_another) {
