@@ -201,14 +201,14 @@ fn a_segment_is_provided_on_a_stream_and_another_takes_what_it_needs_of_it() {
 
 #[test]
 fn all_blocks_of_a_stream_move_and_become_one_with_those_beside_them() {
-    let relieve = |heap: &Heap, request: &Request, rung: u32| {
-        match (rung, heap.first_at_least(request.pool, request.stream, request.size)) {
+    let relieve =
+        |heap: &Heap, request: &Request, rung: u32| match (rung, heap.first_at_least(request.pool, request.stream, request.size))
+        {
             (0, _) if heap.reserved() == Bytes::ZERO => ask(heap, request, 0),
             (0, _) => Relief::TransferAll { from: THERE },
             (1, Some(block)) => Relief::Reuse(block.id),
             _ => Relief::GiveUp,
-        }
-    };
+        };
     let mut allocator = on(16, Toy { relieve, ..Toy::default() });
     let [first, second, third, last] = [4, 2, 4, 6].map(|mib| allocator.allocate(Bytes::mib(mib), THERE).unwrap());
     let start = first.address();

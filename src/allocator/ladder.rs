@@ -36,7 +36,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         segment: Bytes,
     ) -> Result<Allocation, AllocError> {
         let (index, request) = self.obtain(&request, stream_slot, segment)?;
-        self.hand_out(index, &request)
+        let handed_out = self.hand_out(index, &request);
+        // A rung may have counted the block as a free part, without the peaks.
+        self.stats.raise_peaks_of_splits(request.pool.class(), 1, 1);
+        handed_out
     }
 
     /// Climbs the ladder for a request that no free block serves. `segment` is the size of a new segment for

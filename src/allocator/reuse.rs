@@ -149,13 +149,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
     /// The same from `offset` on: what is before stays free.
     #[cold]
-    pub(super) fn take_at(
-        &mut self,
-        id: BlockId,
-        offset: Bytes,
-        request: &Request,
-        stream_slot: u16,
-    ) -> Result<u32, AllocError> {
+    pub(super) fn take_at(&mut self, id: BlockId, offset: Bytes, request: &Request, stream_slot: u16) -> Result<u32, AllocError> {
         let Some((whole, was_split)) = self.check_choice(id, request, stream_slot) else {
             return Err(self.wrong_choice(id, *request).into());
         };

@@ -36,12 +36,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
     /// Takes a free block from another stream, or the part of it that is split off for the request; detached. The
     /// rest stays with its stream. `None` while a graph is captured.
-    pub(super) fn transfer_part(
-        &mut self,
-        request: &Request,
-        stream_slot: u16,
-        id: BlockId,
-    ) -> Result<Option<u32>, AllocError> {
+    pub(super) fn transfer_part(&mut self, request: &Request, stream_slot: u16, id: BlockId) -> Result<Option<u32>, AllocError> {
         let Some((index, whole)) = self.ordered_block(request, stream_slot, id, true)? else { return Ok(None) };
         if !self.splits(whole, request) {
             self.heap.detach(index);
