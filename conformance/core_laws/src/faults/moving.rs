@@ -24,7 +24,9 @@ pub(super) fn cases() -> Vec<Case> {
     let moving_from_77 = first(|_, _, _, _| Relief::TransferAll { from: StreamId(77) });
     let providing = first(|_, heap, request, rung| match rung {
         0 => Relief::Provide { bytes: request.size, stream: request.stream },
-        _ => heap.first_at_least(request.pool, request.stream, request.size).map_or(Relief::GiveUp, |block| Relief::Reuse(block.id)),
+        _ => heap
+            .first_at_least(request.pool, request.stream, request.size)
+            .map_or(Relief::GiveUp, |block| Relief::Reuse(block.id)),
     });
     let nothing = first(|_, _, _, _| Relief::Provide { bytes: Bytes::ZERO, stream: StreamId::DEFAULT });
     let high = first(|own, _, _, _| own.block.map_or(Relief::GiveUp, |block| Relief::ReuseAt { block, offset: Bytes(1024) }));

@@ -157,8 +157,7 @@ impl Drawn {
         let ask = |blocks, attempt| Relief::Release { blocks, attempt };
         let nothing = || ask(Vec::new(), Attempt::No);
         let other_block = || {
-            let legal =
-                |block: &BlockView| block.stream != request.stream && block.size >= request.size && !block.is_expandable;
+            let legal = |block: &BlockView| block.stream != request.stream && block.size >= request.size && !block.is_expandable;
             heap.free_blocks(request.pool).find(legal).map(|block| block.id)
         };
         match rung {
@@ -171,9 +170,7 @@ impl Drawn {
                 other.map_or_else(nothing, |block| Relief::TransferAll { from: block.stream })
             }
             Rung::Provide(_) if request.is_expandable => nothing(),
-            Rung::Provide(more) => {
-                Relief::Provide { bytes: Bytes(request.size.get() + more), stream: StreamId::DEFAULT }
-            }
+            Rung::Provide(more) => Relief::Provide { bytes: Bytes(request.size.get() + more), stream: StreamId::DEFAULT },
             Rung::Remap(most, of_all) => {
                 // Not those of a private pool in use: its graphs still need them.
                 let may_go = heap.releasable();
@@ -254,11 +251,11 @@ impl Policy for Drawn {
         match rung as usize - self.rungs.len() {
             0 => self.climb(heap, request, Rung::Ask),
             1 => Relief::Wait,
-            2 => self.find(heap, request).map_or_else(|| self.climb(heap, request, Rung::Borrow), |block| self.reuse(heap, request, block)),
+            2 => self
+                .find(heap, request)
+                .map_or_else(|| self.climb(heap, request, Rung::Borrow), |block| self.reuse(heap, request, block)),
             // A policy that takes other streams' blocks if their work is done must do so now that all work is done.
-            3 if self.rungs.iter().any(Rung::takes_from_others) => {
-                self.climb(heap, request, Rung::Transfer(true))
-            }
+            3 if self.rungs.iter().any(Rung::takes_from_others) => self.climb(heap, request, Rung::Transfer(true)),
             3 | 4 => Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskFor(request.size) },
             _ => Relief::GiveUp,
         }
