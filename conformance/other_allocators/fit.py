@@ -26,7 +26,8 @@ def commands(built, peer):
     policy = lambda name: lambda capacity, script: [peer, name, str(capacity), "-", script, "stop"]
     return {
         "rmm-pool": ("rmm_peer", RMM, lambda c, s: real("rmm_peer", "pool", c, unit(c // 2), "-", s), policy("rmm-pool")),
-        "rmm-arena": ("rmm_peer", RMM, lambda c, s: real("rmm_peer", "arena", 1 << 60, unit(c), "-", s), policy("rmm-arena")),
+        "rmm-arena": ("rmm_peer", RMM, lambda c, s: real("rmm_peer", "arena", 1 << 60, unit(c), "-", s),
+                      lambda c, s: [peer, "rmm-arena", str(1 << 50), str(unit(c)), s, "stop"]),
         "bfc": ("bfc_peer", BFC, lambda c, s: real("bfc_peer", "grow", c, c, s), policy("bfc")),
         "bfc-keep": ("bfc_peer", BFC, lambda c, s: real("bfc_peer", "grow-keep", c, c, s), None),
         "bfc-prealloc": ("bfc_peer", BFC, lambda c, s: real("bfc_peer", "prealloc", c, c // 4 * 3, s), policy("bfc-prealloc")),

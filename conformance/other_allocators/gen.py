@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes a random script of requests to standard output.
 
-Sizes are log-uniform from 512 B to LARGEST_BYTES. The same arguments always give the same script.
+Sizes are log-uniform from 512 B, or --smallest, to LARGEST_BYTES. The same arguments always give the same script.
 """
 import argparse
 import math
@@ -15,12 +15,16 @@ def main():
     parser.add_argument("streams", metavar="STREAMS", type=int, help="on how many streams")
     parser.add_argument("live_bytes", metavar="LIVE_BYTES", type=int, help="the most bytes that are live at once")
     parser.add_argument("largest", metavar="LARGEST_BYTES", type=int, nargs="?", default=64 << 20, help="the largest request (default: 64 MiB)")
+    parser.add_argument("--smallest", metavar="BYTES", type=int, default=512, help="the smallest request (default: 512)")
+    parser.add_argument("--resident", metavar="BYTES", type=int, help="begin with a block of this size on stream 0, which is never freed")
     options = parser.parse_args()
     streams, live_bytes, largest = options.streams, options.live_bytes, options.largest
     r = random.Random(options.seed)
     live, total, made = [], 0, 0
+    if options.resident:
+        print("a", 0, options.resident, 0)
     for _ in range(options.operations):
-        size = int(math.exp(r.uniform(math.log(512), math.log(largest))))
+        size = int(math.exp(r.uniform(math.log(options.smallest), math.log(largest))))
         if live and (total + size > live_bytes or r.random() < 0.35):
             # Any block, one of the newest or one of the oldest.
             place = r.choice([r.randrange(len(live)), len(live) - 1 - r.randrange(min(8, len(live))), r.randrange(min(8, len(live)))])

@@ -112,17 +112,17 @@ pub const CATALOGUE: &[Named] = &[
     },
     Named {
         name: "rmm-pool",
-        says: "RAPIDS' pool: best fit per stream, falling back to other streams' blocks; never releases memory",
+        says: "RAPIDS' pool: best fit per stream, then other streams' blocks; gives back only under a limit",
         source: "rapidsai/rmm, pool_memory_resource, stream_ordered_memory_resource.hpp",
         keeps_memory: true,
         make: || Box::new(RmmPool::new()),
     },
     Named {
         name: "rmm-arena",
-        says: "RAPIDS' arenas: superblocks per stream for small requests, first fit for large ones",
+        says: "RAPIDS' arenas in half of the device, or in all of a limit: superblocks per stream for small requests, first fit for large ones",
         source: "rapidsai/rmm, arena_memory_resource, detail/arena.hpp",
-        keeps_memory: false,
-        make: || Box::new(RmmArena),
+        keeps_memory: true,
+        make: || Box::new(RmmArena::new()),
     },
     Named {
         name: "cuda-async",

@@ -87,6 +87,12 @@ impl World {
         !self.named.name.starts_with("pytorch")
     }
 
+    /// Whether every free block that is large enough serves. A block of RMM's arenas lies in one superblock, and those
+    /// that are in use do not coalesce with their neighbours: of a free range across two, only the parts serve.
+    fn serves_from_any_block(&self) -> bool {
+        self.named.name != "rmm-arena"
+    }
+
     fn take(&mut self, bytes: u64, stream: u64) -> Result<(), TestCaseError> {
         match self.core.allocate(Bytes(bytes), StreamId(stream)) {
             Ok(allocation) => {
@@ -133,7 +139,7 @@ impl World {
         }
         let pool = PoolSlot::default_pool(policy.classify(size));
         let fitting = heap.first_at_least(pool, StreamId(stream), size);
-        if self.looks_after_waiting() {
+        if self.looks_after_waiting() && self.serves_from_any_block() {
             prop_assert_eq!(fitting, None, "a free block of {} bytes serves", size);
         }
         if !self.named.keeps_memory {

@@ -169,14 +169,12 @@ fn arenas_keep_small_blocks_in_superblocks_of_their_stream() {
     let mut run = Run::new("rmm-arena", 64);
     assert_eq!(run.take('a', 100), 0);
     assert_eq!(run.take('b', 1000), 256, "sizes are multiples of 256 bytes");
-    assert_eq!(run.take_on(7, 'c', 100), 0, "another stream has a superblock of its own");
-    // More than a superblock: the global arena, which grows by pages.
-    assert_eq!(run.take('d', MIB + 1), 0);
-    assert_eq!(run.core.heap().reserved(), Bytes::mib(4));
+    assert_eq!(run.take_on(7, 'c', 100), MIB, "another stream has a superblock of its own");
+    // More than a superblock: the global arena, of which that much becomes one.
+    assert_eq!(run.take('d', MIB + 1), 2 * MIB);
     // The remainder of a superblock is too small for 1 MiB: one more.
-    assert_eq!(run.take('e', MIB), 0);
-    assert_eq!(run.core.heap().reserved(), Bytes::mib(5));
-    assert_eq!(run.calls(CallName::Malloc), 3);
+    assert_eq!(run.take('e', MIB), 3 * MIB + 256);
+    assert_eq!((run.segments_mib(), run.calls(CallName::Malloc)), (vec![32], 1), "half of the device");
     // The lowest address that is large enough, not the tightest: the hole of 1,024 bytes at 256, not the one of
     // 256 at 1,536.
     assert_eq!(['f', 'g', 'h'].map(|name| run.take(name, 256)), [1280, 1536, 1792]);
@@ -185,6 +183,37 @@ fn arenas_keep_small_blocks_in_superblocks_of_their_stream() {
 }
 
 #[test]
+fn arenas_keep_empty_superblocks_until_memory_is_out() {
+    let mut run = Run::new("rmm-arena", 64);
+    let names: Vec<char> = ('a'..='p').collect();
+    for &name in &names {
+        run.take(name, MIB);
+    }
+    run.give("bcd");
+    // 16 MiB are left behind them, and the stream's three empty superblocks do not coalesce.
+    run.take_mib('r', 14);
+    assert_eq!(run.take_mib('q', 2), 30);
+    assert_eq!(run.take_mib('s', 1), 1);
+    assert_eq!(run.take_mib('t', 2), 2, "all superblocks have returned to the global arena");
+    assert!(run.is_out(MIB + 1));
+}
+
+#[test]
+fn an_arena_that_is_told_its_size_takes_that() {
+    let mut run = Run::new("rmm-arena", 64);
+    run.core.set_limit(Some(Bytes::mib(50)));
+    run.take_mib('a', 40);
+    assert_eq!(run.segments_mib(), [50]);
+    assert!(run.is_out(11 * MIB));
+    run.give("a");
+    assert_eq!(run.take_mib('b', 50), 0);
+}
+
+#[test]
 fn arenas_take_the_lowest_address_for_large_blocks_too() {
-    assert_eq!(places("rmm-arena"), [0, 3, 8, 0]);
+    let mut run = three_holes("rmm-arena");
+    assert_eq!([('u', 3), ('v', 2), ('w', 4)].map(|(name, mib)| run.take_mib(name, mib)), [0, 3, 8]);
+    run.give("u");
+    assert_eq!(run.take_mib('x', 2), 0);
+    assert_eq!(run.segments_mib(), [512]);
 }

@@ -1,6 +1,8 @@
 //! What a policy may answer, at the borders: each answer that cannot be carried out is refused with the words for it, and changes
 //! nothing; the nearest one that can is carried out.
 
+mod moving;
+
 use parkade::policy::{Attempt, Coalescing, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, MIB, PoolClass, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, BlockId, Heap, PoolFilter, PoolSlot};
@@ -201,6 +203,7 @@ fn cases() -> Vec<Case> {
         ("releases memory while a graph is captured, or of a private pool in use", Private, &remapping, BLOCK, 9),
     ];
     cases.extend(all.map(|(says, named, scripted, bytes, stream)| (says, named, scripted.clone(), bytes, stream)));
+    cases.extend(moving::cases());
     cases.extend(borders().map(|(says, scripted)| (says, Nothing, scripted, 700, 0)));
     let chain = |cut| Scripted { cut, ..SOUND };
     let cut_wrongly = "cuts a block to fewer bytes than were asked for, or to as many as it has";
@@ -232,9 +235,9 @@ fn borders() -> [(&'static str, Scripted); 14] {
         (too_small, placing(|_, _, request| Placement::Segment(Bytes(request.size.get() - 1)))),
         ("", relieving(|_, _, request, _| ask(Attempt::AskFor(request.size)))),
         (too_small, relieving(|_, _, request, _| ask(Attempt::AskFor(Bytes(request.size.get() - 1))))),
-        ("", relieving(|_, _, _, rung| ask(if rung < 511 { Attempt::No } else { Attempt::Ask }))),
-        ("never gives up", relieving(|_, _, _, rung| ask(if rung < 512 { Attempt::No } else { Attempt::Ask }))),
-        ("CUDA out of memory", relieving(|_, _, _, rung| if rung < 511 { Relief::Wait } else { Relief::GiveUp })),
+        ("", relieving(|_, _, _, rung| ask(if rung < 512 { Attempt::No } else { Attempt::Ask }))),
+        ("never gives up", relieving(|_, _, _, rung| ask(if rung < 513 { Attempt::No } else { Attempt::Ask }))),
+        ("CUDA out of memory", relieving(|_, _, _, rung| if rung < 512 { Relief::Wait } else { Relief::GiveUp })),
         ("", expandable()),
         ("names pages of no bytes", Scripted { page: 0, ..expandable() }),
         ("reserves no addresses", Scripted { reservation: 0, ..expandable() }),
