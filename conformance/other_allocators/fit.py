@@ -32,7 +32,7 @@ def commands(built, peer):
         "bfc-prealloc": ("bfc_peer", BFC, lambda c, s: real("bfc_peer", "prealloc", c, c // 4 * 3, s), policy("bfc-prealloc")),
         "tlsf": ("tlsf_peer", "build_tlsf.sh", lambda c, s: real("tlsf_peer", "unit", c, s), policy("tlsf")),
         "gmlake": ("gmlake_peer", "build_gmlake.sh",
-                   lambda c, s: ["env", "FAKE_EVENTS_AUTO=1", f"FAKE_GPU_BYTES={c}", *real("gmlake_peer", s)], policy("gmlake")),
+                   lambda c, s: ["env", "FAKE_EVENTS_AUTO=1", f"FAKE_GPU_BYTES={c}", *real("gmlake_peer", s)], policy("gmlake-like")),
     }
 
 

@@ -65,7 +65,7 @@ impl GmLake {
 
 impl Policy for GmLake {
     fn name(&self) -> &'static str {
-        "gmlake"
+        "gmlake-like"
     }
 
     #[inline]

@@ -133,16 +133,25 @@ impl World {
         }
         let pool = PoolSlot::default_pool(policy.classify(size));
         let fitting = heap.first_at_least(pool, StreamId(stream), size);
-        if self.looks_after_waiting() {
+        // TLSF does not look at the list below the one that a request is rounded up to.
+        if self.looks_after_waiting() && self.named.name != "tlsf" {
             prop_assert_eq!(fitting, None, "a free block of {} bytes serves", size);
         }
         if !self.named.keeps_memory {
-            let kept = self.core.segments().into_iter().filter(|segment| {
-                segment.pool == PoolId::DEFAULT
-                    && !segment.expandable
-                    && segment.blocks.iter().all(|block| block.state == BlockActivity::Inactive)
-            });
-            prop_assert_eq!(kept.count(), 0, "segments that are free as a whole are kept");
+            let kept: Vec<u64> = self
+                .core
+                .segments()
+                .into_iter()
+                .filter_map(|segment| {
+                    let is_free = segment.blocks.iter().all(|block| block.state == BlockActivity::Inactive);
+                    (segment.pool == PoolId::DEFAULT && !segment.expandable && is_free).then_some(segment.total.0)
+                })
+                .collect();
+            // TensorFlow's keeps its free regions where they and the rest of the limit are less than the request.
+            let most = heap.limit().map_or(CAPACITY, |limit| limit.min(CAPACITY)).0;
+            let is_hopeless = size.0 > most.saturating_sub(heap.reserved().0) + kept.iter().sum::<u64>();
+            let may_keep = self.named.name == "bfc" && is_hopeless;
+            prop_assert!(kept.is_empty() || may_keep, "segments that are free as a whole are kept: {kept:?} bytes");
         }
         Ok(())
     }
