@@ -154,7 +154,7 @@ pub const CATALOGUE: &[Named] = &[
     },
     Named {
         name: "gmlake-like",
-        says: "stitching: maps the pages of several free blocks together to serve a large request",
+        says: "like GMLake, not exact: maps the pages of several free blocks together to serve a large request",
         source: "GMLake, ASPLOS 2024; intelligent-machine-learning/glake",
         keeps_memory: false,
         make: || Box::new(GmLake::default()),

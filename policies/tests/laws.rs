@@ -6,7 +6,7 @@ use parkade::snapshot::BlockActivity;
 use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, MIB, PoolClass, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, PoolFilter, PoolSlot};
-use parkade_policies::{CATALOGUE, Named};
+use parkade_policies::{CATALOGUE, Named, renamed};
 use parkade_sim::{Access, Kernel, SimDevice, SimOptions};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -232,6 +232,7 @@ fn names_are_unique_and_those_of_the_policies() {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), CATALOGUE.len());
+    assert_eq!((renamed("gmlake"), renamed("gmlake-like")), (Some("gmlake-like"), None));
     for named in CATALOGUE.iter().filter(|named| !named.name.starts_with("pytorch")) {
         assert_eq!((named.make)().name(), named.name);
         assert!(!named.says.is_empty() && !named.source.is_empty(), "{}", named.name);

@@ -189,7 +189,9 @@ fn own_path() -> Option<PathBuf> {
 fn policy_named(name: &str) -> Result<&'static Named> {
     let names = || match renamed(name) {
         Some(now) => format!("it is called {now}"),
-        None => format!("the policies are {}, and all", CATALOGUE.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ")),
+        None => {
+            format!("the policies are {}, and all", CATALOGUE.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", "))
+        }
     };
     named(name).with_context(|| format!("there is no policy {name:?}: {}", names()))
 }

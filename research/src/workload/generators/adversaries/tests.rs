@@ -57,7 +57,14 @@ fn robsons_adversary_forces_its_bound_upon_every_policy_that_moves_nothing() {
 /// what is missing, all free neighbours coalesced, nothing rounded, and a free block used whenever one is large
 /// enough.
 fn any_fits() -> Vec<(&'static Named, u64)> {
-    let names = ["first-fit-remap", "next-fit-remap", "best-fit-remap", "worst-fit-remap", "pytorch-expandable", "pytorch-2.15-expandable"];
+    let names = [
+        "first-fit-remap",
+        "next-fit-remap",
+        "best-fit-remap",
+        "worst-fit-remap",
+        "pytorch-expandable",
+        "pytorch-2.15-expandable",
+    ];
     names.into_iter().map(of_catalogue).map(|policy| (policy, (policy.make)().page(large()).get())).collect()
 }
 
