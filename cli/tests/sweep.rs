@@ -190,7 +190,7 @@ fn adversaries_are_workloads() {
     let rows = at(&folder, "rows.jsonl");
     let robson = "robson:against=buddy,unit_bytes=2MiB,live_units=64,largest_units=8";
     let workloads = format!("{robson},best-fit-attack:gaps=9,largest_units=8,unit_bytes=2MiB,comb:teeth=4");
-    let run = call(&["sweep", "-w", &workloads, "-p", "best-fit,buddy", "-c", "1.5", "--seeds", "2", "-o", &rows]);
+    let run = call(&["sweep", "-w", &workloads, "-p", "best-fit-remap,buddy", "-c", "1.5", "--seeds", "2", "-o", &rows]);
     assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
     let rows: Vec<serde_json::Value> =
         bytes(&rows).lines().skip(1).map(|line| serde_json::from_str(line).expect("a row")).collect();
@@ -205,7 +205,7 @@ fn adversaries_are_workloads() {
     };
     // Robson's formula, 64 (1 + log2(8) / 2) - 8 + 1 units of 2 MiB; and what best fit is made to need, (9 + 2) (8 - 2) units.
     assert!(reserved_mib("robson", "buddy") >= 153 * 2, "{}", reserved_mib("robson", "buddy"));
-    assert_eq!(reserved_mib("best-fit-attack", "best-fit"), 66 * 2);
+    assert_eq!(reserved_mib("best-fit-attack", "best-fit-remap"), 66 * 2);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# check.sh [--built DIR] [--peer PROGRAM] [SEEDS]     Random scripts through RMM's pool and arenas and TensorFlow's BFC and through the policies
-# rmm-pool, rmm-arena, bfc and bfc-prealloc. Prints the scripts whose placements or driver calls differ, and how many are identical; exit code 1 if any differs.
+# check.sh [--built DIR] [--peer PROGRAM] [SEEDS]     Random scripts through RMM's pool and arenas, TensorFlow's BFC and, if it is built, TLSF, and
+# through the policies rmm-pool, rmm-arena, bfc, bfc-one-region, bfc-xla, bfc-xla-growth, tlsf and tlsf-8. Prints the scripts whose placements or driver
+# calls differ, and how many are identical; exit code 1 if any differs.
 # DIR is target/peers, PROGRAM target/release/examples/peer, SEEDS 3 unless given.
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
@@ -78,8 +79,27 @@ for streams in 1 3; do
         "$peer" bfc $capacity - "$t/script" one > "$t/policy"
         agree "bfc, $streams streams as one, capacity $capacity, live $live%, seed $seed"
         "$built/bfc_peer" prealloc $capacity $((capacity / 4 * 3)) "$t/script" > "$t/real" 2> /dev/null
-        "$peer" bfc-prealloc $capacity - "$t/script" one > "$t/policy"
-        agree "bfc-prealloc, $streams streams as one, capacity $capacity, live $live%, seed $seed"
+        "$peer" bfc-xla $capacity - "$t/script" one > "$t/policy"
+        agree "bfc-xla, $streams streams as one, capacity $capacity, live $live%, seed $seed"
+        python3 "$here/gen.py" "$seed" 8000 $streams $((capacity / 100 * live)) --waves 40 > "$t/waves"
+        for kind in "grow bfc" "one bfc-one-region"; do
+          read -r real policy <<< "$kind"
+          "$built/bfc_peer" "$real" $((capacity * 2)) $capacity "$t/waves" > "$t/real" 2> /dev/null
+          "$peer" "$policy" $((capacity * 2)) $capacity "$t/waves" one > "$t/policy"
+          agree "$policy, $streams streams as one, limit $capacity, live $live%, waves, seed $seed"
+        done
+        "$built/bfc_peer" grow-keep $capacity $((capacity / 4 * 3)) "$t/waves" > "$t/real" 2> /dev/null
+        "$peer" bfc-xla-growth $capacity - "$t/waves" one > "$t/policy"
+        agree "bfc-xla-growth, $streams streams as one, capacity $capacity, live $live%, waves, seed $seed"
+        # Needs a clone of its own: compared where it is built. The real one's area is no driver call.
+        if [ -x "$built/tlsf_peer" ]; then
+          for kind in "unit tlsf" "raw tlsf-8"; do
+            read -r real policy <<< "$kind"
+            "$built/tlsf_peer" "$real" $capacity "$t/script" > "$t/real"
+            "$peer" "$policy" $((capacity * 2)) $capacity "$t/script" one | grep -v '^# ' > "$t/policy"
+            agree "$policy, $streams streams as one, area $capacity, live $live%, seed $seed"
+          done
+        fi
       done
     done
   done

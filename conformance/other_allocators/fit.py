@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The smallest capacity in which a script fits, for real allocators and for parkade's policies.
 
-  fit.py [--built DIR] [--peer PROGRAM] [--only rmm-pool,rmm-arena,bfc,bfc-keep,bfc-prealloc,tlsf,gmlake] SCRIPT...
+  fit.py [--built DIR] [--peer PROGRAM] [--only rmm-pool,rmm-arena,bfc,bfc-one-region,bfc-xla,bfc-xla-growth,tlsf,gmlake] SCRIPT...
 
 Found by bisection in steps of a 256th of the script's largest load, and printed as a multiple of that load. DIR is target/peers, PROGRAM
 target/release/examples/peer. Unless --only says otherwise: RMM's and BFC's.
@@ -29,11 +29,14 @@ def commands(built, peer):
         "rmm-arena": ("rmm_peer", RMM, lambda c, s: real("rmm_peer", "arena", 1 << 60, unit(c), "-", s),
                       lambda c, s: [peer, "rmm-arena", str(1 << 50), str(unit(c)), s, "stop"]),
         "bfc": ("bfc_peer", BFC, lambda c, s: real("bfc_peer", "grow", c, c, s), policy("bfc")),
-        "bfc-keep": ("bfc_peer", BFC, lambda c, s: real("bfc_peer", "grow-keep", c, c, s), None),
-        "bfc-prealloc": ("bfc_peer", BFC, lambda c, s: real("bfc_peer", "prealloc", c, c // 4 * 3, s), policy("bfc-prealloc")),
-        "tlsf": ("tlsf_peer", "build_tlsf.sh", lambda c, s: real("tlsf_peer", "unit", c, s), policy("tlsf")),
+        "bfc-one-region": ("bfc_peer", BFC, lambda c, s: real("bfc_peer", "one", c, c, s), policy("bfc-one-region")),
+        "bfc-xla": ("bfc_peer", BFC, lambda c, s: real("bfc_peer", "prealloc", c, c // 4 * 3, s), policy("bfc-xla")),
+        "bfc-xla-growth": ("bfc_peer", BFC, lambda c, s: real("bfc_peer", "grow-keep", c, c // 4 * 3, s), policy("bfc-xla-growth")),
+        # The area is the capacity, not its whole pages.
+        "tlsf": ("tlsf_peer", "build_tlsf.sh", lambda c, s: real("tlsf_peer", "unit", c, s),
+                 lambda c, s: [peer, "tlsf", str(1 << 50), str(c), s, "stop"]),
         "gmlake": ("gmlake_peer", "build_gmlake.sh",
-                   lambda c, s: ["env", "FAKE_EVENTS_AUTO=1", f"FAKE_GPU_BYTES={c}", *real("gmlake_peer", s)], policy("gmlake")),
+                   lambda c, s: ["env", "FAKE_EVENTS_AUTO=1", f"FAKE_GPU_BYTES={c}", *real("gmlake_peer", s)], policy("gmlake-like")),
     }
 
 
@@ -80,7 +83,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--built", default=BUILT, help="the folder of the real allocators (default: target/peers)")
     parser.add_argument("--peer", default=PEER, help="the program that runs parkade's policies (default: target/release/examples/peer)")
-    parser.add_argument("--only", default="rmm-pool,rmm-arena,bfc,bfc-keep,bfc-prealloc", help="the allocators, separated by commas")
+    parser.add_argument("--only", default="rmm-pool,rmm-arena,bfc,bfc-one-region,bfc-xla,bfc-xla-growth", help="the allocators, separated by commas")
     parser.add_argument("scripts", nargs="+", metavar="SCRIPT", help="scripts of requests, as gen.py and rec2script.py write them")
     options = parser.parse_args()
     known = commands(options.built, options.peer)

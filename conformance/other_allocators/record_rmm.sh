@@ -13,11 +13,11 @@ script() { python3 "$here/gen.py" "$@" > "$t/script"; }
 # pool MAXIMUM LIMIT, arena: the answers to the script.
 pool() {
   "$built/rmm_peer" pool $capacity $((capacity / 2)) "$1" "$t/script" > "$t/real"
-  python3 "$here/record.py" rmm-pool $capacity "$2" "$t/script" "$t/real" >> "$t/rmm.txt"
+  python3 "$here/record_run.py" rmm-pool $capacity "$2" "$t/script" "$t/real" >> "$t/rmm.txt"
 }
 arena() {
   "$built/rmm_peer" arena $((1 << 40)) $capacity - "$t/script" > "$t/real"
-  python3 "$here/record.py" rmm-arena $((1 << 40)) $capacity "$t/script" "$t/real" --no-waits >> "$t/rmm.txt"
+  python3 "$here/record_run.py" rmm-arena $((1 << 40)) $capacity "$t/script" "$t/real" --no-waits >> "$t/rmm.txt"
 }
 
 for streams in 1 3 8; do

@@ -15,7 +15,8 @@
 //! Here a page has one address: the blocks lose their pages, which are mapped together at new addresses, so
 //! stitching the same blocks again costs the calls again, and a wait for the stream each time. Unused pages
 //! of the last block are released; the original keeps them as a block. Since every block's pages can be
-//! released and mapped elsewhere, the result is the same in the end.
+//! released and mapped elsewhere, it needs less memory than the original: 1.033 times the load instead of
+//! 1.098, and 1.090 instead of 1.266 on a random script (`conformance/other_allocators`).
 
 use alloc::vec::Vec;
 
@@ -65,7 +66,7 @@ impl GmLake {
 
 impl Policy for GmLake {
     fn name(&self) -> &'static str {
-        "gmlake"
+        "gmlake-like"
     }
 
     #[inline]

@@ -78,8 +78,43 @@ fn bfc_gives_whole_regions_back_before_it_gives_up() {
 }
 
 #[test]
-fn bfc_preallocates_three_quarters_and_has_no_more() {
-    let mut run = Run::new("bfc-prealloc", 64);
+fn bfc_keeps_whole_regions_that_are_too_few() {
+    let mut run = Run::new("bfc", 64);
+    run.take_mib('a', 20);
+    run.take_mib('b', 20);
+    assert_eq!(run.segments_mib(), [32, 32]);
+    run.give("a");
+    assert!(run.is_out(33 * MIB));
+    assert_eq!(run.segments_mib(), [32, 32], "giving one back would leave 32 MiB");
+    assert_eq!(run.calls(CallName::Free), 0);
+}
+
+#[test]
+fn bfc_of_tensorflow_without_growth_takes_the_whole_limit() {
+    let mut run = Run::new("bfc-one-region", 64);
+    run.take_mib('a', 1);
+    assert_eq!(run.segments_mib(), [64]);
+    assert!(run.is_out(64 * MIB));
+}
+
+#[test]
+fn bfc_of_xla_grows_to_three_quarters_and_gives_nothing_back() {
+    let mut run = Run::new("bfc-xla-growth", 64);
+    run.take_mib('a', 20);
+    assert_eq!(run.segments_mib(), [32]);
+    run.give("a");
+    assert!(run.is_out(33 * MIB));
+    run.take_mib('b', 16);
+    run.take_mib('c', 16);
+    assert_eq!(run.segments_mib(), [32], "48 MiB are all it may have");
+    run.take_mib('d', 16);
+    assert_eq!(run.segments_mib(), [32, 16]);
+    assert_eq!(run.calls(CallName::Free), 0);
+}
+
+#[test]
+fn bfc_of_xla_preallocates_three_quarters_and_has_no_more() {
+    let mut run = Run::new("bfc-xla", 64);
     assert_eq!(run.take_mib('a', 1), 0);
     assert_eq!(run.segments_mib(), [48]);
     assert!(run.is_out(48 * MIB));
@@ -153,7 +188,7 @@ fn takes_with_a_wait(policy: &str) {
 
 #[test]
 fn memory_of_another_stream_is_taken_with_a_wait() {
-    for policy in ["bfc", "bfc-prealloc", "rmm-pool", "cuda-async"] {
+    for policy in ["bfc", "bfc-one-region", "bfc-xla", "bfc-xla-growth", "rmm-pool", "cuda-async"] {
         takes_with_a_wait(policy);
     }
 }
@@ -215,7 +250,7 @@ fn cuda_async_gives_back_what_exceeds_its_threshold_when_it_grows() {
 
 /// Two free blocks of 300 MiB, apart, all in one region; the device has so many MiB.
 fn two_blocks(capacity_mib: u64) -> Run {
-    let mut run = Run::new("gmlake", capacity_mib);
+    let mut run = Run::new("gmlake-like", capacity_mib);
     let places = [('a', 300), ('b', 2), ('c', 300), ('d', 2)].map(|(name, mib)| run.take_mib(name, mib));
     assert_eq!(places, [0, 300, 302, 602]);
     run.give("ac");
@@ -260,7 +295,7 @@ fn gmlake_has_pages_of_every_block_when_memory_is_out() {
 
 #[test]
 fn gmlake_rounds_large_requests_to_pages_and_small_ones_as_pytorch() {
-    let mut run = Run::new("gmlake", 64);
+    let mut run = Run::new("gmlake-like", 64);
     assert_eq!([run.take('a', 1), run.take('b', 1)], [0, 512]);
     assert_eq!([run.take('c', MIB + 1), run.take('d', MIB + 1)], [0, 2 * MIB]);
     assert_eq!(run.reserved_mib(), 6);

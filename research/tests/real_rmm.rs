@@ -2,7 +2,7 @@
 //! and eight streams.
 //!
 //! `conformance/other_allocators/recorded/rmm.txt.xz` has the requests and the answers of librmm 26.10.0; the top of
-//! `conformance/other_allocators/record.py` says how it is written.
+//! `conformance/other_allocators/record_run.py` says how it is written.
 
 use std::path::Path;
 
