@@ -23,6 +23,8 @@ const SHORTEST_WAIT_NS: u64 = 100_000;
 const RECENT: usize = 9;
 /// A trace that spans more time, 52 days, does not say how fast a program went, and products of its times could exceed 64 bits.
 const LONGEST_NS: u64 = 1 << 52;
+/// The times say something only if at least each so many entries, on average, have another one.
+const LEAST_CHANGES: usize = 10;
 /// More memory than any device has.
 const LARGEST_BYTES: u64 = 1 << 42;
 const LARGE_PAGE: u64 = 20 << 20;
@@ -137,7 +139,9 @@ impl<'a> Reader<'a> {
             last = entry.time()?.saturating_sub(first).saturating_mul(1000).max(last);
             times_ns.push(last);
         }
-        if last > LONGEST_NS {
+        // Of files that a program wrote, two thirds; of those with one time for all, or with seconds, next to none.
+        let changes = times_ns.windows(2).filter(|pair| pair[0] < pair[1]).count();
+        if last > LONGEST_NS || changes < trace.len() / LEAST_CHANGES {
             return None;
         }
         let (mut plain, mut taking) = (Vec::new(), Vec::new());
@@ -373,6 +377,8 @@ mod tests {
         let (_, operations) = run();
         trace[3].set_time(None);
         assert!(Pace::of(&trace, &operations).is_none());
+        let same = vec![entry(Action::FreeRequested, 1, 1000); 30];
+        assert!(Pace::of(&same, &operations).is_none(), "one time for all says nothing");
     }
 
     #[test]

@@ -35,27 +35,18 @@ impl OpsRunner {
     ///
     /// An operation that fails or cannot be read is answered with `"ok":0` and the exception that the harness would have caught.
     pub fn run_line(&mut self, line: &str) -> Option<String> {
-        let mut out = self.answer(line)?;
+        let out = self.answer(line)?;
         let Session { allocator, printed, profile, .. } = &mut self.session;
-        let changes = printed.changes(allocator.stats(), profile);
-        if !changes.is_empty() {
-            out.push_str(&format!(",\"st\":{{{changes}}}"));
-        }
-        out.push('}');
-        Some(out)
+        Some(finished(out, &printed.changes(allocator.stats(), profile)))
     }
 
     /// Runs one line of the script as [`OpsRunner::run_line`] does. Returns 16 hexadecimal digits that stand for its answer.
     ///
     /// Two runs whose digests are equal gave the same answers and have the same statistics. It takes a third of the time.
     pub fn run_line_to_digest(&mut self, line: &str) -> Option<String> {
-        let mut out = self.answer(line)?;
+        let out = self.answer(line)?;
         let Session { allocator, printed, profile, .. } = &mut self.session;
-        let changes = printed.changes_of_pools(allocator.stats(), profile);
-        if !changes.is_empty() {
-            out.push_str(&format!(",\"st\":{{{changes}}}"));
-        }
-        out.push('}');
+        let out = finished(out, &printed.changes_of_pools(allocator.stats(), profile));
         Some(format!("{:016x}", digest::of(&out, &printed::values(allocator.stats(), profile))))
     }
 
@@ -112,6 +103,15 @@ impl OpsRunner {
             out.push_str(&format!(",\"drv\":[{}]", calls.join(",")));
         }
     }
+}
+
+/// The answer with the statistics that changed, and its end.
+fn finished(mut answer: String, changes: &str) -> String {
+    if !changes.is_empty() {
+        answer.push_str(&format!(",\"st\":{{{changes}}}"));
+    }
+    answer.push('}');
+    answer
 }
 
 /// Runs the line's operation, which its first word names.

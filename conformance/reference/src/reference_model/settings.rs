@@ -353,8 +353,9 @@ impl Reader {
     fn skip_classes(&self, mut place: usize) -> Result<usize, Refusal> {
         while self.checked(place)? != "]" {
             self.checked(place + 1)?;
-            self.checked(place + 2)?;
-            place += if self.checked(place + 3)? == "]" { 3 } else { 4 };
+            self.direct(place + 2)?;
+            // Only a comma separates.
+            place += if self.tokens.get(place + 3).is_some_and(|token| token == ",") { 4 } else { 3 };
         }
         Ok(place)
     }
