@@ -96,6 +96,7 @@ fn nothing_that_fits_anywhere_is_a_failed_check() {
 fn bad_arguments_are_one_line() {
     for (arguments, why) in [
         (&["--policies", "none-such"][..], "there is no policy \"none-such\""),
+        (&["--policies", "best-fit"], "there is no policy \"best-fit\": it is called best-fit-remap"),
         (&["--model", "9b"], "there is no model \"9b\""),
         (&["--model", "7b,width=5"], "a model has no \"width\""),
         (&["--model", "7b,layers=2,layers=2"], "layers is given twice"),

@@ -162,6 +162,27 @@ fn one_policy_is_compared_with_none() {
 }
 
 #[test]
+fn handles_have_the_size_that_the_policy_s_name_says() {
+    let folder = Folder::new("sweep-handles");
+    let (recording, rows) = (folder.recording("good.pickle", &good()), at(&folder, "rows.jsonl"));
+    let sizes = ["2MiB", "20MiB", "64MiB"].map(|size| format!("best-fit-remap:handle={size}")).join(",");
+    let asked = ["sweep", "-w", &recording, "-p", &sizes, "-c", "1.0", "--bounds", "0", "-o", &rows];
+    let run = call(&asked);
+    assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
+    let reserved = |text: &str| -> Vec<(String, u64)> {
+        let rows = text.lines().skip(1).map(|line| serde_json::from_str::<serde_json::Value>(line).expect("a row"));
+        let plenty = rows.filter(|row| row["capacity"] == "plenty");
+        plenty
+            .map(|row| (row["policy"].as_str().unwrap_or("").to_owned(), row["peak_reserved_bytes"].as_u64().unwrap_or(0) >> 20))
+            .collect()
+    };
+    let expected = [("best-fit-remap", 8), ("best-fit-remap:handle=20MiB", 20), ("best-fit-remap:handle=64MiB", 64)];
+    assert_eq!(reserved(&bytes(&rows)), expected.map(|(name, mib)| (name.to_owned(), mib)));
+    assert_eq!(call(&asked).out, run.out, "the file is complete");
+    assert!(call(&["sweep", "--help"]).out.contains("first-fit-remap:handle=20MiB"));
+}
+
+#[test]
 fn the_lists_name_everything() {
     let run = call(&["sweep", "--list"]);
     assert_eq!(run.code, 0);
@@ -190,7 +211,7 @@ fn adversaries_are_workloads() {
     let rows = at(&folder, "rows.jsonl");
     let robson = "robson:against=buddy,unit_bytes=2MiB,live_units=64,largest_units=8";
     let workloads = format!("{robson},best-fit-attack:gaps=9,largest_units=8,unit_bytes=2MiB,comb:teeth=4");
-    let run = call(&["sweep", "-w", &workloads, "-p", "best-fit,buddy", "-c", "1.5", "--seeds", "2", "-o", &rows]);
+    let run = call(&["sweep", "-w", &workloads, "-p", "best-fit-remap,buddy", "-c", "1.5", "--seeds", "2", "-o", &rows]);
     assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
     let rows: Vec<serde_json::Value> =
         bytes(&rows).lines().skip(1).map(|line| serde_json::from_str(line).expect("a row")).collect();
@@ -205,7 +226,7 @@ fn adversaries_are_workloads() {
     };
     // Robson's formula, 64 (1 + log2(8) / 2) - 8 + 1 units of 2 MiB; and what best fit is made to need, (9 + 2) (8 - 2) units.
     assert!(reserved_mib("robson", "buddy") >= 153 * 2, "{}", reserved_mib("robson", "buddy"));
-    assert_eq!(reserved_mib("best-fit-attack", "best-fit"), 66 * 2);
+    assert_eq!(reserved_mib("best-fit-attack", "best-fit-remap"), 66 * 2);
 }
 
 #[test]
@@ -215,6 +236,9 @@ fn bad_arguments_are_answered_in_one_line() {
     let same = at(&folder, "same");
     for (arguments, said) in [
         (&["-p", "pytorhc"][..], "did you mean pytorch"),
+        (&["-p", "first-fit-remap:handle=3MiB"], "the option is handle=SIZE, one of 2MiB, 4MiB, "),
+        (&["-p", "buddy:handle=4MiB"], "buddy has no options"),
+        (&["-p", "first-fit:handle=4MiB"], "first-fit is called first-fit-remap"),
         (&["-w", "gtp2"], "did you mean gpt2"),
         (&["-w", ""], "no workloads"),
         (&["-p", ","], "no policies"),
@@ -231,6 +255,7 @@ fn bad_arguments_are_answered_in_one_line() {
         (&["-w", "mlp:depth=none"], "depth"),
         (&["-w", "mlp:depth=3,batch=8,depth=3"], "depth is given twice"),
         (&["-w", "robson:against=none"], "against is none; allowed: pytorch, "),
+        (&["-w", "robson:against=first-fit"], "against is first-fit; allowed: a policy (it is called first-fit-remap)"),
         (&["-w", &noise], "noise.pickle"),
         (&["-w", "mlp:batch=8", "--html", &same, "--csv", &same], "--csv and --html are both to be written to"),
         (&["-w", "mlp:batch=8", "--html", &same, "--curve", "mlp:batch=8"], "is not one of the workloads: mlp.batch=8"),

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# check.sh [--built DIR] [--peer PROGRAM] [SEEDS]     Random scripts through RMM's pool and TensorFlow's BFC and through the policies rmm-pool, bfc
-# and bfc-prealloc. Prints the scripts whose placements or driver calls differ, and how many are identical; exit code 1 if any differs.
+# check.sh [--built DIR] [--peer PROGRAM] [SEEDS]     Random scripts through RMM's pool and arenas, TensorFlow's BFC and, if it is built, TLSF, and
+# through the policies rmm-pool, rmm-arena, bfc, bfc-one-region, bfc-xla, bfc-xla-growth, tlsf and tlsf-8. Prints the scripts whose placements or driver
+# calls differ, and how many are identical; exit code 1 if any differs.
 # DIR is target/peers, PROGRAM target/release/examples/peer, SEEDS 3 unless given.
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
@@ -23,32 +24,53 @@ trap 'rm -rf "$t"' EXIT
 count=0
 same=0
 
-# agree NAME: compares the outputs $t/real and $t/policy.
+# agree NAME [--no-waits]: compares the outputs $t/real and $t/policy.
 agree() {
   count=$((count + 1))
-  if line=$(python3 "$here/compare.py" "$t/real" "$t/policy"); then same=$((same + 1)); else echo "$1: $line"; fi
+  if line=$(python3 "$here/compare.py" "$t/real" "$t/policy" "${@:2}"); then same=$((same + 1)); else echo "$1: $line"; fi
 }
 
-for streams in 1 3; do
+for streams in 1 3 8; do
   for seed in $(seq "$seeds"); do
-    for configuration in "2147483648 -" "2000000000 -" "1999999999 -" "2147483648 1899999744" "2147483648 1500000000"; do
-      read -r capacity maximum <<< "$configuration"
+    # Capacity, maximum, largest request. The last two give segments back.
+    for configuration in "2147483648 - 67108864" "2000000000 - 67108864" "1999999999 - 67108864" "2147483648 1899999744 67108864" \
+      "2147483648 1500000000 67108864" "268435456 199999744 150000000" "268435456 268435200 268435456"; do
+      read -r capacity maximum largest <<< "$configuration"
       # RMM is given multiples of 256; it begins with half of the device, or with the maximum if that is less.
       initial=$((capacity / 2 / 256 * 256))
-      limit=$capacity
+      available=$capacity
       rounded=-
+      limit=-
       if [ "$maximum" != - ]; then
         rounded=$((maximum / 256 * 256))
-        limit=$rounded
+        available=$rounded
+        # It may exceed its maximum by up to 255 bytes.
+        limit=$((rounded + 255))
         if [ $initial -gt $rounded ]; then initial=$rounded; fi
       fi
       for live in 50 97; do
-        python3 "$here/gen.py" "$seed" 8000 $streams $((limit / 100 * live)) > "$t/script"
+        python3 "$here/gen.py" "$seed" 10000 $streams $((available / 100 * live)) "$largest" > "$t/script"
         "$built/rmm_peer" pool "$capacity" $initial $rounded "$t/script" > "$t/real"
-        "$peer" rmm-pool "$capacity" "$maximum" "$t/script" > "$t/policy"
-        agree "rmm-pool, $streams streams, capacity $capacity, maximum $maximum, live $live%, seed $seed"
+        "$peer" rmm-pool "$capacity" $limit "$t/script" > "$t/policy"
+        agree "rmm-pool, $streams streams, capacity $capacity, maximum $maximum, largest $largest, live $live%, seed $seed"
       done
     done
+    # The size of the area, largest request.
+    for configuration in "2147483648 67108864" "1999999744 67108864" "67108864 2097152"; do
+      read -r size largest <<< "$configuration"
+      for live in 50 97; do
+        python3 "$here/gen.py" "$seed" 10000 $streams $((size / 100 * live)) "$largest" > "$t/script"
+        "$built/rmm_peer" arena $((1 << 50)) "$size" - "$t/script" > "$t/real"
+        "$peer" rmm-arena $((1 << 50)) "$size" "$t/script" > "$t/policy"
+        # RMM's host waits where the policy's streams do.
+        agree "rmm-arena, $streams streams, size $size, largest $largest, live $live%, seed $seed" --no-waits
+      done
+    done
+  done
+done
+
+for streams in 1 3; do
+  for seed in $(seq "$seeds"); do
     for capacity in 2147483648 2000000000; do
       for live in 50 97; do
         python3 "$here/gen.py" "$seed" 8000 $streams $((capacity / 100 * live)) > "$t/script"
@@ -56,9 +78,28 @@ for streams in 1 3; do
         "$built/bfc_peer" grow $capacity $capacity "$t/script" > "$t/real" 2> /dev/null
         "$peer" bfc $capacity - "$t/script" one > "$t/policy"
         agree "bfc, $streams streams as one, capacity $capacity, live $live%, seed $seed"
-        "$built/bfc_peer" prealloc $capacity $((capacity / 4 * 3)) "$t/script" > "$t/real" 2> /dev/null
-        "$peer" bfc-prealloc $capacity - "$t/script" one > "$t/policy"
-        agree "bfc-prealloc, $streams streams as one, capacity $capacity, live $live%, seed $seed"
+        "$built/bfc_peer" prealloc $capacity $((capacity * 3 / 4)) "$t/script" > "$t/real" 2> /dev/null
+        "$peer" bfc-xla $capacity - "$t/script" one > "$t/policy"
+        agree "bfc-xla, $streams streams as one, capacity $capacity, live $live%, seed $seed"
+        python3 "$here/gen.py" "$seed" 8000 $streams $((capacity / 100 * live)) --waves 40 > "$t/waves"
+        for kind in "grow bfc" "one bfc-one-region"; do
+          read -r real policy <<< "$kind"
+          "$built/bfc_peer" "$real" $((capacity * 2)) $capacity "$t/waves" > "$t/real" 2> /dev/null
+          "$peer" "$policy" $((capacity * 2)) $capacity "$t/waves" one > "$t/policy"
+          agree "$policy, $streams streams as one, limit $capacity, live $live%, waves, seed $seed"
+        done
+        "$built/bfc_peer" grow-keep $capacity $((capacity * 3 / 4)) "$t/waves" > "$t/real" 2> /dev/null
+        "$peer" bfc-xla-growth $capacity - "$t/waves" one > "$t/policy"
+        agree "bfc-xla-growth, $streams streams as one, capacity $capacity, live $live%, waves, seed $seed"
+        # Needs a clone of its own: compared where it is built. The real one's area is no driver call.
+        if [ -x "$built/tlsf_peer" ]; then
+          for kind in "unit tlsf" "raw tlsf-8"; do
+            read -r real policy <<< "$kind"
+            "$built/tlsf_peer" "$real" $capacity "$t/script" > "$t/real"
+            "$peer" "$policy" $((capacity * 2)) $capacity "$t/script" one | grep -v '^# ' > "$t/policy"
+            agree "$policy, $streams streams as one, area $capacity, live $live%, seed $seed"
+          done
+        fi
       done
     done
   done

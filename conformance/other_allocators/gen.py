@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes a random script of requests to standard output.
 
-Sizes are log-uniform from 512 B to LARGEST_BYTES. The same arguments always give the same script.
+Sizes are log-uniform from 512 B, or --smallest, to LARGEST_BYTES. With --waves, every so many operations nearly everything is freed, and the sizes are
+those of another octave, up to LIVE_BYTES. The same arguments always give the same script.
 """
 import argparse
 import math
@@ -15,13 +16,24 @@ def main():
     parser.add_argument("streams", metavar="STREAMS", type=int, help="on how many streams")
     parser.add_argument("live_bytes", metavar="LIVE_BYTES", type=int, help="the most bytes that are live at once")
     parser.add_argument("largest", metavar="LARGEST_BYTES", type=int, nargs="?", default=64 << 20, help="the largest request (default: 64 MiB)")
+    parser.add_argument("--smallest", metavar="BYTES", type=int, default=512, help="the smallest request (default: 512)")
+    parser.add_argument("--resident", metavar="BYTES", type=int, help="begin with a block of this size on stream 0, which is never freed")
+    parser.add_argument("--waves", metavar="OPERATIONS", type=int, default=0, help="how many operations a wave has (default: no waves)")
     options = parser.parse_args()
-    streams, live_bytes, largest = options.streams, options.live_bytes, options.largest
+    streams, live_bytes, largest, smallest = options.streams, options.live_bytes, options.largest, options.smallest
     r = random.Random(options.seed)
-    live, total, made = [], 0, 0
-    for _ in range(options.operations):
-        size = int(math.exp(r.uniform(math.log(512), math.log(largest))))
-        if live and (total + size > live_bytes or r.random() < 0.35):
+    live, total, made, kept = [], 0, 0, None
+    if options.resident:
+        print("a", 0, options.resident, 0)
+    for number in range(options.operations):
+        if options.waves and number % options.waves == 0:
+            kept = r.choice([0, 0, 1, 3])
+            largest = int(math.exp(r.uniform(math.log(4096), math.log(live_bytes))))
+            smallest = largest // 2
+        if kept is not None and len(live) <= kept:
+            kept = None
+        size = int(math.exp(r.uniform(math.log(smallest), math.log(largest))))
+        if live and (kept is not None or total + size > live_bytes or r.random() < 0.35):
             # Any block, one of the newest or one of the oldest.
             place = r.choice([r.randrange(len(live)), len(live) - 1 - r.randrange(min(8, len(live))), r.randrange(min(8, len(live)))])
             name, size = live.pop(place)

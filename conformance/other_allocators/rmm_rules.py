@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The rules of RMM's pool, with streams, in Python.
 
-Prints what `rmm_peer pool` prints, line by line. Rules that parkade's policy rmm-pool has otherwise are marked (!).
+Prints what `rmm_peer pool` prints, line by line.
 """
 import argparse
 import bisect
@@ -18,7 +18,7 @@ class Pool:
         self.capacity, self.maximum = capacity, maximum
         self.used = self.held = self.taken = self.next = 0
         self.heads = {}  # start of a segment -> (number, bytes)
-        self.lists, self.order = {}, []  # stream -> [[address, bytes]] by address; streams in the order of their events, of their first use (!)
+        self.lists, self.order = {}, []  # stream -> [[address, bytes]] by address; streams in the order of their events, of their first use
         self.out = []
         if initial:  # in the default stream's list
             self.order.append(0)
@@ -57,7 +57,7 @@ class Pool:
         if self.maximum is None:
             return max(size, self.held)
         left = rounded_up(self.maximum - self.held, UNIT)
-        return max(size, left // 2) if size <= left else 0  # halves are not rounded (!)
+        return max(size, left // 2) if size <= left else 0  # halves are not rounded
 
     def allocate(self, size, stream):
         if stream not in self.order:
@@ -66,11 +66,11 @@ class Pool:
         if block := best(own, size):
             return self.cut(own, block, size)
         others = [other for other in self.order if other != stream and other in self.lists]
-        for other in others:  # take from another stream; the rest stays in that stream's list (!)
+        for other in others:  # take from another stream; the rest stays in that stream's list
             if block := best(self.lists[other], size):
                 self.out.append("w")
                 return self.cut(self.lists[other], block, size)
-        for other in others:  # before it grows: merge the other lists, one by one, until a block suffices (!)
+        for other in others:  # before it grows: merge the other lists, one by one, until a block suffices
             self.out.append("w")
             for block in self.lists.pop(other):
                 self.insert(own, block)

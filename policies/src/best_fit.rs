@@ -17,7 +17,7 @@ pub struct Best;
 
 impl Fit for Best {
     fn name(&self) -> &'static str {
-        "best-fit"
+        "best-fit-remap"
     }
 
     #[inline]

@@ -1,25 +1,28 @@
 //! BFC, best fit with coalescing: the allocator of TensorFlow and XLA.
 //!
-//! From openxla/xla, xla/tsl/framework/bfc_allocator.cc and .h at commit 00df9ee, whose defaults are
-//! TensorFlow's and JAX's:
+//! From openxla/xla, xla/tsl/framework/bfc_allocator.cc and .h at commit 00df9ee:
 //! - sizes are multiples of 256 bytes; the smallest chunk that is large enough, of equal ones the lowest
 //!   address, across all regions. The bins that speed up the search do not change its result;
 //! - a chunk is split if it has at least twice the bytes needed, or at least 128 MiB more;
 //! - the first region has 2 MiB, each further one twice as much as the one before. If a request needs more,
 //!   the size is doubled until it is large enough, and not again afterwards. If the device refuses, nine
 //!   tenths are tried, repeatedly, down to what the request needs;
-//! - before it gives up it releases all entirely free regions and tries to grow once more (TensorFlow's GPU
-//!   allocator; `garbage_collection`), and waits for memory that is about to be freed.
+//! - with `garbage_collection`, before it gives up, it releases all entirely free regions and tries to grow
+//!   once more, unless what they and the limit leave is less than the request: then they are kept.
 //!
-//! With preallocation, as in JAX (JAX's documentation, GPU memory allocation: 75 % of the device's memory;
-//! newer versions take other fractions), there is only one region, and nothing is released.
+//! Four ways to set it up, by the options that TensorFlow and XLA give it:
+//! - `bfc`: TensorFlow's GPU allocator with `allow_growth`, which collects garbage;
+//! - `bfc-one-region`: the same without `allow_growth`: the first region is the whole limit;
+//! - `bfc-xla`: XLA's and so JAX's: one region of 75 % of the device's memory (xla/pjrt/gpu/gpu_helpers.cc;
+//!   JAX's documentation, GPU memory allocation), and no garbage collection;
+//! - `bfc-xla-growth`: the same with preallocation off: regions as needed, up to 75 %, never released.
 //!
-//! Different here: the original has one set of bins, because one stream orders everything. Here a chunk of
-//! another stream is used after that stream's work, as the last choice before the pool grows, and neighbours
-//! of different streams stay apart until everything was waited for. The wait comes before regions are
-//! released; in the original it comes after. Its estimate whether releasing can help at all is left out:
-//! where it says no, the original fails with its regions kept, and a program that goes on finds them again. A
-//! private pool, which the original does not have, grows even where the default pool is preallocated. Spatial
+//! On one stream each decision is the original's: `conformance/other_allocators` compares them. Different
+//! here: the original has one set of bins, because one stream orders everything. Here a chunk of another
+//! stream is used after that stream's work, as the last choice before the pool grows, and neighbours of
+//! different streams stay apart until everything was waited for, which happens before regions are released.
+//! A private pool, which the original does not have, grows even where the default pool has one region. The
+//! original's next size wraps to 0 after 43 regions and it hangs; here it stays as large as it can be. Spatial
 //! partitioning and timestamps are not modelled.
 
 use alloc::vec::Vec;
@@ -40,7 +43,13 @@ const MOST_WASTE: u64 = 128 * MIB;
 /// The rules of TensorFlow's and XLA's allocator.
 #[derive(Clone, Debug)]
 pub struct Bfc {
-    preallocates: bool,
+    name: &'static str,
+    /// Whether regions are taken as needed, each twice as large as the one before.
+    grows: bool,
+    /// Whether free regions are released before it gives up.
+    collects: bool,
+    /// Quarters of the device's memory, or of the limit if that is less, that it may have.
+    quarters: u64,
     /// The size of the next region, by pool.
     next_region: Vec<(PoolSlot, u64)>,
     step: Step,
@@ -69,38 +78,55 @@ enum Step {
 }
 
 impl Bfc {
-    /// Regions as needed, each twice as large as the one before (TensorFlow's `allow_growth`).
+    const fn with(name: &'static str, grows: bool, collects: bool, quarters: u64) -> Bfc {
+        Bfc { name, grows, collects, quarters, next_region: Vec::new(), step: Step::GiveUp }
+    }
+
+    /// TensorFlow's with `allow_growth`: regions as needed, each twice as large as the one before.
     #[must_use]
-    pub fn growing() -> Bfc {
-        Bfc { preallocates: false, next_region: Vec::new(), step: Step::GiveUp }
+    pub const fn growing() -> Bfc {
+        Bfc::with("bfc", true, true, 4)
     }
 
-    /// One region of three quarters of the device's memory (JAX's default).
+    /// TensorFlow's without `allow_growth`: the first region is all that the limit allows.
     #[must_use]
-    pub fn preallocating() -> Bfc {
-        Bfc { preallocates: true, ..Bfc::growing() }
+    pub const fn one_region() -> Bfc {
+        Bfc::with("bfc-one-region", false, true, 4)
     }
 
-    fn is_preallocated(&self, pool: PoolSlot) -> bool {
-        self.preallocates && pool == PoolSlot::default_pool(PoolClass::Large)
+    /// XLA's: one region of three quarters of the device's memory, JAX's default.
+    #[must_use]
+    pub const fn xla() -> Bfc {
+        Bfc::with("bfc-xla", false, false, 3)
     }
 
-    /// Bytes that the pool may still take, of the limit or of the device's memory.
-    fn available(&self, heap: &Heap, pool: PoolSlot) -> u64 {
+    /// XLA's with preallocation off: regions as needed, up to three quarters of the device's memory.
+    #[must_use]
+    pub const fn xla_growing() -> Bfc {
+        Bfc::with("bfc-xla-growth", true, false, 3)
+    }
+
+    /// The most bytes that the pool may have.
+    fn most(&self, heap: &Heap, pool: PoolSlot) -> u64 {
         let total = heap.device_total();
         let most = heap.limit().map_or(total, |limit| limit.min(total)).0;
-        let left = if self.is_preallocated(pool) {
-            (most / 4 * 3).saturating_sub(heap.reserved_in(pool).0)
-        } else {
-            most.saturating_sub(heap.reserved().0)
-        };
-        left / UNIT * UNIT
+        if is_default(pool) { most / 4 * self.quarters + most % 4 * self.quarters / 4 } else { most }
+    }
+
+    /// Bytes that the pool may still take.
+    fn available(&self, heap: &Heap, pool: PoolSlot) -> u64 {
+        // A share of the device is the default pool's alone.
+        let shares = self.quarters < 4 && is_default(pool);
+        let taken = if shares { heap.reserved_in(pool) } else { heap.reserved() };
+        self.most(heap, pool).saturating_sub(taken.0)
     }
 
     /// The next region's size.
-    fn next_region(&mut self, pool: PoolSlot) -> &mut u64 {
+    fn next_region(&mut self, heap: &Heap, pool: PoolSlot) -> &mut u64 {
         let place = self.next_region.iter().position(|(own, _)| *own == pool).unwrap_or_else(|| {
-            self.next_region.push((pool, FIRST_REGION));
+            let most = self.most(heap, pool);
+            let first = if self.grows || !is_default(pool) { most.min(FIRST_REGION) } else { most };
+            self.next_region.push((pool, first.checked_next_multiple_of(UNIT).unwrap_or(FIRST_REGION)));
             self.next_region.len() - 1
         });
         &mut self.next_region[place].1
@@ -109,14 +135,11 @@ impl Bfc {
     /// How many bytes to ask for first, and whether the next region's size was doubled in advance. `None` if
     /// the pool may not have as many as the request needs.
     fn region_for(&mut self, heap: &Heap, request: &Request) -> Option<(u64, bool)> {
-        let available = self.available(heap, request.pool);
+        let available = self.available(heap, request.pool) / UNIT * UNIT;
         if request.size.0 > available {
             return None;
         }
-        if self.is_preallocated(request.pool) {
-            return Some((available, false));
-        }
-        let next = self.next_region(request.pool);
+        let next = self.next_region(heap, request.pool);
         let mut increased = false;
         while request.size.0 > *next {
             *next = next.saturating_mul(2);
@@ -127,6 +150,20 @@ impl Bfc {
             *next = next.saturating_mul(2);
         }
         Some((bytes, !increased))
+    }
+
+    /// What can be released, by address, if the request may fit afterwards.
+    fn garbage(&self, heap: &Heap, request: &Request) -> Option<Vec<BlockId>> {
+        let mut blocks = heap.releasable();
+        let pools = [PoolSlot::default_pool(PoolClass::Large), request.pool];
+        let regions = pools[usize::from(is_default(request.pool))..].iter().flat_map(|pool| heap.free_blocks(*pool));
+        let mut regions: Vec<_> = regions.filter(|region| blocks.contains(&region.id)).collect();
+        let free: u64 = regions.iter().map(|region| region.size.0).sum();
+        let enough = request.size.0 <= self.available(heap, request.pool).saturating_add(free);
+        regions.sort_unstable_by_key(|region| region.address);
+        let place = |block: &BlockId| regions.iter().position(|region| region.id == *block).unwrap_or(usize::MAX);
+        blocks.sort_by_key(place);
+        (self.collects && !blocks.is_empty() && enough).then_some(blocks)
     }
 
     /// Nine tenths, rounded up to a unit but always less than before; `None` below what the request needs.
@@ -157,7 +194,7 @@ impl Bfc {
                 Some(bytes) => (Some(ask(bytes, Vec::new())), Step::Refused { bytes, doubled, again }),
                 None => {
                     if doubled {
-                        *self.next_region(request.pool) /= 2;
+                        *self.next_region(heap, request.pool) /= 2;
                     }
                     (None, if again { Step::GiveUp } else { Step::Borrow })
                 }
@@ -171,19 +208,22 @@ impl Bfc {
                 (found.map(|block| Relief::Reuse(block.id)), Step::LookElsewhere)
             }
             Step::LookElsewhere => (take(true), Step::Collect),
-            Step::Collect if self.preallocates => (None, Step::GiveUp),
-            Step::Collect => {
-                let released = heap.releasable();
-                (Some(Relief::Release { blocks: released, attempt: Attempt::No }), Step::Grow(true))
-            }
+            Step::Collect => match self.garbage(heap, request) {
+                Some(blocks) => (Some(Relief::Release { blocks, attempt: Attempt::No }), Step::Grow(true)),
+                None => (None, Step::GiveUp),
+            },
             Step::GiveUp => (Some(Relief::GiveUp), Step::GiveUp),
         }
     }
 }
 
+fn is_default(pool: PoolSlot) -> bool {
+    pool == PoolSlot::default_pool(PoolClass::Large)
+}
+
 impl Policy for Bfc {
     fn name(&self) -> &'static str {
-        if self.preallocates { "bfc-prealloc" } else { "bfc" }
+        self.name
     }
 
     #[inline]

@@ -7,7 +7,7 @@ use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::units::Bytes;
 
-use crate::{BestFit, Bfc, Buddy, CudaAsync, FirstFit, GmLake, NextFit, RmmArena, RmmPool, Tlsf, WorstFit};
+use crate::{BestFit, Bfc, Buddy, CudaAsync, FirstFit, GmLake, NextFit, RmmArena, RmmPool, Tlsf, TlsfRemap, WorstFit, handles};
 
 /// A policy by name.
 #[derive(Clone, Copy, Debug)]
@@ -55,29 +55,29 @@ pub const CATALOGUE: &[Named] = &[
         make: || Box::new(PyTorch::of(&Profile::PYTORCH_2_15, expandable())),
     },
     Named {
-        name: "first-fit",
-        says: "the free block at the lowest address that is large enough; one growing region per stream",
+        name: "first-fit-remap",
+        says: "the free block at the lowest address that is large enough; a growing region of remappable pages per stream",
         source: "Knuth, The Art of Computer Programming, 2.5, algorithm A",
         keeps_memory: false,
         make: || Box::new(FirstFit::default()),
     },
     Named {
-        name: "next-fit",
-        says: "first fit from where the last search ended; one growing region per stream",
+        name: "next-fit-remap",
+        says: "first fit from where the last search ended; a growing region of remappable pages per stream",
         source: "Knuth, The Art of Computer Programming, 2.5, exercise 6",
         keeps_memory: false,
         make: || Box::new(NextFit::default()),
     },
     Named {
-        name: "best-fit",
-        says: "the smallest free block that is large enough; one growing region per stream",
+        name: "best-fit-remap",
+        says: "the smallest free block that is large enough; a growing region of remappable pages per stream",
         source: "Knuth, The Art of Computer Programming, 2.5",
         keeps_memory: false,
         make: || Box::new(BestFit::default()),
     },
     Named {
-        name: "worst-fit",
-        says: "the largest free block; one growing region per stream",
+        name: "worst-fit-remap",
+        says: "the largest free block; a growing region of remappable pages per stream",
         source: "Wilson and others, Dynamic Storage Allocation, IWMM 1995",
         keeps_memory: false,
         make: || Box::new(WorstFit::default()),
@@ -91,38 +91,59 @@ pub const CATALOGUE: &[Named] = &[
     },
     Named {
         name: "tlsf",
-        says: "two-level segregated fit; one growing region per stream",
-        source: "Masmano and others, TLSF, ECRTS 2004; mattconte/tlsf",
+        says: "two-level segregated fit in one fixed area, as large as the limit or the device",
+        source: "Masmano and others, TLSF, ECRTS 2004; mattconte/tlsf, tlsf.c",
+        keeps_memory: true,
+        make: || Box::new(Tlsf::new()),
+    },
+    Named {
+        name: "tlsf-remap",
+        says: "two-level segregated fit's choice of blocks, on a growing region of remappable pages per stream",
+        source: "Masmano and others, TLSF, ECRTS 2004",
         keeps_memory: false,
-        make: || Box::new(Tlsf::default()),
+        make: || Box::new(TlsfRemap::default()),
     },
     Named {
         name: "bfc",
-        says: "TensorFlow's and XLA's best fit with coalescing; each new region is twice as large as the last",
+        says: "TensorFlow's best fit with coalescing; each new region is twice as large as the last",
         source: "openxla/xla, xla/tsl/framework/bfc_allocator.cc",
         keeps_memory: false,
         make: || Box::new(Bfc::growing()),
     },
     Named {
-        name: "bfc-prealloc",
-        says: "bfc in a single region of 75 % of the device, JAX's default",
-        source: "openxla/xla, xla/tsl/framework/bfc_allocator.cc; JAX, GPU memory allocation",
+        name: "bfc-one-region",
+        says: "TensorFlow's without allow_growth: bfc in a single region of the whole limit",
+        source: "openxla/xla, xla/tsl/framework/bfc_allocator.cc",
         keeps_memory: true,
-        make: || Box::new(Bfc::preallocating()),
+        make: || Box::new(Bfc::one_region()),
+    },
+    Named {
+        name: "bfc-xla",
+        says: "XLA's: bfc in a single region of 75 % of the device, JAX's default",
+        source: "openxla/xla, xla/tsl/framework/bfc_allocator.cc; xla/pjrt/gpu/gpu_helpers.cc",
+        keeps_memory: true,
+        make: || Box::new(Bfc::xla()),
+    },
+    Named {
+        name: "bfc-xla-growth",
+        says: "XLA's with preallocation off: growing regions, up to 75 % of the device; never releases memory",
+        source: "openxla/xla, xla/tsl/framework/bfc_allocator.cc; xla/pjrt/gpu/gpu_helpers.cc",
+        keeps_memory: true,
+        make: || Box::new(Bfc::xla_growing()),
     },
     Named {
         name: "rmm-pool",
-        says: "RAPIDS' pool: best fit per stream, falling back to other streams' blocks; never releases memory",
+        says: "RAPIDS' pool: best fit per stream, then other streams' blocks; gives back only under a limit",
         source: "rapidsai/rmm, pool_memory_resource, stream_ordered_memory_resource.hpp",
         keeps_memory: true,
         make: || Box::new(RmmPool::new()),
     },
     Named {
         name: "rmm-arena",
-        says: "RAPIDS' arenas: superblocks per stream for small requests, first fit for large ones",
+        says: "RAPIDS' arenas in half of the device, or in all of a limit: superblocks per stream for small requests, first fit for large ones",
         source: "rapidsai/rmm, arena_memory_resource, detail/arena.hpp",
-        keeps_memory: false,
-        make: || Box::new(RmmArena),
+        keeps_memory: true,
+        make: || Box::new(RmmArena::new()),
     },
     Named {
         name: "cuda-async",
@@ -132,8 +153,8 @@ pub const CATALOGUE: &[Named] = &[
         make: || Box::new(CudaAsync::new(Bytes::MAX)),
     },
     Named {
-        name: "gmlake",
-        says: "stitching: maps the pages of several free blocks together to serve a large request",
+        name: "gmlake-like",
+        says: "like GMLake, not exact: maps the pages of several free blocks together to serve a large request",
         source: "GMLake, ASPLOS 2024; intelligent-machine-learning/glake",
         keeps_memory: false,
         make: || Box::new(GmLake::default()),
@@ -144,8 +165,24 @@ fn expandable() -> Settings {
     Settings { expandable_segments: true, ..Settings::default() }
 }
 
-/// The policy with this name.
+/// The policy with this name, which may have an option (`first-fit-remap:handle=20MiB`).
 #[must_use]
 pub fn named(name: &str) -> Option<&'static Named> {
-    CATALOGUE.iter().find(|policy| policy.name == name)
+    CATALOGUE.iter().find(|policy| policy.name == name).or_else(|| handles::named(name))
+}
+
+/// Names that policies had before, and what they are called now.
+const RENAMED: &[(&str, &str)] = &[
+    ("first-fit", "first-fit-remap"),
+    ("next-fit", "next-fit-remap"),
+    ("best-fit", "best-fit-remap"),
+    ("worst-fit", "worst-fit-remap"),
+    ("bfc-prealloc", "bfc-xla"),
+    ("gmlake", "gmlake-like"),
+];
+
+/// What a policy is called now that had this name before; `None` if none had.
+#[must_use]
+pub fn renamed(name: &str) -> Option<&'static str> {
+    RENAMED.iter().find(|(before, _)| *before == name).map(|(_, now)| *now)
 }

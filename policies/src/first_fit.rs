@@ -22,7 +22,7 @@ pub struct First;
 
 impl Fit for First {
     fn name(&self) -> &'static str {
-        "first-fit"
+        "first-fit-remap"
     }
 
     fn free_order(&self) -> FreeOrder {

@@ -1,6 +1,7 @@
 //! One growing region per stream: what policies have in common that differ only in which free block they take.
 //!
-//! A region is an expandable segment: pages are mapped at the lowest place that is large enough, when no free
+//! These are inventions of this crate, not how anybody's first fit works: virtual memory lets free pages in the
+//! middle of the region serve at its end. A region is an expandable segment: pages are mapped at the lowest place that is large enough, when no free
 //! block is. Blocks are multiples of 512 bytes, every remainder is split off, all free neighbours coalesce.
 //! Whole free pages are released when the device is out of memory or the program empties the cache. So only
 //! the choice of the block makes a difference between these policies.
@@ -17,8 +18,8 @@ use crate::plain_ladder;
 
 /// Sizes are multiples of this, so that addresses are aligned like cudaMalloc's.
 const UNIT: Bytes = Bytes(512);
-/// The smallest page of virtual memory.
-const PAGE: Bytes = Bytes::mib(2);
+/// The smallest page of virtual memory, and the page unless another is chosen.
+const SMALLEST_PAGE: Bytes = Bytes::mib(2);
 
 /// A rule for choosing a free block.
 pub trait Fit {
@@ -45,12 +46,38 @@ pub trait Fit {
 }
 
 /// A policy that takes free blocks by a rule, and new memory from a growing region.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct GrowingRegion<F>(pub F);
+#[derive(Clone, Copy, Debug)]
+pub struct GrowingRegion<F> {
+    fit: F,
+    page: Bytes,
+}
+
+impl<F> GrowingRegion<F> {
+    /// Pages of 2 MiB, the smallest.
+    #[must_use]
+    pub const fn new(fit: F) -> GrowingRegion<F> {
+        GrowingRegion { fit, page: SMALLEST_PAGE }
+    }
+
+    /// Pages of other sizes: each is a handle of the driver's, mapped and released as a whole. A page of all
+    /// the memory there is makes the region a fixed area, in which nothing can be remapped. `page` is rounded
+    /// up to 2 MiB; a multiple that exceeds 64 bits to the largest that does not.
+    #[must_use]
+    pub fn with_page(self, page: Bytes) -> GrowingRegion<F> {
+        let most = Bytes(Bytes::MAX.0 / SMALLEST_PAGE.0 * SMALLEST_PAGE.0);
+        GrowingRegion { page: page.max(Bytes(1)).checked_round_up(SMALLEST_PAGE).unwrap_or(most), ..self }
+    }
+}
+
+impl<F: Default> Default for GrowingRegion<F> {
+    fn default() -> GrowingRegion<F> {
+        GrowingRegion::new(F::default())
+    }
+}
 
 impl<F: Fit> Policy for GrowingRegion<F> {
     fn name(&self) -> &'static str {
-        self.0.name()
+        self.fit.name()
     }
 
     fn round(&self, requested: Bytes) -> Option<Bytes> {
@@ -66,18 +93,18 @@ impl<F: Fit> Policy for GrowingRegion<F> {
     }
 
     fn page(&self, _: PoolSlot) -> Bytes {
-        PAGE
+        self.page
     }
 
     fn free_order(&self) -> FreeOrder {
-        self.0.free_order()
+        self.fit.free_order()
     }
 
     #[inline]
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
-        match self.0.find(heap, request) {
+        match self.fit.find(heap, request) {
             Some(block) => Placement::Reuse(block),
-            None => Placement::Segment(request.size.checked_round_up(PAGE).unwrap_or(Bytes::MAX)),
+            None => Placement::Segment(request.size.checked_round_up(self.page).unwrap_or(Bytes::MAX)),
         }
     }
 
@@ -87,11 +114,11 @@ impl<F: Fit> Policy for GrowingRegion<F> {
     }
 
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
-        plain_ladder::plain(heap, rung, || self.0.find_at_last(heap, request))
+        plain_ladder::plain(heap, rung, || self.fit.find_at_last(heap, request))
     }
 
     #[inline]
     fn stamp(&self, _: PoolSlot) -> u64 {
-        self.0.stamp()
+        self.fit.stamp()
     }
 }

@@ -26,7 +26,7 @@ pub struct Next {
 
 impl Fit for Next {
     fn name(&self) -> &'static str {
-        "next-fit"
+        "next-fit-remap"
     }
 
     fn free_order(&self) -> FreeOrder {

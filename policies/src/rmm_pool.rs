@@ -2,32 +2,35 @@
 //! never releases.
 //!
 //! From rapidsai/rmm, cpp/include/rmm/mr/detail/stream_ordered_memory_resource.hpp (commit 032b3a6),
-//! coalescing_free_list.hpp (0059816) and cpp/src/mr/detail/pool_memory_resource_impl.cpp (06ddb24):
+//! coalescing_free_list.hpp (0059816) and cpp/src/mr/detail/pool_memory_resource_impl.cpp (06ddb24), and compared
+//! with the library of 26.10.0, decision by decision (`conformance/other_allocators`):
+//! - the pool begins with half of the memory that is free, the default of RMM's Python package, in the default
+//!   stream's list; here half of the device's, which is the same where nothing else is on it;
 //! - sizes are multiples of 256 bytes; the smallest block of the stream's list that is large enough, of equal
 //!   ones the lowest address; every remainder is split off;
-//! - then the other streams are searched in turn: the first with a large enough block gives its tightest one,
-//!   and the requesting stream waits for that stream's event;
+//! - then the other streams' lists are searched in turn: the first with a large enough block gives what is needed of
+//!   its tightest one and keeps the rest, and the requesting stream waits for that stream's event;
+//! - then the other lists move into the requesting stream's, one after the other, each behind a wait, until a block
+//!   is large enough;
 //! - then the pool grows: without a maximum by as much as it has or the request needs, whichever is more;
 //!   with one, by half of what remains of it. If the device refuses, half of that is tried, down to what the
 //!   request needs;
-//! - with a maximum that is used up, entirely free segments are released, as many as the request needs.
+//! - with a maximum that leaves too little, entirely free segments are released, as many as the request needs.
 //!
-//! The pool begins with half of the device's memory, the default of RMM's Python package. The heap's limit is
-//! its maximum.
+//! The heap's limit, rounded down to a multiple of 256 bytes, is the pool's maximum. RMM rounds up what remains of its
+//! maximum and so may exceed it by up to 255 bytes; under a limit of 255 bytes more this policy does the same.
 //!
-//! Different here: the original keeps the remainder of a block taken from another stream in that stream's
-//! list, and before growing it moves the lists of all other streams into the requesting one's, where
-//! neighbours coalesce. Here the whole block changes streams, ordered after all work of its former stream so
-//! far instead of only the work before its last free. Neighbours of different streams coalesce only once
-//! everything was waited for, which happens before the pool is out of memory. Streams are ordered by handle,
-//! not by the addresses of their events. `empty_cache`, which RMM does not have, releases whole segments.
+//! RMM orders streams by the addresses of their events. Here they come in the order of their first request, the default
+//! stream first, as they do where these addresses ascend. Of PyTorch's world, which RMM does not know: when it would be
+//! out of memory, it waits for blocks that other streams used and looks once more, `empty_cache` releases whole
+//! segments, and a private pool begins with nothing. While a graph is captured nothing is taken from other streams.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-use parkade::BlockId;
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
-use parkade::units::{Bytes, PoolClass};
-use parkade::{Heap, PoolSlot};
+use parkade::units::{Bytes, PoolClass, StreamId};
+use parkade::{BlockId, BlockView, Heap, PoolSlot};
 
 /// Sizes are multiples of this.
 const UNIT: u64 = 256;
@@ -36,52 +39,108 @@ const UNIT: u64 = 256;
 #[derive(Clone, Debug)]
 pub struct RmmPool {
     step: Step,
+    has_begun: bool,
+    /// The lists that there are, apart from those that came with a block given back: a list stays when it becomes
+    /// empty, and goes when it moves into another one. Moving an empty one costs a wait.
+    lists: BTreeSet<(PoolSlot, StreamId)>,
+    /// The list of the request before, which is in `lists`.
+    last: Option<(PoolSlot, StreamId)>,
 }
 
 /// The next step of the ladder for the current request.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Step {
+    Begin,
+    Own,
     Others,
+    /// Move the next list into the request's, of this stream in the order of first use or a later one.
+    Merge(usize),
+    /// The list of the stream before this one has moved.
+    Merged(usize),
     /// Grow; the flag says whether segments have been reclaimed.
     Grow(bool),
-    /// The device refused this many bytes; the flag as for `Grow`.
-    Refused(u64, bool),
-    Borrow,
-    Wait,
-    Look,
-    LookElsewhere,
+    /// The device refused this many bytes.
+    Refused(u64),
+    /// From here on without growing, if the device refused.
+    Borrow(IsRefused),
+    Wait(IsRefused),
+    Look(IsRefused),
+    LookElsewhere(IsRefused),
     Reclaim,
     GiveUp,
+}
+
+type IsRefused = bool;
+
+/// How many bytes the heap's limit leaves, of the maximum that it stands for.
+fn left(heap: &Heap, limit: Bytes) -> u64 {
+    (limit.0 / UNIT * UNIT).saturating_sub(heap.reserved().0)
+}
+
+/// The tightest block of a stream that is large enough.
+fn tightest(heap: &Heap, request: &Request, stream: StreamId) -> Option<BlockView> {
+    heap.first_at_least(request.pool, stream, request.size).filter(|block| !block.is_expandable)
 }
 
 impl RmmPool {
     /// An empty pool.
     #[must_use]
     pub fn new() -> RmmPool {
-        RmmPool { step: Step::GiveUp }
+        RmmPool { step: Step::GiveUp, has_begun: false, lists: BTreeSet::new(), last: None }
+    }
+
+    /// The first segment, of which the default stream has the list.
+    fn begin(&mut self, heap: &Heap, request: &Request) -> Option<Relief> {
+        let is_default = request.pool == PoolSlot::default_pool(PoolClass::Large);
+        if !is_default || core::mem::replace(&mut self.has_begun, true) {
+            return None;
+        }
+        let half = heap.device_total().0 / 2;
+        let bytes = heap.limit().map_or(half, |limit| half.min(left(heap, limit))) / UNIT * UNIT;
+        self.lists.insert((request.pool, StreamId::DEFAULT));
+        (bytes > 0).then_some(Relief::Provide { bytes: Bytes(bytes), stream: StreamId::DEFAULT })
+    }
+
+    /// Takes from the first other stream that has a large enough block.
+    fn take(&mut self, heap: &Heap, request: &Request) -> Option<Relief> {
+        let others = heap.streams_seen().iter().filter(|&&stream| stream != request.stream);
+        let block = others.filter_map(|&stream| tightest(heap, request, stream)).next()?;
+        self.lists.insert((request.pool, block.stream));
+        Some(Relief::TransferPart { block: block.id })
+    }
+
+    /// Moves the first other list, of this stream in the order of first use or a later one. Returns the place after it.
+    fn merge(&mut self, heap: &Heap, request: &Request, from: usize) -> Option<(Relief, usize)> {
+        let streams = heap.streams_seen().iter().enumerate().skip(from);
+        for (place, &stream) in streams.filter(|&(_, &stream)| stream != request.stream) {
+            let was_noted = self.lists.remove(&(request.pool, stream));
+            if was_noted || heap.first_at_least(request.pool, stream, Bytes(1)).is_some() {
+                self.last = None;
+                return Some((Relief::TransferAll { from: stream }, place + 1));
+            }
+        }
+        None
     }
 
     /// How many bytes to ask for first; `None` if the maximum leaves too few.
     fn growth(heap: &Heap, request: &Request) -> Option<u64> {
-        let (size, held) = (request.size.0, heap.reserved_in(request.pool).0);
-        let is_default = request.pool == PoolSlot::default_pool(PoolClass::Large);
-        let initial = if is_default && held == 0 { heap.device_total().0 / 2 / UNIT * UNIT } else { 0 };
+        let size = request.size.0;
         match heap.limit() {
-            None => Some(size.max(held).max(initial)),
+            None => Some(size.max(heap.reserved_in(request.pool).0)),
             Some(limit) => {
-                let left = limit.saturating_sub(heap.reserved()).0;
-                (size <= left).then_some(size.max(left / 2 / UNIT * UNIT).max(initial.min(left / UNIT * UNIT)))
+                let left = left(heap, limit).next_multiple_of(UNIT);
+                (size <= left).then_some(size.max(left / 2))
             }
         }
     }
 
     /// Entirely free segments of the request's pool, by address, until the maximum leaves enough for the
-    /// request.
+    /// request. `None` if no maximum keeps the pool from growing, or not even all of it would do.
     fn reclaimed(heap: &Heap, request: &Request) -> Option<Vec<BlockId>> {
-        let limit = heap.limit()?;
+        let limit = heap.limit().filter(|limit| request.size.0 <= limit.0 / UNIT * UNIT)?;
         let mut whole: Vec<_> = heap.free_blocks(request.pool).filter(|block| !block.is_split && !block.is_expandable).collect();
         whole.sort_unstable_by_key(|block| block.address);
-        let mut left = limit.saturating_sub(heap.reserved()).0;
+        let mut left = left(heap, limit);
         let mut blocks = Vec::new();
         for block in whole {
             if left >= request.size.0 {
@@ -94,33 +153,38 @@ impl RmmPool {
     }
 
     /// This step's rung, if it has one, and the next step.
-    fn climb(&self, heap: &Heap, request: &Request) -> (Option<Relief>, Step) {
+    fn climb(&mut self, heap: &Heap, request: &Request) -> (Option<Relief>, Step) {
         let ask = |bytes: u64| Relief::Release { blocks: Vec::new(), attempt: Attempt::AskFor(Bytes(bytes)) };
-        let take = || {
-            let others = heap.first_at_least_elsewhere(request.pool, request.stream, request.size);
-            let mut others = others.filter(|block| !block.is_expandable);
-            others.next().map(|block| Relief::Transfer { block: block.id, waits: true })
-        };
+        let own = || tightest(heap, request, request.stream).map(|block| Relief::Reuse(block.id));
         match self.step {
-            Step::Others => (take(), Step::Grow(false)),
-            Step::Grow(again) => match RmmPool::growth(heap, request) {
-                Some(bytes) => (Some(ask(bytes)), Step::Refused(bytes, again)),
-                None => (None, if again { Step::GiveUp } else { Step::Borrow }),
+            Step::Begin => match self.begin(heap, request) {
+                Some(relief) => (Some(relief), Step::Own),
+                None => (None, Step::Others),
             },
-            Step::Refused(bytes, again) if bytes == request.size.0 => (None, if again { Step::GiveUp } else { Step::Borrow }),
-            Step::Refused(bytes, again) => {
-                let half = request.size.0.max(bytes / 2 / UNIT * UNIT);
-                (Some(ask(half)), Step::Refused(half, again))
+            Step::Own => (own(), Step::Others),
+            // While a graph is captured nothing waits.
+            Step::Others if heap.is_deferring() => (None, Step::Grow(false)),
+            Step::Others => (self.take(heap, request), Step::Merge(0)),
+            Step::Merge(from) => match self.merge(heap, request, from) {
+                Some((relief, next)) => (Some(relief), Step::Merged(next)),
+                None => (None, Step::Grow(false)),
+            },
+            Step::Merged(next) => (own(), Step::Merge(next)),
+            Step::Grow(again) => match RmmPool::growth(heap, request) {
+                Some(bytes) => (Some(ask(bytes)), Step::Refused(bytes)),
+                None => (None, if again { Step::GiveUp } else { Step::Borrow(false) }),
+            },
+            Step::Refused(bytes) if bytes == request.size.0 => (None, Step::Borrow(true)),
+            Step::Refused(bytes) => {
+                let half = request.size.0.max(bytes / 2);
+                (Some(ask(half)), Step::Refused(half))
             }
-            Step::Borrow => (Some(Relief::Borrow), Step::Wait),
-            // While a graph is captured nothing waits and nothing is released.
-            Step::Wait if heap.is_deferring() => (None, Step::GiveUp),
-            Step::Wait => (Some(Relief::Wait), Step::Look),
-            Step::Look => {
-                let found = heap.first_at_least(request.pool, request.stream, request.size);
-                (found.map(|block| Relief::Reuse(block.id)), Step::LookElsewhere)
-            }
-            Step::LookElsewhere => (take(), Step::Reclaim),
+            Step::Borrow(refused) => (Some(Relief::Borrow), Step::Wait(refused)),
+            // Nothing is released either.
+            Step::Wait(_) if heap.is_deferring() => (None, Step::GiveUp),
+            Step::Wait(refused) => (Some(Relief::Wait), Step::Look(refused)),
+            Step::Look(refused) => (own(), Step::LookElsewhere(refused)),
+            Step::LookElsewhere(refused) => (self.take(heap, request), if refused { Step::GiveUp } else { Step::Reclaim }),
             Step::Reclaim => match RmmPool::reclaimed(heap, request) {
                 Some(blocks) => (Some(Relief::Release { blocks, attempt: Attempt::No }), Step::Grow(true)),
                 None => (None, Step::GiveUp),
@@ -152,6 +216,11 @@ impl Policy for RmmPool {
 
     #[inline]
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
+        let list = (request.pool, request.stream);
+        if self.last != Some(list) {
+            self.lists.insert(list);
+            self.last = Some(list);
+        }
         match heap.first_at_least(request.pool, request.stream, request.size) {
             Some(block) => Placement::Reuse(block.id),
             None => Placement::Segment(request.size),
@@ -165,7 +234,7 @@ impl Policy for RmmPool {
 
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
         if rung == 0 {
-            self.step = Step::Others;
+            self.step = Step::Begin;
         }
         loop {
             let (relief, next) = self.climb(heap, request);

@@ -19,7 +19,7 @@ pub struct Worst;
 
 impl Fit for Worst {
     fn name(&self) -> &'static str {
-        "worst-fit"
+        "worst-fit-remap"
     }
 
     #[inline]

@@ -6,7 +6,7 @@ use parkade::snapshot::BlockActivity;
 use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, MIB, PoolClass, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, PoolFilter, PoolSlot};
-use parkade_policies::{CATALOGUE, Named};
+use parkade_policies::{CATALOGUE, Named, renamed};
 use parkade_sim::{Access, Kernel, SimDevice, SimOptions};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -87,6 +87,13 @@ impl World {
         !self.named.name.starts_with("pytorch")
     }
 
+    /// Whether every free block that is large enough serves. A block of RMM's arenas lies in one superblock, and those
+    /// that are in use do not coalesce with their neighbours: of a free range across two, only the parts serve. TLSF does
+    /// not look at the list below the one that a request is rounded up to.
+    fn serves_from_any_block(&self) -> bool {
+        !["rmm-arena", "tlsf"].contains(&self.named.name)
+    }
+
     fn take(&mut self, bytes: u64, stream: u64) -> Result<(), TestCaseError> {
         match self.core.allocate(Bytes(bytes), StreamId(stream)) {
             Ok(allocation) => {
@@ -133,16 +140,24 @@ impl World {
         }
         let pool = PoolSlot::default_pool(policy.classify(size));
         let fitting = heap.first_at_least(pool, StreamId(stream), size);
-        if self.looks_after_waiting() {
+        if self.looks_after_waiting() && self.serves_from_any_block() {
             prop_assert_eq!(fitting, None, "a free block of {} bytes serves", size);
         }
         if !self.named.keeps_memory {
-            let kept = self.core.segments().into_iter().filter(|segment| {
-                segment.pool == PoolId::DEFAULT
-                    && !segment.expandable
-                    && segment.blocks.iter().all(|block| block.state == BlockActivity::Inactive)
-            });
-            prop_assert_eq!(kept.count(), 0, "segments that are free as a whole are kept");
+            let kept: Vec<u64> = self
+                .core
+                .segments()
+                .into_iter()
+                .filter_map(|segment| {
+                    let is_free = segment.blocks.iter().all(|block| block.state == BlockActivity::Inactive);
+                    (segment.pool == PoolId::DEFAULT && !segment.expandable && is_free).then_some(segment.total.0)
+                })
+                .collect();
+            // TensorFlow's keeps its free regions where they and the rest of the limit are less than the request.
+            let most = heap.limit().map_or(CAPACITY, |limit| limit.min(CAPACITY)).0;
+            let is_hopeless = size.0 > most.saturating_sub(heap.reserved().0) + kept.iter().sum::<u64>();
+            let may_keep = self.named.name == "bfc" && is_hopeless;
+            prop_assert!(kept.is_empty() || may_keep, "segments that are free as a whole are kept: {kept:?} bytes");
         }
         Ok(())
     }
@@ -223,6 +238,7 @@ fn names_are_unique_and_those_of_the_policies() {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), CATALOGUE.len());
+    assert_eq!((renamed("gmlake"), renamed("gmlake-like")), (Some("gmlake-like"), None));
     for named in CATALOGUE.iter().filter(|named| !named.name.starts_with("pytorch")) {
         assert_eq!((named.make)().name(), named.name);
         assert!(!named.says.is_empty() && !named.source.is_empty(), "{}", named.name);

@@ -3,7 +3,7 @@
 
 use parkade::policy::{Attempt, Coalescing, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, MIB, PoolClass, PoolId, StreamId};
-use parkade::{AllocError, Allocator, CheckpointError, Heap, PoolFilter};
+use parkade::{AllocError, Allocator, CheckpointError, Heap, PoolFilter, PoolSlot};
 use parkade_sim::{CallName, SimDevice, SimOptions};
 
 const MEBIBYTE: u64 = MIB;
@@ -47,7 +47,7 @@ impl Policy for Toy {
         PoolClass::Large
     }
 
-    fn is_expandable(&self, _: parkade::PoolSlot) -> bool {
+    fn is_expandable(&self, _: PoolSlot) -> bool {
         self.grows
     }
 
@@ -157,6 +157,79 @@ fn a_block_changes_streams_behind_a_wait_and_its_neighbours_become_one_once_all_
     allocator.free(whole).unwrap();
     allocator.release_cached().unwrap();
     assert_eq!(allocator.heap().reserved(), Bytes::ZERO);
+}
+
+const HERE: StreamId = StreamId(0x1000);
+const THERE: StreamId = StreamId(0x2000);
+
+/// Each free block of every stream.
+fn free_by_stream(allocator: &Allocator<SimDevice, Toy>) -> Vec<(StreamId, u64)> {
+    let pool = PoolSlot::default_pool(PoolClass::Large);
+    allocator.heap().free_blocks(pool).map(|block| (block.stream, block.size.get() / MEBIBYTE)).collect()
+}
+
+#[test]
+fn a_segment_is_provided_on_a_stream_and_another_takes_what_it_needs_of_it() {
+    let relieve = |heap: &Heap, request: &Request, rung: u32| {
+        let other = heap.free_blocks(request.pool).find(|block| block.stream != request.stream && block.size >= request.size);
+        match (rung, other) {
+            (0, None) if heap.reserved() == Bytes::ZERO => Relief::Provide { bytes: Bytes::mib(32), stream: THERE },
+            (0 | 1, Some(block)) => Relief::TransferPart { block: block.id },
+            _ => Relief::GiveUp,
+        }
+    };
+    let mut allocator = on(32, Toy { relieve, ..Toy::default() });
+    let waits = |allocator: &Allocator<SimDevice, Toy>| allocator.device().totals(CallName::StreamWaitEvent).calls;
+    let low = allocator.allocate(Bytes::mib(6), HERE).unwrap();
+    allocator.check().unwrap();
+    assert_eq!((allocator.heap().reserved(), waits(&allocator)), (Bytes::mib(32), 1));
+    assert_eq!(free_by_stream(&allocator), [(THERE, 26)], "the rest stays with its stream");
+    let high = allocator.allocate(Bytes::mib(26), THERE).unwrap();
+    assert_eq!((high.address().get() - low.address().get(), waits(&allocator)), (6 * MEBIBYTE, 1));
+    allocator.free(low).unwrap();
+    assert_eq!(free_by_stream(&allocator), [(HERE, 6)], "the part belongs to the stream that took it");
+    allocator.free(high).unwrap();
+    allocator.check().unwrap();
+    assert_eq!(free_by_stream(&allocator), [(HERE, 6), (THERE, 26)]);
+    // All of a block.
+    let all = allocator.allocate(Bytes::mib(26), HERE).unwrap();
+    allocator.check().unwrap();
+    allocator.free(all).unwrap();
+    allocator.check().unwrap();
+    assert_eq!(free_by_stream(&allocator), [(HERE, 32)]);
+}
+
+#[test]
+fn all_blocks_of_a_stream_move_and_become_one_with_those_beside_them() {
+    let relieve =
+        |heap: &Heap, request: &Request, rung: u32| match (rung, heap.first_at_least(request.pool, request.stream, request.size))
+        {
+            (0, _) if heap.reserved() == Bytes::ZERO => ask(heap, request, 0),
+            (0, _) => Relief::TransferAll { from: THERE },
+            (1, Some(block)) => Relief::Reuse(block.id),
+            _ => Relief::GiveUp,
+        };
+    let mut allocator = on(16, Toy { relieve, ..Toy::default() });
+    let [first, second, third, last] = [4, 2, 4, 6].map(|mib| allocator.allocate(Bytes::mib(mib), THERE).unwrap());
+    let start = first.address();
+    allocator.free(first).unwrap();
+    allocator.free(third).unwrap();
+    allocator.device_mut().spin(THERE, 1_000_000);
+    let moved = allocator.allocate(Bytes::mib(3), HERE).unwrap();
+    allocator.check().unwrap();
+    assert_eq!(moved.address(), start);
+    assert_eq!(allocator.device().totals(CallName::StreamWaitEvent).calls, 1);
+    assert!(allocator.device().now_ns() < 1_000_000, "the host has not waited");
+    assert_eq!(free_by_stream(&allocator), [(HERE, 1), (HERE, 4)]);
+    for block in [second, last, moved] {
+        allocator.free(block).unwrap();
+    }
+    allocator.check().unwrap();
+    assert_eq!(free_by_stream(&allocator), [(HERE, 4), (HERE, 4), (THERE, 2), (THERE, 6)]);
+    let whole = allocator.allocate(Bytes::mib(16), HERE).unwrap();
+    assert_eq!(whole.address(), start);
+    allocator.free(whole).unwrap();
+    allocator.check().unwrap();
 }
 
 #[test]

@@ -4,7 +4,8 @@
 mod policy_run;
 
 use parkade::units::{Bytes, MIB};
-use parkade_sim::CallName;
+use parkade_policies::FirstFit;
+use parkade_sim::{CallName, SimOptions};
 use policy_run::{KIB, Run};
 
 /// Three holes of 6, 4 and 8 MiB at 0, 8 and 14 MiB, with blocks of 2 MiB between and behind them; nothing
@@ -30,14 +31,14 @@ fn places(policy: &str) -> [u64; 4] {
 #[test]
 fn first_fit_takes_the_lowest_address() {
     // 3 from the 6 at 0; 2 from the 3 at 3; 4: the 1 at 5 is too small, the 4 at 8; then the hole at 0 is back.
-    assert_eq!(places("first-fit"), [0, 3, 8, 0]);
+    assert_eq!(places("first-fit-remap"), [0, 3, 8, 0]);
 }
 
 #[test]
 fn next_fit_goes_on_behind_the_block_taken_last() {
     // As first fit until the pointer is at 12: the hole at 0 is not seen, the 8 at 14 is.
-    assert_eq!(places("next-fit"), [0, 3, 8, 14]);
-    let mut run = three_holes("next-fit");
+    assert_eq!(places("next-fit-remap"), [0, 3, 8, 14]);
+    let mut run = three_holes("next-fit-remap");
     assert_eq!(run.take_mib('u', 8), 14);
     // The pointer is at 22 with nothing free behind it: it wraps around to the lowest address.
     assert_eq!(run.take_mib('v', 4), 0);
@@ -51,19 +52,19 @@ fn next_fit_goes_on_behind_the_block_taken_last() {
 fn best_fit_takes_the_tightest() {
     // 3 from the 4 at 8; 2: 1 at 11 is too small, 6 is tighter than 8; 4: exactly what is left of the 6; then
     // the 3 and 1 at 8 are one again.
-    assert_eq!(places("best-fit"), [8, 0, 2, 8]);
+    assert_eq!(places("best-fit-remap"), [8, 0, 2, 8]);
 }
 
 #[test]
 fn worst_fit_takes_the_largest() {
     // 3 from the 8 at 14 leaves 5 at 17; 2 from the 6 at 0; 4 from the 5; then 4 at 2 and 4 at 8 are the
     // largest, the lower one counts.
-    assert_eq!(places("worst-fit"), [14, 0, 17, 2]);
+    assert_eq!(places("worst-fit-remap"), [14, 0, 17, 2]);
 }
 
 #[test]
 fn a_region_grows_by_what_its_free_end_misses() {
-    for policy in ["first-fit", "next-fit", "best-fit", "worst-fit", "tlsf"] {
+    for policy in ["first-fit-remap", "next-fit-remap", "best-fit-remap", "worst-fit-remap", "tlsf-remap"] {
         let mut run = Run::new(policy, 64);
         assert_eq!(run.take_mib('a', 3), 0);
         assert_eq!(run.reserved_mib(), 4, "{policy}");
@@ -78,7 +79,7 @@ fn a_region_grows_by_what_its_free_end_misses() {
 
 #[test]
 fn whole_pages_of_a_region_move_to_another_stream_when_memory_is_out() {
-    for policy in ["first-fit", "next-fit", "best-fit", "worst-fit", "tlsf"] {
+    for policy in ["first-fit-remap", "next-fit-remap", "best-fit-remap", "worst-fit-remap", "tlsf-remap"] {
         let mut run = Run::new(policy, 16);
         for (name, mib) in [('a', 6), ('b', 1), ('c', 8)] {
             run.take_mib(name, mib);
@@ -93,7 +94,7 @@ fn whole_pages_of_a_region_move_to_another_stream_when_memory_is_out() {
 
 /// A search rounds 1 MiB and 512 bytes up to the start of a list, 1,056 KiB: lists are 32 KiB wide there.
 #[test]
-fn tlsf_passes_over_a_block_that_shares_its_list_with_smaller_ones() {
+fn tlsf_remap_passes_over_a_block_that_shares_its_list_with_smaller_ones() {
     let size = MIB + 512;
     let hole = |policy| {
         let mut run = Run::new(policy, 64);
@@ -103,8 +104,8 @@ fn tlsf_passes_over_a_block_that_shares_its_list_with_smaller_ones() {
         let place = run.take('c', size);
         (run, place)
     };
-    assert_eq!(hole("best-fit").1, 0);
-    let (mut run, place) = hole("tlsf");
+    assert_eq!(hole("best-fit-remap").1, 0);
+    let (mut run, place) = hole("tlsf-remap");
     // The free block behind b has 1 KiB less than 1 MiB: too small, so the region grows by a page there.
     assert_eq!(place, size + 512);
     // Smaller by the width of a list, so the list before guarantees it.
@@ -118,9 +119,9 @@ fn tlsf_passes_over_a_block_that_shares_its_list_with_smaller_ones() {
 }
 
 #[test]
-fn tlsf_takes_the_block_that_became_free_last() {
+fn tlsf_remap_takes_the_block_that_became_free_last() {
     for (order, expected) in [("ac", 'c'), ("ca", 'a')] {
-        let mut run = Run::new("tlsf", 64);
+        let mut run = Run::new("tlsf-remap", 64);
         // 1,100 and 1,110 KiB are in the list from 1,088 KiB on.
         let (low, _, high) = (run.take('a', 1100 * KIB), run.take('b', 512), run.take('c', 1110 * KIB));
         run.take('d', 512);
@@ -169,14 +170,12 @@ fn arenas_keep_small_blocks_in_superblocks_of_their_stream() {
     let mut run = Run::new("rmm-arena", 64);
     assert_eq!(run.take('a', 100), 0);
     assert_eq!(run.take('b', 1000), 256, "sizes are multiples of 256 bytes");
-    assert_eq!(run.take_on(7, 'c', 100), 0, "another stream has a superblock of its own");
-    // More than a superblock: the global arena, which grows by pages.
-    assert_eq!(run.take('d', MIB + 1), 0);
-    assert_eq!(run.core.heap().reserved(), Bytes::mib(4));
+    assert_eq!(run.take_on(7, 'c', 100), MIB, "another stream has a superblock of its own");
+    // More than a superblock: the global arena, of which that much becomes one.
+    assert_eq!(run.take('d', MIB + 1), 2 * MIB);
     // The remainder of a superblock is too small for 1 MiB: one more.
-    assert_eq!(run.take('e', MIB), 0);
-    assert_eq!(run.core.heap().reserved(), Bytes::mib(5));
-    assert_eq!(run.calls(CallName::Malloc), 3);
+    assert_eq!(run.take('e', MIB), 3 * MIB + 256);
+    assert_eq!((run.segments_mib(), run.calls(CallName::Malloc)), (vec![32], 1), "half of the device");
     // The lowest address that is large enough, not the tightest: the hole of 1,024 bytes at 256, not the one of
     // 256 at 1,536.
     assert_eq!(['f', 'g', 'h'].map(|name| run.take(name, 256)), [1280, 1536, 1792]);
@@ -185,6 +184,52 @@ fn arenas_keep_small_blocks_in_superblocks_of_their_stream() {
 }
 
 #[test]
+fn arenas_keep_empty_superblocks_until_memory_is_out() {
+    let mut run = Run::new("rmm-arena", 64);
+    let names: Vec<char> = ('a'..='p').collect();
+    for &name in &names {
+        run.take(name, MIB);
+    }
+    run.give("bcd");
+    // 16 MiB are left behind them, and the stream's three empty superblocks do not coalesce.
+    run.take_mib('r', 14);
+    assert_eq!(run.take_mib('q', 2), 30);
+    assert_eq!(run.take_mib('s', 1), 1);
+    assert_eq!(run.take_mib('t', 2), 2, "all superblocks have returned to the global arena");
+    assert!(run.is_out(MIB + 1));
+}
+
+#[test]
+fn an_arena_that_is_told_its_size_takes_that() {
+    let mut run = Run::new("rmm-arena", 64);
+    run.core.set_limit(Some(Bytes::mib(50)));
+    run.take_mib('a', 40);
+    assert_eq!(run.segments_mib(), [50]);
+    assert!(run.is_out(11 * MIB));
+    run.give("a");
+    assert_eq!(run.take_mib('b', 50), 0);
+}
+
+#[test]
 fn arenas_take_the_lowest_address_for_large_blocks_too() {
-    assert_eq!(places("rmm-arena"), [0, 3, 8, 0]);
+    let mut run = three_holes("rmm-arena");
+    assert_eq!([('u', 3), ('v', 2), ('w', 4)].map(|(name, mib)| run.take_mib(name, mib)), [0, 3, 8]);
+    run.give("u");
+    assert_eq!(run.take_mib('x', 2), 0);
+    assert_eq!(run.segments_mib(), [512]);
+}
+
+/// With a page of all the memory there is, free pages in the middle of the region cannot serve at its end.
+#[test]
+fn larger_pages_are_remapped_less() {
+    let served = |page| {
+        let policy = FirstFit::default().with_page(page);
+        let mut run = Run::of(Box::new(policy), SimOptions::new(Bytes::mib(16)));
+        for (name, mib) in [('a', 6), ('b', 2), ('c', 6), ('d', 2)] {
+            run.take_mib(name, mib);
+        }
+        run.give("ac");
+        !run.is_out(10 * MIB)
+    };
+    assert_eq!([Bytes(0), Bytes::mib(2), Bytes::mib(16)].map(served), [true, true, false]);
 }

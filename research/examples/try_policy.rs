@@ -88,7 +88,7 @@ type Tried = (String, Box<dyn Fn() -> Box<dyn Policy + Send> + Sync>);
 fn main() -> Result<(), Box<dyn Error>> {
     let (policies, workloads): (Vec<String>, Vec<String>) = std::env::args().skip(1).partition(|text| named(text).is_some());
     let mut tried: Vec<Tried> =
-        ["pytorch", "best-fit"].map(str::to_owned).into_iter().chain(policies.clone()).filter_map(of_catalogue).collect();
+        ["pytorch", "best-fit-remap"].map(str::to_owned).into_iter().chain(policies.clone()).filter_map(of_catalogue).collect();
     if policies.is_empty() {
         tried.push(("fill-first".into(), Box::new(|| Box::new(FillFirst))));
     }

@@ -21,7 +21,8 @@ use crate::texts::{Hint, OutOfMemory};
 use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress};
 
-/// More rungs than any sensible ladder has; a policy that never gives up is at fault.
+/// More rungs than any sensible ladder has, apart from those for each stream; a policy that never gives up is at
+/// fault.
 const MOST_RUNGS: u32 = 512;
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
@@ -35,7 +36,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         segment: Bytes,
     ) -> Result<Allocation, AllocError> {
         let (index, request) = self.obtain(&request, stream_slot, segment)?;
-        self.hand_out(index, &request)
+        let handed_out = self.hand_out(index, &request);
+        // A rung may have counted the block as a free part, without the peaks.
+        self.stats.raise_peaks_of_splits(request.pool.class(), 1, 1);
+        handed_out
     }
 
     /// Climbs the ladder for a request that no free block serves. `segment` is the size of a new segment for
@@ -63,7 +67,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if segment < request.size {
             return Err(self.fault("asks for a segment that is smaller than the block").into());
         }
-        for rung in 0..MOST_RUNGS {
+        // A ladder may have a rung for each stream.
+        let most_rungs = MOST_RUNGS + self.heap.streams_seen().len() as u32;
+        for rung in 0..most_rungs {
             match self.policy.relieve(&self.heap, request, rung) {
                 Relief::Release { blocks, attempt } => {
                     self.check_release(&blocks)?;
@@ -86,6 +92,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                         return Ok((block, *request));
                     }
                 }
+                Relief::TransferPart { block } => {
+                    if let Some(block) = self.transfer_part(request, stream_slot, block)? {
+                        return Ok((block, *request));
+                    }
+                }
+                Relief::TransferAll { from } => self.transfer_all(request, stream_slot, from)?,
+                Relief::Provide { bytes, stream } => self.provide(request, bytes, stream)?,
                 Relief::Remap { blocks } => {
                     if let Some(block) = self.remap(request, stream_slot, segment, &blocks)? {
                         return Ok((block, *request));
@@ -95,6 +108,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 Relief::Wait if self.heap.is_deferring() => {}
                 Relief::Wait => self.synchronize()?,
                 Relief::Reuse(id) => return Ok((self.take(id, request, stream_slot)?, *request)),
+                Relief::ReuseAt { block, offset } => {
+                    return Ok((self.take_at(block, offset, request, stream_slot)?, *request));
+                }
                 Relief::GiveUp => return Err(self.out_of_memory(request, segment)),
             }
         }

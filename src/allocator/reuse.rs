@@ -9,7 +9,7 @@ use crate::error::AllocError;
 use crate::heap::{Candidate, PoolSlot};
 use crate::policy::{Placement, Policy, PolicyFault, Request};
 use crate::trace::Observer;
-use crate::units::{Bytes, StreamId};
+use crate::units::{Bytes, PoolClass, StreamId};
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// As [`Allocator::raw_allocate_at_once`], for [`Allocator::allocate`].
@@ -145,6 +145,46 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         self.heap.detach(id.index);
         Ok(id.index)
+    }
+
+    /// The same from `offset` on: what is before stays free.
+    #[cold]
+    pub(super) fn take_at(&mut self, id: BlockId, offset: Bytes, request: &Request, stream_slot: u16) -> Result<u32, AllocError> {
+        let Some((whole, was_split)) = self.check_choice(id, request, stream_slot) else {
+            return Err(self.wrong_choice(id, *request).into());
+        };
+        if offset.0 > whole - request.size.0 {
+            return Err(self.fault("reuses a block from where too little of it is left").into());
+        }
+        self.heap.detach(id.index);
+        if offset > Bytes::ZERO {
+            self.leave_front(id.index, offset, was_split, request);
+        }
+        Ok(id.index)
+    }
+
+    /// Splits a free front off a detached block, which stays detached and is counted as free.
+    fn leave_front(&mut self, index: u32, size: Bytes, was_split: bool, request: &Request) {
+        let stamp = self.policy.stamp(request.pool);
+        let front = self.heap.split(index, size.0, stamp);
+        self.heap.attach(front, stamp);
+        self.heap.detach(index);
+        if !self.heap.arena.at(index).is_expandable() {
+            let back = self.heap.arena.at(index).size as i64;
+            self.count_parts(request.pool.class(), was_split, size.0 as i64, back);
+        }
+        if self.heap.has_buddies() {
+            self.heap.detach(front);
+            self.put_back_unused(front);
+        }
+    }
+
+    /// Counts that a free block has become one of `stays` bytes and one of `goes` bytes that is about to be handed
+    /// out. Both are counted as free parts.
+    pub(super) fn count_parts(&mut self, class: PoolClass, was_split: bool, stays: i64, goes: i64) {
+        let (blocks, bytes) = if was_split { (0, -goes) } else { (1, stays) };
+        self.stats.change_splits(class, blocks, bytes);
+        self.stats.count_split_in_passing(class, goes);
     }
 
     /// What is wrong with the policy's choice.

@@ -2,7 +2,8 @@
 //!
 //! A block may change streams once the work of its former stream is ordered before later work of the new one:
 //! because the device makes the new stream wait, or because the work is done. From then on one segment has
-//! blocks of different streams; they stay apart until all streams have been waited for.
+//! blocks of different streams; they stay apart until all streams have been waited for, or a policy moves them
+//! to one stream.
 
 use alloc::vec::Vec;
 
@@ -26,6 +27,75 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         id: BlockId,
         waits: bool,
     ) -> Result<Option<u32>, AllocError> {
+        let Some((index, _)) = self.ordered_block(request, stream_slot, id, waits)? else { return Ok(None) };
+        // Coalesces it with free neighbours of the request's stream, from which a remainder would stay apart.
+        self.regroup(index, stream_slot);
+        self.heap.detach(index);
+        Ok(Some(index))
+    }
+
+    /// Takes a free block from another stream, or the part of it that is split off for the request; detached. The
+    /// rest stays with its stream. `None` while a graph is captured.
+    pub(super) fn transfer_part(&mut self, request: &Request, stream_slot: u16, id: BlockId) -> Result<Option<u32>, AllocError> {
+        let Some((index, whole)) = self.ordered_block(request, stream_slot, id, true)? else { return Ok(None) };
+        if !self.splits(whole, request) {
+            self.heap.detach(index);
+            self.heap.change_stream(index, stream_slot);
+            return Ok(Some(index));
+        }
+        let part = self.policy.cut(Bytes(whole), request);
+        if part < request.size || part.0 >= whole {
+            return Err(self.fault("cuts a block to fewer bytes than were asked for, or to as many as it has").into());
+        }
+        let was_split = self.heap.arena.at(index).is_split();
+        self.heap.detach(index);
+        let low = self.heap.split(index, part.0, self.policy.stamp(request.pool));
+        self.heap.change_stream(low, stream_slot);
+        self.count_parts(request.pool.class(), was_split, (whole - part.0) as i64, part.0 as i64);
+        if self.heap.has_buddies() {
+            self.heap.detach(index);
+            self.put_back_unused(index);
+        }
+        Ok(Some(low))
+    }
+
+    /// Moves all free blocks of the pool from another stream to the request's.
+    pub(super) fn transfer_all(&mut self, request: &Request, stream_slot: u16, from: StreamId) -> Result<(), AllocError> {
+        let slot = self.heap.known_stream_slot(from).filter(|&slot| slot != stream_slot);
+        let slot = slot.ok_or_else(|| self.fault("transfers the blocks of an unknown stream, or of the request's own"))?;
+        if self.heap.is_deferring() || !self.order(from, request.stream, true)? {
+            return Ok(());
+        }
+        for index in self.heap.movable_blocks(request.pool, slot) {
+            self.regroup(index, stream_slot);
+        }
+        Ok(())
+    }
+
+    /// Takes a segment from the device, as a free block of a stream.
+    pub(super) fn provide(&mut self, request: &Request, bytes: Bytes, stream: StreamId) -> Result<(), AllocError> {
+        if bytes == Bytes::ZERO {
+            return Err(self.fault("provides a segment of no bytes").into());
+        }
+        if request.is_expandable {
+            return Err(self.fault("provides a segment where segments are expandable").into());
+        }
+        let slot = self.heap.stream_slot(stream)?;
+        if let Some(index) = self.ask_device(request, slot, bytes, Attempt::Ask)? {
+            self.put_back_unused(index);
+        }
+        Ok(())
+    }
+
+    /// Checks a block of another stream that the policy chose, and orders that stream's work before the request's.
+    /// Returns the block's slot and size; `None` if the order does not hold, or while a graph is captured.
+    fn ordered_block(
+        &mut self,
+        request: &Request,
+        stream_slot: u16,
+        id: BlockId,
+        waits: bool,
+    ) -> Result<Option<(u32, u64)>, AllocError> {
         let index = self.heap.arena.resolve(id).ok_or_else(|| self.fault("transfers a block that does not exist"))?;
         let block = self.heap.arena.at(index);
         if block.state != BlockState::Free {
@@ -40,14 +110,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if block.is_expandable() {
             return Err(self.fault("transfers a block of an expandable segment").into());
         }
-        let from = self.heap.stream(block.stream);
+        let (from, size) = (self.heap.stream(block.stream), block.size);
         if self.heap.is_deferring() || !self.order(from, request.stream, waits)? {
             return Ok(None);
         }
-        // Coalesces it with free neighbours of the request's stream, from which a remainder would stay apart.
-        self.regroup(index, stream_slot);
-        self.heap.detach(index);
-        Ok(Some(index))
+        Ok(Some((index, size)))
     }
 
     /// Orders all work of `from` so far before later work of `to`. Unless `waits`, only checks whether it is

@@ -5,7 +5,7 @@
 
 use alloc::vec::Vec;
 
-use super::{Coalescing, Heap};
+use super::{Coalescing, Heap, PoolSlot};
 use crate::block::{Arena, Block, BlockState, NIL, Slots};
 
 /// How the free blocks that are only a part of their segment have changed as a block was put back. Two numbers, so
@@ -151,6 +151,12 @@ impl Heap {
         let block = self.arena.at_mut(index);
         self.mixes_streams |= block.stream != stream;
         block.stream = stream;
+    }
+
+    /// A stream's free blocks that are not of expandable segments.
+    pub(crate) fn movable_blocks(&self, pool: PoolSlot, stream: u16) -> Vec<u32> {
+        let blocks = self.free[usize::from(pool.0)].at_least(&self.arena, stream, 0);
+        blocks.filter(|&index| !self.arena.at(index).is_expandable()).collect()
     }
 
     /// Free blocks, not of expandable segments, whose stream differs from that of the first free block of

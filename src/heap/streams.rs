@@ -9,7 +9,7 @@ pub(crate) struct TooManyStreams;
 
 impl Heap {
     #[inline]
-    pub(super) fn known_stream_slot(&self, stream: StreamId) -> Option<u16> {
+    pub(crate) fn known_stream_slot(&self, stream: StreamId) -> Option<u16> {
         if self.last_stream.0 == stream {
             return Some(self.last_stream.1);
         }
@@ -32,8 +32,9 @@ impl Heap {
         (self.last_stream.0 == stream).then_some(self.last_stream.1)
     }
 
-    /// All streams, in order of first use.
-    pub(crate) fn streams_seen(&self) -> &[StreamId] {
+    /// All streams, the default stream first, then in the order of their first request.
+    #[must_use]
+    pub fn streams_seen(&self) -> &[StreamId] {
         &self.streams
     }
 

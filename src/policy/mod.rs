@@ -71,6 +71,29 @@ pub enum Relief {
         /// far. If not, the block moves only if that work is done; otherwise the next rung follows.
         waits: bool,
     },
+    /// As [`Relief::Transfer`] with a wait, but only the part that is split off for the request moves: the rest stays
+    /// with its stream. What moves does not coalesce with free neighbours. Does nothing while a graph is captured.
+    TransferPart {
+        /// The block, at least as large as the request.
+        block: BlockId,
+    },
+    /// Move all free blocks of the request's pool that belong to this other stream to the request's stream, where
+    /// they coalesce; the request's stream waits for the work that the other one has been given so far, even if that
+    /// has no block. Blocks of expandable segments stay. Serves nothing by itself: the next rung may reuse what there
+    /// is then. Does nothing while a graph is captured.
+    TransferAll {
+        /// A stream that has been used before.
+        from: StreamId,
+    },
+    /// Ask the device for a segment that becomes one free block of the request's pool, on any stream. Serves nothing
+    /// by itself: the next rung may reuse or transfer it. If there is no room, the next rung follows as well. Not for
+    /// pools of expandable segments.
+    Provide {
+        /// The segment's size.
+        bytes: Bytes,
+        /// The stream that the block belongs to.
+        stream: StreamId,
+    },
     /// Unmap the whole pages in these free blocks of expandable segments and map them for the request, with
     /// new ones from the device where they are too few. Unused pages go back to the device. Does nothing
     /// while a graph is captured.
@@ -83,6 +106,14 @@ pub enum Relief {
     /// Take this free block of the request's pool and stream, which an earlier rung has freed; as
     /// [`Placement::Reuse`].
     Reuse(BlockId),
+    /// The same from this many bytes into the block on: what is before stays free, and what is behind is split off as
+    /// usual. For policies with rules about addresses.
+    ReuseAt {
+        /// The block.
+        block: BlockId,
+        /// Where in the block the request's bytes begin.
+        offset: Bytes,
+    },
     /// Out of memory.
     GiveUp,
 }
@@ -136,6 +167,18 @@ pub trait Policy {
     /// rounding up to pages.
     fn reservation(&self, total: Bytes) -> Bytes {
         total.checked_add(Bytes(total.0 / 8)).unwrap_or(Bytes::MAX)
+    }
+
+    /// Whether all memory that is mapped gets addresses of its own: no expandable segment is extended, and no gap in one
+    /// is filled.
+    fn has_own_segments(&self) -> bool {
+        false
+    }
+
+    /// How many bytes to map for a request that no free block of expandable segments serves, before rounding up to pages:
+    /// at least the request's size. What is more becomes a free block behind it.
+    fn growth(&self, request: &Request) -> Bytes {
+        request.size
     }
 
     /// Whether to refuse taking `size` more bytes from a device of `total` without asking it

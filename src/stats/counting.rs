@@ -95,10 +95,16 @@ impl Stats {
         self.families[Family::InactiveSplitBytes as usize].subtract(class, bytes);
     }
 
-    /// Lets the peaks of those that have grown follow.
+    /// Counts the part of a free block that is about to be handed out as such a block: peaks follow only afterwards.
+    pub(crate) fn count_split_in_passing(&mut self, class: PoolClass, bytes: i64) {
+        let _ = self.families[Family::InactiveSplit as usize].change(class, 1);
+        let _ = self.families[Family::InactiveSplitBytes as usize].change(class, bytes);
+    }
+
+    /// Lets the peaks of those that may have grown, by these amounts, follow.
     #[cold]
     #[inline(never)]
-    fn raise_peaks_of_splits(&mut self, class: PoolClass, blocks: i64, bytes: i64) {
+    pub(crate) fn raise_peaks_of_splits(&mut self, class: PoolClass, blocks: i64, bytes: i64) {
         for (family, amount) in [(Family::InactiveSplit, blocks), (Family::InactiveSplitBytes, bytes)] {
             if amount > 0 {
                 self.families[family as usize].raise_peaks(class);

@@ -1,6 +1,8 @@
 //! What a policy may answer, at the borders: each answer that cannot be carried out is refused with the words for it, and changes
 //! nothing; the nearest one that can is carried out.
 
+mod moving;
+
 use parkade::policy::{Attempt, Coalescing, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, MIB, PoolClass, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, BlockId, Heap, PoolFilter, PoolSlot};
@@ -31,6 +33,9 @@ struct Scripted {
     coalescing: Coalescing,
     page: u64,
     reservation: u64,
+    /// How many bytes are mapped for a request of so many.
+    growth: fn(u64) -> u64,
+    has_own_segments: bool,
 }
 
 /// Answers that can be carried out.
@@ -47,6 +52,8 @@ const SOUND: Scripted = Scripted {
     coalescing: Coalescing::Neighbours,
     page: 2 * MIB,
     reservation: 64 * MIB,
+    growth: |size| size,
+    has_own_segments: false,
 };
 
 fn ask(attempt: Attempt) -> Relief {
@@ -86,6 +93,14 @@ impl Policy for Scripted {
 
     fn reservation(&self, _: Bytes) -> Bytes {
         Bytes(self.reservation)
+    }
+
+    fn growth(&self, request: &Request) -> Bytes {
+        Bytes((self.growth)(request.size.get()))
+    }
+
+    fn has_own_segments(&self) -> bool {
+        self.has_own_segments
     }
 
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
@@ -201,6 +216,7 @@ fn cases() -> Vec<Case> {
         ("releases memory while a graph is captured, or of a private pool in use", Private, &remapping, BLOCK, 9),
     ];
     cases.extend(all.map(|(says, named, scripted, bytes, stream)| (says, named, scripted.clone(), bytes, stream)));
+    cases.extend(moving::cases());
     cases.extend(borders().map(|(says, scripted)| (says, Nothing, scripted, 700, 0)));
     let chain = |cut| Scripted { cut, ..SOUND };
     let cut_wrongly = "cuts a block to fewer bytes than were asked for, or to as many as it has";
@@ -220,7 +236,7 @@ fn cases() -> Vec<Case> {
 }
 
 /// Segments, rungs and ranges of addresses just as they may be, and one beyond.
-fn borders() -> [(&'static str, Scripted); 14] {
+fn borders() -> [(&'static str, Scripted); 20] {
     let sound = || SOUND;
     let expandable = || Scripted { is_expandable: true, ..SOUND };
     let placing = |place: Place| Scripted { place, ..SOUND };
@@ -232,12 +248,18 @@ fn borders() -> [(&'static str, Scripted); 14] {
         (too_small, placing(|_, _, request| Placement::Segment(Bytes(request.size.get() - 1)))),
         ("", relieving(|_, _, request, _| ask(Attempt::AskFor(request.size)))),
         (too_small, relieving(|_, _, request, _| ask(Attempt::AskFor(Bytes(request.size.get() - 1))))),
-        ("", relieving(|_, _, _, rung| ask(if rung < 511 { Attempt::No } else { Attempt::Ask }))),
-        ("never gives up", relieving(|_, _, _, rung| ask(if rung < 512 { Attempt::No } else { Attempt::Ask }))),
-        ("CUDA out of memory", relieving(|_, _, _, rung| if rung < 511 { Relief::Wait } else { Relief::GiveUp })),
+        ("", relieving(|_, _, _, rung| ask(if rung < 512 { Attempt::No } else { Attempt::Ask }))),
+        ("never gives up", relieving(|_, _, _, rung| ask(if rung < 513 { Attempt::No } else { Attempt::Ask }))),
+        ("CUDA out of memory", relieving(|_, _, _, rung| if rung < 512 { Relief::Wait } else { Relief::GiveUp })),
         ("", expandable()),
         ("names pages of no bytes", Scripted { page: 0, ..expandable() }),
         ("reserves no addresses", Scripted { reservation: 0, ..expandable() }),
+        ("", Scripted { growth: |size| size + 4 * MIB, ..expandable() }),
+        ("maps less than the request needs", Scripted { growth: |size| size - 1, ..expandable() }),
+        ("", Scripted { has_own_segments: true, ..expandable() }),
+        ("", Scripted { has_own_segments: true, growth: |_| 64 * MIB, ..expandable() }),
+        ("reserves fewer addresses than it maps", Scripted { has_own_segments: true, growth: |_| 64 * MIB + 1, ..expandable() }),
+        ("reserves no addresses", Scripted { has_own_segments: true, reservation: 0, ..expandable() }),
         (
             "grows segments in which free neighbours do not all become one block",
             Scripted { coalescing: Coalescing::Buddies, ..expandable() },

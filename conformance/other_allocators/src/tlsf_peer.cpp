@@ -18,8 +18,8 @@ int main(int argc, char** argv) {
   static char control[1 << 20];
   if (tlsf_size() > sizeof control) return 2;
   tlsf_t t = tlsf_create(control);
-  // The pool's own two headers come on top of the capacity; the first block begins at offset 0, its header before it.
-  pool_t p = tlsf_add_pool(t, m, cap + overhead);
+  // The first block begins at offset 0, its header before it. Each block ends with the header of the next, the last one with the pool's second header.
+  pool_t p = tlsf_add_pool(t, m, cap - overhead / 2 + overhead);
   if (!p) { std::fprintf(stderr, "tlsf_add_pool\n"); return 2; }
   d.segs[(uintptr_t)m + 8] = {0, cap}; d.used = d.peak = cap;
   auto alloc = [&](size_t n, uint64_t) { return tlsf_malloc(t, unit ? (n + 511) / 512 * 512 - tlsf_alloc_overhead() : n); };

@@ -57,7 +57,12 @@ fn leave_artefacts_out(plan: &Plan, summary: &mut Summary) {
 pub(super) fn about_artefacts(plan: &Plan) -> String {
     let names: Vec<&str> = plan.policies.iter().map(String::as_str).filter(|name| takes_everything(name)).collect();
     let what = "which would reserve a share of all memory before the program begins";
-    if names.is_empty() { String::new() } else { format!(" With plenty without {}, {what}.", names.join(" and ")) }
+    let listed = match names.as_slice() {
+        [] => return String::new(),
+        [only] => (*only).to_owned(),
+        [others @ .., last] => format!("{} and {last}", others.join(", ")),
+    };
+    format!(" With plenty without {listed}, {what}.")
 }
 
 /// What was compared, in one line.

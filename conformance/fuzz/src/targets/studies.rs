@@ -101,7 +101,7 @@ pub(super) fn sound_rows() -> &'static str {
     ROWS.get_or_init(|| {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("rows.jsonl");
-        let arguments = ["sweep", "-w", "mlp:depth=2,steps=1", "-p", "pytorch,best-fit", "-c", "1.0,1.1", "--bounds", "0", "-o"];
+        let arguments = ["sweep", "-w", "mlp:depth=2,steps=1", "-p", "pytorch,best-fit-remap", "-c", "1.0,1.1", "--bounds", "0", "-o"];
         let arguments = arguments.into_iter().map(Into::into).chain([file.clone().into_os_string()]);
         let command = sweeps::Args::try_parse_from(arguments).expect("these arguments are valid");
         command.compute().expect("a sweep");
@@ -145,7 +145,7 @@ pub(super) fn arguments(choices: &mut Choices<'_>) -> Vec<u8> {
         format!("--precision={}", number(&["half", "half-master", "fp32"])),
         format!("--devices={}", number(&["1GiB", "600MiB", "24GB", "A100-40GB", "20MiB"])),
         format!("--context={}", number(&["1", "1MiB", "10MiB"])),
-        format!("--policies={}", number(&["pytorch", "tlsf", "gmlake", "pytorch-expandable,buddy", "all"])),
+        format!("--policies={}", number(&["pytorch", "tlsf", "gmlake-like", "pytorch-expandable,buddy", "all"])),
     ];
     let others = ["", ",tied=false", ",attention=materialized", ",ratio=1"];
     let mut lines = vec![format!("{model}{}", choices.pick(&others))];

@@ -5,7 +5,7 @@
 
 use parkade::policy::{Attempt, Coalescing, Placement, Policy, Relief, Request};
 use parkade::profile::Profile;
-use parkade::units::{Bytes, MIB, PoolClass};
+use parkade::units::{Bytes, MIB, PoolClass, StreamId};
 use parkade::{BlockId, BlockView, Heap, PoolSlot};
 
 use crate::checks::draw::Draws;
@@ -35,12 +35,25 @@ enum Rung {
     AskFor(u64),
     /// A block of another stream, with a wait or only if its work happens to be done.
     Transfer(bool),
+    /// What is needed of a block of another stream.
+    TransferPart,
+    /// All blocks of the first other stream that has any.
+    TransferAll,
+    /// A segment that is this much larger than the request, on the default stream.
+    Provide(u64),
     /// Remaps this many free blocks of expandable segments, from the first; of all default pools, or only of the request's.
     Remap(usize, bool),
     /// Releases this many releasable blocks, from the first.
     Release(usize),
     Borrow,
     Wait,
+}
+
+impl Rung {
+    /// Whether a block of another stream may serve a request.
+    fn takes_from_others(&self) -> bool {
+        matches!(self, Rung::Transfer(_) | Rung::TransferPart | Rung::TransferAll)
+    }
 }
 
 /// A randomly assembled policy.
@@ -83,13 +96,16 @@ impl Drawn {
         // Expandable segments require it.
         let coalescing = if is_expandable.contains(&true) { Coalescing::Neighbours } else { coalescing };
         let rungs = (0..of(&[0, 1, 2, 4]))
-            .map(|_| match of(&[0, 1, 2, 2, 3, 4, 4, 5, 6]) {
+            .map(|_| match of(&[0, 1, 2, 2, 3, 4, 4, 5, 6, 7, 7, 8, 9]) {
                 0 => Rung::Ask,
                 1 => Rung::AskFor(of(&[0, 2 * MIB, 30 * MIB])),
                 2 => Rung::Transfer(of(&[0, 1, 1]) == 1),
                 3 => Rung::Release(of(&[0, 1, 3]) as usize),
                 4 => Rung::Remap(of(&[1, 2, 100]) as usize, of(&[0, 1]) == 1),
                 5 => Rung::Borrow,
+                7 => Rung::TransferPart,
+                8 => Rung::TransferAll,
+                9 => Rung::Provide(of(&[0, 2 * MIB, 30 * MIB])),
                 _ => Rung::Wait,
             })
             .collect();
@@ -107,7 +123,7 @@ impl Drawn {
 
     /// Seeds of policies that take blocks of other streams, and of policies that remap pages: [`MOVERS`] of each.
     pub(super) fn seeds_that_move_memory() -> Vec<u64> {
-        let transfers = |drawn: &Drawn| drawn.rungs.iter().any(|rung| matches!(rung, Rung::Transfer(true)));
+        let transfers = |drawn: &Drawn| drawn.rungs.iter().any(|rung| matches!(rung, Rung::Transfer(true) | Rung::TransferPart));
         let remaps = |drawn: &Drawn| {
             drawn.is_expandable[1] && drawn.rungs.iter().any(|rung| matches!(rung, Rung::Remap(most, _) if *most > 1))
         };
@@ -128,18 +144,33 @@ impl Drawn {
         found.map(|block| block.id)
     }
 
+    /// Reuses the block, some policies its high end.
+    fn reuse(&self, heap: &Heap, request: &Request, id: BlockId) -> Relief {
+        let found = heap.free_blocks(request.pool).find(|block| block.id == id && self.fit == 2);
+        found.map_or(Relief::Reuse(id), |block| {
+            let room = block.size.get() - request.size.get();
+            Relief::ReuseAt { block: id, offset: Bytes(room / self.unit * self.unit) }
+        })
+    }
+
     fn climb(&self, heap: &Heap, request: &Request, rung: Rung) -> Relief {
         let ask = |blocks, attempt| Relief::Release { blocks, attempt };
         let nothing = || ask(Vec::new(), Attempt::No);
+        let other_block = || {
+            let legal = |block: &BlockView| block.stream != request.stream && block.size >= request.size && !block.is_expandable;
+            heap.free_blocks(request.pool).find(legal).map(|block| block.id)
+        };
         match rung {
             Rung::Ask => ask(Vec::new(), Attempt::Ask),
             Rung::AskFor(more) => ask(Vec::new(), Attempt::AskFor(Bytes(request.size.get() + more))),
-            Rung::Transfer(waits) => {
-                let legal =
-                    |block: &BlockView| block.stream != request.stream && block.size >= request.size && !block.is_expandable;
-                let other = heap.free_blocks(request.pool).find(legal);
-                other.map_or_else(nothing, |block| Relief::Transfer { block: block.id, waits })
+            Rung::Transfer(waits) => other_block().map_or_else(nothing, |block| Relief::Transfer { block, waits }),
+            Rung::TransferPart => other_block().map_or_else(nothing, |block| Relief::TransferPart { block }),
+            Rung::TransferAll => {
+                let other = heap.free_blocks(request.pool).find(|block| block.stream != request.stream);
+                other.map_or_else(nothing, |block| Relief::TransferAll { from: block.stream })
             }
+            Rung::Provide(_) if request.is_expandable => nothing(),
+            Rung::Provide(more) => Relief::Provide { bytes: Bytes(request.size.get() + more), stream: StreamId::DEFAULT },
             Rung::Remap(most, of_all) => {
                 // Not those of a private pool in use: its graphs still need them.
                 let may_go = heap.releasable();
@@ -220,11 +251,11 @@ impl Policy for Drawn {
         match rung as usize - self.rungs.len() {
             0 => self.climb(heap, request, Rung::Ask),
             1 => Relief::Wait,
-            2 => self.find(heap, request).map_or_else(|| self.climb(heap, request, Rung::Borrow), Relief::Reuse),
+            2 => self
+                .find(heap, request)
+                .map_or_else(|| self.climb(heap, request, Rung::Borrow), |block| self.reuse(heap, request, block)),
             // A policy that takes other streams' blocks if their work is done must do so now that all work is done.
-            3 if self.rungs.iter().any(|rung| matches!(rung, Rung::Transfer(_))) => {
-                self.climb(heap, request, Rung::Transfer(true))
-            }
+            3 if self.rungs.iter().any(Rung::takes_from_others) => self.climb(heap, request, Rung::Transfer(true)),
             3 | 4 => Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskFor(request.size) },
             _ => Relief::GiveUp,
         }

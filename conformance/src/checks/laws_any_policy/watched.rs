@@ -19,6 +19,8 @@ pub(super) enum Answer {
     Reuse(Option<u64>),
     /// A block of another stream, with its address if it is a free block.
     Transfer(Option<u64>),
+    /// A part of one, from its first byte on.
+    TransferPart(Option<u64>),
     /// A segment of this many bytes, after releasing this many blocks.
     Segment(u64, usize),
     /// Another rung of the ladder, with the number of blocks it names.
@@ -211,9 +213,20 @@ impl<P: Policy> Wrapper for Watched<P> {
                 self.notes.get_mut().has_transferred = true;
                 Answer::Transfer(address_of(heap, request, *block))
             }
+            Relief::TransferPart { block } => {
+                self.notes.get_mut().has_transferred = true;
+                Answer::TransferPart(address_of(heap, request, *block))
+            }
+            Relief::TransferAll { .. } => {
+                self.notes.get_mut().has_transferred = true;
+                Answer::Rung(0)
+            }
             Relief::Remap { blocks } => Answer::Rung(blocks.len()),
             Relief::Reuse(id) => Answer::Reuse(address_of(heap, request, *id)),
-            Relief::Borrow | Relief::Wait => Answer::Rung(0),
+            Relief::ReuseAt { block, offset } => {
+                Answer::Reuse(address_of(heap, request, *block).map(|address| address.wrapping_add(offset.get())))
+            }
+            Relief::Borrow | Relief::Wait | Relief::Provide { .. } => Answer::Rung(0),
             Relief::GiveUp => {
                 reached.refusals += 1;
                 // Ask once more, as after a callback that freed something.

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use parkade::policy::{Attempt, Coalescing, FreeOrder, Placement, Policy, Relief, Request};
 use parkade::profile::Profile;
-use parkade::units::{Bytes, MIB, PoolClass};
+use parkade::units::{Bytes, MIB, PoolClass, StreamId};
 use parkade::{BlockId, Heap, PoolSlot};
 
 use crate::checks::draw::Draws;
@@ -88,6 +88,15 @@ impl Wrong {
         (!seen.is_empty()).then(|| seen[self.below(seen.len() as u64) as usize])
     }
 
+    /// A stream that the heap knows, mostly another one; or any.
+    fn stream(&self, heap: &Heap, request: &Request) -> StreamId {
+        if !self.is_right() {
+            return StreamId(self.below(9));
+        }
+        let others = || heap.streams_seen().iter().filter(|&&stream| stream != request.stream);
+        others().nth(self.below(others().count().max(1) as u64) as usize).copied().unwrap_or(request.stream)
+    }
+
     fn blocks(&self, heap: &Heap, fits: impl Fn(&parkade::BlockView) -> bool) -> Vec<BlockId> {
         (0..self.below(4)).filter_map(|_| self.block(heap, &fits)).collect()
     }
@@ -121,6 +130,14 @@ impl Policy for Wrong {
 
     fn reservation(&self, total: Bytes) -> Bytes {
         self.size(total.get())
+    }
+
+    fn growth(&self, request: &Request) -> Bytes {
+        self.size(request.size.get())
+    }
+
+    fn has_own_segments(&self) -> bool {
+        self.below(4) == 0
     }
 
     fn rejects(&self, _: Bytes, _: Bytes, _: Bytes) -> bool {
@@ -160,19 +177,27 @@ impl Policy for Wrong {
             _ => Attempt::AskFor(self.size(request.size.get())),
         };
         let fits = |block: &parkade::BlockView| block.size >= request.size;
-        let relief = match self.below(16) {
+        let is_of_another = |block: &parkade::BlockView| fits(block) && block.stream != request.stream;
+        let relief = match self.below(20) {
             0..=4 => Relief::Release { blocks: self.blocks(heap, |block| !block.is_split), attempt },
             5 => Relief::Borrow,
-            6..=8 => match self.block(heap, |block| fits(block) && block.stream != request.stream) {
+            6..=8 => match self.block(heap, is_of_another) {
                 Some(block) => Relief::Transfer { block, waits: self.below(2) == 0 },
                 None => Relief::Wait,
             },
             9..=11 => Relief::Remap { blocks: self.blocks(heap, |block| block.is_expandable) },
             12 => Relief::Wait,
             13..=14 => match self.block(heap, |block| fits(block) && block.stream == request.stream) {
-                Some(block) => Relief::Reuse(block),
+                Some(block) if self.below(2) == 0 => Relief::Reuse(block),
+                Some(block) => Relief::ReuseAt { block, offset: self.size(self.below(3) * 4096) },
                 None => Relief::GiveUp,
             },
+            15 | 16 => match self.block(heap, is_of_another) {
+                Some(block) => Relief::TransferPart { block },
+                None => Relief::Borrow,
+            },
+            17 => Relief::TransferAll { from: self.stream(heap, request) },
+            18 => Relief::Provide { bytes: self.size(16 * MIB), stream: self.stream(heap, request) },
             _ => Relief::GiveUp,
         };
         match relief {

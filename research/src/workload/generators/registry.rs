@@ -32,7 +32,7 @@ const ALL: [(&str, Default); 14] = [
     ("alternate", || Box::new(Alternate::default())),
     ("prefetch", || Box::new(Prefetch::default())),
     ("graphs", || Box::new(Graphs::default())),
-    ("robson", || Box::new(RobsonAgainst::new("first-fit"))),
+    ("robson", || Box::new(RobsonAgainst::new("first-fit-remap"))),
     ("best-fit-attack", || Box::new(Pattern::best_fit_attack())),
     ("comb", || Box::new(Pattern::comb())),
     ("fence", || Box::new(Pattern::fence())),

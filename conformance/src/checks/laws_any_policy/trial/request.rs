@@ -42,7 +42,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
     fn count_carried_out(&mut self) {
         let calls = self.device.calls_so_far();
         let done = |name| calls.iter().filter(|call| call.name == name && call.done).count();
-        let is_transfer = matches!(self.core.policy().notes().answer, Some(Answer::Transfer(_)));
+        let is_transfer = matches!(self.core.policy().notes().answer, Some(Answer::Transfer(_) | Answer::TransferPart(_)));
         let transfer = is_transfer && done(CallName::StreamWaitEvent) > 0;
         let remap = done(CallName::MemMap) > done(CallName::MemCreate);
         self.core.policy_mut().carried_out(transfer, remap);
@@ -80,7 +80,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         let made = &self.core.observer()[told_before..];
         let made = made.iter().rfind(|entry| entry.action == TraceAction::SegmentAlloc).map(|entry| entry.size);
         let holds = match notes.answer {
-            Some(Answer::Reuse(place)) => place == Some(address),
+            Some(Answer::Reuse(place) | Answer::TransferPart(place)) => place == Some(address),
             // It first merges with a free block of its new stream before it.
             Some(Answer::Transfer(place)) => place.is_some_and(|place| address <= place),
             Some(Answer::Segment(size, _)) => made.is_none_or(|made| made == size),
@@ -152,7 +152,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         // wrongly.
         let unchanged = match self.core.policy().notes().answer {
             Some(Answer::Reuse(_)) => true,
-            Some(Answer::Transfer(_)) => !is_cut,
+            Some(Answer::Transfer(_) | Answer::TransferPart(_)) => !is_cut,
             Some(Answer::Segment(_, blocks) | Answer::Rung(blocks)) => !is_cut && blocks <= usize::from(is_block),
             None => false,
         };

@@ -1,7 +1,7 @@
 //! The adversaries as generators. Robson's reacts to where a policy places buffers, so it is made against a named
 //! policy; the others are the same for every policy.
 
-use parkade_policies::{CATALOGUE, Named, named};
+use parkade_policies::{CATALOGUE, Named, named, why_unknown};
 
 use super::best_fit::best_fit_attack;
 use super::patterns::{comb, fence, stream_per_buffer};
@@ -37,7 +37,10 @@ impl Generator for RobsonAgainst {
     fn set(&mut self, key: Key, value: &str) -> Done {
         match key {
             "against" => {
-                let policies = || CATALOGUE.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ");
+                let policies = || match why_unknown(value) {
+                    Some(why) => format!("a policy ({why})"),
+                    None => CATALOGUE.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", "),
+                };
                 self.against = named(value).map_or_else(|| values::refused(key, value, policies()), Ok)?;
             }
             "unit_bytes" => self.numbers.unit_bytes = values::bytes(key, value)?,
@@ -149,7 +152,7 @@ mod tests {
     #[test]
     fn robsons_adversary_is_made_against_the_policy_that_is_named() {
         let numbers = Robson { unit_bytes: 32 * MIB, largest_units: 8, live_units: 64 };
-        for name in ["first-fit", "pytorch", "buddy"] {
+        for name in ["first-fit-remap", "pytorch", "buddy"] {
             let policy = named(name).unwrap();
             let described = parse(&format!("robson:against={name},unit_bytes=32MiB,live_units=64,largest_units=8")).unwrap();
             let attack = robson((policy.make)(), numbers).unwrap();
@@ -163,12 +166,12 @@ mod tests {
         };
         // No gap is large enough for the next size under any policy, so only a policy that rounds places buffers
         // elsewhere.
-        let own = against("32MiB", "first-fit");
+        let own = against("32MiB", "first-fit-remap");
         assert!(CATALOGUE.iter().all(|policy| against("32MiB", policy.name).events == own.events));
-        assert!(against("160MiB", "buddy").events != against("160MiB", "first-fit").events);
+        assert!(against("160MiB", "buddy").events != against("160MiB", "first-fit-remap").events);
         let default = parse("robson:unit_bytes=32MiB,live_units=64,largest_units=8").unwrap();
         assert!(default.events == own.events && default.says == own.says);
-        let outcome = run(&own, (named("first-fit").unwrap().make)(), &RunOptions::plenty());
+        let outcome = run(&own, (named("first-fit-remap").unwrap().make)(), &RunOptions::plenty());
         let forced = powers_of_two(64, 8).unwrap() * numbers.unit_bytes;
         assert!(outcome.peak_reserved_bytes >= forced, "{} of {forced}", outcome.peak_reserved_bytes);
     }

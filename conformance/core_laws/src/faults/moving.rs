@@ -1,0 +1,70 @@
+//! Answers about memory between streams: a part of a block, all blocks of a stream, and a segment that serves nobody at first.
+
+use parkade::policy::{Attempt, Relief};
+use parkade::units::{Bytes, MIB, StreamId};
+
+use super::{Case, Named, Relieve, SMALL, SOUND, Scripted, ask, new_segment};
+
+/// The cases.
+pub(super) fn cases() -> Vec<Case> {
+    use Named::{Capturing, Expandable, Gone, Nothing, Part, Private, Used, Whole};
+    const BLOCK: u64 = 4 * MIB;
+    let first = |first: Relieve| Scripted { place: new_segment, relieve: first, ..SOUND };
+    let parting = first(|own, _, _, rung| match (rung, own.block) {
+        (0, Some(block)) => Relief::TransferPart { block },
+        (1, _) => ask(Attempt::Ask),
+        _ => Relief::GiveUp,
+    });
+    let moving_from_0 = first(|own, heap, _, rung| match (rung, own.block) {
+        (0, _) => Relief::TransferAll { from: StreamId::DEFAULT },
+        (1, Some(block)) if !heap.is_deferring() => Relief::Reuse(block),
+        (1 | 2, _) => ask(Attempt::Ask),
+        _ => Relief::GiveUp,
+    });
+    let moving_from_77 = first(|_, _, _, _| Relief::TransferAll { from: StreamId(77) });
+    let providing = first(|_, heap, request, rung| match rung {
+        0 => Relief::Provide { bytes: request.size, stream: request.stream },
+        _ => heap
+            .first_at_least(request.pool, request.stream, request.size)
+            .map_or(Relief::GiveUp, |block| Relief::Reuse(block.id)),
+    });
+    let nothing = first(|_, _, _, _| Relief::Provide { bytes: Bytes::ZERO, stream: StreamId::DEFAULT });
+    let high = first(|own, _, _, _| own.block.map_or(Relief::GiveUp, |block| Relief::ReuseAt { block, offset: Bytes(1024) }));
+    let cutting = |cut| Scripted { cut, ..parting.clone() };
+    let cut_wrongly = "cuts a block to fewer bytes than were asked for, or to as many as it has";
+    let of_another = "transfers a block of another pool, or of the request's own stream";
+    let unknown = "transfers the blocks of an unknown stream, or of the request's own";
+    let all = [
+        ("", Whole, parting.clone(), BLOCK, 9),
+        ("", Whole, parting.clone(), SMALL + 512, 9),
+        ("", Part, parting.clone(), SMALL + 512, 9),
+        ("", Capturing, parting.clone(), BLOCK, 9),
+        ("", Whole, cutting(|_, _| None), SMALL + 512, 9),
+        ("", Whole, cutting(|whole, _| (whole > BLOCK - 1024).then(|| whole - 512)), BLOCK - 2048, 9),
+        (cut_wrongly, Whole, cutting(|_, size| Some(size - 512)), BLOCK - 512, 9),
+        (cut_wrongly, Whole, cutting(|whole, _| Some(whole)), BLOCK - 512, 9),
+        ("transfers a block that does not exist", Gone, parting.clone(), BLOCK, 9),
+        ("transfers a block that is not free", Used, parting.clone(), BLOCK, 9),
+        ("transfers a block that is too small", Whole, parting.clone(), BLOCK + 512, 9),
+        (of_another, Whole, parting.clone(), BLOCK, 0),
+        (of_another, Private, parting.clone(), BLOCK, 9),
+        ("transfers a block of an expandable segment", Expandable, parting.clone(), BLOCK, 9),
+        ("", Whole, moving_from_0.clone(), BLOCK - 512, 9),
+        ("", Part, moving_from_0.clone(), SMALL + 512, 9),
+        ("", Nothing, moving_from_0.clone(), BLOCK, 9),
+        ("", Capturing, moving_from_0.clone(), BLOCK, 9),
+        (unknown, Whole, moving_from_0, BLOCK, 0),
+        (unknown, Whole, moving_from_77, BLOCK, 9),
+        ("", Whole, high.clone(), BLOCK - 1024, 0),
+        ("", Whole, high.clone(), BLOCK - 2048, 0),
+        ("", Part, high.clone(), SMALL + 512, 0),
+        ("reuses a block from where too little of it is left", Whole, high.clone(), BLOCK - 512, 0),
+        ("reuses a block that is too small", Whole, high.clone(), BLOCK + 512, 0),
+        ("reuses a block of another pool or stream", Whole, high, BLOCK - 1024, 9),
+        ("", Nothing, providing.clone(), BLOCK, 9),
+        ("CUDA out of memory", Nothing, providing.clone(), 601 * MIB, 9),
+        ("provides a segment where segments are expandable", Nothing, Scripted { is_expandable: true, ..providing }, BLOCK, 9),
+        ("provides a segment of no bytes", Nothing, nothing, BLOCK, 9),
+    ];
+    all.into()
+}
