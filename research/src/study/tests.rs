@@ -9,7 +9,7 @@ use crate::workload::{Event, Workload};
 const MIB: u64 = 1 << 20;
 
 fn workload(events: Vec<Event>) -> Workload {
-    Workload { name: "test".into(), says: "a test's".into(), events }
+    Workload { name: "test".into(), says: "a test's".into(), events, ..Workload::default() }
 }
 
 fn allocate(buffer: u32, mib: u64) -> Event {

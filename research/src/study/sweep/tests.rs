@@ -19,7 +19,7 @@ fn made(seed: u64) -> Workload {
             events.push(Event::Free { buffer: buffer - 5 });
         }
     }
-    Workload { name: "made".into(), says: "a test's".into(), events }
+    Workload { name: "made".into(), says: "a test's".into(), events, ..Workload::default() }
 }
 
 fn sources() -> Vec<Source> {
