@@ -40,7 +40,7 @@ fn files_that_are_not_of_this_sweep_are_left_alone() {
             lines[0].to_owned(),
             "its first line is missing or cut short, as after an early interruption: remove it, or choose another file",
         ),
-        (rows.replacen("\"parkade_sweep\":3", "\"parkade_sweep\":9", 1), "has format 9"),
+        (rows.replacen("\"parkade_sweep\":4", "\"parkade_sweep\":9", 1), "has format 9"),
         (lines[0].replace("\"1.1\"", "\"1.2\"") + "\n", "has other capacities than asked for"),
         (rows.replacen("\"1/1\"", "\"1/2\"", 1), "is job 1, where job 2 was expected"),
         (rows.replacen("\"seeds\":2", "\"seeds\":0", 1), "no seeds"),

@@ -5,7 +5,7 @@
 use rayon::prelude::*;
 
 use super::jobs::Source;
-use super::levels::{Level, over_all, over_workloads};
+use super::levels::{Level, over_all};
 use super::plan::Plan;
 use crate::bounds::{Bounds, BoundsError};
 use crate::packing::Effort;
@@ -54,13 +54,4 @@ pub fn bound_ratios(
         over_all(&values)
     };
     Ok((0..plan.workloads.len()).map(|place| Some(BoundRatios { page_ideal: of(place, 0)?, packing: of(place, 1)? })).collect())
-}
-
-impl BoundRatios {
-    /// The geometric means of both over the workloads, the page ideal first.
-    #[must_use]
-    pub fn over_workloads(all: &[Option<BoundRatios>]) -> [Option<Level>; 2] {
-        let of = |which: fn(&BoundRatios) -> Level| over_workloads(all.iter().flatten().map(which));
-        [of(|ratios| ratios.page_ideal), of(|ratios| ratios.packing)]
-    }
 }

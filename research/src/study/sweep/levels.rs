@@ -57,3 +57,11 @@ pub(super) fn with_interval(logs: &[f64]) -> Option<Level> {
         interval_of_mean(logs, CONFIDENCE, SEED).unwrap_or(Interval { low: f64::NEG_INFINITY, high: f64::INFINITY });
     Some(Level { mean: mean.exp(), low: low.exp(), high: high.exp(), count: logs.len() })
 }
+
+impl Level {
+    /// The geometric mean over workloads and the range, of those that have a value; `None` without any.
+    #[must_use]
+    pub fn over_workloads(values: &[Option<f64>]) -> Option<Level> {
+        over_all(&values.iter().copied().flatten().collect::<Vec<_>>())
+    }
+}
