@@ -79,7 +79,13 @@ pub(super) fn course(finished: &Finished) -> Grid {
     let mut header = vec![Head::from("policy")];
     for place in given_or_plenty(plan) {
         let name = name(finished, place);
-        let columns = [("calls a step", "calls"), ("ms a step", "ms/step"), ("in the later half", "later"), ("waited ms", "waited"), ("waiting calls", "waits")];
+        let columns = [
+            ("calls a step", "calls"),
+            ("ms a step", "ms/step"),
+            ("in the later half", "later"),
+            ("waited ms", "waited"),
+            ("waiting calls", "waits"),
+        ];
         header.extend(columns.map(|(column, short)| Head { name: format!("{column}, {name}"), short: short.to_owned() }));
         header.push(Head { name: format!("n, {name}"), short: format!("n {name}") });
     }
@@ -127,7 +133,9 @@ fn about_shares(finished: &Finished) -> String {
         [only] => (*only).to_owned(),
         [others @ .., last] => format!("{} and {last}", others.join(", ")),
     };
-    format!(" {listed} {what} a share of all memory there is before the program begins, so with plenty {they} would be priced for the device and not for the program: {NONE}.")
+    format!(
+        " {listed} {what} a share of all memory there is before the program begins, so with plenty {they} would be priced for the device and not for the program: {NONE}."
+    )
 }
 
 fn whole(value: f64) -> String {

@@ -143,7 +143,11 @@ fn most_different(plan: &Plan, summary: &Summary) -> Option<usize> {
 /// A sentence on the policies that are not drawn; empty if there are none.
 fn about_left_out(finished: &Finished) -> String {
     let names: Vec<&str> = finished.taking_a_share().collect();
-    if names.is_empty() { String::new() } else { format!(" Left out, since they would take a share of all memory there is: {}.", names.join(", ")) }
+    if names.is_empty() {
+        String::new()
+    } else {
+        format!(" Left out, since they would take a share of all memory there is: {}.", names.join(", "))
+    }
 }
 
 /// Driver time with plenty over the smallest memory.

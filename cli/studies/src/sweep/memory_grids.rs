@@ -28,7 +28,8 @@ pub(super) fn memory_of_cells(finished: &Finished) -> Grid {
         row.push(show(*level));
     }
     if !finished.beside.is_empty() {
-        grid.header.extend([("ideal remapper", "remapped"), ("offline packer", "packed")].map(|(name, short)| Head::named(name, short)));
+        grid.header
+            .extend([("ideal remapper", "remapped"), ("offline packer", "packed")].map(|(name, short)| Head::named(name, short)));
         for (row, beside) in grid.rows.iter_mut().zip(&finished.beside) {
             row.extend([show(beside.map(|beside| beside.page_ideal)), show(beside.map(|beside| beside.packing))]);
         }
@@ -53,7 +54,8 @@ pub(super) fn over_seeds(finished: &Finished) -> Option<Grid> {
         None => none(),
         Some(level) => format!("{} ({}), p {}", ratio(level.mean), range(level, ratio), p_value(versus.corrected_p)),
     };
-    let mut grid = by_workload(finished, format!("Over the seeds, against {baseline}"), note, &|cell| cell.versus.map_or_else(none, show));
+    let mut grid =
+        by_workload(finished, format!("Over the seeds, against {baseline}"), note, &|cell| cell.versus.map_or_else(none, show));
     let mut has_several = plan.workloads.iter().map(|workload| workload.seeds > 1);
     grid.rows.retain(|_| has_several.next().unwrap_or(false));
     Some(grid)
@@ -89,9 +91,13 @@ pub(super) fn memory(finished: &Finished) -> Grid {
         let baseline = &plan.policies[summary.baseline];
         header.push(Head { name: format!("over {baseline}"), short: format!("/{baseline}") });
         header.extend(["range", "less/same/more"].map(Head::from));
-        let _ = write!(note, " Then against {baseline}, workload by workload: the ratio, and in how many a policy needs less, as much, and more.");
+        let _ = write!(
+            note,
+            " Then against {baseline}, workload by workload: the ratio, and in how many a policy needs less, as much, and more."
+        );
     }
-    let mut rows: Vec<Vec<String>> = summary.policies.iter().zip(&finished.one_buffer).map(|(policy, one)| policy_row(finished, policy, *one)).collect();
+    let mut rows: Vec<Vec<String>> =
+        summary.policies.iter().zip(&finished.one_buffer).map(|(policy, one)| policy_row(finished, policy, *one)).collect();
     rows.extend(beside(finished).into_iter().map(|row| padded(row, header.len())));
     Grid { title: "Memory: means".to_owned(), note: format!("{note} {ABOUT_BOUNDS}"), header, rows }
 }
@@ -121,7 +127,9 @@ fn policy_row(finished: &Finished, policy: &PolicySummary, one_buffer: Option<f6
 /// Rows of what is no policy: the lower bound first.
 fn beside(finished: &Finished) -> Vec<Vec<String>> {
     let pools = finished.summary.load_with_pools.iter().map(|level| level.map(|level| level.mean)).collect();
-    let ideal = |which: fn(&BoundRatios) -> Level| finished.beside.iter().map(|beside| beside.as_ref().map(|beside| which(beside).mean)).collect();
+    let ideal = |which: fn(&BoundRatios) -> Level| {
+        finished.beside.iter().map(|beside| beside.as_ref().map(|beside| which(beside).mean)).collect()
+    };
     let mut rows = vec![("(LOAD with pools, a lower bound)", pools)];
     if !finished.beside.is_empty() {
         rows.push(("(ideal remapper)", ideal(|beside| beside.page_ideal)));

@@ -15,8 +15,12 @@ impl Without {
     #[must_use]
     pub fn of(ratios: &[Option<f64>], left_out: usize) -> Without {
         let excess = |ratio: f64| ratio.max(f64::MIN_POSITIVE).ln();
-        let others: Vec<f64> =
-            ratios.iter().enumerate().filter(|(place, _)| *place != left_out).filter_map(|(_, ratio)| ratio.map(excess)).collect();
+        let others: Vec<f64> = ratios
+            .iter()
+            .enumerate()
+            .filter(|(place, _)| *place != left_out)
+            .filter_map(|(_, ratio)| ratio.map(excess))
+            .collect();
         let own = ratios.get(left_out).copied().flatten().map(excess);
         let sum = others.iter().sum::<f64>() + own.unwrap_or(0.0);
         Without {

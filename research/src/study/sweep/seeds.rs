@@ -24,8 +24,7 @@ pub struct SeedComparison {
 /// Compares the smallest memories of one workload, a row for each seed; `None` with fewer than two seeds.
 pub(super) fn compare(own: &[&Row], base: &[&Row]) -> Option<SeedComparison> {
     let of_seed = |seed| base.iter().find(|row| row.seed == seed);
-    let pairs: Vec<(f64, f64)> =
-        own.iter().filter_map(|row| Some((log_bytes(row), log_bytes(of_seed(row.seed)?)))).collect();
+    let pairs: Vec<(f64, f64)> = own.iter().filter_map(|row| Some((log_bytes(row), log_bytes(of_seed(row.seed)?)))).collect();
     if pairs.len() < 2 {
         return None;
     }

@@ -89,21 +89,22 @@ impl Summary {
         let ratios: Vec<Vec<Option<f64>>> = cells.iter().map(|cells| cells.iter().map(ratio_of).collect()).collect();
         let outlier = outlier(&ratios);
         let capacities = 0..plan.capacities.len();
-        let policies = plan.policies.iter().zip(&cells).zip(&ratios).enumerate().map(|(place, ((name, cells), own))| PolicySummary {
-            name: name.clone(),
-            ratio: over_workloads(cells.iter().filter_map(|cell| cell.ratio)),
-            without_outlier: outlier.map(|outlier| Without::of(own, outlier)),
-            driver_ns: capacities
-                .clone()
-                .map(|capacity| over_workloads(cells.iter().filter_map(|cell| cell.driver_ns[capacity])))
-                .collect(),
-            courses: capacities
-                .clone()
-                .map(|capacity| CourseOfAll::of(&cells.iter().filter_map(|cell| cell.courses[capacity]).collect::<Vec<_>>()))
-                .collect(),
-            fits: shares(plan, cells),
-            versus: (place != baseline).then(|| compare(own, ratios.get(baseline).map_or(&[], Vec::as_slice))),
-        });
+        let policies =
+            plan.policies.iter().zip(&cells).zip(&ratios).enumerate().map(|(place, ((name, cells), own))| PolicySummary {
+                name: name.clone(),
+                ratio: over_workloads(cells.iter().filter_map(|cell| cell.ratio)),
+                without_outlier: outlier.map(|outlier| Without::of(own, outlier)),
+                driver_ns: capacities
+                    .clone()
+                    .map(|capacity| over_workloads(cells.iter().filter_map(|cell| cell.driver_ns[capacity])))
+                    .collect(),
+                courses: capacities
+                    .clone()
+                    .map(|capacity| CourseOfAll::of(&cells.iter().filter_map(|cell| cell.courses[capacity]).collect::<Vec<_>>()))
+                    .collect(),
+                fits: shares(plan, cells),
+                versus: (place != baseline).then(|| compare(own, ratios.get(baseline).map_or(&[], Vec::as_slice))),
+            });
         let policies = policies.collect();
         Summary { baseline, load_with_pools: load_with_pools(plan, rows), outlier, policies, cells }
     }
@@ -148,9 +149,7 @@ fn cells(seen: &Seen<'_>, smallest: Option<usize>, baseline: usize) -> Vec<Vec<C
             ratio: smallest.and_then(|place| over_seeds(&by_capacity[place], ratio)),
             driver_ns: by_capacity.iter().map(|rows| over_seeds(rows, |row| row.fits.then_some(row.driver_ns as f64))).collect(),
             courses: by_capacity.iter().map(|rows| Course::of(rows)).collect(),
-            versus: smallest
-                .filter(|_| policy != baseline)
-                .and_then(|place| seeds::compare(&by_capacity[place], base()?)),
+            versus: smallest.filter(|_| policy != baseline).and_then(|place| seeds::compare(&by_capacity[place], base()?)),
             not_monotone: smallest.map_or(0, |place| not_monotone(&by_capacity[place], by_capacity)),
             fits: by_capacity.iter().map(|rows| rows.iter().filter(|row| row.fits).count() as u64).collect(),
         }

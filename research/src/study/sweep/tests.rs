@@ -268,13 +268,21 @@ fn the_course_of_a_run_is_by_step_and_half() {
     let mean = |level: Option<Level>| level.map(|level| level.mean);
     let [four, one, none] = [0, 1, 2].map(|workload| summary.cells[0][workload].courses[0].expect("it fits"));
     assert_eq!((mean(four.calls_per_step), mean(four.ns_per_step)), (Some(10.0), Some(250.0)));
-    assert_eq!((mean(four.later_calls_per_step), mean(four.later_ns_per_step), mean(four.later_share)), (Some(5.0), Some(0.0), Some(0.0)));
+    assert_eq!(
+        (mean(four.later_calls_per_step), mean(four.later_ns_per_step), mean(four.later_share)),
+        (Some(5.0), Some(0.0), Some(0.0))
+    );
     assert_eq!((mean(one.calls_per_step), one.later_calls_per_step), (Some(40.0), None), "one step has no halves");
-    assert_eq!((none.calls_per_step, none.waited_ns, none.waiting_calls.mean), (None, None, 3.0), "no steps, and no work to wait for");
+    assert_eq!(
+        (none.calls_per_step, none.waited_ns, none.waiting_calls.mean),
+        (None, None, 3.0),
+        "no steps, and no work to wait for"
+    );
     assert_eq!(mean(four.waited_ns), Some(70.0));
     let all = summary.policies[0].courses[0];
     assert!((mean(all.calls_per_step).expect("a mean") - 20.0).abs() < 1e-9, "the geometric mean of 10 and 40");
-    let counts = [all.calls_per_step, all.later_share, all.waited_ns, all.waiting_calls].map(|level| level.map(|level| level.count));
+    let counts =
+        [all.calls_per_step, all.later_share, all.waited_ns, all.waiting_calls].map(|level| level.map(|level| level.count));
     assert_eq!(counts, [Some(2), Some(3), Some(2), Some(3)]);
     assert_eq!(summary.cells[1][2].courses[0], None, "it does not fit");
 }
