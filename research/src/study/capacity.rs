@@ -172,7 +172,7 @@ mod tests {
             driver_ns: 0,
             waited_ns: 0,
             waiting_calls: 0,
-            later: DriverCost::default(),
+            later: Box::new(DriverCost::default()),
             events: 0,
         }
     }

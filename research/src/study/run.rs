@@ -54,8 +54,8 @@ pub struct Outcome {
     /// the synchronizing calls.
     pub waiting_calls: u64,
     /// What of this the driver did in the later half of the workload ([`Workload::later_half`]). A policy that is slow
-    /// only in the beginning has little in it.
-    pub later: DriverCost,
+    /// only in the beginning has little in it. Boxed, since an outcome may be the error of a search.
+    pub later: Box<DriverCost>,
     /// The number of events carried out.
     pub events: usize,
 }
@@ -281,7 +281,7 @@ impl<P: Policy> Run<P> {
             driver_ns: cost.ns,
             waited_ns: cost.waited_ns,
             waiting_calls: cost.waiting_calls,
-            later: earlier.map_or_else(DriverCost::default, |earlier| cost.since(earlier)),
+            later: Box::new(earlier.map_or_else(DriverCost::default, |earlier| cost.since(earlier))),
             events: done,
         }
     }

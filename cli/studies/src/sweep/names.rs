@@ -5,7 +5,6 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use parkade_analysis::annotations::steps;
 use parkade_policies::{CATALOGUE as POLICIES, Named, named, renamed};
 use parkade_recognition::Asked;
 use parkade_recording::DeviceRecording;
@@ -246,7 +245,7 @@ fn of_recording(path: &Path) -> Result<Vec<Found>> {
         let requests = Requests::of_recording(device, &own, &mut |_| ())?;
         let name = if traced.len() > 1 { format!("{stem}.device{}", device.device) } else { stem.to_owned() };
         let mut recorded = of_requests(&name, &requests);
-        if let Ok(found) = steps(&recording.annotations, device, None) {
+        if let Ok(found) = parkade_analysis::annotations::steps(&recording.annotations, device, None) {
             recorded.mark_steps(found.steps.iter().map(|step| step.last_entry));
         }
         let program = PreparedWorkload::new(recorded.workload);

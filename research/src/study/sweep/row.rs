@@ -8,7 +8,6 @@ use super::prepared::PreparedWorkload;
 use crate::study::capacity::smallest_capacity;
 use crate::study::options::{Addresses, PLENTY_BYTES, RunOptions};
 use crate::study::run::{Ending, Outcome, run};
-use crate::workload::Workload;
 
 /// The longest description of a problem that a row keeps, in characters.
 const LONGEST_PROBLEM: usize = 200;
@@ -180,7 +179,7 @@ impl Row {
     /// Whether the row was made from this workload, judged by hash, loads, and numbers of events and steps.
     #[must_use]
     pub fn is_of(&self, workload: &PreparedWorkload) -> bool {
-        let Workload { events, steps, .. } = &workload.workload;
+        let crate::workload::Workload { events, steps, .. } = &workload.workload;
         self.hash == workload.hash
             && (self.load_bytes, self.load_with_pools_bytes) == (workload.load_bytes, workload.load_with_pools_bytes)
             && (self.events, self.steps) == (events.len() as u64, steps.len() as u64)
