@@ -120,7 +120,7 @@ def main() -> int:
         rows = of_recording(arguments.recording.resolve(), arguments.rounds, Path(folder))
     rows += of_policies()
     if arguments.sweep:
-        rows.append(["the sweep of [numbers](numbers.md#how-were-the-tables-made)", seconds(best([PARKADE, "sweep", "-w", SWEPT, "--markdown"], 1)), "88 s of processor time"])
+        rows.append(["the sweep of [numbers](numbers.md#how-are-the-tables-made)", seconds(best([PARKADE, "sweep", "-w", SWEPT, "--markdown"], 1)), "88 s of processor time"])
     head = f"`benches/commands.py {arguments.recording.name} --rounds {arguments.rounds}`, {origin()}:\n\n"
     text = head + "\n".join("| " + " | ".join(row) + " |" for row in [["", "measured", "aim"], ["---"] * 3, *rows])
     print(text)

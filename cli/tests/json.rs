@@ -128,7 +128,21 @@ fn messages() {
 #[test]
 fn studies() {
     let sweep = ["sweep", "--json", "-w", "mlp", "-p", "pytorch,buddy", "-c", "1.05", "--bounds", "1000"];
-    check("sweep", &[&sweep]);
+    let seeded = [
+        "sweep",
+        "--json",
+        "-w",
+        "mlp,serving:requests=3,slots=2",
+        "-p",
+        "pytorch,buddy",
+        "-c",
+        "1.05",
+        "--seeds",
+        "2",
+        "--bounds",
+        "0",
+    ];
+    check("sweep", &[&sweep, &seeded]);
     check("sweep --list", &[&["sweep", "--list", "--json"]]);
     let folder = Folder::new("json-shard");
     let (one, two, all) = (format!("{}/1", folder.path()), format!("{}/2", folder.path()), format!("{}/all", folder.path()));

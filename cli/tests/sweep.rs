@@ -40,7 +40,7 @@ fn files_that_are_not_of_this_sweep_are_left_alone() {
             lines[0].to_owned(),
             "its first line is missing or cut short, as after an early interruption: remove it, or choose another file",
         ),
-        (rows.replacen("\"parkade_sweep\":3", "\"parkade_sweep\":9", 1), "has format 9"),
+        (rows.replacen("\"parkade_sweep\":4", "\"parkade_sweep\":9", 1), "has format 9"),
         (lines[0].replace("\"1.1\"", "\"1.2\"") + "\n", "has other capacities than asked for"),
         (rows.replacen("\"1/1\"", "\"1/2\"", 1), "is job 1, where job 2 was expected"),
         (rows.replacen("\"seeds\":2", "\"seeds\":0", 1), "no seeds"),
@@ -147,6 +147,108 @@ fn everything_says_the_same() {
     assert!(markdown.contains("| good | 2.500 |"), "{markdown}");
     let latex = sweep(&folder, &["-o", rows, "--latex"]).out;
     assert!(latex.contains("good & 2.500 &") && latex.contains("\\toprule"), "{latex}");
+}
+
+#[test]
+fn the_drivers_work_is_shown_by_step_and_half_and_waiting_beside_it() {
+    let folder = Folder::new("sweep-course");
+    let recording = folder.recording("good.pickle", &good());
+    let (rows, csv) = (at(&folder, "rows.jsonl"), at(&folder, "rows.csv"));
+    // One that keeps what it has, and one that gives it back in each round.
+    let rounds = "alternate:layers=2,hidden=256,heads=2,vocabulary=1000,sequence=128,batch=64,samples=64,prompt=64,answers=uniform/33/33,empties_cache=on,rounds=4";
+    let workloads = format!("mlp:depth=3,batch=64,steps=4,{rounds},{recording}");
+    let own = ["sweep", "-w", &workloads, "-p", "pytorch", "-c", "1.5", "--bounds", "0", "-o", &rows];
+    let object = json(&call(&[&own[..], &["--csv", &csv, "--json"]].concat()));
+    let of_job = |job: usize| -> serde_json::Value {
+        serde_json::from_str(bytes(&rows).lines().nth(job + 1).expect("a row")).expect("a row")
+    };
+    let (kept, emptied, recorded) = (of_job(1), of_job(4), of_job(7));
+    assert_eq!((&kept["capacity"], &kept["steps"], &kept["later_steps"]), (&"plenty".into(), &4.into(), &2.into()));
+    assert_eq!((&kept["later_driver_calls"], &kept["waiting_calls"]), (&0.into(), &0.into()), "{kept}");
+    let number = |row: &serde_json::Value, key: &str| row[key].as_u64().expect("a number");
+    assert!(number(&kept, "driver_calls") > 0 && number(&kept, "work_ns") > 0, "{kept}");
+    assert!(number(&emptied, "later_driver_calls") > 0 && number(&emptied, "waiting_calls") > 0, "{emptied}");
+    assert_eq!((&recorded["steps"], &recorded["work_ns"]), (&0.into(), &0.into()), "it says neither");
+    assert!(
+        bytes(&csv).lines().next().is_some_and(|line| line.contains(",waited_ns,waiting_calls,later_steps,later_driver_calls,"))
+    );
+    let driver = |workload: usize| &object["policies"][0]["workloads"][workload]["driver"]["plenty"];
+    let calls = |of: &serde_json::Value| of["mean"].as_f64().expect("a mean");
+    assert_eq!(calls(&driver(0)["later_share"]), 0.0);
+    assert_eq!(calls(&driver(0)["calls_per_step"]), number(&kept, "driver_calls") as f64 / 4.0);
+    assert!(calls(&driver(1)["later_share"]) > 0.2, "{}", driver(1));
+    assert_eq!((&driver(2)["calls_per_step"], &driver(2)["waited_ns"]), (&serde_json::Value::Null, &serde_json::Value::Null));
+    let markdown = call(&[&own[..], &["--markdown"]].concat()).out;
+    let table = |title: &str| {
+        let start = markdown.find(&format!("### {title}\n")).unwrap_or_else(|| panic!("{title}: {markdown}"));
+        markdown[start + 4..].split("\n### ").next().unwrap_or_default().to_owned()
+    };
+    assert!(table("Waiting, plenty").contains("| good | 0 calls |"), "{markdown}");
+    assert!(table("Driver time for each step, plenty").contains(" / 0.00 |\n"), "{markdown}");
+    let order = [
+        "Smallest memory over LOAD",
+        "Driver time, plenty",
+        "Waiting, 1.5 LOAD",
+        "Memory: means",
+        "Driver work over the run: means",
+    ];
+    let places: Vec<_> = order.iter().map(|title| markdown.find(&format!("### {title}\n"))).collect();
+    assert!(places.is_sorted() && places[0].is_some(), "each workload first, means last: {places:?}");
+}
+
+#[test]
+fn bounds_are_told_from_results_and_construction_from_fragmentation() {
+    let graphs = "graphs:layers=2,hidden=64,heads=2,vocabulary=1000,sequence=64,batches=64/128/256,shared=off";
+    let sweep =
+        ["sweep", "-w", &format!("{graphs},mlp:depth=3,batch=64"), "-p", "pytorch,bfc-xla", "-c", "1.1", "--bounds", "1000"];
+    let object = json(&call(&[&sweep[..], &["--json"]].concat()));
+    let bound = |place: usize| object["bounds"][place]["load_with_pools_over_load"]["mean"].as_f64().expect("a mean");
+    assert!(bound(0) > 1.01 && bound(1) == 1.0, "{}", object["bounds"]);
+    let least = object["policies"][0]["workloads"][0]["memory_over_load"]["mean"].as_f64().expect("a mean");
+    assert!(least >= bound(0), "{least}");
+    let one_buffer = |place: usize| object["policies"][place]["one_buffer_over_size"].as_f64().expect("it fits");
+    assert!((one_buffer(1) - 4.0 / 3.0).abs() < 0.005 && (one_buffer(0) - 1.0).abs() < 1e-9, "{}", one_buffer(1));
+    let markdown = call(&[&sweep[..], &["--markdown"]].concat()).out;
+    for said in [
+        "| LOAD with pools | ideal remapper | offline packer |",
+        "are not bounds but results",
+        "bfc-xla takes a share of all memory",
+    ] {
+        assert!(markdown.contains(said), "{said}: {markdown}");
+    }
+    let outlier = object["outlier"].as_str().expect("a name");
+    assert!(markdown.contains(&format!(" | without {outlier} | {outlier}'s part | ")), "{markdown}");
+}
+
+#[test]
+fn policies_are_tested_over_seeds_and_never_over_workloads() {
+    let server = "serving:requests=6,slots=2,rate=1000,answers=uniform/2/9";
+    let sweep = |seeds: &'static str, form: &'static str| {
+        call(&[
+            "sweep",
+            "-w",
+            &format!("{server},mlp:depth=3,batch=64"),
+            "-p",
+            "pytorch,buddy",
+            "-c",
+            "1.1",
+            "--bounds",
+            "0",
+            "--seeds",
+            seeds,
+            form,
+        ])
+    };
+    let object = json(&sweep("3", "--json"));
+    let versus = |workload: usize| &object["policies"][1]["workloads"][workload]["versus_baseline"];
+    let counts = ["less", "same", "more"].map(|key| versus(0)[key].as_u64().expect("a count"));
+    assert_eq!((counts.iter().sum::<u64>(), versus(1)), (3, &serde_json::Value::Null), "nothing in an MLP is drawn");
+    assert!(versus(0)["p_holm"].as_f64().is_some_and(|p| p > 0.05), "three seeds prove nothing: {}", versus(0));
+    assert_eq!(object["policies"][1]["versus_baseline"].get("p"), None);
+    let tested = sweep("3", "--markdown").out;
+    assert!(tested.contains("### Over the seeds, against pytorch\n") && tested.contains(", p "), "{tested}");
+    let untested = sweep("1", "--markdown").out;
+    assert!(!untested.contains("Wilcoxon") && !untested.contains("bootstrap"), "{untested}");
 }
 
 #[test]

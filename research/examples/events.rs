@@ -63,5 +63,5 @@ fn random_workload() -> Workload {
         live.push(buffer);
         buffer += 1;
     }
-    Workload { name: "random".into(), says: "random sizes and lifetimes".into(), events }
+    Workload { name: "random".into(), says: "random sizes and lifetimes".into(), events, ..Workload::default() }
 }

@@ -35,7 +35,7 @@ fn workload(requests: &Requests) -> Workload {
             other => panic!("{other:?} concerns a private pool"),
         }
     }
-    Workload { name: "recording".into(), says: "a recorded program".into(), events }
+    Workload { name: "recording".into(), says: "a recorded program".into(), events, ..Workload::default() }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::workload::{Event, Workload};
 const QUICK: Effort = Effort { steps: 200_000, seed: 1 };
 
 fn workload(events: Vec<Event>) -> Workload {
-    Workload { name: "test".into(), says: "a test".into(), events }
+    Workload { name: "test".into(), says: "a test".into(), events, ..Workload::default() }
 }
 
 fn allocate(buffer: u32, bytes: u64) -> Event {

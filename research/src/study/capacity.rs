@@ -155,7 +155,7 @@ impl Trials for Search<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::run::Ending;
+    use super::super::run::{DriverCost, Ending};
     use super::*;
     use crate::random::Random;
 
@@ -171,6 +171,8 @@ mod tests {
             driver_calls: 0,
             driver_ns: 0,
             waited_ns: 0,
+            waiting_calls: 0,
+            later: Box::new(DriverCost::default()),
             events: 0,
         }
     }

@@ -18,4 +18,4 @@ pub(crate) mod threshold;
 pub use capacity::{LOAD_UNIT_BYTES, Smallest, smallest_capacity};
 pub use curves::{Curves, curves, live_curve};
 pub use options::{Addresses, PLENTY_BYTES, RunOptions};
-pub use run::{Ending, Outcome, run};
+pub use run::{DriverCost, Ending, Outcome, run};

@@ -50,8 +50,47 @@ pub struct Outcome {
     pub driver_ns: u64,
     /// How long driver calls waited for work on the device, in nanoseconds. The workload's own waits do not count.
     pub waited_ns: u64,
+    /// Driver calls that return only when work on the device is done, whether there was any to wait for: cudaFree and
+    /// the synchronizing calls.
+    pub waiting_calls: u64,
+    /// What of this the driver did in the later half of the workload ([`Workload::later_half`]). A policy that is slow
+    /// only in the beginning has little in it. Boxed, since an outcome may be the error of a search.
+    pub later: Box<DriverCost>,
     /// The number of events carried out.
     pub events: usize,
+}
+
+/// What driver calls cost in a part of a run. The fields are those of [`Outcome`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DriverCost {
+    /// Driver calls.
+    pub calls: u64,
+    /// Their cost in nanoseconds, without waiting.
+    pub ns: u64,
+    /// How long they waited, in nanoseconds.
+    pub waited_ns: u64,
+    /// Those that return only when work on the device is done.
+    pub waiting_calls: u64,
+}
+
+impl DriverCost {
+    fn of(device: &SimDevice) -> DriverCost {
+        DriverCost {
+            calls: device.driver_calls(),
+            ns: device.driver_ns(),
+            waited_ns: device.waited_ns(),
+            waiting_calls: device.waiting_calls(),
+        }
+    }
+
+    fn since(self, earlier: DriverCost) -> DriverCost {
+        DriverCost {
+            calls: self.calls - earlier.calls,
+            ns: self.ns - earlier.ns,
+            waited_ns: self.waited_ns - earlier.waited_ns,
+            waiting_calls: self.waiting_calls - earlier.waiting_calls,
+        }
+    }
 }
 
 impl Outcome {
@@ -87,18 +126,27 @@ fn run_policy<P: Policy>(workload: &Workload, policy: P, options: &RunOptions, m
     let mut run = Run::new(policy, options);
     let mut ended = run.preallocate(options.preallocated_bytes).err();
     let mut done = 0;
+    // The cost up to the later half, which a run that ends early may not reach.
+    let mut earlier = None;
     if ended.is_none() {
         run.reserve_room(workload);
-        for event in &workload.events {
-            if let Err(stop) = run.carry_out(event) {
-                ended = Some(stop);
-                break;
+        let (first, later) = workload.events.split_at(workload.later_half().min(workload.events.len()));
+        let mut carry_out = |events: &[Event]| {
+            for event in events {
+                run.carry_out(event)?;
+                watch(done, run.core.stats());
+                done += 1;
             }
-            watch(done, run.core.stats());
-            done += 1;
-        }
+            Ok(DriverCost::of(run.core.device()))
+        };
+        ended = carry_out(first)
+            .and_then(|cost| {
+                earlier = Some(cost);
+                carry_out(later)
+            })
+            .err();
     }
-    run.outcome(ended, done)
+    run.outcome(ended, done, earlier)
 }
 
 /// Why a run ended early.
@@ -215,8 +263,8 @@ impl<P: Policy> Run<P> {
         Ok(())
     }
 
-    fn outcome(&self, ended: Option<Stop>, done: usize) -> Outcome {
-        let (stats, device) = (self.core.stats(), self.core.device());
+    fn outcome(&self, ended: Option<Stop>, done: usize, earlier: Option<DriverCost>) -> Outcome {
+        let (stats, cost) = (self.core.stats(), DriverCost::of(self.core.device()));
         let peak = |family| u64::try_from(stats.family(family).all.peak).unwrap_or(0);
         Outcome {
             failed_at_event: ended.is_some().then_some(done),
@@ -227,11 +275,13 @@ impl<P: Policy> Run<P> {
             },
             peak_reserved_bytes: peak(Family::ReservedBytes),
             peak_allocated_bytes: peak(Family::AllocatedBytes),
-            peak_device_bytes: device.peak_used_bytes().get(),
+            peak_device_bytes: self.core.device().peak_used_bytes().get(),
             retries: u64::try_from(stats.num_alloc_retries).unwrap_or(0),
-            driver_calls: device.driver_calls(),
-            driver_ns: device.driver_ns(),
-            waited_ns: device.waited_ns(),
+            driver_calls: cost.calls,
+            driver_ns: cost.ns,
+            waited_ns: cost.waited_ns,
+            waiting_calls: cost.waiting_calls,
+            later: Box::new(earlier.map_or_else(DriverCost::default, |earlier| cost.since(earlier))),
             events: done,
         }
     }

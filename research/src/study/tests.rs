@@ -9,7 +9,7 @@ use crate::workload::{Event, Workload};
 const MIB: u64 = 1 << 20;
 
 fn workload(events: Vec<Event>) -> Workload {
-    Workload { name: "test".into(), says: "a test's".into(), events }
+    Workload { name: "test".into(), says: "a test's".into(), events, ..Workload::default() }
 }
 
 fn allocate(buffer: u32, mib: u64) -> Event {
@@ -178,4 +178,31 @@ fn the_address_models_have_names() {
         assert!(run(&hole(), pytorch(), &RunOptions { addresses: model, ..RunOptions::plenty() }).fits());
     }
     assert_eq!(Addresses::named("best-hole"), None);
+}
+
+#[test]
+fn a_policy_that_is_slow_only_in_the_beginning_has_nothing_in_the_later_half() {
+    let step = |first: u32| [allocate(first, 50), allocate(first + 1, 30), free(first), free(first + 1)];
+    let events: Vec<Event> = (0..6).flat_map(|number| step(2 * number)).collect();
+    let steps: Vec<u32> = (0..6).map(|number| 4 * number).collect();
+    let kept = run(&Workload { steps: steps.clone(), ..workload(events.clone()) }, pytorch(), &RunOptions::plenty());
+    assert_eq!((kept.driver_calls, *kept.later), (2, DriverCost::default()));
+    // With empty_cache at the end of each step it is as slow in the end as in the beginning.
+    let emptied = events.chunks(4).flat_map(|step| [step, &[Event::EmptyCache]].concat()).collect();
+    let emptied = Workload { steps: steps.iter().map(|step| step / 4 * 5).collect(), ..workload(emptied) };
+    let outcome = run(&emptied, pytorch(), &RunOptions::plenty());
+    assert_eq!((outcome.driver_calls, outcome.later.calls, outcome.waiting_calls), (24, 12, 12));
+    assert_eq!((2 * outcome.later.ns, outcome.waited_ns), (outcome.driver_ns, 0), "the workload has no work to wait for");
+    let ended = run(&emptied, pytorch(), &RunOptions::new(60 * MIB));
+    assert_eq!(*ended.later, DriverCost::default(), "it ended before the later half");
+}
+
+#[test]
+fn waiting_in_the_later_half_is_counted_there() {
+    let launch = Event::Launch { stream: 0, us: 500 };
+    let first = [allocate(0, 50), free(0), launch, Event::EmptyCache];
+    let later = [allocate(1, 50), free(1), launch, Event::EmptyCache];
+    let outcome = plenty([first, later].concat());
+    assert!((outcome.later.waited_ns, outcome.later.waiting_calls) == (outcome.waited_ns / 2, 1), "{outcome:?}");
+    assert!((800_000..=1_000_000).contains(&outcome.waited_ns), "{outcome:?}");
 }

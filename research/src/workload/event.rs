@@ -9,6 +9,9 @@ pub struct Workload {
     pub says: String,
     /// What happens, in order.
     pub events: Vec<Event>,
+    /// The event with which each of its steps begins, in order; empty if its steps are not known. A step is what the
+    /// program does again and again: a step of training, a turn of a server, a capture.
+    pub steps: Vec<u32>,
 }
 
 /// One step of a workload.

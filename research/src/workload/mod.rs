@@ -9,7 +9,9 @@
 mod curve;
 mod event;
 pub mod generators;
+mod halves;
 mod parse;
+mod pooled_load;
 pub mod recorded;
 mod study_workloads;
 mod well_formed;

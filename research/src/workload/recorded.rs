@@ -5,6 +5,7 @@
 //! - A buffer that was freed while other streams used it is freed at the entry at which its memory became free, or
 //!   never if it never did. A recording does not say which streams used it, so there is no [`Event::Use`].
 //! - A recording does not say how long the work took, so there is no [`Event::Launch`].
+//! - Its steps are those that are marked with [`RecordedWorkload::mark_steps`].
 //! - Requests that failed in the recording are left out and counted.
 //!
 //! Streams are numbered in the order of their first request, with the default stream as 0; private pools likewise,
@@ -23,6 +24,8 @@ use super::event::{Event, Workload};
 pub struct RecordedWorkload {
     /// The workload.
     pub workload: Workload,
+    /// The entry of the recording that each event comes from.
+    pub entries: Vec<u32>,
     /// Requests that failed for lack of memory.
     pub failed_requests: u64,
     /// Buffers that became free later than the program freed them, because other streams used them.
@@ -33,11 +36,31 @@ pub struct RecordedWorkload {
     pub unnamed_requests: u64,
 }
 
+impl RecordedWorkload {
+    /// Marks the workload's steps. They end with these entries of the recording, in order: the first one begins with the
+    /// recording, and the last one takes what comes after it. An entry that leaves a step without an event is skipped.
+    pub fn mark_steps(&mut self, last_entries: impl IntoIterator<Item = usize>) {
+        let mut steps = vec![0];
+        let after = |last: usize| self.entries.partition_point(|&entry| entry as usize <= last) as u32;
+        let mut ends: Vec<u32> = last_entries.into_iter().map(after).collect();
+        if ends.pop().is_none() || self.entries.is_empty() {
+            return;
+        }
+        ends.into_iter().for_each(|end| {
+            if steps.last().is_some_and(|&last| last < end) && (end as usize) < self.entries.len() {
+                steps.push(end);
+            }
+        });
+        self.workload.steps = steps;
+    }
+}
+
 /// Reads a workload off a recording's requests. Characters that a workload's name cannot have become `_`.
 #[must_use]
 pub fn of_requests(name: &str, requests: &Requests) -> RecordedWorkload {
     let mut reader = Reader::default();
     for &(at, operation) in &requests.operations {
+        reader.at = u32::try_from(at).unwrap_or(u32::MAX);
         reader.free_until(at);
         reader.read(operation);
     }
@@ -53,6 +76,8 @@ pub fn of_requests(name: &str, requests: &Requests) -> RecordedWorkload {
 #[derive(Default)]
 struct Reader {
     recorded: RecordedWorkload,
+    /// The entry that is being read.
+    at: u32,
     /// The buffer of each request that has one.
     buffers: BTreeMap<usize, u32>,
     next: u32,
@@ -68,6 +93,7 @@ struct Reader {
 impl Reader {
     fn push(&mut self, event: Event) {
         self.recorded.workload.events.push(event);
+        self.recorded.entries.push(self.at);
     }
 
     /// Frees the buffers that became free up to this entry.
@@ -210,6 +236,12 @@ mod tests {
         ];
         assert_eq!(recorded.workload.events, events);
         assert_eq!(recorded.workload.name, "a_program_2");
+        let mut marked = recorded.clone();
+        assert_eq!(marked.entries, [0, 1, 4, 4, 5, 6, 6, 6, 7, 9, 10, 11, 11, 12, 12]);
+        marked.mark_steps([3, 6, 6, 9, 12]);
+        assert_eq!((marked.workload.steps.as_slice(), marked.workload.check()), ([0, 2, 8, 10].as_slice(), Ok(())));
+        marked.mark_steps([40, 41]);
+        assert_eq!(marked.workload.steps, [0], "an entry beyond the end marks nothing");
         let RecordedWorkload { failed_requests, late_frees, missing_frees, unnamed_requests, .. } = recorded;
         assert_eq!((failed_requests, late_frees, missing_frees, unnamed_requests), (1, 2, 1, 0));
     }

@@ -176,7 +176,7 @@ fn the_load_is_the_most_bytes_live_at_once() {
     let allocate = |buffer, bytes| Event::Allocate { buffer, bytes, stream: 0 };
     let events =
         vec![allocate(0, 1000), allocate(1, 100), Event::Free { buffer: 0 }, allocate(2, 513), Event::Free { buffer: 1 }];
-    let workload = Workload { name: "small".into(), says: "three buffers".into(), events };
+    let workload = Workload { name: "small".into(), says: "three buffers".into(), events, ..Workload::default() };
     assert_eq!(workload.load_bytes(1), 1100);
     assert_eq!(workload.load_bytes(512), 1536);
     assert_eq!(workload.buffers(), 3);

@@ -23,6 +23,12 @@ pub enum Malformed {
         /// The pool.
         pool: u16,
     },
+    /// A step that begins at or after the next one, or after the last event.
+    #[error("a step begins with event {at}: steps begin one after another, each with an event")]
+    Step {
+        /// The event's number, from 0.
+        at: u32,
+    },
     /// A name that no workload can have.
     #[error("the name {name:?} is not allowed: a name has one or more letters, digits, -, _, . and =")]
     Name {
@@ -32,7 +38,7 @@ pub enum Malformed {
 }
 
 impl Workload {
-    /// Checks the rules of [`Event`]. Buffers are numbered in order, freed at most once, and used only while they
+    /// Checks the rules of [`Event`], and that steps begin with events, in order. Buffers are numbered in order, freed at most once, and used only while they
     /// are live. Pools are begun before they are ended, ended before they are dropped, and never begun again. No
     /// request is for 0 bytes.
     ///
@@ -42,6 +48,10 @@ impl Workload {
         let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.=".contains(c);
         if self.name.is_empty() || !self.name.chars().all(is_allowed) {
             return Err(Malformed::Name { name: self.name.clone() });
+        }
+        let ends = self.steps.iter().skip(1).map(|&step| step as usize).chain([self.events.len()]);
+        if let Some((step, _)) = self.steps.iter().zip(ends).find(|&(&step, end)| step as usize >= end) {
+            return Err(Malformed::Step { at: *step });
         }
         let mut state = State::default();
         for (at, &event) in self.events.iter().enumerate() {
@@ -99,7 +109,7 @@ mod tests {
     use super::*;
 
     fn broken(events: &[Event]) -> String {
-        let workload = Workload { name: "w".into(), says: String::new(), events: events.to_vec() };
+        let workload = Workload { name: "w".into(), says: String::new(), events: events.to_vec(), ..Workload::default() };
         workload.check().map_or_else(|error| error.to_string(), |()| String::new())
     }
 
@@ -125,6 +135,11 @@ mod tests {
             (vec![begin], "requests still go to pool 1 at the end"),
         ] {
             assert!(broken(&events).contains(rule), "{events:?}: {}", broken(&events));
+        }
+        for (steps, wrong) in [(vec![0, 2], None), (vec![1, 1], Some(1)), (vec![2, 1], Some(2)), (vec![0, 3], Some(3))] {
+            let events = vec![allocate(0), allocate(1), allocate(2)];
+            let workload = Workload { name: "w".into(), says: String::new(), events, steps };
+            assert_eq!(workload.check().err(), wrong.map(|at| Malformed::Step { at }));
         }
         let unnamed = Workload { name: "a b".into(), ..Workload::default() };
         assert_eq!(unnamed.check(), Err(Malformed::Name { name: "a b".into() }));

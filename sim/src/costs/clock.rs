@@ -30,6 +30,7 @@ impl CallTotals {
 pub(crate) struct Clock {
     now_ns: u64,
     totals: [CallTotals; CallName::COUNT],
+    waits: u64,
 }
 
 impl Clock {
@@ -65,9 +66,15 @@ impl Clock {
     /// Makes a call wait until `until_ns`, or not at all if that time has passed.
     pub(crate) fn wait_until(&mut self, call: CallName, until_ns: u64) {
         let wait_ns = until_ns.saturating_sub(self.now_ns);
+        self.waits += 1;
         let totals = &mut self.totals[call as usize];
         totals.wait_ns = totals.wait_ns.saturating_add(wait_ns);
         self.advance(wait_ns);
+    }
+
+    /// How many calls returned only when work was done, whether there was work to wait for or not.
+    pub(crate) fn waits(&self) -> u64 {
+        self.waits
     }
 
     /// What the calls of one kind have cost.
@@ -98,6 +105,7 @@ mod tests {
         assert_eq!(clock.now_ns(), 110);
         assert_eq!(clock.totals(CallName::Free), CallTotals { calls: 1, failures: 0, cost_ns: 10, wait_ns: 90 });
         assert_eq!(clock.sum(), CallTotals { calls: 2, failures: 0, cost_ns: 11, wait_ns: 90 });
+        assert_eq!(clock.waits(), 2, "one of them found nothing to wait for");
         clock.advance(u64::MAX);
         assert_eq!(clock.now_ns(), u64::MAX, "saturates");
     }

@@ -190,6 +190,13 @@ impl SimDevice {
         self.clock.sum().wait_ns
     }
 
+    /// How many driver calls return only when work on the device is done: cudaFree and the synchronizing calls (facts:
+    /// Waiting for the device). They count whether there was work to wait for or not.
+    #[must_use]
+    pub fn waiting_calls(&self) -> u64 {
+        self.clock.waits()
+    }
+
     /// Count, failures, price and waiting time of one kind of call.
     #[must_use]
     pub fn totals(&self, call: CallName) -> CallTotals {

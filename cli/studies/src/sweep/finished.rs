@@ -1,9 +1,12 @@
 //! A sweep with all its rows, and what to know when reading it.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use parkade_policies::{Named, named};
-use parkade_research::study::sweep::{BoundRatios, Capacity, Plan, Row, Source, Summary};
+use parkade_research::study::sweep::{
+    BoundRatios, Capacity, CourseOfAll, Plan, Row, Source, Summary, needs_by_construction, takes_a_share_at_first,
+};
 
 use super::builds::{self, Overlap};
 use parkade_terminal::output;
@@ -15,54 +18,52 @@ pub struct Finished {
     /// The plan's workloads and policies, or nothing where they cannot be made.
     pub(crate) sources: Vec<Source>,
     pub(crate) policies: Vec<&'static Named>,
-    /// Bounds of the plan's workloads, or nothing.
+    /// What ideal allocators need for the plan's workloads, or nothing.
     pub(crate) beside: Vec<Option<BoundRatios>>,
     /// The jobs that several builds did.
     pub(crate) overlap: Overlap,
     /// The summary of the rows.
     pub(crate) summary: Summary,
+    /// What each policy needs for a single buffer, over its size.
+    pub(crate) one_buffer: Vec<Option<f64>>,
+    /// The policies that take a share of all memory before the program begins.
+    pub(crate) takes_a_share: BTreeSet<&'static str>,
 }
 
 impl Finished {
+    /// The rows of a plan, compared with the policy at the index `baseline`; without sources and ideal allocators.
+    pub(crate) fn of(plan: Plan, rows: Vec<Row>, baseline: usize, overlap: Overlap) -> Finished {
+        let known: Vec<Option<&'static Named>> = plan.policies.iter().map(|name| named(name)).collect();
+        let takes_a_share: BTreeSet<&'static str> =
+            known.iter().flatten().filter(|policy| takes_a_share_at_first(policy)).map(|policy| policy.name).collect();
+        let one_buffer = known.iter().map(|policy| policy.and_then(needs_by_construction)).collect();
+        let mut summary = Summary::of(&plan, &rows, baseline);
+        leave_artefacts_out(&plan, &takes_a_share, &mut summary);
+        let (sources, policies, beside) = (Vec::new(), Vec::new(), Vec::new());
+        Finished { plan, rows, sources, policies, beside, overlap, summary, one_buffer, takes_a_share }
+    }
+
     /// Notes on the builds that made the rows; none if this build made all.
     pub(super) fn about_builds(&self) -> Vec<String> {
         builds::lines(&self.rows, &self.overlap)
     }
-}
 
-/// The summary of the rows, compared with the policy at the index `baseline`.
-pub(crate) fn summary(plan: &Plan, rows: &[Row], baseline: usize) -> Summary {
-    let mut summary = Summary::of(plan, rows, baseline);
-    leave_artefacts_out(plan, &mut summary);
-    summary
-}
-
-/// Whether a policy reserves memory up front, so that its figures with plenty of memory mean nothing.
-pub(super) fn takes_everything(policy: &str) -> bool {
-    named(policy).is_some_and(|policy| policy.keeps_memory)
-}
-
-/// With plenty of memory such a policy pays for 4 TiB.
-fn leave_artefacts_out(plan: &Plan, summary: &mut Summary) {
-    let Some(plenty) = plan.capacities.iter().position(|capacity| *capacity == Capacity::Plenty) else { return };
-    for (policy, cells) in
-        summary.policies.iter_mut().zip(&mut summary.cells).filter(|(policy, _)| takes_everything(&policy.name))
-    {
-        let costs = cells.iter_mut().map(|cell| &mut cell.driver_ns).chain([&mut policy.driver_ns]);
-        costs.for_each(|driver_ns| driver_ns[plenty] = None);
+    /// The policies that take a share of all memory before the program begins, so that their figures with plenty of
+    /// memory mean nothing.
+    pub(super) fn taking_a_share(&self) -> impl Iterator<Item = &str> {
+        self.plan.policies.iter().map(String::as_str).filter(|name| self.takes_a_share.contains(name))
     }
 }
 
-/// A sentence on the policies concerned; empty if there are none.
-pub(super) fn about_artefacts(plan: &Plan) -> String {
-    let names: Vec<&str> = plan.policies.iter().map(String::as_str).filter(|name| takes_everything(name)).collect();
-    let what = "which would reserve a share of all memory before the program begins";
-    let listed = match names.as_slice() {
-        [] => return String::new(),
-        [only] => (*only).to_owned(),
-        [others @ .., last] => format!("{} and {last}", others.join(", ")),
-    };
-    format!(" With plenty without {listed}, {what}.")
+/// With plenty of memory such a policy pays for a part of 4 TiB.
+fn leave_artefacts_out(plan: &Plan, takes_a_share: &BTreeSet<&'static str>, summary: &mut Summary) {
+    let Some(plenty) = plan.capacities.iter().position(|capacity| *capacity == Capacity::Plenty) else { return };
+    for (policy, cells) in summary.policies.iter_mut().zip(&mut summary.cells) {
+        if takes_a_share.contains(policy.name.as_str()) {
+            (policy.driver_ns[plenty], policy.courses[plenty]) = (None, CourseOfAll::default());
+            cells.iter_mut().for_each(|cell| (cell.driver_ns[plenty], cell.courses[plenty]) = (None, None));
+        }
+    }
 }
 
 /// What was compared, in one line.

@@ -1,10 +1,10 @@
 //! The page of a sweep: three plots and the tables, without a script or network access.
 
 use parkade_policies::Named;
-use parkade_research::study::sweep::{Capacity, Level, Plan, Share, Source, Summary};
+use parkade_research::study::sweep::{Capacity, Plan, Share, Source, Summary};
 use parkade_research::study::{Addresses, LOAD_UNIT_BYTES, RunOptions, curves, live_curve};
 
-use super::finished::{Finished, about_artefacts, subject, takes_everything};
+use super::finished::{Finished, subject};
 use super::grids;
 use super::plot::{Axis, Plot, Scale};
 use parkade_terminal::markup::{escape, fill};
@@ -19,8 +19,8 @@ const WIDEST: f64 = 2.0;
 
 pub(super) fn page(finished: &Finished, summary: &Summary, curve: Option<&str>) -> String {
     let plan = &finished.plan;
-    let plots = [frontier(finished), over_time(finished, summary, curve).unwrap_or_default(), cost(plan, summary)];
-    let tables: String = grids::all(plan, summary, &finished.beside).iter().map(super::grid::Grid::html).collect();
+    let plots = [frontier(finished), over_time(finished, summary, curve).unwrap_or_default(), cost(finished)];
+    let tables: String = grids::all(finished).iter().map(super::grid::Grid::html).collect();
     let about_builds: String =
         finished.about_builds().iter().map(|line| format!("<p class=\"meta warning\">{}</p>\n", escape(line))).collect();
     let values = [
@@ -96,7 +96,8 @@ fn over_time(finished: &Finished, summary: &Summary, curve: Option<&str>) -> Opt
         preallocated_bytes: plan.preallocate.map_or(0, |share: Share| share.of(load.iter().copied().max().unwrap_or(0))),
         ..RunOptions::plenty()
     };
-    let drawn = policies.iter().enumerate().filter(|(_, policy)| !takes_everything(policy.name));
+    let left_out: Vec<&str> = finished.taking_a_share().collect();
+    let drawn = policies.iter().enumerate().filter(|(_, policy)| !left_out.contains(&policy.name));
     let of_policy = |policy: &Named| curves(&workload, (policy.make)(), &options, POINTS).reserved_bytes;
     let reserved: Vec<(usize, &str, Vec<u64>)> = drawn.map(|(number, policy)| (number, policy.name, of_policy(policy))).collect();
     let all = reserved.iter().flat_map(|(_, _, curve)| curve);
@@ -121,7 +122,7 @@ fn over_time(finished: &Finished, summary: &Summary, curve: Option<&str>) -> Opt
     let note = format!(
         "{}{says} LOAD is {peak}. With plenty of memory, so nothing is given back for want of it; each point is the most of its part.{}",
         source.name,
-        about_artefacts(plan)
+        about_left_out(finished)
     );
     Some(card("Reserved over time", &note, &plot))
 }
@@ -139,25 +140,32 @@ fn most_different(plan: &Plan, summary: &Summary) -> Option<usize> {
     (0..plan.workloads.len()).max_by(|one, other| spread(one).total_cmp(&spread(other)))
 }
 
-/// A policy's number, its memory over the load, and its driver time.
-type Point = (usize, Level, Level);
+/// A sentence on the policies that are not drawn; empty if there are none.
+fn about_left_out(finished: &Finished) -> String {
+    let names: Vec<&str> = finished.taking_a_share().collect();
+    if names.is_empty() {
+        String::new()
+    } else {
+        format!(" Left out, since they would take a share of all memory there is: {}.", names.join(", "))
+    }
+}
 
 /// Driver time with plenty over the smallest memory.
-fn cost(plan: &Plan, summary: &Summary) -> String {
+fn cost(finished: &Finished) -> String {
+    let plan = &finished.plan;
     let Some(plenty) = plan.capacities.iter().position(|capacity| *capacity == Capacity::Plenty) else { return String::new() };
-    let points: Vec<Point> = summary
+    // Each policy's number, its memory over the load, and its driver time in milliseconds.
+    let points: Vec<(usize, f64, f64)> = finished
+        .summary
         .policies
         .iter()
         .enumerate()
-        .filter_map(|(number, policy)| Some((number, policy.ratio?, policy.driver_ns[plenty]?)))
+        .filter_map(|(number, policy)| Some((number, policy.ratio?.mean, policy.driver_ns[plenty]?.mean / 1e6)))
         .collect();
-    let bounds = |values: fn(&Point) -> [f64; 3]| {
-        let all: Vec<f64> = points.iter().flat_map(values).filter(|value| value.is_finite() && *value > 0.0).collect();
-        (all.iter().copied().fold(f64::INFINITY, f64::min), all.iter().copied().fold(0.0, f64::max))
-    };
-    let (_, right) = bounds(|(_, ratio, _)| [ratio.mean, ratio.low, ratio.high]);
-    let (low, high) = bounds(|(_, _, cost)| [cost.mean, cost.low, cost.high].map(|value| value / 1e6));
-    if points.is_empty() || high <= 0.0 {
+    let right = points.iter().map(|point| point.1).fold(1.0, f64::max);
+    let costs = || points.iter().map(|point| point.2).filter(|cost| *cost > 0.0);
+    let (low, high) = (costs().fold(f64::INFINITY, f64::min), costs().fold(0.0, f64::max));
+    if high <= 0.0 {
         return String::new();
     }
     let x = Axis {
@@ -176,20 +184,16 @@ fn cost(plan: &Plan, summary: &Summary) -> String {
     };
     let mut plot = Plot::new(x, y);
     let mut drawn: Vec<(f64, f64)> = Vec::new();
-    for (number, ratio, cost) in &points {
-        let at = (ratio.mean, cost.mean / 1e6);
-        let pixel = plot.pixel(at);
+    for &(number, ratio, cost) in &points {
+        let pixel = plot.pixel((ratio, cost));
         let touching = drawn.iter().filter(|other| (other.0 - pixel.0).hypot(other.1 - pixel.1) < 6.0).count();
-        let bars = [ratio, cost].map(|level| (level.count > 1).then_some((level.low, level.high)));
-        let bars = [bars[0], bars[1].map(|(low, high)| (low / 1e6, high / 1e6))];
         let radius = [9.0, 6.0, 3.5][touching.min(2)];
-        plot.dot(&plan.policies[*number], *number, at, bars, radius);
+        plot.dot(&plan.policies[number], number, (ratio, cost), radius);
         drawn.push(pixel);
     }
     let note = format!(
-        "Each policy once: geometric means with 95 % intervals over the workloads. Further left needs less memory, lower costs less of the \
-         driver’s time.{}",
-        about_artefacts(plan)
+        "Each policy once: geometric means over the workloads. Further left needs less memory, lower costs less of the driver’s time.{}",
+        about_left_out(finished)
     );
     card("Cost against fit", &note, &plot)
 }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use parkade_research::study::sweep::{BoundRatios, Cell, Comparison, Level, Plan, PolicySummary};
+use parkade_research::study::sweep::{
+    BoundRatios, Cell, Comparison, Course, CourseOfAll, Level, Plan, PolicySummary, SeedComparison, Without,
+};
 
 use super::builds::{self, OfOverlap};
 use super::finished::Finished;
@@ -14,35 +16,61 @@ view! {
         mixed: bool = builds::are_mixed(&finished.rows),
         overlap: OfOverlap = OfOverlap::of(&finished.overlap),
         not_monotone: u64 = finished.summary.not_monotone(),
-        bounds: Vec<Bounds<'a>> = all(finished.plan.workloads.iter().zip(&finished.beside), |(workload, beside)| {
-            Bounds::of(&workload.name, *beside)
-        }),
+        bounds: Vec<Bounds<'a>> = bounds(finished),
         plan: &'a Plan = &finished.plan,
         jobs: usize = finished.rows.len(),
         baseline: &'a str = &finished.plan.policies[finished.summary.baseline],
-        policies: Vec<Policy<'a>> = all(finished.summary.policies.iter().zip(&finished.summary.cells), |(policy, cells)| {
-            Policy::of(&finished.plan, policy, cells)
-        }),
+        outlier: Option<&'a str> = finished.summary.outlier.map(|place| finished.plan.workloads[place].name.as_str()),
+        policies: Vec<Policy<'a>> = all(
+            finished.summary.policies.iter().zip(&finished.summary.cells).zip(&finished.one_buffer),
+            |((policy, cells), one_buffer)| Policy::of(&finished.plan, policy, cells, *one_buffer),
+        ),
     }
 }
 
+fn bounds(finished: &Finished) -> Vec<Bounds<'_>> {
+    let workloads = finished.plan.workloads.iter().zip(&finished.summary.load_with_pools).enumerate();
+    all(workloads, |(place, (workload, pools))| Bounds::of(&workload.name, *pools, finished.beside.get(place).copied().flatten()))
+}
+
 view! {
-    struct Bounds<'a>(workload: &'a str, beside: Option<BoundRatios>) {
+    struct Bounds<'a>(workload: &'a str, pools: Option<Level>, beside: Option<BoundRatios>) {
         workload: &'a str = workload,
+        load_with_pools_over_load: Option<Mean> = pools.map(Mean::of),
         page_ideal_over_load: Option<Mean> = beside.map(|beside| Mean::of(beside.page_ideal)),
         packing_over_load: Option<Mean> = beside.map(|beside| Mean::of(beside.packing)),
     }
 }
 
 view! {
-    struct Policy<'a>(plan: &'a Plan, policy: &'a PolicySummary, cells: &[Cell]) {
+    struct Policy<'a>(plan: &'a Plan, policy: &'a PolicySummary, cells: &[Cell], one_buffer: Option<f64>) {
         policy: &'a str = &policy.name,
         memory_over_load: Option<Mean> = policy.ratio.map(Mean::of),
+        without_outlier: Option<OfOthers> = policy.without_outlier.map(OfOthers::of),
+        one_buffer_over_size: Option<f64> = one_buffer,
         versus_baseline: Option<Versus> = policy.versus.as_ref().map(Versus::of),
         fits: BTreeMap<String, f64> = by_capacity(plan, policy.fits.iter().copied()),
         driver_ns: BTreeMap<String, Option<Mean>> = costs(plan, &policy.driver_ns),
+        driver: BTreeMap<String, Driver> = by_capacity(plan, policy.courses.iter().map(Driver::of)),
         workloads: Vec<Workload<'a>> =
             all(plan.workloads.iter().zip(cells), |(workload, cell)| Workload::of(plan, &workload.name, cell)),
+    }
+}
+
+view! {
+    struct OfOthers(without: Without) {
+        mean: Option<f64> = without.mean,
+        share: Option<f64> = without.share,
+    }
+}
+
+view! {
+    struct Driver(course: &CourseOfAll) {
+        calls_per_step: Option<Mean> = course.calls_per_step.map(Mean::of),
+        ns_per_step: Option<Mean> = course.ns_per_step.map(Mean::of),
+        later_share: Option<Mean> = course.later_share.map(Mean::of),
+        waited_ns: Option<Mean> = course.waited_ns.map(Mean::of),
+        waiting_calls: Option<Mean> = course.waiting_calls.map(Mean::of),
     }
 }
 
@@ -51,12 +79,36 @@ view! {
         workload: &'a str = workload,
         memory_over_load: Option<Mean> = cell.ratio.map(Mean::of),
         not_monotone: u64 = cell.not_monotone,
+        versus_baseline: Option<OverSeeds> = cell.versus.as_ref().map(OverSeeds::of),
         driver_ns: BTreeMap<String, Option<Mean>> = costs(plan, &cell.driver_ns),
+        driver: BTreeMap<String, Option<OwnDriver>> =
+            by_capacity(plan, cell.courses.iter().map(|course| course.as_ref().map(OwnDriver::of))),
+    }
+}
+
+view! {
+    struct OwnDriver(course: &Course) {
+        calls_per_step: Option<Mean> = course.calls_per_step.map(Mean::of),
+        ns_per_step: Option<Mean> = course.ns_per_step.map(Mean::of),
+        later_calls_per_step: Option<Mean> = course.later_calls_per_step.map(Mean::of),
+        later_ns_per_step: Option<Mean> = course.later_ns_per_step.map(Mean::of),
+        later_share: Option<Mean> = course.later_share.map(Mean::of),
+        waited_ns: Option<Mean> = course.waited_ns.map(Mean::of),
+        waiting_calls: Mean = Mean::of(course.waiting_calls),
     }
 }
 
 view! {
     struct Versus(versus: &Comparison) {
+        ratio: Option<Mean> = versus.ratio.map(Mean::of),
+        less: usize = versus.counts[0],
+        same: usize = versus.counts[1],
+        more: usize = versus.counts[2],
+    }
+}
+
+view! {
+    struct OverSeeds(versus: &SeedComparison) {
         ratio: Option<Mean> = versus.ratio.map(Mean::of),
         less: usize = versus.counts[0],
         same: usize = versus.counts[1],
@@ -69,7 +121,7 @@ view! {
 }
 
 view! {
-    /// The infinite ends of a mean over one workload are null.
+    /// The infinite ends of an interval over one seed are null.
     struct Mean(level: Level) {
         mean: f64 = level.mean,
         low: f64 = level.low,

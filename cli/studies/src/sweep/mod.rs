@@ -1,9 +1,10 @@
 //! `parkade sweep`: workloads x policies x capacities x seeds, and their summary.
 //!
 //! `names` turns the arguments into a plan, `lists` divides lists of workloads, `list` shows the names, `rows` keeps the file of rows. `finished` is the result; `show` prints
-//! it as JSON (`json`), tables (`grids`, `grid`) or a page (`html`, `plot`). `builds` tells which builds made the rows.
+//! it as JSON (`json`), tables (`grids`, `memory_grids`, `driver_grids`, `grid`) or a page (`html`, `plot`). `builds` tells which builds made the rows.
 
 pub(crate) mod builds;
+mod driver_grids;
 pub(crate) mod finished;
 mod grid;
 mod grids;
@@ -11,6 +12,7 @@ mod html;
 mod json;
 mod list;
 mod lists;
+mod memory_grids;
 mod names;
 mod plot;
 pub(crate) mod rows;
@@ -42,13 +44,14 @@ use show::Shown;
 /// Each workload is run under each policy in each capacity and with plenty of memory, and the smallest memory in which it fits is
 /// searched for. LOAD is the most bytes live at once, each request rounded up to 512 bytes: nothing can need less. The search goes in
 /// steps of 1/256 of LOAD (at least one page of 2 MiB) and takes the smallest memory tried in which the program fits; a program that
-/// fits may still fail with slightly more, and how often that happened is reported. Policies are compared workload by workload, with
-/// seeds averaged first: geometric means with bootstrap intervals (BCa, 95 %), Wilcoxon's signed-rank test with Holm's correction,
-/// matched-pairs rank-biserial effects. A program that fits in no memory under a policy is left out of its means, and ranks last in
-/// the test.
+/// fits may still fail with slightly more, and how often that happened is reported. Each workload is shown first; then come geometric
+/// means over the workloads, also without the one that makes the largest part of the excess. Workloads are chosen by hand, so there are
+/// no tests over them. With several seeds, policies are compared over the seeds of each workload: bootstrap intervals (BCa, 95 %) and
+/// Wilcoxon's signed-rank test with Holm's correction. A program that fits in no memory under a policy is left out of its means.
 ///
-/// Two bounds over LOAD are shown beside the policies: the page ideal, for an allocator that can remap pages of 2 MiB at will, and the
-/// best packing found offline, with every lifetime known in advance.
+/// Beside the policies there is LOAD with pools, a lower bound: until the graphs of a private pool are reset, the pool counts for the
+/// most that has lived in it. Two more columns are results and no bounds: what an ideal allocator needs that remaps pages of 2 MiB at
+/// will, and the best packing found offline, with every lifetime known in advance.
 ///
 /// A row depends on its job alone, so any number of threads or machines gives the same bytes.
 #[derive(Parser)]
@@ -83,7 +86,7 @@ pub struct Args {
     /// Before each program, reserve this many times LOAD in one piece and leave it in the allocator's cache.
     #[arg(long, value_name = "FACTOR")]
     prealloc: Option<Share>,
-    /// Steps spent on the packing shown beside the policies, for each program; 0 omits the bounds.
+    /// Steps spent on the packings shown beside the policies, for each program; 0 omits the ideal remapper and the offline packer.
     #[arg(long, value_name = "STEPS", default_value_t = 100_000_000)]
     bounds: u64,
     /// Where the device places segments: driver (as measured of NVIDIA's), ascending, descending, lowest-hole.
@@ -271,7 +274,7 @@ fn threads(args: &Args, jobs: usize) -> Result<rayon::ThreadPool> {
     Ok(rayon::ThreadPoolBuilder::new().num_threads(wanted.min(most).min(jobs).max(1)).build()?)
 }
 
-/// The bounds shown beside the policies; none if not wanted.
+/// What ideal allocators need, shown beside the policies; none if not wanted.
 fn find_bounds(args: &Args, study: &Study) -> Result<Vec<Option<BoundRatios>>> {
     if args.bounds == 0 {
         return Ok(Vec::new());

@@ -244,7 +244,11 @@ fn of_recording(path: &Path) -> Result<Vec<Found>> {
     let of_device = |device: &&DeviceRecording| {
         let requests = Requests::of_recording(device, &own, &mut |_| ())?;
         let name = if traced.len() > 1 { format!("{stem}.device{}", device.device) } else { stem.to_owned() };
-        let program = PreparedWorkload::new(of_requests(&name, &requests).workload);
+        let mut recorded = of_requests(&name, &requests);
+        if let Ok(found) = parkade_analysis::annotations::steps(&recording.annotations, device, None) {
+            recorded.mark_steps(found.steps.iter().map(|step| step.last_entry));
+        }
+        let program = PreparedWorkload::new(recorded.workload);
         let hash = Some(program.hash);
         let workload = program.workload;
         let (name, says) = (workload.name.clone(), workload.says.clone());

@@ -108,17 +108,13 @@ impl Plot {
         self.legend.push((name.to_owned(), format!("<path class=\"line {class}\" stroke-width=\"{width:.1}\" d=\"M0 -4h22\"/>")));
     }
 
-    /// A dot with horizontal and vertical error bars. A smaller `radius` shows a dot on top of another.
-    pub(super) fn dot(&mut self, name: &str, number: usize, at: (f64, f64), bars: [Option<(f64, f64)>; 2], radius: f64) {
+    /// A dot. A smaller `radius` shows a dot on top of another.
+    pub(super) fn dot(&mut self, name: &str, number: usize, at: (f64, f64), radius: f64) {
         let class = class(number);
-        let [across, along] = bars;
-        let bar = |from: (f64, f64), to: (f64, f64)| format!("<path class=\"bar {class}\" d=\"{}\"/>", self.path([from, to]));
-        let across = across.map_or_else(String::new, |(low, high)| bar((low, at.1), (high, at.1)));
-        let along = along.map_or_else(String::new, |(low, high)| bar((at.0, low), (at.0, high)));
         let (x, y) = self.place(at.0, at.1);
         let _ = writeln!(
             self.body,
-            "{across}{along}<circle class=\"dot {class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\"><title>{}</title></circle>",
+            "<circle class=\"dot {class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\"><title>{}</title></circle>",
             escape(name)
         );
         self.legend.push((name.to_owned(), format!("<circle class=\"dot {class}\" cx=\"11\" cy=\"-4\" r=\"6\"/>")));

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use parkade_terminal::output;
 
 /// The version of the file format.
-const FORM: u32 = 3;
+const FORM: u32 = 4;
 /// The longest header line and the longest row, in bytes.
 const LONGEST_HEADER: u64 = 4 << 20;
 const LONGEST_ROW: u64 = 16 << 10;

@@ -92,9 +92,8 @@ impl Shown {
 
     /// The finished sweep, without sources and bounds.
     pub(crate) fn finish(&self, plan: Plan, rows: Vec<Row>, overlap: Overlap) -> Result<Finished> {
-        let summary = finished::summary(&plan, &rows, baseline(self, &plan)?);
-        let (sources, policies, beside) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Finished { plan, rows, sources, policies, beside, overlap, summary })
+        let baseline = baseline(self, &plan)?;
+        Ok(Finished::of(plan, rows, baseline, overlap))
     }
 
     /// Adds the files given by options to those that the command writes.
@@ -116,10 +115,9 @@ impl Shown {
 
     /// Prints the tables.
     pub(crate) fn text(&self, finished: &Finished, out: &mut dyn Write) -> Result<()> {
-        let (plan, summary) = (&finished.plan, &finished.summary);
         if self.form() == Form::Data {
             let notation = if self.latex { Grid::latex } else { Grid::markdown };
-            let mut grids = grids::all(plan, summary, &finished.beside);
+            let mut grids = grids::all(finished);
             // Tables are copied separately, so each has the notes.
             for grid in &mut grids {
                 let about_builds = finished.about_builds().iter().fold(String::new(), |text, line| text + " " + line);
@@ -128,11 +126,11 @@ impl Shown {
             let tables: Vec<String> = grids.iter().map(notation).collect();
             return Ok(write!(out, "{}", tables.join("\n"))?);
         }
-        writeln!(out, "{}", finished::subject(plan))?;
-        for grid in grids::short(plan, summary, &finished.beside) {
+        writeln!(out, "{}", finished::subject(&finished.plan))?;
+        for grid in grids::short(finished) {
             write!(out, "\n{}", grid.text())?;
         }
-        write!(out, "\n{}", output::paragraph(&grids::about_smallest(plan, summary), 0))?;
+        write!(out, "\n{}", output::paragraph(&grids::about_smallest(finished), 0))?;
         for line in finished.about_builds() {
             writeln!(out, "{}", output::one_line(&line))?;
         }

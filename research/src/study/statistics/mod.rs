@@ -1,7 +1,7 @@
 //! Statistics: means with confidence intervals, tests of pairs, and the correction for many comparisons.
 //!
-//! The unit is the workload. The seeds of one workload are averaged first, since they say nothing about other
-//! workloads.
+//! They are for values that are drawn at random, such as those of the seeds of a generated workload. Workloads that are
+//! chosen by hand are no sample of anything.
 
 mod bootstrap;
 mod holm;

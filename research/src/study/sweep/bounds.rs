@@ -1,24 +1,26 @@
-//! The bounds of a sweep's workloads, over their loads: how little memory each workload could do with, to compare
-//! policies with.
+//! What two ideal allocators need for a sweep's workloads, over their loads, to compare policies with. Neither result is
+//! a lower bound for an allocator that learns of requests one by one: both cut corners that it need not cut, and the
+//! packer does not always find the best packing.
 
 use rayon::prelude::*;
 
 use super::jobs::Source;
-use super::levels::{Level, over_all, over_workloads};
+use super::levels::{Level, over_all};
 use super::plan::Plan;
 use crate::bounds::{Bounds, BoundsError};
 use crate::packing::Effort;
 
-/// The bounds of one workload over its load: means over its seeds, like those of a policy's cell.
+/// What ideal allocators need for one workload, over its load: means over its seeds, like those of a policy's cell.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BoundRatios {
-    /// Enough for an allocator that remaps pages of 2 MiB at will ([`crate::bounds::pages`]).
+    /// Enough for an ideal allocator that remaps pages of 2 MiB at will, gives each buffer of at least a page its own, and
+    /// has the smaller ones packed offline ([`crate::bounds::pages`]).
     pub page_ideal: Level,
-    /// The best packing found, with every lifetime known in advance and nothing moved.
+    /// The best packing that the offline packer found, with every lifetime known in advance and nothing moved.
     pub packing: Level,
 }
 
-/// The bounds of all workloads of a plan, in its order. `sources` are the plan's; the packer gets `steps` for each
+/// These results for all workloads of a plan, in its order. `sources` are the plan's; the packer gets `steps` for each
 /// packing.
 ///
 /// # Errors
@@ -52,13 +54,4 @@ pub fn bound_ratios(
         over_all(&values)
     };
     Ok((0..plan.workloads.len()).map(|place| Some(BoundRatios { page_ideal: of(place, 0)?, packing: of(place, 1)? })).collect())
-}
-
-impl BoundRatios {
-    /// The geometric means of both bounds over the workloads, the page ideal first, with intervals as for a policy.
-    #[must_use]
-    pub fn over_workloads(all: &[Option<BoundRatios>]) -> [Option<Level>; 2] {
-        let of = |which: fn(&BoundRatios) -> Level| over_workloads(all.iter().flatten().map(which));
-        [of(|ratios| ratios.page_ideal), of(|ratios| ratios.packing)]
-    }
 }

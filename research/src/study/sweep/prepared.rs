@@ -10,6 +10,10 @@ pub struct PreparedWorkload {
     pub workload: Workload,
     /// The load: the most bytes live at once, each request rounded up to 512 bytes.
     pub load_bytes: u64,
+    /// The load with pools ([`Workload::load_with_pools_bytes`]), rounded likewise.
+    pub load_with_pools_bytes: u64,
+    /// [`Workload::work_ns`].
+    pub work_ns: u64,
     /// A hash of the events, 64 bits in hexadecimal.
     pub hash: String,
 }
@@ -20,7 +24,8 @@ impl PreparedWorkload {
     pub fn new(workload: Workload) -> PreparedWorkload {
         let load_bytes = workload.load_bytes(LOAD_UNIT_BYTES);
         let hash = format!("{:016x}", workload.events.iter().fold(0xcbf2_9ce4_8422_2325, mix));
-        PreparedWorkload { workload, load_bytes, hash }
+        let load_with_pools_bytes = workload.load_with_pools_bytes(LOAD_UNIT_BYTES);
+        PreparedWorkload { load_with_pools_bytes, work_ns: workload.work_ns(), workload, load_bytes, hash }
     }
 }
 

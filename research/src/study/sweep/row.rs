@@ -32,8 +32,15 @@ pub struct Row {
     pub capacity: Capacity,
     /// The load: the most bytes live at once, each request rounded up to 512 bytes.
     pub load_bytes: u64,
+    /// The load with pools: the same, with each private pool counted for the most bytes that have lived in it, until it
+    /// is dropped.
+    pub load_with_pools_bytes: u64,
     /// The number of the workload's events.
     pub events: u64,
+    /// The number of its steps; 0 if they are not known.
+    pub steps: u64,
+    /// How much work it gives the device, in nanoseconds; 0 if it does not say, and then no call can wait.
+    pub work_ns: u64,
     /// [`PreparedWorkload::hash`], which tells workloads apart.
     pub hash: String,
     /// The device's memory, found or given. Absent with plenty of memory, and if the workload fits in none.
@@ -58,6 +65,16 @@ pub struct Row {
     pub driver_ns: u64,
     /// How long driver calls waited for work on the device, in nanoseconds.
     pub waited_ns: u64,
+    /// The number of driver calls that return only when work on the device is done.
+    pub waiting_calls: u64,
+    /// The number of steps in the later half of the workload; 0 if it has fewer than two.
+    pub later_steps: u64,
+    /// The number of driver calls in the later half.
+    pub later_driver_calls: u64,
+    /// Their cost in nanoseconds, without waiting.
+    pub later_driver_ns: u64,
+    /// How long they waited, in nanoseconds.
+    pub later_waited_ns: u64,
     /// The number of runs that the job took: more than one if memory was searched.
     pub runs: u32,
     /// [`BUILD`] of the build that made the row; files of rows call it `program`.
@@ -106,7 +123,10 @@ impl Row {
             policy: plan.policies.get(job.policy)?.clone(),
             capacity: *plan.capacities.get(job.capacity)?,
             load_bytes: 0,
+            load_with_pools_bytes: 0,
             events: 0,
+            steps: 0,
+            work_ns: 0,
             hash: String::new(),
             capacity_bytes: None,
             fails_above_bytes: None,
@@ -119,6 +139,11 @@ impl Row {
             driver_calls: 0,
             driver_ns: 0,
             waited_ns: 0,
+            waiting_calls: 0,
+            later_steps: 0,
+            later_driver_calls: 0,
+            later_driver_ns: 0,
+            later_waited_ns: 0,
             runs: 0,
             build: BUILD.to_owned(),
         })
@@ -126,7 +151,10 @@ impl Row {
 
     fn take(&mut self, workload: &PreparedWorkload, outcome: &Outcome) {
         self.load_bytes = workload.load_bytes;
+        self.load_with_pools_bytes = workload.load_with_pools_bytes;
         self.events = workload.workload.events.len() as u64;
+        self.steps = workload.workload.steps.len() as u64;
+        self.work_ns = workload.work_ns;
         self.hash.clone_from(&workload.hash);
         self.fits = outcome.fits();
         self.problem = match &outcome.ending {
@@ -141,12 +169,20 @@ impl Row {
         self.driver_calls = outcome.driver_calls;
         self.driver_ns = outcome.driver_ns;
         self.waited_ns = outcome.waited_ns;
+        self.waiting_calls = outcome.waiting_calls;
+        self.later_steps = workload.workload.later_steps() as u64;
+        self.later_driver_calls = outcome.later.calls;
+        self.later_driver_ns = outcome.later.ns;
+        self.later_waited_ns = outcome.later.waited_ns;
     }
 
-    /// Whether the row was made from this workload, judged by hash, load and number of events.
+    /// Whether the row was made from this workload, judged by hash, loads, and numbers of events and steps.
     #[must_use]
     pub fn is_of(&self, workload: &PreparedWorkload) -> bool {
-        (&self.hash, self.load_bytes, self.events) == (&workload.hash, workload.load_bytes, workload.workload.events.len() as u64)
+        let crate::workload::Workload { events, steps, .. } = &workload.workload;
+        self.hash == workload.hash
+            && (self.load_bytes, self.load_with_pools_bytes) == (workload.load_bytes, workload.load_with_pools_bytes)
+            && (self.events, self.steps) == (events.len() as u64, steps.len() as u64)
     }
 
     /// Whether workload, seed, policy and capacity are those of the plan's job of this number.

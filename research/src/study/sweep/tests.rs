@@ -19,7 +19,7 @@ fn made(seed: u64) -> Workload {
             events.push(Event::Free { buffer: buffer - 5 });
         }
     }
-    Workload { name: "made".into(), says: "a test's".into(), events }
+    Workload { name: "made".into(), says: "a test's".into(), events, ..Workload::default() }
 }
 
 fn sources() -> Vec<Source> {
@@ -169,9 +169,15 @@ fn policies_are_compared_workload_by_workload() {
     let mean = |policy: &PolicySummary| policy.ratio.expect("a ratio").mean;
     assert!((mean(base) - 1.98_f64.cbrt()).abs() < 1e-12 && (mean(other) - 1.65_f64.cbrt()).abs() < 1e-12);
     let versus = other.versus.expect("a comparison");
-    assert_eq!((versus.counts, versus.test.pairs, versus.test.effect, base.versus), ([2, 1, 0], 2, -1.0, None));
+    assert_eq!((versus.counts, base.versus), ([2, 1, 0], None));
     assert!((versus.ratio.expect("a ratio").mean - (1.65_f64 / 1.98).cbrt()).abs() < 1e-12);
-    assert!((versus.test.p - 0.5).abs() < 1e-12, "two of two the same way: 2 / 4");
+    assert!(!summary.compares_seeds(), "nothing is tested over workloads");
+    // By hand: ln 1.5 of ln 1.98, and of ln 1.65; the third workload's.
+    let share = |policy: &PolicySummary| policy.without_outlier.and_then(|without| without.share).expect("a share");
+    assert_eq!(summary.outlier, Some(2));
+    assert!((share(base) - 1.5_f64.ln() / 1.98_f64.ln()).abs() < 1e-12);
+    assert!((other.without_outlier.and_then(|without| without.mean).expect("a mean") - 1.1_f64.sqrt()).abs() < 1e-12);
+    assert_eq!((mean(base), base.ratio.map(|level| (level.low, level.high))), (mean(base), Some((1.1, 1.5))));
     assert_eq!(other.driver_ns[0].map(|level| level.count), Some(3));
     assert!((other.driver_ns[0].expect("a cost").mean - 500.0).abs() < 1e-9);
 }
@@ -204,6 +210,79 @@ fn what_fits_nowhere_counts_as_worse_and_in_no_mean() {
     assert_eq!((base.ratio.map(|level| level.count), other.ratio.map(|level| level.count)), (Some(2), Some(1)));
     let versus = other.versus.expect("a comparison");
     assert_eq!((versus.counts, versus.ratio.map(|level| level.count)), ([1, 1, 1], Some(1)));
-    assert_eq!((versus.test.positive, versus.test.negative), (2.0, 1.0), "it ranks above the other");
     assert_eq!(other.fits, [1.0 / 3.0]);
+}
+
+/// Rows of one workload with six seeds, two policies and the smallest memory only.
+fn seeded(values: [[Option<u64>; 2]; 6]) -> Summary {
+    let mut plan = plan();
+    plan.capacities.truncate(1);
+    plan.workloads.truncate(1);
+    plan.workloads[0].seeds = 6;
+    let rows = (0..plan.jobs()).map(|number| {
+        let job = plan.job(number).expect("a job");
+        let bytes = values[job.seed as usize - 1][job.policy];
+        Row { load_bytes: 100, capacity_bytes: bytes, fits: bytes.is_some(), ..Row::empty(&plan, number).expect("a row") }
+    });
+    Summary::of(&plan, &rows.collect::<Vec<_>>(), 0)
+}
+
+#[test]
+fn policies_are_tested_over_the_seeds_of_a_workload() {
+    let summary = seeded([110, 120, 130, 140, 150, 160].map(|bytes| [Some(bytes), Some(100)]));
+    let versus = summary.cells[1][0].versus.expect("a comparison");
+    assert_eq!((versus.counts, versus.test.effect, summary.cells[0][0].versus), ([6, 0, 0], -1.0, None));
+    assert!((versus.test.p - 2.0 / 64.0).abs() < 1e-12 && versus.corrected_p.to_bits() == versus.test.p.to_bits());
+    let ratio = versus.ratio.expect("a ratio");
+    assert!(ratio.low < ratio.mean && ratio.mean < ratio.high && ratio.high < 1.0, "{ratio:?}");
+    assert!(summary.compares_seeds());
+    let failing = seeded([110, 120, 130, 140, 150, 160].map(|bytes| [Some(bytes), (bytes > 110).then_some(100)]));
+    let versus = failing.cells[1][0].versus.expect("a comparison");
+    assert_eq!((versus.counts, versus.ratio.map(|level| level.count)), ([5, 0, 1], Some(5)), "what fits nowhere is worse");
+    assert_eq!(failing.cells[1][0].ratio, None);
+}
+
+#[test]
+fn the_course_of_a_run_is_by_step_and_half() {
+    let mut plan = plan();
+    plan.workloads.iter_mut().for_each(|workload| workload.seeds = 1);
+    plan.capacities.truncate(1);
+    let with_cost = |row: Row, (steps, work_ns): (u64, u64)| Row {
+        steps,
+        work_ns,
+        later_steps: steps / 2,
+        driver_calls: 40,
+        driver_ns: 1000,
+        later_driver_calls: 10,
+        later_driver_ns: 0,
+        waited_ns: 70,
+        waiting_calls: 3,
+        ..row
+    };
+    let rows: Vec<Row> = written(&plan, &[[Some(110); 2], [Some(120); 2], [Some(150), None]])
+        .into_iter()
+        .zip([(4, 900), (4, 900), (1, 900), (1, 900), (0, 0), (0, 0)])
+        .map(|(row, steps)| with_cost(row, steps))
+        .collect();
+    let summary = Summary::of(&plan, &rows, 0);
+    let mean = |level: Option<Level>| level.map(|level| level.mean);
+    let [four, one, none] = [0, 1, 2].map(|workload| summary.cells[0][workload].courses[0].expect("it fits"));
+    assert_eq!((mean(four.calls_per_step), mean(four.ns_per_step)), (Some(10.0), Some(250.0)));
+    assert_eq!(
+        (mean(four.later_calls_per_step), mean(four.later_ns_per_step), mean(four.later_share)),
+        (Some(5.0), Some(0.0), Some(0.0))
+    );
+    assert_eq!((mean(one.calls_per_step), one.later_calls_per_step), (Some(40.0), None), "one step has no halves");
+    assert_eq!(
+        (none.calls_per_step, none.waited_ns, none.waiting_calls.mean),
+        (None, None, 3.0),
+        "no steps, and no work to wait for"
+    );
+    assert_eq!(mean(four.waited_ns), Some(70.0));
+    let all = summary.policies[0].courses[0];
+    assert!((mean(all.calls_per_step).expect("a mean") - 20.0).abs() < 1e-9, "the geometric mean of 10 and 40");
+    let counts =
+        [all.calls_per_step, all.later_share, all.waited_ns, all.waiting_calls].map(|level| level.map(|level| level.count));
+    assert_eq!(counts, [Some(2), Some(3), Some(2), Some(3)]);
+    assert_eq!(summary.cells[1][2].courses[0], None, "it does not fit");
 }

@@ -26,6 +26,7 @@ pub fn preallocate(workload: &Workload, bytes: u64) -> Result<Workload, Workload
         name: format!("{}-prealloc", workload.name),
         says: format!("{}; after a request of {bytes} bytes that is freed at once", workload.says),
         events: reservation.into_iter().chain(moved).collect(),
+        steps: workload.steps.iter().map(|step| step + 2).collect(),
     })
 }
 
@@ -42,6 +43,7 @@ mod tests {
         assert_eq!(behind.check(), Ok(()));
         assert_eq!(behind.load_bytes(1), 1 << 30);
         assert_eq!(behind.curve()[2..], plain.curve());
+        assert_eq!(behind.steps, [plain.steps[0] + 2, plain.steps[1] + 2]);
         assert_eq!(behind.name, "transformer-prealloc");
         for bytes in [0, u64::MAX] {
             assert!(matches!(preallocate(&plain, bytes), Err(WorkloadError::Option { option: "prealloc", .. })));

@@ -21,6 +21,7 @@ impl Tensor {
 #[derive(Default, Debug)]
 pub(super) struct Program {
     events: Vec<Event>,
+    steps: Vec<u32>,
     buffers: u32,
     live_bytes: u64,
     /// The stream of the next allocations and of the next work.
@@ -35,6 +36,14 @@ impl Program {
         }
         self.events.push(event);
         Ok(())
+    }
+
+    /// Begins a step with the next event.
+    pub(super) fn begin_step(&mut self) {
+        let next = u32::try_from(self.events.len()).unwrap_or(u32::MAX);
+        if self.steps.last() != Some(&next) {
+            self.steps.push(next);
+        }
     }
 
     /// Requests memory on the current stream. PyTorch requests none for an empty tensor; here it gets one byte.
@@ -79,6 +88,6 @@ impl Program {
 
     /// The workload.
     pub(super) fn finish(self, name: &str, says: String) -> Workload {
-        Workload { name: name.into(), says, events: self.events }
+        Workload { name: name.into(), says, events: self.events, steps: self.steps }
     }
 }

@@ -33,7 +33,7 @@ pub fn best_fit_attack(gaps: u32, largest_units: u64, unit_bytes: u64) -> Result
     }
     let name = format!("best-fit-attack-{gaps}-{largest_units}");
     let says = format!("an attack on best fit: {gaps} gaps, sizes up to {largest_units} units of {unit_bytes} bytes");
-    Ok(Workload { name, says, events: attack.events })
+    Ok(Workload { name, says, events: attack.events, ..Workload::default() })
 }
 
 /// The attack so far: the largest size, and the live buffers in the order of their addresses (the first, the

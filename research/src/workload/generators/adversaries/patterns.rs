@@ -24,7 +24,7 @@ pub fn fence(cycles: u32) -> Result<Workload, AttackError> {
         events.extend([Event::Free { buffer: first }, Event::Free { buffer: first + 1 }]);
     }
     let says = format!("91 MiB and 45.5 MiB come and go {cycles} times, and 2 MiB stay each time (pytorch#193400)");
-    Ok(Workload { name: format!("fence-{cycles}"), says, events })
+    Ok(Workload { name: format!("fence-{cycles}"), says, events, ..Workload::default() })
 }
 
 /// The comb of torchrec#4584 ("hard" fragmentation): `teeth` pairs of buffers of `tooth_bytes`, every other buffer
@@ -45,7 +45,7 @@ pub fn comb(teeth: u32, tooth_bytes: u64) -> Result<Workload, AttackError> {
     events.push(Event::Allocate { buffer: 2 * teeth, bytes: gaps_bytes, stream: 0 });
     let says =
         format!("every other of {} buffers of {tooth_bytes} bytes is freed; then one request is as large as all gaps", 2 * teeth);
-    Ok(Workload { name: format!("comb-{teeth}"), says, events })
+    Ok(Workload { name: format!("comb-{teeth}"), says, events, ..Workload::default() })
 }
 
 /// New streams for each call (vllm#52951). Each call allocates two buffers of `bytes`, each on the next of
@@ -71,5 +71,5 @@ pub fn stream_per_buffer(calls: u32, streams: u16, bytes: u64) -> Result<Workloa
         events.extend(of.map(|(buffer, _)| Event::Free { buffer }));
     }
     let says = format!("{calls} calls allocate two buffers of {bytes} bytes, each on the next of {streams} streams (vllm#52951)");
-    Ok(Workload { name: format!("stream-per-buffer-{calls}-{streams}"), says, events })
+    Ok(Workload { name: format!("stream-per-buffer-{calls}-{streams}"), says, events, ..Workload::default() })
 }

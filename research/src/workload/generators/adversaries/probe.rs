@@ -91,7 +91,7 @@ impl Probe {
     /// The outcome of the attack.
     pub(super) fn finish(self, name: String, says: String) -> Attack {
         Attack {
-            workload: Workload { name, says, events: self.events },
+            workload: Workload { name, says, events: self.events, ..Workload::default() },
             load_bytes: self.load_bytes,
             reserved_bytes: u64::try_from(self.core.stats().family(Family::ReservedBytes).all.peak).unwrap_or(0),
             address_bytes: self.addresses.end,

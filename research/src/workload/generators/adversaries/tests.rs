@@ -92,7 +92,7 @@ fn segments_of_their_own_keep_to_their_bound() {
         let numbers = Robson { unit_bytes: 32 * MIB, largest_units, live_units };
         let takes_just_so_much = |units: u64| {
             let event = Event::Allocate { buffer: 0, bytes: units * numbers.unit_bytes, stream: 0 };
-            let one = Workload { name: "one".into(), says: "one buffer".into(), events: vec![event] };
+            let one = Workload { name: "one".into(), says: "one buffer".into(), events: vec![event], ..Workload::default() };
             reserved(&one, (policy.make)()) == units * numbers.unit_bytes
         };
         if (policy.make)().is_expandable(large()) || ![1, 2, 4, 8].into_iter().all(takes_just_so_much) {

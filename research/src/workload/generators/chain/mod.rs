@@ -127,6 +127,7 @@ impl Chain {
         if self.fixed_bytes > 0 {
             run.program.allocate(self.fixed_bytes)?;
         }
+        run.program.begin_step();
         match self.keeping {
             Keeping::All => run.keep_all()?,
             Keeping::Groups(members) => {

@@ -73,6 +73,7 @@ impl Alternate {
         let mut training = self.model.training(&self.model.plan(self.model.batch, 1)?)?;
         for _ in 0..self.rounds {
             let answer = answers.draw(&mut random);
+            training.engine.program.begin_step();
             self.generate(&mut training, answer)?;
             if self.empties_cache {
                 training.engine.program.push(Event::EmptyCache)?;

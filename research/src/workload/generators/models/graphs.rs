@@ -89,6 +89,7 @@ impl Graphs {
             for (at, batch) in self.in_order(&mut random).into_iter().enumerate() {
                 let plan = self.model.plan(batch, 1)?;
                 let tokens = self.model.batch_bytes(batch, 1)?.input;
+                engine.program.begin_step();
                 for _ in 0..self.warm_ups {
                     let input = engine.allocate(tokens)?;
                     let output = plan.infer(&mut engine, input)?;
@@ -105,6 +106,7 @@ impl Graphs {
                 }
             }
             for _ in 0..self.eager_runs {
+                engine.program.begin_step();
                 let input = engine.allocate(self.model.batch_bytes(1, self.model.sequence)?.input)?;
                 let output = self.model.plan(1, self.model.sequence)?.infer(&mut engine, input)?;
                 engine.release(output)?;

@@ -75,6 +75,7 @@ impl Mlp {
         };
         let mut training = Training::new(Engine::new(surroundings), plan.parameters(), updating)?;
         for _ in 0..steps {
+            training.engine.program.begin_step();
             training.step(&[(&plan, BatchBytes { input: activation, targets: 0 })], None)?;
         }
         let says = format!("{self:?}, {steps} steps");

@@ -79,6 +79,7 @@ impl Prefetch {
                 continue;
             }
             let Some((samples, batch)) = ahead.pop_front() else { break };
+            program.begin_step();
             program.record(&batch, COMPUTE)?;
             let result = program.allocate(samples * 4)?;
             let input = training.engine.adopt(batch);

@@ -56,6 +56,7 @@ impl Varlen {
                 plans.push((self.model.plan(samples, length)?, self.model.batch_bytes(samples, length)?));
             }
             let micro_batches: Vec<_> = plans.iter().map(|(plan, bytes)| (plan, *bytes)).collect();
+            training.engine.program.begin_step();
             training.step(&micro_batches, None)?;
         }
         let says = format!(

@@ -95,6 +95,7 @@ impl Server<'_> {
 
     fn turn(&mut self) -> Result<(), WorkloadError> {
         self.arrive();
+        self.program.begin_step();
         while (self.running.len() as u64) < self.options.slots
             && let Some((prompt, answer)) = self.waiting.pop_front()
         {

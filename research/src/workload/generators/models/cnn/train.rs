@@ -22,6 +22,7 @@ impl Cnn {
             for step in 1..=self.repeats {
                 let following = if step < self.repeats { Some(batch) } else { self.batches.get(at + 1).copied() };
                 let next = following.map(|batch| self.batch_bytes(batch)).transpose()?;
+                training.engine.program.begin_step();
                 training.step(&[(&plan, self.batch_bytes(batch)?)], next)?;
             }
         }

@@ -46,6 +46,7 @@ impl Transformer {
         let micro_batches: Vec<_> =
             plans.iter().flat_map(|(count, plan, bytes)| std::iter::repeat_n((plan, *bytes), *count)).collect();
         for step in 1..=steps {
+            training.engine.program.begin_step();
             training.step(&micro_batches, (step < steps).then_some(micro_batches[0].1))?;
         }
         Ok(training)

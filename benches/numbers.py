@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""Runs the sweep of docs/numbers.md and writes its tables between the marks of that page.
+
+python3 benches/numbers.py           writes the tables into the page
+python3 benches/numbers.py --check   exits with 1 if the page has other tables
+
+The same sources give the same tables. The release build is brought up to date first. --rows FILE keeps the rows of the sweep, so that an
+interrupted one goes on where it ended; more options of `parkade sweep`, such as --threads, follow after `--`.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+from page import parts, replace_marked
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs/numbers.md"
+SHIPPED = "conformance/recordings"
+# One recording of each kind that ships: what is easy, several streams, graphs and pools of their own, serving.
+RECORDINGS = [
+    "deep_mlp.default",
+    "gpt2_varlen.default",
+    "resnet50_sweep.default",
+    "prefetch_streams.default",
+    "pools/graph_reset.default.2",
+    "pools/mempool.default.2",
+    "studies/cuda_graph.default",
+    "studies/llm_serving.tail300k",
+]
+SWEPT = ["-w", ",".join(["all", *(f"{SHIPPED}/{name}.pickle.xz" for name in RECORDINGS)]), "-p", "all"]
+
+
+def tables(more: list[str]) -> str:
+    """What the sweep prints."""
+    subprocess.run(["cargo", "build", "--locked", "--quiet", "--release", "-p", "parkade-cli"], cwd=ROOT, check=True)
+    command = ["target/release/parkade", "sweep", *SWEPT, "--markdown", *more]
+    return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
+def on_lines(text: str) -> str:
+    """Notes with one sentence a line, none of them too long."""
+    lines = []
+    for line in text.split("\n"):
+        sentences = [line] if line.startswith("|") else re.split(r"(?<=\.) (?=[A-Z–])", line)
+        for sentence in sentences:
+            lines += [sentence] if line.startswith("|") else textwrap.wrap(sentence, 190, break_long_words=False, break_on_hyphens=False) or [""]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="only compare the page with the sweep")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="keep the rows here, or go on with them")
+    parser.add_argument("more", nargs="*", metavar="OPTION", help="more options of parkade sweep")
+    arguments = parser.parse_args()
+    before, after = parts(PAGE, "numbers.py")  # ends here rather than after minutes
+    kept = ["-o", str(arguments.rows.resolve())] if arguments.rows else []
+    text = on_lines(tables([*kept, *arguments.more]))
+    if not arguments.check:
+        replace_marked(PAGE, "numbers.py", text)
+        return 0
+    if PAGE.read_text() == f"{before}\n\n{text}\n\n{after}":
+        return 0
+    print(f"{PAGE} has other tables: python3 benches/numbers.py writes those of these sources", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

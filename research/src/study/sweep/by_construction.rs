@@ -1,0 +1,50 @@
+//! What a policy needs whatever the program is: some take only a part of the device, or take it before the program begins.
+
+use parkade_policies::Named;
+
+use crate::study::{PLENTY_BYTES, RunOptions, run, smallest_capacity};
+use crate::workload::{Event, Workload};
+
+/// The size of the one buffer.
+const BUFFER_BYTES: u64 = 1 << 30;
+
+fn one_buffer(bytes: u64) -> Workload {
+    let events = vec![Event::Allocate { buffer: 0, bytes, stream: 0 }];
+    Workload { name: "one-buffer".into(), says: "one buffer".into(), events, ..Workload::default() }
+}
+
+/// The smallest memory in which a program of one buffer of 1 GiB fits, over its size: more than 1 is due to the policy's
+/// construction, such as taking only three quarters of the device. `None` if it fits in none.
+#[must_use]
+pub fn needs_by_construction(policy: &Named) -> Option<f64> {
+    let found = smallest_capacity(&one_buffer(BUFFER_BYTES), &policy.make, &RunOptions::plenty(), &[]).ok()?;
+    Some(found.capacity_bytes as f64 / BUFFER_BYTES as f64)
+}
+
+/// Whether the policy takes a share of all memory for the first small request, so that its figures with plenty of memory
+/// are those of the device and not of the program.
+#[must_use]
+pub fn takes_a_share_at_first(policy: &Named) -> bool {
+    run(&one_buffer(1 << 20), (policy.make)(), &RunOptions::plenty()).peak_reserved_bytes > PLENTY_BYTES / 100
+}
+
+#[cfg(test)]
+mod tests {
+    use parkade_policies::named;
+
+    use super::*;
+
+    #[test]
+    fn what_a_policy_needs_by_construction_is_measured() {
+        let needs = |name: &str| needs_by_construction(named(name).expect("a policy")).expect("it fits");
+        assert!((needs("pytorch") - 1.0).abs() < 1e-9 && (needs("buddy") - 1.0).abs() < 1e-9);
+        assert!((needs("bfc-xla") - 4.0 / 3.0).abs() < 0.005, "{}", needs("bfc-xla"));
+    }
+
+    #[test]
+    fn some_take_a_share_of_all_memory_first() {
+        for (name, takes) in [("pytorch", false), ("bfc", false), ("bfc-xla", true), ("rmm-pool", true), ("tlsf", true)] {
+            assert_eq!(takes_a_share_at_first(named(name).expect("a policy")), takes, "{name}");
+        }
+    }
+}
