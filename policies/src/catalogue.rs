@@ -8,7 +8,8 @@ use parkade::settings::Settings;
 use parkade::units::Bytes;
 
 use crate::{
-    BestFit, Bfc, Buddy, CudaAsync, FirstFit, GmLake, HandleReuse, NextFit, RmmArena, RmmPool, Slab, Tlsf, TlsfRemap, WorstFit,
+    BestFit, Bfc, Buddy, CudaAsync, FirstFit, GmLake, HandleReuse, NextFit, RmmArena, RmmPool, Slab, Stalloc, Tlsf, TlsfRemap,
+    WorstFit,
 };
 
 /// A policy by name.
@@ -146,6 +147,13 @@ pub const CATALOGUE: &[Named] = &[
         source: "our own; Bonwick, The Slab Allocator, USENIX Summer 1994",
         keeps_memory: false,
         make: || Box::new(Slab::new()),
+    },
+    Named {
+        name: "stalloc",
+        says: "STAlloc's: in studies the program's first step is planned ahead; everything else is PyTorch's policy",
+        source: "STAlloc, arXiv 2507.16274; infinigence/STAlloc",
+        keeps_memory: false,
+        make: || Box::new(Stalloc::new()),
     },
     Named {
         name: "rmm-pool",
