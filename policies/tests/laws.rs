@@ -247,7 +247,7 @@ proptest! {
             Step::Take { bytes, stream } => Some((Bytes(bytes), StreamId(stream))),
             _ => None,
         });
-        let traced = |(place, (bytes, stream))| Traced { bytes, stream, freed_after: Some(place + 1 + place % lives) };
+        let traced = |(place, (bytes, stream))| Traced { bytes, stream, freed_after: Some(place + 1 + place % lives), comes_again: true };
         let plan = Plan::of(&FirstStep { requests: takes.enumerate().map(traced).collect(), repeats_from: 0 });
         let mut world = World::of(named, Box::new(Stalloc::with_plan(plan.into())));
         for &step in steps.iter().chain(&steps) {

@@ -12,7 +12,7 @@ use policy_run::{KIB, Run};
 const STREAM: StreamId = StreamId(0);
 
 fn traced(mib: u64, freed_after: Option<usize>) -> Traced {
-    Traced { bytes: Bytes::mib(mib), stream: STREAM, freed_after }
+    Traced { bytes: Bytes::mib(mib), stream: STREAM, freed_after, comes_again: true }
 }
 
 /// A weight of 6 MiB, then steps of 8, 4 and 10 MiB; the 4 lie where the 10 did, and the 8 beside them.
@@ -37,6 +37,9 @@ fn a_plan_is_as_high_as_what_lives_at_once() {
     let small = Traced { bytes: Bytes(512), ..traced(0, None) };
     assert_eq!(Plan::of(&FirstStep { requests: [small, small].into(), repeats_from: 0 }), Plan::default());
     assert_eq!(Plan::of(&FirstStep { repeats_from: 4, ..step() }), Plan::default());
+    let dynamic = Traced { comes_again: false, ..traced(50, Some(3)) };
+    let mixed = FirstStep { requests: [traced(3, Some(2)), dynamic].into(), repeats_from: 0 };
+    assert_eq!(Plan::of(&mixed).bytes(), Bytes::mib(3));
     let other = Traced { stream: StreamId(7), ..traced(5, Some(2)) };
     let streams = FirstStep { requests: [traced(3, Some(1)), other].into(), repeats_from: 0 };
     assert_eq!(Plan::of(&streams).bytes(), Bytes::mib(8), "an area for each stream");

@@ -23,6 +23,8 @@ pub struct Traced {
     /// How many requests of the program, this one included, came before it was freed; `None` if it was not freed while
     /// the program was traced.
     pub freed_after: Option<usize>,
+    /// Whether the step's next repetition has it too. Requests that do not come again are not planned.
+    pub comes_again: bool,
 }
 
 /// What was traced of a program: everything up to the end of its first step. A step is what the program repeats.
@@ -84,7 +86,8 @@ impl Plan {
             if number == step.repeats_from {
                 plan.repeats_from = plan.entries.len();
             }
-            let Some(size) = pytorch.round(request.bytes).filter(|&size| size > MOST_UNPLANNED) else { continue };
+            let size = pytorch.round(request.bytes).filter(|&size| size > MOST_UNPLANNED && request.comes_again);
+            let Some(size) = size else { continue };
             let entry = plan.entries.len();
             plan.entries.push(Entry { size: size.get(), stream: request.stream, area: 0, offset: 0 });
             let live = lifetime(step, number, request.freed_after);

@@ -11,11 +11,13 @@ mod event;
 pub mod generators;
 mod parse;
 pub mod recorded;
+mod step;
 mod study_workloads;
 mod well_formed;
 
 pub use event::{Event, Workload};
 pub use parse::{generator_names, keys, parse};
+pub use step::{RepeatingStep, Requested};
 pub use study_workloads::{CATALOGUE, NamedWorkload, named};
 pub use well_formed::Malformed;
 
