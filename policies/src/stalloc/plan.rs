@@ -133,15 +133,14 @@ fn lifetime(step: &FirstStep, number: usize, freed_after: Option<usize>) -> [(us
 
 /// The offsets of all items in an area of their own, and its size: the best of three orders.
 fn place_all(items: &[Item]) -> (Vec<u64>, u64) {
-    let length = |item: &Item| item.live.iter().map(|(from, to)| to - from).sum::<usize>();
-    let area = |item: &Item| u128::from(item.size) * length(item) as u128;
-    let keys: [&dyn Fn(&Item) -> (u128, u128); 3] =
-        [&|item| (u128::from(item.size), length(item) as u128), &|item| (area(item), u128::from(item.size)), &|item| {
-            (length(item) as u128, u128::from(item.size))
-        }];
-    let placed = keys.iter().map(|key| {
+    let keys = |item: &Item| {
+        let length = item.live.iter().map(|(from, to)| (to - from) as u128).sum::<u128>();
+        let size = u128::from(item.size);
+        [(size, length), (size * length, size), (length, size)]
+    };
+    let placed = (0..3).map(|which| {
         let mut order: Vec<usize> = (0..items.len()).collect();
-        order.sort_by_cached_key(|&place| Reverse(key(&items[place])));
+        order.sort_by_cached_key(|&place| Reverse(keys(&items[place])[which]));
         place_in_order(items, &order)
     });
     placed.min_by_key(|(_, bytes)| *bytes).unwrap_or_default()

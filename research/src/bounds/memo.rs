@@ -224,7 +224,7 @@ mod tests {
         let plan = MemoPlan::of(&program(5), &QUICK).expect("an instance").expect("layers");
         // Four layers forward and four back in each of two steps, with three and four requests that come and go.
         assert_eq!((plan.layers, plan.in_layers, plan.requests), (16, 56, 65));
-        assert_eq!((plan.height_bytes, plan.load_bytes), ((48 + 4 << 20) + 512, (48 + 4 << 20) + 512));
+        assert_eq!((plan.height_bytes, plan.load_bytes), ((52 << 20) + 512, (52 << 20) + 512));
     }
 
     #[test]
