@@ -7,7 +7,10 @@ use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::units::Bytes;
 
-use crate::{BestFit, Bfc, Buddy, CudaAsync, FirstFit, GmLake, NextFit, RmmArena, RmmPool, Tlsf, TlsfRemap, WorstFit, handles};
+use crate::{
+    BestFit, Bfc, Buddy, CudaAsync, FirstFit, GmLake, HandleReuse, NextFit, RmmArena, RmmPool, Slab, Stalloc, Tlsf, TlsfRemap,
+    WorstFit, handles,
+};
 
 /// A policy by name.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +56,13 @@ pub const CATALOGUE: &[Named] = &[
         source: "c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.15",
         keeps_memory: false,
         make: || Box::new(PyTorch::of(&Profile::PYTORCH_2_15, expandable())),
+    },
+    Named {
+        name: "pytorch-expandable-reuse",
+        says: "pytorch-expandable, but when memory is out the handles of free pages are mapped for the request",
+        source: "pytorch/pytorch issue 166116, a question; c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.11",
+        keeps_memory: false,
+        make: || Box::new(HandleReuse::new()),
     },
     Named {
         name: "first-fit-remap",
@@ -130,6 +140,20 @@ pub const CATALOGUE: &[Named] = &[
         source: "openxla/xla, xla/tsl/framework/bfc_allocator.cc; xla/pjrt/gpu/gpu_helpers.cc",
         keeps_memory: true,
         make: || Box::new(Bfc::xla_growing()),
+    },
+    Named {
+        name: "slab",
+        says: "every segment serves one of eight sizes between two powers of two; free segments go back when memory is out",
+        source: "our own; Bonwick, The Slab Allocator, USENIX Summer 1994",
+        keeps_memory: false,
+        make: || Box::new(Slab::new()),
+    },
+    Named {
+        name: "stalloc",
+        says: "STAlloc's: in studies the program's first step is planned ahead; everything else is PyTorch's policy",
+        source: "STAlloc, arXiv 2507.16274; infinigence/STAlloc",
+        keeps_memory: false,
+        make: || Box::new(Stalloc::new()),
     },
     Named {
         name: "rmm-pool",

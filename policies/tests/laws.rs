@@ -6,7 +6,7 @@ use parkade::snapshot::BlockActivity;
 use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, MIB, PoolClass, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, PoolFilter, PoolSlot};
-use parkade_policies::{CATALOGUE, Named, renamed};
+use parkade_policies::{CATALOGUE, FirstStep, Named, Plan, Stalloc, Traced, named, renamed};
 use parkade_sim::{Access, Kernel, SimDevice, SimOptions};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -76,7 +76,11 @@ struct World {
 
 impl World {
     fn new(named: &'static Named) -> World {
-        let core = Allocator::new(SimDevice::new(SimOptions::new(CAPACITY)), (named.make)(), Vec::new());
+        World::of(named, (named.make)())
+    }
+
+    fn of(named: &'static Named, policy: Box<dyn Policy + Send>) -> World {
+        let core = Allocator::new(SimDevice::new(SimOptions::new(CAPACITY)), policy, Vec::new());
         World { core, out: Vec::new(), pool_uses: 0, is_routing: false, named }
     }
 
@@ -229,6 +233,27 @@ proptest! {
             let first = run()?;
             prop_assert_eq!(first, run()?, "{} decides the same again", named.name);
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, max_shrink_iters: 256, ..ProptestConfig::default() })]
+
+    /// STAlloc with a plan of the same requests, whose lifetimes are partly wrong, run twice in a row.
+    #[test]
+    fn a_plan_breaks_no_law(steps in vec(step(), 1..120), lives in 1_usize..6) {
+        let named = named("stalloc").expect("it is in the catalogue");
+        let takes = steps.iter().filter_map(|step| match *step {
+            Step::Take { bytes, stream } => Some((Bytes(bytes), StreamId(stream))),
+            _ => None,
+        });
+        let traced = |(place, (bytes, stream))| Traced { bytes, stream, freed_after: Some(place + 1 + place % lives), comes_again: true };
+        let plan = Plan::of(&FirstStep { requests: takes.enumerate().map(traced).collect(), repeats_from: 0 });
+        let mut world = World::of(named, Box::new(Stalloc::with_plan(plan.into())));
+        for &step in steps.iter().chain(&steps) {
+            world.act(step)?;
+        }
+        world.finish()?;
     }
 }
 

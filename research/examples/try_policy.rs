@@ -18,7 +18,7 @@ use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, PoolClass};
 use parkade::{BlockView, Heap};
 use parkade_policies::named;
-use parkade_research::study::{LOAD_UNIT_BYTES, RunOptions, run, smallest_capacity};
+use parkade_research::study::{LOAD_UNIT_BYTES, RunOptions, make_for, run, smallest_capacity};
 use parkade_research::workload::{Workload, parse};
 use rayon::prelude::*;
 
@@ -82,21 +82,24 @@ impl Policy for FillFirst {
     }
 }
 
-/// A policy's name, and how one is made.
-type Tried = (String, Box<dyn Fn() -> Box<dyn Policy + Send> + Sync>);
+/// A policy's name, and how one is made for a workload.
+type Tried = (String, Box<dyn Fn(&Workload) -> Maker + Sync>);
+type Maker = Box<dyn Fn() -> Box<dyn Policy + Send> + Send + Sync>;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let (policies, workloads): (Vec<String>, Vec<String>) = std::env::args().skip(1).partition(|text| named(text).is_some());
     let mut tried: Vec<Tried> =
         ["pytorch", "best-fit-remap"].map(str::to_owned).into_iter().chain(policies.clone()).filter_map(of_catalogue).collect();
     if policies.is_empty() {
-        tried.push(("fill-first".into(), Box::new(|| Box::new(FillFirst))));
+        tried.push(("fill-first".into(), Box::new(|_| Box::new(|| Box::new(FillFirst)))));
     }
     let texts = if workloads.is_empty() { WORKLOADS.map(str::to_owned).into() } else { workloads };
     let workloads = texts.iter().map(|text| parse(text)).collect::<Result<Vec<Workload>, _>>()?;
     let start = Instant::now();
-    let rows: Vec<Vec<String>> =
-        tried.par_iter().map(|(_, make)| workloads.par_iter().map(|workload| cell(workload, make)).collect()).collect();
+    let rows: Vec<Vec<String>> = tried
+        .par_iter()
+        .map(|(_, make)| workloads.par_iter().map(|workload| cell(workload, &make(workload))).collect())
+        .collect();
     print!("{:<22}", "policy");
     texts.iter().for_each(|text| print!("{:>32}", text.split(',').next().unwrap_or(text)));
     for ((name, _), cells) in tried.iter().zip(rows) {
@@ -109,13 +112,13 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn of_catalogue(name: String) -> Option<Tried> {
     let policy = named(&name)?;
-    Some((name, Box::new(|| (policy.make)())))
+    Some((name, Box::new(|workload| make_for(policy, workload))))
 }
 
 /// The least memory in which the workload fits, and what is reserved with plenty of memory.
-fn cell(workload: &Workload, make: &(dyn Fn() -> Box<dyn Policy + Send> + Sync)) -> String {
+fn cell(workload: &Workload, make: &Maker) -> String {
     let load = workload.load_bytes(LOAD_UNIT_BYTES) as f64;
-    match smallest_capacity(workload, &make, &RunOptions::plenty(), &[]) {
+    match smallest_capacity(workload, make, &RunOptions::plenty(), &[]) {
         Ok(smallest) => {
             let plenty = run(workload, make(), &RunOptions::plenty());
             format!("{:.3} ({:.3})", smallest.capacity_bytes as f64 / load, plenty.peak_reserved_bytes as f64 / load)

@@ -15,7 +15,7 @@ use super::case::Case;
 use super::point::{Bound, Point, Why};
 use crate::bounds::BLOCK_BYTES;
 use crate::study::threshold::{self, Trials};
-use crate::study::{Ending, Outcome, RunOptions, run};
+use crate::study::{Ending, Outcome, RunOptions, make_for, run};
 use crate::workload::{Event, Workload};
 
 /// Batches tried above the first threshold, not counting those of bisections there.
@@ -136,7 +136,7 @@ fn attempt(case: &Case, policy: &Named, steps: u64, batch: u64) -> Result<Fits, 
     if load_bytes > case.usable_bytes {
         return Err(Why::Load { batch, load_bytes });
     }
-    let outcome = run(&workload, (policy.make)(), &RunOptions::new(case.usable_bytes));
+    let outcome = run(&workload, make_for(policy, &workload)(), &RunOptions::new(case.usable_bytes));
     match &outcome.ending {
         Ending::Fits => Ok(Fits { reserved_bytes: outcome.peak_reserved_bytes, load_bytes }),
         Ending::Fault(reason) => Err(Why::Fault { batch, reason: reason.clone() }),

@@ -7,6 +7,7 @@
 
 mod capacity;
 mod curves;
+mod first_step;
 mod options;
 mod run;
 pub mod statistics;
@@ -17,5 +18,6 @@ pub(crate) mod threshold;
 
 pub use capacity::{LOAD_UNIT_BYTES, Smallest, smallest_capacity};
 pub use curves::{Curves, curves, live_curve};
+pub use first_step::{first_step, make_for};
 pub use options::{Addresses, PLENTY_BYTES, RunOptions};
 pub use run::{DriverCost, Ending, Outcome, run};

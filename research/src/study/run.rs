@@ -288,7 +288,7 @@ impl<P: Policy> Run<P> {
 }
 
 #[inline]
-fn handle(stream: u16) -> StreamId {
+pub(super) fn handle(stream: u16) -> StreamId {
     StreamId(u64::from(stream) * STREAM_STEP)
 }
 

@@ -13,11 +13,13 @@ mod halves;
 mod parse;
 mod pooled_load;
 pub mod recorded;
+mod step;
 mod study_workloads;
 mod well_formed;
 
 pub use event::{Event, Workload};
 pub use parse::{generator_names, keys, parse};
+pub use step::{RepeatingStep, Requested};
 pub use study_workloads::{CATALOGUE, NamedWorkload, named};
 pub use well_formed::Malformed;
 

@@ -101,7 +101,8 @@ pub(super) fn sound_rows() -> &'static str {
     ROWS.get_or_init(|| {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("rows.jsonl");
-        let arguments = ["sweep", "-w", "mlp:depth=2,steps=1", "-p", "pytorch,best-fit-remap", "-c", "1.0,1.1", "--bounds", "0", "-o"];
+        let arguments =
+            ["sweep", "-w", "mlp:depth=2,steps=1", "-p", "pytorch,best-fit-remap", "-c", "1.0,1.1", "--bounds", "0", "-o"];
         let arguments = arguments.into_iter().map(Into::into).chain([file.clone().into_os_string()]);
         let command = sweeps::Args::try_parse_from(arguments).expect("these arguments are valid");
         command.compute().expect("a sweep");

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::plan::{Capacity, Plan};
 use super::prepared::PreparedWorkload;
 use crate::study::capacity::smallest_capacity;
+use crate::study::first_step::make_for;
 use crate::study::options::{Addresses, PLENTY_BYTES, RunOptions};
 use crate::study::run::{Ending, Outcome, run};
 
@@ -94,10 +95,11 @@ impl Row {
             preallocated_bytes: plan.preallocate.map_or(0, |share| share.of(workload.load_bytes)),
             ..RunOptions::plenty()
         };
+        let make = make_for(policy, &workload.workload);
         let (capacity_bytes, outcome, fails_above_bytes, runs) = match capacity {
             Capacity::Smallest => {
                 let given: Vec<u64> = plan.capacities.iter().filter_map(|capacity| capacity.bytes(workload.load_bytes)).collect();
-                match smallest_capacity(&workload.workload, &policy.make, &options, &given) {
+                match smallest_capacity(&workload.workload, &make, &options, &given) {
                     Ok(found) => (Some(found.capacity_bytes), found.outcome, found.fails_above_bytes, found.runs),
                     Err(outcome) => (None, outcome, None, 1),
                 }
@@ -105,7 +107,7 @@ impl Row {
             capacity => {
                 let bytes = capacity.bytes(workload.load_bytes);
                 let options = options.with_capacity(bytes.unwrap_or(PLENTY_BYTES));
-                (bytes, run(&workload.workload, (policy.make)(), &options), None, 1)
+                (bytes, run(&workload.workload, make(), &options), None, 1)
             }
         };
         let mut row = Row::empty(plan, number)?;

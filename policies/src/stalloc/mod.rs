@@ -1,0 +1,279 @@
+//! STAlloc: the requests that a program repeats go where a plan says, made before it runs; all others go to PyTorch's
+//! policy.
+//!
+//! Huang and others, STAlloc: Enhancing Memory Efficiency in Large-Scale Model Training with Spatio-Temporal Planning
+//! (arXiv 2507.16274), and the code of infinigence/STAlloc at commit 3a9f97f:
+//! - a program is run once to trace its requests (`utils/`, three iterations), and an offline planner gives each an
+//!   offset in one static area (`Synthesizer/`): what lives longer than an iteration has a place of its own, the
+//!   others share places by size and lifetime, and the iteration's plan repeats (`plan_generator.py`, `allocator.py`);
+//! - the program is run again: the area is allocated at its first request, and the n-th request of an iteration goes to
+//!   the plan's n-th offset if it has the size planned (`StaticAllocator.hpp`);
+//! - a request of another size, or one whose place is still taken (`STALLOC_STATIC_FALLBACK`), goes to PyTorch's
+//!   allocator;
+//! - requests of at most 512 bytes have a pool of their own (`main.cpp`);
+//! - requests of layers whose sizes vary reuse ranges of the static area that are idle while the layer runs
+//!   (`OnlineDynamicManager.hpp`).
+//!
+//! The paper's text beyond the abstract was not available. Different here:
+//! - the trace is of the program's first step ([`FirstStep`]), and nothing later is known;
+//! - the planner is simpler: it knows no layers and phases, which the original gets from hooks in Megatron, so it makes
+//!   no groups of them, and places one request after the other at the lowest free offset: by size, by size and
+//!   lifetime, or by lifetime, whichever needs least. What lives on into the next step keeps its place in it;
+//! - there is an area for each stream and each of PyTorch's two collections, since blocks do not change these;
+//! - after a request that is not the next one of the plan, the following 64 are looked through for one of its size and
+//!   stream. So requests that come in between do not put the rest of the step out of place;
+//! - nothing says how long an idle range stays idle, so requests without a plan take one only when the device has no
+//!   room; if a planned request then finds its place taken, it goes to PyTorch's policy;
+//! - the small pool is PyTorch's, and requests to private pools are not planned.
+//!
+//! Without a plan ([`Stalloc::new`]) all of it is PyTorch's policy. When memory is out, areas that are entirely free go
+//! back too, and are allocated again later.
+
+mod plan;
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::cell::RefCell;
+
+use parkade::policy::{Attempt, Placement, Policy, PyTorch, Relief, Request};
+use parkade::settings::Settings;
+use parkade::units::{Bytes, PoolClass};
+use parkade::{BlockId, BlockView, Heap, PoolSlot};
+
+pub use plan::{FirstStep, Plan, Traced};
+
+/// How many requests of the plan are looked through for one that is not the next.
+const LOOKAHEAD: usize = 64;
+
+/// The rules of STAlloc.
+#[derive(Clone, Debug)]
+pub struct Stalloc {
+    pytorch: PyTorch,
+    plan: Arc<Plan>,
+    areas: Vec<Held>,
+    /// The plan's entry for the next request.
+    next: usize,
+    /// The same after the current request.
+    then: usize,
+    /// The current request's entry, if its place is free or its area is not allocated yet.
+    found: Option<usize>,
+    /// Rungs of the current ladder before those that it has without a plan.
+    rungs_before: u32,
+    /// Whether the current request is served from an area, where every remainder is split off.
+    is_in_area: bool,
+    /// Areas that were entirely free when the cache was about to be released.
+    leaving: RefCell<Vec<usize>>,
+}
+
+/// What became of an area.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Held {
+    NotYet,
+    /// Its first byte.
+    At(u64),
+    Refused,
+}
+
+impl Stalloc {
+    /// Without a plan.
+    #[must_use]
+    pub fn new() -> Stalloc {
+        Stalloc::with_plan(Arc::default())
+    }
+
+    /// With a plan of the program that is going to run.
+    #[must_use]
+    pub fn with_plan(plan: Arc<Plan>) -> Stalloc {
+        Stalloc {
+            pytorch: PyTorch::new(Settings::default()),
+            areas: alloc::vec![Held::NotYet; plan.areas.len()],
+            plan,
+            next: 0,
+            then: 0,
+            found: None,
+            rungs_before: 0,
+            is_in_area: false,
+            leaving: RefCell::default(),
+        }
+    }
+
+    /// The plan's entry for this request, from `next` on.
+    fn planned(&self, request: &Request) -> Option<usize> {
+        let entries = &self.plan.entries;
+        if request.size <= plan::MOST_UNPLANNED || request.pool != PoolSlot::default_pool(request.pool.class()) {
+            return None;
+        }
+        let mut at = self.next;
+        for _ in 0..LOOKAHEAD.min(entries.len()) {
+            if entries[at].size == request.size.get() && entries[at].stream == request.stream {
+                return Some(at);
+            }
+            at = self.behind(at);
+        }
+        None
+    }
+
+    /// The entry behind this one.
+    fn behind(&self, entry: usize) -> usize {
+        if entry + 1 < self.plan.entries.len() { entry + 1 } else { self.plan.repeats_from }
+    }
+
+    /// The free block with the planned place of the request, and where in the block that is. `None` if something is in
+    /// its place, or its area is not allocated.
+    fn place_of(&self, heap: &Heap, request: &Request, entry: usize) -> Option<(BlockId, Bytes)> {
+        let entry = self.plan.entries[entry];
+        let Held::At(base) = self.areas[entry.area] else { return None };
+        let (start, end) = (base + entry.offset, base + entry.offset + entry.size);
+        let mut blocks = heap.at_least(request.pool, request.stream, request.size);
+        let block = blocks.find(|block| block.address.get() <= start && end <= block.address.get() + block.size.get())?;
+        Some((block.id, Bytes(start - block.address.get())))
+    }
+
+    fn is_in_areas(&self, block: &BlockView) -> bool {
+        let mut areas = self.areas.iter().zip(&self.plan.areas);
+        areas.any(|(held, area)| match held {
+            Held::At(base) => (*base..base + area.bytes).contains(&block.address.get()),
+            Held::NotYet | Held::Refused => false,
+        })
+    }
+
+    /// The tightest free block, in an area or in none.
+    fn tightest(&mut self, heap: &Heap, request: &Request, in_area: bool) -> Option<BlockId> {
+        let mut blocks = heap.at_least(request.pool, request.stream, request.size);
+        let found = blocks.find(|block| self.is_in_areas(block) == in_area).map(|block| block.id);
+        if found.is_some() {
+            self.is_in_area = in_area;
+        }
+        found
+    }
+
+    /// The entirely free segment of an area, or of as many bytes on its stream.
+    fn whole(&self, heap: &Heap, area: usize, base: Option<u64>) -> Option<u64> {
+        let area = self.plan.areas[area];
+        let pool = PoolSlot::default_pool(area.class);
+        let blocks = heap.at_least(pool, area.stream, Bytes(area.bytes)).take_while(|block| block.size.get() == area.bytes);
+        let mut whole = blocks.filter(|block| !block.is_split).map(|block| block.address.get());
+        whole.find(|&address| base.is_none_or(|base| base == address))
+    }
+
+    /// Forgets the areas that have been released.
+    fn forget_released(&mut self, heap: &Heap) {
+        for area in core::mem::take(self.leaving.get_mut()) {
+            if let Held::At(base) = self.areas[area]
+                && self.whole(heap, area, Some(base)).is_none()
+            {
+                self.areas[area] = Held::NotYet;
+            }
+        }
+    }
+
+    /// The rung for a planned request, if there is one: from its place, or for its area.
+    fn climb_planned(&mut self, heap: &Heap, request: &Request, rung: u32) -> Option<Relief> {
+        let entry = self.found?;
+        let area = self.plan.entries[entry].area;
+        if self.areas[area] == Held::NotYet {
+            match self.whole(heap, area, None) {
+                Some(base) => self.areas[area] = Held::At(base),
+                None if rung > 0 => self.areas[area] = Held::Refused,
+                None => {
+                    self.rungs_before = 1;
+                    return Some(Relief::Provide { bytes: Bytes(self.plan.areas[area].bytes), stream: request.stream });
+                }
+            }
+        }
+        self.found = None;
+        let (block, offset) = self.place_of(heap, request, entry)?;
+        self.is_in_area = true;
+        Some(Relief::ReuseAt { block, offset })
+    }
+}
+
+impl Default for Stalloc {
+    fn default() -> Stalloc {
+        Stalloc::new()
+    }
+}
+
+impl Policy for Stalloc {
+    fn name(&self) -> &'static str {
+        "stalloc"
+    }
+
+    #[inline]
+    fn round(&self, requested: Bytes) -> Option<Bytes> {
+        self.pytorch.round(requested)
+    }
+
+    #[inline]
+    fn classify(&self, size: Bytes) -> PoolClass {
+        self.pytorch.classify(size)
+    }
+
+    fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
+        self.forget_released(heap);
+        self.found = self.planned(request);
+        self.then = self.found.map_or(self.next, |entry| self.behind(entry));
+        let segment = Placement::Segment(self.pytorch.segment_for(request.size).unwrap_or(Bytes::MAX));
+        if let Some(entry) = self.found {
+            match (self.areas[self.plan.entries[entry].area], self.place_of(heap, request, entry)) {
+                (_, Some((block, Bytes::ZERO))) => {
+                    self.is_in_area = true;
+                    self.next = self.then;
+                    return Placement::Reuse(block);
+                }
+                (Held::NotYet, _) | (_, Some(_)) => return segment,
+                (Held::At(_) | Held::Refused, None) => self.found = None,
+            }
+        }
+        match self.tightest(heap, request, false) {
+            Some(block) => {
+                self.next = self.then;
+                Placement::Reuse(block)
+            }
+            None => segment,
+        }
+    }
+
+    #[inline]
+    fn splits(&self, whole: Bytes, request: &Request) -> bool {
+        self.is_in_area || self.pytorch.splits(whole, request)
+    }
+
+    fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
+        if rung == 0 {
+            self.next = self.then;
+            self.rungs_before = 0;
+        }
+        if let Some(relief) = self.climb_planned(heap, request, rung) {
+            return relief;
+        }
+        self.is_in_area = false;
+        match rung - self.rungs_before {
+            0 => match self.tightest(heap, request, false) {
+                Some(block) => Relief::Reuse(block),
+                None => Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask },
+            },
+            1 => Relief::Borrow,
+            2 => match self.tightest(heap, request, true) {
+                Some(block) => Relief::Reuse(block),
+                None if heap.is_deferring() => Relief::GiveUp,
+                None => Relief::Wait,
+            },
+            3 => match self.tightest(heap, request, false).or_else(|| self.tightest(heap, request, true)) {
+                Some(block) => Relief::Reuse(block),
+                None => Relief::Release { blocks: self.releasable(heap), attempt: Attempt::AskAgain },
+            },
+            _ => Relief::GiveUp,
+        }
+    }
+
+    fn releasable(&self, heap: &Heap) -> Vec<BlockId> {
+        let areas = self.areas.iter().enumerate();
+        let leaving = areas.filter_map(|(area, held)| match held {
+            Held::At(base) => self.whole(heap, area, Some(*base)).map(|_| area),
+            Held::NotYet | Held::Refused => None,
+        });
+        self.leaving.borrow_mut().extend(leaving);
+        heap.releasable()
+    }
+}

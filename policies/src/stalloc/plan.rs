@@ -1,0 +1,176 @@
+//! The plan: an offset in a static area for each request of a program's start and of the step that it repeats.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+
+use parkade::policy::{Policy, PyTorch};
+use parkade::settings::Settings;
+use parkade::units::{Bytes, PoolClass, StreamId};
+
+/// Requests of at most this many bytes are not planned: the original serves them from a pool of their own.
+pub(super) const MOST_UNPLANNED: Bytes = Bytes(512);
+/// Longer traces are not planned: the planner compares each request with all others.
+const MOST_REQUESTS: usize = 20_000;
+
+/// A request as it was traced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Traced {
+    /// The bytes requested.
+    pub bytes: Bytes,
+    /// The stream that it was for.
+    pub stream: StreamId,
+    /// How many requests of the program, this one included, came before it was freed; `None` if it was not freed while
+    /// the program was traced.
+    pub freed_after: Option<usize>,
+    /// Whether the step's next repetition has it too. Requests that do not come again are not planned.
+    pub comes_again: bool,
+}
+
+/// What was traced of a program: everything up to the end of its first step. A step is what the program repeats.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FirstStep {
+    /// The requests in order. Requests that go to private pools are left out.
+    pub requests: Vec<Traced>,
+    /// Where the step begins: the requests from here on come again and again.
+    pub repeats_from: usize,
+}
+
+/// One planned request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Entry {
+    /// The size of its block in bytes.
+    pub(super) size: u64,
+    pub(super) stream: StreamId,
+    /// Which area it lies in.
+    pub(super) area: usize,
+    /// Where in the area.
+    pub(super) offset: u64,
+}
+
+/// A range of memory for the planned requests of one stream and one collection of free blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Area {
+    pub(super) class: PoolClass,
+    pub(super) stream: StreamId,
+    pub(super) bytes: u64,
+}
+
+/// Offsets for the requests of a [`FirstStep`].
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Plan {
+    pub(super) entries: Vec<Entry>,
+    pub(super) areas: Vec<Area>,
+    pub(super) repeats_from: usize,
+}
+
+/// A request on its way to an offset.
+struct Item {
+    entry: usize,
+    size: u64,
+    /// When it is live, in numbers of requests; the second part is not empty for one that lives on into the next step.
+    live: [(usize, usize); 2],
+}
+
+impl Plan {
+    /// Plans what was traced. Without a step, or with more than 20,000 requests, the plan is empty.
+    #[must_use]
+    pub fn of(step: &FirstStep) -> Plan {
+        let pytorch = PyTorch::new(Settings::default());
+        if step.requests.len() > MOST_REQUESTS || step.repeats_from >= step.requests.len() {
+            return Plan::default();
+        }
+        let mut plan = Plan::default();
+        let mut items: BTreeMap<(PoolClass, StreamId), Vec<Item>> = BTreeMap::new();
+        for (number, request) in step.requests.iter().enumerate() {
+            if number == step.repeats_from {
+                plan.repeats_from = plan.entries.len();
+            }
+            let size = pytorch.round(request.bytes).filter(|&size| size > MOST_UNPLANNED && request.comes_again);
+            let Some(size) = size else { continue };
+            let entry = plan.entries.len();
+            plan.entries.push(Entry { size: size.get(), stream: request.stream, area: 0, offset: 0 });
+            let live = lifetime(step, number, request.freed_after);
+            let key = (pytorch.classify(size), request.stream);
+            items.entry(key).or_default().push(Item { entry, size: size.get(), live });
+        }
+        // Nothing of the step is planned, so no request of it is ever looked for.
+        if plan.repeats_from >= plan.entries.len() {
+            return Plan::default();
+        }
+        for ((class, stream), items) in items {
+            let (offsets, bytes) = place_all(&items);
+            for (item, offset) in items.iter().zip(offsets) {
+                plan.entries[item.entry].offset = offset;
+                plan.entries[item.entry].area = plan.areas.len();
+            }
+            plan.areas.push(Area { class, stream, bytes });
+        }
+        plan
+    }
+
+    /// The bytes of all areas.
+    #[must_use]
+    pub fn bytes(&self) -> Bytes {
+        Bytes(self.areas.iter().map(|area| area.bytes).fold(0, u64::saturating_add))
+    }
+}
+
+/// When a request is live. Steps follow one another without an end, so what lives on into the next one takes its place
+/// at the beginning of this one too.
+fn lifetime(step: &FirstStep, number: usize, freed_after: Option<usize>) -> [(usize, usize); 2] {
+    let (begin, end) = (step.repeats_from, step.requests.len());
+    let freed = freed_after.unwrap_or(usize::MAX).max(number + 1);
+    if number < begin || freed <= end {
+        return [(number, freed.min(end)), (0, 0)];
+    }
+    // At least a whole step.
+    if freed - number >= end - begin {
+        return [(begin, end), (0, 0)];
+    }
+    [(number, end), (begin, begin + (freed - end))]
+}
+
+/// The offsets of all items in an area of their own, and its size: the best of three orders.
+fn place_all(items: &[Item]) -> (Vec<u64>, u64) {
+    let keys = |item: &Item| {
+        let length = item.live.iter().map(|(from, to)| (to - from) as u128).sum::<u128>();
+        let size = u128::from(item.size);
+        [(size, length), (size * length, size), (length, size)]
+    };
+    let placed = (0..3).map(|which| {
+        let mut order: Vec<usize> = (0..items.len()).collect();
+        order.sort_by_cached_key(|&place| Reverse(keys(&items[place])[which]));
+        place_in_order(items, &order)
+    });
+    placed.min_by_key(|(_, bytes)| *bytes).unwrap_or_default()
+}
+
+/// Each item at the lowest offset that is free while it lives.
+fn place_in_order(items: &[Item], order: &[usize]) -> (Vec<u64>, u64) {
+    let (mut offsets, mut top) = (alloc::vec![0; items.len()], 0);
+    // The items that have an offset, by that.
+    let mut placed: Vec<usize> = Vec::with_capacity(items.len());
+    for &place in order {
+        let item = &items[place];
+        let mut offset = 0_u64;
+        for &other in &placed {
+            if offset.saturating_add(item.size) <= offsets[other] {
+                break;
+            }
+            if meet(item, &items[other]) {
+                offset = offset.max(offsets[other].saturating_add(items[other].size));
+            }
+        }
+        offsets[place] = offset;
+        top = top.max(offset.saturating_add(item.size));
+        let at = placed.partition_point(|&other| offsets[other] <= offset);
+        placed.insert(at, place);
+    }
+    (offsets, top)
+}
+
+/// Whether two items are live at the same time.
+fn meet(one: &Item, other: &Item) -> bool {
+    one.live.iter().any(|a| other.live.iter().any(|b| a.0 < b.1 && b.0 < a.1))
+}

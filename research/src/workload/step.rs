@@ -1,0 +1,164 @@
+//! The step that a workload repeats.
+//!
+//! A framework says where its steps begin; a workload does not. So the step is looked for: the requests that come
+//! again and again.
+
+use super::event::{Event, Workload};
+
+/// At most so many requests are skipped at once, here and there together, to find where two steps are alike again.
+const MOST_SKIPPED: usize = 16;
+/// Steps are of one length, but for one request in so many.
+const ONE_VARIES_IN: usize = 20;
+/// Of a step's requests, in thousandths, so many come again at least.
+const LEAST_ALIKE: usize = 500;
+/// A longer step must be better by so many.
+const BETTER: usize = 10;
+/// At most so many lengths are tried, the shortest.
+const MOST_LENGTHS: usize = 500;
+
+/// A request, and what is known of it in the end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Requested {
+    /// The buffer's number.
+    pub buffer: u32,
+    /// The bytes requested.
+    pub bytes: u64,
+    /// The stream that it was for.
+    pub stream: u16,
+    /// How many requests, this one included, came before it was freed; `None` if it never is.
+    pub freed_after: Option<usize>,
+    /// The bytes live before it.
+    pub live: u64,
+}
+
+/// A step, and the requests of the workload in order, without those that go to private pools.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RepeatingStep {
+    /// All requests of the workload.
+    pub requests: Vec<Requested>,
+    /// The first request of the first step.
+    pub begin: usize,
+    /// How many requests the first step has. At least as many follow it.
+    pub length: usize,
+    /// For each request of the first step, whether it comes again in the second, with the same size and stream.
+    pub comes_again: Vec<bool>,
+}
+
+impl Workload {
+    /// The step that the workload repeats, and the first time it does. `None` if there is no such step.
+    ///
+    /// Between two steps the program is emptier than in them: so the moments at which it is full for the first time
+    /// since it was half empty are a number of steps apart. Of these distances, the one is chosen at which most
+    /// requests of the program's second half come again in the same order, at least half of them. A step begins where least is live.
+    #[must_use]
+    pub fn repeating_step(&self) -> Option<RepeatingStep> {
+        let requests = requests(self);
+        let (length, full) = step_length(&requests)?;
+        let (begin, next) = first_step(&requests, length, full)?;
+        let mut comes_again = vec![false; next - begin];
+        alike(&requests, begin, next, next - begin).for_each(|at| comes_again[at - begin] = true);
+        Some(RepeatingStep { requests, begin, length: next - begin, comes_again })
+    }
+}
+
+fn requests(workload: &Workload) -> Vec<Requested> {
+    let (mut seen, mut live, mut routed): (Vec<Requested>, u64, u32) = (Vec::new(), 0, 0);
+    for event in &workload.events {
+        match *event {
+            Event::Allocate { buffer, bytes, stream } if routed == 0 => {
+                seen.push(Requested { buffer, bytes, stream, freed_after: None, live });
+                live = live.saturating_add(bytes);
+            }
+            Event::Free { buffer } => {
+                let after = seen.len();
+                if let Ok(place) = seen.binary_search_by_key(&buffer, |seen| seen.buffer) {
+                    seen[place].freed_after = Some(after);
+                    live = live.saturating_sub(seen[place].bytes);
+                }
+            }
+            Event::BeginPool { .. } => routed += 1,
+            Event::EndPool { .. } => routed = routed.saturating_sub(1),
+            _ => {}
+        }
+    }
+    seen
+}
+
+fn key(seen: &Requested) -> (u64, u16) {
+    (seen.bytes, seen.stream)
+}
+
+/// The requests from `from` up to `to` that come again about `length` later, in order. Some may be missing here or there.
+fn alike(seen: &[Requested], from: usize, to: usize, length: usize) -> impl Iterator<Item = usize> {
+    let (mut here, mut later) = (from, from + length);
+    core::iter::from_fn(move || {
+        if here >= to || later >= seen.len() {
+            return None;
+        }
+        let (skipped, skipped_later) = next_alike(&seen[here..to], &seen[later..])?;
+        let found = here + skipped;
+        (here, later) = (found + 1, later + skipped_later + 1);
+        // Otherwise a program that repeats a layer would be compared with itself.
+        ((later - here).abs_diff(length) <= (length / ONE_VARIES_IN).max(1)).then_some(found)
+    })
+}
+
+/// How many requests to skip here and there so that the next two are alike, and the two after them if any: as few as
+/// possible together.
+fn next_alike(here: &[Requested], later: &[Requested]) -> Option<(usize, usize)> {
+    let alike = |a: usize, b: usize| here.get(a).zip(later.get(b)).is_none_or(|(a, b)| key(a) == key(b));
+    let within = |a: usize, b: usize| a < here.len() && b < later.len();
+    // As many here as there first: mostly one request is in the place of another.
+    let pairs = (0..=MOST_SKIPPED).flat_map(|sum| (0..=sum / 2).flat_map(move |a| [(sum - a, a), (a, sum - a)]).rev());
+    let mut pairs = pairs.filter(|&(a, b)| within(a, b));
+    pairs.find(|&(a, b)| alike(a, b) && (a + b == 0 || alike(a + 1, b + 1)))
+}
+
+/// How many of these requests come again, in thousandths.
+fn share(seen: &[Requested], from: usize, to: usize, length: usize) -> usize {
+    alike(seen, from, to, length).count() * 1000 / (to - from).max(1)
+}
+
+/// The length of the step in requests, and the last moment at which the program becomes full.
+fn step_length(seen: &[Requested]) -> Option<(usize, usize)> {
+    let later = &seen[seen.len() / 2..];
+    let most = later.iter().map(|request| request.live).max()?;
+    let least = later.iter().map(|request| request.live).min()?;
+    let (mut is_full, mut full) = (false, Vec::new());
+    for (at, request) in seen.iter().enumerate() {
+        if !is_full && request.live >= most - (most - least) / 10 {
+            full.push(at);
+            is_full = true;
+        }
+        is_full &= request.live >= least + (most - least) / 2;
+    }
+    let last = full.pop()?;
+    let lengths = full.iter().rev().map(|before| last - before).take_while(|length| 2 * length <= last).take(MOST_LENGTHS);
+    // Over the second half of the program: what repeats within a step ends with the step.
+    let over_half = |length: usize| share(seen, (seen.len() / 2).min(last - 2 * length), seen.len() - length, length);
+    let shares: Vec<(usize, usize)> = lengths.map(|length| (over_half(length), length)).collect();
+    let best = shares.iter().map(|(share, _)| *share).max().filter(|&best| best >= LEAST_ALIKE)?;
+    let (_, length) = shares.into_iter().find(|(share, _)| share + BETTER >= best)?;
+    Some((length, last))
+}
+
+/// Where the first step begins, and the second.
+fn first_step(seen: &[Requested], length: usize, full: usize) -> Option<(usize, usize)> {
+    let varies = length / ONE_VARIES_IN;
+    let emptiest = |from: usize, to: usize| (from..to.min(seen.len())).min_by_key(|&at| seen[at].live);
+    let mut begin = emptiest(full - 2 * length, full - length)?;
+    let mut next = emptiest(begin + length - varies, begin + length + varies + 1)?;
+    let usual = share(seen, begin, next, next - begin);
+    // A step begins with the same request as the one before.
+    let alike_before = |begin: usize| {
+        let around = (begin - length - varies)..=(begin - length + varies);
+        around.filter(|&at| key(&seen[at]) == key(&seen[begin])).min_by_key(|&at| seen[at].live)
+    };
+    while begin >= length + varies
+        && let Some(before) = alike_before(begin)
+        && share(seen, before, begin, begin - before) + LEAST_ALIKE / 10 >= usual
+    {
+        (begin, next) = (before, begin);
+    }
+    Some((begin, next))
+}
