@@ -216,7 +216,7 @@ mod tests {
                 events.push(Event::Free { buffer: kept });
             }
         }
-        Workload { name: "layers".into(), says: "Layers.".into(), events }
+        Workload { name: "layers".into(), says: "Layers.".into(), events, steps: Vec::new() }
     }
 
     #[test]

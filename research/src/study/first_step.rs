@@ -64,7 +64,7 @@ mod tests {
             events.extend([first, second].map(|buffer| Event::Free { buffer }));
             last = Some(third);
         }
-        Workload { name: "steps".into(), says: "Steps.".into(), events }
+        Workload { name: "steps".into(), says: "Steps.".into(), events, steps: Vec::new() }
     }
 
     #[test]
