@@ -12,7 +12,6 @@ pub mod fragmentation;
 pub mod holders;
 pub mod ranks;
 pub mod timeline;
-pub mod timings;
 
 mod recorded_heap;
 mod repeated_steps;

@@ -12,6 +12,7 @@ mod initial_state;
 mod inputs;
 mod pools;
 mod predict;
+mod timings_that_fit;
 
 pub use decision::Decision;
 pub use error::VerifyError;
@@ -26,3 +27,4 @@ pub use predict::{
     Prediction, Requests, Slots, TIMINGS, Timing, TimingRange, Variation, device_like, learned_addresses, placed_steps, predict,
     replay_device,
 };
+pub use timings_that_fit::{TimingsThatFit, timings_that_fit};

@@ -43,7 +43,7 @@ impl LikelyRuns {
         if replays.iter().any(|replay| replay.program.died()) {
             return None;
         }
-        let (mut fits, mut found) = ([true; LIKELY as usize], None::<LikelyRuns>);
+        let (mut fits, mut found) = ([true; LIKELY as usize], None::<(i64, i64, bool)>);
         let devices = recordings.iter().zip(recorded_limits).zip(replays.iter().zip(&option.devices));
         for ((recording, &limit_bytes), (replay, outcome)) in devices.filter(|(_, (replay, _))| replay.program.is_timed) {
             let available = outcome.available_bytes;
@@ -55,20 +55,11 @@ impl LikelyRuns {
             fits.iter_mut().zip(replay.likely(available)).for_each(|(fit, fits)| *fit &= fits);
             let (least, most) = (range.least_peak_reserved_bytes, range.most_peak_reserved_bytes);
             let is_above = available.is_some_and(|available| u64::try_from(most).is_ok_and(|most| most > available));
-            let before = found.unwrap_or(LikelyRuns {
-                fit: 0,
-                of: fits.len(),
-                least_peak_reserved_bytes: least,
-                most_peak_reserved_bytes: most,
-                ends_above: false,
-            });
-            found = Some(LikelyRuns {
-                least_peak_reserved_bytes: before.least_peak_reserved_bytes.max(least),
-                most_peak_reserved_bytes: before.most_peak_reserved_bytes.max(most),
-                ends_above: before.ends_above || is_above,
-                ..before
-            });
+            let before = found.unwrap_or((least, most, false));
+            found = Some((before.0.max(least), before.1.max(most), before.2 || is_above));
         }
-        found.map(|found| LikelyRuns { fit: fits.into_iter().filter(|fits| *fits).count(), ..found })
+        let (least_peak_reserved_bytes, most_peak_reserved_bytes, ends_above) = found?;
+        let (fit, of) = (fits.iter().filter(|fits| **fits).count(), fits.len());
+        Some(LikelyRuns { fit, of, least_peak_reserved_bytes, most_peak_reserved_bytes, ends_above })
     }
 }

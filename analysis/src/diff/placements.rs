@@ -10,8 +10,7 @@ pub(super) fn first_difference(a: &[Entry], b: &[Entry]) -> Option<usize> {
     let (mut places_a, mut places_b) = (Places::default(), Places::default());
     let is_same = |a: &Entry, b: &Entry| (a.action, a.size) == (b.action, b.size);
     let differs = a.iter().zip(b).position(|(a, b)| !is_same(a, b) || places_a.of(a) != places_b.of(b));
-    let is_longer = a.len() != b.len();
-    differs.or_else(|| is_longer.then(|| a.len().min(b.len())))
+    differs.or((a.len() != b.len()).then_some(a.len().min(b.len())))
 }
 
 /// The segments of a run, or pages of expandable ones, by their first address.
@@ -21,11 +20,8 @@ struct Places {
     made: usize,
 }
 
-/// The number of a segment and the offset in it.
-type Place = (Option<usize>, u64);
-
 impl Places {
-    fn of(&mut self, entry: &Entry) -> Option<Place> {
+    fn of(&mut self, entry: &Entry) -> Option<(Option<usize>, u64)> {
         match entry.action {
             Action::SegmentAlloc | Action::SegmentMap => {
                 self.by_address.insert(entry.address, (entry.size, self.made));
@@ -42,7 +38,8 @@ impl Places {
         }
     }
 
-    fn find(&self, address: u64) -> Place {
+    /// The number of its segment, and the offset in it.
+    fn find(&self, address: u64) -> (Option<usize>, u64) {
         match self.by_address.range(..=address).next_back() {
             Some((first, (size, number))) if address - first < *size => (Some(*number), address - first),
             _ => (None, address),

@@ -14,7 +14,7 @@ view! {
         budget: u64 = args.budget,
         #[serde(flatten)]
         numbers: OneOrMany = match packed {
-            [one] => OneOrMany::One(Numbers::of(one)),
+            [one] => OneOrMany::One(Box::new(Numbers::of(one))),
             many => OneOrMany::Many { devices: all(many, Numbers::of) },
         },
     }
@@ -23,7 +23,7 @@ view! {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum OneOrMany {
-    One(Numbers),
+    One(Box<Numbers>),
     Many { devices: Vec<Numbers> },
 }
 

@@ -2,8 +2,7 @@
 
 use parkade_analysis::continuation::Doubt;
 use parkade_analysis::ending::Ending;
-use parkade_analysis::timings::TimingsThatFit;
-use parkade_replay::{LostBeginning, Operation, Outlook, TIMINGS};
+use parkade_replay::{LostBeginning, Operation, Outlook, TIMINGS, TimingsThatFit};
 use serde::Serialize;
 
 use super::{Args, Replayed};

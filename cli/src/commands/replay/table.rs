@@ -4,8 +4,7 @@ use std::io::{self, Write};
 
 use parkade_analysis::advise::Outcome;
 use parkade_analysis::ending::Ending;
-use parkade_analysis::timings::TimingsThatFit;
-use parkade_replay::{Extreme, Outlook, SettingsOrigin};
+use parkade_replay::{Extreme, Outlook, SettingsOrigin, TimingsThatFit};
 
 use super::{Args, Replayed};
 use crate::recording::{self, short_name};

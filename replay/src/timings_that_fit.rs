@@ -1,8 +1,8 @@
 //! With how many other timings of its streams a replayed program fits.
 
 use parkade_recording::DeviceRecording;
-use parkade_replay::{AfterFailure, Outlook, OutlookOptions, PredictOptions, TIMINGS, device_like, learned_addresses, predict};
-use rayon::prelude::*;
+
+use crate::predict::{AfterFailure, Outlook, OutlookOptions, PredictOptions, TIMINGS, device_like, learned_addresses, predict};
 
 /// How many of [`TIMINGS`] serve every request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +33,6 @@ pub fn timings_that_fit(recording: &DeviceRecording, outlook: &Outlook, options:
     };
     // The outlook has the two extremes.
     let extremes = [range.earliest, range.latest].iter().filter(|extreme| extreme.fits).count();
-    let between = TIMINGS[1..TIMINGS.len() - 1].par_iter().filter(|&&timing| fits(timing)).count();
+    let between = TIMINGS[1..TIMINGS.len() - 1].iter().filter(|&&timing| fits(timing)).count();
     Some(TimingsThatFit { fit: extremes + between, of: TIMINGS.len() })
 }
