@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     /// A weight; then steps of requests of 40, 30, 20 and 10 KiB, all live at once, with scratch memory of another size
-    /// each time between the second and the third, and one step with a request more.
+    /// each time between the second and the third, and a request more in the twelfth step.
     fn varying(steps: u32) -> Workload {
         let (mut events, mut count) = (Vec::new(), 0);
         let mut allocate = |events: &mut Vec<Event>, bytes: u64| {
@@ -182,7 +182,7 @@ mod tests {
             let scratch = allocate(&mut events, 100 + u64::from(step));
             events.push(Event::Free { buffer: scratch });
             of_step.extend([20, 10].map(|kib| allocate(&mut events, kib << 10)));
-            if step == 7 {
+            if step == 11 {
                 of_step.push(allocate(&mut events, 5));
             }
             events.extend(of_step.into_iter().map(|buffer| Event::Free { buffer }));
