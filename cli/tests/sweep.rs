@@ -162,6 +162,27 @@ fn one_policy_is_compared_with_none() {
 }
 
 #[test]
+fn handles_have_the_size_that_the_policy_s_name_says() {
+    let folder = Folder::new("sweep-handles");
+    let (recording, rows) = (folder.recording("good.pickle", &good()), at(&folder, "rows.jsonl"));
+    let sizes = ["2MiB", "20MiB", "64MiB"].map(|size| format!("best-fit-remap:handle={size}")).join(",");
+    let asked = ["sweep", "-w", &recording, "-p", &sizes, "-c", "1.0", "--bounds", "0", "-o", &rows];
+    let run = call(&asked);
+    assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
+    let reserved = |text: &str| -> Vec<(String, u64)> {
+        let rows = text.lines().skip(1).map(|line| serde_json::from_str::<serde_json::Value>(line).expect("a row"));
+        let plenty = rows.filter(|row| row["capacity"] == "plenty");
+        plenty
+            .map(|row| (row["policy"].as_str().unwrap_or("").to_owned(), row["peak_reserved_bytes"].as_u64().unwrap_or(0) >> 20))
+            .collect()
+    };
+    let expected = [("best-fit-remap", 8), ("best-fit-remap:handle=20MiB", 20), ("best-fit-remap:handle=64MiB", 64)];
+    assert_eq!(reserved(&bytes(&rows)), expected.map(|(name, mib)| (name.to_owned(), mib)));
+    assert_eq!(call(&asked).out, run.out, "the file is complete");
+    assert!(call(&["sweep", "--help"]).out.contains("first-fit-remap:handle=20MiB"));
+}
+
+#[test]
 fn the_lists_name_everything() {
     let run = call(&["sweep", "--list"]);
     assert_eq!(run.code, 0);
@@ -215,6 +236,9 @@ fn bad_arguments_are_answered_in_one_line() {
     let same = at(&folder, "same");
     for (arguments, said) in [
         (&["-p", "pytorhc"][..], "did you mean pytorch"),
+        (&["-p", "first-fit-remap:handle=3MiB"], "the option is handle=SIZE, one of 2MiB, 4MiB, "),
+        (&["-p", "buddy:handle=4MiB"], "buddy has no options"),
+        (&["-p", "first-fit:handle=4MiB"], "first-fit is called first-fit-remap"),
         (&["-w", "gtp2"], "did you mean gpt2"),
         (&["-w", ""], "no workloads"),
         (&["-p", ","], "no policies"),
@@ -231,6 +255,7 @@ fn bad_arguments_are_answered_in_one_line() {
         (&["-w", "mlp:depth=none"], "depth"),
         (&["-w", "mlp:depth=3,batch=8,depth=3"], "depth is given twice"),
         (&["-w", "robson:against=none"], "against is none; allowed: pytorch, "),
+        (&["-w", "robson:against=first-fit"], "against is first-fit; allowed: a policy (it is called first-fit-remap)"),
         (&["-w", &noise], "noise.pickle"),
         (&["-w", "mlp:batch=8", "--html", &same, "--csv", &same], "--csv and --html are both to be written to"),
         (&["-w", "mlp:batch=8", "--html", &same, "--curve", "mlp:batch=8"], "is not one of the workloads: mlp.batch=8"),

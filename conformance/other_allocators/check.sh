@@ -78,7 +78,7 @@ for streams in 1 3; do
         "$built/bfc_peer" grow $capacity $capacity "$t/script" > "$t/real" 2> /dev/null
         "$peer" bfc $capacity - "$t/script" one > "$t/policy"
         agree "bfc, $streams streams as one, capacity $capacity, live $live%, seed $seed"
-        "$built/bfc_peer" prealloc $capacity $((capacity / 4 * 3)) "$t/script" > "$t/real" 2> /dev/null
+        "$built/bfc_peer" prealloc $capacity $((capacity * 3 / 4)) "$t/script" > "$t/real" 2> /dev/null
         "$peer" bfc-xla $capacity - "$t/script" one > "$t/policy"
         agree "bfc-xla, $streams streams as one, capacity $capacity, live $live%, seed $seed"
         python3 "$here/gen.py" "$seed" 8000 $streams $((capacity / 100 * live)) --waves 40 > "$t/waves"
@@ -88,7 +88,7 @@ for streams in 1 3; do
           "$peer" "$policy" $((capacity * 2)) $capacity "$t/waves" one > "$t/policy"
           agree "$policy, $streams streams as one, limit $capacity, live $live%, waves, seed $seed"
         done
-        "$built/bfc_peer" grow-keep $capacity $((capacity / 4 * 3)) "$t/waves" > "$t/real" 2> /dev/null
+        "$built/bfc_peer" grow-keep $capacity $((capacity * 3 / 4)) "$t/waves" > "$t/real" 2> /dev/null
         "$peer" bfc-xla-growth $capacity - "$t/waves" one > "$t/policy"
         agree "bfc-xla-growth, $streams streams as one, capacity $capacity, live $live%, waves, seed $seed"
         # Needs a clone of its own: compared where it is built. The real one's area is no driver call.

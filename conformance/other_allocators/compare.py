@@ -11,20 +11,25 @@ import sys
 MAPPING_CALLS = ("cuMemCreate", "cuMemRelease", "cuMemUnmap", "cuMemMap")
 
 
-def call_of(words, line):
-    """The driver call that a line tells of, as (kind, ...); None for other lines."""
+def calls_of(words, line):
+    """The driver calls that a line tells of, each as (kind, ...); none for other lines."""
     if words[0] == "#":
-        call = json.loads(line[2:])
-        if call[0] == "cudaMalloc":
-            return ("+" if call[1] == 0 else "!", call[2])
-        if call[0] == "cudaFree":
-            return ("-", int(call[2][1:]))
-        if call[0] == "cudaStreamWaitEvent":
-            return ("w",)
-        return (call[0],) if call[0] in MAPPING_CALLS else None
+        # One call a line, or all calls of a request, separated by commas.
+        return [call for call in map(driver_call, json.loads(f"[{line[2:]}]")) if call]
     if words[0] in "+!":
-        return (words[0], int(words[-1]))
-    return {"-": lambda: ("-", int(words[1])), "w": lambda: ("w",), "d": lambda: ("defragment",)}.get(words[0], lambda: None)()
+        return [(words[0], int(words[-1]))]
+    return {"-": lambda: [("-", int(words[1]))], "w": lambda: [("w",)], "d": lambda: [("defragment",)]}.get(words[0], lambda: [])()
+
+
+def driver_call(call):
+    """What a logged call is here; None if it is not compared."""
+    if call[0] == "cudaMalloc":
+        return ("+" if call[1] == 0 else "!", call[2])
+    if call[0] == "cudaFree":
+        return ("-", int(call[2][1:]))
+    if call[0] == "cudaStreamWaitEvent":
+        return ("w",)
+    return (call[0],) if call[0] in MAPPING_CALLS else None
 
 
 def read(path):
@@ -34,8 +39,8 @@ def read(path):
         words = line.split()
         if not words:
             continue
-        if call := call_of(words, line):
-            calls.append(call)
+        if found := calls_of(words, line):
+            calls.extend(found)
         elif words[0] in ("a", "f"):
             answer = re.sub("^[cv]", "", words[2]) if words[0] == "a" else len(words) > 2
             operations.append((words[0], words[1], answer, tuple(calls)))
@@ -50,6 +55,12 @@ def memory(calls, kinds="+-!w"):
     return tuple(call for call in calls if call[0] in kinds)
 
 
+def first_difference(real, policy, kinds):
+    """The first operation whose answer, or whose calls of these kinds, differ; None if none does."""
+    both = zip(real, policy)
+    return next((k for k, (a, b) in enumerate(both) if a[:3] != b[:3] or memory(a[3], kinds) != memory(b[3], kinds)), None)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("real", metavar="REAL", help="the real allocator's output")
@@ -60,8 +71,7 @@ def main():
     kinds = "+-!" if options.no_waits else "+-!w"
     (real, real_totals), (policy, policy_totals) = read(options.real), read(options.policy)
     count = min(len(real), len(policy))
-    differs = (k for k in range(count) if real[k][:3] != policy[k][:3] or memory(real[k][3], kinds) != memory(policy[k][3], kinds))
-    first = next(differs, None)
+    first = first_difference(real, policy, kinds)
     if first is not None and options.v:
         for k in range(max(0, first - 2), min(count, first + 3)):
             print("   ", k, "real", real[k], "| policy", policy[k])

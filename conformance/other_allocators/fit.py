@@ -3,8 +3,9 @@
 
   fit.py [--built DIR] [--peer PROGRAM] [--only rmm-pool,rmm-arena,bfc,bfc-one-region,bfc-xla,bfc-xla-growth,tlsf,gmlake] SCRIPT...
 
-Found by bisection in steps of a 256th of the script's largest load, and printed as a multiple of that load. DIR is target/peers, PROGRAM
-target/release/examples/peer. Unless --only says otherwise: RMM's and BFC's.
+Found by bisection in steps of a 256th of the script's largest load, and printed as a multiple of that load. The streams are those of the script for
+RMM and GMLake; BFC and TLSF, which have none, and their policies take all for one. DIR is target/peers, PROGRAM target/release/examples/peer. Unless
+--only says otherwise: RMM's and BFC's.
 """
 import argparse
 import os
@@ -23,18 +24,18 @@ def unit(size):
 def commands(built, peer):
     """Per allocator: who builds it; the real one's command, and the policy's, for a capacity and a script."""
     real = lambda name, *words: [os.path.join(built, name), *map(str, words), "stop"]
-    policy = lambda name: lambda capacity, script: [peer, name, str(capacity), "-", script, "stop"]
+    policy = lambda name, *words: lambda capacity, script: [peer, name, str(capacity), "-", script, *words, "stop"]
     return {
         "rmm-pool": ("rmm_peer", RMM, lambda c, s: real("rmm_peer", "pool", c, unit(c // 2), "-", s), policy("rmm-pool")),
         "rmm-arena": ("rmm_peer", RMM, lambda c, s: real("rmm_peer", "arena", 1 << 60, unit(c), "-", s),
                       lambda c, s: [peer, "rmm-arena", str(1 << 50), str(unit(c)), s, "stop"]),
-        "bfc": ("bfc_peer", BFC, lambda c, s: real("bfc_peer", "grow", c, c, s), policy("bfc")),
-        "bfc-one-region": ("bfc_peer", BFC, lambda c, s: real("bfc_peer", "one", c, c, s), policy("bfc-one-region")),
-        "bfc-xla": ("bfc_peer", BFC, lambda c, s: real("bfc_peer", "prealloc", c, c // 4 * 3, s), policy("bfc-xla")),
-        "bfc-xla-growth": ("bfc_peer", BFC, lambda c, s: real("bfc_peer", "grow-keep", c, c // 4 * 3, s), policy("bfc-xla-growth")),
+        "bfc": ("bfc_peer", BFC, lambda c, s: real("bfc_peer", "grow", c, c, s), policy("bfc", "one")),
+        "bfc-one-region": ("bfc_peer", BFC, lambda c, s: real("bfc_peer", "one", c, c, s), policy("bfc-one-region", "one")),
+        "bfc-xla": ("bfc_peer", BFC, lambda c, s: real("bfc_peer", "prealloc", c, c * 3 // 4, s), policy("bfc-xla", "one")),
+        "bfc-xla-growth": ("bfc_peer", BFC, lambda c, s: real("bfc_peer", "grow-keep", c, c * 3 // 4, s), policy("bfc-xla-growth", "one")),
         # The area is the capacity, not its whole pages.
         "tlsf": ("tlsf_peer", "build_tlsf.sh", lambda c, s: real("tlsf_peer", "unit", c, s),
-                 lambda c, s: [peer, "tlsf", str(1 << 50), str(c), s, "stop"]),
+                 lambda c, s: [peer, "tlsf", str(1 << 50), str(c), s, "one", "stop"]),
         "gmlake": ("gmlake_peer", "build_gmlake.sh",
                    lambda c, s: ["env", "FAKE_EVENTS_AUTO=1", f"FAKE_GPU_BYTES={c}", *real("gmlake_peer", s)], policy("gmlake-like")),
     }
@@ -53,30 +54,37 @@ def largest_load(script):
     return largest
 
 
-def fits(command):
-    output = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3")).stdout
-    last = output.rstrip().rsplit("\n", 1)[-1].split()
+def fits(command, crashes):
+    """Whether the script fits. A real allocator that ends the program, as GMLake does at times, did not serve it; `crashes` notes that."""
+    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3"))
+    last = done.stdout.rstrip().rsplit("\n", 1)[-1].split()
+    if done.returncode and crashes is not None:
+        crashes.append(command)
+        return False
     if not last or last[0] != "=":
-        sys.exit(f"{' '.join(command)} did not finish: {output[-300:]}")
-    return int(last[4]) == 0
+        sys.exit(f"{' '.join(command)} did not finish: {done.stdout[-300:]}")
+    return last[1] != "hangs" and int(last[4]) == 0
 
 
-def smallest(make, script):
-    """The smallest capacity that fits, as a multiple of the load; None if even 65 times the load does not."""
+def smallest(make, script, crashes, guess=None):
+    """The smallest capacity that fits, in steps above the load; None if even 65 times the load does not. The border next to `guess`, if that is given."""
     load = largest_load(script)
     step = -(-load // 256)
-    low, high = -1, 1024  # in steps above the load
-    while not fits(make(load + high * step, script)):
-        low, high = high, high * 2
+    does_fit = lambda steps: steps >= 0 and fits(make(load + steps * step, script), crashes)
+    low, high, by = -1, 1024, 1024
+    if guess is not None:
+        low, high, by = guess - 1, guess, 1
+        while high >= 0 and low >= 0 and does_fit(high) and does_fit(low):
+            low, high, by = low - by, low, 2 * by
+        low = max(low, -1)
+    while not does_fit(high):
+        low, high, by = high, high + by, 2 * by
         if high > 1 << 14:
             return None
     while high - low > 1:
         middle = (low + high) // 2
-        if fits(make(load + middle * step, script)):
-            high = middle
-        else:
-            low = middle
-    return (load + high * step) / load
+        low, high = (low, middle) if does_fit(middle) else (middle, high)
+    return high
 
 
 def main():
@@ -93,12 +101,18 @@ def main():
             parser.error(f"there is no {name}: {', '.join(known)}")
         check(os.path.join(options.built, known[name][0]), f"conformance/other_allocators/{known[name][1]}")
     check(options.peer, "cargo build --release -p parkade-research --example peer")
-    shown = lambda factor: "none" if factor is None else f"{factor:.3f}"
     for script in options.scripts:
+        load = largest_load(script)
+        shown = lambda steps: "none" if steps is None else f"{1 + steps * -(-load // 256) / load:.3f}"
         for name in chosen:
             _, _, real, policy = known[name]
-            found = shown(smallest(real, script)), shown(smallest(policy, script)) if policy else "-"
-            print(f"{os.path.splitext(os.path.basename(script))[0]:28} {name:13} real {found[0]} policy {found[1]}", flush=True)
+            crashes = []
+            own = smallest(policy, script, None)
+            found = smallest(real, script, crashes, own), own
+            note = f", the real one crashed with {len(crashes)} of the capacities tried" if crashes else ""
+            verdict = "the same" if found[0] == found[1] else "differs"
+            script_name = os.path.splitext(os.path.basename(script))[0]
+            print(f"{script_name:28} {name:14} real {shown(found[0])} policy {shown(found[1])} {verdict}{note}", flush=True)
 
 
 if __name__ == "__main__":

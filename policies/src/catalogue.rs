@@ -9,7 +9,7 @@ use parkade::units::Bytes;
 
 use crate::{
     BestFit, Bfc, Buddy, CudaAsync, FirstFit, GmLake, HandleReuse, NextFit, RmmArena, RmmPool, Slab, Stalloc, Tlsf, TlsfRemap,
-    WorstFit,
+    WorstFit, handles,
 };
 
 /// A policy by name.
@@ -189,10 +189,10 @@ fn expandable() -> Settings {
     Settings { expandable_segments: true, ..Settings::default() }
 }
 
-/// The policy with this name.
+/// The policy with this name, which may have an option (`first-fit-remap:handle=20MiB`).
 #[must_use]
 pub fn named(name: &str) -> Option<&'static Named> {
-    CATALOGUE.iter().find(|policy| policy.name == name)
+    CATALOGUE.iter().find(|policy| policy.name == name).or_else(|| handles::named(name))
 }
 
 /// Names that policies had before, and what they are called now.

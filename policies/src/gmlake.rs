@@ -1,4 +1,4 @@
-//! GMLake: pages of several free blocks are stitched together for a request that none of them can serve.
+//! Like GMLake: the pages of several free blocks are stitched together for a request that none of them can serve.
 //!
 //! Guo and others, GMLake: Efficient and Transparent GPU Memory Defragmentation for Large-scale DNN Training
 //! with Virtual Memory Stitching (ASPLOS 2024, arXiv 2401.08156), and the code of
@@ -7,16 +7,19 @@
 //! - larger ones are multiples of 2 MiB, each a physical page of its own; they get the tightest block of the
 //!   stream that is large enough, and every remainder is split off;
 //! - if there is none and the request has at least 512 MiB (`fragment_limit`), the largest blocks of the
-//!   stream are stitched together until they are large enough; smaller requests take new memory;
-//! - then new memory; when there is none, stitching is tried again once the cache is released.
+//!   stream, two or more, are stitched together until they are large enough;
+//! - then new memory: a segment of 20 MiB for requests below 10 MiB, of the request's size for others, at
+//!   addresses of its own, so that blocks coalesce only within it;
+//! - when there is none, stitching is tried again, then segments that are entirely free go back.
 //!
-//! Different here: the original maps the pages a second time and keeps both views. A stitched block can then
-//! be used again without driver calls, and takes addresses for each view until a collection drops the oldest.
-//! Here a page has one address: the blocks lose their pages, which are mapped together at new addresses, so
-//! stitching the same blocks again costs the calls again, and a wait for the stream each time. Unused pages
-//! of the last block are released; the original keeps them as a block. Since every block's pages can be
-//! released and mapped elsewhere, it needs less memory than the original: 1.033 times the load instead of
-//! 1.098, and 1.090 instead of 1.266 on a random script (`conformance/other_allocators`).
+//! As long as no request reaches 512 MiB, each decision is the original's (`conformance/other_allocators`).
+//!
+//! Different here: the original maps the pages a second time and keeps both views, so that the blocks can be
+//! used again one by one as well as stitched, and coalesce with their old neighbours. Here a page has one
+//! address: the blocks lose their pages, and the stitched block stays where it is, a segment of its own, from
+//! which smaller requests are served too. Pages of the last block that are left over become a free block
+//! behind it; in the original they stay where they were. Stitching waits for the stream.
+//! After it has waited for events, this policy looks for a block once more; the original does not.
 
 use alloc::vec::Vec;
 
@@ -32,14 +35,18 @@ const UNIT: Bytes = Bytes(512);
 const MOST_SMALL: Bytes = Bytes::mib(1);
 /// A page, and a small segment.
 const PAGE: Bytes = Bytes::mib(2);
+/// The segment of requests that are large, but less than half of it.
+const LARGE_SEGMENT: Bytes = Bytes::mib(20);
 /// The smallest request for which blocks are stitched.
 const FRAGMENT_LIMIT: Bytes = Bytes::mib(512);
 
 /// The rules of GMLake.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct GmLake {
-    /// Whether the first rung for this request is to stitch.
-    stitches: bool,
+    /// Bytes of the segment that the current request would get.
+    segment: Bytes,
+    /// The next step of the ladder.
+    step: u32,
 }
 
 impl GmLake {
@@ -47,8 +54,18 @@ impl GmLake {
         heap.first_at_least(request.pool, request.stream, request.size).map(|block| block.id)
     }
 
-    /// The stream's largest blocks, as many as are large enough together; `None` if all of them are not.
-    fn stitched(heap: &Heap, request: &Request) -> Option<Vec<BlockId>> {
+    /// Bytes of a new segment for a block of this size.
+    fn new_segment(size: Bytes) -> Bytes {
+        match size {
+            _ if size <= MOST_SMALL => PAGE,
+            _ if size < Bytes(LARGE_SEGMENT.0 / 2) => LARGE_SEGMENT,
+            _ => size,
+        }
+    }
+
+    /// The stream's largest blocks, as many as are large enough together, and how large they are; `None` if all of them
+    /// are not, or it is one.
+    fn stitched(heap: &Heap, request: &Request) -> Option<(Vec<BlockId>, Bytes)> {
         if !request.is_expandable || request.size < FRAGMENT_LIMIT {
             return None;
         }
@@ -57,10 +74,15 @@ impl GmLake {
             blocks.push(block.id);
             bytes += block.size;
             if bytes >= request.size {
-                return Some(blocks);
+                return (blocks.len() > 1).then_some((blocks, bytes));
             }
         }
         None
+    }
+
+    /// The free blocks of segments that are entirely free.
+    fn idle(heap: &Heap) -> Vec<BlockId> {
+        heap.releasable().into_iter().filter(|&block| heap.is_idle(block)).collect()
     }
 }
 
@@ -84,11 +106,26 @@ impl Policy for GmLake {
         pool.class() == PoolClass::Large
     }
 
+    fn reservation(&self, _: Bytes) -> Bytes {
+        self.segment
+    }
+
+    fn growth(&self, _: &Request) -> Bytes {
+        self.segment
+    }
+
+    fn has_own_segments(&self) -> bool {
+        true
+    }
+
     #[inline]
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
         match GmLake::find(heap, request) {
             Some(block) => Placement::Reuse(block),
-            None => Placement::Segment(request.size.max(PAGE)),
+            None => {
+                self.segment = GmLake::new_segment(request.size);
+                Placement::Segment(self.segment)
+            }
         }
     }
 
@@ -99,12 +136,33 @@ impl Policy for GmLake {
 
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
         if rung == 0 {
-            let blocks = GmLake::stitched(heap, request);
-            self.stitches = blocks.is_some();
-            if let Some(blocks) = blocks {
-                return Relief::Remap { blocks };
+            self.step = 0;
+        }
+        loop {
+            let step = self.step;
+            self.step += 1;
+            match step {
+                // Before the device is asked, once it has refused, and once the cache is released.
+                0 | 2 | 6 => {
+                    if let Some((blocks, bytes)) = GmLake::stitched(heap, request) {
+                        self.segment = bytes;
+                        return Relief::Remap { blocks };
+                    }
+                }
+                _ => {
+                    self.segment = GmLake::new_segment(request.size);
+                    let rung = match step {
+                        1 => 0,
+                        3..=5 => step - 2,
+                        _ => return Relief::GiveUp,
+                    };
+                    return plain_ladder::releasing(heap, rung, || GmLake::find(heap, request), || GmLake::idle(heap));
+                }
             }
         }
-        plain_ladder::plain(heap, rung - u32::from(self.stitches), || GmLake::find(heap, request))
+    }
+
+    fn releasable(&self, heap: &Heap) -> Vec<BlockId> {
+        GmLake::idle(heap)
     }
 }

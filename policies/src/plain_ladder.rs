@@ -14,6 +14,16 @@ use parkade::{BlockView, Heap};
 /// While a graph is captured nothing waits, so nothing is released either: unmapping pages of an expandable
 /// segment waits for its stream.
 pub(crate) fn plain(heap: &Heap, rung: u32, find: impl FnOnce() -> Option<BlockId>) -> Relief {
+    releasing(heap, rung, find, || heap.releasable())
+}
+
+/// The same, where `releasable` says what everything is.
+pub(crate) fn releasing(
+    heap: &Heap,
+    rung: u32,
+    find: impl FnOnce() -> Option<BlockId>,
+    releasable: impl FnOnce() -> Vec<BlockId>,
+) -> Relief {
     match rung {
         0 => Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask },
         1 => Relief::Borrow,
@@ -21,7 +31,7 @@ pub(crate) fn plain(heap: &Heap, rung: u32, find: impl FnOnce() -> Option<BlockI
         2 => Relief::Wait,
         3 => match find() {
             Some(block) => Relief::Reuse(block),
-            None => Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskAgain },
+            None => Relief::Release { blocks: releasable(), attempt: Attempt::AskAgain },
         },
         _ => Relief::GiveUp,
     }

@@ -4,8 +4,8 @@
 //! From rapidsai/rmm, cpp/include/rmm/mr/detail/stream_ordered_memory_resource.hpp (commit 032b3a6),
 //! coalescing_free_list.hpp (0059816) and cpp/src/mr/detail/pool_memory_resource_impl.cpp (06ddb24), and compared
 //! with the library of 26.10.0, decision by decision (`conformance/other_allocators`):
-//! - the pool begins with half of the device's memory, the default of RMM's Python package, in the default stream's
-//!   list;
+//! - the pool begins with half of the memory that is free, the default of RMM's Python package, in the default
+//!   stream's list; here half of the device's, which is the same where nothing else is on it;
 //! - sizes are multiples of 256 bytes; the smallest block of the stream's list that is large enough, of equal
 //!   ones the lowest address; every remainder is split off;
 //! - then the other streams' lists are searched in turn: the first with a large enough block gives what is needed of

@@ -248,11 +248,11 @@ fn cuda_async_gives_back_what_exceeds_its_threshold_when_it_grows() {
     }
 }
 
-/// Two free blocks of 300 MiB, apart, all in one region; the device has so many MiB.
+/// Two free blocks of 300 MiB, each a segment; a third segment has 4 of its 20 MiB in use. The device has so many MiB.
 fn two_blocks(capacity_mib: u64) -> Run {
     let mut run = Run::new("gmlake-like", capacity_mib);
     let places = [('a', 300), ('b', 2), ('c', 300), ('d', 2)].map(|(name, mib)| run.take_mib(name, mib));
-    assert_eq!(places, [0, 300, 302, 602]);
+    assert_eq!((places, run.reserved_mib()), ([0, 0, 0, 2], 620));
     run.give("ac");
     run
 }
@@ -262,7 +262,7 @@ fn gmlake_stitches_the_largest_blocks() {
     let mut run = two_blocks(8192);
     let created = run.calls(CallName::MemCreate);
     run.take_mib('e', 600);
-    assert_eq!(run.reserved_mib(), 604, "no new memory");
+    assert_eq!(run.reserved_mib(), 620, "no new memory");
     assert_eq!(run.calls(CallName::MemCreate), created);
     assert_eq!(run.calls(CallName::MemUnmap), 300, "600 MiB in pages of 2");
     run.give("e");
@@ -275,22 +275,47 @@ fn gmlake_stitches_the_largest_blocks() {
 fn gmlake_stitches_no_small_request_and_none_that_does_not_suffice() {
     let mut run = two_blocks(8192);
     run.take_mib('e', 510);
-    assert_eq!(run.reserved_mib(), 604 + 510, "less than 512 MiB are new memory");
+    assert_eq!(run.reserved_mib(), 620 + 510, "less than 512 MiB are new memory");
     let mut run = two_blocks(8192);
-    run.take_mib('e', 602);
-    assert_eq!(run.reserved_mib(), 604 + 602);
+    run.take_mib('e', 618);
+    assert_eq!(run.reserved_mib(), 620 + 618, "600 and 16 MiB are free");
     assert_eq!(run.calls(CallName::MemUnmap), 0);
 }
 
+/// What stitching leaves over of the last block stays free, behind the stitched block.
 #[test]
-fn gmlake_has_pages_of_every_block_when_memory_is_out() {
+fn gmlake_keeps_what_stitching_leaves_over() {
+    let mut run = two_blocks(8192);
+    run.take_mib('e', 520);
+    assert_eq!(run.reserved_mib(), 620);
+    assert_eq!(run.take_mib('f', 80), 520);
+    assert_eq!(run.reserved_mib(), 620);
+}
+
+/// A segment goes back as a whole, once nothing of it is in use; its free parts do not.
+#[test]
+fn gmlake_gives_whole_segments_back_when_memory_is_out() {
     let mut run = two_blocks(1024);
-    // 420 MiB are left on the device and 600 in two blocks.
+    // 404 MiB are left on the device and 600 in two blocks.
     run.take_mib('e', 500);
-    assert!(run.reserved_mib() <= 1024);
+    assert_eq!(run.reserved_mib(), 520);
     run.give("e");
-    run.take_mib('f', 1020);
-    assert_eq!(run.reserved_mib(), 1024);
+    assert!(run.core.allocate(Bytes::mib(1006), StreamId::DEFAULT).is_err(), "16 MiB stay with b and d");
+    run.give("bd");
+    run.take_mib('f', 1024);
+}
+
+/// A segment that was refused leaves nothing: the next one has addresses of its own.
+#[test]
+fn gmlake_extends_no_segment() {
+    let mut run = Run::new("gmlake-like", 64);
+    run.take_mib('a', 40);
+    assert!(run.core.allocate(Bytes::mib(30), StreamId::DEFAULT).is_err());
+    assert_eq!(run.take_mib('b', 10), 0);
+    assert_eq!(run.reserved_mib(), 50);
+    run.give("a");
+    assert_eq!(run.take_mib('c', 54), 0, "in the place of a, which went back");
+    assert_eq!(run.reserved_mib(), 64);
 }
 
 #[test]
@@ -298,5 +323,7 @@ fn gmlake_rounds_large_requests_to_pages_and_small_ones_as_pytorch() {
     let mut run = Run::new("gmlake-like", 64);
     assert_eq!([run.take('a', 1), run.take('b', 1)], [0, 512]);
     assert_eq!([run.take('c', MIB + 1), run.take('d', MIB + 1)], [0, 2 * MIB]);
-    assert_eq!(run.reserved_mib(), 6);
+    assert_eq!(run.reserved_mib(), 22, "one segment of 20 MiB");
+    run.take_mib('e', 18);
+    assert_eq!(run.reserved_mib(), 40, "from 10 MiB on, a segment is as large as the request");
 }

@@ -30,12 +30,18 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Finds room for the request in an expandable segment of its pool and stream and maps what is missing.
     /// `None` if the device is out of memory; what was mapped so far stays, as free blocks (spec 4.4).
     pub(super) fn grow(&mut self, request: &Request, stream: u16, page: Bytes) -> Result<Option<u32>, AllocError> {
-        let size = request.size.0;
+        let size = self.policy.growth(request).0;
+        if size < request.size.0 {
+            return Err(self.fault("maps less than the request needs").into());
+        }
         if !self.heap.merges_neighbours() {
             return Err(self.fault("grows segments in which free neighbours do not all become one block").into());
         }
         if page == Bytes::ZERO {
             return Err(self.fault("names pages of no bytes").into());
+        }
+        if self.policy.has_own_segments() {
+            return self.grow_apart(request, stream, page, size);
         }
         let mut block = match self.heap.find_space(request.pool, request.stream, size) {
             Some(block) => block,
@@ -59,6 +65,26 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             }
             block = next;
         }
+        self.heap.detach(block);
+        Ok(Some(block))
+    }
+
+    /// Takes memory for `size` bytes and reserves addresses of its own for it. `None` if the device is out of memory.
+    fn grow_apart(&mut self, request: &Request, stream: u16, page: Bytes, size: u64) -> Result<Option<u32>, AllocError> {
+        let count = size.div_ceil(page.0);
+        let Some(memory) = self.take_pages(count, page.0)? else { return Ok(None) };
+        let block = match self.reserve(request, stream, page) {
+            Ok(Some(block)) if self.heap.arena.at(block).size >= count * page.0 => block,
+            other => {
+                self.release_pages(memory)?;
+                return match other? {
+                    Some(_) => Err(self.fault("reserves fewer addresses than it maps").into()),
+                    None => Ok(None),
+                };
+            }
+        };
+        let base = self.heap.arena.at(block).address;
+        self.map_memory(block, memory, count, page.0, base)?;
         self.heap.detach(block);
         Ok(Some(block))
     }
@@ -90,28 +116,48 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// neighbours. False if the device is out of memory (spec 4.3).
     fn map_block(&mut self, index: u32, wanted: u64) -> Result<bool, AllocError> {
         let block = self.heap.arena.at(index);
-        let (address, wanted, pool) = (block.address, wanted.min(block.size), PoolSlot(block.pool));
+        let (address, wanted) = (block.address, wanted.min(block.size));
         let Some((base, range)) = self.reservations.holding(address) else {
             return Err(self.fault("grows a block that is in no reserved range").into());
         };
         let page = range.page;
+        let count = wanted.div_ceil(page);
+        let Some(memory) = self.take_pages(count, page)? else { return Ok(false) };
+        self.map_memory(index, memory, count, page, base)?;
+        Ok(true)
+    }
+
+    /// Takes memory for so many pages, all or none, after a retry to release what was not. `None` if there is not enough.
+    fn take_pages(&mut self, count: u64, page: u64) -> Result<Option<Vec<Run<D::Physical>>>, AllocError> {
         if self.reservations.has_leftovers() {
             self.release_leftovers()?;
         }
-        let count = wanted.div_ceil(page);
-        let bytes = count * page;
         // The statistics count with 63 bits.
-        if self.heap.reserved().checked_add(Bytes(bytes)).is_none_or(|reserved| reserved.0 > i64::MAX as u64) {
-            return Ok(false);
+        let more = count.checked_mul(page).and_then(|bytes| self.heap.reserved().checked_add(Bytes(bytes)));
+        if more.is_none_or(|reserved| reserved.0 > i64::MAX as u64) {
+            return Ok(None);
         }
-        let Some(memory) = self.create_pages(count, page)? else { return Ok(false) };
+        self.create_pages(count, page)
+    }
+
+    /// Maps memory at the beginning of an unmapped block of the segment at `base`, and coalesces it with free neighbours.
+    fn map_memory(
+        &mut self,
+        index: u32,
+        memory: Vec<Run<D::Physical>>,
+        count: u64,
+        page: u64,
+        base: u64,
+    ) -> Result<(), AllocError> {
+        let block = self.heap.arena.at(index);
+        let (address, pool, bytes) = (block.address, PoolSlot(block.pool), count * page);
         self.map_pages(Pages { address, page, count }, memory, base)?;
         self.heap.map_front(index, bytes);
         self.heap.put_back(index, self.policy.stamp(pool), |_| {});
         self.count_reserved(pool, bytes as i64);
         self.stats.num_device_alloc += 1;
         self.tell(TraceAction::SegmentMap, index, address, bytes);
-        Ok(true)
+        Ok(())
     }
 
     /// Unmaps the whole pages inside a free block, after waiting for the segment's stream, and frees the

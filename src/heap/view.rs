@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::{Heap, PoolSlot};
-use crate::block::{BlockId, BlockState};
+use crate::block::{BlockId, BlockState, NIL};
 use crate::profile::Deferral;
 use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 
@@ -199,6 +199,22 @@ impl Heap {
     #[must_use]
     pub fn segment_start(&self, id: BlockId) -> Option<DeviceAddress> {
         self.arena.resolve(id).map(|index| DeviceAddress(self.segment_base(index)))
+    }
+
+    /// Whether nothing of a block's segment is in use: each of its blocks is free or, in expandable segments, unmapped. False if
+    /// there is no such block. Takes time in proportion to the blocks.
+    #[must_use]
+    pub fn is_idle(&self, id: BlockId) -> bool {
+        let idle = |index| self.arena.get(index).filter(|block| matches!(block.state, BlockState::Free | BlockState::Unmapped));
+        let Some(block) = self.arena.resolve(id).and_then(idle) else { return false };
+        let (mut before, mut after) = (block.prev, block.next);
+        while let Some(block) = idle(before) {
+            before = block.prev;
+        }
+        while let Some(block) = idle(after) {
+            after = block.next;
+        }
+        before == NIL && after == NIL
     }
 
     /// The size of the largest free block, or 0.

@@ -169,6 +169,18 @@ pub trait Policy {
         total.checked_add(Bytes(total.0 / 8)).unwrap_or(Bytes::MAX)
     }
 
+    /// Whether all memory that is mapped gets addresses of its own: no expandable segment is extended, and no gap in one
+    /// is filled.
+    fn has_own_segments(&self) -> bool {
+        false
+    }
+
+    /// How many bytes to map for a request that no free block of expandable segments serves, before rounding up to pages:
+    /// at least the request's size. What is more becomes a free block behind it.
+    fn growth(&self, request: &Request) -> Bytes {
+        request.size
+    }
+
     /// Whether to refuse taking `size` more bytes from a device of `total` without asking it
     /// ([`crate::AllocError::Rejected`]).
     fn rejects(&self, _reserved: Bytes, _size: Bytes, _total: Bytes) -> bool {

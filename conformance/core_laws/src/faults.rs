@@ -33,6 +33,9 @@ struct Scripted {
     coalescing: Coalescing,
     page: u64,
     reservation: u64,
+    /// How many bytes are mapped for a request of so many.
+    growth: fn(u64) -> u64,
+    has_own_segments: bool,
 }
 
 /// Answers that can be carried out.
@@ -49,6 +52,8 @@ const SOUND: Scripted = Scripted {
     coalescing: Coalescing::Neighbours,
     page: 2 * MIB,
     reservation: 64 * MIB,
+    growth: |size| size,
+    has_own_segments: false,
 };
 
 fn ask(attempt: Attempt) -> Relief {
@@ -88,6 +93,14 @@ impl Policy for Scripted {
 
     fn reservation(&self, _: Bytes) -> Bytes {
         Bytes(self.reservation)
+    }
+
+    fn growth(&self, request: &Request) -> Bytes {
+        Bytes((self.growth)(request.size.get()))
+    }
+
+    fn has_own_segments(&self) -> bool {
+        self.has_own_segments
     }
 
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
@@ -223,7 +236,7 @@ fn cases() -> Vec<Case> {
 }
 
 /// Segments, rungs and ranges of addresses just as they may be, and one beyond.
-fn borders() -> [(&'static str, Scripted); 14] {
+fn borders() -> [(&'static str, Scripted); 20] {
     let sound = || SOUND;
     let expandable = || Scripted { is_expandable: true, ..SOUND };
     let placing = |place: Place| Scripted { place, ..SOUND };
@@ -241,6 +254,12 @@ fn borders() -> [(&'static str, Scripted); 14] {
         ("", expandable()),
         ("names pages of no bytes", Scripted { page: 0, ..expandable() }),
         ("reserves no addresses", Scripted { reservation: 0, ..expandable() }),
+        ("", Scripted { growth: |size| size + 4 * MIB, ..expandable() }),
+        ("maps less than the request needs", Scripted { growth: |size| size - 1, ..expandable() }),
+        ("", Scripted { has_own_segments: true, ..expandable() }),
+        ("", Scripted { has_own_segments: true, growth: |_| 64 * MIB, ..expandable() }),
+        ("reserves fewer addresses than it maps", Scripted { has_own_segments: true, growth: |_| 64 * MIB + 1, ..expandable() }),
+        ("reserves no addresses", Scripted { has_own_segments: true, reservation: 0, ..expandable() }),
         (
             "grows segments in which free neighbours do not all become one block",
             Scripted { coalescing: Coalescing::Buddies, ..expandable() },

@@ -16,7 +16,7 @@ use parkade_conformance::checks::laws_any_policy;
 use parkade_conformance::checks::laws_any_policy::Share;
 use parkade_conformance::suite::{Effort, Entry, Reference, Row, Summary};
 use parkade_conformance::{checks, suite};
-use parkade_policies::{CATALOGUE, Named, named, renamed};
+use parkade_policies::{CATALOGUE, Named, named, why_unknown};
 
 use crate::args::{Force, Json};
 use crate::outputs::{Target, Wanted};
@@ -187,11 +187,7 @@ fn own_path() -> Option<PathBuf> {
 }
 
 fn policy_named(name: &str) -> Result<&'static Named> {
-    let names = || match renamed(name) {
-        Some(now) => format!("it is called {now}"),
-        None => {
-            format!("the policies are {}, and all", CATALOGUE.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", "))
-        }
-    };
-    named(name).with_context(|| format!("there is no policy {name:?}: {}", names()))
+    let names = || CATALOGUE.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ");
+    let why = || why_unknown(name).unwrap_or_else(|| format!("the policies are {}, and all", names()));
+    named(name).with_context(|| format!("there is no policy {name:?}: {}", why()))
 }

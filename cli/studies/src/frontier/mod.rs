@@ -11,7 +11,7 @@ use std::io::{IsTerminal, Write};
 use anyhow::{Result, bail};
 use clap::{Parser, ValueEnum};
 use indicatif::ProgressBar;
-use parkade_policies::{CATALOGUE, Named, named, renamed};
+use parkade_policies::{CATALOGUE, Named, named, why_unknown};
 use parkade_research::frontier::{CARDS, CONTEXT_BYTES, Grid, MOST_BATCH, Numbers, Point, card};
 use parkade_research::workload::generators::Optimizer;
 use parkade_research::workload::generators::transformer::{Checkpointing, Transformer};
@@ -227,12 +227,12 @@ fn policies(names: &[String]) -> Result<Vec<&'static Named>> {
         let meant: Vec<&'static Named> = match named(name) {
             Some(policy) => vec![policy],
             None if name == "all" => CATALOGUE.iter().collect(),
-            None if renamed(name).is_some() => {
-                bail!("there is no policy {name:?}: it is called {}", renamed(name).unwrap_or_default())
-            }
             None => {
-                let all: Vec<_> = CATALOGUE.iter().map(|policy| policy.name).collect();
-                bail!("there is no policy {name:?}; the policies are {}, and all", all.join(", "));
+                let all = || CATALOGUE.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ");
+                match why_unknown(name) {
+                    Some(why) => bail!("there is no policy {name:?}: {why}"),
+                    None => bail!("there is no policy {name:?}; the policies are {}, and all", all()),
+                }
             }
         };
         for policy in meant {

@@ -22,6 +22,11 @@ pub(super) fn print(out: &mut dyn Write) -> io::Result<()> {
     for policy in POLICIES {
         writeln!(out, "  {:<26} {}\n  {:<26} from {}", policy.name, policy.says, "", policy.source)?;
     }
+    writeln!(
+        out,
+        "  {:<26} a policy that ends in -remap with handles of that size: 4MiB to 512MiB, 20MiB, 1GiB",
+        "NAME:handle=SIZE"
+    )?;
     writeln!(out, "\naddress models: where the device places segments (--addresses)")?;
     for model in Addresses::ALL {
         writeln!(out, "  {:<26} {}", model.name(), model.says())?;

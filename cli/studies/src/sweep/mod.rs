@@ -70,7 +70,8 @@ pub struct Args {
     /// the same name are told apart by their folders.
     #[arg(short, long, value_name = "LIST", default_value = "all")]
     workloads: Vec<OsString>,
-    /// Policies, or all.
+    /// Policies, or all. Those that end in -remap take the size of the driver's handles as an option:
+    /// first-fit-remap:handle=20MiB (2MiB unless given).
     #[arg(short, long, value_name = "LIST", default_value = "all")]
     policies: Vec<String>,
     /// The device's memory, as factors of LOAD (1.05) or sizes (80GiB).

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use parkade_policies::{CATALOGUE as POLICIES, Named, named, renamed};
+use parkade_policies::{CATALOGUE as POLICIES, Named, named, why_unknown};
 use parkade_recognition::Asked;
 use parkade_recording::DeviceRecording;
 use parkade_replay::{Requests, VerifyOptions};
@@ -88,8 +88,8 @@ fn policies(lists: &[String]) -> Result<Vec<&'static Named>> {
         let found: Vec<&Named> = match item {
             "all" => POLICIES.iter().collect(),
             name => {
-                let known = || match renamed(name) {
-                    Some(now) => format!(": it is called {now}"),
+                let known = || match why_unknown(name) {
+                    Some(why) => format!(": {why}"),
                     None => suggestion(name, POLICIES.iter().map(|policy| policy.name)),
                 };
                 vec![named(name).ok_or_else(|| anyhow!("there is no policy {name:?}{}", known()))?]

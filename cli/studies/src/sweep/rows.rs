@@ -10,7 +10,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail};
-use parkade_policies::{named, renamed};
+use parkade_policies::{named, why_unknown};
 use parkade_research::study::sweep::{BUILD, Plan, Row};
 use serde::{Deserialize, Serialize};
 
@@ -137,7 +137,7 @@ fn contents(file: &mut impl BufRead) -> Result<Contents> {
     let header: Header = serde_json::from_slice(&line).map_err(|error| anyhow!("line 1: {error}"))?;
     header.plan.check().map_err(|error| anyhow!("line 1: {error}"))?;
     if let Some(unknown) = header.plan.policies.iter().find(|policy| named(policy).is_none()) {
-        let now = renamed(unknown).map(|now| format!(": it is called {now}")).unwrap_or_default();
+        let now = why_unknown(unknown).map(|why| format!(": {why}")).unwrap_or_default();
         bail!("line 1: there is no policy {unknown:?}{now}");
     }
     let (mut rows, mut whole_bytes) = (Vec::new(), line.len() as u64);

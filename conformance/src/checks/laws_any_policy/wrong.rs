@@ -132,6 +132,14 @@ impl Policy for Wrong {
         self.size(total.get())
     }
 
+    fn growth(&self, request: &Request) -> Bytes {
+        self.size(request.size.get())
+    }
+
+    fn has_own_segments(&self) -> bool {
+        self.below(4) == 0
+    }
+
     fn rejects(&self, _: Bytes, _: Bytes, _: Bytes) -> bool {
         self.below(50) == 0
     }

@@ -1,7 +1,7 @@
 //! The adversaries as generators. Robson's reacts to where a policy places buffers, so it is made against a named
 //! policy; the others are the same for every policy.
 
-use parkade_policies::{CATALOGUE, Named, named, renamed};
+use parkade_policies::{CATALOGUE, Named, named, why_unknown};
 
 use super::best_fit::best_fit_attack;
 use super::patterns::{comb, fence, stream_per_buffer};
@@ -37,8 +37,8 @@ impl Generator for RobsonAgainst {
     fn set(&mut self, key: Key, value: &str) -> Done {
         match key {
             "against" => {
-                let policies = || match renamed(value) {
-                    Some(now) => format!("{now}, its name now"),
+                let policies = || match why_unknown(value) {
+                    Some(why) => format!("a policy ({why})"),
                     None => CATALOGUE.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", "),
                 };
                 self.against = named(value).map_or_else(|| values::refused(key, value, policies()), Ok)?;
