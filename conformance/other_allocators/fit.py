@@ -67,15 +67,18 @@ def fits(command, crashes):
 
 
 def smallest(make, script, crashes, guess=None):
-    """The smallest capacity that fits, in steps above the load; None if even 65 times the load does not. First tries whether it is `guess`."""
+    """The smallest capacity that fits, in steps above the load; None if even 65 times the load does not. The border next to `guess`, if that is given."""
     load = largest_load(script)
     step = -(-load // 256)
-    does_fit = lambda steps: fits(make(load + steps * step, script), crashes)
-    if guess is not None and does_fit(guess) and (guess == 0 or not does_fit(guess - 1)):
-        return guess
-    low, high = -1, 1024
+    does_fit = lambda steps: steps >= 0 and fits(make(load + steps * step, script), crashes)
+    low, high, by = -1, 1024, 1024
+    if guess is not None:
+        low, high, by = guess - 1, guess, 1
+        while high >= 0 and low >= 0 and does_fit(high) and does_fit(low):
+            low, high, by = low - by, low, 2 * by
+        low = max(low, -1)
     while not does_fit(high):
-        low, high = high, high * 2
+        low, high, by = high, high + by, 2 * by
         if high > 1 << 14:
             return None
     while high - low > 1:

@@ -67,6 +67,8 @@ fn every_policy_of_the_catalogue_is_checked() {
     }
     let named = laws_any_policy::entries(&Simulated, CATALOGUE.first(), Share::Whole);
     assert_eq!(named.len(), 7, "of one policy alone");
+    let with_option = laws_any_policy::entries(&Simulated, parkade_policies::named("first-fit-remap:handle=20MiB"), Share::Whole);
+    assert_eq!(with_option.len(), 7, "of one that is not in the catalogue");
 }
 
 /// A policy with one mistake.

@@ -19,6 +19,7 @@
 //! address: the blocks lose their pages, and the stitched block stays where it is, a segment of its own, from
 //! which smaller requests are served too. Pages of the last block that are left over become a free block
 //! behind it; in the original they stay where they were. Stitching waits for the stream.
+//! After it has waited for events, this policy looks for a block once more; the original does not.
 
 use alloc::vec::Vec;
 

@@ -82,7 +82,8 @@ impl MemoPlan {
 /// The requests before the first step, and those of the first two steps. Buffers are numbered in order.
 fn chunks(workload: &Workload) -> Option<[Range<usize>; 3]> {
     let step = workload.repeating_step()?;
-    let number = |request: usize| step.requests.get(request).map_or(workload.buffers(), |request| request.buffer as usize);
+    let all = workload.buffers();
+    let number = |request: usize| step.requests.get(request).map_or(all, |request| all.min(request.buffer as usize));
     let [first, second, end] = [0, 1, 2].map(|steps| number(step.begin + steps * step.length));
     Some([0..first, first..second, second..end])
 }

@@ -22,7 +22,8 @@ pub fn make_for(policy: &Named, workload: &Workload) -> Box<dyn Fn() -> Box<dyn 
 }
 
 /// What a trace of the workload's first step has: all requests up to its end, with the frees up to the end of the
-/// second, and whether the second has them too. `None` if no step repeats ([`Workload::repeating_step`]). Requests to private pools are left out.
+/// second, and whether the second has them too. `None` if no step repeats ([`Workload::repeating_step`]). Requests to
+/// private pools are left out.
 #[must_use]
 pub fn first_step(workload: &Workload) -> Option<FirstStep> {
     let step = workload.repeating_step()?;

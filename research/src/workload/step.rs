@@ -162,3 +162,61 @@ fn first_step(seen: &[Requested], length: usize, full: usize) -> Option<(usize, 
     }
     Some((begin, next))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A weight; then steps of requests of 40, 30, 20 and 10 KiB, all live at once, with scratch memory of another size
+    /// each time between the second and the third, and a request more in the twelfth step.
+    fn varying(steps: u32) -> Workload {
+        let (mut events, mut count) = (Vec::new(), 0);
+        let mut allocate = |events: &mut Vec<Event>, bytes: u64| {
+            events.push(Event::Allocate { buffer: count, bytes, stream: 0 });
+            count += 1;
+            count - 1
+        };
+        allocate(&mut events, 7);
+        for step in 0..steps {
+            let mut of_step: Vec<u32> = [40, 30].map(|kib| allocate(&mut events, kib << 10)).into();
+            let scratch = allocate(&mut events, 100 + u64::from(step));
+            events.push(Event::Free { buffer: scratch });
+            of_step.extend([20, 10].map(|kib| allocate(&mut events, kib << 10)));
+            if step == 11 {
+                of_step.push(allocate(&mut events, 5));
+            }
+            events.extend(of_step.into_iter().map(|buffer| Event::Free { buffer }));
+        }
+        Workload { name: "varying".into(), says: "Steps with scratch memory.".into(), events }
+    }
+
+    #[test]
+    fn a_step_is_found_beside_what_varies() {
+        let step = varying(12).repeating_step().expect("it repeats");
+        assert_eq!((step.begin, step.length), (1, 5));
+        assert_eq!(step.comes_again, [true, true, false, true, true]);
+        assert_eq!((step.requests[3].bytes, step.requests[3].freed_after, step.requests[3].live), (100, Some(4), 7 + (70 << 10)));
+    }
+
+    #[test]
+    fn one_step_is_none_and_nothing_is_none() {
+        assert_eq!(varying(1).repeating_step(), None);
+        assert_eq!(varying(0).repeating_step(), None);
+        assert_eq!(Workload::default().repeating_step(), None);
+    }
+
+    #[test]
+    fn requests_to_private_pools_are_left_out() {
+        let mut workload = varying(12);
+        let plain = workload.repeating_step().expect("it repeats");
+        let buffer = workload.buffers() as u32;
+        let captured = [
+            Event::BeginPool { pool: 1 },
+            Event::Allocate { buffer, bytes: 1 << 20, stream: 0 },
+            Event::Free { buffer },
+            Event::EndPool { pool: 1 },
+        ];
+        workload.events.extend(captured);
+        assert_eq!(workload.repeating_step(), Some(plain));
+    }
+}

@@ -86,9 +86,9 @@ impl Share {
 /// The entries of one policy, or of all policies if `only` is `None`.
 #[must_use]
 pub fn entries<B: Backend + 'static>(backend: &B, only: Option<&'static Named>, share: Share) -> Vec<Entry<B>> {
-    let named = CATALOGUE.iter().filter(|named| only.is_none_or(|only| only.name == named.name));
     let mut entries: Vec<Entry<B>> = Vec::new();
-    for named in named {
+    // A policy with an option is not in the catalogue.
+    for named in only.map_or(CATALOGUE, std::slice::from_ref) {
         let make = named.make;
         let subject = Subject::new(named.name, move |_| make()).with(Habits::of(named));
         let maps_pages = maps_pages(&make());
