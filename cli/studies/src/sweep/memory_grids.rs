@@ -12,7 +12,7 @@ use super::grids::{about_smallest, by_workload, capacity, given, none, range, ra
 const ABOUT_BOUNDS: &str = "LOAD with pools is a lower bound, as LOAD is: until the graphs of a private pool are reset, the pool counts for the most bytes that have \
                             lived in it. The ideal remapper and the offline packer are not bounds but results: what an ideal allocator needs that remaps pages of 2 MiB at \
                             will, and the best packing that was found with every lifetime known in advance and nothing moved. An allocator that learns of requests one by one \
-                            may need less.";
+                            may need less. Both ignore private pools, so they may lie below LOAD with pools.";
 
 /// The smallest memory of each workload, with what it is compared with.
 pub(super) fn memory_of_cells(finished: &Finished) -> Grid {
