@@ -206,8 +206,8 @@ fn bounds_are_told_from_results_and_construction_from_fragmentation() {
     assert!(bound(0) > 1.01 && bound(1) == 1.0, "{}", object["bounds"]);
     let least = object["policies"][0]["workloads"][0]["memory_over_load"]["mean"].as_f64().expect("a mean");
     assert!(least >= bound(0), "{least}");
-    let one_buffer = |place: usize| object["policies"][place]["one_buffer_over_size"].as_f64().expect("it fits");
-    assert!((one_buffer(1) - 4.0 / 3.0).abs() < 0.005 && (one_buffer(0) - 1.0).abs() < 1e-9, "{}", one_buffer(1));
+    let equal_buffers = |place: usize| object["policies"][place]["equal_buffers_over_load"].as_f64().expect("it fits");
+    assert!((equal_buffers(1) - 4.0 / 3.0).abs() < 0.005 && (equal_buffers(0) - 1.0).abs() < 1e-9, "{}", equal_buffers(1));
     let markdown = call(&[&sweep[..], &["--markdown"]].concat()).out;
     for said in [
         "| LOAD with pools | ideal remapper | offline packer |",

@@ -24,8 +24,8 @@ pub struct Finished {
     pub(crate) overlap: Overlap,
     /// The summary of the rows.
     pub(crate) summary: Summary,
-    /// What each policy needs for a single buffer, over its size.
-    pub(crate) one_buffer: Vec<Option<f64>>,
+    /// What each policy needs for equal buffers that stay, over their sum.
+    pub(crate) equal_buffers: Vec<Option<f64>>,
     /// The policies that take a share of all memory before the program begins.
     pub(crate) takes_a_share: BTreeSet<&'static str>,
 }
@@ -36,11 +36,11 @@ impl Finished {
         let known: Vec<Option<&'static Named>> = plan.policies.iter().map(|name| named(name)).collect();
         let takes_a_share: BTreeSet<&'static str> =
             known.iter().flatten().filter(|policy| takes_a_share_at_first(policy)).map(|policy| policy.name).collect();
-        let one_buffer = known.iter().map(|policy| policy.and_then(needs_by_construction)).collect();
+        let equal_buffers = known.iter().map(|policy| policy.and_then(needs_by_construction)).collect();
         let mut summary = Summary::of(&plan, &rows, baseline);
         leave_artefacts_out(&plan, &takes_a_share, &mut summary);
         let (sources, policies, beside) = (Vec::new(), Vec::new(), Vec::new());
-        Finished { plan, rows, sources, policies, beside, overlap, summary, one_buffer, takes_a_share }
+        Finished { plan, rows, sources, policies, beside, overlap, summary, equal_buffers, takes_a_share }
     }
 
     /// Notes on the builds that made the rows; none if this build made all.

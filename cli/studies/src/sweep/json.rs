@@ -22,8 +22,8 @@ view! {
         baseline: &'a str = &finished.plan.policies[finished.summary.baseline],
         outlier: Option<&'a str> = finished.summary.outlier.map(|place| finished.plan.workloads[place].name.as_str()),
         policies: Vec<Policy<'a>> = all(
-            finished.summary.policies.iter().zip(&finished.summary.cells).zip(&finished.one_buffer),
-            |((policy, cells), one_buffer)| Policy::of(&finished.plan, policy, cells, *one_buffer),
+            finished.summary.policies.iter().zip(&finished.summary.cells).zip(&finished.equal_buffers),
+            |((policy, cells), equal_buffers)| Policy::of(&finished.plan, policy, cells, *equal_buffers),
         ),
     }
 }
@@ -43,11 +43,11 @@ view! {
 }
 
 view! {
-    struct Policy<'a>(plan: &'a Plan, policy: &'a PolicySummary, cells: &[Cell], one_buffer: Option<f64>) {
+    struct Policy<'a>(plan: &'a Plan, policy: &'a PolicySummary, cells: &[Cell], equal_buffers: Option<f64>) {
         policy: &'a str = &policy.name,
         memory_over_load: Option<Mean> = policy.ratio.map(Mean::of),
         without_outlier: Option<OfOthers> = policy.without_outlier.map(OfOthers::of),
-        one_buffer_over_size: Option<f64> = one_buffer,
+        equal_buffers_over_load: Option<f64> = equal_buffers,
         versus_baseline: Option<Versus> = policy.versus.as_ref().map(Versus::of),
         fits: BTreeMap<String, f64> = by_capacity(plan, policy.fits.iter().copied()),
         driver_ns: BTreeMap<String, Option<Mean>> = costs(plan, &policy.driver_ns),

@@ -79,9 +79,9 @@ pub(super) fn memory(finished: &Finished) -> Grid {
              geometric means add up)."
         );
     }
-    header.push(Head::named("one buffer", "1 buffer"));
-    note += " One buffer: what a program of a single buffer of 1 GiB needs over its size. More than 1 is by construction and not fragmentation: such a policy uses only a \
-             part of the device.";
+    header.push(Head::named("equal buffers", "equal"));
+    note += " Equal buffers: what a program needs that only allocates 64 buffers of 16 MiB, over their sum. Nothing can be fragmented there, so more than 1 is by construction: \
+             such a policy uses only a part of the device, or takes it in large pieces.";
     header.extend(given(plan).map(|place| {
         let name = capacity(plan.capacities[place]);
         Head { short: name.replace(" LOAD", "x"), name: format!("fits in {name}") }
@@ -97,7 +97,7 @@ pub(super) fn memory(finished: &Finished) -> Grid {
         );
     }
     let mut rows: Vec<Vec<String>> =
-        summary.policies.iter().zip(&finished.one_buffer).map(|(policy, one)| policy_row(finished, policy, *one)).collect();
+        summary.policies.iter().zip(&finished.equal_buffers).map(|(policy, one)| policy_row(finished, policy, *one)).collect();
     rows.extend(beside(finished).into_iter().map(|row| padded(row, header.len())));
     Grid { title: "Memory: means".to_owned(), note: format!("{note} {ABOUT_BOUNDS}"), header, rows }
 }
@@ -107,10 +107,10 @@ fn outlier(finished: &Finished) -> Option<&str> {
     finished.summary.outlier.map(|place| finished.plan.workloads[place].name.as_str())
 }
 
-fn policy_row(finished: &Finished, policy: &PolicySummary, one_buffer: Option<f64>) -> Vec<String> {
+fn policy_row(finished: &Finished, policy: &PolicySummary, equal_buffers: Option<f64>) -> Vec<String> {
     let plan = &finished.plan;
     let mut row = mean_cells(&policy.name, policy.ratio, policy.without_outlier);
-    row.push(one_buffer.map_or_else(none, ratio));
+    row.push(equal_buffers.map_or_else(none, ratio));
     row.extend(given(plan).map(|place| format!("{:.0}%", policy.fits[place] * 100.0)));
     match &policy.versus {
         None if plan.policies.len() == 1 => {}

@@ -5,27 +5,31 @@ use parkade_policies::Named;
 use crate::study::{PLENTY_BYTES, RunOptions, run, smallest_capacity};
 use crate::workload::{Event, Workload};
 
-/// The size of the one buffer.
-const BUFFER_BYTES: u64 = 1 << 30;
+/// Equal buffers: so many, of this size. That is 1 GiB in all.
+const BUFFERS: u32 = 64;
+const BUFFER_BYTES: u64 = 16 << 20;
 
-fn one_buffer(bytes: u64) -> Workload {
-    let events = vec![Event::Allocate { buffer: 0, bytes, stream: 0 }];
-    Workload { name: "one-buffer".into(), says: "one buffer".into(), events, ..Workload::default() }
+fn equal_buffers(count: u32, bytes: u64) -> Workload {
+    let events = (0..count).map(|buffer| Event::Allocate { buffer, bytes, stream: 0 }).collect();
+    Workload { name: "equal-buffers".into(), says: "equal buffers that stay".into(), events, ..Workload::default() }
 }
 
-/// The smallest memory in which a program of one buffer of 1 GiB fits, over its size: more than 1 is due to the policy's
-/// construction, such as taking only three quarters of the device. `None` if it fits in none.
+/// The smallest memory in which a program fits that only allocates 64 buffers of 16 MiB, over their sum. Nothing there can
+/// be fragmented, so more than 1 is due to the policy's construction, such as taking only three quarters of the device.
+/// `None` if it fits in none.
 #[must_use]
 pub fn needs_by_construction(policy: &Named) -> Option<f64> {
-    let found = smallest_capacity(&one_buffer(BUFFER_BYTES), &policy.make, &RunOptions::plenty(), &[]).ok()?;
-    Some(found.capacity_bytes as f64 / BUFFER_BYTES as f64)
+    let workload = equal_buffers(BUFFERS, BUFFER_BYTES);
+    let found = smallest_capacity(&workload, &policy.make, &RunOptions::plenty(), &[]).ok()?;
+    Some(found.capacity_bytes as f64 / (u64::from(BUFFERS) * BUFFER_BYTES) as f64)
 }
 
 /// Whether the policy takes a share of all memory for the first small request, so that its figures with plenty of memory
 /// are those of the device and not of the program.
 #[must_use]
 pub fn takes_a_share_at_first(policy: &Named) -> bool {
-    run(&one_buffer(1 << 20), (policy.make)(), &RunOptions::plenty()).peak_reserved_bytes > PLENTY_BYTES / 100
+    let small = equal_buffers(1, 1 << 20);
+    run(&small, (policy.make)(), &RunOptions::plenty()).peak_reserved_bytes > PLENTY_BYTES / 100
 }
 
 #[cfg(test)]
@@ -38,7 +42,8 @@ mod tests {
     fn what_a_policy_needs_by_construction_is_measured() {
         let needs = |name: &str| needs_by_construction(named(name).expect("a policy")).expect("it fits");
         assert!((needs("pytorch") - 1.0).abs() < 1e-9 && (needs("buddy") - 1.0).abs() < 1e-9);
-        assert!((needs("bfc-xla") - 4.0 / 3.0).abs() < 0.005, "{}", needs("bfc-xla"));
+        assert!((needs("bfc-xla") - 4.0 / 3.0).abs() < 0.03, "{}", needs("bfc-xla"));
+        assert!(needs("rmm-pool") < 1.1, "what grows in the end is not by construction: {}", needs("rmm-pool"));
     }
 
     #[test]
