@@ -20,7 +20,7 @@ fn runs() -> Vec<Run> {
     let read = |name: &String| {
         let mut words = name.split('.').map(str::to_owned);
         let (program, setting) = (words.next().expect("a program"), words.next().expect("a setting"));
-        let file = parkade_recording::read_file(&folder.join(format!("{name}.pickle.xz")));
+        let file = parkade_recording::read_file(folder.join(format!("{name}.pickle.xz")));
         let recording = file.unwrap_or_else(|error| panic!("{name}: {error}"));
         let settings = ReplaySettings::of_recording(recording.settings.as_ref()).expect("the settings of a real run");
         let options = VerifyOptions { settings, limit_bytes: None, stats_file: None };

@@ -187,7 +187,7 @@ mod tests {
             }
             events.extend(of_step.into_iter().map(|buffer| Event::Free { buffer }));
         }
-        Workload { name: "varying".into(), says: "Steps with scratch memory.".into(), events }
+        Workload { name: "varying".into(), says: "Steps with scratch memory.".into(), events, steps: Vec::new() }
     }
 
     #[test]
