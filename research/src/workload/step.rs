@@ -1,7 +1,7 @@
 //! The step that a workload repeats.
 //!
-//! A framework says where its steps begin; a workload does not. So the step is looked for: the requests that come
-//! again and again.
+//! A framework says where its steps begin; a recording does not. So the step is looked for: the requests that come
+//! again and again. The marks of generated workloads ([`Workload::steps`]) are not used, so that both are treated alike.
 
 use super::event::{Event, Workload};
 
