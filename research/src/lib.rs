@@ -3,7 +3,8 @@
 
 pub mod bounds;
 pub mod frontier;
-pub mod packing;
-mod random;
 pub mod study;
 pub mod workload;
+
+pub use parkade_packing as packing;
+use parkade_packing::random;

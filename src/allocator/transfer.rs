@@ -80,7 +80,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if request.is_expandable {
             return Err(self.fault("provides a segment where segments are expandable").into());
         }
-        let slot = self.heap.stream_slot(stream)?;
+        let slot = self.heap.known_stream_slot(stream).ok_or_else(|| self.fault("provides a segment for an unknown stream"))?;
         if let Some(index) = self.ask_device(request, slot, bytes, Attempt::Ask)? {
             self.put_back_unused(index);
         }

@@ -85,13 +85,13 @@ pub enum Relief {
         /// A stream that has been used before.
         from: StreamId,
     },
-    /// Ask the device for a segment that becomes one free block of the request's pool, on any stream. Serves nothing
-    /// by itself: the next rung may reuse or transfer it. If there is no room, the next rung follows as well. Not for
-    /// pools of expandable segments.
+    /// Ask the device for a segment that becomes one free block of the request's pool, on any stream that has had a
+    /// request ([`Heap::streams_seen`]). Serves nothing by itself: the next rung may reuse or transfer it. If there
+    /// is no room, the next rung follows as well. Not for pools of expandable segments.
     Provide {
         /// The segment's size.
         bytes: Bytes,
-        /// The stream that the block belongs to.
+        /// The stream that the block belongs to; it has had a request, as the request's own has.
         stream: StreamId,
     },
     /// Unmap the whole pages in these free blocks of expandable segments and map them for the request, with

@@ -28,6 +28,7 @@ pub(super) fn cases() -> Vec<Case> {
             .first_at_least(request.pool, request.stream, request.size)
             .map_or(Relief::GiveUp, |block| Relief::Reuse(block.id)),
     });
+    let to_77 = first(|_, _, request, _| Relief::Provide { bytes: request.size, stream: StreamId(77) });
     let nothing = first(|_, _, _, _| Relief::Provide { bytes: Bytes::ZERO, stream: StreamId::DEFAULT });
     let high = first(|own, _, _, _| own.block.map_or(Relief::GiveUp, |block| Relief::ReuseAt { block, offset: Bytes(1024) }));
     let cutting = |cut| Scripted { cut, ..parting.clone() };
@@ -65,6 +66,7 @@ pub(super) fn cases() -> Vec<Case> {
         ("CUDA out of memory", Nothing, providing.clone(), 601 * MIB, 9),
         ("provides a segment where segments are expandable", Nothing, Scripted { is_expandable: true, ..providing }, BLOCK, 9),
         ("provides a segment of no bytes", Nothing, nothing, BLOCK, 9),
+        ("provides a segment for an unknown stream", Nothing, to_77, BLOCK, 9),
     ];
     all.into()
 }

@@ -1,16 +1,18 @@
-//! Pseudorandom numbers, the same for the same seed on every machine.
+//! Pseudorandom numbers, the same for the same seed on every machine: for the packer, and for generated workloads.
 
 /// A generator with 64 bits of state (the splitmix64 steps).
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
+    /// One whose numbers follow from the seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Random {
         Random(seed)
     }
 
     /// 64 random bits.
-    pub(crate) fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -19,12 +21,12 @@ impl Random {
     }
 
     /// A number below `bound`, which must not be 0.
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
+    pub fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.next()) * bound as u128) >> 64) as usize
     }
 
     /// A number from 0 to 1, without 1.
-    pub(crate) fn unit(&mut self) -> f64 {
+    pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
