@@ -12,6 +12,7 @@ impl Random {
     }
 
     /// 64 random bits.
+    #[allow(clippy::should_implement_trait, reason = "these numbers never end, so there is no `None`")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
