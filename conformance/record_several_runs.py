@@ -1,13 +1,15 @@
+#!/usr/bin/env python3
 """Records programs on several streams, five runs of each under each of four settings: the recordings of docs/predictions.md.
 
-    OUT=recordings python3 conformance/record_several_runs.py [first | second]
+    conformance/record_several_runs.py --out recordings first
 
-It needs a GPU, PyTorch 2.11 or later and numpy, and took two minutes on an H200. `first` and `second` differ in the number
-of steps and in the sizes of their batches. $OUT gets PROGRAM.SETTING.RUN.pickle.xz, limits.txt and peaks.jsonl, and
+It needs a GPU, PyTorch 2.11 or later and numpy, and took two minutes on an H200. The two sets differ in the number of steps
+and in the sizes of batches. The folder gets PROGRAM.SETTING.RUN.pickle.xz, limits.txt and peaks.jsonl, and
 `cargo run --release -p parkade-replay --example timing -- recordings` says how right the predictions are.
 The limit is a quarter above the most bytes that the first run without a limit had allocated.
 """
 
+import argparse
 import json
 import lzma
 import os
@@ -20,8 +22,6 @@ import sys
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
-OUT = pathlib.Path(os.environ.get("OUT", "recordings"))
-RAW = OUT / "raw"
 SETTINGS = {"default": "", "expandable": "expandable_segments:True", "split64": "max_split_size_mb:64", "limit": ""}
 RUNS = 5
 
@@ -219,7 +219,7 @@ SETS = {
 }
 
 
-def one(torch, which, program, setting, run, limit_bytes):
+def one(torch, out, which, program, setting, run, limit_bytes):
     """Runs a program and writes its snapshot and a line with its peaks."""
     import numpy
 
@@ -238,18 +238,18 @@ def one(torch, which, program, setting, run, limit_bytes):
     except torch.OutOfMemoryError as error:
         failed = str(error)
     stats = torch.cuda.memory_stats()
-    with open(RAW / f"{program}.{setting}.{run}.pickle", "wb") as file:
+    with open(out / "raw" / f"{program}.{setting}.{run}.pickle", "wb") as file:
         pickle.dump(torch.cuda.memory._snapshot(), file)
     line = {
         "program": program, "setting": setting, "run": run, "torch": torch.__version__,
         "reserved_peak": stats["reserved_bytes.all.peak"], "allocated_peak": stats["allocated_bytes.all.peak"],
         "ooms": stats["num_ooms"], "retries": stats["num_alloc_retries"], "limit_bytes": limit_bytes, "failed": failed,
     }
-    with open(OUT / "peaks.jsonl", "a") as file:
+    with open(out / "peaks.jsonl", "a") as file:
         file.write(json.dumps(line) + "\n")
 
 
-def worker(which, setting):
+def worker(out, which, setting):
     """Forks a process for each line `PROGRAM RUN LIMIT`, so that torch is imported once a setting and CUDA started once a run."""
     import numpy  # noqa: F401
     import torch
@@ -261,7 +261,7 @@ def worker(which, setting):
             signal.alarm(120)
             status = 1
             try:
-                one(torch, which, program, setting, int(run), int(limit_bytes))
+                one(torch, out, which, program, setting, int(run), int(limit_bytes))
                 status = 0
             except Exception:  # The parent goes on with the next run.
                 traceback.print_exc()
@@ -270,23 +270,23 @@ def worker(which, setting):
         print("done" if status == 0 else "failed", flush=True)
 
 
-def start(which, setting):
+def start(out, which, setting):
     """A worker, with its settings in the environment, where PyTorch reads them."""
     environment = dict(os.environ)
     for key in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
         environment.pop(key, None)
         if SETTINGS[setting]:
             environment[key] = SETTINGS[setting]
-    command = [sys.executable, __file__, which, setting]
+    command = [sys.executable, __file__, "--out", str(out), "--worker", setting, which]
     return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def lines():
-    return [json.loads(line) for line in (OUT / "peaks.jsonl").read_text().splitlines()]
+def lines(out):
+    return [json.loads(line) for line in (out / "peaks.jsonl").read_text().splitlines()]
 
 
-def record(which):
-    workers = {setting: start(which, setting) for setting in SETTINGS}
+def record(out, which):
+    workers = {setting: start(out, which, setting) for setting in SETTINGS}
     limits = {}
     for run in range(1, RUNS + 1):
         for program in PROGRAMS:
@@ -297,32 +297,39 @@ def record(which):
                 if process.stdout.readline() != "done\n":
                     sys.exit(f"{program}.{setting}.{run} failed: see the error above")
                 if program not in limits:
-                    limits[program] = lines()[-1]["allocated_peak"] * 5 // 4
+                    limits[program] = lines(out)[-1]["allocated_peak"] * 5 // 4
     for process in workers.values():
         process.stdin.close()
 
 
 def compress(path):
-    with lzma.open(OUT / f"{path.name}.xz", "wb") as file:
+    with lzma.open(path.parent.parent / f"{path.name}.xz", "wb") as file:
         file.write(path.read_bytes())
 
 
 def main():
-    if len(sys.argv) == 3:
-        worker(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("set", nargs="?", choices=SETS, default="first", help="which programs (default: first)")
+    parser.add_argument("--out", type=pathlib.Path, default="recordings", help="the folder, which is made (default: recordings)")
+    parser.add_argument("--worker", choices=SETTINGS, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.worker:
+        worker(given.out, given.set, given.worker)
         return
-    OUT.mkdir(parents=True, exist_ok=True)
-    RAW.mkdir(exist_ok=True)
+    raw = given.out / "raw"
+    raw.mkdir(parents=True, exist_ok=True)
+    (given.out / "peaks.jsonl").write_text("")
     # Compressed at the end: it would take processor time from the programs.
-    record(sys.argv[1] if len(sys.argv) > 1 else "first")
+    record(given.out, given.set)
     with ThreadPoolExecutor() as pool:
-        list(pool.map(compress, RAW.glob("*.pickle")))
-    shutil.rmtree(RAW)
-    exact = {f"{line['program']}.limit": line["limit_bytes"] for line in lines() if line["limit_bytes"]}
-    (OUT / "limits.txt").write_text("".join(f"{name} {limit_bytes}\n" for name, limit_bytes in exact.items()))
+        list(pool.map(compress, raw.glob("*.pickle")))
+    shutil.rmtree(raw)
+    done = lines(given.out)
+    limits = {f"{line['program']}.limit": line["limit_bytes"] for line in done if line["limit_bytes"]}
+    (given.out / "limits.txt").write_text("".join(f"{name} {limit_bytes}\n" for name, limit_bytes in limits.items()))
     for program in PROGRAMS:
         for setting in SETTINGS:
-            peaks = [line["reserved_peak"] >> 20 for line in lines() if (line["program"], line["setting"]) == (program, setting)]
+            peaks = [line["reserved_peak"] >> 20 for line in done if (line["program"], line["setting"]) == (program, setting)]
             print(program, setting, peaks, "MiB reserved")
 
 
