@@ -173,13 +173,15 @@ fn a_segment_is_provided_on_a_stream_and_another_takes_what_it_needs_of_it() {
     let relieve = |heap: &Heap, request: &Request, rung: u32| {
         let other = heap.free_blocks(request.pool).find(|block| block.stream != request.stream && block.size >= request.size);
         match (rung, other) {
-            (0, None) if heap.reserved() == Bytes::ZERO => Relief::Provide { bytes: Bytes::mib(32), stream: THERE },
+            (0, None) if heap.reserved() == Bytes::ZERO => Relief::Provide { bytes: Bytes::mib(32), stream: request.stream },
             (0 | 1, Some(block)) => Relief::TransferPart { block: block.id },
             _ => Relief::GiveUp,
         }
     };
     let mut allocator = on(32, Toy { relieve, ..Toy::default() });
     let waits = |allocator: &Allocator<SimDevice, Toy>| allocator.device().totals(CallName::StreamWaitEvent).calls;
+    allocator.allocate(Bytes::mib(64), THERE).unwrap_err();
+    assert_eq!((allocator.heap().reserved(), waits(&allocator)), (Bytes::mib(32), 0), "it is provided all the same");
     let low = allocator.allocate(Bytes::mib(6), HERE).unwrap();
     allocator.check().unwrap();
     assert_eq!((allocator.heap().reserved(), waits(&allocator)), (Bytes::mib(32), 1));
