@@ -17,7 +17,8 @@ impl Copy {
         let package = Path::new(env!("CARGO_MANIFEST_DIR"));
         let copy = Copy(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("build-{name}-{}", std::process::id())));
         let root = |folder: &str| (package.join("..").join(folder), copy.0.join(folder));
-        let mut folders = vec![root("src"), root("policies/src"), root("sim/src"), root("research/src")];
+        let mut folders =
+            vec![root("src"), root("policies/src"), root("sim/src"), root("research/packing/src"), root("research/src")];
         while let Some((from, to)) = folders.pop() {
             fs::create_dir_all(&to).expect("a folder");
             for entry in fs::read_dir(&from).expect("a folder") {
@@ -80,7 +81,7 @@ fn what_decides_changes_it_and_nothing_else_does() {
         "src/allocator/mod.rs",
         "policies/src/lib.rs",
         "sim/src/lib.rs",
-        "research/src/random.rs",
+        "research/packing/src/random.rs",
         "research/src/study/capacity.rs",
         "research/src/workload/generators/serving/server.rs",
     ];
@@ -141,7 +142,9 @@ fn nothing_that_decides_is_left_out() {
             let folder = name.strip_prefix("parkade").map(|rest| rest.trim_start_matches('-'));
             let decides = match folder {
                 Some("") => build::DECIDING.contains(&"../src"),
-                Some(folder) => build::DECIDING.contains(&format!("../{folder}/src").as_str()),
+                Some(folder) => {
+                    [format!("../{folder}/src"), format!("{folder}/src")].iter().any(|at| build::DECIDING.contains(&at.as_str()))
+                }
                 None => build::PACKAGES.contains(&name.as_str()),
             };
             assert!(decides || others.contains(&name.as_str()), "{root} depends on {name}, which is in neither list");
