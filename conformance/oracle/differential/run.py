@@ -144,7 +144,7 @@ def text(options, flavour, config, addresses, seed, script):
         theirs, why = theirs[:number], "a restored checkpoint, or its heap is damaged"
     if difference and number < min(len(theirs), len(ours)) and forgets_a_use(options, flavour, config, addresses, script, theirs[:number + 1], ours[:number + 1]):
         difference, theirs, why = None, theirs[:number], "a use remembered for too long"
-    if difference and flavour in ADDRESS_DEPENDENT and flavour not in CHECKPOINTS and its_runs_disagree(options, flavour, config, addresses, first_lines(script, number + 1), number):
+    if difference and flavour in ADDRESS_DEPENDENT and its_runs_disagree(options, flavour, config, addresses, first_lines(script, number + 1), number):
         difference, theirs, why = None, theirs[:number], "its own runs disagree"
     if difference:
         line = theirs[number] if number < len(theirs) else ours[number]
