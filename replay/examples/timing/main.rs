@@ -177,6 +177,19 @@ impl Count {
     }
 }
 
+/// Of how many pairs of runs under one setting without a limit the second peak is within 10 % of the first, and of how many
+/// there are: what a further run says of the next one, without any model.
+fn alike(groups: &Groups) -> (usize, usize) {
+    let unlimited = groups.values().flat_map(BTreeMap::values).filter(|group| group.own.limit_bytes.is_none());
+    let pairs = unlimited.flat_map(|group| {
+        let peaks = group.peaks.iter().enumerate();
+        peaks.flat_map(|(first, one)| {
+            group.peaks.iter().enumerate().filter(move |&(second, _)| second != first).map(move |(_, other)| (one, other))
+        })
+    });
+    pairs.fold((0, 0), |(near, all), (one, other)| (near + usize::from((one - other).abs() * 10 <= *one), all + 1))
+}
+
 fn main() -> Result<(), BoxError> {
     let mut arguments = std::env::args().skip(1);
     let source = arguments.next().ok_or("give `simulated` or a folder of recordings")?;
@@ -200,6 +213,8 @@ fn main() -> Result<(), BoxError> {
             }
         }
     }
+    let (near, all) = alike(&groups);
+    println!("\nA run is within 10 % of another under the same setting without a limit in {near} of {all} pairs.");
     println!(
         "\n| predictions | number | point off by, % (most) | within 5 % or among the real | real peaks inside | width, % (most) | at most 20 % |\n\
          |---|---|---|---|---|---|---|"
