@@ -44,6 +44,19 @@ pub struct BlockInfo {
     pub state: BlockActivity,
 }
 
+/// An allocated block and where it lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PlacedBlock {
+    /// The block.
+    pub block: BlockInfo,
+    /// The first byte of its segment.
+    pub segment: DeviceAddress,
+    /// The segment's size.
+    pub segment_size: Bytes,
+    /// Whether the segment is expandable.
+    pub is_expandable: bool,
+}
+
 /// The state of a block in a snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockActivity {

@@ -3,12 +3,14 @@
 //! The core names blocks by handles that cannot be copied, so that nothing is freed twice. Here the handles are kept
 //! in a table by address, which is looked up once for a free and once for each other stream.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use parkade::checkpoint::{CheckpointError, PoolCheckpoint};
 use parkade::device::DeviceBackend;
 use parkade::policy::Policy;
-use parkade::snapshot::BlockActivity;
+use parkade::snapshot::{BlockActivity, PlacedBlock};
 use parkade::trace::Observer;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade::{AllocError, Allocation, Allocator, FreeError};
@@ -18,9 +20,16 @@ use crate::error::{AddressError, Error};
 /// An allocator whose blocks are named by their addresses.
 pub struct ByAddress<D: DeviceBackend, P: Policy, O: Observer = ()> {
     allocator: Allocator<D, P, O>,
-    /// The block that was handed out last, while it is there: many blocks are freed before the next one is allocated.
+    table: Table,
+    /// Where the table is while a request is served that callbacks may free memory for, if there are any.
+    lent: Option<Arc<Mutex<Table>>>,
+}
+
+/// The blocks that were handed out by address.
+#[derive(Default)]
+pub(crate) struct Table {
+    /// The one that was handed out last, while it is there: many blocks are freed before the next one is allocated.
     newest: Option<Allocation>,
-    /// The other blocks that were handed out by address.
     others: HashTable<Allocation>,
 }
 
@@ -43,7 +52,17 @@ fn hash(address: DeviceAddress) -> u64 {
 impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
     /// The allocator by address. Blocks that it has handed out already stay with their handles.
     pub fn new(allocator: Allocator<D, P, O>) -> ByAddress<D, P, O> {
-        ByAddress { allocator, newest: None, others: HashTable::new() }
+        ByAddress { allocator, table: Table::default(), lent: None }
+    }
+
+    /// Registers a callback that may free blocks when no free block serves a request, as
+    /// [`Allocator::register_free_memory_callback`] does, with the blocks by address.
+    pub fn register_free_memory_callback(&mut self, mut callback: impl FnMut(&mut Inside<'_, D, P, O>) -> bool + Send + 'static) {
+        let lent = Arc::clone(self.lent.get_or_insert_default());
+        self.allocator.register_free_memory_callback(Box::new(move |allocator| {
+            let mut table = lent.lock().unwrap_or_else(PoisonError::into_inner);
+            callback(&mut Inside { allocator, table: &mut table })
+        }));
     }
 
     /// As [`Allocator::allocate`]. Returns the address of the block's first byte.
@@ -90,8 +109,16 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
         requested: Bytes,
         stream: StreamId,
     ) -> Result<DeviceAddress, Box<AllocError>> {
-        let allocation = allocate(&mut self.allocator, requested, stream)?;
-        Ok(self.hold(allocation))
+        let lent = self.lent.clone();
+        let exchange = |table: &mut Table| {
+            if let Some(lent) = &lent {
+                std::mem::swap(table, &mut lent.lock().unwrap_or_else(PoisonError::into_inner));
+            }
+        };
+        exchange(&mut self.table);
+        let outcome = allocate(&mut self.allocator, requested, stream);
+        exchange(&mut self.table);
+        Ok(self.hold(outcome?))
     }
 
     /// Takes a block back: [`Allocator::free`].
@@ -106,7 +133,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
     /// As [`ByAddress::allocate_boxed`].
     #[inline]
     pub(crate) fn free_boxed(&mut self, address: DeviceAddress) -> Result<(), Box<Error>> {
-        let Some(allocation) = self.take(address) else { return Err(self.problem(address).into()) };
+        let Some(allocation) = self.table.take(address) else { return Err(self.problem(address).into()) };
         match self.allocator.free(allocation) {
             Ok(()) => Ok(()),
             Err(FreeError::NotAllocated) => Err(self.problem(address).into()),
@@ -119,10 +146,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
     /// # Errors
     /// If no block that was handed out by address begins there.
     pub fn record_stream(&mut self, address: DeviceAddress, stream: StreamId) -> Result<(), AddressError> {
-        let newest = self.newest.as_ref().filter(|newest| newest.address() == address);
-        let held = newest.or_else(|| self.others.find(hash(address), |held| held.address() == address));
-        // A handle is void after a restore that did not go through here, or that failed.
-        match held.filter(|held| self.allocator.is_allocated(held)) {
+        match self.table.find(address).filter(|held| self.allocator.is_allocated(held)) {
             Some(held) => {
                 self.allocator.record_stream(held, stream);
                 Ok(())
@@ -131,13 +155,22 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
         }
     }
 
+    /// The block that was handed out by address there: [`Allocator::block_of`].
+    ///
+    /// # Errors
+    /// If no block that was handed out by address begins there.
+    pub fn block(&self, address: DeviceAddress) -> Result<PlacedBlock, AddressError> {
+        let block = self.table.find(address).and_then(|held| self.allocator.block_of(held));
+        block.ok_or_else(|| self.problem(address))
+    }
+
     /// From now on the block is named by its address, which is returned.
     #[inline]
     pub fn hold(&mut self, allocation: Allocation) -> DeviceAddress {
         let address = allocation.address();
-        if let Some(older) = self.newest.replace(allocation) {
+        if let Some(older) = self.table.newest.replace(allocation) {
             let at = older.address();
-            match self.others.entry(hash(at), |held| held.address() == at, |held| hash(held.address())) {
+            match self.table.others.entry(hash(at), |held| held.address() == at, |held| hash(held.address())) {
                 // One of the two became void when a pool was restored, or is of another allocator.
                 Entry::Occupied(mut entry) => {
                     if !self.allocator.is_allocated(entry.get()) {
@@ -158,17 +191,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
     /// If no block that was handed out by address begins there.
     #[inline]
     pub fn release(&mut self, address: DeviceAddress) -> Result<Allocation, AddressError> {
-        self.take(address).ok_or_else(|| self.problem(address))
-    }
-
-    /// Takes a handle out of the table.
-    #[inline]
-    fn take(&mut self, address: DeviceAddress) -> Option<Allocation> {
-        if let Some(newest) = self.newest.take_if(|newest| newest.address() == address) {
-            return Some(newest);
-        }
-        let entry = self.others.find_entry(hash(address), |held| held.address() == address).ok()?;
-        Some(entry.remove().0)
+        self.table.take(address).ok_or_else(|| self.problem(address))
     }
 
     /// Restores a private pool: [`Allocator::restore_pool`]. Its blocks of then are named by their addresses.
@@ -179,7 +202,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
         let restored = self.allocator.restore_pool(checkpoint)?;
         for &address in &restored.freed {
             // A block that was allocated by handle is not there.
-            let _: Option<Allocation> = self.take(address);
+            let _: Option<Allocation> = self.table.take(address);
         }
         let allocated = restored.allocations.into_iter().map(|allocation| self.hold(allocation)).collect();
         Ok(RestoredPool { freed: restored.freed, allocated })
@@ -196,6 +219,51 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
     #[must_use]
     pub fn allocator_mut(&mut self) -> &mut Allocator<D, P, O> {
         &mut self.allocator
+    }
+}
+
+impl Table {
+    /// The handle of the block there. It is void after a restore that did not go through here, or that failed.
+    fn find(&self, address: DeviceAddress) -> Option<&Allocation> {
+        let newest = self.newest.as_ref().filter(|newest| newest.address() == address);
+        newest.or_else(|| self.others.find(hash(address), |held| held.address() == address))
+    }
+
+    /// Takes a handle out of the table.
+    #[inline]
+    fn take(&mut self, address: DeviceAddress) -> Option<Allocation> {
+        if let Some(newest) = self.newest.take_if(|newest| newest.address() == address) {
+            return Some(newest);
+        }
+        let entry = self.others.find_entry(hash(address), |held| held.address() == address).ok()?;
+        Some(entry.remove().0)
+    }
+}
+
+/// What a callback works with while a request waits for memory.
+pub struct Inside<'a, D: DeviceBackend, P: Policy, O: Observer> {
+    allocator: &'a mut Allocator<D, P, O>,
+    table: &'a mut Table,
+}
+
+impl<D: DeviceBackend, P: Policy, O: Observer> Inside<'_, D, P, O> {
+    /// Takes a block back, as [`ByAddress::free`].
+    ///
+    /// # Errors
+    /// [`Error::Address`] if no block that was handed out by address begins there; [`Error::Pending`].
+    pub fn free(&mut self, address: DeviceAddress) -> Result<(), Error> {
+        let unknown = Error::Address(AddressError::NotAllocated { address });
+        let Some(allocation) = self.table.take(address) else { return Err(unknown) };
+        match self.allocator.free(allocation) {
+            Ok(()) => Ok(()),
+            Err(FreeError::NotAllocated) => Err(unknown),
+            Err(FreeError::Device(error)) => Err(Error::Pending(error)),
+        }
+    }
+
+    /// The allocator.
+    pub fn allocator_mut(&mut self) -> &mut Allocator<D, P, O> {
+        self.allocator
     }
 }
 

@@ -6,6 +6,6 @@ mod error;
 mod lock;
 mod shared;
 
-pub use by_address::{ByAddress, RestoredPool};
+pub use by_address::{ByAddress, Inside, RestoredPool};
 pub use error::{AddressError, Error};
 pub use shared::Shared;

@@ -12,7 +12,7 @@ use crate::heap::{Heap, PoolSlot};
 use crate::pending::Pending;
 use crate::policy::Policy;
 use crate::profile::Profile;
-use crate::snapshot::{BlockActivity, BlockInfo, SegmentInfo};
+use crate::snapshot::{BlockActivity, BlockInfo, PlacedBlock, SegmentInfo};
 use crate::stats::Stats;
 use crate::texts::format_double;
 use crate::trace::{Observer, TraceAction, TraceEntry};
@@ -147,6 +147,17 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         let size = self.heap.chain(head).map(|block| block.size).sum();
         Some((DeviceAddress(head.address), Bytes(size)))
+    }
+
+    /// An allocation's block and where it lies; `None` for another allocator's allocation.
+    #[must_use]
+    pub fn block_of(&self, allocation: &Allocation) -> Option<PlacedBlock> {
+        let block = self.heap.arena.at(self.resolve(allocation)?);
+        let (segment, segment_size) = self.segment_of(allocation)?;
+        let is_expandable = block.is_expandable();
+        let (address, state) = (DeviceAddress(block.address), BlockActivity::Allocated);
+        let block = BlockInfo { address, size: Bytes(block.size), requested: Bytes(block.requested), state };
+        Some(PlacedBlock { block, segment, segment_size, is_expandable })
     }
 
     /// All segments with their blocks, by address; for expandable ones, every mapped run (spec 7.3).

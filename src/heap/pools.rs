@@ -21,15 +21,9 @@ pub enum PoolFilter {
     All,
     /// Those of one stream, as while a graph is captured on it.
     Stream(StreamId),
-}
-
-impl PoolFilter {
-    fn accepts(self, stream: StreamId) -> bool {
-        match self {
-            PoolFilter::All => true,
-            PoolFilter::Stream(routed) => routed == stream,
-        }
-    }
+    /// Those for which the caller chooses the pool ([`Allocator::choose_pool`](crate::Allocator::choose_pool)): by
+    /// the thread that asks, or by whatever else the core does not know.
+    Chosen,
 }
 
 /// A pool's state does not allow a call. Displays as PyTorch 2.11's message; [`PoolError::message`] has other
@@ -110,6 +104,8 @@ pub(crate) struct PrivatePools {
     /// By number less one.
     pools: Vec<Option<PrivatePool>>,
     routings: Vec<(PoolId, PoolFilter)>,
+    /// The pool that the caller chose for the requests that follow.
+    chosen: Option<PoolId>,
     /// Whether a routing failed that counts as one that never ends.
     has_failed: bool,
     /// Those that may serve requests of the default pool when the device is out of memory.
@@ -147,8 +143,17 @@ impl PrivatePools {
     #[cold]
     #[inline(never)]
     fn routed_number(&self, stream: StreamId) -> u16 {
-        let routed = self.routings.iter().rev().find(|(_, filter)| filter.accepts(stream));
+        let routed = self.routings.iter().rev().find(|(id, filter)| match filter {
+            PoolFilter::All => true,
+            PoolFilter::Stream(routed) => *routed == stream,
+            PoolFilter::Chosen => self.chosen == Some(*id),
+        });
         routed.and_then(|(id, _)| self.numbers.get(id)).copied().unwrap_or(0)
+    }
+
+    /// Chooses the pool for requests that [`PoolFilter::Chosen`] routes.
+    pub(crate) fn choose(&mut self, id: Option<PoolId>) {
+        self.chosen = id;
     }
 
     #[inline]

@@ -86,7 +86,8 @@ class Comparison:
 
     def frees_a_part(self, answer):
         """Whether the real one gives a part of a segment back as if it were the whole: a defect, after which its heap is damaged."""
-        for action, pointer, size, *_ in answer.get("ev", []):
+        for action, pointer, *rest in answer.get("ev", []):
+            size = rest[0] if rest else None
             if action == "segment_alloc":
                 self.segments[pointer] = size
             elif action == "segment_free" and self.segments.pop(pointer, size) != size:

@@ -1,4 +1,9 @@
-"""The two programs that are compared: how a flavour of script runs under a settings string, and what they answer."""
+"""The two programs that are compared: how a flavour of script runs under a settings string, and what they answer.
+
+With a bridge, ours is the real one's program too, with parkade in the place of PyTorch's allocator: then the driver's calls are not compared.
+"""
+import glob
+import json
 import os
 import signal
 import subprocess
@@ -44,25 +49,59 @@ def environment(flavour, config, addresses, more=()):
 
 def command(options, flavour, config, addresses):
     """The command of parkade, which reads the script from standard input."""
+    if options.bridge:
+        return [program(options.release, options.oracle), "-", "--log=0"]
     return [options.parkade, "ops", "-", "--settings", CONFIGS[config], "--capacity", str(FLAVOURS[flavour]), "--addresses", addresses, "--profile", short(options.release)]
+
+
+def bridged(options, flavour, config, addresses):
+    """The environment of our command; None for this process's own."""
+    if not options.bridge:
+        return None
+    # The fake driver's libraries have the names under which parkade opens the driver's.
+    fakes = glob.glob(os.path.join(options.oracle, f"fake-{13 if int(short(options.release).split('.')[1]) > 10 else 12}"))
+    libraries = [folder for fake in fakes for folder in (fake, os.path.join(fake, "nvml"))]
+    more = {"ORACLE_BRIDGE": os.path.abspath(options.bridge), "LD_LIBRARY_PATH": ":".join([*libraries, os.environ.get("LD_LIBRARY_PATH", "")])}
+    return environment(flavour, config, addresses, more)
+
+
+def without_calls(options, lines):
+    """Answers without the driver's calls, if a bridge is compared."""
+    if not options.bridge:
+        return lines
+    return [json.dumps(without_call(json.loads(line))) for line in lines]
+
+
+def without_call(answer):
+    """What a callback frees goes back once it returns, and not before it does: where the callback stands among the events is the harness's."""
+    answer.pop("drv", None)
+    answer["ev"] = [event for event in answer.get("ev", []) if event[0] != "free_callback"]
+    return answer
+
+
+def log(options):
+    return ["--log=0"] if options.bridge else []
 
 
 def real(options, flavour, config, addresses, script, more=()):
     """The real allocator's answers: a list of lines."""
-    run = subprocess.run([program(options.release, options.oracle), "-"], input=script, env=environment(flavour, config, addresses, more), capture_output=True)
+    run = subprocess.run([program(options.release, options.oracle), "-", *log(options)], input=script, env=environment(flavour, config, addresses, more), capture_output=True)
     if run.returncode not in (0, -signal.SIGABRT):  # where its heap is damaged the fake driver ends it
         run.check_returncode()
-    return run.stdout.decode().splitlines()
+    return without_calls(options, run.stdout.decode().splitlines())
 
 
 def parkade(options, flavour, config, addresses, script):
     """Our answers: a list of lines."""
-    return subprocess.run(command(options, flavour, config, addresses), input=script, capture_output=True, check=True).stdout.decode().splitlines()
+    env = bridged(options, flavour, config, addresses)
+    run = subprocess.run(command(options, flavour, config, addresses), input=script, env=env, capture_output=True, check=True)
+    return without_calls(options, run.stdout.decode().splitlines())
 
 
 def digests(options, flavour, config, addresses, path, is_real, more=()):
     """The digests of one side's answers to the script in a file, 17 bytes for each; None if it did not reach the end."""
-    words = [program(options.release, options.oracle), "-"] if is_real else command(options, flavour, config, addresses)
+    words = [program(options.release, options.oracle), "-", *log(options)] if is_real else command(options, flavour, config, addresses)
+    env = environment(flavour, config, addresses, more) if is_real else bridged(options, flavour, config, addresses)
     with open(path, "rb") as script:
-        run = subprocess.run([*words, "--digests"], stdin=script, env=environment(flavour, config, addresses, more) if is_real else None, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        run = subprocess.run([*words, "--digests"], stdin=script, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     return run.stdout if run.returncode == 0 else None

@@ -32,7 +32,7 @@ import gen
 import programs
 import progress
 from compare import beginning_in_common, compare
-from programs import ADDRESS_DEPENDENT, CHECKPOINTS, CONFIGS, FLAVOURS, RELEASES_POOLS, SINCE, digests, environment, parkade, real
+from programs import ADDRESS_DEPENDENT, CHECKPOINTS, CONFIGS, FLAVOURS, RELEASES_POOLS, SINCE, digests, environment, parkade, real, without_calls
 from releases import BUILT, ROOT, accepts, built, built_oracle, minor, program, release, short
 
 RUNS_BEFORE_A_DIFFERENCE_COUNTS = 24
@@ -48,6 +48,7 @@ def arguments():
     parser.add_argument("--oracle", default=BUILT, help="the folder of the real allocator (default: target/oracle)")
     parser.add_argument("--release", type=release, default="2.11.0", help="the release of PyTorch, as 2.7.1 (default: 2.11.0)")
     parser.add_argument("--parkade", default=os.path.join(ROOT, "target", "release", "parkade"), help="the binary (default: target/release/parkade)")
+    parser.add_argument("--bridge", metavar="LIB", help="compare PyTorch running on parkade: the library of bridge.sh for the release, instead of the binary")
     parser.add_argument("--seeds", type=seeds, default=seeds("1-20"), help="the seeds, as 7 or 1-20")
     parser.add_argument("--n", type=int, default=10000, help="how many operations a script has")
     parser.add_argument("--flavours", default=",".join(FLAVOURS), help="kinds of scripts, separated by commas (default: all)")
@@ -63,15 +64,18 @@ def arguments():
         progress.print_sums(options.tally)
         sys.exit()
     built_oracle(options.release, options.oracle)
-    built(options.parkade, "cargo build --release -p parkade-cli")
+    if options.bridge:
+        built(options.bridge, f"conformance/oracle/pytorch_harness/bridge.sh {options.release}")
+    else:
+        built(options.parkade, "cargo build --release -p parkade-cli")
     only_what_is_known(options)
     return options
 
 
 def only_what_is_known(options):
     """Ends with a line if parkade has no profile of the release; leaves out the settings and the flavours that the release does not know."""
-    asked = subprocess.run([options.parkade, "ops", "-", "--profile", short(options.release)], input=b"", capture_output=True)
-    if asked.returncode != 0:
+    asked = None if options.bridge else subprocess.run([options.parkade, "ops", "-", "--profile", short(options.release)], input=b"", capture_output=True)
+    if asked and asked.returncode != 0:
         print(f"nothing to compare with {options.release}: {asked.stderr.decode().splitlines()[0]}", file=sys.stderr)
         sys.exit(2)
     oracle = program(options.release, options.oracle)
@@ -127,7 +131,7 @@ def text(options, flavour, config, addresses, seed, script):
     if flavour in CHECKPOINTS:
         # Its addresses of its own objects are those of this one run; the comparison knows what they decide.
         lines, theirs = checkpoints.drive(program(options.release, options.oracle), environment(flavour, config, addresses), seed, options.n, flavour, not config.startswith("exp"), options.release)
-        script = ("\n".join(lines) + "\n").encode()
+        script, theirs = ("\n".join(lines) + "\n").encode(), without_calls(options, theirs)
     else:
         theirs = real(options, flavour, config, addresses, script)
     where = why = None

@@ -1,11 +1,12 @@
 //! [`DeviceBackend`] for the CUDA device.
 
-use parkade::device::{BackendError, DeviceBackend, MemoryInfo};
+use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
 use super::cuda_device::CudaDevice;
 use crate::driver::{CudaEvent, CudaPhysical, INVALID_VALUE, Memory, OUT_OF_MEMORY, Reservation, synchronize_stream};
 use crate::error::DriverError;
+use crate::nvml::{GpuProcess, Nvml, NvmlLibrary};
 
 impl DeviceBackend for CudaDevice {
     type Event = CudaEvent;
@@ -22,6 +23,11 @@ impl DeviceBackend for CudaDevice {
     fn memory_info(&mut self) -> Result<MemoryInfo, BackendError> {
         let (free, total) = self.context.memory_info()?;
         Ok(MemoryInfo { free: Bytes(free), total: Bytes(total) })
+    }
+
+    /// As NVML tells, for messages; empty where it cannot be asked.
+    fn processes(&mut self) -> Vec<ProcessMemory> {
+        self.processes_by_nvml().unwrap_or_default()
     }
 
     fn malloc(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
@@ -87,6 +93,7 @@ impl DeviceBackend for CudaDevice {
     }
 
     fn synchronize_stream(&mut self, stream: StreamId) -> Result<(), BackendError> {
+        self.admit(stream);
         let stream = self.stream("cuStreamSynchronize", stream)?;
         Ok(synchronize_stream(&self.context, stream)?)
     }
@@ -96,6 +103,7 @@ impl DeviceBackend for CudaDevice {
     }
 
     fn record_event(&mut self, event: &mut CudaEvent, stream: StreamId) -> Result<(), BackendError> {
+        self.admit(stream);
         let stream = self.stream("cuEventRecord", stream)?;
         Ok(event.record(stream)?)
     }
@@ -109,11 +117,27 @@ impl DeviceBackend for CudaDevice {
     }
 
     fn stream_wait(&mut self, stream: StreamId, event: &CudaEvent) -> Result<(), BackendError> {
+        self.admit(stream);
         Ok(CudaDevice::stream_wait(self, stream, event)?)
     }
 
     fn destroy_event(&mut self, event: CudaEvent) {
         drop(event);
+    }
+}
+
+impl CudaDevice {
+    /// The processes that compute on this device; `None` where NVML cannot be asked.
+    fn processes_by_nvml(&self) -> Option<Vec<ProcessMemory>> {
+        let uuid = self.uuid().ok()?;
+        let devices = NvmlLibrary::open().ok()?.devices().ok()?;
+        let device = devices.into_iter().find(|device| device.uuid.as_ref() == Ok(&uuid))?;
+        let own = std::process::id();
+        let known = |process: GpuProcess| {
+            let pid = (process.pid != own).then_some(process.pid);
+            Some(ProcessMemory { pid, used: Bytes(process.used_bytes?) })
+        };
+        Some(device.processes.ok()?.into_iter().filter(|process| process.compute).filter_map(known).collect())
     }
 }
 

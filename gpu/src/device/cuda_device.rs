@@ -8,7 +8,7 @@ use parkade::units::{Bytes, DeviceAddress, StreamId};
 use super::holdings::Holdings;
 use crate::driver::{
     Context, CudaEvent, CudaPhysical, INVALID_HANDLE, INVALID_VALUE, Memory, Peer, Reservation, Span, Spin, Stream,
-    granularity_bytes,
+    StreamsAreValid, granularity_bytes,
 };
 use crate::error::{DriverError, Unavailable};
 
@@ -27,6 +27,8 @@ pub struct CudaDevice {
     pub(super) spin: Option<Spin>,
     /// Devices that get access to this one's mappings.
     pub(super) peers: Vec<Peer>,
+    /// Whether streams of others may be used.
+    pub(super) foreign_streams: Option<StreamsAreValid>,
     pub(super) context: Arc<Context>,
 }
 
@@ -48,6 +50,7 @@ impl CudaDevice {
             streams: BTreeMap::new(),
             spin: None,
             peers: Vec::new(),
+            foreign_streams: None,
             context,
         })
     }
@@ -123,6 +126,21 @@ impl CudaDevice {
             mappings: self.reservations.values().map(Reservation::mappings).sum(),
             events: self.context.live_events(),
             streams: self.streams.len(),
+        }
+    }
+
+    /// From now on the allocator may name streams that somebody else created, as those of a program that the device
+    /// allocates for. They are not destroyed with the device.
+    pub fn trust_streams(&mut self, promise: StreamsAreValid) {
+        self.foreign_streams = Some(promise);
+    }
+
+    /// Takes a foreign stream in, if they are trusted.
+    pub(super) fn admit(&mut self, id: StreamId) {
+        if let Some(promise) = self.foreign_streams
+            && id != StreamId::DEFAULT
+        {
+            self.streams.entry(id).or_insert_with(|| Stream::foreign(&self.context, id.0, promise));
         }
     }
 

@@ -29,4 +29,5 @@ pub(crate) use reservation::Reservation;
 pub(crate) use span::Span;
 pub use spin::LONGEST_SPIN_NS;
 pub(crate) use spin::Spin;
+pub use stream::StreamsAreValid;
 pub(crate) use stream::{Stream, synchronize as synchronize_stream};

@@ -9,10 +9,29 @@ use super::call::{Handle, call};
 use super::context::Context;
 use crate::error::DriverError;
 
-/// A stream, destroyed when dropped.
+/// A stream, destroyed when dropped if it was created here.
 pub(crate) struct Stream {
     context: Arc<Context>,
     handle: Handle<CUstream_st>,
+    /// Whether it was created here.
+    is_own: bool,
+}
+
+/// The promise that every stream handle that a device is given is one: [`CudaDevice::trust_streams`](crate::CudaDevice::trust_streams).
+#[derive(Clone, Copy, Debug)]
+pub struct StreamsAreValid(());
+
+impl StreamsAreValid {
+    /// Makes the promise.
+    ///
+    /// # Safety
+    /// Each handle that the device is then given must be that of a stream of its context which lives for as long as
+    /// the device may use it: until the memory that was allocated or recorded for it has no work left. The driver does
+    /// not check handles.
+    #[must_use]
+    pub const unsafe fn promise() -> StreamsAreValid {
+        StreamsAreValid(())
+    }
 }
 
 impl Stream {
@@ -22,7 +41,13 @@ impl Stream {
         let mut handle = ptr::null_mut();
         // SAFETY: writes one handle through the pointer.
         unsafe { call!(context.cuStreamCreate(&raw mut handle, CUstream_flags::CU_STREAM_NON_BLOCKING as u32)) }?;
-        Ok(Stream { context: Arc::clone(context), handle: Handle(handle) })
+        Ok(Stream { context: Arc::clone(context), handle: Handle(handle), is_own: true })
+    }
+
+    /// A stream that somebody else created.
+    pub(crate) fn foreign(context: &Arc<Context>, number: u64, _: StreamsAreValid) -> Stream {
+        let handle = ptr::with_exposed_provenance_mut(number as usize);
+        Stream { context: Arc::clone(context), handle: Handle(handle), is_own: false }
     }
 
     /// The raw handle as a number: the core's id of the stream.
@@ -47,6 +72,9 @@ impl Drop for Stream {
     /// Queued work still runs; the driver does not wait for it.
     fn drop(&mut self) {
         let context = &self.context;
+        if !self.is_own {
+            return;
+        }
         let Ok(_entered) = context.enter() else { return };
         // SAFETY: created once, destroyed once, and its context is alive. An error cannot be reported.
         let _: Result<(), DriverError> = unsafe { call!(context.cuStreamDestroy_v2(self.handle.0)) };

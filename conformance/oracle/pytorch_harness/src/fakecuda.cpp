@@ -556,3 +556,44 @@ X cudaError_t cudaGetDriverEntryPoint(const char* sym, void** f, unsigned long l
   return cudaGetDriverEntryPointByVersion(sym, f, CUDART_VERSION, flags, r);
 }
 #endif
+
+// ---------------------------------------------------------------- the rest of the driver API, for programs that use it instead of the runtime's
+#undef cuDeviceTotalMem
+#undef cuMemGetInfo
+#undef cuMemAlloc
+#undef cuMemFree
+#undef cuStreamDestroy
+#undef cuEventDestroy
+#undef cuDevicePrimaryCtxRelease
+#undef cuDeviceGetUuid
+static CUresult as_driver(cudaError_t e) {
+  t_last = cudaSuccess;  // the runtime does not see errors of the driver
+  return e == cudaErrorMemoryAllocation ? CUDA_ERROR_OUT_OF_MEMORY : e == cudaErrorNotReady ? CUDA_ERROR_NOT_READY : (CUresult)e;
+}
+X CUresult cuDriverGetVersion(int* v) { *v = CUDART_VERSION; return CUDA_SUCCESS; }
+X CUresult cuDeviceGetCount(int* n) { *n = S().ndev; return CUDA_SUCCESS; }
+X CUresult cuDeviceGetName(char* b, int n, CUdevice) { snprintf(b, n, "FakeGPU"); return CUDA_SUCCESS; }
+X CUresult cuDeviceTotalMem_v2(size_t* n, CUdevice d) { *n = S().cap[d]; return CUDA_SUCCESS; }
+X CUresult cuDeviceGetUuid_v2(CUuuid* u, CUdevice d) { memset(u, 0, sizeof *u); u->bytes[15] = (char)d; return CUDA_SUCCESS; }
+X CUresult cuDeviceGetPCIBusId(char* b, int n, CUdevice d) { snprintf(b, n, "0000:%02x:00.0", d + 1); return CUDA_SUCCESS; }
+X CUresult cuDeviceCanAccessPeer(int* c, CUdevice a, CUdevice b) { *c = a != b; return CUDA_SUCCESS; }
+X CUresult cuDevicePrimaryCtxRetain(CUcontext* c, CUdevice d) { *c = (CUcontext)(uintptr_t)(0x500000 + 0x1000 * d); return CUDA_SUCCESS; }
+X CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) { return CUDA_SUCCESS; }
+X CUresult cuCtxGetCurrent(CUcontext* c) { *c = (CUcontext)(uintptr_t)(0x500000 + 0x1000 * t_dev); return CUDA_SUCCESS; }
+X CUresult cuCtxSetCurrent(CUcontext c) { if (c) t_dev = (int)(((uintptr_t)c - 0x500000) / 0x1000); return CUDA_SUCCESS; }
+X CUresult cuCtxGetId(CUcontext c, unsigned long long* id) { *id = (uintptr_t)c; return CUDA_SUCCESS; }
+X CUresult cuCtxSynchronize() { return as_driver(cudaDeviceSynchronize()); }
+X CUresult cuMemGetInfo_v2(size_t* f, size_t* t) { return as_driver(cudaMemGetInfo(f, t)); }
+X CUresult cuMemAlloc_v2(CUdeviceptr* p, size_t n) { return as_driver(cudaMalloc((void**)p, n)); }
+X CUresult cuMemFree_v2(CUdeviceptr p) { return as_driver(cudaFree((void*)p)); }
+X CUresult cuStreamCreate(CUstream* st, unsigned f) { return as_driver(cudaStreamCreateWithPriority(st, f, 0)); }
+X CUresult cuStreamDestroy_v2(CUstream) { return CUDA_SUCCESS; }
+X CUresult cuStreamSynchronize(CUstream st) { return as_driver(cudaStreamSynchronize(st)); }
+X CUresult cuStreamWaitEvent(CUstream, CUevent, unsigned) { return CUDA_SUCCESS; }
+X CUresult cuEventCreate(CUevent* e, unsigned f) { return as_driver(cudaEventCreateWithFlags(e, f)); }
+X CUresult cuEventDestroy_v2(CUevent e) { return as_driver(cudaEventDestroy(e)); }
+X CUresult cuEventRecord(CUevent e, CUstream st) { return as_driver(cudaEventRecord(e, st)); }
+X CUresult cuEventQuery(CUevent e) { return as_driver(cudaEventQuery(e)); }
+X CUresult cuEventSynchronize(CUevent e) { return as_driver(cudaEventSynchronize(e)); }
+UNMODELLED(cuMemcpyDtoH_v2) UNMODELLED(cuMemcpyDtoDAsync_v2) UNMODELLED(cuModuleLoadData) UNMODELLED(cuModuleGetFunction) UNMODELLED(cuModuleUnload)
+UNMODELLED(cuLaunchKernel)

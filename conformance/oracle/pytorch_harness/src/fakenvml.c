@@ -17,6 +17,16 @@ int nvmlDeviceGetComputeRunningProcesses(void* d, unsigned* n, proc_t* p) {
   if (*n < 1) { *n = 1; return 7; }
   *n = 1; memset(p, 0, sizeof *p); p->pid = getpid(); p->used = fake_used ? fake_used((int)(size_t)d - 1) : 0; return 0;
 }
+// What other readers ask for: devices by index, with the UUIDs of fakecuda.cpp.
+int nvmlShutdown(void) { return 0; }
+int nvmlSystemGetDriverVersion(char* b, unsigned n) { snprintf(b, n, "0.0"); return 0; }
+int nvmlDeviceGetCount_v2(unsigned* n) { const char* e = getenv("FAKE_GPU_COUNT"); *n = e && *e ? (unsigned)atoi(e) : 1; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, void** d) { *d = (void*)(size_t)(i + 1); return 0; }
+int nvmlDeviceGetName(void* d, char* b, unsigned n) { snprintf(b, n, "FakeGPU"); return 0; }
+int nvmlDeviceGetUUID(void* d, char* b, unsigned n) { snprintf(b, n, "GPU-00000000-0000-0000-0000-0000000000%02x", (unsigned)(size_t)d - 1); return 0; }
+int nvmlDeviceGetMemoryInfo(void* d, void* m) { return 3; }
+int nvmlDeviceGetComputeRunningProcesses_v3(void* d, unsigned* n, proc_t* p) { return nvmlDeviceGetComputeRunningProcesses(d, n, p); }
+int nvmlDeviceGetGraphicsRunningProcesses_v3(void* d, unsigned* n, proc_t* p) { *n = 0; return 0; }
 int nvmlSystemGetCudaDriverVersion_v2(int* v) { *v = 13000; return 0; }
 // The caller's record says at first that the device is in no fabric: so it is.
 int nvmlDeviceGetGpuFabricInfoV(void* d, void* i) { return 0; }

@@ -1,0 +1,50 @@
+//! From the options of C to a policy.
+
+use parkade::policy::{Policy, PyTorch};
+use parkade::profile::Profile;
+use parkade::settings::Settings;
+use parkade_policies::{CATALOGUE, named, renamed};
+
+use crate::failure::Failure;
+use crate::types::parkade_status::{PARKADE_INVALID_ARGUMENT, PARKADE_INVALID_SETTINGS};
+
+/// The name that stands for PyTorch's rules with the caller's release and settings.
+const PYTORCH: &str = "pytorch";
+
+/// The policy of an allocator.
+pub(crate) enum Chosen {
+    /// PyTorch's rules.
+    PyTorch(PyTorch),
+    /// Any other.
+    Other(Box<dyn Policy + Send>),
+}
+
+/// The names of all policies, PyTorch's first.
+pub(crate) fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
+    CATALOGUE.iter().map(|policy| (policy.name, policy.says))
+}
+
+/// The policy that the names stand for.
+pub(crate) fn policy(name: Option<&str>, settings: Option<&str>, release: Option<&str>) -> Result<Chosen, Failure> {
+    let name = name.unwrap_or(PYTORCH);
+    if name == PYTORCH {
+        let profile = match release {
+            None => &Profile::PYTORCH_2_11,
+            Some(name) => Profile::of(name).map_err(|error| Failure::new(PARKADE_INVALID_ARGUMENT, error))?,
+        };
+        let settings = Settings::from_environment_as(&profile.dialect, settings.unwrap_or_default())
+            .map_err(|error| Failure::new(PARKADE_INVALID_SETTINGS, error))?;
+        return Ok(Chosen::PyTorch(PyTorch::of(profile, settings)));
+    }
+    let Some(policy) = named(name) else {
+        let known: Vec<&str> = names().map(|(name, _)| name).collect();
+        let renamed = renamed(name).map(|now| format!("; it is called {now} now")).unwrap_or_default();
+        let text = format!("there is no policy {name:?}{renamed}; there are {}", known.join(", "));
+        return Err(Failure::new(PARKADE_INVALID_ARGUMENT, text));
+    };
+    if settings.is_some_and(|settings| !settings.trim().is_empty()) {
+        let text = format!("the policy {name} takes no settings; only {PYTORCH} takes those of PYTORCH_CUDA_ALLOC_CONF");
+        return Err(Failure::new(PARKADE_INVALID_SETTINGS, text));
+    }
+    Ok(Chosen::Other((policy.make)()))
+}

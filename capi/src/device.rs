@@ -1,0 +1,230 @@
+//! The device of an allocator: the GPU or the simulated one, with memory of the program's own for some pools.
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+
+use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
+use parkade::units::{Bytes, DeviceAddress, StreamId};
+use parkade_gpu::{CudaDevice, CudaEvent, CudaPhysical, StreamsAreValid};
+use parkade_sim::{SimDevice, SimEvent, SimOptions, SimPhysical};
+
+use crate::failure::Failure;
+use crate::told::User;
+use crate::types::parkade_status::{PARKADE_NO_DEVICE, PARKADE_UNSUPPORTED};
+
+/// Where memory comes from.
+pub(crate) struct Device {
+    kind: Kind,
+    /// Where it comes from while a request of a pool with memory of its own is served.
+    pub(crate) lender: Option<Lender>,
+    /// Memory that came from lenders, by address.
+    lent: BTreeMap<DeviceAddress, Lender>,
+}
+
+enum Kind {
+    Cuda(CudaDevice),
+    Simulated(SimDevice),
+}
+
+/// The program's own functions for the memory of a pool.
+#[derive(Clone, Copy)]
+pub(crate) struct Lender {
+    pub(crate) take: unsafe extern "C" fn(*mut c_void, u64) -> *mut c_void,
+    pub(crate) give_back: unsafe extern "C" fn(*mut c_void, *mut c_void),
+    pub(crate) user: User,
+}
+
+/// An event of either device.
+pub(crate) enum Event {
+    Cuda(CudaEvent),
+    Simulated(SimEvent),
+}
+
+/// Memory without addresses, of either device.
+pub(crate) enum Physical {
+    Cuda(CudaPhysical),
+    Simulated(SimPhysical),
+}
+
+/// An event or memory of the other kind of device: none is ever made.
+const OTHER_KIND: BackendError = BackendError::Driver { call: "a device of another kind", code: 1 };
+
+impl Device {
+    /// The GPU with this index. The promise: the program's streams are valid.
+    pub(crate) fn cuda(index: u32, promise: StreamsAreValid) -> Result<Device, Failure> {
+        let mut device = CudaDevice::open(index).map_err(|reason| Failure::new(PARKADE_NO_DEVICE, reason))?;
+        device.trust_streams(promise);
+        Ok(Device::of(Kind::Cuda(device)))
+    }
+
+    /// A simulated device.
+    pub(crate) fn simulated(index: u32, bytes: u64) -> Device {
+        Device::of(Kind::Simulated(SimDevice::new(SimOptions::new(Bytes(bytes)).index(index))))
+    }
+
+    fn of(kind: Kind) -> Device {
+        Device { kind, lender: None, lent: BTreeMap::new() }
+    }
+
+    /// Gives another device access to what is mapped, now and later.
+    pub(crate) fn let_peer_access(&mut self, ordinal: u32) -> Result<(), Failure> {
+        match &mut self.kind {
+            Kind::Cuda(device) => device.let_peer_access(ordinal).map_err(|error| Failure::of_device(error.into())),
+            Kind::Simulated(_) => Err(Failure::new(PARKADE_UNSUPPORTED, "the simulated device has no peers")),
+        }
+    }
+}
+
+#[allow(unsafe_code)] // calls of the program's functions
+impl Lender {
+    fn take(&self, size: Bytes) -> Option<DeviceAddress> {
+        // SAFETY: the program gave the function for this, with the pointer for it.
+        let address = unsafe { (self.take)(self.user.0, size.get()) };
+        (!address.is_null()).then(|| DeviceAddress(address.expose_provenance() as u64))
+    }
+
+    fn give_back(&self, address: DeviceAddress) {
+        // SAFETY: the same; the address came from `take` and goes back once.
+        unsafe { (self.give_back)(self.user.0, std::ptr::with_exposed_provenance_mut(address.get() as usize)) };
+    }
+}
+
+/// The same call on either device.
+macro_rules! on {
+    ($self:ident, $device:ident => $call:expr) => {
+        match &mut $self.kind {
+            Kind::Cuda($device) => $call,
+            Kind::Simulated($device) => $call,
+        }
+    };
+}
+
+/// A call with an event or with memory of the same kind.
+macro_rules! with {
+    ($self:ident, $of:ident, $handle:ident, $device:ident => $call:expr) => {
+        match (&mut $self.kind, $handle) {
+            (Kind::Cuda($device), $of::Cuda($handle)) => $call,
+            (Kind::Simulated($device), $of::Simulated($handle)) => $call,
+            _ => Err(OTHER_KIND),
+        }
+    };
+}
+
+impl DeviceBackend for Device {
+    type Event = Event;
+    type Physical = Physical;
+
+    fn index(&self) -> u32 {
+        match &self.kind {
+            Kind::Cuda(device) => device.index(),
+            Kind::Simulated(device) => device.index(),
+        }
+    }
+
+    fn total_memory(&self) -> Bytes {
+        match &self.kind {
+            Kind::Cuda(device) => device.total_memory(),
+            Kind::Simulated(device) => device.total_memory(),
+        }
+    }
+
+    fn memory_info(&mut self) -> Result<MemoryInfo, BackendError> {
+        on!(self, device => device.memory_info())
+    }
+
+    fn processes(&mut self) -> Vec<ProcessMemory> {
+        on!(self, device => device.processes())
+    }
+
+    fn malloc(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
+        let Some(lender) = self.lender else { return on!(self, device => device.malloc(size)) };
+        let address = lender.take(size).ok_or(BackendError::OutOfMemory { requested: size })?;
+        self.lent.insert(address, lender);
+        Ok(address)
+    }
+
+    fn free(&mut self, address: DeviceAddress) -> Result<(), BackendError> {
+        match self.lent.remove(&address) {
+            Some(lender) => {
+                lender.give_back(address);
+                Ok(())
+            }
+            None => on!(self, device => device.free(address)),
+        }
+    }
+
+    fn reserve(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
+        on!(self, device => device.reserve(size))
+    }
+
+    fn unreserve(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        on!(self, device => device.unreserve(address, size))
+    }
+
+    fn create(&mut self, size: Bytes) -> Result<Physical, BackendError> {
+        match &mut self.kind {
+            Kind::Cuda(device) => device.create(size).map(Physical::Cuda),
+            Kind::Simulated(device) => device.create(size).map(Physical::Simulated),
+        }
+    }
+
+    fn map(&mut self, address: DeviceAddress, size: Bytes, memory: &Physical) -> Result<(), BackendError> {
+        with!(self, Physical, memory, device => device.map(address, size, memory))
+    }
+
+    fn set_access(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        on!(self, device => device.set_access(address, size))
+    }
+
+    fn unmap(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        on!(self, device => device.unmap(address, size))
+    }
+
+    fn release(&mut self, memory: Physical) -> Result<(), (Physical, BackendError)> {
+        match (&mut self.kind, memory) {
+            (Kind::Cuda(device), Physical::Cuda(memory)) => {
+                device.release(memory).map_err(|(memory, error)| (Physical::Cuda(memory), error))
+            }
+            (Kind::Simulated(device), Physical::Simulated(memory)) => {
+                device.release(memory).map_err(|(memory, error)| (Physical::Simulated(memory), error))
+            }
+            (_, memory) => Err((memory, OTHER_KIND)),
+        }
+    }
+
+    fn synchronize_stream(&mut self, stream: StreamId) -> Result<(), BackendError> {
+        on!(self, device => device.synchronize_stream(stream))
+    }
+
+    fn create_event(&mut self) -> Result<Event, BackendError> {
+        match &mut self.kind {
+            Kind::Cuda(device) => device.create_event().map(Event::Cuda),
+            Kind::Simulated(device) => device.create_event().map(Event::Simulated),
+        }
+    }
+
+    fn record_event(&mut self, event: &mut Event, stream: StreamId) -> Result<(), BackendError> {
+        with!(self, Event, event, device => device.record_event(event, stream))
+    }
+
+    fn is_complete(&mut self, event: &Event) -> Result<bool, BackendError> {
+        with!(self, Event, event, device => device.is_complete(event))
+    }
+
+    fn wait(&mut self, event: &Event) -> Result<(), BackendError> {
+        with!(self, Event, event, device => device.wait(event))
+    }
+
+    fn stream_wait(&mut self, stream: StreamId, event: &Event) -> Result<(), BackendError> {
+        with!(self, Event, event, device => DeviceBackend::stream_wait(device, stream, event))
+    }
+
+    fn destroy_event(&mut self, event: Event) {
+        match (&mut self.kind, event) {
+            (Kind::Cuda(device), Event::Cuda(event)) => device.destroy_event(event),
+            (Kind::Simulated(device), Event::Simulated(event)) => device.destroy_event(event),
+            // Its device is another one's; dropping it gives it back.
+            (_, event) => drop(event),
+        }
+    }
+}

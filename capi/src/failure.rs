@@ -1,0 +1,105 @@
+//! Why a call failed: a code, and a text that the thread keeps until its next failure.
+
+use std::cell::RefCell;
+use std::ffi::CString;
+
+use parkade::checkpoint::CheckpointError;
+use parkade::device::BackendError;
+use parkade::profile::Profile;
+use parkade::{AllocError, PoolError};
+use parkade_shared::Error;
+
+use crate::types::{parkade_shortage, parkade_status};
+use parkade_status::*;
+
+/// A code with its text.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{text}")]
+pub struct Failure {
+    /// The code.
+    pub status: parkade_status,
+    /// What happened, what it means, what to do.
+    pub text: String,
+    /// The numbers of an error for lack of memory.
+    pub shortage: Option<parkade_shortage>,
+}
+
+impl Failure {
+    pub(crate) fn new(status: parkade_status, text: impl ToString) -> Failure {
+        Failure { status, text: text.to_string(), shortage: None }
+    }
+
+    /// Why a request failed, in the words of a release.
+    pub(crate) fn of_request(error: &AllocError, profile: &Profile) -> Failure {
+        let status = match error {
+            AllocError::OutOfMemory(_) | AllocError::Rejected { .. } | AllocError::TooLarge { .. } => PARKADE_OUT_OF_MEMORY,
+            AllocError::ZeroSize => PARKADE_INVALID_ARGUMENT,
+            AllocError::Pool(_) => PARKADE_POOL_ERROR,
+            AllocError::Device(error) => Failure::of_device(*error).status,
+            AllocError::Policy(_) => PARKADE_INTERNAL_ERROR,
+            _ => PARKADE_DEVICE_ERROR,
+        };
+        let shortage = match error {
+            AllocError::OutOfMemory(report) => Some(parkade_shortage {
+                segment_bytes: report.segment_bytes.get(),
+                device_total: report.device_total.get(),
+                device_free: report.device_free.get(),
+                limit_bytes: report.limit.map_or(0, |limit| limit.get()),
+            }),
+            _ => None,
+        };
+        Failure { shortage, ..Failure::new(status, error.message(profile)) }
+    }
+
+    /// A failure of the device.
+    pub(crate) fn of_device(error: BackendError) -> Failure {
+        let status = match error {
+            BackendError::OutOfMemory { .. } => PARKADE_OUT_OF_MEMORY,
+            BackendError::Driver { .. } => PARKADE_DEVICE_ERROR,
+        };
+        Failure::new(status, error)
+    }
+
+    /// A failure of the wrapper for several threads, in the words of a release.
+    pub(crate) fn of_shared(error: &Error, profile: &Profile) -> Failure {
+        match error {
+            Error::Refused(error) => Failure::of_request(error, profile),
+            Error::Address(_) => Failure::new(PARKADE_UNKNOWN_ADDRESS, error),
+            Error::Pending(_) => Failure::new(PARKADE_DEVICE_ERROR, error),
+            Error::Poisoned => Failure::new(PARKADE_INTERNAL_ERROR, error),
+            Error::Reentered => Failure::new(PARKADE_REENTERED, error),
+        }
+    }
+
+    /// A failure of a private pool, in the words of a release.
+    pub(crate) fn of_pool(error: &PoolError, profile: &Profile) -> Failure {
+        Failure::new(PARKADE_POOL_ERROR, error.message(profile))
+    }
+
+    /// A failure to save or restore a private pool.
+    pub(crate) fn of_checkpoint(error: &CheckpointError) -> Failure {
+        Failure::new(PARKADE_CHECKPOINT_ERROR, error)
+    }
+
+    /// Keeps the failure as the thread's last one, and returns its code.
+    pub(crate) fn keep(self) -> parkade_status {
+        let status = self.status;
+        LAST.with_borrow_mut(|last| {
+            // A text that came from C has no NUL inside; one that did not cannot be shown behind it.
+            last.text = CString::new(self.text.replace('\0', " ")).unwrap_or_default();
+            last.shortage = self.shortage;
+        });
+        status
+    }
+}
+
+/// The thread's last failure.
+#[derive(Default)]
+pub(crate) struct Last {
+    pub(crate) text: CString,
+    pub(crate) shortage: Option<parkade_shortage>,
+}
+
+thread_local! {
+    pub(crate) static LAST: RefCell<Last> = RefCell::default();
+}

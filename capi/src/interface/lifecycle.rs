@@ -1,0 +1,138 @@
+//! Making and ending allocators, what there is to choose from, and errors.
+
+use std::ffi::{CString, c_char};
+use std::ptr;
+use std::sync::OnceLock;
+
+use parkade_gpu::{CudaDevice, StreamsAreValid};
+
+use super::{answer, null, ours, place, text};
+use crate::config;
+use crate::device::Device;
+use crate::failure::{Failure, LAST};
+use crate::serve::parkade_allocator;
+use crate::types::parkade_status::{self, PARKADE_INVALID_ARGUMENT, PARKADE_NO_DEVICE};
+use crate::types::{PARKADE_INTERFACE_VERSION, parkade_options, parkade_shortage};
+
+/// The version of the interface that this library has: `PARKADE_INTERFACE_VERSION` of its header.
+#[unsafe(no_mangle)]
+pub extern "C" fn parkade_interface_version() -> u32 {
+    PARKADE_INTERFACE_VERSION
+}
+
+/// The text of the calling thread's last failure: what happened, what it means, what to do. Valid until the thread's next
+/// failure; empty if there was none.
+#[unsafe(no_mangle)]
+pub extern "C" fn parkade_error_text() -> *const c_char {
+    LAST.with_borrow(|last| last.text.as_ptr())
+}
+
+/// The numbers of the calling thread's last failure. Returns false if it was none for lack of memory.
+///
+/// # Safety
+/// `out` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_error_shortage(out: *mut parkade_shortage) -> bool {
+    let shortage = LAST.with_borrow(|last| last.shortage);
+    // SAFETY: null or writable, as the caller says.
+    match (shortage, unsafe { out.as_mut() }) {
+        (Some(shortage), Some(out)) => {
+            *out = shortage;
+            true
+        }
+        _ => false,
+    }
+}
+
+/// The text of this library's header, for programs that compile others.
+#[unsafe(no_mangle)]
+pub extern "C" fn parkade_header() -> *const c_char {
+    const HEADER: &str = concat!(include_str!("../../include/parkade.h"), "\0");
+    HEADER.as_ptr().cast()
+}
+
+/// How many GPUs the driver has.
+///
+/// # Safety
+/// `out` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_device_count(out: *mut u32) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or writable, as the caller says.
+        let out = unsafe { place(out, "the place for the count") }?;
+        *out = CudaDevice::count().map_err(|reason| Failure::new(PARKADE_NO_DEVICE, reason))?;
+        Ok(())
+    })
+}
+
+/// The name of the policy at a place, from 0 on; null beyond the last one. It is valid for ever.
+#[unsafe(no_mangle)]
+pub extern "C" fn parkade_policy_name(at: usize) -> *const c_char {
+    named(at, |policy| &policy.0)
+}
+
+/// What the policy at a place does, in a few words; null beyond the last one. It is valid for ever.
+#[unsafe(no_mangle)]
+pub extern "C" fn parkade_policy_says(at: usize) -> *const c_char {
+    named(at, |policy| &policy.1)
+}
+
+fn named(at: usize, part: impl Fn(&(CString, CString)) -> &CString) -> *const c_char {
+    static NAMES: OnceLock<Vec<(CString, CString)>> = OnceLock::new();
+    let made =
+        || config::names().map(|(name, says)| (CString::new(name).unwrap_or_default(), CString::new(says).unwrap_or_default()));
+    NAMES.get_or_init(|| made().collect()).get(at).map_or(ptr::null(), |policy| part(policy).as_ptr())
+}
+
+/// Makes an allocator and writes it to `out`. End it with [`parkade_destroy`], or never.
+///
+/// Each stream handle that it is given later must be a stream of the device's primary context, and live for as long as
+/// memory is allocated or recorded for it. The driver does not check handles.
+///
+/// # Safety
+/// `options` and what it points to can be read, `out` can be written, and the streams are as above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_create(options: *const parkade_options, out: *mut *mut parkade_allocator) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or readable and writable, as the caller says.
+        let (options, out) = unsafe { (options.as_ref(), place(out, "the place for the allocator")?) };
+        let options = options.ok_or_else(|| null("the options"))?;
+        if options.size != size_of::<parkade_options>() {
+            let (theirs, ours) = (options.size, size_of::<parkade_options>());
+            let text = format!(
+                "the options have {theirs} bytes, and this library's {ours}: set `size`, and compile the program with this library's header"
+            );
+            return Err(Failure::new(PARKADE_INVALID_ARGUMENT, text));
+        }
+        // SAFETY: null or texts, as the caller says.
+        let (policy, settings, release) = unsafe {
+            (text(options.policy, "the policy")?, text(options.settings, "the settings")?, text(options.release, "the release")?)
+        };
+        let chosen = config::policy(policy, settings, release)?;
+        let device = match options.simulated_bytes {
+            // SAFETY: the caller says that the streams are valid.
+            0 => Device::cuda(options.device, unsafe { StreamsAreValid::promise() })?,
+            bytes => Device::simulated(options.device, bytes),
+        };
+        *out = Box::into_raw(Box::new(parkade_allocator::new(device, chosen)?));
+        Ok(())
+    })
+}
+
+/// Ends an allocator: waits for the device's work and gives back all its memory, also that which is still handed out.
+/// Null does nothing, and so does an allocator of the parent in a child of fork.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`], no other call on it runs, and none comes later.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_destroy(allocator: *mut parkade_allocator) {
+    // SAFETY: null or an allocator, as the caller says.
+    if unsafe { ours(allocator) }.is_ok() {
+        // SAFETY: made by `parkade_create` from a box, ended once.
+        let ended = unsafe { Box::from_raw(allocator) };
+        answer(|| {
+            drop(ended);
+            Ok(())
+        });
+    }
+}

@@ -1,0 +1,259 @@
+//! Memory: requests, frees, uses by other streams, what is cached, the limit.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use parkade::units::{Bytes, DeviceAddress, StreamId};
+
+use super::{answer, id, ours, place};
+use crate::failure::Failure;
+use crate::inside;
+use crate::serve::{parkade_allocator, with_core};
+use crate::told::User;
+use crate::types::parkade_status::{self, *};
+use crate::types::{parkade_block_info, parkade_free_memory, parkade_observer, parkade_pool, parkade_request};
+
+/// Serves a request of `bytes` for `stream`, as PyTorch's tensor path does, and writes the address to `out`.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives; `out` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_allocate(
+    allocator: *mut parkade_allocator,
+    bytes: u64,
+    stream: u64,
+    out: *mut *mut c_void,
+) -> parkade_status {
+    let request = parkade_request { bytes, stream, flags: 0, pool: parkade_pool::default() };
+    // SAFETY: as the caller says; the request is ours.
+    unsafe { parkade_serve(allocator, &raw const request, out) }
+}
+
+/// Serves a request that says more than its size and stream, and writes the address to `out`.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives; `request` is null or readable, `out` null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_serve(
+    allocator: *mut parkade_allocator,
+    request: *const parkade_request,
+    out: *mut *mut c_void,
+) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let (allocator, request, out) = unsafe { (ours(allocator)?, request.as_ref(), place(out, "the place for the address")?) };
+        let request = request.ok_or_else(|| super::null("the request"))?;
+        let address = allocator.allocate(request)?;
+        *out = address.map_or(ptr::null_mut(), |address| ptr::with_exposed_provenance_mut(address.get() as usize));
+        Ok(())
+    })
+}
+
+/// Takes a block back. Null does nothing. In a child of fork nothing is done: the memory is the parent's.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives. Work on other streams that uses the block was recorded.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_free(allocator: *mut parkade_allocator, address: *mut c_void) -> parkade_status {
+    if address.is_null() {
+        return PARKADE_OK;
+    }
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        unsafe { ours(allocator) }?.free(DeviceAddress(address.addr() as u64))
+    })
+}
+
+/// As [`parkade_free`], with `PARKADE_CAPTURING` or nothing as flags.
+///
+/// # Safety
+/// As for [`parkade_free`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_free_so(allocator: *mut parkade_allocator, address: *mut c_void, flags: u32) -> parkade_status {
+    if address.is_null() {
+        return PARKADE_OK;
+    }
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        unsafe { ours(allocator) }?.free_so(DeviceAddress(address.addr() as u64), flags)
+    })
+}
+
+/// Records that work on `stream` uses the block: once given back, it is free only when that work is done.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_record_stream(
+    allocator: *mut parkade_allocator,
+    address: *mut c_void,
+    stream: u64,
+) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let allocator = unsafe { ours(allocator) }?;
+        let address = DeviceAddress(address.addr() as u64);
+        let recorded = with_core!(allocator, core => core.record_stream(address, StreamId(stream)))?;
+        recorded.map_err(|error| Failure::new(PARKADE_UNKNOWN_ADDRESS, error))
+    })
+}
+
+/// What is known of an allocated block, and its segment.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives; `out` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_block(
+    allocator: *mut parkade_allocator,
+    address: *const c_void,
+    out: *mut parkade_block_info,
+) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the place for the block")?) };
+        let address = DeviceAddress(address.addr() as u64);
+        let found = with_core!(allocator, core => core.block(address))?;
+        let placed = found.map_err(|error| Failure::new(PARKADE_UNKNOWN_ADDRESS, error))?;
+        *out = parkade_block_info {
+            size: placed.block.size.get(),
+            requested: placed.block.requested.get(),
+            segment: placed.segment.get(),
+            segment_size: placed.segment_size.get(),
+            is_expandable: placed.is_expandable,
+        };
+        Ok(())
+    })
+}
+
+/// Gives cached memory back to the device: all of it, or that of one private pool without uses.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives; `pool` is null or readable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_empty_cache(allocator: *mut parkade_allocator, pool: *const parkade_pool) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let (allocator, pool) = unsafe { (ours(allocator)?, pool.as_ref()) };
+        let released = with_core!(allocator, core => match pool {
+            None => core.allocator_mut().release_cached(),
+            Some(pool) => core.allocator_mut().release_cached_pool(id(*pool)),
+        })?;
+        released.map_err(|error| Failure::of_request(&error, allocator.profile))
+    })
+}
+
+/// Limits the memory taken from the device to a fraction of its total, from 0 to 1; 1 removes the limit.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_set_memory_fraction(allocator: *mut parkade_allocator, fraction: f64) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let allocator = unsafe { ours(allocator) }?;
+        let set = with_core!(allocator, core => core.allocator_mut().set_memory_fraction(fraction))?;
+        set.map_err(|error| Failure::new(PARKADE_INVALID_ARGUMENT, error.message(allocator.profile)))
+    })
+}
+
+/// The limit as a fraction of the device's total memory; 1 without a limit.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives; `out` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_memory_fraction(allocator: *mut parkade_allocator, out: *mut f64) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the place for the fraction")?) };
+        *out = with_core!(allocator, core => core.allocator().memory_fraction())?;
+        Ok(())
+    })
+}
+
+/// Limits the memory taken from the device to this many bytes; 0 removes the limit.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_set_limit(allocator: *mut parkade_allocator, limit_bytes: u64) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let allocator = unsafe { ours(allocator) }?;
+        let limit = (limit_bytes != 0).then_some(Bytes(limit_bytes));
+        with_core!(allocator, core => core.allocator_mut().set_limit(limit))
+    })
+}
+
+/// Gives another GPU access to the allocator's expandable segments, now and later.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_let_peer_access(allocator: *mut parkade_allocator, peer: u32) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let allocator = unsafe { ours(allocator) }?;
+        with_core!(allocator, core => core.allocator_mut().device_mut().let_peer_access(peer))?
+    })
+}
+
+/// Says who is told everything that the allocator does; null for nobody.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives. The function may be called with `user` on any thread that
+/// calls the allocator, until another one is set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_set_observer(
+    allocator: *mut parkade_allocator,
+    observer: parkade_observer,
+    user: *mut c_void,
+) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let allocator = unsafe { ours(allocator) }?;
+        with_core!(allocator, core => core.allocator_mut().observer_mut().set(observer, user))
+    })
+}
+
+/// Adds a function that may free memory when no free block serves a request.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives. The function may be called with `user` on any thread that
+/// calls the allocator, for as long as the allocator lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_add_free_memory_callback(
+    allocator: *mut parkade_allocator,
+    callback: parkade_free_memory,
+    user: *mut c_void,
+) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let allocator = unsafe { ours(allocator) }?;
+        let call = callback.ok_or_else(|| super::null("the callback"))?;
+        let (user, number) = (User(user), allocator.number);
+        let run = move || {
+            let user = user;
+            // SAFETY: the program gave the function for this, with the pointer for it.
+            inside::run(number, || unsafe { call(user.0) })
+        };
+        with_core!(allocator, core => core.register_free_memory_callback(move |inside| {
+            let (answer, freed) = run();
+            for address in freed {
+                // The callback was told that the block is free. An address of nobody stays what it is; if an event could not
+                // be recorded, the block stays pending.
+                let _ = inside.free(DeviceAddress(address));
+            }
+            answer
+        }))
+    })
+}
+
+/// Whether the process is a child of fork of the one that made the allocator.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_is_forked(allocator: *const parkade_allocator) -> bool {
+    // SAFETY: null or valid, as the caller says.
+    unsafe { allocator.as_ref() }.is_some_and(|allocator| allocator.check_process().is_err())
+}

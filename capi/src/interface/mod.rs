@@ -1,0 +1,86 @@
+//! The functions that C calls. Each checks its pointers, works, and turns the outcome into a code.
+//!
+//! What every `unsafe` block here relies on, as the header says: a pointer is null, or points to what its type says for
+//! as long as the call lasts; an allocator, checkpoint or snapshot came from this interface and was not destroyed.
+
+mod lifecycle;
+mod memory;
+mod plug;
+mod pools;
+mod reading;
+mod settings;
+
+use std::ffi::{CStr, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+pub use lifecycle::*;
+pub use memory::*;
+pub use plug::*;
+pub use pools::*;
+pub use reading::*;
+pub use settings::*;
+
+use parkade::units::PoolId;
+
+use crate::failure::{Failure, LAST};
+use crate::serve::parkade_allocator;
+use crate::types::parkade_pool;
+use crate::types::parkade_status::{self, *};
+
+/// Does the work of a call. A failure is kept for [`parkade_error_text`]; a panic is one.
+fn answer(work: impl FnOnce() -> Result<(), Failure>) -> parkade_status {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(())) => PARKADE_OK,
+        Ok(Err(failure)) => failure.keep(),
+        Err(_) => {
+            let text = "a defect of parkade: it panicked, and what is on stderr says where; please report it";
+            Failure::new(PARKADE_INTERNAL_ERROR, text).keep()
+        }
+    }
+}
+
+fn null(what: &str) -> Failure {
+    Failure::new(PARKADE_INVALID_ARGUMENT, format!("{what} is a null pointer"))
+}
+
+/// The allocator, if the pointer is one and this is the process that made it.
+///
+/// # Safety
+/// See the module.
+unsafe fn ours<'a>(allocator: *const parkade_allocator) -> Result<&'a parkade_allocator, Failure> {
+    // SAFETY: null or an allocator, see the module.
+    let allocator = unsafe { allocator.as_ref() }.ok_or_else(|| null("the allocator"))?;
+    allocator.check_process()?;
+    Ok(allocator)
+}
+
+/// Where an answer goes.
+///
+/// # Safety
+/// See the module.
+unsafe fn place<'a, T>(out: *mut T, what: &str) -> Result<&'a mut T, Failure> {
+    // SAFETY: null or writable, see the module.
+    unsafe { out.as_mut() }.ok_or_else(|| null(what))
+}
+
+/// A text of C; `None` if it is null.
+///
+/// # Safety
+/// See the module; the text ends with a NUL.
+unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<Option<&'a str>, Failure> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: not null, so a text that ends with a NUL.
+    let text = unsafe { CStr::from_ptr(text) };
+    let unreadable = |_| Failure::new(PARKADE_INVALID_ARGUMENT, format!("{what} is not UTF-8"));
+    text.to_str().map(Some).map_err(unreadable)
+}
+
+fn id(pool: parkade_pool) -> PoolId {
+    PoolId(pool.first, pool.second)
+}
+
+fn in_c(pool: PoolId) -> parkade_pool {
+    parkade_pool { first: pool.0, second: pool.1 }
+}

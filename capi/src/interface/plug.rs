@@ -1,0 +1,103 @@
+//! The functions that PyTorch's `CUDAPluggableAllocator` takes, for programs that cannot compile the bridge.
+//!
+//! They share one allocator for each device, made when it is first used, with the policy that the environment variable
+//! `PARKADE_POLICY` names and the settings of `PYTORCH_CUDA_ALLOC_CONF` (spec 9.1).
+
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use parkade::units::{DeviceAddress, StreamId};
+use parkade_gpu::StreamsAreValid;
+
+use super::answer;
+use crate::config;
+use crate::device::Device;
+use crate::failure::Failure;
+use crate::serve::{parkade_allocator, with_core};
+use crate::types::parkade_status::{PARKADE_INVALID_ARGUMENT, PARKADE_UNKNOWN_ADDRESS};
+use crate::types::{PARKADE_RAW, parkade_pool, parkade_request};
+
+/// The allocator of each device, which lives as long as the process.
+static PLUGGED: Mutex<BTreeMap<u32, &'static parkade_allocator>> = Mutex::new(BTreeMap::new());
+
+fn of(device: i32) -> Result<&'static parkade_allocator, Failure> {
+    let index =
+        u32::try_from(device).map_err(|_| Failure::new(PARKADE_INVALID_ARGUMENT, format!("{device} is no device's index")))?;
+    let mut plugged = PLUGGED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(&allocator) = plugged.get(&index) {
+        return Ok(allocator);
+    }
+    let policy = env::var("PARKADE_POLICY").ok();
+    let is_pytorch = policy.as_deref().is_none_or(|name| name == "pytorch");
+    let settings = env::var("PYTORCH_CUDA_ALLOC_CONF").ok().filter(|_| is_pytorch);
+    let chosen = config::policy(policy.as_deref(), settings.as_deref(), None)?;
+    // SAFETY: PyTorch's streams are of the primary context and live as long as the process.
+    let device = Device::cuda(index, unsafe { StreamsAreValid::promise() })?;
+    let allocator: &'static parkade_allocator = Box::leak(Box::new(parkade_allocator::new(device, chosen)?));
+    plugged.insert(index, allocator);
+    Ok(allocator)
+}
+
+/// Says on stderr, once for each kind of call, why it failed: PyTorch takes no error from these functions.
+fn tell(failed: &'static OnceLock<()>, call: &str) {
+    failed.get_or_init(|| {
+        let text = super::LAST.with_borrow(|last| last.text.to_string_lossy().into_owned());
+        eprintln!("parkade: {call}: {text}");
+    });
+}
+
+/// `alloc_fn`: memory for a tensor; a null pointer if there is none, and the first time a line on stderr says why.
+#[unsafe(no_mangle)]
+pub extern "C" fn parkade_plug_alloc(bytes: isize, device: i32, stream: *mut c_void) -> *mut c_void {
+    static FAILED: OnceLock<()> = OnceLock::new();
+    let mut address = None;
+    let status = answer(|| {
+        let bytes = u64::try_from(bytes).map_err(|_| Failure::new(PARKADE_INVALID_ARGUMENT, "a negative size"))?;
+        let request = parkade_request { bytes, stream: stream.addr() as u64, flags: PARKADE_RAW, pool: parkade_pool::default() };
+        address = of(device)?.allocate(&request)?;
+        Ok(())
+    });
+    if status as i32 != 0 {
+        tell(&FAILED, "no memory for a tensor");
+    }
+    address.map_or(ptr::null_mut(), |address| ptr::with_exposed_provenance_mut(address.get() as usize))
+}
+
+/// `free_fn`.
+#[unsafe(no_mangle)]
+pub extern "C" fn parkade_plug_free(address: *mut c_void, _bytes: isize, device: i32, _stream: *mut c_void) {
+    static FAILED: OnceLock<()> = OnceLock::new();
+    if address.is_null() {
+        return;
+    }
+    let status = answer(|| {
+        let allocator = of(device)?;
+        // A child of fork has its parent's tensors, and not their memory.
+        if allocator.check_process().is_err() { Ok(()) } else { allocator.free(DeviceAddress(address.addr() as u64)) }
+    });
+    if status as i32 != 0 {
+        tell(&FAILED, "a tensor's memory was not taken back");
+    }
+}
+
+/// For `set_record_stream_fn`.
+#[unsafe(no_mangle)]
+pub extern "C" fn parkade_plug_record_stream(address: *mut c_void, stream: *mut c_void) {
+    static FAILED: OnceLock<()> = OnceLock::new();
+    let status = answer(|| {
+        let all: Vec<&parkade_allocator> = PLUGGED.lock().unwrap_or_else(PoisonError::into_inner).values().copied().collect();
+        let (at, stream) = (DeviceAddress(address.addr() as u64), StreamId(stream.addr() as u64));
+        for allocator in all {
+            if with_core!(allocator, core => core.record_stream(at, stream))?.is_ok() {
+                return Ok(());
+            }
+        }
+        Err(Failure::new(PARKADE_UNKNOWN_ADDRESS, format!("no allocated block begins at {at}")))
+    });
+    if status as i32 != 0 {
+        tell(&FAILED, "a tensor's use by another stream was not recorded");
+    }
+}

@@ -1,0 +1,269 @@
+//! Private pools, and checkpoints of them.
+
+use std::ffi::c_void;
+
+use parkade::PoolFilter;
+use parkade::checkpoint::PoolCheckpoint;
+use parkade::units::{DeviceAddress, StreamId};
+
+use super::{answer, id, null, ours, place};
+use crate::device::Lender;
+use crate::failure::Failure;
+use crate::serve::{parkade_allocator, with_core};
+use crate::told::User;
+use crate::types::parkade_status::{self, PARKADE_INVALID_ARGUMENT};
+use crate::types::{parkade_give_back, parkade_pool, parkade_restored, parkade_route, parkade_take};
+
+/// The state of a private pool.
+pub struct parkade_checkpoint(PoolCheckpoint);
+
+/// A call on the pools of the core, as an answer.
+macro_rules! on_pools {
+    ($allocator:expr, $core:ident => $call:expr) => {
+        answer(|| {
+            // SAFETY: null or valid, as the caller says.
+            let allocator = unsafe { ours($allocator) }?;
+            let outcome = with_core!(allocator, core => {
+                let $core = core.allocator_mut();
+                $call
+            })?;
+            outcome.map_err(|error| Failure::of_pool(&error, allocator.profile))
+        })
+    };
+}
+
+/// Creates a private pool, or adds a use to it.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_pool_create(allocator: *mut parkade_allocator, pool: parkade_pool) -> parkade_status {
+    on_pools!(allocator, core => core.create_pool(id(pool)))
+}
+
+/// Routes requests to a pool from now on, and adds a use to it. `route` is a [`parkade_route`]; `stream` counts only for `PARKADE_ROUTE_STREAM`.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_pool_begin(
+    allocator: *mut parkade_allocator,
+    pool: parkade_pool,
+    route: i32,
+    stream: u64,
+) -> parkade_status {
+    let filter = match route {
+        _ if route == parkade_route::PARKADE_ROUTE_ALL as i32 => PoolFilter::All,
+        _ if route == parkade_route::PARKADE_ROUTE_STREAM as i32 => PoolFilter::Stream(StreamId(stream)),
+        _ if route == parkade_route::PARKADE_ROUTE_CHOSEN as i32 => PoolFilter::Chosen,
+        _ => return Failure::new(PARKADE_INVALID_ARGUMENT, format!("{route} is no parkade_route")).keep(),
+    };
+    on_pools!(allocator, core => core.begin_pool(id(pool), filter))
+}
+
+/// Stops routing requests to a pool. Does not remove a use.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_pool_end(allocator: *mut parkade_allocator, pool: parkade_pool) -> parkade_status {
+    on_pools!(allocator, core => core.end_pool(id(pool)))
+}
+
+/// Removes a use. The memory of a pool without uses goes back at the next opportunity.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_pool_release(allocator: *mut parkade_allocator, pool: parkade_pool) -> parkade_status {
+    on_pools!(allocator, core => core.release_pool(id(pool)))
+}
+
+/// How many uses a pool has.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives; `out` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_pool_use_count(
+    allocator: *mut parkade_allocator,
+    pool: parkade_pool,
+    out: *mut i64,
+) -> parkade_status {
+    on_pools!(allocator, core => core.pool_use_count(id(pool)).map(|uses| {
+        // SAFETY: null or writable, as the caller says.
+        if let Some(out) = unsafe { out.as_mut() } {
+            *out = uses;
+        }
+    }))
+}
+
+/// Says whether a pool's free blocks may serve requests of the default pool when the device is out of memory.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_pool_set_use_on_oom(
+    allocator: *mut parkade_allocator,
+    pool: parkade_pool,
+    serves: bool,
+) -> parkade_status {
+    on_pools!(allocator, core => {
+        core.set_pool_use_on_oom(id(pool), serves);
+        Ok(())
+    })
+}
+
+/// Stops splitting a pool's blocks.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_pool_set_no_split(allocator: *mut parkade_allocator, pool: parkade_pool) -> parkade_status {
+    on_pools!(allocator, core => {
+        core.set_pool_no_split(id(pool));
+        Ok(())
+    })
+}
+
+/// Says where the memory of a pool's segments comes from: the program's own functions, or the device if `take` is null.
+/// It counts for requests that choose the pool with `PARKADE_CHOOSES_POOL`.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives. The functions may be called with `user` on any thread that
+/// calls the allocator until all that they gave has gone back, and give memory that the device can use.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_pool_set_memory(
+    allocator: *mut parkade_allocator,
+    pool: parkade_pool,
+    take: parkade_take,
+    give_back: parkade_give_back,
+    user: *mut c_void,
+) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let allocator = unsafe { ours(allocator) }?;
+        let lender = match (take, give_back) {
+            (None, _) => None,
+            (Some(take), Some(give_back)) => Some(Lender { take, give_back, user: User(user) }),
+            (Some(_), None) => return Err(null("the function that gives memory back")),
+        };
+        allocator.set_lender(id(pool), lender);
+        Ok(())
+    })
+}
+
+/// Whether a pool's allocated blocks are exactly these.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives; `addresses` has `count` of them, `out` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_pool_live_allocations_are(
+    allocator: *mut parkade_allocator,
+    pool: parkade_pool,
+    addresses: *const u64,
+    count: usize,
+    out: *mut bool,
+) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the place for the answer")?) };
+        // SAFETY: the caller says how many there are.
+        let expected = if count == 0 { &[] } else { unsafe { slice(addresses, count)? } };
+        let expected: Vec<DeviceAddress> = expected.iter().map(|&address| DeviceAddress(address)).collect();
+        let answer = with_core!(allocator, core => core.allocator().pool_live_allocations_are(id(pool), &expected))?;
+        *out = answer.map_err(|error| Failure::of_checkpoint(&error))?;
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `from` is null or has `count` numbers.
+unsafe fn slice<'a>(from: *const u64, count: usize) -> Result<&'a [u64], Failure> {
+    if from.is_null() {
+        return Err(null("the list of addresses"));
+    }
+    // SAFETY: as the caller says, and not null.
+    Ok(unsafe { std::slice::from_raw_parts(from, count) })
+}
+
+/// Saves the state of a private pool. Give the checkpoint back with [`parkade_checkpoint_free`].
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives; `out` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_checkpoint_save(
+    allocator: *mut parkade_allocator,
+    pool: parkade_pool,
+    out: *mut *mut parkade_checkpoint,
+) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the place for the checkpoint")?) };
+        let saved = with_core!(allocator, core => core.allocator_mut().checkpoint_pool(id(pool)))?;
+        let saved = saved.map_err(|error| Failure::of_checkpoint(&error))?;
+        *out = Box::into_raw(Box::new(parkade_checkpoint(saved)));
+        Ok(())
+    })
+}
+
+/// Restores a pool. What was taken back and what is handed out now is written to `out`; give its lists back with
+/// [`parkade_restored_free`].
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives, the checkpoint from [`parkade_checkpoint_save`]; `out` is
+/// null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_checkpoint_restore(
+    allocator: *mut parkade_allocator,
+    checkpoint: *const parkade_checkpoint,
+    out: *mut parkade_restored,
+) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let (allocator, checkpoint, out) =
+            unsafe { (ours(allocator)?, checkpoint.as_ref(), place(out, "the place for the answer")?) };
+        let checkpoint = checkpoint.ok_or_else(|| null("the checkpoint"))?;
+        let restored = with_core!(allocator, core => core.restore_pool(&checkpoint.0))?;
+        let restored = restored.map_err(|error| Failure::of_checkpoint(&error))?;
+        let (freed, freed_count) = leak(restored.freed);
+        let (allocated, allocated_count) = leak(restored.allocated);
+        *out = parkade_restored { freed, freed_count, allocated, allocated_count };
+        Ok(())
+    })
+}
+
+/// A list that C holds from now on.
+fn leak(addresses: Vec<DeviceAddress>) -> (*const u64, usize) {
+    let list: Box<[u64]> = addresses.into_iter().map(DeviceAddress::get).collect();
+    let list = Box::leak(list);
+    (list.as_ptr(), list.len())
+}
+
+/// Gives back the lists of a restore.
+///
+/// # Safety
+/// It was written by [`parkade_checkpoint_restore`], and is given back once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_restored_free(restored: *mut parkade_restored) {
+    // SAFETY: null or valid, as the caller says.
+    let Some(restored) = (unsafe { restored.as_mut() }) else { return };
+    for (list, count) in [(restored.freed, restored.freed_count), (restored.allocated, restored.allocated_count)] {
+        if !list.is_null() {
+            // SAFETY: leaked by `leak` with this length.
+            drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(list.cast_mut(), count)) });
+        }
+    }
+    *restored = parkade_restored { freed: std::ptr::null(), freed_count: 0, allocated: std::ptr::null(), allocated_count: 0 };
+}
+
+/// Gives a checkpoint back. Null does nothing.
+///
+/// # Safety
+/// It came from [`parkade_checkpoint_save`] and is given back once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_checkpoint_free(checkpoint: *mut parkade_checkpoint) {
+    if !checkpoint.is_null() {
+        // SAFETY: made from a box, given back once.
+        drop(unsafe { Box::from_raw(checkpoint) });
+    }
+}

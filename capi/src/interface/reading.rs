@@ -1,0 +1,322 @@
+//! What can be read: statistics, snapshots, the history, the device's memory.
+
+use std::ffi::c_void;
+
+use parkade::device::DeviceBackend;
+use parkade::snapshot::{BlockActivity, SegmentInfo};
+use parkade::stats::{Family, Stat, StatSet, Stats};
+use parkade::trace::TraceRing;
+
+use super::{answer, id, in_c, null, ours, place};
+use crate::failure::Failure;
+use crate::serve::{parkade_allocator, with_core};
+use crate::told;
+use crate::types::parkade_status;
+use crate::types::{
+    parkade_entry, parkade_expandable, parkade_pool, parkade_segment, parkade_snapshot_block, parkade_stat, parkade_stat_set,
+    parkade_stats,
+};
+
+/// A heap as plain data.
+pub struct parkade_snapshot {
+    segments: Vec<parkade_segment>,
+    blocks: Vec<parkade_snapshot_block>,
+}
+
+fn stat(stat: &Stat) -> parkade_stat {
+    parkade_stat { current: stat.current, peak: stat.peak, allocated: stat.allocated, freed: stat.freed }
+}
+
+fn set(set: &StatSet) -> parkade_stat_set {
+    parkade_stat_set { all: stat(&set.all), small: stat(&set.small), large: stat(&set.large) }
+}
+
+fn stats(of: &Stats) -> parkade_stats {
+    let family = |family| set(&of.family(family));
+    parkade_stats {
+        allocation: family(Family::Allocation),
+        segment: family(Family::Segment),
+        active: family(Family::Active),
+        inactive_split: family(Family::InactiveSplit),
+        allocated_bytes: family(Family::AllocatedBytes),
+        reserved_bytes: family(Family::ReservedBytes),
+        active_bytes: family(Family::ActiveBytes),
+        inactive_split_bytes: family(Family::InactiveSplitBytes),
+        requested_bytes: family(Family::RequestedBytes),
+        oversize_allocations: stat(&of.oversize_allocations),
+        oversize_segments: stat(&of.oversize_segments),
+        num_alloc_retries: of.num_alloc_retries,
+        num_ooms: of.num_ooms,
+        num_sync_all_streams: of.num_sync_all_streams,
+        num_device_alloc: of.num_device_alloc,
+        num_device_free: of.num_device_free,
+        num_oom_rejections: of.num_oom_rejections,
+        max_split_size: of.max_split_size,
+    }
+}
+
+/// Reads the statistics.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives; `out` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_read_stats(allocator: *mut parkade_allocator, out: *mut parkade_stats) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the place for the statistics")?) };
+        *out = with_core!(allocator, core => stats(core.allocator().stats()))?;
+        Ok(())
+    })
+}
+
+/// Calls `each` with the bytes that each private pool has reserved, in releases of PyTorch that count them.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives; the function can be called with `user`, and does not call
+/// the allocator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_read_pool_stats(
+    allocator: *mut parkade_allocator,
+    each: Option<unsafe extern "C" fn(user: *mut c_void, pool: parkade_pool, reserved: *const parkade_stat_set)>,
+    user: *mut c_void,
+) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let allocator = unsafe { ours(allocator) }?;
+        let each = each.ok_or_else(|| null("the function"))?;
+        if !allocator.profile.counts_private_pools {
+            return Ok(());
+        }
+        let pools = with_core!(allocator, core => core.allocator().stats().reserved_by_pool.clone())?;
+        for (pool, reserved) in &pools {
+            // SAFETY: as the caller says.
+            unsafe { each(user, in_c(*pool), &raw const *&set(reserved)) };
+        }
+        Ok(())
+    })
+}
+
+/// Sets every peak to its current value.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_reset_peak_stats(allocator: *mut parkade_allocator) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let allocator = unsafe { ours(allocator) }?;
+        with_core!(allocator, core => core.allocator_mut().reset_peak_stats())
+    })
+}
+
+/// Sets every sum and counter to 0.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_reset_accumulated_stats(allocator: *mut parkade_allocator) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let allocator = unsafe { ours(allocator) }?;
+        with_core!(allocator, core => core.allocator_mut().reset_accumulated_stats())
+    })
+}
+
+/// Free and total memory of the device, as the driver sees them.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives; `free` and `total` are null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_memory_info(
+    allocator: *mut parkade_allocator,
+    free: *mut u64,
+    total: *mut u64,
+) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let (allocator, free, total) = unsafe { (ours(allocator)?, place(free, "free")?, place(total, "total")?) };
+        let info = with_core!(allocator, core => core.allocator_mut().device_mut().memory_info())?;
+        let info = info.map_err(Failure::of_device)?;
+        (*free, *total) = (info.free.get(), info.total.get());
+        Ok(())
+    })
+}
+
+/// The size of the largest free block; 0 if there is none.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives; `out` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_largest_free_block(allocator: *mut parkade_allocator, out: *mut u64) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the place for the size")?) };
+        *out = with_core!(allocator, core => core.allocator().heap().largest_free().get())?;
+        Ok(())
+    })
+}
+
+/// Calls `each` for every expandable segment, in the order in which they were made.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives; the function can be called with `user`, and does not call
+/// the allocator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_read_expandable(
+    allocator: *mut parkade_allocator,
+    each: Option<unsafe extern "C" fn(user: *mut c_void, segment: *const parkade_expandable)>,
+    user: *mut c_void,
+) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let allocator = unsafe { ours(allocator) }?;
+        let each = each.ok_or_else(|| null("the function"))?;
+        let segments = with_core!(allocator, core => core.allocator().expandable_segments())?;
+        for (stream, page, mapped) in segments {
+            let segment = parkade_expandable { stream: stream.0, page: page.get(), mapped: mapped.get() };
+            // SAFETY: as the caller says.
+            unsafe { each(user, &raw const segment) };
+        }
+        Ok(())
+    })
+}
+
+/// Takes a snapshot of all segments, or of one private pool's. Give it back with [`parkade_snapshot_free`].
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives; `pool` is null or readable, `out` null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_snapshot_take(
+    allocator: *mut parkade_allocator,
+    pool: *const parkade_pool,
+    out: *mut *mut parkade_snapshot,
+) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let (allocator, pool, out) = unsafe { (ours(allocator)?, pool.as_ref(), place(out, "the place for the snapshot")?) };
+        let segments = with_core!(allocator, core => match pool {
+            None => core.allocator_mut().snapshot(),
+            Some(pool) => core.allocator_mut().snapshot_pool(id(*pool)),
+        })?;
+        *out = Box::into_raw(Box::new(snapshot(&segments)));
+        Ok(())
+    })
+}
+
+fn snapshot(of: &[SegmentInfo]) -> parkade_snapshot {
+    let (mut segments, mut blocks) = (Vec::with_capacity(of.len()), Vec::new());
+    for segment in of {
+        segments.push(parkade_segment {
+            address: segment.address.get(),
+            total: segment.total.get(),
+            allocated: segment.allocated.get(),
+            active: segment.active.get(),
+            requested: segment.requested.get(),
+            stream: segment.stream.0,
+            pool: in_c(segment.pool),
+            rank: segment.rank,
+            is_large: segment.class == parkade::units::PoolClass::Large,
+            is_expandable: segment.expandable,
+            first_block: blocks.len(),
+            block_count: segment.blocks.len(),
+        });
+        blocks.extend(segment.blocks.iter().map(|block| parkade_snapshot_block {
+            address: block.address.get(),
+            size: block.size.get(),
+            requested: block.requested.get(),
+            is_allocated: block.state == BlockActivity::Allocated,
+            is_active: block.state != BlockActivity::Inactive,
+        }));
+    }
+    parkade_snapshot { segments, blocks }
+}
+
+/// A snapshot's segments, by address; writes how many there are. They live as long as the snapshot.
+///
+/// # Safety
+/// The snapshot came from [`parkade_snapshot_take`] and lives; `count` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_snapshot_segments(
+    snapshot: *const parkade_snapshot,
+    count: *mut usize,
+) -> *const parkade_segment {
+    // SAFETY: null or valid, as the caller says.
+    unsafe { list(snapshot.as_ref().map(|snapshot| &*snapshot.segments), count) }
+}
+
+/// A snapshot's blocks, segment after segment; writes how many there are. They live as long as the snapshot.
+///
+/// # Safety
+/// The snapshot came from [`parkade_snapshot_take`] and lives; `count` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_snapshot_blocks(
+    snapshot: *const parkade_snapshot,
+    count: *mut usize,
+) -> *const parkade_snapshot_block {
+    // SAFETY: null or valid, as the caller says.
+    unsafe { list(snapshot.as_ref().map(|snapshot| &*snapshot.blocks), count) }
+}
+
+/// # Safety
+/// `count` is null or writable.
+unsafe fn list<T>(list: Option<&[T]>, count: *mut usize) -> *const T {
+    let list = list.unwrap_or_default();
+    // SAFETY: as the caller says.
+    if let Some(count) = unsafe { count.as_mut() } {
+        *count = list.len();
+    }
+    list.as_ptr()
+}
+
+/// Gives a snapshot back. Null does nothing.
+///
+/// # Safety
+/// It came from [`parkade_snapshot_take`] and is given back once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_snapshot_free(snapshot: *mut parkade_snapshot) {
+    if !snapshot.is_null() {
+        // SAFETY: made from a box, given back once.
+        drop(unsafe { Box::from_raw(snapshot) });
+    }
+}
+
+/// Begins a history of the newest `most_entries` entries, empty; 0 ends it.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_record_history(allocator: *mut parkade_allocator, most_entries: usize) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let allocator = unsafe { ours(allocator) }?;
+        let history = (most_entries != 0).then(|| TraceRing::new(most_entries));
+        with_core!(allocator, core => core.allocator_mut().observer_mut().history = history)
+    })
+}
+
+/// Calls `each` for the entries of the history, oldest first.
+///
+/// # Safety
+/// The allocator came from [`parkade_create`](super::parkade_create) and lives; the function can be called with `user`, and does not call
+/// the allocator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_read_history(
+    allocator: *mut parkade_allocator,
+    each: Option<unsafe extern "C" fn(user: *mut c_void, entry: *const parkade_entry)>,
+    user: *mut c_void,
+) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let allocator = unsafe { ours(allocator) }?;
+        let each = each.ok_or_else(|| null("the function"))?;
+        let entries: Vec<parkade_entry> = with_core!(allocator, core => {
+            let history = core.allocator().observer().history.as_ref();
+            history.map(|ring| ring.entries().map(told::in_c).collect()).unwrap_or_default()
+        })?;
+        for entry in &entries {
+            // SAFETY: as the caller says.
+            unsafe { each(user, entry) };
+        }
+        Ok(())
+    })
+}

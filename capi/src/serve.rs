@@ -1,0 +1,211 @@
+//! One allocator of this interface: the core for several threads, under PyTorch's policy or any other.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use parkade::Allocator;
+use parkade::policy::{Policy, PyTorch};
+use parkade::profile::Profile;
+use parkade::settings::Settings;
+use parkade::units::{Bytes, DeviceAddress, PoolId, StreamId};
+use parkade_shared::{ByAddress, Error, Shared};
+
+use crate::config::Chosen;
+use crate::device::{Device, Lender};
+use crate::failure::Failure;
+use crate::told::Told;
+use crate::types::parkade_status::{PARKADE_FORKED, PARKADE_INVALID_SETTINGS};
+use crate::types::{PARKADE_CAPTURING, PARKADE_CHOOSES_POOL, PARKADE_RAW, parkade_request};
+use crate::{fork, inside};
+
+/// An allocator of one device. Its calls may come from any thread.
+pub struct parkade_allocator {
+    pub(crate) core: Core,
+    pub(crate) profile: &'static Profile,
+    /// Tells this allocator from others.
+    pub(crate) number: usize,
+    /// The [`fork::generation`] that it was made in.
+    made_in: u32,
+    /// The memory of pools that have their own.
+    lenders: Mutex<BTreeMap<PoolId, Lender>>,
+    has_lenders: AtomicBool,
+}
+
+/// The core, with PyTorch's policy known to the compiler: most programs use that.
+pub(crate) enum Core {
+    PyTorch(Shared<Device, PyTorch, Told>),
+    Other(Shared<Device, Box<dyn Policy + Send>, Told>),
+}
+
+/// Works on the core of either policy while no other thread does. Answers a `Result` with a `Failure`.
+macro_rules! with_core {
+    ($allocator:expr, $core:ident => $work:expr) => {{
+        let allocator: &$crate::serve::parkade_allocator = $allocator;
+        let outcome = match &allocator.core {
+            $crate::serve::Core::PyTorch(shared) => shared.with(|$core| $work),
+            $crate::serve::Core::Other(shared) => shared.with(|$core| $work),
+        };
+        outcome.map_err(|error| $crate::failure::Failure::of_shared(&error, allocator.profile))
+    }};
+}
+pub(crate) use with_core;
+
+/// A policy that may have PyTorch's settings.
+pub(crate) trait Tunable: Policy {
+    /// The settings, to change; `None` if it has none.
+    fn settings_mut(&mut self) -> Option<&mut Settings>;
+}
+
+impl Tunable for PyTorch {
+    fn settings_mut(&mut self) -> Option<&mut Settings> {
+        Some(&mut self.settings)
+    }
+}
+
+impl Tunable for Box<dyn Policy + Send> {
+    fn settings_mut(&mut self) -> Option<&mut Settings> {
+        None
+    }
+}
+
+impl parkade_allocator {
+    pub(crate) fn new(device: Device, chosen: Chosen) -> Result<parkade_allocator, Failure> {
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let (profile, core) = match chosen {
+            Chosen::PyTorch(policy) => {
+                let (profile, fraction) = (policy.profile(), policy.settings.per_process_memory_fraction);
+                let mut allocator = Allocator::new(device, policy, Told::default());
+                if fraction < 1.0 {
+                    let limited = allocator.set_memory_fraction(fraction);
+                    limited.map_err(|error| Failure::new(PARKADE_INVALID_SETTINGS, error.message(profile)))?;
+                }
+                (profile, Core::PyTorch(Shared::new(allocator)))
+            }
+            Chosen::Other(policy) => {
+                (policy.profile(), Core::Other(Shared::new(Allocator::new(device, policy, Told::default()))))
+            }
+        };
+        Ok(parkade_allocator {
+            core,
+            profile,
+            number: MADE.fetch_add(1, Ordering::Relaxed),
+            made_in: fork::generation(),
+            lenders: Mutex::default(),
+            has_lenders: AtomicBool::new(false),
+        })
+    }
+
+    /// Fails in a child of fork.
+    #[inline]
+    pub(crate) fn check_process(&self) -> Result<(), Failure> {
+        if self.made_in == fork::now() { Ok(()) } else { Err(forked()) }
+    }
+
+    /// Serves a request; `None` for one of no bytes.
+    #[inline]
+    pub(crate) fn allocate(&self, request: &parkade_request) -> Result<Option<DeviceAddress>, Failure> {
+        if request.bytes == 0 {
+            return Ok(None);
+        }
+        let (bytes, stream) = (Bytes(request.bytes), StreamId(request.stream));
+        let served = match (&self.core, request.flags) {
+            (Core::PyTorch(shared), 0) => shared.allocate(bytes, stream),
+            (Core::PyTorch(shared), PARKADE_RAW) => shared.raw_allocate(bytes, stream),
+            (Core::Other(shared), 0) => shared.allocate(bytes, stream),
+            (Core::Other(shared), PARKADE_RAW) => shared.raw_allocate(bytes, stream),
+            _ => return self.allocate_so(request).map(Some),
+        };
+        served.map(Some).map_err(|error| Failure::of_shared(&error, self.profile))
+    }
+
+    /// Serves a request with anything else in its flags.
+    #[cold]
+    fn allocate_so(&self, request: &parkade_request) -> Result<DeviceAddress, Failure> {
+        let chosen = PoolId(request.pool.first, request.pool.second);
+        let chosen = (request.flags & PARKADE_CHOOSES_POOL != 0).then_some(chosen);
+        let lender = chosen.and_then(|pool| self.lender(pool));
+        let served = with_core!(self, core => serve_so(core, request, chosen, lender))?;
+        served.map_err(|error| Failure::of_request(&error, self.profile))
+    }
+
+    fn lender(&self, pool: PoolId) -> Option<Lender> {
+        if !self.has_lenders.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.lenders.lock().unwrap_or_else(PoisonError::into_inner).get(&pool).copied()
+    }
+
+    /// Says where a pool's segments come from.
+    pub(crate) fn set_lender(&self, pool: PoolId, lender: Option<Lender>) {
+        let mut lenders = self.lenders.lock().unwrap_or_else(PoisonError::into_inner);
+        match lender {
+            Some(lender) => lenders.insert(pool, lender),
+            None => lenders.remove(&pool),
+        };
+        self.has_lenders.store(!lenders.is_empty(), Ordering::Relaxed);
+    }
+
+    /// Takes a block back, or notes it if a callback of this allocator frees it.
+    #[inline]
+    pub(crate) fn free(&self, address: DeviceAddress) -> Result<(), Failure> {
+        let freed = match &self.core {
+            Core::PyTorch(shared) => shared.free(address),
+            Core::Other(shared) => shared.free(address),
+        };
+        match freed {
+            Ok(()) => Ok(()),
+            Err(Error::Reentered) if inside::note(self.number, address.get()) => Ok(()),
+            Err(error) => Err(Failure::of_shared(&error, self.profile)),
+        }
+    }
+}
+
+impl parkade_allocator {
+    /// Takes a block back with something in the flags.
+    pub(crate) fn free_so(&self, address: DeviceAddress, flags: u32) -> Result<(), Failure> {
+        if flags & PARKADE_CAPTURING == 0 {
+            return self.free(address);
+        }
+        let freed = with_core!(self, core => {
+            core.allocator_mut().set_capturing(true);
+            let freed = core.free(address);
+            core.allocator_mut().set_capturing(false);
+            freed
+        })?;
+        freed.map_err(|error| Failure::of_shared(&error, self.profile))
+    }
+}
+
+/// What a child of fork is told.
+pub(crate) fn forked() -> Failure {
+    Failure::new(
+        PARKADE_FORKED,
+        "this process is a child of fork, and the allocator is its parent's: CUDA cannot be used in a child of fork, so spawn it instead",
+    )
+}
+
+fn serve_so<P: Tunable>(
+    core: &mut ByAddress<Device, P, Told>,
+    request: &parkade_request,
+    chosen: Option<PoolId>,
+    lender: Option<Lender>,
+) -> Result<DeviceAddress, parkade::AllocError> {
+    let allocator = core.allocator_mut();
+    allocator.choose_pool(chosen);
+    allocator.set_capturing(request.flags & PARKADE_CAPTURING != 0);
+    allocator.device_mut().lender = lender;
+    // A pool with memory of its own has no expandable segments (spec 5.5).
+    let settings = allocator.policy_mut().settings_mut().filter(|_| lender.is_some());
+    let was_expandable = settings.map(|settings| std::mem::replace(&mut settings.expandable_segments, false));
+    let (bytes, stream) = (Bytes(request.bytes), StreamId(request.stream));
+    let served = if request.flags & PARKADE_RAW == 0 { core.allocate(bytes, stream) } else { core.raw_allocate(bytes, stream) };
+    let allocator = core.allocator_mut();
+    if let (Some(was), Some(settings)) = (was_expandable, allocator.policy_mut().settings_mut()) {
+        settings.expandable_segments = was;
+    }
+    allocator.device_mut().lender = None;
+    allocator.set_capturing(false);
+    allocator.choose_pool(None);
+    served
+}

@@ -1,0 +1,347 @@
+//! The types of the header: codes, and plain data that both sides read.
+
+use std::ffi::{c_char, c_void};
+
+/// The version of this interface. A program compares it with the one that it was compiled for: another first number of
+/// [`parkade_interface_version`](crate::parkade_interface_version) is another interface.
+pub const PARKADE_INTERFACE_VERSION: u32 = 1;
+
+/// How a call ended. The text of a failure: [`parkade_error_text`](crate::parkade_error_text).
+#[repr(i32)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum parkade_status {
+    /// Done.
+    PARKADE_OK = 0,
+    /// There is no memory, even after the retry ladder.
+    PARKADE_OUT_OF_MEMORY = 1,
+    /// An argument is a null pointer, no known name, or out of its range.
+    PARKADE_INVALID_ARGUMENT = 2,
+    /// No block that was handed out begins at the address.
+    PARKADE_UNKNOWN_ADDRESS = 3,
+    /// The device failed, and not for lack of memory.
+    PARKADE_DEVICE_ERROR = 4,
+    /// The settings string is refused; the text is PyTorch's.
+    PARKADE_INVALID_SETTINGS = 5,
+    /// There is no driver, or no such device.
+    PARKADE_NO_DEVICE = 6,
+    /// The state of a private pool does not allow the call; the text is PyTorch's.
+    PARKADE_POOL_ERROR = 7,
+    /// A private pool cannot be saved or restored; the text is PyTorch's.
+    PARKADE_CHECKPOINT_ERROR = 8,
+    /// The process is a child of fork, and the allocator is its parent's.
+    PARKADE_FORKED = 9,
+    /// The call came from inside of a call on the same allocator and would wait for itself.
+    PARKADE_REENTERED = 10,
+    /// The allocator or this device cannot do it.
+    PARKADE_UNSUPPORTED = 11,
+    /// A defect of parkade; the allocator may serve nothing any more.
+    PARKADE_INTERNAL_ERROR = 12,
+}
+
+/// A private pool's id, as in PyTorch: a graph's is (k, 0), a user's (0, k). (0, 0) is the default pool.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct parkade_pool {
+    /// Its first number.
+    pub first: u64,
+    /// Its second number.
+    pub second: u64,
+}
+
+/// How an allocator is made. Fill it with zeros first; what is zero has a default.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct parkade_options {
+    /// `sizeof(parkade_options)`.
+    pub size: usize,
+    /// The device's index.
+    pub device: u32,
+    /// Not 0: the simulated device with this many bytes, instead of the GPU.
+    pub simulated_bytes: u64,
+    /// A name of [`parkade_policy_name`](crate::parkade_policy_name); `pytorch` if null.
+    pub policy: *const c_char,
+    /// As in `PYTORCH_CUDA_ALLOC_CONF`; none if null. Only for the policy `pytorch`.
+    pub settings: *const c_char,
+    /// The release of PyTorch whose rules the policy `pytorch` has, as `2.11`; 2.11 if null.
+    pub release: *const c_char,
+}
+
+/// A request of 2^60 bytes and more is tried like any other, as PyTorch's `raw_alloc` does.
+pub const PARKADE_RAW: u32 = 1;
+/// The caller's current stream is being captured into a graph. Releases of PyTorch from 2.13 on ask for that.
+pub const PARKADE_CAPTURING: u32 = 2;
+/// `pool` is the pool for it, if requests are routed to that pool with
+/// [`PARKADE_ROUTE_CHOSEN`](parkade_route::PARKADE_ROUTE_CHOSEN).
+pub const PARKADE_CHOOSES_POOL: u32 = 4;
+
+/// A request for memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct parkade_request {
+    /// Bytes. 0 gets a null pointer.
+    pub bytes: u64,
+    /// The stream's handle; 0 is the default stream.
+    pub stream: u64,
+    /// `PARKADE_RAW`, `PARKADE_CAPTURING`, `PARKADE_CHOOSES_POOL`.
+    pub flags: u32,
+    /// The pool that is chosen.
+    pub pool: parkade_pool,
+}
+
+/// Which requests a private pool serves while they are routed to it.
+#[repr(i32)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum parkade_route {
+    /// All.
+    PARKADE_ROUTE_ALL = 0,
+    /// Those of one stream.
+    PARKADE_ROUTE_STREAM = 1,
+    /// Those that choose it.
+    PARKADE_ROUTE_CHOSEN = 2,
+}
+
+/// What happened. The names are PyTorch's.
+#[repr(i32)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum parkade_action {
+    /// A block was handed out; the size is the requested one.
+    PARKADE_ALLOC = 0,
+    /// A block was given back; the size is the requested one.
+    PARKADE_FREE_REQUESTED = 1,
+    /// A block given back became free; the size is the requested one.
+    PARKADE_FREE_COMPLETED = 2,
+    /// A segment was taken from the device.
+    PARKADE_SEGMENT_ALLOC = 3,
+    /// A segment was released to the device.
+    PARKADE_SEGMENT_FREE = 4,
+    /// Pages of an expandable segment were mapped.
+    PARKADE_SEGMENT_MAP = 5,
+    /// Pages of an expandable segment were unmapped.
+    PARKADE_SEGMENT_UNMAP = 6,
+    /// A snapshot was taken; the size is the active bytes of its segments.
+    PARKADE_SNAPSHOT = 7,
+    /// A request failed for lack of memory; the address is the device's free bytes.
+    PARKADE_OOM = 8,
+}
+
+/// One thing that the allocator did.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct parkade_entry {
+    /// What happened.
+    pub action: parkade_action,
+    /// The first byte; for `PARKADE_OOM` the device's free bytes.
+    pub address: u64,
+    /// Bytes; each action says which.
+    pub size: u64,
+    /// The block's or the segment's stream.
+    pub stream: u64,
+    /// Its pool.
+    pub pool: parkade_pool,
+}
+
+/// Called for every entry, in order, while the allocator works. It must not call the same allocator.
+pub type parkade_observer = Option<unsafe extern "C" fn(user: *mut c_void, entry: *const parkade_entry)>;
+
+/// Called when no free block serves a request, before the device is asked. It may call
+/// [`parkade_free`](crate::parkade_free) for the same allocator, and nothing else of it; what it frees goes back once
+/// it returns. Returns whether it freed anything.
+pub type parkade_free_memory = Option<unsafe extern "C" fn(user: *mut c_void) -> bool>;
+
+/// Takes memory for a pool's segments: a null pointer means that there is none.
+pub type parkade_take = Option<unsafe extern "C" fn(user: *mut c_void, bytes: u64) -> *mut c_void>;
+
+/// Takes such memory back.
+pub type parkade_give_back = Option<unsafe extern "C" fn(user: *mut c_void, address: *mut c_void)>;
+
+/// A counter with its history.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct parkade_stat {
+    /// The value now.
+    pub current: i64,
+    /// The largest value since the last reset of the peaks.
+    pub peak: i64,
+    /// The sum of all increases since the last reset of the accumulated values.
+    pub allocated: i64,
+    /// The sum of all decreases since then.
+    pub freed: i64,
+}
+
+/// One statistic for all memory, the small pool and the large pool.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct parkade_stat_set {
+    /// Both pools.
+    pub all: parkade_stat,
+    /// The small pool.
+    pub small: parkade_stat,
+    /// The large pool.
+    pub large: parkade_stat,
+}
+
+/// Everything in `torch.cuda.memory_stats()` but what counts each private pool.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct parkade_stats {
+    /// Allocations handed out.
+    pub allocation: parkade_stat_set,
+    /// Segments taken from the device.
+    pub segment: parkade_stat_set,
+    /// Active blocks: allocated or pending.
+    pub active: parkade_stat_set,
+    /// Free blocks that are a part of their segment.
+    pub inactive_split: parkade_stat_set,
+    /// Bytes of allocated blocks.
+    pub allocated_bytes: parkade_stat_set,
+    /// Bytes taken from the device.
+    pub reserved_bytes: parkade_stat_set,
+    /// Bytes of active blocks.
+    pub active_bytes: parkade_stat_set,
+    /// Bytes of free blocks that are a part of their segment.
+    pub inactive_split_bytes: parkade_stat_set,
+    /// Bytes requested, of active blocks.
+    pub requested_bytes: parkade_stat_set,
+    /// Allocations of at least `max_split_size`.
+    pub oversize_allocations: parkade_stat,
+    /// Segments of at least `max_split_size`.
+    pub oversize_segments: parkade_stat,
+    /// Attempts to take memory after the cache was released.
+    pub num_alloc_retries: i64,
+    /// Requests that failed for lack of memory.
+    pub num_ooms: i64,
+    /// Waits for all events.
+    pub num_sync_all_streams: i64,
+    /// Segments taken from the device, and mappings.
+    pub num_device_alloc: i64,
+    /// Segments released to the device, and unmappings.
+    pub num_device_free: i64,
+    /// Requests rejected before the device was asked.
+    pub num_oom_rejections: i64,
+    /// The setting when the allocator was made; -1 is unlimited.
+    pub max_split_size: i64,
+}
+
+/// A block and its segment.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct parkade_block_info {
+    /// Its size in bytes.
+    pub size: u64,
+    /// The bytes that were requested.
+    pub requested: u64,
+    /// The first byte of its segment.
+    pub segment: u64,
+    /// The segment's bytes.
+    pub segment_size: u64,
+    /// Whether the segment is expandable.
+    pub is_expandable: bool,
+}
+
+/// A segment of a snapshot. Its blocks are the next `block_count` ones from `first_block` on.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct parkade_segment {
+    /// Its first byte.
+    pub address: u64,
+    /// The sum of its blocks' sizes.
+    pub total: u64,
+    /// Bytes of allocated blocks.
+    pub allocated: u64,
+    /// Bytes of allocated and pending blocks.
+    pub active: u64,
+    /// Requested bytes of those.
+    pub requested: u64,
+    /// Its stream.
+    pub stream: u64,
+    /// Its pool.
+    pub pool: parkade_pool,
+    /// Its age, the oldest lowest, where the release orders by age.
+    pub rank: u32,
+    /// Whether it is of the large collection.
+    pub is_large: bool,
+    /// Whether it is a mapped run of an expandable segment.
+    pub is_expandable: bool,
+    /// The place of its first block among the snapshot's.
+    pub first_block: usize,
+    /// How many blocks it has.
+    pub block_count: usize,
+}
+
+/// A block of a snapshot.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct parkade_snapshot_block {
+    /// Its first byte.
+    pub address: u64,
+    /// Its size in bytes.
+    pub size: u64,
+    /// The bytes last requested.
+    pub requested: u64,
+    /// Whether it is handed out.
+    pub is_allocated: bool,
+    /// Whether it is handed out, or given back and waiting for other streams.
+    pub is_active: bool,
+}
+
+/// What a restore of a pool did.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct parkade_restored {
+    /// The pool's blocks that were taken back.
+    pub freed: *const u64,
+    /// How many.
+    pub freed_count: usize,
+    /// The blocks that are handed out now.
+    pub allocated: *const u64,
+    /// How many.
+    pub allocated_count: usize,
+}
+
+/// An expandable segment.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct parkade_expandable {
+    /// Its stream.
+    pub stream: u64,
+    /// The bytes of each of its pages.
+    pub page: u64,
+    /// The bytes that are mapped.
+    pub mapped: u64,
+}
+
+/// What an error for lack of memory says in numbers.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct parkade_shortage {
+    /// The bytes of the segment that the device was asked for.
+    pub segment_bytes: u64,
+    /// The device's memory.
+    pub device_total: u64,
+    /// What of it no process holds.
+    pub device_free: u64,
+    /// The limit; 0 if there is none.
+    pub limit_bytes: u64,
+}
+
+/// PyTorch's settings that decide.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct parkade_settings {
+    /// `max_split_size_mb` in bytes; 2^64 - 1 is unlimited.
+    pub max_split_bytes: u64,
+    /// `max_non_split_rounding_mb` in bytes.
+    pub max_non_split_rounding_bytes: u64,
+    /// `large_segment_size_mb` in bytes.
+    pub large_segment_bytes: u64,
+    /// `garbage_collection_threshold`; 0 is never.
+    pub garbage_collection_threshold: f64,
+    /// `roundup_power2_divisions`: the divisions from 1, 2, 4, ... MiB on; 0 and 1 are none.
+    pub roundup_power2_divisions: [u64; 16],
+    /// `expandable_segments`.
+    pub expandable_segments: bool,
+    /// `graph_capture_record_stream_reuse`.
+    pub graph_capture_record_stream_reuse: bool,
+    /// `throw_on_cudamalloc_oom`.
+    pub throw_on_cudamalloc_oom: bool,
+}

@@ -1,0 +1,186 @@
+// The memory history: trace entries, the stacks of blocks and segments, and everybody who is told.
+//
+// The core tells what it does while it holds its lock, in order. What the core does not know is added here: times, stacks, texts.
+#pragma once
+#include "parkade.h"
+#include "release.hpp"
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <stack>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace parkade {
+// A ring that keeps the newest entries.
+template <class T> class Ring {
+  std::vector<T> entries;
+  size_t most = 1, next = 0;
+ public:
+  void set_most(size_t count) { most = std::max<size_t>(1, count); }
+  void insert(const T& entry) {
+    if (entries.size() < most) return entries.push_back(entry);
+    entries[next++] = entry;
+    if (next == most) next = 0;
+  }
+  void take_copy(std::vector<T>& out) const {
+    out.insert(out.end(), entries.begin() + next, entries.end());
+    out.insert(out.end(), entries.begin(), entries.begin() + next);
+  }
+  void clear() { next = 0; std::vector<T>().swap(entries); }
+};
+
+// What the calling thread adds to the entries of its call.
+struct Call {
+  Context context;
+  std::stack<std::string> compile_contexts;
+  std::string user_metadata;
+  std::exception_ptr thrown;  // by a tracker: exceptions must not cross the core
+};
+inline Call& call() { thread_local Call own; return own; }
+
+class History {
+  std::mutex mutex;
+  c10::DeviceIndex device;
+  bool is_recording = false;
+  RecordContext level = RecordContext::NEVER;
+  std::unordered_set<int> skipped;
+  Ring<TraceEntry> ring;
+  std::vector<AllocatorTraceTracker> trackers;
+  std::unordered_map<uint64_t, Context> blocks;  // of allocated and pending blocks
+  struct Segment { Context context; size_t size; bool is_whole; };
+  std::unordered_map<uint64_t, Segment> segments;
+
+  static TraceEntry::Action action_of(const parkade_entry& e) {
+    switch (e.action) {
+      case PARKADE_ALLOC: return TraceEntry::ALLOC;
+      case PARKADE_FREE_REQUESTED: return TraceEntry::FREE_REQUESTED;
+      case PARKADE_FREE_COMPLETED: return TraceEntry::FREE_COMPLETED;
+      case PARKADE_SEGMENT_ALLOC: return TraceEntry::SEGMENT_ALLOC;
+      case PARKADE_SEGMENT_FREE: return TraceEntry::SEGMENT_FREE;
+      case PARKADE_SEGMENT_MAP: return TraceEntry::SEGMENT_MAP;
+      case PARKADE_SEGMENT_UNMAP: return TraceEntry::SEGMENT_UNMAP;
+      case PARKADE_SNAPSHOT: return TraceEntry::SNAPSHOT;
+      default: return TraceEntry::OOM;
+    }
+  }
+  static Context found(const std::unordered_map<uint64_t, Context>& in, uint64_t address) {
+    auto it = in.find(address);
+    return it == in.end() ? nullptr : it->second;
+  }
+
+  // The stack of an entry, and what is remembered of it: a free has its own, or else that of the allocation.
+  Context context_of(const parkade_entry& e) {
+    Context own = call().context;
+    switch (e.action) {
+      case PARKADE_ALLOC:
+        if (own) blocks[e.address] = own; else blocks.erase(e.address);
+        // A segment that was split once has lost its stack (its remainder has it).
+        if (auto it = segments.find(e.address); it != segments.end() && e.size + (1 << 20) < it->second.size) it->second.is_whole = false;
+        return own;
+      case PARKADE_FREE_REQUESTED: return own ? own : found(blocks, e.address);
+      case PARKADE_FREE_COMPLETED: {
+        Context context = own ? own : found(blocks, e.address);
+        blocks.erase(e.address);
+        return context;
+      }
+      case PARKADE_SEGMENT_ALLOC:
+      case PARKADE_SEGMENT_MAP:
+        if (own) segments[e.address] = {own, e.size, true};
+        return own;
+      case PARKADE_SEGMENT_FREE:
+      case PARKADE_SEGMENT_UNMAP: {
+        auto it = segments.find(e.address);
+        Context context = own ? own : it == segments.end() ? nullptr : it->second.context;
+        if (it != segments.end()) segments.erase(it);
+        return context;
+      }
+      case PARKADE_SNAPSHOT: return nullptr;
+      default: return own;
+    }
+  }
+
+ public:
+  explicit History(c10::DeviceIndex device) : device(device) {}
+  std::atomic<int> gathers{0};  // the level at which calls gather stacks
+  std::atomic<CreateContextFn> recorder{nullptr};
+
+  // The stack of a call, if stacks are gathered at this level.
+  Context gather(RecordContext at) const {
+    if (gathers.load(std::memory_order_relaxed) < static_cast<int>(at)) return nullptr;
+    auto record = recorder.load();
+    return record ? record() : nullptr;
+  }
+
+  bool is_needed() {
+    std::lock_guard<std::mutex> lock(mutex);
+    return is_recording || !trackers.empty();
+  }
+
+  void record(bool enabled, CreateContextFn with, size_t most, RecordContext when, bool clear, const std::vector<std::string>& skip) {
+    std::lock_guard<std::mutex> lock(mutex);
+    is_recording = enabled;
+    ring.set_most(most);
+    level = enabled ? when : RecordContext::NEVER;
+    recorder.store(enabled ? with : nullptr);
+    gathers.store(static_cast<int>(level));
+    if (!enabled || clear) ring.clear();
+    skipped.clear();
+#if TORCH_MINOR >= 11
+    for (auto& name : skip) skipped.insert(static_cast<int>(traces::parseTraceEntryAction(name)));
+#endif
+  }
+
+  void track(AllocatorTraceTracker tracker) {
+    std::lock_guard<std::mutex> lock(mutex);
+    trackers.push_back(std::move(tracker));
+  }
+
+  void tell(const parkade_entry& e) noexcept {
+    try {
+      std::lock_guard<std::mutex> lock(mutex);
+      Context context = context_of(e);
+      keep(action_of(e), e.address, e.size, e.stream, {e.pool.first, e.pool.second}, std::move(context));
+    } catch (...) {
+      call().thrown = std::current_exception();
+    }
+  }
+
+#if TORCH_MINOR >= 14
+  // An annotation of a live allocation is an entry of its own.
+  void annotate(const void* address, const std::string& text) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (!is_recording) return;
+    auto made = entry(TraceEntry::ANNOTATE, device, reinterpret_cast<size_t>(address), 0, 0, {0, 0}, nullptr, "N/A", text);
+    if (!skipped.count(TraceEntry::ANNOTATE)) ring.insert(made);
+  }
+#endif
+
+  Context of_block(uint64_t address) {
+    std::lock_guard<std::mutex> lock(mutex);
+    return found(blocks, address);
+  }
+  Context of_segment(uint64_t address, size_t blocks_now) {
+    std::lock_guard<std::mutex> lock(mutex);
+    auto it = segments.find(address);
+    if (it == segments.end()) return nullptr;
+    if (blocks_now > 1) it->second.is_whole = false;
+    return it->second.is_whole ? it->second.context : nullptr;
+  }
+  void take_entries(std::vector<TraceEntry>& out) {
+    std::lock_guard<std::mutex> lock(mutex);
+    ring.take_copy(out);
+  }
+
+ private:
+  void keep(TraceEntry::Action action, size_t address, size_t size, uint64_t stream, MempoolId_t pool, Context context) {
+    if (!is_recording && trackers.empty()) return;
+    auto& own = call();
+    auto made = entry(action, device, address, size, stream, pool, level >= RecordContext::ALLOC ? std::move(context) : nullptr,
+                      own.compile_contexts.empty() ? "N/A" : own.compile_contexts.top(), own.user_metadata);
+    for (auto& tracker : trackers) tracker(made);
+    if (is_recording && !skipped.count(action)) ring.insert(made);
+  }
+};
+}  // namespace parkade

@@ -1,0 +1,123 @@
+// One device: its allocator of parkade, its history, and the pools that requests are routed to.
+#pragma once
+#include "history.hpp"
+#include <functional>
+#include <map>
+
+namespace parkade {
+// Throws what PyTorch's allocator would throw.
+[[noreturn]] inline void fail(parkade_status status) {
+  const std::string text = parkade_error_text();
+  TORCH_CHECK_WITH(OutOfMemoryError, status != PARKADE_OUT_OF_MEMORY, text);
+  TORCH_CHECK(false, text);
+  std::abort();  // not reached
+}
+inline void check(parkade_status status) {
+  if (auto thrown = std::move(call().thrown)) { call().thrown = nullptr; std::rethrow_exception(thrown); }
+  if (C10_UNLIKELY(status != PARKADE_OK)) fail(status);
+}
+inline parkade_pool in_c(const MempoolId_t& id) { return {id.first, id.second}; }
+
+class Place {
+  struct Route { MempoolId_t id; std::function<bool(cudaStream_t)> accepts; };
+  std::mutex mutex;
+  std::vector<Route> routes;
+  std::atomic<int> routed{0}, captures{0};
+  std::map<MempoolId_t, PoolAllocator> lenders;
+  parkade_settings settings{};
+  std::mutex settings_mutex;
+  bool takes_settings;
+
+  static void told(void* own, const parkade_entry* e) { static_cast<Place*>(own)->history.tell(*e); }
+  static bool free_memory(void*) noexcept {
+    bool freed = false;
+    try { free_memory_callbacks(freed); } catch (...) { call().thrown = std::current_exception(); }
+    return freed;
+  }
+  static void* lend(void* from, uint64_t bytes) noexcept {
+    try { return static_cast<CCA::CUDAAllocator*>(from)->raw_alloc(bytes); } catch (...) { return nullptr; }
+  }
+  static void take_back(void* from, void* address) noexcept {
+    try { static_cast<CCA::CUDAAllocator*>(from)->raw_delete(address); } catch (...) { call().thrown = std::current_exception(); }
+  }
+
+ public:
+  const c10::DeviceIndex device;
+  History history;
+  parkade_allocator* core = nullptr;
+
+  Place(c10::DeviceIndex device, const std::string& policy, const std::string& release)
+      : takes_settings(policy == "pytorch"), device(device), history(device) {
+    const auto text = settings_text();
+    parkade_options options{};
+    options.size = sizeof options;
+    options.device = static_cast<uint32_t>(device);
+    options.policy = policy.c_str();
+    options.release = release.c_str();
+    options.settings = takes_settings ? text.c_str() : nullptr;
+    check(parkade_create(&options, &core));
+    check(parkade_add_free_memory_callback(core, &free_memory, this));
+    if (takes_settings) copy_settings();
+  }
+
+  // From the first time on that anybody is to be told, so that the stacks of blocks stay right.
+  void observe() { check(parkade_set_observer(core, &told, this)); }
+
+  // Settings may change at any time; PyTorch's allocator reads them anew for each request.
+  void follow_settings(size_t bytes) {
+    if (!takes_settings) return;
+    if (C10_LIKELY(are_settings(settings, bytes))) return;
+    std::lock_guard<std::mutex> lock(settings_mutex);
+    // For what only the text says. PyTorch has told its caller what is wrong with it.
+    parkade_apply_settings(core, settings_text().c_str());
+    copy_settings();
+  }
+
+  // The pool for a request of the stream, by the newest routing that accepts it, and whether the current stream is captured.
+  void route(parkade_request& request, cudaStream_t stream) {
+    if (C10_LIKELY(!routed.load(std::memory_order_relaxed))) return;
+    std::lock_guard<std::mutex> lock(mutex);
+    auto it = std::find_if(routes.rbegin(), routes.rend(), [stream](auto& route) { return route.accepts(stream); });
+    request.flags |= PARKADE_CHOOSES_POOL;
+    if (it != routes.rend()) request.pool = in_c(it->id);
+  }
+  bool is_routing() const { return routed.load(std::memory_order_relaxed); }
+  uint32_t capturing() const {
+    if (C10_LIKELY(!captures.load(std::memory_order_relaxed))) return 0;
+    cudaStreamCaptureStatus status{};
+    C10_CUDA_CHECK(cudaStreamIsCapturing(c10::cuda::getCurrentCUDAStream(device).stream(), &status));
+    return status == cudaStreamCaptureStatusNone ? 0 : PARKADE_CAPTURING;
+  }
+  void count_captures(int by) { captures += by; }
+
+  void begin(MempoolId_t id, std::function<bool(cudaStream_t)> accepts) {
+    std::lock_guard<std::mutex> lock(mutex);
+    check(parkade_pool_begin(core, in_c(id), PARKADE_ROUTE_CHOSEN, 0));
+    routes.push_back({id, std::move(accepts)});
+    routed = static_cast<int>(routes.size());
+  }
+  void end(MempoolId_t id) {
+    std::lock_guard<std::mutex> lock(mutex);
+    check(parkade_pool_end(core, in_c(id)));
+    routes.erase(std::remove_if(routes.begin(), routes.end(), [&](auto& route) { return route.id == id; }), routes.end());
+    routed = static_cast<int>(routes.size());
+  }
+  void create(MempoolId_t id, PoolAllocator allocator) {
+    check(parkade_pool_create(core, in_c(id)));
+    if (!allocator) return;
+    std::lock_guard<std::mutex> lock(mutex);
+    auto& kept = lenders[id] = std::move(allocator);
+    check(parkade_pool_set_memory(core, in_c(id), &lend, &take_back, &*kept));
+  }
+
+ private:
+  void copy_settings() {
+    parkade_settings now{};
+    check(parkade_read_settings(core, &now));
+    read_settings(now);
+    read_divisions(now);
+    check(parkade_set_settings(core, &now));
+    settings = now;
+  }
+};
+}  // namespace parkade
