@@ -8,7 +8,7 @@
   same.py OUT --verify PARKADE                 `parkade verify` of the snapshots in OUT, with this binary; needs no GPU
 
 Each run is a process of its own, with history from the start. The limit is a share of what the program had allocated at its peak
-without a limit, so that it runs out of memory. Exit codes: 0 equal, 1 something differs, 2 something could not be run.
+without a limit, so that it runs out of memory; garbage collection is tried with a limit alone, without which it does nothing. Exit codes: 0 equal, 1 something differs, 2 something could not be run.
 """
 
 import argparse
@@ -93,6 +93,10 @@ class Runs:
         """One run of a program on one side; the side is the folder that its report goes to. True if there is a report."""
         allocator = "native" if side != "parkade" else "parkade"
         folder = self.options.out / side
+        # A run that fails leaves nothing of an earlier one to compare with.
+        for old in folder.glob(f"{name}.*"):
+            if old.name.removeprefix(f"{name}.").split(".")[0] in ("report", "pickle", "stats", "rank1"):
+                old.unlink()
         command = [sys.executable, __file__, str(self.options.out), "--one", program, "--folder", str(folder), "--name", name]
         command += ["--allocator", allocator, "--steps", str(self.options.steps), "--limit-bytes", str(limit_bytes)]
         world = min(self.world, 2) if program == "fsdp" else 1
@@ -135,23 +139,28 @@ def run_all(options, world, total_bytes):
     if "compile_reduce_overhead" in options.programs:
         # Compiles once, so that the runs that are compared find compiled kernels.
         runs.child("warm", "compile_reduce_overhead", "default", 0, "compile_reduce_overhead.default")
-    first = [(program, setting, runs.both(program, setting, 0, total_bytes)) for program in options.programs for setting in options.settings]
+    first = [
+        (program, setting, runs.both(program, setting, programs.LIMIT_BYTES.get(program, 0), total_bytes))
+        for program in options.programs
+        for setting in unlimited(options)
+    ]
     for program, setting, (name, futures) in first:
         [future.result() for future in futures]
         names.append(name)
         peak = options.out / "native" / f"{program}.default.peak"
-        if "default" in options.settings and options.limits and is_limited(program) and peak.exists():
-            limited.append(runs.both(program, setting, int(int(peak.read_text()) * LIMIT_SHARE), total_bytes))
+        if setting == "default" and options.limits and programs.is_limited(program) and peak.exists():
+            limit_bytes = int(int(peak.read_text()) * LIMIT_SHARE)
+            limited += [runs.both(program, each, limit_bytes, total_bytes) for each in options.settings]
     for name, futures in limited:
         [future.result() for future in futures]
         names.append(name)
     return names, runs.failed
 
 
-def is_limited(program):
-    """Whether a program survives running out of memory; its source says so, and importing it would need torch."""
-    source = pathlib.Path(__file__).with_name("programs") / f"{program}.py"
-    return "\nLIMITED = True\n" in source.read_text()
+def unlimited(options):
+    """The settings of the runs without a limit of their own. Garbage collection does nothing without one; the default's peak says what the limit is."""
+    chosen = [setting for setting in options.settings if setting != "gc"]
+    return chosen if "default" in chosen or not options.limits else ["default", *chosen]
 
 
 def compare_all(options, names):

@@ -6,6 +6,7 @@ as a tensor of one number or a float. `LIMITED` says whether it survives running
 """
 
 import importlib
+import pathlib
 
 NAMES = (
     "gpt2",
@@ -21,12 +22,20 @@ NAMES = (
     "random_graphs",
     "random_pools",
 )
+# What a program may reserve that is made to run out of memory.
+LIMIT_BYTES = {"fails": 600 << 20}
 OUT_OF_MEMORY = "out of memory"
 
 
 def load(name):
     """The module of a program. Imports torch, and transformers or torchvision if the program needs them."""
     return importlib.import_module(f"{__name__}.{name}")
+
+
+def is_limited(name):
+    """Whether a program survives running out of memory. Its source says so; importing it would need torch."""
+    source = pathlib.Path(__file__).with_name(f"{name}.py").read_text()
+    return "\nLIMITED = True\n" in source
 
 
 def run(name, steps, report=lambda error: None):

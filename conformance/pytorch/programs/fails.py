@@ -2,15 +2,15 @@
 
 import torch
 
+from . import LIMIT_BYTES
+
 LIMITED = False
-# What the process may reserve.
-LIMIT_BYTES = 600 << 20
 
 
 def start():
     torch.manual_seed(15)
     total_bytes = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction(LIMIT_BYTES / total_bytes)
+    torch.cuda.set_per_process_memory_fraction(LIMIT_BYTES["fails"] / total_bytes)
     draw = torch.Generator().manual_seed(16)
     kept = []
 
