@@ -13,6 +13,7 @@ Exit codes: 0 good, 1 something leaked, crashed or ended badly, 2 nothing could 
 """
 
 import argparse
+import concurrent.futures
 import ctypes
 import gc
 import json
@@ -214,15 +215,19 @@ def run_steps(options, name):
 
 def run_ends(options):
     """Runs every end and prints its row. How many ended badly."""
-    bad = 0
-    print("\n| end | setting | result |\n|---|---|---|", flush=True)
-    for setting in ("default", "expandable"):
-        for case in exits.CASES:
-            command = [sys.executable, __file__, str(options.out), "--one", case.__name__, "--allocator", options.allocator]
-            wrong = exits.outcome(command, allocators.environment(SETTINGS[setting]))
-            bad += bool(wrong)
-            print(f"| {case.__name__} | {setting} | {wrong or 'good'} |", flush=True)
-    return bad
+
+    def one(job):
+        case, setting = job
+        command = [sys.executable, __file__, str(options.out), "--one", case.__name__, "--allocator", options.allocator]
+        return exits.outcome(command, allocators.environment(SETTINGS[setting]))
+
+    jobs = [(case, setting) for setting in ("default", "expandable") for case in exits.CASES]
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        results = list(pool.map(one, jobs))
+    print("\n| end | setting | result |\n|---|---|---|")
+    for (case, setting), wrong in zip(jobs, results):
+        print(f"| {case.__name__} | {setting} | {wrong or 'good'} |")
+    return sum(map(bool, results))
 
 
 def arguments():
@@ -230,16 +235,17 @@ def arguments():
     parser.add_argument("out", type=pathlib.Path, metavar="OUT")
     parser.add_argument("--allocator", choices=allocators.NAMES, default="parkade", help="default: %(default)s")
     parser.add_argument("--steps", type=int, default=10_000, help="under each setting (default: %(default)s)")
-    parser.add_argument("--seconds", type=int, default=240, help="at most, under each setting (default: %(default)s)")
+    parser.add_argument("--seconds", type=int, default=160, help="at most, under each setting (default: %(default)s)")
     parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS), metavar="NAME", help=", ".join(SETTINGS))
     parser.add_argument("--seed", type=int, default=1, help="of the random requests (default: %(default)s)")
     parser.add_argument("--tolerance-mib", type=int, default=32, help="what the driver may keep for itself (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=6, help="ends at the same time (default: %(default)s)")
     parser.add_argument("--only", choices=("steps", "ends"), help="half of it")
     parser.add_argument("--quick", action="store_true", help="500 steps, one setting")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.steps < 1 or options.seconds < 1:
-        parser.error("--steps and --seconds must be at least 1")
+    if min(options.steps, options.seconds, options.jobs) < 1:
+        parser.error("--steps, --seconds and --jobs must be at least 1")
     if options.quick:
         options.steps, options.settings = 500, ["default"]
     return parser, options

@@ -8,7 +8,8 @@
   same.py OUT --verify PARKADE                 `parkade verify` of the snapshots in OUT, with this binary; needs no GPU
 
 Each run is a process of its own, with history from the start. The limit is a share of what the program had allocated at its peak
-without a limit, so that it runs out of memory; garbage collection is tried with a limit alone, without which it does nothing. Exit codes: 0 equal, 1 something differs, 2 something could not be run.
+without a limit, so that it runs out of memory. Garbage collection is tried with a limit alone: without one it does nothing.
+Exit codes: 0 equal, 1 something differs, 2 something could not be run.
 """
 
 import argparse
@@ -33,6 +34,7 @@ SETTINGS = {
     "split": "max_split_size_mb:64",
     "gc": "garbage_collection_threshold:0.6",
 }
+COMPILES = "compile_reduce_overhead"
 QUICK = ("gpt2", "cuda_graph", "fails")
 # Of the peak of allocated bytes without a limit: the largest steps fail, the others pass.
 LIMIT_SHARE = 0.85
@@ -135,15 +137,21 @@ class Runs:
 
 def run_all(options, world, total_bytes):
     """All runs: first those without a limit, which say what the limits are. Names in the order of the table."""
-    runs, names, limited = Runs(options, world), [], []
-    if "compile_reduce_overhead" in options.programs:
-        # Compiles once, so that the runs that are compared find compiled kernels.
-        runs.child("warm", "compile_reduce_overhead", "default", 0, "compile_reduce_overhead.default")
-    first = [
-        (program, setting, runs.both(program, setting, programs.LIMIT_BYTES.get(program, 0), total_bytes))
-        for program in options.programs
-        for setting in unlimited(options)
-    ]
+    runs, names, limited, first = Runs(options, world), [], [], []
+
+    def submit(program):
+        limit_bytes = programs.LIMIT_BYTES.get(program, 0)
+        for setting in options.settings if limit_bytes else unlimited(options):
+            first.append((program, setting, runs.both(program, setting, limit_bytes, total_bytes)))
+
+    # Compiled once before, so that the runs that are compared find the same kernels.
+    warm = runs.pool.submit(runs.child, "warm", COMPILES, "default", 0, COMPILES) if COMPILES in options.programs else None
+    for program in options.programs:
+        if program != COMPILES:
+            submit(program)
+    if warm:
+        warm.result()
+        submit(COMPILES)
     for program, setting, (name, futures) in first:
         [future.result() for future in futures]
         names.append(name)

@@ -77,6 +77,7 @@ def settle():
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # No choice of a kernel by its time, which differs from run to run.
     os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     import torch
 
     torch.autograd.set_multithreading_enabled(False)
