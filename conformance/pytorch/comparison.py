@@ -8,8 +8,8 @@ two runs get other addresses from the driver, and a stream's handle is a pointer
 import bisect
 import re
 
-# Of the whole GPU and of other processes, not of the allocator.
-ASIDE = {"time_us", "device_free", "frames", "compile_context"}
+# Times, and what is free on the whole GPU: other processes decide it, not the allocator.
+ASIDE = {"time_us", "device_free"}
 # An expandable segment reserves this much of the GPU's memory in addresses: spec 4.1.
 SPAN = (9, 8)
 
@@ -167,6 +167,9 @@ def compare(left, right):
         "settings": (settings(left), settings(right)),
         "ended": ([left["ended"]], [right["ended"]]),
     }
+    # A dictionary of keys, so that one that is missing counts once.
+    found["keys"], text = compare_stats(dict.fromkeys(left["snapshot"], "there"), dict.fromkeys(right["snapshot"], "there"), "keys")
+    found["texts"] += [text] if text else []
     for kind, (ours, theirs) in lists.items():
         if kind == "stats":
             found[kind], text = compare_stats(dict(ours), dict(theirs))
@@ -181,13 +184,13 @@ def settings(report):
     return sorted((key, str(value)) for key, value in report["snapshot"].get("allocator_settings", {}).items())
 
 
-def compare_stats(left, right):
+def compare_stats(left, right, what="stats"):
     """A key that only one side has is a difference too."""
     keys = [key for key in sorted({**left, **right}) if left.get(key, "missing") != right.get(key, "missing")]
     if not keys:
         return 0, None
     shown = ", ".join(f"{key} {left.get(key, 'missing')} and {right.get(key, 'missing')}" for key in keys[:5])
-    return len(keys), f"stats: {shown}{' ...' if len(keys) > 5 else ''}"
+    return len(keys), f"{what}: {shown}{' ...' if len(keys) > 5 else ''}"
 
 
 def differences(found):

@@ -84,6 +84,7 @@ class Compare(unittest.TestCase):
         self.assertEqual(changed(lambda other: other.update(losses=["0x1.0000000000001p+0"]))["losses"], 1)
         self.assertEqual(changed(lambda other: other.update(summary="| one |\n| 2 |"))["summary"], 1)
         self.assertEqual(changed(lambda other: other["snapshot"].update(allocator_settings={"max_split_size": 1}))["settings"], 1)
+        self.assertEqual(changed(lambda other: other["snapshot"].update(external_annotations=[]))["keys"], 1)
         self.assertEqual(changed(lambda other: other.update(ended="RuntimeError"))["ended"], 1)
 
 
