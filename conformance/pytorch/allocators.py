@@ -1,0 +1,46 @@
+"""The two allocators that programs run on. The name must be chosen before CUDA is first used."""
+
+import os
+import sys
+
+NAMES = ("native", "parkade")
+
+
+def choose(name):
+    """Makes this process allocate with `native`, PyTorch's own allocator, or with `parkade`."""
+    if name == "parkade":
+        import parkade
+
+        parkade.enable(policy="pytorch")
+
+
+def environment(setting="", **more):
+    """The environment of a child: the allocator's settings are those given and no others."""
+    result = {key: value for key, value in os.environ.items() if key not in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")}
+    if setting:
+        result["PYTORCH_CUDA_ALLOC_CONF"] = setting
+    result["PYTHONHASHSEED"] = "0"
+    result.update({key: str(value) for key, value in more.items()})
+    return result
+
+
+def need_torch(parser):
+    """Ends the program unless there is PyTorch, and a GPU that it can use; asked of a child, so that this process stays free of CUDA."""
+    import subprocess
+
+    question = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
+    answer = subprocess.run([sys.executable, "-c", question], capture_output=True, text=True)
+    if answer.returncode != 0:
+        last = (answer.stderr.strip().splitlines() or ["no message"])[-1]
+        parser.error(f"PyTorch cannot be imported by {sys.executable}: {last}")
+    if int(answer.stdout.split()[-1]) == 0:
+        parser.error("PyTorch sees no GPU here")
+    return int(answer.stdout.split()[-1])
+
+
+def need_parkade(parser):
+    """Ends the program unless this Python can import parkade."""
+    import importlib.util
+
+    if importlib.util.find_spec("parkade") is None:
+        parser.error("there is no Python module parkade: put its folder on PYTHONPATH, or compare PyTorch with itself by --control")

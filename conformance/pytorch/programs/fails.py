@@ -1,0 +1,37 @@
+"""A program that runs into its memory limit again and again, catches the error, and goes on: each step's requests are too much."""
+
+import torch
+
+from . import LIMIT_BYTES
+
+LIMITED = False
+
+
+def start():
+    torch.manual_seed(15)
+    total_bytes = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(LIMIT_BYTES["fails"] / total_bytes)
+    draw = torch.Generator().manual_seed(16)
+    kept = []
+
+    def number(low, high):
+        return int(torch.randint(low, high, (1,), generator=draw))
+
+    def step(index):
+        try:
+            while True:
+                kept.append(torch.full((number(1, 40) << 18,), 1.0, device="cuda"))
+                if number(0, 3) == 0:
+                    kept.pop(number(0, len(kept)))
+        except torch.OutOfMemoryError:
+            # Half is dropped, at random: what stays makes holes.
+            for _ in range(len(kept) // 2):
+                kept.pop(number(0, len(kept)))
+            if index % 3 != 2:
+                raise
+        if index % 6 == 5:
+            # More than there is: the message has another text.
+            torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
+        return float(len(kept))
+
+    return step

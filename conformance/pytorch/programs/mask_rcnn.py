@@ -1,0 +1,46 @@
+"""Mask R-CNN on images of varying size: how much memory it asks for depends on what it finds."""
+
+import torch
+import torchvision
+
+from .training import trainer
+
+LIMITED = True
+
+
+def images(index):
+    """Two images of synthetic objects with their boxes, labels and masks."""
+    generator = torch.Generator().manual_seed(300 + index)
+
+    def number(low, high):
+        return int(torch.randint(low, high, (1,), generator=generator))
+
+    pictures, targets = [], []
+    for _ in range(2):
+        height, width, count = number(200, 400), number(200, 400), number(1, 9)
+        masks, boxes = torch.zeros(count, height, width, dtype=torch.uint8), []
+        for mask in masks:
+            left, top = number(0, width - 60), number(0, height - 60)
+            right, bottom = left + number(20, 60), top + number(20, 60)
+            mask[top:bottom, left:right] = 1
+            boxes.append([left, top, right, bottom])
+        labels = torch.randint(1, 8, (count,), generator=generator)
+        pictures.append(torch.rand(3, height, width, generator=generator).cuda())
+        targets.append({"boxes": torch.tensor(boxes, dtype=torch.float32).cuda(), "labels": labels.cuda(), "masks": masks.cuda()})
+    return pictures, targets
+
+
+def start():
+    torch.manual_seed(5)
+    # Deterministic algorithms have no fused region pooling: the one in Python would be compiled, which takes a minute.
+    torch._dynamo.config.disable = True
+    model = torchvision.models.detection.maskrcnn_resnet50_fpn(
+        weights=None, weights_backbone=None, num_classes=8, min_size=224, max_size=448, box_detections_per_img=20
+    ).cuda()
+    model.train()
+
+    def loss_of(model, batch):
+        return sum(model(*batch).values())
+
+    train = trainer(model, loss_of)
+    return lambda index: train(images(index))

@@ -1,0 +1,6 @@
+"""The random program "graphs" that record_on_gpu/record.py records, with one seed a step."""
+
+from .random_programs import starter
+
+LIMITED = True
+start = starter("graphs")

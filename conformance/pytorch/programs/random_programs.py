@@ -1,0 +1,22 @@
+"""The programs of record_on_gpu/record.py as steps: each step is one program, drawn from the step's number."""
+
+import gc
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "record_on_gpu"))
+
+import record  # noqa: E402
+import torch  # noqa: E402
+
+
+def starter(kind):
+    """The `start` of a kind of program; a step's loss is what the GPU's random numbers have come to, which depends on all it computed."""
+
+    def step(index):
+        getattr(record.Programs(kind, 500 + index), kind)()
+        torch.cuda.synchronize()
+        gc.collect()
+        return torch.rand((), device="cuda").item()
+
+    return lambda: step

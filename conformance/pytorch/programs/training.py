@@ -1,0 +1,40 @@
+"""A step of training: forward, backward, optimizer, with the same handling of every failure."""
+
+import gc
+
+import torch
+
+
+def trainer(model, loss_of, fused=False):
+    """A function that trains `model` by one step on a batch and returns the loss; `loss_of(model, batch)` is the forward pass."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused)
+
+    def train(batch):
+        try:
+            loss = loss_of(model, batch)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+        finally:
+            # Also if memory ran out: what the failed step left would fail the next one.
+            optimizer.zero_grad(set_to_none=True)
+            gc.collect(0)
+
+    return train
+
+
+def lengths(seed, choices):
+    """Lengths of batches that vary from step to step: `choices` in an order drawn from the seed, again and again."""
+    generator = torch.Generator().manual_seed(seed)
+    order = [choices[place] for place in torch.randperm(len(choices), generator=generator).tolist()]
+    return lambda index: order[index % len(order)]
+
+
+def tokens(seed, vocabulary):
+    """A function that makes a batch of tokens, shape (batch, length), on the GPU; each index has its own."""
+
+    def batch(index, count, length):
+        generator = torch.Generator().manual_seed(seed + index)
+        return torch.randint(0, vocabulary, (count, length), generator=generator).cuda()
+
+    return batch

@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Tests of how the scripts here judge what they measured. `test_scripts.py` runs them; they need neither PyTorch nor a GPU."""
+
+import argparse
+import pathlib
+import sys
+import tempfile
+import unittest
+
+import allocators
+import endurance
+import exits
+import own_tests
+import same
+import speed
+
+REPORT = """<testsuites><testsuite>
+<testcase classname="test_cuda.TestCuda" name="test_a"/>
+<testcase classname="test_cuda.TestCuda" name="test_b"><failure message="AssertionError: 1&#10;more"/></testcase>
+<testcase classname="inductor.test_trees.Trees" name="test_c"><skipped message="no"/></testcase>
+<testcase classname="test_cuda.TestCuda" name="test_d"/>
+<testcase classname="test_cuda.TestCuda" name="test_d"><error message="at the end"/></testcase>
+</testsuite></testsuites>"""
+
+
+class OwnTests(unittest.TestCase):
+    def test_reports_are_read_and_errors_in_cleaning_up_count(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "report.xml"
+            file.write_text(REPORT)
+            found = own_tests.outcomes(file)
+        self.assertEqual(found["test_cuda.py::TestCuda::test_a"], ("passed", ""))
+        self.assertEqual(found["test_cuda.py::TestCuda::test_b"], ("failed", "AssertionError: 1"))
+        self.assertEqual(found["inductor/test_trees.py::Trees::test_c"], ("skipped", "no"))
+        self.assertEqual(found["test_cuda.py::TestCuda::test_d"], ("failed", "at the end"))
+
+    def test_what_is_run_again_is_what_differs_fails_or_is_missing(self):
+        one = {"f::a": ("passed", ""), "f::b": ("passed", ""), "f::c": ("failed", ""), "f::d": ("skipped", ""), "f::e": ("passed", "")}
+        other = {"f::a": ("passed", ""), "f::b": ("failed", ""), "f::c": ("failed", ""), "f::d": ("skipped", "")}
+        self.assertEqual(own_tests.unsettled({"native": one, "parkade": other}), ["f::b", "f::c", "f::e"])
+
+
+class Speed(unittest.TestCase):
+    def test_the_ratio_is_the_median_of_the_rounds(self):
+        # The medians' ratio would be 1: a machine that was slower in one round makes no difference.
+        self.assertEqual(speed.row("x", [(100, 50), (10, 20), (10, 10)])[2:], (1, 0.5, 2))
+
+    def test_targets(self):
+        self.assertEqual(speed.target("gpt2, ms a step"), 1.01)
+        self.assertEqual(speed.target("C++ pairs, 16 threads, 16 streams, ns a pair"), 0.5)
+        self.assertEqual(speed.target("C++ pairs, 1 thread, ns a pair"), 1 / 3)
+
+
+class Endurance(unittest.TestCase):
+    GOOD = {"steps": 10, "out of memory": 3, "retries": 5, "allocated_bytes": 0, "reserved_bytes": 0, "active_bytes": 0, "lost_bytes": 1 << 20}
+    OPTIONS = argparse.Namespace(steps=10, seconds=60, tolerance_mib=32)
+
+    def judge(self, **changes):
+        return endurance.judge({**self.GOOD, **changes}, self.OPTIONS)
+
+    def test_what_is_left_lost_or_not_done_is_wrong(self):
+        self.assertEqual(self.judge(), [])
+        for change in ({"allocated_bytes": 512}, {"reserved_bytes": 1}, {"active_bytes": 1}, {"lost_bytes": 33 << 20}, {"steps": 9}):
+            self.assertEqual(len(self.judge(**change)), 1, change)
+
+    def test_a_run_without_failures_shows_nothing(self):
+        self.assertIn("shows nothing", self.judge(**{"out of memory": 0, "retries": 0})[0])
+
+    def test_ends(self):
+        def end(code):
+            return exits.outcome([sys.executable, "-c", code], allocators.environment(), seconds=20)
+
+        self.assertEqual(end("print(1)"), "")
+        self.assertEqual(end("import sys; print('TracerWarning', file=sys.stderr)"), "")
+        self.assertEqual(end("import sys; print('oh', file=sys.stderr)"), "wrote 1 lines: oh")
+        self.assertIn("status 3", end("import sys; sys.exit(3)"))
+        self.assertIn("status -6", end("import os; os.abort()"))
+
+
+class Settings(unittest.TestCase):
+    def test_the_default_comes_first_where_a_limit_depends_on_it(self):
+        def chosen(settings, limits):
+            return same.unlimited(argparse.Namespace(settings=settings, limits=limits))
+
+        self.assertEqual(chosen(["gc"], True), ["default"])
+        self.assertEqual(chosen(["split", "gc"], True), ["default", "split"])
+        self.assertEqual(chosen(["split", "default"], False), ["split", "default"])
+
+    def test_a_child_has_no_settings_but_its_own(self):
+        self.assertNotIn("PYTORCH_CUDA_ALLOC_CONF", allocators.environment())
+        self.assertEqual(allocators.environment("a:1", RANK=1)["PYTORCH_CUDA_ALLOC_CONF"], "a:1")
+
+
+if __name__ == "__main__":
+    unittest.main()
