@@ -233,3 +233,29 @@ fn emptying_one_pool_forgets_no_other() {
     core.release_cached().expect("nothing fails here");
     assert_eq!(core.pool_use_count(other), Err(PoolError::Unknown(other)));
 }
+
+/// Requests of a thread go to the pool that the caller chooses for it, and the newest routing still decides.
+#[test]
+fn a_chosen_pool_serves_the_requests_that_choose_it() {
+    let mut core = Allocator::new(PlainDevice::new(Bytes::mib(64), 1 << 44), PyTorch::new(Settings::default()), ());
+    let [first, second] = [PoolId(0, 1), PoolId(0, 2)];
+    for pool in [first, second] {
+        core.begin_pool(pool, PoolFilter::Chosen).expect("a new pool");
+    }
+    let mut pool_of = |core: &mut Allocator<PlainDevice, PyTorch>, chosen| {
+        core.choose_pool(chosen);
+        let allocation = core.allocate(Bytes(100), StreamId::DEFAULT).expect("there is room");
+        let at = allocation.address();
+        let pool = core.segments().iter().find(|segment| segment.address == at).map(|segment| segment.pool);
+        core.free(allocation).expect("ours");
+        pool.expect("the first block of its segment")
+    };
+    assert_eq!(pool_of(&mut core, None), PoolId::DEFAULT);
+    assert_eq!(pool_of(&mut core, Some(first)), first);
+    assert_eq!(pool_of(&mut core, Some(second)), second);
+    assert_eq!(pool_of(&mut core, Some(PoolId(0, 3))), PoolId::DEFAULT, "nothing is routed to it");
+    core.end_pool(first).expect("routed to");
+    assert_eq!(pool_of(&mut core, Some(first)), PoolId::DEFAULT, "no longer");
+    core.begin_pool(PoolId(0, 4), PoolFilter::All).expect("a new pool");
+    assert_eq!(pool_of(&mut core, Some(second)), PoolId(0, 4), "a newer routing goes first");
+}

@@ -12,10 +12,14 @@ use parkade_shared::Error;
 use crate::types::{parkade_shortage, parkade_status};
 use parkade_status::*;
 
-/// A code with its text.
+/// Why a call failed. It is small, so that calls that do not fail return quickly.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{text}")]
-pub struct Failure {
+#[error("{}", .0.text)]
+pub struct Failure(Box<Reason>);
+
+/// A code with its text.
+#[derive(Clone, Debug)]
+struct Reason {
     /// The code.
     pub status: parkade_status,
     /// What happened, what it means, what to do.
@@ -26,7 +30,7 @@ pub struct Failure {
 
 impl Failure {
     pub(crate) fn new(status: parkade_status, text: impl ToString) -> Failure {
-        Failure { status, text: text.to_string(), shortage: None }
+        Failure(Box::new(Reason { status, text: text.to_string(), shortage: None }))
     }
 
     /// Why a request failed, in the words of a release.
@@ -35,7 +39,7 @@ impl Failure {
             AllocError::OutOfMemory(_) | AllocError::Rejected { .. } | AllocError::TooLarge { .. } => PARKADE_OUT_OF_MEMORY,
             AllocError::ZeroSize => PARKADE_INVALID_ARGUMENT,
             AllocError::Pool(_) => PARKADE_POOL_ERROR,
-            AllocError::Device(error) => Failure::of_device(*error).status,
+            AllocError::Device(error) => Failure::of_device(*error).0.status,
             AllocError::Policy(_) => PARKADE_INTERNAL_ERROR,
             _ => PARKADE_DEVICE_ERROR,
         };
@@ -48,7 +52,7 @@ impl Failure {
             }),
             _ => None,
         };
-        Failure { shortage, ..Failure::new(status, error.message(profile)) }
+        Failure(Box::new(Reason { status, text: error.message(profile), shortage }))
     }
 
     /// A failure of the device.
@@ -82,12 +86,13 @@ impl Failure {
     }
 
     /// Keeps the failure as the thread's last one, and returns its code.
+    #[cold]
     pub(crate) fn keep(self) -> parkade_status {
-        let status = self.status;
+        let Reason { status, text, shortage } = *self.0;
         LAST.with_borrow_mut(|last| {
             // A text that came from C has no NUL inside; one that did not cannot be shown behind it.
-            last.text = CString::new(self.text.replace('\0', " ")).unwrap_or_default();
-            last.shortage = self.shortage;
+            last.text = CString::new(text.replace('\0', " ")).unwrap_or_default();
+            last.shortage = shortage;
         });
         status
     }

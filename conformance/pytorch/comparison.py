@@ -81,7 +81,21 @@ def trace(entries, total_bytes, streams):
         if action in ("segment_free", "segment_unmap"):
             segments.remove(address, size)
         result.append(common)
-    return result, segments
+    return by_address(result), segments
+
+
+def by_address(entries):
+    """Segments that go back together, in the order in which they came: which stream's go first follows from the streams' handles, which are addresses of the process."""
+    result, run = [], []
+    for entry in [*entries, None]:
+        if entry and entry["action"] in ("segment_free", "segment_unmap"):
+            run.append(entry)
+            continue
+        result += sorted(run, key=lambda entry: (entry["action"], entry["addr"]))
+        run = []
+        if entry:
+            result.append(entry)
+    return result
 
 
 def heap(snapshot, device, segments, streams):

@@ -153,7 +153,7 @@ def _built(torch, library, release, verbose):
     header = library.parkade_header()
     minor = release.split(".")[1]
     command = [
-        compiler, "-shared", "-fPIC", "-O2", "-DNDEBUG", "-w", f"-std=c++{20 if int(minor) >= 12 else 17}", f"-DTORCH_MINOR={minor}",
+        compiler, "-shared", "-fPIC", "-O2", "-fvisibility=hidden", "-fno-plt", "-DNDEBUG", "-w", f"-std=c++{20 if int(minor) >= 12 else 17}", f"-DTORCH_MINOR={minor}",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}", "-I.", *(f"-I{folder}" for folder in includes), os.path.join(_HERE, "bridge.cpp"),
         "-Wl,--no-as-needed", own, f"-Wl,-rpath,{os.path.dirname(own)}", f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-lc10", "-lc10_cuda",
     ]

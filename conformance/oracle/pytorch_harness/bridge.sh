@@ -21,7 +21,7 @@ for release in "${releases[@]}"; do
   [ "$minor" -ge 12 ] && standard=c++20
   [ "$minor" -le 10 ] && toolkit=12
   # The programs find the fake driver's runtime by their own paths.
-  g++ -std=$standard -O2 -fPIC -shared -Wall -Wextra -Wno-unused-parameter -Wno-deprecated-declarations -DNDEBUG -DTORCH_MINOR="$minor" \
+  g++ -std=$standard -O2 -fPIC -shared -fvisibility=hidden -fno-plt -Wall -Wextra -Wno-unused-parameter -Wno-deprecated-declarations -DNDEBUG -DTORCH_MINOR="$minor" \
     -Icapi/include -isystem "$torch/include" -isystem "target/oracle/cuda-$toolkit/include" python/parkade/bridge/bridge.cpp -o "target/oracle/bridge-$release.new" \
     -Ltarget/release -lparkade_capi -Ltarget/oracle/fake-$toolkit -l:libcudart.so.$toolkit -L"$torch/lib" -lc10 -lc10_cuda -Wl,-rpath,"$PWD/target/release"
   mv "target/oracle/bridge-$release.new" "target/oracle/bridge-$release.so"

@@ -19,7 +19,10 @@ class Captured:
         with torch.cuda.stream(side):
             for _ in range(2):
                 model(self.x).square().mean().backward()
+                # Gradients that two streams use are freed while the GPU is idle, and their events complete before the next request.
+                torch.cuda.synchronize()
                 optimizer.zero_grad(set_to_none=True)
+                torch.cuda.synchronize()
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()

@@ -32,10 +32,12 @@ def images(index):
 
 def start():
     torch.manual_seed(5)
+    # Deterministic algorithms pool regions in Python, which takes gigabytes for the usual 2,000 of them.
     # Deterministic algorithms have no fused region pooling: the one in Python would be compiled, which takes a minute.
     torch._dynamo.config.disable = True
     model = torchvision.models.detection.maskrcnn_resnet50_fpn(
-        weights=None, weights_backbone=None, num_classes=8, min_size=224, max_size=448, box_detections_per_img=20
+        weights=None, weights_backbone=None, num_classes=8, min_size=224, max_size=448, box_detections_per_img=20,
+        rpn_pre_nms_top_n_train=300, rpn_post_nms_top_n_train=100, box_batch_size_per_image=64,
     ).cuda()
     model.train()
 

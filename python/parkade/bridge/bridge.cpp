@@ -119,18 +119,10 @@ class Allocator final : public CCA::CUDAAllocator {
     to.follow_settings(bytes);
     parkade_request request{bytes, reinterpret_cast<uint64_t>(stream), flags, {0, 0}};
     void* address = nullptr;
-    parkade_status status;
-    if (C10_UNLIKELY(to.is_routing())) {
-      // As PyTorch's: calls of the driver that a capture would forbid are not part of it.
-      c10::cuda::CUDAStreamCaptureModeGuard guard{cudaStreamCaptureModeRelaxed};
-      to.route(request, stream);
-      request.flags |= to.capturing();
-      status = asked(to, request, &address);
-    } else {
-      status = asked(to, request, &address);
-    }
+    const bool is_plain = C10_LIKELY(!to.attention.load(std::memory_order_relaxed));
+    const auto status = is_plain ? parkade_serve(to.core, &request, &address) : serve_attentively(to, request, stream, &address);
+    rethrow();
     if (C10_UNLIKELY(status != PARKADE_OK)) fail_request(to, status, bytes);
-    check(status);
     if (C10_UNLIKELY(device != first)) {
       std::lock_guard<std::mutex> lock(owners_mutex);
       owners[address] = &to;
@@ -141,10 +133,30 @@ class Allocator final : public CCA::CUDAAllocator {
       (*interpreter)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(address));
     return address;
   }
-  static parkade_status asked(Place& to, const parkade_request& request, void** address) {
-    if (C10_LIKELY(!to.history.gathers.load(std::memory_order_relaxed))) return parkade_serve(to.core, &request, address);
+  static parkade_status serve_attentively(Place& to, parkade_request& request, cudaStream_t stream, void** address) {
     call().context = to.history.gather(RecordContext::STATE);
-    auto status = parkade_serve(to.core, &request, address);
+    parkade_status status;
+    if (to.is_routing()) {
+      // As PyTorch's: calls of the driver that a capture would forbid are not part of it.
+      c10::cuda::CUDAStreamCaptureModeGuard guard{cudaStreamCaptureModeRelaxed};
+      to.route(request, stream);
+      request.flags |= to.capturing();
+      status = parkade_serve(to.core, &request, address);
+    } else {
+      status = parkade_serve(to.core, &request, address);
+    }
+    call().context = nullptr;
+    return status;
+  }
+  static parkade_status free_attentively(Place& of, void* address) {
+    if (of.history.gathers.load(std::memory_order_relaxed) == static_cast<int>(RecordContext::ALL)) call().context = of.history.gather(RecordContext::ALL);
+    parkade_status status;
+    if (of.is_routing()) {
+      c10::cuda::CUDAStreamCaptureModeGuard guard{cudaStreamCaptureModeRelaxed};
+      status = parkade_free_so(of.core, address, of.capturing());
+    } else {
+      status = parkade_free(of.core, address);
+    }
     call().context = nullptr;
     return status;
   }
@@ -203,20 +215,13 @@ class Allocator final : public CCA::CUDAAllocator {
       parkade_block_info block{};
       if (parkade_block(of->core, address, &block) == PARKADE_OK) reported = static_cast<int64_t>(block.size);
     }
-    if (C10_UNLIKELY(of->history.gathers.load(std::memory_order_relaxed) == static_cast<int>(RecordContext::ALL)))
-      call().context = of->history.gather(RecordContext::ALL);
-    parkade_status status;
-    if (C10_UNLIKELY(of->is_routing())) {
-      c10::cuda::CUDAStreamCaptureModeGuard guard{cudaStreamCaptureModeRelaxed};
-      status = parkade_free_so(of->core, address, of->capturing());
-    } else {
-      status = parkade_free(of->core, address);
-    }
-    call().context = nullptr;
+    const bool is_plain = C10_LIKELY(!of->attention.load(std::memory_order_relaxed));
+    const auto status = is_plain ? parkade_free(of->core, address) : free_attentively(*of, address);
+    rethrow();
     // A child of fork has its parent's tensors, and not their memory.
     if (status == PARKADE_FORKED) return;
     TORCH_CHECK(status != PARKADE_UNKNOWN_ADDRESS, "invalid device pointer: ", address);
-    check(status);
+    if (C10_UNLIKELY(status != PARKADE_OK)) fail(status);
     if (C10_UNLIKELY(reported != 0)) report_bytes(*of, address, -reported);
   }
 
@@ -304,6 +309,7 @@ PARKADE_PUBLIC const char* parkade_bridge_install(const char* policy, const char
     if (current == &ours()) return "already";
     if (current->initialized()) return "initialized";
     ours().configure(current, policy, release);
+    watch_settings();
     CCA::allocator.store(&ours());
     c10::SetAllocator(c10::DeviceType::CUDA, &ours(), 1);
     return nullptr;

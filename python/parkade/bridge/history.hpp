@@ -39,6 +39,12 @@ struct Call {
   std::exception_ptr thrown;  // by a tracker: exceptions must not cross the core
 };
 inline Call& call() { thread_local Call own; return own; }
+// Whether any call has thrown inside of the core and was not told yet.
+inline std::atomic<bool> has_thrown{false};
+inline void keep_thrown() {
+  call().thrown = std::current_exception();
+  has_thrown = true;
+}
 
 class History {
   std::mutex mutex;
@@ -143,7 +149,7 @@ class History {
       Context context = context_of(e);
       keep(action_of(e), e.address, e.size, e.stream, {e.pool.first, e.pool.second}, std::move(context));
     } catch (...) {
-      call().thrown = std::current_exception();
+      keep_thrown();
     }
   }
 

@@ -3,6 +3,7 @@
 #include "history.hpp"
 #include <functional>
 #include <map>
+#include <utility>
 
 namespace parkade {
 // Throws what PyTorch's allocator would throw.
@@ -12,8 +13,16 @@ namespace parkade {
   TORCH_CHECK(false, text);
   std::abort();  // not reached
 }
+// Throws on what a tracker or a callback has thrown inside of the core.
+inline void rethrow() {
+  if (C10_LIKELY(!has_thrown.load(std::memory_order_relaxed))) return;
+  if (auto thrown = std::exchange(call().thrown, nullptr)) {
+    has_thrown = false;  // another thread's is told with its next failure
+    std::rethrow_exception(thrown);
+  }
+}
 inline void check(parkade_status status) {
-  if (auto thrown = std::move(call().thrown)) { call().thrown = nullptr; std::rethrow_exception(thrown); }
+  rethrow();
   if (C10_UNLIKELY(status != PARKADE_OK)) fail(status);
 }
 inline parkade_pool in_c(const MempoolId_t& id) { return {id.first, id.second}; }
@@ -22,23 +31,24 @@ class Place {
   struct Route { MempoolId_t id; std::function<bool(cudaStream_t)> accepts; };
   std::mutex mutex;
   std::vector<Route> routes;
-  std::atomic<int> routed{0}, captures{0};
+  std::atomic<int> captures{0};
   std::map<MempoolId_t, PoolAllocator> lenders;
   parkade_settings settings{};
+  SettingsWatch watch;
   std::mutex settings_mutex;
   bool takes_settings;
 
   static void told(void* own, const parkade_entry* e) { static_cast<Place*>(own)->history.tell(*e); }
   static bool free_memory(void*) noexcept {
     bool freed = false;
-    try { free_memory_callbacks(freed); } catch (...) { call().thrown = std::current_exception(); }
+    try { free_memory_callbacks(freed); } catch (...) { keep_thrown(); }
     return freed;
   }
   static void* lend(void* from, uint64_t bytes) noexcept {
     try { return static_cast<CCA::CUDAAllocator*>(from)->raw_alloc(bytes); } catch (...) { return nullptr; }
   }
   static void take_back(void* from, void* address) noexcept {
-    try { static_cast<CCA::CUDAAllocator*>(from)->raw_delete(address); } catch (...) { call().thrown = std::current_exception(); }
+    try { static_cast<CCA::CUDAAllocator*>(from)->raw_delete(address); } catch (...) { keep_thrown(); }
   }
 
  public:
@@ -57,31 +67,34 @@ class Place {
     options.settings = takes_settings ? text.c_str() : nullptr;
     check(parkade_create(&options, &core));
     check(parkade_add_free_memory_callback(core, &free_memory, this));
+    watch.see();
     if (takes_settings) copy_settings();
   }
 
+  // What calls must look at beyond the request.
+  static constexpr uint32_t OBSERVED = 1, ROUTING = 2;
+  std::atomic<uint32_t> attention{0};
+
   // From the first time on that anybody is to be told, so that the stacks of blocks stay right.
-  void observe() { check(parkade_set_observer(core, &told, this)); }
+  void observe() {
+    attention |= OBSERVED;
+    check(parkade_set_observer(core, &told, this));
+  }
 
   // Settings may change at any time; PyTorch's allocator reads them anew for each request.
   void follow_settings(size_t bytes) {
-    if (!takes_settings) return;
-    if (C10_LIKELY(are_settings(settings, bytes))) return;
-    std::lock_guard<std::mutex> lock(settings_mutex);
-    // For what only the text says. PyTorch has told its caller what is wrong with it.
-    parkade_apply_settings(core, settings_text().c_str());
-    copy_settings();
+    if (C10_UNLIKELY(takes_settings && watch.may_differ(settings, bytes))) follow(bytes);
   }
 
   // The pool for a request of the stream, by the newest routing that accepts it, and whether the current stream is captured.
   void route(parkade_request& request, cudaStream_t stream) {
-    if (C10_LIKELY(!routed.load(std::memory_order_relaxed))) return;
+    if (!is_routing()) return;
     std::lock_guard<std::mutex> lock(mutex);
     auto it = std::find_if(routes.rbegin(), routes.rend(), [stream](auto& route) { return route.accepts(stream); });
     request.flags |= PARKADE_CHOOSES_POOL;
     if (it != routes.rend()) request.pool = in_c(it->id);
   }
-  bool is_routing() const { return routed.load(std::memory_order_relaxed); }
+  bool is_routing() const { return attention.load(std::memory_order_relaxed) & ROUTING; }
   uint32_t capturing() const {
     if (C10_LIKELY(!captures.load(std::memory_order_relaxed))) return 0;
     cudaStreamCaptureStatus status{};
@@ -94,13 +107,13 @@ class Place {
     std::lock_guard<std::mutex> lock(mutex);
     check(parkade_pool_begin(core, in_c(id), PARKADE_ROUTE_CHOSEN, 0));
     routes.push_back({id, std::move(accepts)});
-    routed = static_cast<int>(routes.size());
+    attention |= ROUTING;
   }
   void end(MempoolId_t id) {
     std::lock_guard<std::mutex> lock(mutex);
     check(parkade_pool_end(core, in_c(id)));
     routes.erase(std::remove_if(routes.begin(), routes.end(), [&](auto& route) { return route.id == id; }), routes.end());
-    routed = static_cast<int>(routes.size());
+    if (routes.empty()) attention &= ~ROUTING;
   }
   void create(MempoolId_t id, PoolAllocator allocator) {
     check(parkade_pool_create(core, in_c(id)));
@@ -111,6 +124,14 @@ class Place {
   }
 
  private:
+  void follow(size_t bytes) {
+    std::lock_guard<std::mutex> lock(settings_mutex);
+    watch.see();
+    if (are_settings(settings, bytes)) return;
+    // For what only the text says. PyTorch has told its caller what is wrong with it.
+    parkade_apply_settings(core, settings_text().c_str());
+    copy_settings();
+  }
   void copy_settings() {
     parkade_settings now{};
     check(parkade_read_settings(core, &now));

@@ -4,6 +4,7 @@
 #define PYTORCH_C10_DRIVER_API_SUPPORTED 1
 #include "parkade.h"
 #include <algorithm>
+#include <atomic>
 #include <c10/core/Allocator.h>
 #include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -96,6 +97,8 @@ inline void read_settings(parkade_settings& to) {
   to.throw_on_cudamalloc_oom = CCA::CUDAAllocatorConfig::throw_on_cudamalloc_oom();
 #endif
 }
+// PyTorch looks the division up by the size's power of two, from 1 MiB on.
+inline size_t division_place(size_t bytes) { return std::min(std::max(63 - __builtin_clzll(bytes | 1) - 20, 0), 15); }
 // Whether they are, but for the divisions of sizes other than `bytes`.
 inline bool are_settings(const parkade_settings& known, size_t bytes) {
   if (Config::max_split_size() != known.max_split_bytes || Config::max_non_split_rounding_size() != known.max_non_split_rounding_bytes ||
@@ -110,14 +113,71 @@ inline bool are_settings(const parkade_settings& known, size_t bytes) {
 #if TORCH_MINOR >= 12
   if (CCA::CUDAAllocatorConfig::throw_on_cudamalloc_oom() != known.throw_on_cudamalloc_oom) return false;
 #endif
-  // PyTorch looks the division up by the size's power of two, from 1 MiB on.
-  const int place = std::min(std::max(63 - __builtin_clzll(bytes | 1) - 20, 0), 15);
-  return Config::roundup_power2_divisions(bytes) == known.roundup_power2_divisions[place];
+  return Config::roundup_power2_divisions(bytes) == known.roundup_power2_divisions[division_place(bytes)];
 }
 inline void read_divisions(parkade_settings& to) {
   const std::vector<size_t> divisions = Config::roundup_power2_divisions();
   for (size_t i = 0; i < 16 && i < divisions.size(); i++) to.roundup_power2_divisions[i] = divisions[i];
 }
+
+// How often settings were changed. Since 2.10 PyTorch calls a hook for each accepted change; its own parser is what the hook does besides.
+inline std::atomic<uint64_t> changes{1};
+inline uint64_t settings_changes() { return changes.load(std::memory_order_relaxed); }
+inline void watch_settings() {
+#if TORCH_MINOR >= 10
+  Config::registerDeviceConfigParserHook([](const std::string& text) {
+    changes++;
+    CCA::CUDAAllocatorConfig::instance().parseArgs(text);
+  }, {});
+#endif
+}
+#if TORCH_MINOR >= 10
+// The members of PyTorch's settings that its accessors read, one call each: read here for every request. An explicit instantiation may name private members.
+template <class Tag, auto Member> struct Reach {
+  friend constexpr auto member(Tag) { return Member; }
+};
+struct MaxSplit { friend constexpr auto member(MaxSplit); };
+struct NonSplit { friend constexpr auto member(NonSplit); };
+struct Threshold { friend constexpr auto member(Threshold); };
+struct Expandable { friend constexpr auto member(Expandable); };
+struct Divisions { friend constexpr auto member(Divisions); };
+template struct Reach<MaxSplit, &Config::max_split_size_>;
+template struct Reach<NonSplit, &Config::max_non_split_rounding_size_>;
+template struct Reach<Threshold, &Config::garbage_collection_threshold_>;
+template struct Reach<Expandable, &Config::use_expandable_segments_>;
+template struct Reach<Divisions, &Config::roundup_power2_divisions_>;
+#if TORCH_MINOR >= 11
+struct LargeSegment { friend constexpr auto member(LargeSegment); };
+template struct Reach<LargeSegment, &Config::large_segment_size_>;
+#endif
+#endif
+
+// Where the settings are, and what they were when they were read. PyTorch sets some of them before it refuses a string, and then calls no hook.
+class SettingsWatch {
+  uint64_t seen = 0;
+#if TORCH_MINOR >= 10
+  const Config& config = Config::instance();
+#endif
+ public:
+  void see() { seen = settings_changes(); }
+  bool may_differ([[maybe_unused]] const parkade_settings& known, [[maybe_unused]] size_t bytes) const {
+#if TORCH_MINOR >= 10
+    constexpr auto relaxed = std::memory_order_relaxed;
+    const auto& divisions = config.*member(Divisions{});
+    const size_t place = division_place(bytes);
+    return C10_UNLIKELY(seen != settings_changes() || (config.*member(MaxSplit{})).load(relaxed) != known.max_split_bytes ||
+                        (config.*member(NonSplit{})).load(relaxed) != known.max_non_split_rounding_bytes ||
+                        (config.*member(Threshold{})).load(relaxed) != known.garbage_collection_threshold ||
+                        (config.*member(Expandable{})).load(relaxed) != known.expandable_segments ||
+#if TORCH_MINOR >= 11
+                        (config.*member(LargeSegment{})).load(relaxed) != known.large_segment_bytes ||
+#endif
+                        (place < divisions.size() && divisions[place] != known.roundup_power2_divisions[place]));
+#else
+    return true;
+#endif
+  }
+};
 
 inline void free_memory_callbacks(bool& freed) {
   for (const auto& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();

@@ -15,7 +15,6 @@
 #include <set>
 #include <sstream>
 #include <unordered_map>
-#include <dlfcn.h>
 #include <sys/personality.h>
 #include <unistd.h>
 #include <vector>
@@ -373,14 +372,6 @@ static void run_script(std::istream& in) {
   }
 }
 
-// Puts another allocator in the place of PyTorch's: that of the library at `path`, under parkade's policy pytorch with the rules of this release.
-static void install_bridge(const char* path) {
-  void* library = dlopen(path, RTLD_NOW);
-  auto install = library ? (const char* (*)(const char*, const char*))dlsym(library, "parkade_bridge_install") : nullptr;
-  const char* problem = install ? install("pytorch", ("2." + std::to_string(TORCH_MINOR)).c_str()) : dlerror();
-  if (problem) { fprintf(stderr, "cannot install the allocator of %s: %s\n", path, problem); _Exit(2); }
-}
-
 int main(int argc, char** argv) {
   // The allocator walks hash sets keyed by Block* (frees deferred during a capture), so the order of its events follows from
   // heap addresses: switch address randomisation off.
@@ -403,7 +394,7 @@ int main(int argc, char** argv) {
   fake_set_log(O.log);
   try {
     release::install_hooks();
-    if (const char* path = getenv("ORACLE_BRIDGE")) install_bridge(path);
+    release::install_bridge();
     CCA::init(c10::cuda::device_count());
     c10::cuda::set_device(0);
   } catch (const c10::Error& e) {  // a bad settings string

@@ -4,6 +4,9 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
+#include <cstdio>
+#include <cstdlib>
+#include <dlfcn.h>
 #include <map>
 #include <sstream>
 #include <stdexcept>
@@ -45,6 +48,19 @@ inline void install_hooks() {
 #if TORCH_MINOR >= 11
   c10::cuda::detail::init_p2p_access_cache(c10::cuda::device_count());
 #endif
+}
+
+// Puts parkade in the place of PyTorch's allocator, under the policy pytorch with the rules of this release, if ORACLE_BRIDGE names the library of
+// bridge.sh. Before the allocator is initialised.
+inline void install_bridge() {
+  const char* path = getenv("ORACLE_BRIDGE");
+  if (!path || !*path) return;
+  void* library = dlopen(path, RTLD_NOW);
+  auto install = library ? (const char* (*)(const char*, const char*))dlsym(library, "parkade_bridge_install") : nullptr;
+  const char* problem = install ? install("pytorch", ("2." + std::to_string(TORCH_MINOR)).c_str()) : dlerror();
+  if (!problem) return;
+  fprintf(stderr, "cannot install the allocator of %s: %s\n", path, problem);
+  _Exit(2);
 }
 
 // The counters that not every release has.

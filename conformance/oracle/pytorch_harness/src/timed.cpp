@@ -1,7 +1,8 @@
 // Times the real c10::cuda::CUDACachingAllocator on fakecuda.cpp: timed-2.11.0 SEQUENCE, as timed.hpp says.
 //
 // Requests go through raw_alloc_with_stream and raw_delete, the shortest way in. Other streams can only be recorded for a DataPtr, so those steps
-// go through allocate(). Settings come from PYTORCH_CUDA_ALLOC_CONF; FAKE_EVENTS_AUTO=1 completes every event at once.
+// go through allocate(). Settings come from PYTORCH_CUDA_ALLOC_CONF; FAKE_EVENTS_AUTO=1 completes every event at once. ORACLE_BRIDGE
+// names a library of bridge.sh: then PyTorch runs on parkade.
 #include "release.hpp"
 #include "timed.hpp"
 
@@ -12,6 +13,7 @@ static cudaStream_t handle(uint64_t stream) { return (cudaStream_t)(uintptr_t)(0
 int main(int argc, char** argv) {
   if (argc != 2) { std::fprintf(stderr, "usage: %s SEQUENCE\n", argv[0]); return 2; }
   release::install_hooks();
+  release::install_bridge();
   CCA::init(c10::cuda::device_count());
   c10::cuda::set_device(0);
   auto* allocator = CCA::get();

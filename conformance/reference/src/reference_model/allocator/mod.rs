@@ -66,6 +66,8 @@ pub struct Reference {
     deferred: VecDeque<u64>,
     pools: BTreeMap<PoolId, PrivatePool>,
     routings: Vec<(PoolId, PoolFilter)>,
+    /// The pool that the caller chose for its next requests.
+    chosen: Option<PoolId>,
     /// Whether a routing failed that counts as one that never ends.
     routes_for_ever: bool,
     serving: Table<PoolId>,
@@ -116,6 +118,7 @@ impl Reference {
             deferred: VecDeque::new(),
             pools: BTreeMap::new(),
             routings: Vec::new(),
+            chosen: None,
             routes_for_ever: false,
             serving: Table::default(),
             freeable: Table::default(),

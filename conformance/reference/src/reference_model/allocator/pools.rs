@@ -67,6 +67,11 @@ impl Reference {
         self.pools.get(&id).map(|pool| pool.uses).ok_or(PoolError::Unknown(id))
     }
 
+    /// Chooses the pool for the requests that follow, among those that are routed to by choice.
+    pub fn choose_pool(&mut self, id: Option<PoolId>) {
+        self.chosen = id;
+    }
+
     /// Whether requests are routed to the pool.
     pub fn is_routed(&self, id: PoolId) -> bool {
         self.routings.iter().any(|(routed, _)| *routed == id)
@@ -84,11 +89,12 @@ impl Reference {
 
     /// The pool for a request of the stream: the newest routing decides.
     pub(super) fn pool_for(&self, stream: u64) -> PoolId {
-        let accepts = |filter: &PoolFilter| match filter {
+        let accepts = |id: PoolId, filter: &PoolFilter| match filter {
             PoolFilter::All => true,
             PoolFilter::Stream(wanted) => wanted.get() == stream,
+            PoolFilter::Chosen => self.chosen == Some(id),
         };
-        self.routings.iter().rev().find(|(_, filter)| accepts(filter)).map_or(PoolId::DEFAULT, |(id, _)| *id)
+        self.routings.iter().rev().find(|(id, filter)| accepts(*id, filter)).map_or(PoolId::DEFAULT, |(id, _)| *id)
     }
 
     /// Lets a pool serve other requests when memory is out, or stops that.
