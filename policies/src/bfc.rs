@@ -252,12 +252,10 @@ impl Policy for Bfc {
         if rung == 0 {
             self.step = Step::Others;
         }
-        loop {
+        plain_ladder::first_relief(|| {
             let (relief, next) = self.climb(heap, request);
             self.step = next;
-            if let Some(relief) = relief {
-                return relief;
-            }
-        }
+            relief
+        })
     }
 }

@@ -28,6 +28,8 @@ use parkade::policy::{FreeOrder, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, StreamId};
 use parkade::{BlockId, Heap, PoolSlot};
 
+use crate::plain_ladder;
+
 /// Sizes are multiples of this.
 const UNIT: u64 = 256;
 /// The size of the smallest superblock, and the largest request that a stream's arena serves.
@@ -266,12 +268,10 @@ impl Policy for RmmArena {
         if rung == 0 {
             self.step = Step::Move(0, Try::First);
         }
-        loop {
+        plain_ladder::first_relief(|| {
             let (relief, next) = self.climb(heap, request);
             self.step = next;
-            if let Some(relief) = relief {
-                return relief;
-            }
-        }
+            relief
+        })
     }
 }

@@ -32,6 +32,8 @@ use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, PoolClass, StreamId};
 use parkade::{BlockId, BlockView, Heap, PoolSlot};
 
+use crate::plain_ladder;
+
 /// Sizes are multiples of this.
 const UNIT: u64 = 256;
 
@@ -236,12 +238,10 @@ impl Policy for RmmPool {
         if rung == 0 {
             self.step = Step::Begin;
         }
-        loop {
+        plain_ladder::first_relief(|| {
             let (relief, next) = self.climb(heap, request);
             self.step = next;
-            if let Some(relief) = relief {
-                return relief;
-            }
-        }
+            relief
+        })
     }
 }
