@@ -94,6 +94,10 @@ impl RmmPool {
     /// The first segment, of which the default stream has the list.
     fn begin(&mut self, heap: &Heap, request: &Request) -> Option<Relief> {
         let is_default = request.pool == PoolSlot::default_pool(PoolClass::Large);
+        if !is_default && heap.reserved_in(request.pool) == Bytes::ZERO {
+            // A new pool, maybe under the number of one that is gone.
+            self.lists.retain(|&(pool, stream)| pool != request.pool || stream == request.stream);
+        }
         if !is_default || core::mem::replace(&mut self.has_begun, true) {
             return None;
         }
