@@ -21,8 +21,8 @@
 //! here: the original has one set of bins, because one stream orders everything. Here a chunk of another
 //! stream is used after that stream's work, as the last choice before the pool grows, and neighbours of
 //! different streams stay apart until everything was waited for, which happens before regions are released.
-//! A private pool, which the original does not have, grows even where the default pool has one region. The
-//! original's next size wraps to 0 after 43 regions and it hangs; here it stays as large as it can be. Spatial
+//! A private pool, which the original does not have, is an allocator of its own: it begins with 2 MiB and grows, even
+//! where the default pool has one region. The original's next size wraps to 0 after 43 regions and it hangs; here it stays as large as it can be. Spatial
 //! partitioning and timestamps are not modelled.
 
 use alloc::vec::Vec;
@@ -135,6 +135,10 @@ impl Bfc {
     /// How many bytes to ask for first, and whether the next region's size was doubled in advance. `None` if
     /// the pool may not have as many as the request needs.
     fn region_for(&mut self, heap: &Heap, request: &Request) -> Option<(u64, bool)> {
+        if !is_default(request.pool) && heap.reserved_in(request.pool) == Bytes::ZERO {
+            // A new pool, maybe under the number of one that is gone.
+            self.next_region.retain(|(own, _)| *own != request.pool);
+        }
         let available = self.available(heap, request.pool) / UNIT * UNIT;
         if request.size.0 > available {
             return None;
@@ -252,12 +256,10 @@ impl Policy for Bfc {
         if rung == 0 {
             self.step = Step::Others;
         }
-        loop {
+        plain_ladder::first_relief(|| {
             let (relief, next) = self.climb(heap, request);
             self.step = next;
-            if let Some(relief) = relief {
-                return relief;
-            }
-        }
+            relief
+        })
     }
 }

@@ -160,12 +160,10 @@ impl Policy for CudaAsync {
             self.step =
                 Step::Luck(plain_ladder::elsewhere(heap, request).iter().rev().take(MOST_TRIES).map(|block| block.id).collect());
         }
-        loop {
+        plain_ladder::first_relief(|| {
             let (relief, next) = self.climb(heap, request);
             self.step = next;
-            if let Some(relief) = relief {
-                return relief;
-            }
-        }
+            relief
+        })
     }
 }

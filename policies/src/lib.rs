@@ -22,6 +22,7 @@ mod rmm_arena;
 mod rmm_pool;
 mod slab;
 mod stalloc;
+mod stamps;
 mod tlsf;
 mod tlsf_remap;
 mod worst_fit;

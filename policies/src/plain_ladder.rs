@@ -1,4 +1,4 @@
-//! The retry ladder of policies without rungs of their own, and a part that other ladders share. [`Relief`]
+//! The retry ladder of policies without rungs of their own, and parts that other ladders share. [`Relief`]
 //! explains what a ladder is.
 
 use alloc::vec::Vec;
@@ -34,6 +34,15 @@ pub(crate) fn releasing(
             None => Relief::Release { blocks: releasable(), attempt: Attempt::AskAgain },
         },
         _ => Relief::GiveUp,
+    }
+}
+
+/// The rung of the first step that has one. `climb` takes the next step of a ladder that ends with a rung.
+pub(crate) fn first_relief(mut climb: impl FnMut() -> Option<Relief>) -> Relief {
+    loop {
+        if let Some(relief) = climb() {
+            return relief;
+        }
     }
 }
 

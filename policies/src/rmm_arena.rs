@@ -19,19 +19,24 @@
 //! refused, half of that is tried, and so on. In RMM the host waits for the stream when a large block is given back, and for the device before
 //! superblocks return; here the requesting stream waits for the others whose free memory it may use. While a graph
 //! is captured it uses its own only. All requests come from one host thread, whose arena is that of the default stream.
-//! A private pool has an area of its own, half of what is left. `empty_cache` releases an area that is
+//! A private pool has arenas of its own; since nobody says how large, its areas come as requests need them, in pages of
+//! 2 MiB. `empty_cache` releases an area that is
 //! entirely free. Where a block begins inside of a free range, the allocator calls its free-memory callbacks first.
 
 use alloc::collections::BTreeMap;
 
 use parkade::policy::{FreeOrder, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, StreamId};
-use parkade::{BlockId, Heap, PoolSlot};
+use parkade::{BlockId, BlockView, Heap, PoolSlot};
+
+use crate::plain_ladder;
 
 /// Sizes are multiples of this.
 const UNIT: u64 = 256;
 /// The size of the smallest superblock, and the largest request that a stream's arena serves.
 const SUPERBLOCK: u64 = MIB;
+/// The areas of private pools are multiples of this.
+const PAGE: u64 = 2 * MIB;
 
 /// A superblock; its address is its key.
 #[derive(Clone, Copy, Debug)]
@@ -41,13 +46,15 @@ struct Superblock {
     owner: Option<StreamId>,
 }
 
-/// The area of a pool: superblocks without gaps, by address.
+/// The area of a pool, or the areas of a private one: superblocks by address, without gaps in an area.
 type Area = BTreeMap<u64, Superblock>;
 
 /// The rules of RMM's arenas.
 #[derive(Clone, Debug)]
 pub struct RmmArena {
     areas: BTreeMap<PoolSlot, Area>,
+    /// Whether the area is all the memory there is, and not half.
+    is_whole: bool,
     step: Step,
 }
 
@@ -69,6 +76,8 @@ enum Step {
 enum Try {
     First,
     Clean,
+    /// After an area more.
+    Grown,
     Waited,
 }
 
@@ -83,17 +92,25 @@ struct Found {
 }
 
 impl RmmArena {
-    /// Without an area.
+    /// In half of the device's memory, or in all of the heap's limit.
     #[must_use]
     pub fn new() -> RmmArena {
-        RmmArena { areas: BTreeMap::new(), step: Step::GiveUp }
+        RmmArena { areas: BTreeMap::new(), is_whole: false, step: Step::GiveUp }
     }
 
-    /// How many bytes to ask for as the area of a pool.
-    fn area_bytes(heap: &Heap, request: &Request) -> u64 {
-        let is_default = request.pool == PoolSlot::default_pool(PoolClass::Large);
+    /// In all of the device's memory, or of the heap's limit: with RMM's `arena_size` set to that.
+    #[must_use]
+    pub fn whole() -> RmmArena {
+        RmmArena { is_whole: true, ..RmmArena::new() }
+    }
+
+    /// How many bytes to ask for as an area of a pool.
+    fn area_bytes(&self, heap: &Heap, request: &Request) -> u64 {
+        if !is_default(request.pool) {
+            return request.size.0.checked_next_multiple_of(PAGE).unwrap_or(request.size.0);
+        }
         let left = heap.limit().unwrap_or(heap.device_total()).saturating_sub(heap.reserved()).0;
-        let bytes = if is_default && heap.limit().is_some() { left } else { left / 2 };
+        let bytes = if self.is_whole || heap.limit().is_some() { left } else { left / 2 };
         bytes / UNIT * UNIT
     }
 
@@ -133,12 +150,12 @@ impl RmmArena {
                 None => self.after(heap, request, again),
             },
             Step::Began(bytes) => {
-                let begun = heap.largest(request.pool, request.stream).filter(|block| block.size.0 == bytes && !block.is_split);
-                match begun {
+                let area = self.areas.entry(request.pool).or_default();
+                let is_new = |block: &BlockView| block.size.0 == bytes && !block.is_split && !area.contains_key(&block.address.0);
+                match heap.free_blocks(request.pool).find(is_new) {
                     Some(block) => {
-                        let area = Area::from([(block.address.0, Superblock { bytes, owner: None })]);
-                        self.areas.insert(request.pool, area);
-                        (None, Step::Find(Try::Clean))
+                        area.insert(block.address.0, Superblock { bytes, owner: None });
+                        (None, Step::Find(Try::Grown))
                     }
                     None => RmmArena::begin(request, bytes / 2 / UNIT * UNIT),
                 }
@@ -154,12 +171,13 @@ impl RmmArena {
     /// What to do when there is no room.
     fn after(&mut self, heap: &Heap, request: &Request, again: Try) -> (Option<Relief>, Step) {
         match (again, self.areas.get_mut(&request.pool)) {
-            (Try::First, None) => RmmArena::begin(request, RmmArena::area_bytes(heap, request)),
+            (Try::First, None) => RmmArena::begin(request, self.area_bytes(heap, request)),
             (Try::First, Some(area)) => {
                 area.values_mut().for_each(|superblock| superblock.owner = None);
                 (None, Step::Find(Try::Clean))
             }
-            (Try::Clean, _) => (None, Step::Borrow),
+            (Try::Clean, _) if !is_default(request.pool) => RmmArena::begin(request, self.area_bytes(heap, request)),
+            (Try::Clean | Try::Grown, _) => (None, Step::Borrow),
             (Try::Waited, _) => (None, Step::GiveUp),
         }
     }
@@ -171,6 +189,10 @@ impl RmmArena {
         }
         (Some(Relief::Provide { bytes: Bytes(bytes), stream: request.stream }), Step::Began(bytes))
     }
+}
+
+fn is_default(pool: PoolSlot) -> bool {
+    pool == PoolSlot::default_pool(PoolClass::Large)
 }
 
 /// The lowest room in the superblocks of an arena. Empty superblocks of the global arena coalesce on the way: nothing
@@ -266,12 +288,10 @@ impl Policy for RmmArena {
         if rung == 0 {
             self.step = Step::Move(0, Try::First);
         }
-        loop {
+        plain_ladder::first_relief(|| {
             let (relief, next) = self.climb(heap, request);
             self.step = next;
-            if let Some(relief) = relief {
-                return relief;
-            }
-        }
+            relief
+        })
     }
 }

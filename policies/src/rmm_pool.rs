@@ -32,6 +32,8 @@ use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, PoolClass, StreamId};
 use parkade::{BlockId, BlockView, Heap, PoolSlot};
 
+use crate::plain_ladder;
+
 /// Sizes are multiples of this.
 const UNIT: u64 = 256;
 
@@ -92,6 +94,10 @@ impl RmmPool {
     /// The first segment, of which the default stream has the list.
     fn begin(&mut self, heap: &Heap, request: &Request) -> Option<Relief> {
         let is_default = request.pool == PoolSlot::default_pool(PoolClass::Large);
+        if !is_default && heap.reserved_in(request.pool) == Bytes::ZERO {
+            // A new pool, maybe under the number of one that is gone.
+            self.lists.retain(|&(pool, stream)| pool != request.pool || stream == request.stream);
+        }
         if !is_default || core::mem::replace(&mut self.has_begun, true) {
             return None;
         }
@@ -236,12 +242,10 @@ impl Policy for RmmPool {
         if rung == 0 {
             self.step = Step::Begin;
         }
-        loop {
+        plain_ladder::first_relief(|| {
             let (relief, next) = self.climb(heap, request);
             self.step = next;
-            if let Some(relief) = relief {
-                return relief;
-            }
-        }
+            relief
+        })
     }
 }

@@ -22,8 +22,6 @@
 //! was waited for. A private pool has areas of its own, as large as the requests they are made for, from what
 //! the default pool's area leaves.
 
-use core::cell::Cell;
-
 use alloc::vec::Vec;
 
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
@@ -31,6 +29,7 @@ use parkade::units::{Bytes, MIB, PoolClass};
 use parkade::{BlockId, Heap, PoolSlot};
 
 use crate::plain_ladder;
+use crate::stamps::Stamps;
 
 /// log2 of the number of lists between two powers of two.
 const LISTS_LOG2: u32 = 5;
@@ -50,8 +49,8 @@ const PAGE: u64 = 2 * MIB;
 pub struct Tlsf {
     /// Whether requests have headers in the area.
     has_headers: bool,
-    /// The number of blocks that became free so far.
-    clock: Cell<u64>,
+    /// Of blocks that become free.
+    stamps: Stamps,
     step: Step,
 }
 
@@ -94,7 +93,7 @@ impl Tlsf {
     /// Blocks are multiples of 512 bytes; headers lie beside the memory.
     #[must_use]
     pub const fn new() -> Tlsf {
-        Tlsf { has_headers: false, clock: Cell::new(0), step: Step::GiveUp }
+        Tlsf { has_headers: false, stamps: Stamps::new(), step: Step::GiveUp }
     }
 
     /// Blocks are multiples of 8 bytes, with headers in the area.
@@ -204,19 +203,16 @@ impl Policy for Tlsf {
         if rung == 0 {
             self.step = Step::Others;
         }
-        loop {
+        plain_ladder::first_relief(|| {
             let (relief, next) = self.climb(heap, request);
             self.step = next;
-            if let Some(relief) = relief {
-                return relief;
-            }
-        }
+            relief
+        })
     }
 
     #[inline]
     fn stamp(&self, _: PoolSlot) -> u64 {
-        self.clock.set(self.clock.get() + 1);
-        self.clock.get()
+        self.stamps.next_stamp()
     }
 }
 

@@ -9,13 +9,12 @@
 //! keeps blocks by size. Before it is out of memory the policy also searches the list below, where a block of
 //! the request's own size may be; the original does not.
 
-use core::cell::Cell;
-
 use parkade::policy::Request;
 use parkade::units::Bytes;
 use parkade::{BlockId, Heap};
 
 use crate::growing_region::{Fit, GrowingRegion};
+use crate::stamps::Stamps;
 
 /// Two-level segregated fit on one growing region per stream.
 pub type TlsfRemap = GrowingRegion<TwoLevels>;
@@ -33,8 +32,8 @@ fn width(size: u64) -> u64 {
 /// Chooses the block that entered last in the first list whose blocks are all large enough.
 #[derive(Clone, Default, Debug)]
 pub struct TwoLevels {
-    /// The number of blocks that became free so far.
-    clock: Cell<u64>,
+    /// Of blocks that become free.
+    stamps: Stamps,
 }
 
 impl Fit for TwoLevels {
@@ -57,8 +56,7 @@ impl Fit for TwoLevels {
 
     #[inline]
     fn stamp(&self) -> u64 {
-        self.clock.set(self.clock.get() + 1);
-        self.clock.get()
+        self.stamps.next_stamp()
     }
 }
 

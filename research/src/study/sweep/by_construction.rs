@@ -2,7 +2,7 @@
 
 use parkade_policies::Named;
 
-use crate::study::{PLENTY_BYTES, RunOptions, run, smallest_capacity};
+use crate::study::{PLENTY_BYTES, RunOptions, make_for, run, smallest_capacity};
 use crate::workload::{Event, Workload};
 
 /// Equal buffers: so many, of this size. That is 1 GiB in all.
@@ -20,7 +20,7 @@ fn equal_buffers(count: u32, bytes: u64) -> Workload {
 #[must_use]
 pub fn needs_by_construction(policy: &Named) -> Option<f64> {
     let workload = equal_buffers(BUFFERS, BUFFER_BYTES);
-    let found = smallest_capacity(&workload, &policy.make, &RunOptions::plenty(), &[]).ok()?;
+    let found = smallest_capacity(&workload, &make_for(policy, &workload), &RunOptions::plenty(), &[]).ok()?;
     Some(found.capacity_bytes as f64 / (u64::from(BUFFERS) * BUFFER_BYTES) as f64)
 }
 
@@ -29,7 +29,7 @@ pub fn needs_by_construction(policy: &Named) -> Option<f64> {
 #[must_use]
 pub fn takes_a_share_at_first(policy: &Named) -> bool {
     let small = equal_buffers(1, 1 << 20);
-    run(&small, (policy.make)(), &RunOptions::plenty()).peak_reserved_bytes > PLENTY_BYTES / 100
+    run(&small, make_for(policy, &small)(), &RunOptions::plenty()).peak_reserved_bytes > PLENTY_BYTES / 100
 }
 
 #[cfg(test)]
@@ -43,12 +43,15 @@ mod tests {
         let needs = |name: &str| needs_by_construction(named(name).expect("a policy")).expect("it fits");
         assert!((needs("pytorch") - 1.0).abs() < 1e-9 && (needs("buddy") - 1.0).abs() < 1e-9);
         assert!((needs("bfc-xla") - 4.0 / 3.0).abs() < 0.03, "{}", needs("bfc-xla"));
+        assert!(needs("rmm-arena") < 1.01, "in studies its area is all there is: {}", needs("rmm-arena"));
         assert!(needs("rmm-pool") < 1.1, "what grows in the end is not by construction: {}", needs("rmm-pool"));
     }
 
     #[test]
     fn some_take_a_share_of_all_memory_first() {
-        for (name, takes) in [("pytorch", false), ("bfc", false), ("bfc-xla", true), ("rmm-pool", true), ("tlsf", true)] {
+        for (name, takes) in
+            [("pytorch", false), ("bfc", false), ("bfc-xla", true), ("rmm-pool", true), ("rmm-arena", true), ("tlsf", true)]
+        {
             assert_eq!(takes_a_share_at_first(named(name).expect("a policy")), takes, "{name}");
         }
     }

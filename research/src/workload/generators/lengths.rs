@@ -93,7 +93,7 @@ pub(super) struct Sampler {
 impl Sampler {
     pub(super) fn draw(&self, random: &mut Random) -> u64 {
         let length = match self.kind {
-            Kind::Uniform(least, most) => least + ((u128::from(random.next()) * u128::from(most - least + 1)) >> 64) as u64,
+            Kind::Uniform(least, most) => least + ((u128::from(random.bits()) * u128::from(most - least + 1)) >> 64) as u64,
             Kind::LogNormal(distribution) => distribution.inverse_cdf(random.unit()) as u64,
             Kind::Exponential(distribution) => distribution.inverse_cdf(random.unit()) as u64,
         };

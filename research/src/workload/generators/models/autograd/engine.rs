@@ -265,7 +265,7 @@ impl Engine {
         let most = operation.scratch_bytes;
         match &mut self.scratch {
             Some(random) if most >= 512 => {
-                let bytes = 512 + ((u128::from(random.next()) * u128::from(most - 511)) >> 64) as u64;
+                let bytes = 512 + ((u128::from(random.bits()) * u128::from(most - 511)) >> 64) as u64;
                 self.program.allocate(bytes).map(Some)
             }
             _ => Ok(None),
