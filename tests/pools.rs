@@ -242,7 +242,7 @@ fn a_chosen_pool_serves_the_requests_that_choose_it() {
     for pool in [first, second] {
         core.begin_pool(pool, PoolFilter::Chosen).expect("a new pool");
     }
-    let mut pool_of = |core: &mut Allocator<PlainDevice, PyTorch>, chosen| {
+    let pool_of = |core: &mut Allocator<PlainDevice, PyTorch>, chosen| {
         core.choose_pool(chosen);
         let allocation = core.allocate(Bytes(100), StreamId::DEFAULT).expect("there is room");
         let at = allocation.address();

@@ -7,87 +7,51 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/**
- * The version of this interface. A program compares it with the one that it was compiled for: another first number of
- * [`parkade_interface_version`](crate::parkade_interface_version) is another interface.
- */
+// The version of this interface. A program compares it with the one that it was compiled for: another first number of
+// `parkade_interface_version` is another interface.
 #define PARKADE_INTERFACE_VERSION 1
 
-/**
- * A request of 2^60 bytes and more is tried like any other, as PyTorch's `raw_alloc` does.
- */
+// A request of 2^60 bytes and more is tried like any other, as PyTorch's `raw_alloc` does.
 #define PARKADE_RAW 1
 
-/**
- * The caller's current stream is being captured into a graph. Releases of PyTorch from 2.13 on ask for that.
- */
+// The caller's current stream is being captured into a graph. Releases of PyTorch from 2.13 on ask for that.
 #define PARKADE_CAPTURING 2
 
-/**
- * `pool` is the pool for it, if requests are routed to that pool with
- * [`PARKADE_ROUTE_CHOSEN`](parkade_route::PARKADE_ROUTE_CHOSEN).
- */
+// `pool` is the pool for it, if requests are routed to that pool with
+// `PARKADE_ROUTE_CHOSEN`.
 #define PARKADE_CHOOSES_POOL 4
 
-/**
- * How a call ended. The text of a failure: [`parkade_error_text`](crate::parkade_error_text).
- */
+// How a call ended. The text of a failure: `parkade_error_text`.
 enum parkade_status
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : int32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-  /**
-   * Done.
-   */
+  // Done.
   PARKADE_OK = 0,
-  /**
-   * There is no memory, even after the retry ladder.
-   */
+  // There is no memory, even after the retry ladder.
   PARKADE_OUT_OF_MEMORY = 1,
-  /**
-   * An argument is a null pointer, no known name, or out of its range.
-   */
+  // An argument is a null pointer, no known name, or out of its range.
   PARKADE_INVALID_ARGUMENT = 2,
-  /**
-   * No block that was handed out begins at the address.
-   */
+  // No block that was handed out begins at the address.
   PARKADE_UNKNOWN_ADDRESS = 3,
-  /**
-   * The device failed, and not for lack of memory.
-   */
+  // The device failed, and not for lack of memory.
   PARKADE_DEVICE_ERROR = 4,
-  /**
-   * The settings string is refused; the text is PyTorch's.
-   */
+  // The settings string is refused; the text is PyTorch's.
   PARKADE_INVALID_SETTINGS = 5,
-  /**
-   * There is no driver, or no such device.
-   */
+  // There is no driver, or no such device.
   PARKADE_NO_DEVICE = 6,
-  /**
-   * The state of a private pool does not allow the call; the text is PyTorch's.
-   */
+  // The state of a private pool does not allow the call; the text is PyTorch's.
   PARKADE_POOL_ERROR = 7,
-  /**
-   * A private pool cannot be saved or restored; the text is PyTorch's.
-   */
+  // A private pool cannot be saved or restored; the text is PyTorch's.
   PARKADE_CHECKPOINT_ERROR = 8,
-  /**
-   * The process is a child of fork, and the allocator is its parent's.
-   */
+  // The process is a child of fork, and the allocator is its parent's.
   PARKADE_FORKED = 9,
-  /**
-   * The call came from inside of a call on the same allocator and would wait for itself.
-   */
+  // The call came from inside of a call on the same allocator and would wait for itself.
   PARKADE_REENTERED = 10,
-  /**
-   * The allocator or this device cannot do it.
-   */
+  // The allocator or this device cannot do it.
   PARKADE_UNSUPPORTED = 11,
-  /**
-   * A defect of parkade; the allocator may serve nothing any more.
-   */
+  // A defect of parkade; the allocator may serve nothing any more.
   PARKADE_INTERNAL_ERROR = 12,
 };
 #ifndef __cplusplus
@@ -98,49 +62,29 @@ typedef int32_t parkade_status;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-/**
- * What happened. The names are PyTorch's.
- */
+// What happened. The names are PyTorch's.
 enum parkade_action
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : int32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-  /**
-   * A block was handed out; the size is the requested one.
-   */
+  // A block was handed out; the size is the requested one.
   PARKADE_ALLOC = 0,
-  /**
-   * A block was given back; the size is the requested one.
-   */
+  // A block was given back; the size is the requested one.
   PARKADE_FREE_REQUESTED = 1,
-  /**
-   * A block given back became free; the size is the requested one.
-   */
+  // A block given back became free; the size is the requested one.
   PARKADE_FREE_COMPLETED = 2,
-  /**
-   * A segment was taken from the device.
-   */
+  // A segment was taken from the device.
   PARKADE_SEGMENT_ALLOC = 3,
-  /**
-   * A segment was released to the device.
-   */
+  // A segment was released to the device.
   PARKADE_SEGMENT_FREE = 4,
-  /**
-   * Pages of an expandable segment were mapped.
-   */
+  // Pages of an expandable segment were mapped.
   PARKADE_SEGMENT_MAP = 5,
-  /**
-   * Pages of an expandable segment were unmapped.
-   */
+  // Pages of an expandable segment were unmapped.
   PARKADE_SEGMENT_UNMAP = 6,
-  /**
-   * A snapshot was taken; the size is the active bytes of its segments.
-   */
+  // A snapshot was taken; the size is the active bytes of its segments.
   PARKADE_SNAPSHOT = 7,
-  /**
-   * A request failed for lack of memory; the address is the device's free bytes.
-   */
+  // A request failed for lack of memory; the address is the device's free bytes.
   PARKADE_OOM = 8,
 };
 #ifndef __cplusplus
@@ -151,25 +95,17 @@ typedef int32_t parkade_action;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-/**
- * Which requests a private pool serves while they are routed to it.
- */
+// Which requests a private pool serves while they are routed to it.
 enum parkade_route
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : int32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-  /**
-   * All.
-   */
+  // All.
   PARKADE_ROUTE_ALL = 0,
-  /**
-   * Those of one stream.
-   */
+  // Those of one stream.
   PARKADE_ROUTE_STREAM = 1,
-  /**
-   * Those that choose it.
-   */
+  // Those that choose it.
   PARKADE_ROUTE_CHOSEN = 2,
 };
 #ifndef __cplusplus
@@ -180,456 +116,248 @@ typedef int32_t parkade_route;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-/**
- * An allocator of one device. Its calls may come from any thread.
- */
+// An allocator of one device. Its calls may come from any thread.
 typedef struct parkade_allocator parkade_allocator;
 
-/**
- * The state of a private pool.
- */
+// The state of a private pool.
 typedef struct parkade_checkpoint parkade_checkpoint;
 
-/**
- * A heap as plain data.
- */
+// A heap as plain data.
 typedef struct parkade_snapshot parkade_snapshot;
 
-/**
- * What an error for lack of memory says in numbers.
- */
+// What an error for lack of memory says in numbers.
 typedef struct parkade_shortage {
-  /**
-   * The bytes of the segment that the device was asked for.
-   */
+  // The bytes of the segment that the device was asked for.
   uint64_t segment_bytes;
-  /**
-   * The device's memory.
-   */
+  // The device's memory.
   uint64_t device_total;
-  /**
-   * What of it no process holds.
-   */
+  // What of it no process holds.
   uint64_t device_free;
-  /**
-   * The limit; 0 if there is none.
-   */
+  // The limit; 0 if there is none.
   uint64_t limit_bytes;
 } parkade_shortage;
 
-/**
- * How an allocator is made. Fill it with zeros first; what is zero has a default.
- */
+// How an allocator is made. Fill it with zeros first; what is zero has a default.
 typedef struct parkade_options {
-  /**
-   * `sizeof(parkade_options)`.
-   */
+  // `sizeof(parkade_options)`.
   size_t size;
-  /**
-   * The device's index.
-   */
+  // The device's index.
   uint32_t device;
-  /**
-   * Not 0: the simulated device with this many bytes, instead of the GPU.
-   */
+  // Not 0: the simulated device with this many bytes, instead of the GPU.
   uint64_t simulated_bytes;
-  /**
-   * A name of [`parkade_policy_name`](crate::parkade_policy_name); `pytorch` if null.
-   */
+  // A name of `parkade_policy_name`; `pytorch` if null.
   const char *policy;
-  /**
-   * As in `PYTORCH_CUDA_ALLOC_CONF`; none if null. Only for the policy `pytorch`.
-   */
+  // As in `PYTORCH_CUDA_ALLOC_CONF`; none if null. Only for the policy `pytorch`.
   const char *settings;
-  /**
-   * The release of PyTorch whose rules the policy `pytorch` has, as `2.11`; 2.11 if null.
-   */
+  // The release of PyTorch whose rules the policy `pytorch` has, as `2.11`; 2.11 if null.
   const char *release;
 } parkade_options;
 
-/**
- * A private pool's id, as in PyTorch: a graph's is (k, 0), a user's (0, k). (0, 0) is the default pool.
- */
+// A private pool's id, as in PyTorch: a graph's is (k, 0), a user's (0, k). (0, 0) is the default pool.
 typedef struct parkade_pool {
-  /**
-   * Its first number.
-   */
+  // Its first number.
   uint64_t first;
-  /**
-   * Its second number.
-   */
+  // Its second number.
   uint64_t second;
 } parkade_pool;
 
-/**
- * A request for memory.
- */
+// A request for memory.
 typedef struct parkade_request {
-  /**
-   * Bytes. 0 gets a null pointer.
-   */
+  // Bytes. 0 gets a null pointer.
   uint64_t bytes;
-  /**
-   * The stream's handle; 0 is the default stream.
-   */
+  // The stream's handle; 0 is the default stream.
   uint64_t stream;
-  /**
-   * `PARKADE_RAW`, `PARKADE_CAPTURING`, `PARKADE_CHOOSES_POOL`.
-   */
+  // `PARKADE_RAW`, `PARKADE_CAPTURING`, `PARKADE_CHOOSES_POOL`.
   uint32_t flags;
-  /**
-   * The pool that is chosen.
-   */
+  // The pool that is chosen.
   struct parkade_pool pool;
 } parkade_request;
 
-/**
- * A block and its segment.
- */
+// A block and its segment.
 typedef struct parkade_block_info {
-  /**
-   * Its size in bytes.
-   */
+  // Its size in bytes.
   uint64_t size;
-  /**
-   * The bytes that were requested.
-   */
+  // The bytes that were requested.
   uint64_t requested;
-  /**
-   * The first byte of its segment.
-   */
+  // The first byte of its segment.
   uint64_t segment;
-  /**
-   * The segment's bytes.
-   */
+  // The segment's bytes.
   uint64_t segment_size;
-  /**
-   * Whether the segment is expandable.
-   */
+  // Whether the segment is expandable.
   bool is_expandable;
 } parkade_block_info;
 
-/**
- * One thing that the allocator did.
- */
+// One thing that the allocator did.
 typedef struct parkade_entry {
-  /**
-   * What happened.
-   */
+  // What happened.
   parkade_action action;
-  /**
-   * The first byte; for `PARKADE_OOM` the device's free bytes.
-   */
+  // The first byte; for `PARKADE_OOM` the device's free bytes.
   uint64_t address;
-  /**
-   * Bytes; each action says which.
-   */
+  // Bytes; each action says which.
   uint64_t size;
-  /**
-   * The block's or the segment's stream.
-   */
+  // The block's or the segment's stream.
   uint64_t stream;
-  /**
-   * Its pool.
-   */
+  // Its pool.
   struct parkade_pool pool;
 } parkade_entry;
 
-/**
- * Called for every entry, in order, while the allocator works. It must not call the same allocator.
- */
+// Called for every entry, in order, while the allocator works. It must not call the same allocator.
 typedef void (*parkade_observer)(void *user, const struct parkade_entry *entry);
 
-/**
- * Called when no free block serves a request, before the device is asked. It may call
- * [`parkade_free`](crate::parkade_free) for the same allocator, and nothing else of it; what it frees goes back once
- * it returns. Returns whether it freed anything.
- */
+// Called when no free block serves a request, before the device is asked. It may call
+// `parkade_free` for the same allocator, and nothing else of it; what it frees goes back once
+// it returns. Returns whether it freed anything.
 typedef bool (*parkade_free_memory)(void *user);
 
-/**
- * Takes memory for a pool's segments: a null pointer means that there is none.
- */
+// Takes memory for a pool's segments: a null pointer means that there is none.
 typedef void *(*parkade_take)(void *user, uint64_t bytes);
 
-/**
- * Takes such memory back.
- */
+// Takes such memory back.
 typedef void (*parkade_give_back)(void *user, void *address);
 
-/**
- * What a restore of a pool did.
- */
+// What a restore of a pool did.
 typedef struct parkade_restored {
-  /**
-   * The pool's blocks that were taken back.
-   */
+  // The pool's blocks that were taken back.
   const uint64_t *freed;
-  /**
-   * How many.
-   */
+  // How many.
   size_t freed_count;
-  /**
-   * The blocks that are handed out now.
-   */
+  // The blocks that are handed out now.
   const uint64_t *allocated;
-  /**
-   * How many.
-   */
+  // How many.
   size_t allocated_count;
 } parkade_restored;
 
-/**
- * A counter with its history.
- */
+// A counter with its history.
 typedef struct parkade_stat {
-  /**
-   * The value now.
-   */
+  // The value now.
   int64_t current;
-  /**
-   * The largest value since the last reset of the peaks.
-   */
+  // The largest value since the last reset of the peaks.
   int64_t peak;
-  /**
-   * The sum of all increases since the last reset of the accumulated values.
-   */
+  // The sum of all increases since the last reset of the accumulated values.
   int64_t allocated;
-  /**
-   * The sum of all decreases since then.
-   */
+  // The sum of all decreases since then.
   int64_t freed;
 } parkade_stat;
 
-/**
- * One statistic for all memory, the small pool and the large pool.
- */
+// One statistic for all memory, the small pool and the large pool.
 typedef struct parkade_stat_set {
-  /**
-   * Both pools.
-   */
+  // Both pools.
   struct parkade_stat all;
-  /**
-   * The small pool.
-   */
+  // The small pool.
   struct parkade_stat small;
-  /**
-   * The large pool.
-   */
+  // The large pool.
   struct parkade_stat large;
 } parkade_stat_set;
 
-/**
- * Everything in `torch.cuda.memory_stats()` but what counts each private pool.
- */
+// Everything in `torch.cuda.memory_stats()` but what counts each private pool.
 typedef struct parkade_stats {
-  /**
-   * Allocations handed out.
-   */
+  // Allocations handed out.
   struct parkade_stat_set allocation;
-  /**
-   * Segments taken from the device.
-   */
+  // Segments taken from the device.
   struct parkade_stat_set segment;
-  /**
-   * Active blocks: allocated or pending.
-   */
+  // Active blocks: allocated or pending.
   struct parkade_stat_set active;
-  /**
-   * Free blocks that are a part of their segment.
-   */
+  // Free blocks that are a part of their segment.
   struct parkade_stat_set inactive_split;
-  /**
-   * Bytes of allocated blocks.
-   */
+  // Bytes of allocated blocks.
   struct parkade_stat_set allocated_bytes;
-  /**
-   * Bytes taken from the device.
-   */
+  // Bytes taken from the device.
   struct parkade_stat_set reserved_bytes;
-  /**
-   * Bytes of active blocks.
-   */
+  // Bytes of active blocks.
   struct parkade_stat_set active_bytes;
-  /**
-   * Bytes of free blocks that are a part of their segment.
-   */
+  // Bytes of free blocks that are a part of their segment.
   struct parkade_stat_set inactive_split_bytes;
-  /**
-   * Bytes requested, of active blocks.
-   */
+  // Bytes requested, of active blocks.
   struct parkade_stat_set requested_bytes;
-  /**
-   * Allocations of at least `max_split_size`.
-   */
+  // Allocations of at least `max_split_size`.
   struct parkade_stat oversize_allocations;
-  /**
-   * Segments of at least `max_split_size`.
-   */
+  // Segments of at least `max_split_size`.
   struct parkade_stat oversize_segments;
-  /**
-   * Attempts to take memory after the cache was released.
-   */
+  // Attempts to take memory after the cache was released.
   int64_t num_alloc_retries;
-  /**
-   * Requests that failed for lack of memory.
-   */
+  // Requests that failed for lack of memory.
   int64_t num_ooms;
-  /**
-   * Waits for all events.
-   */
+  // Waits for all events.
   int64_t num_sync_all_streams;
-  /**
-   * Segments taken from the device, and mappings.
-   */
+  // Segments taken from the device, and mappings.
   int64_t num_device_alloc;
-  /**
-   * Segments released to the device, and unmappings.
-   */
+  // Segments released to the device, and unmappings.
   int64_t num_device_free;
-  /**
-   * Requests rejected before the device was asked.
-   */
+  // Requests rejected before the device was asked.
   int64_t num_oom_rejections;
-  /**
-   * The setting when the allocator was made; -1 is unlimited.
-   */
+  // The setting when the allocator was made; -1 is unlimited.
   int64_t max_split_size;
 } parkade_stats;
 
-/**
- * An expandable segment.
- */
+// An expandable segment.
 typedef struct parkade_expandable {
-  /**
-   * Its stream.
-   */
+  // Its stream.
   uint64_t stream;
-  /**
-   * The bytes of each of its pages.
-   */
+  // The bytes of each of its pages.
   uint64_t page;
-  /**
-   * The bytes that are mapped.
-   */
+  // The bytes that are mapped.
   uint64_t mapped;
 } parkade_expandable;
 
-/**
- * A segment of a snapshot. Its blocks are the next `block_count` ones from `first_block` on.
- */
+// A segment of a snapshot. Its blocks are the next `block_count` ones from `first_block` on.
 typedef struct parkade_segment {
-  /**
-   * Its first byte.
-   */
+  // Its first byte.
   uint64_t address;
-  /**
-   * The sum of its blocks' sizes.
-   */
+  // The sum of its blocks' sizes.
   uint64_t total;
-  /**
-   * Bytes of allocated blocks.
-   */
+  // Bytes of allocated blocks.
   uint64_t allocated;
-  /**
-   * Bytes of allocated and pending blocks.
-   */
+  // Bytes of allocated and pending blocks.
   uint64_t active;
-  /**
-   * Requested bytes of those.
-   */
+  // Requested bytes of those.
   uint64_t requested;
-  /**
-   * Its stream.
-   */
+  // Its stream.
   uint64_t stream;
-  /**
-   * Its pool.
-   */
+  // Its pool.
   struct parkade_pool pool;
-  /**
-   * Its age, the oldest lowest, where the release orders by age.
-   */
+  // Its age, the oldest lowest, where the release orders by age.
   uint32_t rank;
-  /**
-   * Whether it is of the large collection.
-   */
+  // Whether it is of the large collection.
   bool is_large;
-  /**
-   * Whether it is a mapped run of an expandable segment.
-   */
+  // Whether it is a mapped run of an expandable segment.
   bool is_expandable;
-  /**
-   * The place of its first block among the snapshot's.
-   */
+  // The place of its first block among the snapshot's.
   size_t first_block;
-  /**
-   * How many blocks it has.
-   */
+  // How many blocks it has.
   size_t block_count;
 } parkade_segment;
 
-/**
- * A block of a snapshot.
- */
+// A block of a snapshot.
 typedef struct parkade_snapshot_block {
-  /**
-   * Its first byte.
-   */
+  // Its first byte.
   uint64_t address;
-  /**
-   * Its size in bytes.
-   */
+  // Its size in bytes.
   uint64_t size;
-  /**
-   * The bytes last requested.
-   */
+  // The bytes last requested.
   uint64_t requested;
-  /**
-   * Whether it is handed out.
-   */
+  // Whether it is handed out.
   bool is_allocated;
-  /**
-   * Whether it is handed out, or given back and waiting for other streams.
-   */
+  // Whether it is handed out, or given back and waiting for other streams.
   bool is_active;
 } parkade_snapshot_block;
 
-/**
- * PyTorch's settings that decide.
- */
+// PyTorch's settings that decide.
 typedef struct parkade_settings {
-  /**
-   * `max_split_size_mb` in bytes; 2^64 - 1 is unlimited.
-   */
+  // `max_split_size_mb` in bytes; 2^64 - 1 is unlimited.
   uint64_t max_split_bytes;
-  /**
-   * `max_non_split_rounding_mb` in bytes.
-   */
+  // `max_non_split_rounding_mb` in bytes.
   uint64_t max_non_split_rounding_bytes;
-  /**
-   * `large_segment_size_mb` in bytes.
-   */
+  // `large_segment_size_mb` in bytes.
   uint64_t large_segment_bytes;
-  /**
-   * `garbage_collection_threshold`; 0 is never.
-   */
+  // `garbage_collection_threshold`; 0 is never.
   double garbage_collection_threshold;
-  /**
-   * `roundup_power2_divisions`: the divisions from 1, 2, 4, ... MiB on; 0 and 1 are none.
-   */
+  // `roundup_power2_divisions`: the divisions from 1, 2, 4, ... MiB on; 0 and 1 are none.
   uint64_t roundup_power2_divisions[16];
-  /**
-   * `expandable_segments`.
-   */
+  // `expandable_segments`.
   bool expandable_segments;
-  /**
-   * `graph_capture_record_stream_reuse`.
-   */
+  // `graph_capture_record_stream_reuse`.
   bool graph_capture_record_stream_reuse;
-  /**
-   * `throw_on_cudamalloc_oom`.
-   */
+  // `throw_on_cudamalloc_oom`.
   bool throw_on_cudamalloc_oom;
 } parkade_settings;
 
@@ -637,494 +365,381 @@ typedef struct parkade_settings {
 extern "C" {
 #endif // __cplusplus
 
-/**
- * The version of the interface that this library has: `PARKADE_INTERFACE_VERSION` of its header.
- */
+// The version of the interface that this library has: `PARKADE_INTERFACE_VERSION` of its header.
 uint32_t parkade_interface_version(void);
 
-/**
- * The text of the calling thread's last failure: what happened, what it means, what to do. Valid until the thread's next
- * failure; empty if there was none.
- */
+// The text of the calling thread's last failure: what happened, what it means, what to do. Valid until the thread's next
+// failure; empty if there was none.
 const char *parkade_error_text(void);
 
-/**
- * The numbers of the calling thread's last failure. Returns false if it was none for lack of memory.
- *
- * # Safety
- * `out` is null or writable.
- */
+// The numbers of the calling thread's last failure. Returns false if it was none for lack of memory.
+//
+// # Safety
+// `out` is null or writable.
 bool parkade_error_shortage(struct parkade_shortage *out);
 
-/**
- * The text of this library's header, for programs that compile others.
- */
+// The text of this library's header, for programs that compile others.
 const char *parkade_header(void);
 
-/**
- * How many GPUs the driver has.
- *
- * # Safety
- * `out` is null or writable.
- */
+// How many GPUs the driver has.
+//
+// # Safety
+// `out` is null or writable.
 parkade_status parkade_device_count(uint32_t *out);
 
-/**
- * The name of the policy at a place, from 0 on; null beyond the last one. It is valid for ever.
- */
+// The name of the policy at a place, from 0 on; null beyond the last one. It is valid for ever.
 const char *parkade_policy_name(size_t at);
 
-/**
- * What the policy at a place does, in a few words; null beyond the last one. It is valid for ever.
- */
+// What the policy at a place does, in a few words; null beyond the last one. It is valid for ever.
 const char *parkade_policy_says(size_t at);
 
-/**
- * Makes an allocator and writes it to `out`. End it with [`parkade_destroy`], or never.
- *
- * Each stream handle that it is given later must be a stream of the device's primary context, and live for as long as
- * memory is allocated or recorded for it. The driver does not check handles.
- *
- * # Safety
- * `options` and what it points to can be read, `out` can be written, and the streams are as above.
- */
+// Makes an allocator and writes it to `out`. End it with `parkade_destroy`, or never.
+//
+// Each stream handle that it is given later must be a stream of the device's primary context, and live for as long as
+// memory is allocated or recorded for it. The driver does not check handles.
+//
+// # Safety
+// `options` and what it points to can be read, `out` can be written, and the streams are as above.
 parkade_status parkade_create(const struct parkade_options *options,
                               struct parkade_allocator **out);
 
-/**
- * Ends an allocator: waits for the device's work and gives back all its memory, also that which is still handed out.
- * Null does nothing, and so does an allocator of the parent in a child of fork.
- *
- * # Safety
- * The allocator came from [`parkade_create`], no other call on it runs, and none comes later.
- */
+// Ends an allocator: waits for the device's work and gives back all its memory, also that which is still handed out.
+// Null does nothing, and so does an allocator of the parent in a child of fork.
+//
+// # Safety
+// The allocator came from `parkade_create`, no other call on it runs, and none comes later.
 void parkade_destroy(struct parkade_allocator *allocator);
 
-/**
- * Serves a request of `bytes` for `stream`, as PyTorch's tensor path does, and writes the address to `out`.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives; `out` is null or writable.
- */
+// Serves a request of `bytes` for `stream`, as PyTorch's tensor path does, and writes the address to `out`.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives; `out` is null or writable.
 parkade_status parkade_allocate(struct parkade_allocator *allocator,
                                 uint64_t bytes,
                                 uint64_t stream,
                                 void **out);
 
-/**
- * Serves a request that says more than its size and stream, and writes the address to `out`.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives; `request` is null or readable, `out` null or writable.
- */
+// Serves a request that says more than its size and stream, and writes the address to `out`.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives; `request` is null or readable, `out` null or writable.
 parkade_status parkade_serve(struct parkade_allocator *allocator,
                              const struct parkade_request *request,
                              void **out);
 
-/**
- * Takes a block back. Null does nothing. In a child of fork nothing is done: the memory is the parent's.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives. Work on other streams that uses the block was recorded.
- */
+// Takes a block back. Null does nothing. In a child of fork nothing is done: the memory is the parent's.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives. Work on other streams that uses the block was recorded.
 parkade_status parkade_free(struct parkade_allocator *allocator,
                             void *address);
 
-/**
- * As [`parkade_free`], with `PARKADE_CAPTURING` or nothing as flags.
- *
- * # Safety
- * As for [`parkade_free`].
- */
+// As `parkade_free`, with `PARKADE_CAPTURING` or nothing as flags.
+//
+// # Safety
+// As for `parkade_free`.
 parkade_status parkade_free_so(struct parkade_allocator *allocator, void *address, uint32_t flags);
 
-/**
- * Records that work on `stream` uses the block: once given back, it is free only when that work is done.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives.
- */
+// Records that work on `stream` uses the block: once given back, it is free only when that work is done.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives.
 parkade_status parkade_record_stream(struct parkade_allocator *allocator,
                                      void *address,
                                      uint64_t stream);
 
-/**
- * What is known of an allocated block, and its segment.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives; `out` is null or writable.
- */
+// What is known of an allocated block, and its segment.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives; `out` is null or writable.
 parkade_status parkade_block(struct parkade_allocator *allocator,
                              const void *address,
                              struct parkade_block_info *out);
 
-/**
- * Gives cached memory back to the device: all of it, or that of one private pool without uses.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives; `pool` is null or readable.
- */
+// Gives cached memory back to the device: all of it, or that of one private pool without uses.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives; `pool` is null or readable.
 parkade_status parkade_empty_cache(struct parkade_allocator *allocator,
                                    const struct parkade_pool *pool);
 
-/**
- * Limits the memory taken from the device to a fraction of its total, from 0 to 1; 1 removes the limit.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives.
- */
+// Limits the memory taken from the device to a fraction of its total, from 0 to 1; 1 removes the limit.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives.
 parkade_status parkade_set_memory_fraction(struct parkade_allocator *allocator,
                                            double fraction);
 
-/**
- * The limit as a fraction of the device's total memory; 1 without a limit.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives; `out` is null or writable.
- */
-parkade_status parkade_memory_fraction(struct parkade_allocator *allocator,
-                                       double *out);
+// The limit as a fraction of the device's total memory; 1 without a limit.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives; `out` is null or writable.
+parkade_status parkade_memory_fraction(struct parkade_allocator *allocator, double *out);
 
-/**
- * Limits the memory taken from the device to this many bytes; 0 removes the limit.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives.
- */
+// Limits the memory taken from the device to this many bytes; 0 removes the limit.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives.
 parkade_status parkade_set_limit(struct parkade_allocator *allocator, uint64_t limit_bytes);
 
-/**
- * Gives another GPU access to the allocator's expandable segments, now and later.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives.
- */
+// Gives another GPU access to the allocator's expandable segments, now and later.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives.
 parkade_status parkade_let_peer_access(struct parkade_allocator *allocator, uint32_t peer);
 
-/**
- * Says who is told everything that the allocator does; null for nobody.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives. The function may be called with `user` on any thread that
- * calls the allocator, until another one is set.
- */
+// Says who is told everything that the allocator does; null for nobody.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives. The function may be called with `user` on any thread that
+// calls the allocator, until another one is set.
 parkade_status parkade_set_observer(struct parkade_allocator *allocator,
                                     parkade_observer observer,
                                     void *user);
 
-/**
- * Adds a function that may free memory when no free block serves a request.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives. The function may be called with `user` on any thread that
- * calls the allocator, for as long as the allocator lives.
- */
+// Adds a function that may free memory when no free block serves a request.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives. The function may be called with `user` on any thread that
+// calls the allocator, for as long as the allocator lives.
 parkade_status parkade_add_free_memory_callback(struct parkade_allocator *allocator,
                                                 parkade_free_memory callback,
                                                 void *user);
 
-/**
- * Whether the process is a child of fork of the one that made the allocator.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives.
- */
+// Whether the process is a child of fork of the one that made the allocator.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives.
 bool parkade_is_forked(const struct parkade_allocator *allocator);
 
-/**
- * `alloc_fn`: memory for a tensor; a null pointer if there is none, and the first time a line on stderr says why.
- */
+// `alloc_fn`: memory for a tensor; a null pointer if there is none, and the first time a line on stderr says why.
 void *parkade_plug_alloc(ptrdiff_t bytes,
                          int32_t device,
                          void *stream);
 
-/**
- * `free_fn`.
- */
+// `free_fn`.
 void parkade_plug_free(void *address, ptrdiff_t _bytes, int32_t device, void *_stream);
 
-/**
- * For `set_record_stream_fn`.
- */
+// For `set_record_stream_fn`.
 void parkade_plug_record_stream(void *address, void *stream);
 
-/**
- * Creates a private pool, or adds a use to it.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives.
- */
+// Creates a private pool, or adds a use to it.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives.
 parkade_status parkade_pool_create(struct parkade_allocator *allocator, struct parkade_pool pool);
 
-/**
- * Routes requests to a pool from now on, and adds a use to it. `route` is a [`parkade_route`]; `stream` counts only for `PARKADE_ROUTE_STREAM`.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives.
- */
+// Routes requests to a pool from now on, and adds a use to it. `route` is a `parkade_route`; `stream` counts only for `PARKADE_ROUTE_STREAM`.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives.
 parkade_status parkade_pool_begin(struct parkade_allocator *allocator,
                                   struct parkade_pool pool,
                                   int32_t route,
                                   uint64_t stream);
 
-/**
- * Stops routing requests to a pool. Does not remove a use.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives.
- */
+// Stops routing requests to a pool. Does not remove a use.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives.
 parkade_status parkade_pool_end(struct parkade_allocator *allocator, struct parkade_pool pool);
 
-/**
- * Removes a use. The memory of a pool without uses goes back at the next opportunity.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives.
- */
+// Removes a use. The memory of a pool without uses goes back at the next opportunity.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives.
 parkade_status parkade_pool_release(struct parkade_allocator *allocator, struct parkade_pool pool);
 
-/**
- * How many uses a pool has.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives; `out` is null or writable.
- */
+// How many uses a pool has.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives; `out` is null or writable.
 parkade_status parkade_pool_use_count(struct parkade_allocator *allocator,
                                       struct parkade_pool pool,
                                       int64_t *out);
 
-/**
- * Says whether a pool's free blocks may serve requests of the default pool when the device is out of memory.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives.
- */
+// Says whether a pool's free blocks may serve requests of the default pool when the device is out of memory.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives.
 parkade_status parkade_pool_set_use_on_oom(struct parkade_allocator *allocator,
                                            struct parkade_pool pool,
                                            bool serves);
 
-/**
- * Stops splitting a pool's blocks.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives.
- */
+// Stops splitting a pool's blocks.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives.
 parkade_status parkade_pool_set_no_split(struct parkade_allocator *allocator,
                                          struct parkade_pool pool);
 
-/**
- * Says where the memory of a pool's segments comes from: the program's own functions, or the device if `take` is null.
- * It counts for requests that choose the pool with `PARKADE_CHOOSES_POOL`.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives. The functions may be called with `user` on any thread that
- * calls the allocator until all that they gave has gone back, and give memory that the device can use.
- */
+// Says where the memory of a pool's segments comes from: the program's own functions, or the device if `take` is null.
+// It counts for requests that choose the pool with `PARKADE_CHOOSES_POOL`.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives. The functions may be called with `user` on any thread that
+// calls the allocator until all that they gave has gone back, and give memory that the device can use.
 parkade_status parkade_pool_set_memory(struct parkade_allocator *allocator,
                                        struct parkade_pool pool,
                                        parkade_take take,
                                        parkade_give_back give_back,
                                        void *user);
 
-/**
- * Whether a pool's allocated blocks are exactly these.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives; `addresses` has `count` of them, `out` is null or writable.
- */
+// Whether a pool's allocated blocks are exactly these.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives; `addresses` has `count` of them, `out` is null or writable.
 parkade_status parkade_pool_live_allocations_are(struct parkade_allocator *allocator,
                                                  struct parkade_pool pool,
                                                  const uint64_t *addresses,
                                                  size_t count,
                                                  bool *out);
 
-/**
- * Saves the state of a private pool. Give the checkpoint back with [`parkade_checkpoint_free`].
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives; `out` is null or writable.
- */
+// Saves the state of a private pool. Give the checkpoint back with `parkade_checkpoint_free`.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives; `out` is null or writable.
 parkade_status parkade_checkpoint_save(struct parkade_allocator *allocator,
                                        struct parkade_pool pool,
                                        struct parkade_checkpoint **out);
 
-/**
- * Restores a pool. What was taken back and what is handed out now is written to `out`; give its lists back with
- * [`parkade_restored_free`].
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives, the checkpoint from [`parkade_checkpoint_save`]; `out` is
- * null or writable.
- */
+// Restores a pool. What was taken back and what is handed out now is written to `out`; give its lists back with
+// `parkade_restored_free`.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives, the checkpoint from `parkade_checkpoint_save`; `out` is
+// null or writable.
 parkade_status parkade_checkpoint_restore(struct parkade_allocator *allocator,
                                           const struct parkade_checkpoint *checkpoint,
                                           struct parkade_restored *out);
 
-/**
- * Gives back the lists of a restore.
- *
- * # Safety
- * It was written by [`parkade_checkpoint_restore`], and is given back once.
- */
+// Gives back the lists of a restore.
+//
+// # Safety
+// It was written by `parkade_checkpoint_restore`, and is given back once.
 void parkade_restored_free(struct parkade_restored *restored);
 
-/**
- * Gives a checkpoint back. Null does nothing.
- *
- * # Safety
- * It came from [`parkade_checkpoint_save`] and is given back once.
- */
+// Gives a checkpoint back. Null does nothing.
+//
+// # Safety
+// It came from `parkade_checkpoint_save` and is given back once.
 void parkade_checkpoint_free(struct parkade_checkpoint *checkpoint);
 
-/**
- * Reads the statistics.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives; `out` is null or writable.
- */
-parkade_status parkade_read_stats(struct parkade_allocator *allocator,
-                                  struct parkade_stats *out);
+// Reads the statistics.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives; `out` is null or writable.
+parkade_status parkade_read_stats(struct parkade_allocator *allocator, struct parkade_stats *out);
 
-/**
- * Calls `each` with the bytes that each private pool has reserved, in releases of PyTorch that count them.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives; the function can be called with `user`, and does not call
- * the allocator.
- */
+// Calls `each` with the bytes that each private pool has reserved, in releases of PyTorch that count them.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives; the function can be called with `user`, and does not call
+// the allocator.
 parkade_status parkade_read_pool_stats(struct parkade_allocator *allocator,
                                        void (*each)(void *user,
                                                     struct parkade_pool pool,
                                                     const struct parkade_stat_set *reserved),
                                        void *user);
 
-/**
- * Sets every peak to its current value.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives.
- */
+// Sets every peak to its current value.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives.
 parkade_status parkade_reset_peak_stats(struct parkade_allocator *allocator);
 
-/**
- * Sets every sum and counter to 0.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives.
- */
+// Sets every sum and counter to 0.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives.
 parkade_status parkade_reset_accumulated_stats(struct parkade_allocator *allocator);
 
-/**
- * Free and total memory of the device, as the driver sees them.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives; `free` and `total` are null or writable.
- */
+// Free and total memory of the device, as the driver sees them.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives; `free` and `total` are null or writable.
 parkade_status parkade_memory_info(struct parkade_allocator *allocator,
                                    uint64_t *free,
                                    uint64_t *total);
 
-/**
- * The size of the largest free block; 0 if there is none.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives; `out` is null or writable.
- */
-parkade_status parkade_largest_free_block(struct parkade_allocator *allocator,
-                                          uint64_t *out);
+// The size of the largest free block; 0 if there is none.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives; `out` is null or writable.
+parkade_status parkade_largest_free_block(struct parkade_allocator *allocator, uint64_t *out);
 
-/**
- * Calls `each` for every expandable segment, in the order in which they were made.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives; the function can be called with `user`, and does not call
- * the allocator.
- */
+// Calls `each` for every expandable segment, in the order in which they were made.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives; the function can be called with `user`, and does not call
+// the allocator.
 parkade_status parkade_read_expandable(struct parkade_allocator *allocator,
                                        void (*each)(void *user,
                                                     const struct parkade_expandable *segment),
                                        void *user);
 
-/**
- * Takes a snapshot of all segments, or of one private pool's. Give it back with [`parkade_snapshot_free`].
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives; `pool` is null or readable, `out` null or writable.
- */
+// Takes a snapshot of all segments, or of one private pool's. Give it back with `parkade_snapshot_free`.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives; `pool` is null or readable, `out` null or writable.
 parkade_status parkade_snapshot_take(struct parkade_allocator *allocator,
                                      const struct parkade_pool *pool,
                                      struct parkade_snapshot **out);
 
-/**
- * A snapshot's segments, by address; writes how many there are. They live as long as the snapshot.
- *
- * # Safety
- * The snapshot came from [`parkade_snapshot_take`] and lives; `count` is null or writable.
- */
+// A snapshot's segments, by address; writes how many there are. They live as long as the snapshot.
+//
+// # Safety
+// The snapshot came from `parkade_snapshot_take` and lives; `count` is null or writable.
 const struct parkade_segment *parkade_snapshot_segments(const struct parkade_snapshot *snapshot,
                                                         size_t *count);
 
-/**
- * A snapshot's blocks, segment after segment; writes how many there are. They live as long as the snapshot.
- *
- * # Safety
- * The snapshot came from [`parkade_snapshot_take`] and lives; `count` is null or writable.
- */
+// A snapshot's blocks, segment after segment; writes how many there are. They live as long as the snapshot.
+//
+// # Safety
+// The snapshot came from `parkade_snapshot_take` and lives; `count` is null or writable.
 const struct parkade_snapshot_block *parkade_snapshot_blocks(const struct parkade_snapshot *snapshot,
                                                              size_t *count);
 
-/**
- * Gives a snapshot back. Null does nothing.
- *
- * # Safety
- * It came from [`parkade_snapshot_take`] and is given back once.
- */
+// Gives a snapshot back. Null does nothing.
+//
+// # Safety
+// It came from `parkade_snapshot_take` and is given back once.
 void parkade_snapshot_free(struct parkade_snapshot *snapshot);
 
-/**
- * Begins a history of the newest `most_entries` entries, empty; 0 ends it.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives.
- */
+// Begins a history of the newest `most_entries` entries, empty; 0 ends it.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives.
 parkade_status parkade_record_history(struct parkade_allocator *allocator, size_t most_entries);
 
-/**
- * Calls `each` for the entries of the history, oldest first.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives; the function can be called with `user`, and does not call
- * the allocator.
- */
+// Calls `each` for the entries of the history, oldest first.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives; the function can be called with `user`, and does not call
+// the allocator.
 parkade_status parkade_read_history(struct parkade_allocator *allocator,
                                     void (*each)(void *user, const struct parkade_entry *entry),
                                     void *user);
 
-/**
- * Applies a string of `PYTORCH_CUDA_ALLOC_CONF` at run time, as the release of PyTorch does: some settings that it does
- * not name are reset, others stay. What was set before an error stays set. Only for the policy `pytorch`.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives; `settings` is null or a text.
- */
+// Applies a string of `PYTORCH_CUDA_ALLOC_CONF` at run time, as the release of PyTorch does: some settings that it does
+// not name are reset, others stay. What was set before an error stays set. Only for the policy `pytorch`.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives; `settings` is null or a text.
 parkade_status parkade_apply_settings(struct parkade_allocator *allocator,
                                       const char *settings);
 
-/**
- * Reads the settings. Only for the policy `pytorch`.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives; `out` is null or writable.
- */
+// Reads the settings. Only for the policy `pytorch`.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives; `out` is null or writable.
 parkade_status parkade_read_settings(struct parkade_allocator *allocator,
                                      struct parkade_settings *out);
 
-/**
- * Sets the settings as they are read; the next decision follows them. Only for the policy `pytorch`.
- *
- * # Safety
- * The allocator came from [`parkade_create`](super::parkade_create) and lives; `settings` is null or readable.
- */
+// Sets the settings as they are read; the next decision follows them. Only for the policy `pytorch`.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives; `settings` is null or readable.
 parkade_status parkade_set_settings(struct parkade_allocator *allocator,
                                     const struct parkade_settings *settings);
 

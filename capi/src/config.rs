@@ -14,7 +14,7 @@ const PYTORCH: &str = "pytorch";
 /// The policy of an allocator.
 pub(crate) enum Chosen {
     /// PyTorch's rules.
-    PyTorch(PyTorch),
+    PyTorch(Box<PyTorch>),
     /// Any other.
     Other(Box<dyn Policy + Send>),
 }
@@ -34,7 +34,7 @@ pub(crate) fn policy(name: Option<&str>, settings: Option<&str>, release: Option
         };
         let settings = Settings::from_environment_as(&profile.dialect, settings.unwrap_or_default())
             .map_err(|error| Failure::new(PARKADE_INVALID_SETTINGS, error))?;
-        return Ok(Chosen::PyTorch(PyTorch::of(profile, settings)));
+        return Ok(Chosen::PyTorch(Box::new(PyTorch::of(profile, settings))));
     }
     let Some(policy) = named(name) else {
         let known: Vec<&str> = names().map(|(name, _)| name).collect();

@@ -23,7 +23,7 @@ pub(crate) struct Device {
 
 enum Kind {
     Cuda(CudaDevice),
-    Simulated(SimDevice),
+    Simulated(Box<SimDevice>),
 }
 
 /// The program's own functions for the memory of a pool.
@@ -59,7 +59,7 @@ impl Device {
 
     /// A simulated device.
     pub(crate) fn simulated(index: u32, bytes: u64) -> Device {
-        Device::of(Kind::Simulated(SimDevice::new(SimOptions::new(Bytes(bytes)).index(index))))
+        Device::of(Kind::Simulated(Box::new(SimDevice::new(SimOptions::new(Bytes(bytes)).index(index)))))
     }
 
     fn of(kind: Kind) -> Device {
@@ -216,7 +216,11 @@ impl DeviceBackend for Device {
     }
 
     fn stream_wait(&mut self, stream: StreamId, event: &Event) -> Result<(), BackendError> {
-        with!(self, Event, event, device => DeviceBackend::stream_wait(device, stream, event))
+        match (&mut self.kind, event) {
+            (Kind::Cuda(device), Event::Cuda(event)) => DeviceBackend::stream_wait(device, stream, event),
+            (Kind::Simulated(device), Event::Simulated(event)) => DeviceBackend::stream_wait(&mut **device, stream, event),
+            _ => Err(OTHER_KIND),
+        }
     }
 
     fn destroy_event(&mut self, event: Event) {

@@ -33,6 +33,7 @@ pub struct parkade_allocator {
 }
 
 /// The core, with PyTorch's policy known to the compiler: most programs use that.
+#[allow(clippy::large_enum_variant)] // the allocator is in a box of its own
 pub(crate) enum Core {
     PyTorch(Shared<Device, PyTorch, Told>),
     Other(Shared<Device, Box<dyn Policy + Send>, Told>),
@@ -75,7 +76,7 @@ impl parkade_allocator {
         let (profile, core) = match chosen {
             Chosen::PyTorch(policy) => {
                 let (profile, fraction) = (policy.profile(), policy.settings.per_process_memory_fraction);
-                let mut allocator = Allocator::new(device, policy, Told::default());
+                let mut allocator = Allocator::new(device, *policy, Told::default());
                 if fraction < 1.0 {
                     let limited = allocator.set_memory_fraction(fraction);
                     limited.map_err(|error| Failure::new(PARKADE_INVALID_SETTINGS, error.message(profile)))?;

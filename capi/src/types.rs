@@ -3,10 +3,10 @@
 use std::ffi::{c_char, c_void};
 
 /// The version of this interface. A program compares it with the one that it was compiled for: another first number of
-/// [`parkade_interface_version`](crate::parkade_interface_version) is another interface.
+/// `parkade_interface_version` is another interface.
 pub const PARKADE_INTERFACE_VERSION: u32 = 1;
 
-/// How a call ended. The text of a failure: [`parkade_error_text`](crate::parkade_error_text).
+/// How a call ended. The text of a failure: `parkade_error_text`.
 #[repr(i32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum parkade_status {
@@ -58,7 +58,7 @@ pub struct parkade_options {
     pub device: u32,
     /// Not 0: the simulated device with this many bytes, instead of the GPU.
     pub simulated_bytes: u64,
-    /// A name of [`parkade_policy_name`](crate::parkade_policy_name); `pytorch` if null.
+    /// A name of `parkade_policy_name`; `pytorch` if null.
     pub policy: *const c_char,
     /// As in `PYTORCH_CUDA_ALLOC_CONF`; none if null. Only for the policy `pytorch`.
     pub settings: *const c_char,
@@ -71,7 +71,7 @@ pub const PARKADE_RAW: u32 = 1;
 /// The caller's current stream is being captured into a graph. Releases of PyTorch from 2.13 on ask for that.
 pub const PARKADE_CAPTURING: u32 = 2;
 /// `pool` is the pool for it, if requests are routed to that pool with
-/// [`PARKADE_ROUTE_CHOSEN`](parkade_route::PARKADE_ROUTE_CHOSEN).
+/// `PARKADE_ROUTE_CHOSEN`.
 pub const PARKADE_CHOOSES_POOL: u32 = 4;
 
 /// A request for memory.
@@ -144,7 +144,7 @@ pub struct parkade_entry {
 pub type parkade_observer = Option<unsafe extern "C" fn(user: *mut c_void, entry: *const parkade_entry)>;
 
 /// Called when no free block serves a request, before the device is asked. It may call
-/// [`parkade_free`](crate::parkade_free) for the same allocator, and nothing else of it; what it frees goes back once
+/// `parkade_free` for the same allocator, and nothing else of it; what it frees goes back once
 /// it returns. Returns whether it freed anything.
 pub type parkade_free_memory = Option<unsafe extern "C" fn(user: *mut c_void) -> bool>;
 

@@ -84,7 +84,7 @@ fn named(at: usize, part: impl Fn(&(CString, CString)) -> &CString) -> *const c_
     NAMES.get_or_init(|| made().collect()).get(at).map_or(ptr::null(), |policy| part(policy).as_ptr())
 }
 
-/// Makes an allocator and writes it to `out`. End it with [`parkade_destroy`], or never.
+/// Makes an allocator and writes it to `out`. End it with `parkade_destroy`, or never.
 ///
 /// Each stream handle that it is given later must be a stream of the device's primary context, and live for as long as
 /// memory is allocated or recorded for it. The driver does not check handles.
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn parkade_create(options: *const parkade_options, out: *m
 /// Null does nothing, and so does an allocator of the parent in a child of fork.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`], no other call on it runs, and none comes later.
+/// The allocator came from `parkade_create`, no other call on it runs, and none comes later.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_destroy(allocator: *mut parkade_allocator) {
     // SAFETY: null or an allocator, as the caller says.

@@ -16,7 +16,7 @@ use crate::types::{parkade_block_info, parkade_free_memory, parkade_observer, pa
 /// Serves a request of `bytes` for `stream`, as PyTorch's tensor path does, and writes the address to `out`.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives; `out` is null or writable.
+/// The allocator came from `parkade_create` and lives; `out` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_allocate(
     allocator: *mut parkade_allocator,
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn parkade_allocate(
 /// Serves a request that says more than its size and stream, and writes the address to `out`.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives; `request` is null or readable, `out` null or writable.
+/// The allocator came from `parkade_create` and lives; `request` is null or readable, `out` null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_serve(
     allocator: *mut parkade_allocator,
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn parkade_serve(
 /// Takes a block back. Null does nothing. In a child of fork nothing is done: the memory is the parent's.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives. Work on other streams that uses the block was recorded.
+/// The allocator came from `parkade_create` and lives. Work on other streams that uses the block was recorded.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_free(allocator: *mut parkade_allocator, address: *mut c_void) -> parkade_status {
     if address.is_null() {
@@ -64,10 +64,10 @@ pub unsafe extern "C" fn parkade_free(allocator: *mut parkade_allocator, address
     })
 }
 
-/// As [`parkade_free`], with `PARKADE_CAPTURING` or nothing as flags.
+/// As `parkade_free`, with `PARKADE_CAPTURING` or nothing as flags.
 ///
 /// # Safety
-/// As for [`parkade_free`].
+/// As for `parkade_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_free_so(allocator: *mut parkade_allocator, address: *mut c_void, flags: u32) -> parkade_status {
     if address.is_null() {
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn parkade_free_so(allocator: *mut parkade_allocator, addr
 /// Records that work on `stream` uses the block: once given back, it is free only when that work is done.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives.
+/// The allocator came from `parkade_create` and lives.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_record_stream(
     allocator: *mut parkade_allocator,
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn parkade_record_stream(
 /// What is known of an allocated block, and its segment.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives; `out` is null or writable.
+/// The allocator came from `parkade_create` and lives; `out` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_block(
     allocator: *mut parkade_allocator,
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn parkade_block(
 /// Gives cached memory back to the device: all of it, or that of one private pool without uses.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives; `pool` is null or readable.
+/// The allocator came from `parkade_create` and lives; `pool` is null or readable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_empty_cache(allocator: *mut parkade_allocator, pool: *const parkade_pool) -> parkade_status {
     answer(|| {
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn parkade_empty_cache(allocator: *mut parkade_allocator, 
 /// Limits the memory taken from the device to a fraction of its total, from 0 to 1; 1 removes the limit.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives.
+/// The allocator came from `parkade_create` and lives.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_set_memory_fraction(allocator: *mut parkade_allocator, fraction: f64) -> parkade_status {
     answer(|| {
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn parkade_set_memory_fraction(allocator: *mut parkade_all
 /// The limit as a fraction of the device's total memory; 1 without a limit.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives; `out` is null or writable.
+/// The allocator came from `parkade_create` and lives; `out` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_memory_fraction(allocator: *mut parkade_allocator, out: *mut f64) -> parkade_status {
     answer(|| {
@@ -173,7 +173,7 @@ pub unsafe extern "C" fn parkade_memory_fraction(allocator: *mut parkade_allocat
 /// Limits the memory taken from the device to this many bytes; 0 removes the limit.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives.
+/// The allocator came from `parkade_create` and lives.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_set_limit(allocator: *mut parkade_allocator, limit_bytes: u64) -> parkade_status {
     answer(|| {
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn parkade_set_limit(allocator: *mut parkade_allocator, li
 /// Gives another GPU access to the allocator's expandable segments, now and later.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives.
+/// The allocator came from `parkade_create` and lives.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_let_peer_access(allocator: *mut parkade_allocator, peer: u32) -> parkade_status {
     answer(|| {
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn parkade_let_peer_access(allocator: *mut parkade_allocat
 /// Says who is told everything that the allocator does; null for nobody.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives. The function may be called with `user` on any thread that
+/// The allocator came from `parkade_create` and lives. The function may be called with `user` on any thread that
 /// calls the allocator, until another one is set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_set_observer(
@@ -218,7 +218,7 @@ pub unsafe extern "C" fn parkade_set_observer(
 /// Adds a function that may free memory when no free block serves a request.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives. The function may be called with `user` on any thread that
+/// The allocator came from `parkade_create` and lives. The function may be called with `user` on any thread that
 /// calls the allocator, for as long as the allocator lives.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_add_free_memory_callback(
@@ -251,7 +251,7 @@ pub unsafe extern "C" fn parkade_add_free_memory_callback(
 /// Whether the process is a child of fork of the one that made the allocator.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives.
+/// The allocator came from `parkade_create` and lives.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_is_forked(allocator: *const parkade_allocator) -> bool {
     // SAFETY: null or valid, as the caller says.

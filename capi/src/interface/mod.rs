@@ -27,7 +27,7 @@ use crate::serve::parkade_allocator;
 use crate::types::parkade_pool;
 use crate::types::parkade_status::{self, *};
 
-/// Does the work of a call. A failure is kept for [`parkade_error_text`]; a panic is one.
+/// Does the work of a call. A failure is kept for `parkade_error_text`; a panic is one.
 fn answer(work: impl FnOnce() -> Result<(), Failure>) -> parkade_status {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => PARKADE_OK,

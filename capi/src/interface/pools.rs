@@ -35,16 +35,16 @@ macro_rules! on_pools {
 /// Creates a private pool, or adds a use to it.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives.
+/// The allocator came from `parkade_create` and lives.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_pool_create(allocator: *mut parkade_allocator, pool: parkade_pool) -> parkade_status {
     on_pools!(allocator, core => core.create_pool(id(pool)))
 }
 
-/// Routes requests to a pool from now on, and adds a use to it. `route` is a [`parkade_route`]; `stream` counts only for `PARKADE_ROUTE_STREAM`.
+/// Routes requests to a pool from now on, and adds a use to it. `route` is a `parkade_route`; `stream` counts only for `PARKADE_ROUTE_STREAM`.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives.
+/// The allocator came from `parkade_create` and lives.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_pool_begin(
     allocator: *mut parkade_allocator,
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn parkade_pool_begin(
 /// Stops routing requests to a pool. Does not remove a use.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives.
+/// The allocator came from `parkade_create` and lives.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_pool_end(allocator: *mut parkade_allocator, pool: parkade_pool) -> parkade_status {
     on_pools!(allocator, core => core.end_pool(id(pool)))
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn parkade_pool_end(allocator: *mut parkade_allocator, poo
 /// Removes a use. The memory of a pool without uses goes back at the next opportunity.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives.
+/// The allocator came from `parkade_create` and lives.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_pool_release(allocator: *mut parkade_allocator, pool: parkade_pool) -> parkade_status {
     on_pools!(allocator, core => core.release_pool(id(pool)))
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn parkade_pool_release(allocator: *mut parkade_allocator,
 /// How many uses a pool has.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives; `out` is null or writable.
+/// The allocator came from `parkade_create` and lives; `out` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_pool_use_count(
     allocator: *mut parkade_allocator,
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn parkade_pool_use_count(
 /// Says whether a pool's free blocks may serve requests of the default pool when the device is out of memory.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives.
+/// The allocator came from `parkade_create` and lives.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_pool_set_use_on_oom(
     allocator: *mut parkade_allocator,
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn parkade_pool_set_use_on_oom(
 /// Stops splitting a pool's blocks.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives.
+/// The allocator came from `parkade_create` and lives.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_pool_set_no_split(allocator: *mut parkade_allocator, pool: parkade_pool) -> parkade_status {
     on_pools!(allocator, core => {
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn parkade_pool_set_no_split(allocator: *mut parkade_alloc
 /// It counts for requests that choose the pool with `PARKADE_CHOOSES_POOL`.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives. The functions may be called with `user` on any thread that
+/// The allocator came from `parkade_create` and lives. The functions may be called with `user` on any thread that
 /// calls the allocator until all that they gave has gone back, and give memory that the device can use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_pool_set_memory(
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn parkade_pool_set_memory(
 /// Whether a pool's allocated blocks are exactly these.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives; `addresses` has `count` of them, `out` is null or writable.
+/// The allocator came from `parkade_create` and lives; `addresses` has `count` of them, `out` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_pool_live_allocations_are(
     allocator: *mut parkade_allocator,
@@ -186,10 +186,10 @@ unsafe fn slice<'a>(from: *const u64, count: usize) -> Result<&'a [u64], Failure
     Ok(unsafe { std::slice::from_raw_parts(from, count) })
 }
 
-/// Saves the state of a private pool. Give the checkpoint back with [`parkade_checkpoint_free`].
+/// Saves the state of a private pool. Give the checkpoint back with `parkade_checkpoint_free`.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives; `out` is null or writable.
+/// The allocator came from `parkade_create` and lives; `out` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_checkpoint_save(
     allocator: *mut parkade_allocator,
@@ -207,10 +207,10 @@ pub unsafe extern "C" fn parkade_checkpoint_save(
 }
 
 /// Restores a pool. What was taken back and what is handed out now is written to `out`; give its lists back with
-/// [`parkade_restored_free`].
+/// `parkade_restored_free`.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives, the checkpoint from [`parkade_checkpoint_save`]; `out` is
+/// The allocator came from `parkade_create` and lives, the checkpoint from `parkade_checkpoint_save`; `out` is
 /// null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_checkpoint_restore(
@@ -242,7 +242,7 @@ fn leak(addresses: Vec<DeviceAddress>) -> (*const u64, usize) {
 /// Gives back the lists of a restore.
 ///
 /// # Safety
-/// It was written by [`parkade_checkpoint_restore`], and is given back once.
+/// It was written by `parkade_checkpoint_restore`, and is given back once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_restored_free(restored: *mut parkade_restored) {
     // SAFETY: null or valid, as the caller says.
@@ -259,7 +259,7 @@ pub unsafe extern "C" fn parkade_restored_free(restored: *mut parkade_restored) 
 /// Gives a checkpoint back. Null does nothing.
 ///
 /// # Safety
-/// It came from [`parkade_checkpoint_save`] and is given back once.
+/// It came from `parkade_checkpoint_save` and is given back once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_checkpoint_free(checkpoint: *mut parkade_checkpoint) {
     if !checkpoint.is_null() {

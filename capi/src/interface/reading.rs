@@ -58,7 +58,7 @@ fn stats(of: &Stats) -> parkade_stats {
 /// Reads the statistics.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives; `out` is null or writable.
+/// The allocator came from `parkade_create` and lives; `out` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_read_stats(allocator: *mut parkade_allocator, out: *mut parkade_stats) -> parkade_status {
     answer(|| {
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn parkade_read_stats(allocator: *mut parkade_allocator, o
 /// Calls `each` with the bytes that each private pool has reserved, in releases of PyTorch that count them.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives; the function can be called with `user`, and does not call
+/// The allocator came from `parkade_create` and lives; the function can be called with `user`, and does not call
 /// the allocator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_read_pool_stats(
@@ -89,8 +89,9 @@ pub unsafe extern "C" fn parkade_read_pool_stats(
         }
         let pools = with_core!(allocator, core => core.allocator().stats().reserved_by_pool.clone())?;
         for (pool, reserved) in &pools {
+            let reserved = set(reserved);
             // SAFETY: as the caller says.
-            unsafe { each(user, in_c(*pool), &raw const *&set(reserved)) };
+            unsafe { each(user, in_c(*pool), &raw const reserved) };
         }
         Ok(())
     })
@@ -99,7 +100,7 @@ pub unsafe extern "C" fn parkade_read_pool_stats(
 /// Sets every peak to its current value.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives.
+/// The allocator came from `parkade_create` and lives.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_reset_peak_stats(allocator: *mut parkade_allocator) -> parkade_status {
     answer(|| {
@@ -112,7 +113,7 @@ pub unsafe extern "C" fn parkade_reset_peak_stats(allocator: *mut parkade_alloca
 /// Sets every sum and counter to 0.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives.
+/// The allocator came from `parkade_create` and lives.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_reset_accumulated_stats(allocator: *mut parkade_allocator) -> parkade_status {
     answer(|| {
@@ -125,7 +126,7 @@ pub unsafe extern "C" fn parkade_reset_accumulated_stats(allocator: *mut parkade
 /// Free and total memory of the device, as the driver sees them.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives; `free` and `total` are null or writable.
+/// The allocator came from `parkade_create` and lives; `free` and `total` are null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_memory_info(
     allocator: *mut parkade_allocator,
@@ -145,7 +146,7 @@ pub unsafe extern "C" fn parkade_memory_info(
 /// The size of the largest free block; 0 if there is none.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives; `out` is null or writable.
+/// The allocator came from `parkade_create` and lives; `out` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_largest_free_block(allocator: *mut parkade_allocator, out: *mut u64) -> parkade_status {
     answer(|| {
@@ -159,7 +160,7 @@ pub unsafe extern "C" fn parkade_largest_free_block(allocator: *mut parkade_allo
 /// Calls `each` for every expandable segment, in the order in which they were made.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives; the function can be called with `user`, and does not call
+/// The allocator came from `parkade_create` and lives; the function can be called with `user`, and does not call
 /// the allocator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_read_expandable(
@@ -181,10 +182,10 @@ pub unsafe extern "C" fn parkade_read_expandable(
     })
 }
 
-/// Takes a snapshot of all segments, or of one private pool's. Give it back with [`parkade_snapshot_free`].
+/// Takes a snapshot of all segments, or of one private pool's. Give it back with `parkade_snapshot_free`.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives; `pool` is null or readable, `out` null or writable.
+/// The allocator came from `parkade_create` and lives; `pool` is null or readable, `out` null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_snapshot_take(
     allocator: *mut parkade_allocator,
@@ -234,7 +235,7 @@ fn snapshot(of: &[SegmentInfo]) -> parkade_snapshot {
 /// A snapshot's segments, by address; writes how many there are. They live as long as the snapshot.
 ///
 /// # Safety
-/// The snapshot came from [`parkade_snapshot_take`] and lives; `count` is null or writable.
+/// The snapshot came from `parkade_snapshot_take` and lives; `count` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_snapshot_segments(
     snapshot: *const parkade_snapshot,
@@ -247,7 +248,7 @@ pub unsafe extern "C" fn parkade_snapshot_segments(
 /// A snapshot's blocks, segment after segment; writes how many there are. They live as long as the snapshot.
 ///
 /// # Safety
-/// The snapshot came from [`parkade_snapshot_take`] and lives; `count` is null or writable.
+/// The snapshot came from `parkade_snapshot_take` and lives; `count` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_snapshot_blocks(
     snapshot: *const parkade_snapshot,
@@ -271,7 +272,7 @@ unsafe fn list<T>(list: Option<&[T]>, count: *mut usize) -> *const T {
 /// Gives a snapshot back. Null does nothing.
 ///
 /// # Safety
-/// It came from [`parkade_snapshot_take`] and is given back once.
+/// It came from `parkade_snapshot_take` and is given back once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_snapshot_free(snapshot: *mut parkade_snapshot) {
     if !snapshot.is_null() {
@@ -283,7 +284,7 @@ pub unsafe extern "C" fn parkade_snapshot_free(snapshot: *mut parkade_snapshot) 
 /// Begins a history of the newest `most_entries` entries, empty; 0 ends it.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives.
+/// The allocator came from `parkade_create` and lives.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_record_history(allocator: *mut parkade_allocator, most_entries: usize) -> parkade_status {
     answer(|| {
@@ -297,7 +298,7 @@ pub unsafe extern "C" fn parkade_record_history(allocator: *mut parkade_allocato
 /// Calls `each` for the entries of the history, oldest first.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives; the function can be called with `user`, and does not call
+/// The allocator came from `parkade_create` and lives; the function can be called with `user`, and does not call
 /// the allocator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_read_history(

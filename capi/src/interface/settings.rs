@@ -14,7 +14,7 @@ use crate::types::parkade_status::{self, PARKADE_INVALID_SETTINGS, PARKADE_UNSUP
 /// not name are reset, others stay. What was set before an error stays set. Only for the policy `pytorch`.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives; `settings` is null or a text.
+/// The allocator came from `parkade_create` and lives; `settings` is null or a text.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_apply_settings(allocator: *mut parkade_allocator, settings: *const c_char) -> parkade_status {
     answer(|| {
@@ -38,7 +38,7 @@ fn without_settings() -> Failure {
 /// Reads the settings. Only for the policy `pytorch`.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives; `out` is null or writable.
+/// The allocator came from `parkade_create` and lives; `out` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_read_settings(allocator: *mut parkade_allocator, out: *mut parkade_settings) -> parkade_status {
     answer(|| {
@@ -54,7 +54,7 @@ pub unsafe extern "C" fn parkade_read_settings(allocator: *mut parkade_allocator
 /// Sets the settings as they are read; the next decision follows them. Only for the policy `pytorch`.
 ///
 /// # Safety
-/// The allocator came from [`parkade_create`](super::parkade_create) and lives; `settings` is null or readable.
+/// The allocator came from `parkade_create` and lives; `settings` is null or readable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_set_settings(
     allocator: *mut parkade_allocator,

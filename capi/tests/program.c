@@ -1,0 +1,229 @@
+// Tries the whole interface on the simulated device. Prints what is wrong and ends with 1, or prints "ok".
+#include "parkade.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int wrong;
+#define CHECK(condition) \
+  do { if (!(condition)) { printf("line %d: %s; %s\n", __LINE__, #condition, parkade_error_text()); wrong = 1; } } while (0)
+#define SAYS(words) CHECK(strstr(parkade_error_text(), words))
+#define MIB (1ull << 20)
+
+static parkade_allocator *make(const char *policy, const char *settings, uint64_t bytes) {
+  struct parkade_options options = {.size = sizeof options, .simulated_bytes = bytes, .policy = policy, .settings = settings};
+  parkade_allocator *allocator = NULL;
+  CHECK(parkade_create(&options, &allocator) == PARKADE_OK);
+  return allocator;
+}
+
+static void options(void) {
+  parkade_allocator *allocator = NULL;
+  struct parkade_options o = {.size = sizeof o, .simulated_bytes = MIB, .policy = "no such policy"};
+  CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_ARGUMENT && !allocator);
+  SAYS("there is no policy \"no such policy\"");
+  o.policy = "pytorch"; o.settings = "max_split_size_mb:1";
+  CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_SETTINGS);
+  SAYS("max_split_size");
+  o.policy = "slab"; o.settings = "expandable_segments:True";
+  CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_SETTINGS);
+  o.policy = "pytorch"; o.settings = NULL; o.release = "1.13";
+  CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_ARGUMENT);
+  SAYS("1.13");
+  o.size = 8;
+  CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_ARGUMENT);
+  CHECK(parkade_create(NULL, &allocator) == PARKADE_INVALID_ARGUMENT);
+  CHECK(!strcmp(parkade_policy_name(0), "pytorch") && *parkade_policy_says(0));
+  size_t names = 0;
+  while (parkade_policy_name(names)) names++;
+  CHECK(names > 15 && !parkade_policy_says(names));
+  for (size_t i = 0; i < names; i++) {
+    // Some take all of the device at once, so it is large.
+    parkade_allocator *one = make(parkade_policy_name(i), NULL, 1ull << 36);
+    void *block = NULL;
+    CHECK(one && parkade_allocate(one, 5 * MIB, 0, &block) == PARKADE_OK && block);
+    CHECK(parkade_free(one, block) == PARKADE_OK);
+    parkade_destroy(one);
+  }
+}
+
+static void memory(void) {
+  parkade_allocator *a = make("pytorch", NULL, 64 * MIB);
+  void *p = (void *)1, *q = NULL;
+  CHECK(parkade_allocate(a, 0, 0, &p) == PARKADE_OK && !p);
+  CHECK(parkade_allocate(a, 3000000, 0, &p) == PARKADE_OK && p);
+  struct parkade_block_info block;
+  CHECK(parkade_block(a, p, &block) == PARKADE_OK && block.size == 3000320 && block.requested == 3000000 && block.segment_size == 20 * MIB);
+  CHECK(block.segment == (uint64_t)p && !block.is_expandable);
+  CHECK(parkade_free(a, (char *)p + 512) == PARKADE_UNKNOWN_ADDRESS);
+  SAYS("inside of the block");
+  CHECK(parkade_free(a, &p) == PARKADE_UNKNOWN_ADDRESS);
+  CHECK(parkade_record_stream(a, p, 7) == PARKADE_OK && parkade_record_stream(a, &p, 7) == PARKADE_UNKNOWN_ADDRESS);
+  CHECK(parkade_free(a, p) == PARKADE_OK && parkade_free(a, p) == PARKADE_UNKNOWN_ADDRESS && parkade_free(a, NULL) == PARKADE_OK);
+  CHECK(parkade_allocate(a, 65 * MIB, 0, &q) == PARKADE_OUT_OF_MEMORY && !q);
+  SAYS("CUDA out of memory. Tried to allocate 66.00 MiB");
+  struct parkade_shortage shortage;
+  CHECK(parkade_error_shortage(&shortage) && shortage.segment_bytes == 66 * MIB && shortage.device_total == 64 * MIB);
+  CHECK(parkade_allocate(a, 1ull << 60, 0, &q) == PARKADE_OUT_OF_MEMORY);
+  SAYS("more than 1EB");
+  struct parkade_request raw = {.bytes = UINT64_MAX, .flags = PARKADE_RAW};
+  CHECK(parkade_serve(a, &raw, &q) == PARKADE_OUT_OF_MEMORY);
+  CHECK(parkade_set_memory_fraction(a, 1.5) == PARKADE_INVALID_ARGUMENT && parkade_set_memory_fraction(a, 0.5) == PARKADE_OK);
+  double fraction = 0;
+  CHECK(parkade_memory_fraction(a, &fraction) == PARKADE_OK && fraction == 0.5);
+  CHECK(parkade_allocate(a, 33 * MIB, 0, &q) == PARKADE_OUT_OF_MEMORY && parkade_set_limit(a, 0) == PARKADE_OK);
+  CHECK(parkade_allocate(a, 33 * MIB, 0, &q) == PARKADE_OK && parkade_free(a, q) == PARKADE_OK);
+  CHECK(parkade_empty_cache(a, NULL) == PARKADE_OK);
+  struct parkade_stats stats;
+  CHECK(parkade_read_stats(a, &stats) == PARKADE_OK && stats.reserved_bytes.all.current == 0 && stats.num_ooms == 2 && stats.allocation.all.allocated == 2);
+  uint64_t free_bytes, total, largest;
+  CHECK(parkade_memory_info(a, &free_bytes, &total) == PARKADE_OK && free_bytes == 64 * MIB && total == 64 * MIB);
+  CHECK(parkade_largest_free_block(a, &largest) == PARKADE_OK && largest == 0);
+  CHECK(parkade_allocate(NULL, 1, 0, &q) == PARKADE_INVALID_ARGUMENT && parkade_allocate(a, 1, 0, NULL) == PARKADE_INVALID_ARGUMENT);
+  parkade_destroy(a);
+  parkade_destroy(NULL);
+}
+
+static size_t seen[16];
+static void observe(void *user, const struct parkade_entry *entry) { seen[entry->action]++; (void)user; }
+static void *spare;
+static parkade_allocator *spares;
+static bool give_back(void *user) {
+  (void)user;
+  void *gone = spare;
+  spare = NULL;
+  // Neither waits nor fails: it goes back when this returns.
+  CHECK(!gone || parkade_free(spares, gone) == PARKADE_OK);
+  CHECK(parkade_empty_cache(spares, NULL) == PARKADE_REENTERED);
+  return gone != NULL;
+}
+
+static void callbacks(void) {
+  spares = make(NULL, NULL, 64 * MIB);
+  CHECK(parkade_set_observer(spares, observe, NULL) == PARKADE_OK && parkade_record_history(spares, 2) == PARKADE_OK);
+  CHECK(parkade_add_free_memory_callback(spares, give_back, NULL) == PARKADE_OK);
+  CHECK(parkade_add_free_memory_callback(spares, NULL, NULL) == PARKADE_INVALID_ARGUMENT);
+  void *p = NULL;
+  CHECK(parkade_allocate(spares, 40 * MIB, 0, &spare) == PARKADE_OK);
+  CHECK(parkade_allocate(spares, 40 * MIB, 0, &p) == PARKADE_OK && !spare);
+  CHECK(seen[PARKADE_ALLOC] == 2 && seen[PARKADE_FREE_COMPLETED] == 1 && seen[PARKADE_SEGMENT_ALLOC] == 1);
+  memset(seen, 0, sizeof seen);
+  CHECK(parkade_read_history(spares, observe, NULL) == PARKADE_OK && seen[PARKADE_ALLOC] == 1 && seen[PARKADE_FREE_COMPLETED] == 1);
+  CHECK(parkade_free(spares, p) == PARKADE_OK);
+  parkade_destroy(spares);
+}
+
+static _Alignas(4096) char own[4 * 1024 * 1024];
+static int lent;
+static void *lend(void *user, uint64_t bytes) { (void)user; return bytes <= sizeof own && !lent++ ? own : NULL; }
+static void take_back(void *user, void *address) { (void)user; lent -= address == own; }
+
+static void pools(void) {
+  parkade_allocator *a = make("pytorch", "expandable_segments:True", 256 * MIB);
+  struct parkade_pool pool = {0, 1}, other = {0, 2};
+  struct parkade_request request = {.bytes = MIB, .flags = PARKADE_CHOOSES_POOL, .pool = pool};
+  void *p = NULL, *q = NULL;
+  int64_t uses = 0;
+  CHECK(parkade_pool_end(a, pool) == PARKADE_POOL_ERROR);
+  SAYS("not currently recording");
+  CHECK(parkade_pool_begin(a, pool, 9, 0) == PARKADE_INVALID_ARGUMENT && parkade_pool_begin(a, pool, PARKADE_ROUTE_CHOSEN, 0) == PARKADE_OK);
+  CHECK(parkade_serve(a, &request, &p) == PARKADE_OK && parkade_allocate(a, MIB, 0, &q) == PARKADE_OK);
+  CHECK(parkade_pool_use_count(a, pool, &uses) == PARKADE_OK && uses == 1);
+  parkade_checkpoint *saved = NULL;
+  CHECK(parkade_pool_end(a, pool) == PARKADE_OK && parkade_checkpoint_save(a, pool, &saved) == PARKADE_OK);
+  bool same = false;
+  uint64_t live[] = {(uint64_t)p};
+  CHECK(parkade_pool_live_allocations_are(a, pool, live, 1, &same) == PARKADE_OK && same);
+  CHECK(parkade_pool_live_allocations_are(a, pool, NULL, 0, &same) == PARKADE_OK && !same);
+  CHECK(parkade_free(a, p) == PARKADE_OK);
+  struct parkade_restored restored;
+  CHECK(parkade_checkpoint_restore(a, saved, &restored) == PARKADE_OK && restored.freed_count == 0 && restored.allocated_count == 1);
+  CHECK(restored.allocated[0] == (uint64_t)p && parkade_free(a, p) == PARKADE_OK);
+  parkade_restored_free(&restored);
+  parkade_checkpoint_free(saved);
+  CHECK(parkade_checkpoint_save(a, other, &saved) == PARKADE_CHECKPOINT_ERROR);
+
+  parkade_snapshot *snapshot = NULL;
+  size_t segments = 0, blocks = 0;
+  CHECK(parkade_snapshot_take(a, &pool, &snapshot) == PARKADE_OK);
+  const struct parkade_segment *segment = parkade_snapshot_segments(snapshot, &segments);
+  const struct parkade_snapshot_block *block = parkade_snapshot_blocks(snapshot, &blocks);
+  CHECK(segments == 1 && segment->pool.second == 1 && segment->is_expandable && blocks == segment->block_count && block->address == (uint64_t)p);
+  parkade_snapshot_free(snapshot);
+
+  CHECK(parkade_pool_release(a, pool) == PARKADE_OK && parkade_empty_cache(a, &pool) == PARKADE_OK);
+  CHECK(parkade_pool_use_count(a, pool, &uses) == PARKADE_POOL_ERROR);
+  // Memory of the program's own: never expandable, and given back with the pool.
+  CHECK(parkade_pool_set_memory(a, other, lend, NULL, NULL) == PARKADE_INVALID_ARGUMENT);
+  CHECK(parkade_pool_set_memory(a, other, lend, take_back, NULL) == PARKADE_OK);
+  CHECK(parkade_pool_begin(a, other, PARKADE_ROUTE_CHOSEN, 0) == PARKADE_OK);
+  request.pool = other;
+  CHECK(parkade_serve(a, &request, &p) == PARKADE_OK && p == own && lent == 1);
+  request.bytes = 3 * MIB;
+  CHECK(parkade_serve(a, &request, &q) == PARKADE_OUT_OF_MEMORY);
+  CHECK(parkade_free(a, p) == PARKADE_OK && parkade_pool_end(a, other) == PARKADE_OK && parkade_pool_release(a, other) == PARKADE_OK);
+  CHECK(parkade_empty_cache(a, NULL) == PARKADE_OK && lent == 0);
+  parkade_destroy(a);
+}
+
+static void settings(void) {
+  parkade_allocator *a = make("pytorch", NULL, 256 * MIB), *slab = make("slab", NULL, 256 * MIB);
+  struct parkade_settings read;
+  CHECK(parkade_read_settings(a, &read) == PARKADE_OK && read.max_split_bytes == UINT64_MAX && !read.expandable_segments);
+  CHECK(parkade_apply_settings(a, "max_split_size_mb:64,roundup_power2_divisions:4") == PARKADE_OK);
+  CHECK(parkade_read_settings(a, &read) == PARKADE_OK && read.max_split_bytes == 64 * MIB && read.roundup_power2_divisions[15] == 4);
+  CHECK(parkade_apply_settings(a, "nothing:1") == PARKADE_INVALID_SETTINGS && parkade_apply_settings(slab, "") == PARKADE_UNSUPPORTED);
+  read.expandable_segments = true;
+  CHECK(parkade_set_settings(a, &read) == PARKADE_OK && parkade_set_settings(slab, &read) == PARKADE_UNSUPPORTED);
+  void *p = NULL;
+  struct parkade_block_info block;
+  CHECK(parkade_allocate(a, MIB, 0, &p) == PARKADE_OK && parkade_block(a, p, &block) == PARKADE_OK && block.is_expandable);
+  parkade_destroy(a);
+  parkade_destroy(slab);
+}
+
+static void *work(void *of) {
+  for (int i = 0; i < 20000; i++) {
+    void *p = NULL;
+    if (parkade_allocate(of, 512 + (uint64_t)(i % 7) * 300000, (uint64_t)pthread_self(), &p) != PARKADE_OK || parkade_free(of, p) != PARKADE_OK) return of;
+  }
+  return NULL;
+}
+
+static void threads_and_fork(void) {
+  parkade_allocator *a = make(NULL, NULL, 1ull << 33);
+  pthread_t threads[4];
+  for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, work, a);
+  // While the others have the lock now and then.
+  pid_t child = fork();
+  if (child == 0) {
+    void *p = NULL;
+    int good = parkade_allocate(a, 1, 0, &p) == PARKADE_FORKED && strstr(parkade_error_text(), "fork") && parkade_is_forked(a);
+    parkade_destroy(a);
+    _exit(good ? 0 : 1);
+  }
+  int status = 1;
+  CHECK(waitpid(child, &status, 0) == child && status == 0 && !parkade_is_forked(a));
+  for (int i = 0; i < 4; i++) {
+    void *failed = NULL;
+    CHECK(!pthread_join(threads[i], &failed) && !failed);
+  }
+  struct parkade_stats stats;
+  CHECK(parkade_read_stats(a, &stats) == PARKADE_OK && stats.allocation.all.allocated == 80000 && stats.allocation.all.current == 0);
+  parkade_destroy(a);
+}
+
+int main(void) {
+  CHECK(parkade_interface_version() == PARKADE_INTERFACE_VERSION && strstr(parkade_header(), "parkade_create"));
+  options();
+  memory();
+  callbacks();
+  pools();
+  settings();
+  threads_and_fork();
+  if (!wrong) puts("ok");
+  return wrong;
+}
