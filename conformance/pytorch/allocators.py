@@ -14,6 +14,12 @@ def choose(name):
         parkade.enable(policy="pytorch")
 
 
+def chosen():
+    """The allocator of this process: PyTorch says `native` of both."""
+    enabled = "parkade" in sys.modules and sys.modules["parkade"].enabled()
+    return f"parkade, policy {enabled}" if enabled else "native"
+
+
 def environment(setting="", **more):
     """The environment of a child: the allocator's settings are those given and no others."""
     result = {key: value for key, value in os.environ.items() if key not in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")}

@@ -62,7 +62,7 @@ def record(options):
     torch.cuda.synchronize()
     stats, summary = dict(torch.cuda.memory_stats()), torch.cuda.memory_summary()
     report = {"snapshot": torch.cuda.memory._snapshot(), "stats": stats, "summary": summary, "losses": losses}
-    report.update({"errors": errors, "ended": ended, "total_bytes": total_bytes, "backend": torch.cuda.get_allocator_backend()})
+    report.update({"errors": errors, "ended": ended, "total_bytes": total_bytes, "allocator": allocators.chosen()})
     write(options.folder, f"{options.name}{f'.rank{rank}' if rank else ''}", report)
     # The next run with a limit needs this alone.
     (options.folder / f"{options.name}.peak").write_text(str(stats.get("allocated_bytes.all.peak", 0)))
@@ -187,8 +187,8 @@ def compare_all(options, names):
                 continue
             left, right = (pickle.loads(path.read_bytes()) for path in (ours, theirs))
             found = comparison.compare(left, right)
-            if not options.control and left["backend"] == right["backend"]:
-                lines.append(f"{ours.name}: both runs were on the allocator {left['backend']}: parkade was not enabled")
+            if not options.control and left["allocator"] == right["allocator"]:
+                lines.append(f"{ours.name}: both runs were on the allocator {left['allocator']}: parkade was not enabled")
             differ += comparison.differences(found) > 0
             row = [comparison.entries_of(left), len(left["errors"])]
             row += [found[kind] for kind in ("trace", "heap", "stats", "summary", "losses", "errors")]

@@ -116,8 +116,15 @@ impl<T> Lock<T> {
     }
 }
 
-/// A number that no other running thread has, and that is neither [`NOBODY`] nor [`BROKEN`]: an
-/// address in the thread's own memory.
+/// A number that no other running thread has, and that is neither [`NOBODY`] nor [`BROKEN`]: an address in the thread's
+/// own memory. The system's, as a thread-local variable of a library that is loaded late costs a call each time.
+#[cfg(unix)]
+#[inline]
+fn thread_number() -> usize {
+    nix::sys::pthread::pthread_self() as usize
+}
+
+#[cfg(not(unix))]
 #[inline]
 fn thread_number() -> usize {
     thread_local!(static OWN: u8 = const { 0 });
