@@ -1,23 +1,17 @@
-//! Commands inside of another program, such as a Python interpreter: the answer is returned instead of printed, the work is watched, and
-//! it can be ended.
+//! Commands inside of another program: the answer is returned instead of printed.
 
-use std::any::Any;
 use std::ffi::OsString;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
 use clap::Parser;
 use parkade_ranks::each::OnEach;
-use parkade_terminal::progress::{Cancelled, Watch, watched};
-use rayon::ThreadPoolBuilder;
+use parkade_terminal::in_process::{Failure, on_threads};
+use parkade_terminal::progress::Watch;
 
 use crate::runner::{self, Outcome};
-use crate::{Cli, Command, threads, usage};
-
-/// The most that the stack of a thread grows to; as a main thread's usually.
-const STACK_BYTES: usize = 8 << 20;
+use crate::{Cli, Command, usage};
 
 /// What a command would have printed.
 pub struct Answered {
@@ -27,23 +21,6 @@ pub struct Answered {
     pub remarks: Vec<String>,
     /// How it ended.
     pub outcome: Outcome,
-}
-
-/// Why there is no answer.
-#[derive(Debug, thiserror::Error)]
-pub enum Failure {
-    /// The arguments are wrong.
-    #[error("{0}")]
-    Usage(String),
-    /// The command could not be run, and says why.
-    #[error("{0}")]
-    CouldNotRun(String),
-    /// [`Watch::cancel`] ended it.
-    #[error("cancelled")]
-    Cancelled,
-    /// A bug of parkade.
-    #[error("parkade failed, which is a bug of it: {0}")]
-    Bug(String),
 }
 
 /// Does a command's work on at most so many threads, all of which are gone when it returns. Without a number, as many as the command
@@ -57,33 +34,6 @@ pub enum Failure {
 pub fn answer(arguments: &[OsString], threads: Option<usize>, watch: &Arc<Watch>) -> Result<Answered, Failure> {
     let cli = Cli::try_parse_from(arguments).map_err(|error| Failure::Usage(usage::one_line(&error)))?;
     on_threads(threads, watch, || answer_of(&cli.command))
-}
-
-/// Does any work in the same way.
-///
-/// # Errors
-/// See [`Failure`].
-pub fn on_threads<T: Send>(
-    threads: Option<usize>,
-    watch: &Arc<Watch>,
-    work: impl FnOnce() -> Result<T> + Send,
-) -> Result<T, Failure> {
-    let threads = threads.unwrap_or_else(threads::number).max(1);
-    // A pool of its own: a process that forks later takes no threads along, and would wait for those of a global one for ever.
-    let pool = ThreadPoolBuilder::new().num_threads(threads).stack_size(STACK_BYTES).build();
-    let pool = pool.map_err(|error| Failure::CouldNotRun(format!("cannot start {threads} threads: {error}")))?;
-    // What unwinds has left nothing behind that is looked at again.
-    match catch_unwind(AssertUnwindSafe(|| pool.install(|| watched(watch, work)))) {
-        Ok(done) => done.map_err(|error| Failure::CouldNotRun(format!("{error:#}"))),
-        Err(unwound) if unwound.is::<Cancelled>() => Err(Failure::Cancelled),
-        Err(panicked) => Err(Failure::Bug(words(panicked.as_ref()))),
-    }
-}
-
-/// What a panic says.
-fn words(panicked: &(dyn Any + Send)) -> String {
-    let text = panicked.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panicked.downcast_ref::<&str>().copied()).unwrap_or("it does not say why").to_owned()
 }
 
 pub(crate) fn answer_of(command: &Command) -> Result<Answered> {
@@ -152,8 +102,6 @@ mod tests {
         assert!(
             matches!(failure(&["diagnose", env!("CARGO_MANIFEST_DIR")]), Failure::CouldNotRun(why) if why.contains("folder"))
         );
-        let panics = on_threads(Some(1), &Arc::default(), || -> Result<()> { panic!("on purpose") });
-        assert!(matches!(panics, Err(Failure::Bug(why)) if why == "on purpose"));
     }
 
     #[test]

@@ -5,14 +5,16 @@ mod commands;
 #[cfg(test)]
 mod definitions;
 pub mod in_process;
-mod threads;
-mod usage;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
+use signal_hook::consts::SIGABRT;
+use signal_hook::flag::register_conditional_shutdown;
 
 use commands::{
     advise, completions, conform, diagnose, diff, enable, export, frontier, info, man, merge, ops, pack, replay, report, stats,
@@ -23,7 +25,9 @@ use parkade_kill as kill;
 use parkade_ranks::each::run_each;
 // Every command finds what it shares with others under `crate::`.
 use parkade_ranks::{each, ranks, recordings};
-use parkade_terminal::{args, ending, json_struct, output, outputs, progress, recording, release, runner, size, table};
+use parkade_terminal::{
+    args, ending, json_struct, output, outputs, progress, recording, release, runner, size, table, threads, usage,
+};
 pub use runner::Outcome;
 use runner::run;
 
@@ -80,8 +84,11 @@ pub fn main() -> ExitCode {
 }
 
 /// Runs the command that these arguments name, the program's name first, as the binary does: it prints the answer, and returns how it
-/// ended.
+/// ended. From then on an abort ends the process with the exit code of a command that could not run: where memory for an allocation cannot
+/// be had, the runtime says so and aborts.
 pub fn run_command(arguments: &[OsString]) -> Outcome {
+    // If it cannot be registered, an abort ends the process by its signal, as everywhere.
+    let _registered = register_conditional_shutdown(SIGABRT, Outcome::CouldNotRun as i32, Arc::new(AtomicBool::new(true)));
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => return usage::answer(&error, arguments, &Cli::command()),

@@ -8,6 +8,7 @@ import pytest
 from conftest import FakeClock
 
 import parkade
+from parkade import _watch
 
 
 def test_record_writes_a_snapshot_that_can_be_asked_about(fake_cuda, tmp_path):
@@ -79,7 +80,7 @@ def test_what_is_seen_is_logged(fake_cuda, clock):
 def test_the_share_is_kept_at_every_moment(fake_cuda, clock, seconds, snapshot):
     fake_cuda.memory.seconds = snapshot
     # So many entries that the first snapshot is expected to cost what it does.
-    fake_cuda.stats.update({"allocation.all.allocated": int(snapshot / 40e-6), "allocation.all.freed": 0})
+    fake_cuda.stats.update({"allocation.all.allocated": int(snapshot / _watch._ENTRY_SECONDS), "allocation.all.freed": 0})
     watch = parkade.Watch(clock=clock)
     most, looks = steps(watch, clock, 3000, seconds)
     watch.close()

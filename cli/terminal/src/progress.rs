@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 thread_local! {
     static IS_HUSHED: Cell<bool> = const { Cell::new(false) };
@@ -28,12 +28,14 @@ pub fn hush_thread() {
 /// A bar of something else.
 pub fn of(what: &'static str, is_hidden: bool) -> Bar {
     let watch = WATCH.with_borrow(Clone::clone);
+    let number = watch.as_ref().map_or(0, |watch| watch.bars.fetch_add(1, Ordering::Relaxed) + 1);
     if is_hidden || watch.is_some() || IS_HUSHED.get() {
-        return Bar { shown: ProgressBar::hidden(), what, watch };
+        let shown = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
+        return Bar { shown, what, watch, number };
     }
     let style = ProgressStyle::with_template(&format!("{{bar:40}} {{human_pos}} of {{human_len}} {what}"))
         .unwrap_or_else(|_| ProgressStyle::default_bar());
-    Bar { shown: ProgressBar::new(0).with_style(style), what, watch }
+    Bar { shown: ProgressBar::new(0).with_style(style), what, watch, number }
 }
 
 /// A progress bar. Where the work is watched and was cancelled, the calls that move the bar do not return: they unwind, see [`Cancelled`].
@@ -41,6 +43,8 @@ pub struct Bar {
     shown: ProgressBar,
     what: &'static str,
     watch: Option<Arc<Watch>>,
+    /// Which of the watched bars this is.
+    number: u64,
 }
 
 impl Bar {
@@ -88,21 +92,26 @@ impl Bar {
         if watch.is_cancelled.load(Ordering::Relaxed) {
             resume_unwind(Box::new(Cancelled));
         }
-        watch.done.store(self.shown.position(), Ordering::Relaxed);
+        if watch.latest.load(Ordering::Relaxed) == self.number {
+            watch.done.store(self.shown.position(), Ordering::Relaxed);
+        }
     }
 
     fn tell_length(&self) {
-        self.tell();
         if let Some(watch) = &self.watch {
+            watch.latest.store(self.number, Ordering::Relaxed);
             watch.length.store(self.shown.length().unwrap_or(0), Ordering::Relaxed);
             *watch.what.lock().unwrap_or_else(PoisonError::into_inner) = self.what;
         }
+        self.tell();
     }
 }
 
-/// What one command has done so far, for another thread to look at.
+/// What one command has done so far, for another thread to look at. Of several bars, the one that was last given a length is seen.
 #[derive(Debug, Default)]
 pub struct Watch {
+    bars: AtomicU64,
+    latest: AtomicU64,
     done: AtomicU64,
     length: AtomicU64,
     what: Mutex<&'static str>,
@@ -159,6 +168,15 @@ mod tests {
         assert_eq!(watch.progress(), (4, 10, "entries"));
         of("others", true).inc(1);
         assert_eq!(watch.progress(), (4, 10, "entries"));
+        watched(&watch, || {
+            let (first, second) = (of("files", true), entries(true));
+            first.set_length(1);
+            second.inc_length(7);
+            second.inc_length(5);
+            second.set_position(3);
+            first.inc(1);
+        });
+        assert_eq!(watch.progress(), (3, 12, "entries"));
     }
 
     #[test]
@@ -168,6 +186,7 @@ mod tests {
         let work = AssertUnwindSafe(|| {
             watched(&watch, || {
                 let bar = entries(true);
+                bar.set_length(10);
                 for _ in 0..10 {
                     reports += 1;
                     bar.inc(1);

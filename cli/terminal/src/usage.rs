@@ -9,7 +9,7 @@ use crate::output;
 use crate::runner::{self, Form, Lines, Outcome, Subject};
 
 /// Prints clap's answer to the arguments: an error (exit code 2), or help (0).
-pub(crate) fn answer(error: &Error, arguments: &[OsString], program: &Command) -> Outcome {
+pub fn answer(error: &Error, arguments: &[OsString], program: &Command) -> Outcome {
     if error.use_stderr() && wants_json(arguments.iter().skip(1).cloned(), program) {
         let mut lines = Lines::default();
         let added = lines.add(&runner::failure(Subject::None, &one_line(error)));
@@ -56,7 +56,7 @@ fn takes_any_value(subcommand: &Command, option: &str) -> bool {
 }
 
 /// The message without the usage that follows it.
-pub(crate) fn one_line(error: &Error) -> String {
+pub fn one_line(error: &Error) -> String {
     let text = error.to_string();
     let message = text.split("\n\nUsage:").next().unwrap_or(&text).split("\n\nFor more information").next().unwrap_or(&text);
     let words: Vec<&str> = message.split_whitespace().collect();
