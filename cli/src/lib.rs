@@ -4,14 +4,17 @@
 mod commands;
 #[cfg(test)]
 mod definitions;
-mod threads;
-mod usage;
+pub mod in_process;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
+use signal_hook::consts::SIGABRT;
+use signal_hook::flag::register_conditional_shutdown;
 
 use commands::{
     advise, completions, conform, diagnose, diff, enable, export, frontier, info, man, merge, ops, pack, replay, report, stats,
@@ -19,10 +22,13 @@ use commands::{
 };
 #[cfg(target_os = "linux")]
 use parkade_kill as kill;
-use parkade_ranks::each::{OnEach, run_each};
+use parkade_ranks::each::run_each;
 // Every command finds what it shares with others under `crate::`.
 use parkade_ranks::{each, ranks, recordings};
-use parkade_terminal::{args, ending, json_struct, output, outputs, progress, recording, release, runner, size, table};
+use parkade_terminal::{
+    args, ending, json_struct, output, outputs, progress, recording, release, runner, size, table, threads, usage,
+};
+pub use runner::Outcome;
 use runner::run;
 
 /// What holds for all commands.
@@ -74,15 +80,24 @@ impl Command {
 
 /// Runs the command that the process's arguments name, prints its answer, and returns its exit code.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    run_command(&std::env::args_os().collect::<Vec<_>>()).into()
+}
+
+/// Runs the command that these arguments name, the program's name first, as the binary does: it prints the answer, and returns how it
+/// ended. From then on an abort ends the process with the exit code of a command that could not run: where memory for an allocation cannot
+/// be had, the runtime says so and aborts.
+pub fn run_command(arguments: &[OsString]) -> Outcome {
+    // If it cannot be registered, an abort ends the process by its signal, as everywhere.
+    let _registered = register_conditional_shutdown(SIGABRT, Outcome::CouldNotRun as i32, Arc::new(AtomicBool::new(true)));
+    let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
-        Err(error) => return usage::answer(&error, &Cli::command()),
+        Err(error) => return usage::answer(&error, arguments, &Cli::command()),
     };
     if cli.command.is_parallel()
         && let Err(error) = threads::start()
     {
         output::complain(&format!("{error:#}"));
-        return runner::Outcome::CouldNotRun.into();
+        return Outcome::CouldNotRun;
     }
     match &cli.command {
         Command::Conform(args) => run(args),
@@ -108,40 +123,17 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// What a command about one recording prints on standard output, and on standard error beside it. Files are written as the arguments say.
+/// What a command about recordings prints on standard output, and on standard error beside it. Files are written as the arguments say.
 /// For tests that run many commands in one process.
 ///
 /// # Errors
-/// The arguments are wrong, the command is none about one recording, or it could not be run.
+/// The arguments are wrong, the command is none about recordings, or it could not be run.
 pub fn answer(arguments: impl IntoIterator<Item = OsString>) -> Result<Vec<u8>> {
-    match &Cli::try_parse_from(arguments)?.command {
-        Command::Replay(args) => answer_about_one(args),
-        Command::Advise(args) => answer_about_one(args),
-        Command::Diagnose(args) => answer_about_one(args),
-        Command::Report(args) => answer_about_one(args),
-        Command::Stats(args) => answer_about_one(args),
-        Command::Verify(args) => answer_of(args),
-        Command::Diff(args) => answer_of(args),
-        Command::Export(args) => answer_of(args),
-        Command::Pack(args) => answer_of(args),
-        _ => bail!("this command is none about one recording"),
-    }
-}
-
-fn answer_about_one<C: OnEach>(command: &C) -> Result<Vec<u8>> {
-    match command.inputs() {
-        [file] => answer_of(&command.on(file, false)),
-        files => bail!("one file is answered about, and {} are given", files.len()),
-    }
-}
-
-fn answer_of<C: runner::Command>(command: &C) -> Result<Vec<u8>> {
-    let answer = command.compute()?;
-    let mut printed = runner::render(command, &answer)?;
-    for remark in command.remarks(&answer) {
+    let answered = in_process::answer_of(&Cli::try_parse_from(arguments)?.command)?;
+    let mut printed = answered.printed;
+    for remark in answered.remarks {
         printed.extend(remark.into_bytes());
         printed.push(b'\n');
     }
-    let _ = command.outcome(&answer);
     Ok(printed)
 }

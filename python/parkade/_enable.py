@@ -3,6 +3,8 @@
 PyTorch's interface for allocators is a C++ class whose functions differ from release to release, so the class that leads them to parkade is compiled here, for the PyTorch
 that is there, and kept. It needs a C++ compiler and the headers that PyTorch comes with; `plug_in=True` needs neither, and lacks what PyTorch's plug-in interface lacks.
 """
+from __future__ import annotations
+
 import ctypes
 import fcntl
 import hashlib
@@ -13,36 +15,40 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from typing import Any, Optional
+
+from ._errors import Error
 
 __all__ = ["EnableError", "enable", "enabled", "policies"]
 
 _HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bridge")
 _FIRST_MINOR = 8
-_enabled = None
-_bridge = None
+_enabled: Optional[str] = None
+_bridge: Optional[ctypes.CDLL] = None
 
 
-class EnableError(RuntimeError):
+class EnableError(Error, RuntimeError):
     """PyTorch cannot be put on parkade in this process; the text says why and what to do."""
 
 
-def enabled():
+def enabled() -> Optional[str]:
     """The policy that PyTorch runs on, or None while it runs on its own allocator."""
     return _enabled
 
 
-def policies():
+def policies() -> dict[str, str]:
     """The names of all policies, each with what it does: a dict."""
     library = _library()
     library.parkade_policy_name.restype = library.parkade_policy_says.restype = ctypes.c_char_p
-    found, place = {}, 0
+    found: dict[str, str] = {}
+    place = 0
     while name := library.parkade_policy_name(ctypes.c_size_t(place)):
         found[name.decode()] = library.parkade_policy_says(ctypes.c_size_t(place)).decode()
         place += 1
     return found
 
 
-def enable(policy="pytorch", *, settings=None, plug_in=False, verbose=False):
+def enable(policy: str = "pytorch", *, settings: Optional[str] = None, plug_in: bool = False, verbose: bool = False) -> None:
     """From now on PyTorch allocates the GPU's memory through parkade. Call it before CUDA is used, once.
 
     policy: a name of `policies()`. `pytorch` decides as the allocator of the PyTorch that runs, under the same settings.
@@ -73,7 +79,7 @@ def enable(policy="pytorch", *, settings=None, plug_in=False, verbose=False):
     _enabled = policy
 
 
-def _torch():
+def _torch() -> Any:
     try:
         import torch
     except ImportError as error:
@@ -83,7 +89,7 @@ def _torch():
     return torch
 
 
-def _release(torch):
+def _release(torch: Any) -> str:
     """The series, as 2.11."""
     major, minor = (int("".join(filter(str.isdigit, part)) or 0) for part in torch.__version__.split("+")[0].split(".")[:2])
     if (major, minor) < (2, _FIRST_MINOR):
@@ -91,14 +97,14 @@ def _release(torch):
     return f"{major}.{minor}"
 
 
-def _library_path():
+def _library_path() -> str:
     found = importlib.util.find_spec("parkade._parkade")
     if found is None or not found.origin:
         raise EnableError("parkade's library (parkade._parkade) is missing: install the package with pip")
     return os.path.realpath(found.origin)
 
 
-def _library():
+def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(_library_path())
     library.parkade_error_text.restype = library.parkade_header.restype = ctypes.c_char_p
     return library
@@ -115,7 +121,7 @@ class _Options(ctypes.Structure):
 _INVALID_SETTINGS = 5
 
 
-def _check_policy(library, policy, settings, release):
+def _check_policy(library: ctypes.CDLL, policy: str, settings: Optional[str], release: str) -> None:
     """Whether there is such a policy for such a release, asked on a simulated device."""
     given = settings.encode() if settings else None
     options = _Options(ctypes.sizeof(_Options), 0, 1 << 30, policy.encode(), given, release.encode())
@@ -126,7 +132,7 @@ def _check_policy(library, policy, settings, release):
     library.parkade_destroy(made)
 
 
-def _install(torch, library, policy, release, verbose):
+def _install(torch: Any, library: ctypes.CDLL, policy: str, release: str, verbose: bool) -> None:
     """Compiles the bridge if need be, and installs it."""
     global _bridge
     bridge = ctypes.CDLL(_built(torch, library, release, verbose))
@@ -144,13 +150,13 @@ def _install(torch, library, policy, release, verbose):
         raise EnableError(known.get(problem) or problem.decode())
 
 
-def _built(torch, library, release, verbose):
+def _built(torch: Any, library: ctypes.CDLL, release: str, verbose: bool) -> str:
     """The path of the compiled bridge for this PyTorch, this library and this compiler."""
     compiler = _compiler()
     includes = [os.path.join(os.path.dirname(torch.__file__), "include"), _cuda_include()]
     libraries = os.path.join(os.path.dirname(torch.__file__), "lib")
     own = _library_path()
-    header = library.parkade_header()
+    header: bytes = library.parkade_header()
     minor = release.split(".")[1]
     command = [
         compiler, "-shared", "-fPIC", "-O2", "-fvisibility=hidden", "-fno-plt", "-DNDEBUG", "-w", f"-std=c++{20 if int(minor) >= 12 else 17}", f"-DTORCH_MINOR={minor}",
@@ -178,7 +184,7 @@ def _built(torch, library, release, verbose):
     return path
 
 
-def _compile(command, header, path, verbose):
+def _compile(command: list[str], header: bytes, path: str, verbose: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="parkade-") as folder:
         with open(os.path.join(folder, "parkade.h"), "wb") as file:
             file.write(header)
@@ -195,14 +201,14 @@ def _compile(command, header, path, verbose):
         os.replace(path + ".new", path)
 
 
-def _compiler():
+def _compiler() -> str:
     for name in filter(None, (os.environ.get("CXX"), "c++", "g++", "clang++")):
         if found := shutil.which(name.split()[0]):
             return found
     raise EnableError("there is no C++ compiler (c++, g++, clang++ or $CXX): install one, or use enable(plug_in=True), which needs none and can do less")
 
 
-def _cuda_include():
+def _cuda_include() -> str:
     """The folder with CUDA's headers."""
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
     folders = [os.path.join(home, "include") for home in homes if home]
@@ -216,7 +222,7 @@ def _cuda_include():
     raise EnableError(f"CUDA's headers (cuda_runtime_api.h) are in none of {', '.join(folders)}: pip install nvidia-cuda-runtime, or set CUDA_HOME")
 
 
-def _plug_in(torch, policy):
+def _plug_in(torch: Any, policy: str) -> None:
     os.environ["PARKADE_POLICY"] = policy
     path = _library_path()
     allocator = torch.cuda.memory.CUDAPluggableAllocator(path, "parkade_plug_alloc", "parkade_plug_free")

@@ -2,7 +2,6 @@
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::{Result, anyhow};
 use parkade_analysis::ranks::RankRun;
@@ -92,8 +91,8 @@ struct Answered<K> {
     runs: Result<Vec<RankRun>>,
 }
 
-/// Runs a command on all files given and returns its exit code: the worst of theirs.
-pub fn run_each<C: OnEach>(command: &C) -> ExitCode {
+/// Runs a command on all files given and returns how it ended: the worst of theirs.
+pub fn run_each<C: OnEach>(command: &C) -> Outcome {
     let inputs = Inputs::of(command.inputs());
     for remark in &inputs.remarks {
         output::complain(remark);
@@ -102,14 +101,14 @@ pub fn run_each<C: OnEach>(command: &C) -> ExitCode {
         [] => run(command),
         [only] => match &only.refusal {
             None => run(&command.on(&only.path, false)),
-            Some(refusal) => refuse(&command.on(&only.path, false), &only.path, anyhow!("{refusal}")).into(),
+            Some(refusal) => refuse(&command.on(&only.path, false), &only.path, anyhow!("{refusal}")),
         },
         _ => match run_all(command, &inputs) {
-            Ok(outcome) => outcome.into(),
-            Err(error) if output::is_broken_pipe(&error) => Outcome::Good.into(),
+            Ok(outcome) => outcome,
+            Err(error) if output::is_broken_pipe(&error) => Outcome::Good,
             Err(error) => {
                 output::complain(&format!("{error:#}"));
-                Outcome::CouldNotRun.into()
+                Outcome::CouldNotRun
             }
         },
     }

@@ -3,6 +3,7 @@
 
 pub mod args;
 pub mod ending;
+pub mod in_process;
 pub mod json_struct;
 pub mod markup;
 pub mod output;
@@ -13,3 +14,5 @@ pub mod release;
 pub mod runner;
 pub mod size;
 pub mod table;
+pub mod threads;
+pub mod usage;

@@ -151,12 +151,12 @@ impl Lines {
     }
 }
 
-/// Runs a command and returns its exit code, which a closed pipe does not change.
-pub fn run<C: Command>(command: &C) -> ExitCode {
+/// Runs a command and returns how it ended, which a closed pipe does not change.
+pub fn run<C: Command>(command: &C) -> Outcome {
     let answer = match command.compute() {
         Ok(answer) => answer,
-        Err(error) if output::is_broken_pipe(&error) => return Outcome::Good.into(),
-        Err(error) => return fail(command, error).into(),
+        Err(error) if output::is_broken_pipe(&error) => return Outcome::Good,
+        Err(error) => return fail(command, error),
     };
     let printed = print(command, &answer);
     for remark in command.remarks(&answer) {
@@ -165,9 +165,9 @@ pub fn run<C: Command>(command: &C) -> ExitCode {
     match printed {
         Err(error) if !output::is_broken_pipe(&error) => {
             output::complain(&format!("{error:#}"));
-            Outcome::CouldNotRun.into()
+            Outcome::CouldNotRun
         }
-        _ => command.outcome(&answer).into(),
+        _ => command.outcome(&answer),
     }
 }
 
@@ -228,12 +228,16 @@ pub fn fail<C: Command>(command: &C, error: anyhow::Error) -> Outcome {
         let _ =
             lines.add(&failure(subject, &format!("{error:#}"))).and_then(|()| print_bytes(Form::Json, lines.text().as_bytes()));
     }
-    let message = match subject {
+    output::complain(&message(command, &error));
+    Outcome::CouldNotRun
+}
+
+/// Why a command could not be run, in a line that names its file.
+pub fn message<C: Command>(command: &C, error: &anyhow::Error) -> String {
+    match command.subject() {
         Subject::File(file) => format!("{}: {error:#}", file.display()),
         _ => format!("{error:#}"),
-    };
-    output::complain(&message);
-    Outcome::CouldNotRun
+    }
 }
 
 /// The JSON object of a failure.

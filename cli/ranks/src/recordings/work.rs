@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
@@ -27,6 +28,9 @@ const RATIO: u64 = 60;
 ///
 /// # Errors
 /// That of `done`, which ends it.
+///
+/// # Panics
+/// As `work`: what unwinds there, also because it was cancelled, unwinds here.
 pub fn each<T: Send>(
     inputs: &Inputs,
     is_hidden: bool,
@@ -38,16 +42,17 @@ pub fn each<T: Send>(
     let bar = progress::of("files", is_hidden);
     bar.set_length(inputs.all.len() as u64);
     let (sender, results) = mpsc::channel();
-    let worker = |sender: mpsc::Sender<(usize, Result<T>)>| {
+    let worker = |sender: mpsc::Sender<(usize, thread::Result<Result<T>>)>| {
         progress::hush_thread();
         loop {
             let place = next.fetch_add(1, Ordering::Relaxed);
             let Some(input) = inputs.all.get(place) else { break };
             let result = match &input.refusal {
-                Some(refusal) => Err(anyhow!("{refusal}")),
+                Some(refusal) => Ok(Err(anyhow!("{refusal}"))),
                 None => {
                     let _share = memory.take(likely_size(&input.path));
-                    work(&input.path)
+                    // Nothing that it has touched is looked at again: it goes on unwinding below.
+                    catch_unwind(AssertUnwindSafe(|| work(&input.path)))
                 }
             };
             // Nobody listens any more after an error of `done`.
@@ -65,7 +70,7 @@ pub fn each<T: Send>(
         let mut waiting = BTreeMap::new();
         let mut place = 0;
         for (at, result) in results {
-            waiting.insert(at, result);
+            waiting.insert(at, result.unwrap_or_else(|unwound| resume_unwind(unwound)));
             while let Some(result) = waiting.remove(&place) {
                 bar.suspend(|| done(place, result))?;
                 place += 1;

@@ -181,9 +181,9 @@ fn run_on<B: Backend + Sync + 'static>(backend: &B, own: Vec<Entry<B>>, args: &A
     Ok(Answer::Run(run))
 }
 
-/// This binary, whose commands some scenarios run.
+/// This binary, whose commands some scenarios run. In the Python package's command the program is an interpreter, which has no such commands.
 fn own_path() -> Option<PathBuf> {
-    std::env::current_exe().ok()
+    std::env::current_exe().ok().filter(|path| path.file_stem().is_some_and(|name| name == "parkade"))
 }
 
 fn policy_named(name: &str) -> Result<&'static Named> {

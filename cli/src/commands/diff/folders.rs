@@ -3,7 +3,6 @@
 //! Pairs are compared one after the other, so that no more than one is ever in memory.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use parkade_analysis::diff::{Relation, Run};
@@ -55,7 +54,7 @@ pub(super) struct Job {
 }
 
 /// The folders' files, if a folder is given. A folder with one recording is as that file.
-pub(super) fn run(args: &Args) -> Option<ExitCode> {
+pub(super) fn run(args: &Args) -> Option<Outcome> {
     let is_folder = |path: &Path| path.is_dir();
     if !is_folder(&args.a) && !args.b.as_deref().is_some_and(is_folder) {
         return None;
@@ -65,7 +64,7 @@ pub(super) fn run(args: &Args) -> Option<ExitCode> {
         Err(error) if output::is_broken_pipe(&error) => Outcome::Good,
         Err(error) => fail(args, error),
     };
-    Some(outcome.into())
+    Some(outcome)
 }
 
 fn compare_all(args: &Args) -> Result<Outcome> {

@@ -14,7 +14,6 @@ mod words;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -178,7 +177,7 @@ impl Command for Args {
 }
 
 /// Runs the command on files or folders.
-pub(crate) fn run_diff(args: &Args) -> ExitCode {
+pub(crate) fn run_diff(args: &Args) -> Outcome {
     folders::run(args).unwrap_or_else(|| run(args))
 }
 

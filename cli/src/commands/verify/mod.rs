@@ -11,17 +11,17 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use indicatif::ProgressBar;
 use parkade_analysis::ranks::RankRun;
 use parkade_recognition::{Asked, Recognition};
 use parkade_recording::Recording;
 use parkade_replay::{DeviceVerdict, ReplaySettings, StatsFile};
 
 use crate::args::{Files, Json, Profile};
+use crate::progress::{self, Bar};
 use crate::ranks::Ranks;
 use crate::recordings::{Inputs, each};
 use crate::runner::{self, Command, Form, Lines, Outcome, Subject};
-use crate::{output, progress, recording, release, size};
+use crate::{output, recording, release, size};
 
 /// Replay recordings under their own settings and compare every decision.
 ///
@@ -203,7 +203,7 @@ impl<'f> ShortNames<'f> {
     }
 }
 
-fn verify(file: &Path, args: &Args, statistics: Option<&StatsFile>, bar: &ProgressBar, done: &AtomicU64) -> Result<Verified> {
+fn verify(file: &Path, args: &Args, statistics: Option<&StatsFile>, bar: &Bar, done: &AtomicU64) -> Result<Verified> {
     let start = Instant::now();
     let recording = recording::read(file)?;
     let traced = recording::traced(&recording);

@@ -10,7 +10,6 @@ use std::io::{IsTerminal, Write};
 
 use anyhow::{Result, bail};
 use clap::{Parser, ValueEnum};
-use indicatif::ProgressBar;
 use parkade_policies::{CATALOGUE, Named, named, why_unknown};
 use parkade_research::frontier::{CARDS, CONTEXT_BYTES, Grid, MOST_BATCH, Numbers, Point, card};
 use parkade_research::workload::generators::Optimizer;
@@ -155,7 +154,7 @@ impl Command for Args {
     }
 }
 
-fn progress_bar(args: &Args, grid: &Grid) -> ProgressBar {
+fn progress_bar(args: &Args, grid: &Grid) -> progress::Bar {
     let bar = progress::of("combinations", args.json.json || args.csv || !std::io::stderr().is_terminal());
     bar.set_length(grid.points() as u64);
     bar

@@ -9,6 +9,7 @@ pub(crate) mod finished;
 mod grid;
 mod grids;
 mod html;
+pub mod jobs;
 mod json;
 mod list;
 mod lists;

@@ -12,11 +12,16 @@ const VARIABLES: [&str; 2] = ["RAYON_NUM_THREADS", "RAYON_RS_NUM_CPUS"];
 ///
 /// # Errors
 /// The system allows no more threads or memory.
-pub(crate) fn start() -> Result<()> {
+pub fn start() -> Result<()> {
+    let threads = number();
+    let started = ThreadPoolBuilder::new().num_threads(threads).build_global();
+    started.map_err(|error| anyhow!("cannot start {threads} threads ({error}): allow more, or set {}=1", VARIABLES[0]))
+}
+
+/// How many: as asked for, up to the number of processors.
+pub fn number() -> usize {
     let most = thread::available_parallelism().map_or(1, usize::from);
     // As rayon: what is not a number is ignored, and so is 0.
     let asked = VARIABLES.iter().find_map(|name| std::env::var(name).ok()?.parse::<usize>().ok());
-    let threads = asked.filter(|&asked| asked > 0).map_or(most, |asked| asked.min(most));
-    let started = ThreadPoolBuilder::new().num_threads(threads).build_global();
-    started.map_err(|error| anyhow!("cannot start {threads} threads ({error}): allow more, or set {}=1", VARIABLES[0]))
+    asked.filter(|&asked| asked > 0).map_or(most, |asked| asked.min(most))
 }

@@ -2,16 +2,15 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
-use std::process::ExitCode;
 
 use clap::{Arg, Command, Error};
 
 use crate::output;
-use crate::runner::{self, Form, Lines, Subject};
+use crate::runner::{self, Form, Lines, Outcome, Subject};
 
-/// Prints clap's answer: an error (exit code 2), or help (0).
-pub(crate) fn answer(error: &Error, program: &Command) -> ExitCode {
-    if error.use_stderr() && wants_json(std::env::args_os().skip(1), program) {
+/// Prints clap's answer to the arguments: an error (exit code 2), or help (0).
+pub fn answer(error: &Error, arguments: &[OsString], program: &Command) -> Outcome {
+    if error.use_stderr() && wants_json(arguments.iter().skip(1).cloned(), program) {
         let mut lines = Lines::default();
         let added = lines.add(&runner::failure(Subject::None, &one_line(error)));
         // Standard output may be closed, and the error is printed below.
@@ -25,7 +24,7 @@ pub(crate) fn answer(error: &Error, program: &Command) -> ExitCode {
         let lines: String = said.lines().map(|line| output::one_line(line) + "\n").collect();
         let _ = std::io::stderr().write_all(lines.as_bytes());
     }
-    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+    if error.exit_code() == 0 { Outcome::Good } else { Outcome::CouldNotRun }
 }
 
 /// Whether `--json` is among the arguments of a subcommand that has it, or of an unknown one. `--json=VALUE` counts too, except
@@ -57,7 +56,7 @@ fn takes_any_value(subcommand: &Command, option: &str) -> bool {
 }
 
 /// The message without the usage that follows it.
-fn one_line(error: &Error) -> String {
+pub fn one_line(error: &Error) -> String {
     let text = error.to_string();
     let message = text.split("\n\nUsage:").next().unwrap_or(&text).split("\n\nFor more information").next().unwrap_or(&text);
     let words: Vec<&str> = message.split_whitespace().collect();

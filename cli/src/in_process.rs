@@ -1,0 +1,115 @@
+//! Commands inside of another program: the answer is returned instead of printed.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Result, anyhow, bail};
+use clap::Parser;
+use parkade_ranks::each::OnEach;
+use parkade_terminal::in_process::{Failure, on_threads};
+use parkade_terminal::progress::Watch;
+
+use crate::runner::{self, Outcome};
+use crate::{Cli, Command, usage};
+
+/// What a command would have printed.
+pub struct Answered {
+    /// On standard output.
+    pub printed: Vec<u8>,
+    /// On standard error, in lines.
+    pub remarks: Vec<String>,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// Does a command's work on at most so many threads, all of which are gone when it returns. Without a number, as many as the command
+/// `parkade` takes.
+///
+/// The command is about one recording (advise, diagnose, report, stats, replay, export, pack), about recordings (verify, diff), or about
+/// a study (sweep, merge, frontier).
+///
+/// # Errors
+/// See [`Failure`].
+pub fn answer(arguments: &[OsString], threads: Option<usize>, watch: &Arc<Watch>) -> Result<Answered, Failure> {
+    let cli = Cli::try_parse_from(arguments).map_err(|error| Failure::Usage(usage::one_line(&error)))?;
+    on_threads(threads, watch, || answer_of(&cli.command))
+}
+
+pub(crate) fn answer_of(command: &Command) -> Result<Answered> {
+    match command {
+        Command::Replay(args) => about_one(args),
+        Command::Advise(args) => about_one(args),
+        Command::Diagnose(args) => about_one(args),
+        Command::Report(args) => about_one(args),
+        Command::Stats(args) => about_one(args),
+        Command::Verify(args) => about(args),
+        Command::Diff(args) => about(args),
+        Command::Export(args) => about(args),
+        Command::Pack(args) => about(args),
+        Command::Sweep(args) => about(args),
+        Command::Merge(args) => about(args),
+        Command::Frontier(args) => about(args),
+        _ => bail!("this command answers on a terminal only"),
+    }
+}
+
+fn about_one<C: OnEach>(command: &C) -> Result<Answered> {
+    match command.inputs() {
+        [] => about(command),
+        [file] if file.is_dir() => Err(is_folder(file)),
+        [file] => about(&command.on(file, false)),
+        files => bail!("one file is answered about, and {} are given", files.len()),
+    }
+}
+
+fn is_folder(path: &Path) -> anyhow::Error {
+    anyhow!("{} is a folder, and one file is answered about", path.display())
+}
+
+fn about<C: runner::Command>(command: &C) -> Result<Answered> {
+    let answer = command.compute().map_err(|error| anyhow!(runner::message(command, &error)))?;
+    let printed = runner::render(command, &answer)?;
+    Ok(Answered { printed, remarks: command.remarks(&answer), outcome: command.outcome(&answer) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RECORDING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/recordings/resnet50_sweep.limit5_oom.pickle.xz");
+
+    fn asked(arguments: &[&str], watch: &Arc<Watch>) -> Result<Answered, Failure> {
+        let arguments: Vec<OsString> = ["parkade"].iter().chain(arguments).map(OsString::from).collect();
+        answer(&arguments, Some(2), watch)
+    }
+
+    #[test]
+    fn answers_are_returned_and_their_work_is_seen() {
+        let watch = Arc::default();
+        let answered = asked(&["verify", "--json", RECORDING], &watch).expect("an answer");
+        assert!(answered.printed.starts_with(b"{") && answered.outcome == Outcome::Good && answered.remarks.is_empty());
+        assert!(watch.progress().1 > 0, "{:?}", watch.progress());
+    }
+
+    #[test]
+    fn failures_are_told_apart() {
+        let failure = |arguments: &[&str]| asked(arguments, &Arc::default()).err().expect("no answer");
+        assert!(matches!(failure(&["advise", RECORDING, "--limit", "12 apples"]), Failure::Usage(why) if why.contains("apples")));
+        let missing = failure(&["diagnose", "nowhere.pickle"]);
+        assert!(matches!(missing, Failure::CouldNotRun(why) if why.starts_with("nowhere.pickle: cannot be read")));
+        assert!(matches!(failure(&["info"]), Failure::CouldNotRun(_)));
+        assert!(
+            matches!(failure(&["diagnose", env!("CARGO_MANIFEST_DIR")]), Failure::CouldNotRun(why) if why.contains("folder"))
+        );
+    }
+
+    #[test]
+    fn cancelled_work_ends() {
+        for command in ["verify", "advise", "diagnose", "replay"] {
+            let watch = Arc::new(Watch::default());
+            watch.cancel();
+            assert!(matches!(asked(&[command, "--json", RECORDING], &watch), Err(Failure::Cancelled)), "{command}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+"""Results as Arrow tables and Parquet files. pyarrow is imported where it is needed alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ._errors import Error
+
+#: Columns of a sweep's rows that are no whole numbers.
+_SWEEP = {"fits": "bool", **dict.fromkeys(["workload", "policy", "capacity", "hash", "problem", "program"], "string")}
+
+#: Columns of diagnoses: where a value is in the JSON object of a device, and its type.
+_DEVICE = {
+    "device": (("device",), "int64"),
+    "verdict": (("verdict",), "string"),
+    "moment": (("moment",), "string"),
+    "question": (("question",), "string"),
+    "entry": (("entry",), "int64"),
+    "time_us": (("time_us",), "int64"),
+    "headline": (("headline",), "string"),
+    "ending": (("ending",), "string"),
+    "requested_bytes": (("request", "requested_bytes"), "int64"),
+    "needed_bytes": (("needed_bytes",), "int64"),
+    "short_bytes": (("short_bytes",), "int64"),
+    "unreserved_bytes": (("unreserved_bytes",), "int64"),
+    "reserved_bytes": (("heap", "reserved_bytes"), "int64"),
+    "allocated_bytes": (("heap", "allocated_bytes"), "int64"),
+    "stranded_bytes": (("heap", "stranded_bytes"), "int64"),
+    "largest_hole_bytes": (("heap", "largest_hole_bytes"), "int64"),
+    "peak_allocated_bytes": (("peaks", "allocated_bytes"), "int64"),
+    "peak_reserved_bytes": (("peaks", "reserved_bytes"), "int64"),
+    "ooms": (("ooms",), "int64"),
+    "retries": (("retries",), "int64"),
+    "mismatches": (("exactness", "mismatches"), "int64"),
+}
+
+#: Columns of diagnoses that a whole file has.
+_FILE = {"file": "string", "error": "string", "settings": "string", "profile": "string", "limit_bytes": "int64"}
+
+
+def rows(found: list[dict[str, Any]]) -> Any:
+    """The rows of a sweep."""
+    names = found[0] if found else {}
+    return _table(found, {name: _SWEEP.get(name, "int64") for name in names})
+
+
+def diagnoses(found: Iterable[dict[str, Any]]) -> Any:
+    """A row for each device of each file."""
+    flat = []
+    for file in found:
+        common = {name: file.get(name) for name in _FILE}
+        devices = file.get("devices") or [{}]
+        flat += [{**common, **{name: _at(device, path) for name, (path, _) in _DEVICE.items()}} for device in devices]
+    return _table(flat, {**_FILE, **{name: kind for name, (_, kind) in _DEVICE.items()}})
+
+
+def write(table: Any, path: Any) -> None:
+    """Writes a table to a Parquet file."""
+    _pyarrow()
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(table, path)
+
+
+def _at(value: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _table(found: list[dict[str, Any]], kinds: dict[str, str]) -> Any:
+    pyarrow = _pyarrow()
+    types = {"string": pyarrow.string(), "int64": pyarrow.int64(), "bool": pyarrow.bool_()}
+    return pyarrow.Table.from_pylist(found, schema=pyarrow.schema([(name, types[kind]) for name, kind in kinds.items()]))
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError:
+        raise Error("tables need pyarrow: pip install pyarrow") from None
+    return pyarrow

@@ -1,0 +1,82 @@
+"""What a recording may be given as: a path, bytes, a file that is open, or the dictionary of `torch.cuda.memory._snapshot()`."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pickle
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import IO, Any, Union
+
+from ._errors import Error
+
+Recording = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview, IO[bytes], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class File:
+    """A recording as a file."""
+
+    path: str
+    #: How results name it: the path, or what was given instead of one.
+    name: str
+
+    def named(self, text: str) -> str:
+        """The text with the name where it has the path of a temporary file."""
+        return text if self.path == self.name else text.replace(self.path, self.name)
+
+
+@contextlib.contextmanager
+def as_file(recording: Recording) -> Iterator[File]:
+    """The recording as a file. What is given otherwise is written to a temporary one, which is removed."""
+    if isinstance(recording, (str, os.PathLike)):
+        yield _existing(recording)
+        return
+    data, name = _bytes(recording)
+    with tempfile.TemporaryDirectory(prefix="parkade-") as folder:
+        path = os.path.join(folder, "snapshot.pickle")
+        with open(path, "wb") as file:
+            file.write(data)
+        # Before anything is done with it, so that a dictionary's copy is not kept in memory.
+        del data
+        yield File(path, name)
+
+
+def _existing(path: Union[str, os.PathLike[str]]) -> File:
+    text = os.fspath(path)
+    if not isinstance(text, str):
+        text = os.fsdecode(text)
+    # Raises the usual exceptions of files.
+    if os.path.isdir(text):
+        raise IsADirectoryError(errno.EISDIR, "a folder; parkade.diagnose_many takes folders", text)
+    os.stat(text)
+    return File(text, text)
+
+
+def _bytes(recording: Any) -> tuple[bytes, str]:
+    if isinstance(recording, (bytes, bytearray, memoryview)):
+        return bytes(recording), "<bytes>"
+    if isinstance(recording, Mapping):
+        return _pickled(recording), "<snapshot>"
+    if hasattr(recording, "read"):
+        data = recording.read()
+        if not isinstance(data, bytes):
+            raise TypeError("the file must be opened in binary mode, as by open(path, 'rb')")
+        name = getattr(recording, "name", None)
+        return data, name if isinstance(name, str) else "<file>"
+    kind = type(recording).__name__
+    raise TypeError(
+        f"a recording is a path, bytes, a binary file or the dictionary of torch.cuda.memory._snapshot(), and not {kind}"
+    )
+
+
+def _pickled(snapshot: Mapping[str, Any]) -> bytes:
+    if "segments" not in snapshot and "device_traces" not in snapshot:
+        raise Error("the dictionary is no snapshot: it has neither 'segments' nor 'device_traces'")
+    try:
+        return pickle.dumps(dict(snapshot), protocol=4)
+    except Exception as error:
+        raise Error(f"the dictionary cannot be pickled, so it is not what torch.cuda.memory._snapshot() returned: {error}") from error

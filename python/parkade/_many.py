@@ -1,0 +1,114 @@
+"""Many recordings at once: folders of ranks, on this machine or on an executor's."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any, Optional, Union
+
+from . import _arrow, _html, _parkade
+from ._errors import Error
+from ._executors import Executors, in_order, look
+from ._inputs import File
+from ._progress import Progress, shown
+from ._results import Diagnosis, made
+from ._run import Answer, Size, options, run
+
+Path = Union[str, "os.PathLike[str]"]
+
+
+class Diagnoses:
+    """The diagnoses of many recordings, in the order of the files."""
+
+    def __init__(self, lines: list[bytes]) -> None:
+        #: What `parkade diagnose --json` prints of each file, a line of JSON with its end.
+        self.lines = lines
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def __iter__(self) -> Iterator[Union[Diagnosis, Error]]:
+        """Each diagnosis, or the error of a file that could not be diagnosed."""
+        return map(_result, self.lines)
+
+    def __getitem__(self, place: int) -> Union[Diagnosis, Error]:
+        return _result(self.lines[place])
+
+    def write(self, path: Path) -> None:
+        """Writes the lines to a file."""
+        with open(path, "wb") as file:
+            file.writelines(self.lines)
+
+    def to_arrow(self) -> Any:
+        """A `pyarrow.Table` with a row for each device of each file, and one with `error` for a file that could not be diagnosed."""
+        return _arrow.diagnoses(map(json.loads, self.lines))
+
+    def to_parquet(self, path: Path) -> None:
+        """Writes that table to a Parquet file."""
+        _arrow.write(self.to_arrow(), path)
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for found in map(json.loads, self.lines):
+            if "error" in found:
+                rows.append((found["file"], "", found["error"]))
+            rows += [(found["file"], device["verdict"], device["headline"]) for device in found.get("devices", [])]
+        return _html.page(f"{len(self)} recordings", _html.table(["recording", "verdict", "cause"], rows))
+
+
+def diagnose_many(
+    paths: Union[Path, Iterable[Path]],
+    *,
+    limit: Optional[Size] = None,
+    capacity: Optional[Size] = None,
+    settings: Optional[str] = None,
+    profile: Optional[str] = None,
+    executor: Executors = None,
+    retries: int = 3,
+    progress: Progress = None,
+) -> Diagnoses:
+    """Diagnoses each recording: files, and those in folders.
+
+    `executor` is any `concurrent.futures` executor whose workers can import parkade and read the files; without one, the threads of this
+    process. The result does not depend on it. A file whose worker died is tried again, `retries` times.
+    """
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    files, _ = _parkade.inputs(given)
+    chosen = tuple(options(limit=limit, capacity=capacity, settings=settings, profile=profile))
+    tasks = [(path, refusal) for path, refusal in files]
+    lines: list[bytes] = []
+    with shown(progress) as told:
+        for line in in_order(functools.partial(_line, chosen), tasks, executor, retries):
+            lines.append(line)
+            if told is not None:
+                told(len(lines), len(tasks), "files")
+    return Diagnoses(lines)
+
+
+def _line(chosen: tuple[str, ...], task: tuple[str, Optional[str]]) -> bytes:
+    """The line about a file. This runs on the workers."""
+    path, refusal = task
+    if refusal is not None:
+        return _failure(path, refusal)
+    try:
+        file = File(path, path)
+        return run(["diagnose", "--json", *chosen], [file], progress=look, threads=1).printed
+    except ValueError:
+        # Wrong arguments are wrong for every file.
+        raise
+    except Error as error:
+        return _failure(path, str(error))
+
+
+def _failure(path: str, message: str) -> bytes:
+    # As the command says it of one file of several.
+    return _parkade.failure(path, message if message.startswith(path) else f"{path}: {message}")
+
+
+def _result(line: bytes) -> Union[Diagnosis, Error]:
+    found = json.loads(line)
+    if "error" in found:
+        return Error(found["error"])
+    return made(Diagnosis, found, Answer(line, (), 0))

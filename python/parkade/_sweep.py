@@ -1,0 +1,178 @@
+"""Studies on this machine or on an executor's: `parkade sweep`, with the same bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO, Any, Optional, Union
+
+from . import _arrow, _html, _parkade
+from ._errors import Error
+from ._executors import Executors, in_order, look
+from ._inputs import File
+from ._progress import Progress, shown
+from ._run import call, options, run
+
+Path = Union[str, "os.PathLike[str]"]
+_Names = Union[str, Iterable[str]]
+
+
+class Sweep:
+    """The rows of a sweep, in the order of its jobs."""
+
+    def __init__(self, header: bytes, lines: list[bytes]) -> None:
+        #: The first line of the file of rows, and the others, as bytes with their ends.
+        self.header = header
+        self.lines = lines
+        self._summary: Optional[dict[str, Any]] = None
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows as dictionaries; docs/studies.md says what the columns are."""
+        return [json.loads(line) for line in self.lines]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The means, tests and shares that `parkade merge --json` prints, as docs/json.md has them."""
+        if self._summary is None:
+            with tempfile.TemporaryDirectory(prefix="parkade-") as folder:
+                rows, merged = os.path.join(folder, "rows.jsonl"), os.path.join(folder, "merged.jsonl")
+                self.write(rows)
+                file = File(rows, "<rows>")
+                self._summary = run(["merge", "--json", f"--output={merged}"], [file]).object([file])
+        return self._summary
+
+    def write(self, path: Path) -> None:
+        """Writes the file that `parkade sweep -o` writes on one machine, byte for byte."""
+        with open(path, "wb") as file:
+            file.write(self.header)
+            file.writelines(self.lines)
+
+    def to_arrow(self) -> Any:
+        """The rows as a `pyarrow.Table`."""
+        return _arrow.rows(self.rows)
+
+    def to_parquet(self, path: Path) -> None:
+        """Writes that table to a Parquet file."""
+        _arrow.write(self.to_arrow(), path)
+
+    def _repr_html_(self) -> str:
+        def over_load(policy: dict[str, Any]) -> str:
+            mean = policy["memory_over_load"]
+            return "" if mean is None else f"{mean['mean']:.3f}"
+
+        rows = [(policy["policy"], over_load(policy)) for policy in self.summary["policies"]]
+        return _html.page(f"{len(self)} jobs", _html.table(["policy", "memory over LOAD"], rows))
+
+
+def sweep(
+    workloads: _Names = "all",
+    policies: _Names = "all",
+    capacities: Union[str, Iterable[Union[str, float]]] = "1.0,1.02,1.05,1.1,1.25",
+    *,
+    seeds: int = 1,
+    prealloc: Optional[float] = None,
+    addresses: str = "driver",
+    output: Optional[Path] = None,
+    executor: Executors = None,
+    jobs_per_task: int = 16,
+    retries: int = 3,
+    progress: Progress = None,
+) -> Sweep:
+    """Runs workloads, generated and recorded, under allocation policies on simulated devices.
+
+    `executor` is any `concurrent.futures` executor whose workers have the same build of parkade, and read recordings under the same paths;
+    without one, the threads of this process. The rows are the same bytes as those of `parkade sweep`, wherever they are made.
+    Rows are written to `output` as they come, and a file with the beginning of the same sweep is continued. Tasks of `jobs_per_task` jobs
+    whose worker died are done again, `retries` times each.
+    """
+    if jobs_per_task < 1:
+        raise ValueError(f"jobs_per_task is {jobs_per_task}, and a task has at least one job")
+    arguments = tuple(
+        options(
+            workloads=_names(workloads),
+            policies=_names(policies),
+            capacities=_names(capacities),
+            seeds=seeds,
+            prealloc=None if prealloc is None else str(prealloc),
+            addresses=addresses,
+        )
+    )
+    jobs = _jobs(arguments)
+    header = jobs.header()
+    with _continued(output, header, jobs.program) as (lines, file), shown(progress) as told:
+        todo = range(len(lines), jobs.number)
+        tasks = [list(todo[start : start + jobs_per_task]) for start in range(0, len(todo), jobs_per_task)]
+        work = functools.partial(_rows, arguments, jobs.program)
+        for rows in in_order(work, tasks, executor, retries):
+            lines += rows
+            if file is not None:
+                file.writelines(rows)
+                file.flush()
+            if told is not None:
+                told(len(lines), jobs.number, "jobs")
+    return Sweep(header, lines)
+
+
+def _names(names: Union[str, Iterable[Union[str, float]]]) -> list[str]:
+    return [names] if isinstance(names, str) else [str(name) for name in names]
+
+
+@functools.lru_cache(maxsize=1)
+def _jobs(arguments: tuple[str, ...]) -> _parkade.Jobs:
+    """The jobs of a sweep, read once in each process."""
+    return call(lambda: _parkade.Jobs(["sweep", *arguments]))
+
+
+def _rows(arguments: tuple[str, ...], program: str, numbers: Sequence[int]) -> list[bytes]:
+    """The lines of these jobs. This runs on the workers."""
+    if _parkade.Jobs.program != program:
+        raise Error(f"a worker has parkade {_parkade.Jobs.program}, and the sweep was begun by {program}: install one build everywhere")
+    return call(lambda: _jobs(arguments).rows(numbers, look))
+
+
+@contextlib.contextmanager
+def _continued(output: Optional[Path], header: bytes, program: str) -> Iterator[tuple[list[bytes], Optional[IO[bytes]]]]:
+    """The rows that a file has, and the file, ready for more."""
+    if output is None:
+        yield [], None
+        return
+    # Neither truncated nor required to be there.
+    with open(os.open(output, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
+        _lock(file, output)
+        lines = file.readlines()
+        if lines and not lines[-1].endswith(b"\n"):
+            # Cut by an interruption.
+            lines.pop()
+        if lines and lines[0] != header:
+            raise Error(f"{os.fspath(output)} has rows of another sweep, or is no file of rows: choose another file, or remove it")
+        if any(json.loads(line).get("program") != program for line in lines[1:]):
+            raise Error(f"{os.fspath(output)} has rows of another build of parkade than {program}: choose another file, or remove it")
+        file.seek(sum(map(len, lines)))
+        file.truncate()
+        if not lines:
+            file.write(header)
+            file.flush()
+        yield lines[1:], file
+
+
+def _lock(file: IO[bytes], output: Path) -> None:
+    """The lock that `parkade sweep` takes too."""
+    try:
+        import fcntl
+    except ImportError:
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise Error(f"{os.fspath(output)} is being written by another sweep") from None
+    except OSError:
+        # A file system without locks.
+        return

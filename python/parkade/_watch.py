@@ -1,0 +1,233 @@
+"""A live look at the allocator in a training loop, at a bounded share of the loop's time.
+
+Two kinds of looks: `memory_stats()`, which costs little, and a snapshot, which costs more the longer the history is. Each is taken only
+when what it is likely to cost fits into its half of the share. What `advise` says of a snapshot is worked out on a thread of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Optional
+
+from ._commands import advise
+from ._errors import Error
+from ._inputs import _pickled
+from ._results import Advice
+from ._run import Size
+from ._torch import cuda
+
+#: Called with a name, a number and the step: `SummaryWriter.add_scalar` is such a function.
+Scalar = Callable[[str, float, int], object]
+
+#: What an entry of a snapshot is taken to cost before the first one, in seconds. A guess, and no measurement: it delays the first snapshot,
+#: whose own cost then decides about the others.
+_ENTRY_SECONDS = 20e-6
+#: What a look at the statistics is taken to cost before the first, likewise.
+_LOOK_SECONDS = 1e-3
+#: The next look may cost so many times the dearest of the last ones.
+_CAUTION = 1.5
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was seen after a step."""
+
+    step: int
+    allocated_bytes: int
+    reserved_bytes: int
+    #: Reserved, not allocated, and in segments that are partly in use: `empty_cache` cannot give it back.
+    stranded_bytes: int
+    #: 1 - allocated / reserved; 0 with nothing reserved.
+    fragmentation: float
+    ooms: int
+    retries: int
+
+    def scalars(self) -> dict[str, float]:
+        """Names and numbers, as they are logged."""
+        names = ["allocated_bytes", "reserved_bytes", "stranded_bytes", "fragmentation", "ooms", "retries"]
+        return {f"parkade/{name}": getattr(self, name) for name in names}
+
+
+@dataclass
+class _Budget:
+    """Time that may be spent: a share of what has gone by."""
+
+    share: float
+    #: What the next look is likely to cost, in seconds.
+    likely: float
+    spent: float = 0.0
+    looks: int = 0
+    last: list[float] = field(default_factory=list)
+
+    def allows(self, elapsed: float) -> bool:
+        return self.spent + self.likely <= self.share * elapsed
+
+    def spend(self, seconds: float) -> None:
+        self.spent += seconds
+        self.looks += 1
+        self.last = [*self.last[-4:], seconds]
+        self.likely = max(self.last) * _CAUTION
+
+
+class Watch:
+    """Watches PyTorch's allocator. `step()` is called once in each step; it returns what was seen, if this step looked.
+
+    `seen` is the last look, `advice` what `advise` said of the last snapshot, `share` what was spent of the time that has gone by.
+    """
+
+    def __init__(
+        self,
+        callback: Optional[Scalar] = None,
+        *,
+        share: float = 0.01,
+        advice: bool = True,
+        limit: Optional[Size] = None,
+        device: Optional[int] = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        if not 0 < share < 1:
+            raise ValueError(f"share is {share}, and must be between 0 and 1: 0.01 is one hundredth of the time")
+        self._cuda = cuda()
+        self._callback, self._limit, self._device, self._clock = callback, limit, device, clock
+        half = share / 2 if advice else share
+        self._light = _Budget(half, _LOOK_SECONDS)
+        self._heavy = _Budget(half, math.inf)
+        self._wants_advice = advice
+        self._worker: Optional[threading.Thread] = None
+        self._begun = clock()
+        self._overhead = 0.0
+        self._number = -1
+        self._told: Optional[Advice] = None
+        self.seen: Optional[Look] = None
+        self.advice: Optional[Advice] = None
+        #: Why the last snapshot got no advice: it has no history, for example.
+        self.no_advice: Optional[str] = None
+
+    def step(self, number: Optional[int] = None) -> Optional[Look]:
+        """Call it at the end of each step; `number` is the step's, else they are counted from 0."""
+        begun = self._clock()
+        self._number = self._number + 1 if number is None else number
+        elapsed = begun - self._begun
+        look = None
+        # What the calls without a look cost is paid by the cheap looks.
+        if self._light.spent + self._overhead + self._light.likely <= self._light.share * elapsed:
+            look = self._look()
+            self._log(look)
+            self._light.spend(self._clock() - begun)
+            self._snapshot(elapsed)
+        else:
+            self._overhead += self._clock() - begun
+        return look
+
+    @property
+    def share(self) -> float:
+        """The share of the time since the watch began that its calls took."""
+        elapsed = self._clock() - self._begun
+        return (self._light.spent + self._heavy.spent + self._overhead) / elapsed if elapsed > 0 else 0.0
+
+    @property
+    def snapshots(self) -> int:
+        """How many snapshots were taken."""
+        return self._heavy.looks
+
+    def close(self, timeout: Optional[float] = None) -> None:
+        """Waits for the advice on the last snapshot."""
+        if self._worker is not None:
+            self._worker.join(timeout)
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
+        self.close()
+
+    def _stats(self) -> Mapping[str, int]:
+        found: Mapping[str, int] = self._cuda.memory_stats() if self._device is None else self._cuda.memory_stats(self._device)
+        return found
+
+    def _look(self) -> Look:
+        stats = self._stats()
+        allocated, reserved = (stats.get(f"{kind}_bytes.all.current", 0) for kind in ("allocated", "reserved"))
+        entries = sum(stats.get(f"{kind}.all.{what}", 0) for kind in ("allocation", "segment") for what in ("allocated", "freed"))
+        if self._heavy.looks == 0:
+            self._heavy.likely = _ENTRY_SECONDS * entries
+        self.seen = Look(
+            step=self._number,
+            allocated_bytes=allocated,
+            reserved_bytes=reserved,
+            stranded_bytes=stats.get("inactive_split_bytes.all.current", 0),
+            fragmentation=1 - allocated / reserved if reserved else 0.0,
+            ooms=stats.get("num_ooms", 0),
+            retries=stats.get("num_alloc_retries", 0),
+        )
+        return self.seen
+
+    def _log(self, look: Look) -> None:
+        if self._callback is None:
+            return
+        for name, value in look.scalars().items():
+            self._callback(name, value, look.step)
+        # What came in since the last look.
+        if self.advice is not None and self.advice is not self._told:
+            self._told = self.advice
+            for name, value in _of_advice(self.advice).items():
+                self._callback(f"parkade/advice/{name}", value, look.step)
+
+    def _snapshot(self, elapsed: float) -> None:
+        is_busy = self._worker is not None and self._worker.is_alive()
+        if not self._wants_advice or is_busy or not self._heavy.allows(elapsed):
+            return
+        begun = self._clock()
+        try:
+            # Pickled here, where its cost is seen: it would hold up the loop from another thread too.
+            data = _pickled(self._cuda.memory._snapshot())
+        except Error as error:
+            self.no_advice = str(error)
+            data = None
+        self._heavy.spend(self._clock() - begun)
+        if data is not None:
+            self._worker = threading.Thread(target=self._advise, args=(data,), name="parkade-watch", daemon=True)
+            self._worker.start()
+
+    def _advise(self, data: bytes) -> None:
+        try:
+            # One thread: the others are the program's.
+            self.advice = advise(data, limit=self._limit, device=self._device, progress=False, threads=1)
+            self.no_advice = None
+        except Error as error:
+            self.no_advice = str(error)
+
+
+def _of_advice(advice: Advice) -> dict[str, float]:
+    """Numbers of an advice: what the run's own settings need, and what the best of those tried would."""
+    numbers: dict[str, float] = {}
+    own = next((option for option in advice.options if option.own), None)
+    best = advice.recommendation.settings if advice.recommendation is not None else None
+    recommended = next((option for option in advice.options if option.settings == best), None)
+    for name, option in (("own", own), ("recommended", recommended)):
+        if option is not None:
+            numbers[f"{name}_peak_reserved_bytes"] = option.peak_reserved_bytes
+            numbers[f"{name}_smallest_bytes"] = option.smallest_capacity_bytes
+    return numbers
+
+
+def watch(
+    callback: Optional[Scalar] = None,
+    *,
+    share: float = 0.01,
+    advice: bool = True,
+    limit: Optional[Size] = None,
+    device: Optional[int] = None,
+) -> Watch:
+    """Begins to watch PyTorch's allocator in a training loop, for at most this `share` of the loop's time.
+
+    `callback` is called with a name, a number and the step, as `SummaryWriter.add_scalar` is. With `advice`, snapshots are taken now and
+    then, if `torch.cuda.memory._record_memory_history()` is on, and `advise` is asked on another thread; `limit` is given to it.
+    Raises `NoCuda` without a GPU.
+    """
+    return Watch(callback, share=share, advice=advice, limit=limit, device=device)

@@ -1,0 +1,65 @@
+//! The jobs of a sweep, for executors: numbers in, the bytes of rows out.
+
+use std::ffi::OsString;
+use std::sync::Arc;
+
+use parkade_studies::sweep::jobs;
+use parkade_terminal::in_process::{Failure, on_threads};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::run::interruptible;
+
+/// The jobs of a sweep.
+#[pyclass(frozen, module = "parkade._parkade")]
+pub(crate) struct Jobs {
+    jobs: Arc<jobs::Jobs>,
+}
+
+#[pymethods]
+impl Jobs {
+    /// The build, as rows name it.
+    #[classattr]
+    fn program() -> &'static str {
+        jobs::BUILD
+    }
+
+    /// Reads the arguments of `parkade sweep`, the program's name first.
+    #[new]
+    fn new(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<Jobs> {
+        let found = interruptible(py, None, move |watch| on_threads(None, watch, || jobs::Jobs::of(arguments)))?;
+        Ok(Jobs { jobs: Arc::new(found) })
+    }
+
+    /// How many there are.
+    #[getter]
+    fn number(&self) -> u64 {
+        self.jobs.number()
+    }
+
+    /// How many follow each other that have the same program.
+    #[getter]
+    fn of_one_program(&self) -> u64 {
+        self.jobs.of_one_program()
+    }
+
+    /// The first line of the file of rows.
+    fn header<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let jobs = Arc::clone(&self.jobs);
+        let header = interruptible(py, None, move |_| jobs.header().map_err(|error| Failure::CouldNotRun(error.to_string())))?;
+        Ok(PyBytes::new(py, &header))
+    }
+
+    /// The line of each of these jobs. `progress` is as that of [`run`](crate::run::run).
+    #[pyo3(signature = (numbers, progress=None))]
+    fn rows<'py>(
+        &self,
+        py: Python<'py>,
+        numbers: Vec<u64>,
+        progress: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let jobs = Arc::clone(&self.jobs);
+        let rows = interruptible(py, progress.as_ref(), move |watch| on_threads(Some(1), watch, || jobs.rows(&numbers)))?;
+        Ok(rows.iter().map(|row| PyBytes::new(py, row)).collect())
+    }
+}

@@ -1,0 +1,89 @@
+//! A command's work on a thread of its own, while the interpreter's thread looks for signals and reports the progress.
+
+use std::ffi::OsString;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parkade_cli::in_process::{Answered, answer};
+use parkade_terminal::in_process::Failure;
+use parkade_terminal::progress::Watch;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::{CommandError, UsageError};
+
+/// How often signals are looked for; a person does not notice it.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often progress is reported.
+const TELL_EVERY: Duration = Duration::from_millis(200);
+/// How long cancelled work is waited for. Work that reports nothing for longer, as the reading of a large file, ends in the background.
+const END_WITHIN: Duration = Duration::from_secs(2);
+
+/// What a command would have printed: on standard output, the lines on standard error, and its exit code.
+pub(crate) type Printed<'py> = (Bound<'py, PyBytes>, Vec<String>, u8);
+
+/// Runs a command, without printing. `progress` is called with what is done, of how much, and of what; if it raises, the work is ended.
+#[pyfunction]
+#[pyo3(signature = (arguments, progress=None, threads=None))]
+pub(crate) fn run<'py>(
+    py: Python<'py>,
+    arguments: Vec<OsString>,
+    progress: Option<Bound<'py, PyAny>>,
+    threads: Option<usize>,
+) -> PyResult<Printed<'py>> {
+    let Answered { printed, remarks, outcome } =
+        interruptible(py, progress.as_ref(), move |watch| answer(&arguments, threads, watch))?;
+    Ok((PyBytes::new(py, &printed), remarks, outcome as u8))
+}
+
+/// Does work on a thread of its own, with the interpreter free for others.
+///
+/// # Errors
+/// That of the work, of the progress, or of a signal's handler, such as `KeyboardInterrupt`.
+pub(crate) fn interruptible<T: Send + 'static>(
+    py: Python<'_>,
+    progress: Option<&Bound<'_, PyAny>>,
+    work: impl FnOnce(&Arc<Watch>) -> Result<T, Failure> + Send + 'static,
+) -> PyResult<T> {
+    let watch = Arc::new(Watch::default());
+    let (sender, receiver) = sync_channel(1);
+    let of_work = Arc::clone(&watch);
+    // Nobody may wait for the result any more.
+    let started = thread::Builder::new().spawn(move || drop(sender.send(work(&of_work))));
+    let thread = started.map_err(|error| CommandError::new_err(format!("cannot start a thread: {error}")))?;
+    // Not shared with anyone; `detach` cannot know that.
+    let receiver = Mutex::new(receiver);
+    let wait = |at_most| py.detach(|| receiver.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(at_most));
+    let mut told = Instant::now();
+    loop {
+        match wait(LOOK_EVERY) {
+            Ok(done) => {
+                py.detach(|| thread.join()).unwrap_or_default();
+                return done.map_err(raised);
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Err(CommandError::new_err("parkade failed without a word")),
+        }
+        let mut looked = py.check_signals();
+        if let Some(progress) = progress.filter(|_| looked.is_ok() && told.elapsed() >= TELL_EVERY) {
+            told = Instant::now();
+            let (done, of, what) = watch.progress();
+            looked = if what.is_empty() { Ok(()) } else { progress.call1((done, of, what)).map(drop) };
+        }
+        if let Err(raised) = looked {
+            watch.cancel();
+            let _ended = wait(END_WITHIN);
+            return Err(raised);
+        }
+    }
+}
+
+/// A failure as an exception.
+fn raised(failure: Failure) -> PyErr {
+    match failure {
+        Failure::Usage(_) => UsageError::new_err(failure.to_string()),
+        _ => CommandError::new_err(failure.to_string()),
+    }
+}

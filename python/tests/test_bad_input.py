@@ -1,0 +1,115 @@
+"""What is wrong is said in an exception of a kind that fits."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+
+import pytest
+from conftest import SMALL
+
+import parkade
+
+COMMANDS = [parkade.verify, parkade.advise, parkade.diagnose, parkade.report, parkade.diff, parkade.stats]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.__name__)
+def test_what_is_no_recording_is_refused(command, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        command(tmp_path / "missing.pickle")
+    with pytest.raises(IsADirectoryError, match="diagnose_many"):
+        command(tmp_path)
+    for data in [b"", b"no pickle", pickle.dumps([1, 2]), pickle.dumps({"segments": 3})]:
+        with pytest.raises(parkade.Error) as caught:
+            command(data)
+        assert str(caught.value) and "parkade-" not in str(caught.value), "no name of a temporary file"
+    with pytest.raises(TypeError, match="int"):
+        command(3)
+    with pytest.raises(TypeError, match="binary"):
+        command(io.StringIO("text"))
+    with pytest.raises(parkade.Error, match="segments"):
+        command({"a": 1})
+
+
+def test_a_pickle_that_would_run_code_runs_none(tmp_path):
+    class Runs:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "made"),)
+
+    with pytest.raises(parkade.Error, match="never does"):
+        parkade.verify(pickle.dumps({"segments": [], "device_traces": [[Runs()]]}))
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_snapshot_with_what_cannot_be_pickled_is_refused():
+    with pytest.raises(parkade.Error, match="pickled"):
+        parkade.verify({"segments": [lambda: None]})
+
+
+def test_wrong_arguments_are_named(died):
+    for wrong, said in [({"limit": "12 apples"}, "apples"), ({"profile": "9.9"}, "9.9"), ({"limit": "1"}, "1")]:
+        with pytest.raises(parkade.UsageError, match=said):
+            parkade.advise(died, **wrong)
+    with pytest.raises(ValueError, match="apples"):
+        parkade.verify(died, limit="12 apples")
+    with pytest.raises(TypeError, match="limit"):
+        parkade.verify(died, limit=3.5)
+    with pytest.raises(parkade.Error, match="nonsense"):
+        parkade.advise(died, settings="nonsense:1")
+    with pytest.raises(parkade.Error, match="device 7"):
+        parkade.diagnose(died, device=7)
+
+
+def test_a_path_that_looks_like_an_option_is_a_path(died_bytes, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "--json").write_bytes(died_bytes)
+    assert parkade.verify("--json").exact
+
+
+def test_bytes_in_names_that_are_no_text_are_kept(died_bytes, tmp_path):
+    path = os.fsencode(tmp_path) + b"/\xff.pickle"
+    with open(path, "wb") as file:
+        file.write(died_bytes)
+    assert parkade.verify(os.fsdecode(path)).exact
+
+
+def test_sweeps_refuse_what_is_not_there(tmp_path):
+    with pytest.raises(parkade.Error, match="no policy"):
+        parkade.sweep(SMALL, "nonsense")
+    with pytest.raises(parkade.Error, match="no-such-workload"):
+        parkade.sweep("no-such-workload")
+    with pytest.raises(ValueError, match="jobs_per_task"):
+        parkade.sweep(SMALL, "pytorch", jobs_per_task=0)
+    foreign = tmp_path / "foreign.txt"
+    foreign.write_text("mine\n")
+    with pytest.raises(parkade.Error, match="another sweep"):
+        parkade.sweep(SMALL, "pytorch", output=foreign)
+    assert foreign.read_text() == "mine\n"
+
+
+def test_without_pytorch_the_rest_works(no_torch, died, tmp_path):
+    assert parkade.verify(died).exact
+    with pytest.raises(parkade.NoCuda, match="PyTorch cannot be imported"):
+        parkade.watch()
+    with pytest.raises(parkade.NoCuda, match="PyTorch cannot be imported"), parkade.record(tmp_path / "run.pickle"):
+        pass
+    assert not (tmp_path / "run.pickle").exists()
+
+
+def test_without_a_gpu_the_rest_works(fake_cuda, died, tmp_path):
+    fake_cuda.there = False
+    assert parkade.verify(died).exact
+    with pytest.raises(parkade.NoCuda, match="no GPU"):
+        parkade.watch()
+    with pytest.raises(parkade.NoCuda, match="no GPU"), parkade.record(tmp_path / "run.pickle"):
+        pass
+
+
+def test_public_names_are_there():
+    for name in parkade.__all__:
+        # What needs a GPU is loaded when it is used.
+        assert name == "enable" or getattr(parkade, name) is not None
+    with pytest.raises(AttributeError, match="nothing_like_it"):
+        parkade.nothing_like_it
+    assert repr(parkade.Error).startswith("<class 'parkade.Error")

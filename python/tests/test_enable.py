@@ -1,0 +1,99 @@
+"""`enable` without a GPU: what it refuses, and what it says. With a GPU: conformance/pytorch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import types
+
+import pytest
+
+import parkade
+from parkade import _enable
+
+
+def torch_like(version="2.11.0+cu130", cuda="13.0", used=False):
+    """A module that looks like a PyTorch as far as `enable` looks before it compiles."""
+    torch = types.ModuleType("torch")
+    torch.__version__, torch.__file__ = version, os.path.join(os.sep, "nowhere", "torch", "__init__.py")
+    torch.version = types.SimpleNamespace(cuda=cuda)
+    torch.cuda = types.SimpleNamespace(is_initialized=lambda: used)
+    torch._C = types.SimpleNamespace(_GLIBCXX_USE_CXX11_ABI=True)
+    return torch
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    def there(**how):
+        monkeypatch.setitem(sys.modules, "torch", torch_like(**how))
+
+    there()
+    return there
+
+
+def test_the_policies_are_those_of_the_library():
+    policies = parkade.policies()
+    assert list(policies)[0] == "pytorch" and len(policies) > 15
+    assert all(policies.values())
+
+
+def test_without_pytorch_it_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(parkade.EnableError, match="needs PyTorch"):
+        parkade.enable()
+    assert parkade.enabled() is None
+
+
+def test_what_cannot_be_put_on_parkade_is_told_apart(torch):
+    torch(cuda=None)
+    with pytest.raises(parkade.EnableError, match="built without CUDA"):
+        parkade.enable()
+    torch(used=True)
+    with pytest.raises(parkade.EnableError, match="before the first use of CUDA"):
+        parkade.enable()
+    torch(version="2.7.1")
+    with pytest.raises(parkade.EnableError, match="2.8 and later, and this is 2.7.1"):
+        parkade.enable()
+    torch(version="2.99.0")
+    with pytest.raises(parkade.EnableError, match="2.99"):
+        parkade.enable()
+
+
+def test_an_unknown_policy_is_a_value_error_with_the_known_ones(torch):
+    with pytest.raises(ValueError, match='no policy "pytorhc".*pytorch'):
+        parkade.enable("pytorhc")
+    with pytest.raises(ValueError, match="takes no settings"):
+        parkade.enable("slab", settings="expandable_segments:True")
+
+
+def test_a_missing_compiler_is_told_with_the_way_around(torch, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(parkade.EnableError, match="no C.. compiler.*plug_in=True"):
+        parkade.enable()
+
+
+def test_a_compiler_that_fails_is_quoted(torch, monkeypatch, tmp_path):
+    include = tmp_path / "cuda" / "include"
+    include.mkdir(parents=True)
+    (include / "cuda_runtime_api.h").write_text("")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(parkade.EnableError, match="cannot be compiled"):
+        parkade.enable()
+    assert parkade.enabled() is None and not list((tmp_path / "cache" / "parkade").glob("bridge-*"))
+
+
+def test_missing_headers_name_the_folders(torch, monkeypatch):
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(_enable.os.path, "exists", lambda path: False)
+    monkeypatch.setattr(_enable.shutil, "which", lambda name: "c++" if name == "c++" else None)
+    with pytest.raises(parkade.EnableError, match="cuda_runtime_api.h"):
+        parkade.enable()
+
+
+def test_the_c_functions_are_in_the_module_s_library():
+    code = "import ctypes, parkade._parkade as m; l = ctypes.CDLL(m.__file__); print(l.parkade_interface_version())"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "1\n"

@@ -1,0 +1,95 @@
+"""The plug-in of pytest, in runs of pytest of its own."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import RECORDINGS, REPOSITORY
+
+STAND_IN = """
+import sys, types, pathlib
+
+class Memory:
+    def _record_memory_history(self, enabled="all", **options): pass
+    def _dump_snapshot(self, path):
+        pathlib.Path(path).write_bytes(pathlib.Path(r"{recording}").read_bytes())
+
+class Cuda:
+    memory = Memory()
+    def is_available(self): return {there}
+    def empty_cache(self): pass
+
+torch = types.ModuleType("torch")
+torch.cuda = Cuda()
+sys.modules["torch"] = torch
+"""
+
+TESTS = """
+import pytest
+
+@pytest.mark.parkade(limit="{limit}")
+def test_fits():
+    pass
+
+@pytest.mark.parkade(before=r"{before}", growth="2%")
+def test_grew():
+    pass
+
+def test_unmarked():
+    pass
+"""
+
+
+@pytest.fixture
+def run(pytester, monkeypatch):
+    """Runs tests with a recording in place of a GPU."""
+    # The plug-in is found by its entry point, where the package is installed.
+    installed = any(plugin.name == "parkade.pytest_plugin" for plugin in _entry_points())
+    options = [] if installed else ["-p", "parkade.pytest_plugin"]
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "python") if not installed else "")
+
+    def run(tests, recording="prefetch_streams.limit6.pickle.xz", there=True):
+        pytester.makeconftest(STAND_IN.format(recording=RECORDINGS / recording, there=there))
+        pytester.makepyfile(tests)
+        return pytester.runpytest_subprocess("--strict-markers", "-rs", *options)
+
+    return run
+
+
+def _entry_points():
+    from importlib.metadata import entry_points
+
+    found = entry_points()
+    plugins = found.select(group="pytest11") if hasattr(found, "select") else found.get("pytest11", [])
+    return [type("Plugin", (), {"name": plugin.value}) for plugin in plugins]
+
+
+def test_bounds_that_hold(run):
+    before = RECORDINGS / "prefetch_streams.limit6.pickle.xz"
+    run(TESTS.format(limit="14GiB", before=before)).assert_outcomes(passed=3)
+
+
+def test_bounds_that_are_exceeded(run):
+    before = RECORDINGS / "deep_mlp.default.pickle.xz"
+    found = run(TESTS.format(limit="1GiB", before=before))
+    found.assert_outcomes(passed=1, failed=2)
+    found.stdout.fnmatch_lines(["*peak*", "*the recording is *test_fits.pickle*"])
+
+
+def test_skipped_without_a_gpu(run):
+    found = run(TESTS.format(limit="14GiB", before="x"), there=False)
+    found.assert_outcomes(passed=1, skipped=2)
+    found.stdout.fnmatch_lines(["*no GPU*"])
+
+
+def test_a_failure_is_explained(run):
+    tests = 'import pytest\n@pytest.mark.parkade(limit="9GiB", keep="kept.pickle")\ndef test_dies():\n    raise MemoryError("CUDA out of memory")\n'
+    found = run(tests, recording="resnet50_sweep.limit5_oom.pickle.xz")
+    found.assert_outcomes(failed=1)
+    found.stdout.fnmatch_lines(["*fragmentation: 49.00 MiB requested*", "*kept.pickle*"])
+
+
+def test_wrong_marks_are_named(run):
+    found = run('import pytest\n@pytest.mark.parkade(limits="9GiB")\ndef test_a():\n    pass\n')
+    assert "does not know limits" in found.stdout.str() + found.stderr.str()
+    found = run("import pytest\n@pytest.mark.parkade()\ndef test_a():\n    pass\n")
+    assert "nothing to check" in found.stdout.str() + found.stderr.str()
