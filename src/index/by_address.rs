@@ -10,6 +10,7 @@
 
 mod run;
 #[cfg(test)]
+#[path = "../../tests/unit/by_address.rs"]
 mod tests;
 
 use alloc::boxed::Box;
