@@ -32,6 +32,19 @@ pub(crate) struct Reservation<M> {
 pub(crate) struct Run<M> {
     pub(crate) pages: u64,
     pub(crate) memory: M,
+    /// Whether all of it is one handle of the device, which is mapped and unmapped as a whole.
+    pub(crate) is_handle: bool,
+}
+
+impl<M> Run<M> {
+    /// Where it is mapped, in the units in which the device unmaps it: pages, or the whole handle.
+    pub(crate) fn at(&self, address: u64, page: u64) -> Pages {
+        if self.is_handle {
+            Pages { address, page: page * self.pages, count: 1 }
+        } else {
+            Pages { address, page, count: self.pages }
+        }
+    }
 }
 
 impl<M> Reservation<M> {
@@ -48,8 +61,25 @@ impl<M> Reservation<M> {
         Some(run)
     }
 
-    /// The first pages among `places` that have memory, at most `most`, as a run of their own. `split` keeps
-    /// as many pages of a run's memory as it is told and returns the rest.
+    /// The mapped pages among `places` without the handles of which only a part lies there.
+    pub(crate) fn whole_handles(&self, places: Range<u64>) -> Range<u64> {
+        let Range { mut start, mut end } = places;
+        let straddles = |place: u64| {
+            let (&first, run) = self.runs.range(..place).next_back()?;
+            (run.is_handle && first + run.pages > place).then_some(first..first + run.pages)
+        };
+        if let Some(handle) = straddles(start) {
+            start = handle.end;
+        }
+        if let Some(handle) = straddles(end) {
+            end = handle.start;
+        }
+        start..end
+    }
+
+    /// The first pages among `places` that have memory, at most `most` or a whole handle, as a run of their own. `split`
+    /// keeps as many pages of a run's memory as it is told and returns the rest. A handle lies in `places` as a whole or
+    /// not at all.
     ///
     /// # Errors
     /// That of `split`. Nothing has changed.
@@ -63,18 +93,23 @@ impl<M> Reservation<M> {
             && first + run.pages > places.start
         {
             let kept = places.start - first;
-            let rest = Run { memory: split(&mut run.memory, kept)?, pages: run.pages - kept };
+            let rest = Run { memory: split(&mut run.memory, kept)?, pages: run.pages - kept, is_handle: false };
             run.pages = kept;
             self.runs.insert(places.start, rest);
         }
         let Some((&first, run)) = self.runs.range_mut(places.clone()).next() else { return Ok(None) };
-        let pages = run.pages.min(places.end - first).min(most.max(1));
+        let pages = if run.is_handle { run.pages } else { run.pages.min(places.end - first).min(most.max(1)) };
         if pages < run.pages {
-            let rest = Run { memory: split(&mut run.memory, pages)?, pages: run.pages - pages };
+            let rest = Run { memory: split(&mut run.memory, pages)?, pages: run.pages - pages, is_handle: false };
             run.pages = pages;
             self.runs.insert(first + pages, rest);
         }
         Ok(Some(first..first + pages))
+    }
+
+    /// The run that begins at a page.
+    pub(crate) fn run_at(&self, first: u64) -> Option<&Run<M>> {
+        self.runs.get(&first)
     }
 
     /// Bytes that have memory.
@@ -133,8 +168,14 @@ impl<M> Reservations<M> {
 
     /// Takes kept memory of this page size.
     pub(crate) fn take_spare_run(&mut self, page: u64) -> Option<Run<M>> {
-        let place = self.spare.iter().rposition(|(bytes, _)| *bytes == page)?;
+        let place = self.spare.iter().rposition(|(bytes, run)| *bytes == page && !run.is_handle)?;
         Some(self.spare.swap_remove(place).1)
+    }
+
+    /// Takes the first kept handle of at most so many pages of this size.
+    pub(crate) fn take_spare_handle(&mut self, page: u64, most: u64) -> Option<Run<M>> {
+        let place = self.spare.iter().position(|(bytes, run)| *bytes == page && run.is_handle && run.pages <= most)?;
+        Some(self.spare.remove(place).1)
     }
 
     /// Takes all kept memory.

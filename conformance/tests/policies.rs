@@ -11,7 +11,7 @@ use parkade_conformance::checks::laws_any_policy::{Share, check};
 use parkade_conformance::checks::{entries, laws_any_policy};
 use parkade_conformance::suite;
 use parkade_conformance::suite::Effort;
-use parkade_policies::CATALOGUE;
+use parkade_policies::{BESIDE, CATALOGUE};
 use parkade_research::study::{RunOptions, smallest_capacity};
 use parkade_research::workload::{Event, Workload};
 
@@ -59,7 +59,7 @@ fn the_tutorial_measures_a_policy_with_a_call_that_there_is() {
 #[test]
 fn every_policy_of_the_catalogue_is_checked() {
     let titles: Vec<String> = entries(&Simulated).iter().map(suite::Entry::title).collect();
-    for policy in CATALOGUE {
+    for policy in CATALOGUE.iter().chain(BESIDE) {
         for what in ["clock", "at-once", "when-waited-for", "seeded", "determinism", "dropped", "faults"] {
             let title = format!("law/policy/{}/{what}", policy.name);
             assert!(titles.contains(&title), "there is no {title}");

@@ -8,8 +8,8 @@ use parkade::settings::Settings;
 use parkade::units::Bytes;
 
 use crate::{
-    BestFit, Bfc, Buddy, CudaAsync, FirstFit, GmLake, HandleReuse, NextFit, RmmArena, RmmPool, Slab, Stalloc, Tlsf, TlsfRemap,
-    WorstFit, handles,
+    BestFit, Bfc, Buddy, CudaAsync, FirstFit, FloatingHandles, GmLake, HandleReuse, NextFit, RmmArena, RmmPool, Slab, Stalloc,
+    Tlsf, TlsfRemap, WorstFit, handles,
 };
 
 /// A policy by name.
@@ -185,6 +185,15 @@ pub const CATALOGUE: &[Named] = &[
     },
 ];
 
+/// Policies that every command takes by name, but that are not among `all` and not in the tables of `docs/numbers.md`.
+pub const BESIDE: &[Named] = &[Named {
+    name: "floating-handles",
+    says: "best fit on few, large handles; those that are wholly free move to where a request needs them",
+    source: "our own",
+    keeps_memory: false,
+    make: || Box::new(FloatingHandles::default()),
+}];
+
 fn expandable() -> Settings {
     Settings { expandable_segments: true, ..Settings::default() }
 }
@@ -192,7 +201,7 @@ fn expandable() -> Settings {
 /// The policy with this name, which may have an option (`first-fit-remap:handle=20MiB`).
 #[must_use]
 pub fn named(name: &str) -> Option<&'static Named> {
-    CATALOGUE.iter().find(|policy| policy.name == name).or_else(|| handles::named(name))
+    CATALOGUE.iter().chain(BESIDE).find(|policy| policy.name == name).or_else(|| handles::named(name))
 }
 
 /// Names that policies had before, and what they are called now.

@@ -4,7 +4,7 @@
 use parkade::policy::Policy;
 use parkade::units::{Bytes, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, FreeError, PoolFilter};
-use parkade_policies::CATALOGUE;
+use parkade_policies::{BESIDE, CATALOGUE};
 use parkade_sim::{FaultError, FaultPlan, SimDevice, SimOptions, When};
 
 type Core = Allocator<SimDevice, Box<dyn Policy + Send>>;
@@ -60,7 +60,7 @@ fn run(core: &mut Core, name: &str) -> Vec<Allocation> {
 #[test]
 fn every_nth_driver_call_may_fail() {
     let mut fired = 0;
-    for named in CATALOGUE {
+    for named in CATALOGUE.iter().chain(BESIDE) {
         for n in [1, 2, 3, 5, 7, 11, 17] {
             let name = format!("{}, every {n}", named.name);
             let mut core: Core = Allocator::new(SimDevice::new(SimOptions::new(CAPACITY)), (named.make)(), ());

@@ -6,7 +6,7 @@ use parkade::snapshot::BlockActivity;
 use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, MIB, PoolClass, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, PoolFilter, PoolSlot};
-use parkade_policies::{CATALOGUE, FirstStep, Named, Plan, Stalloc, Traced, named, renamed};
+use parkade_policies::{BESIDE, CATALOGUE, FirstStep, Named, Plan, Stalloc, Traced, named, renamed};
 use parkade_sim::{Access, Kernel, SimDevice, SimOptions};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -222,7 +222,7 @@ proptest! {
 
     #[test]
     fn a_sound_heap_no_false_alarm_and_the_same_again(steps in vec(step(), 1..160)) {
-        for named in CATALOGUE {
+        for named in CATALOGUE.iter().chain(BESIDE) {
             let run = || -> Result<Vec<TraceEntry>, TestCaseError> {
                 let mut world = World::new(named);
                 for &step in &steps {
@@ -273,7 +273,7 @@ fn names_are_unique_and_those_of_the_policies() {
 /// Sizes near the end of 64 bits are refused, not wrapped.
 #[test]
 fn absurd_sizes_are_refused() {
-    for named in CATALOGUE {
+    for named in CATALOGUE.iter().chain(BESIDE) {
         let mut world = World::new(named);
         for bytes in [u64::MAX, u64::MAX - 511, 1 << 63, (1 << 60) + 1, 1 << 50] {
             let refused = world.core.raw_allocate(Bytes(bytes), StreamId::DEFAULT);

@@ -5,7 +5,7 @@ use parkade::policy::Policy;
 use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, StreamId};
 use parkade::{Allocation, Allocator};
-use parkade_policies::CATALOGUE;
+use parkade_policies::{BESIDE, CATALOGUE};
 use parkade_sim::{CallName, CallTotals, LogLevel, SimDevice, SimOptions};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -91,7 +91,7 @@ proptest! {
     /// device insists on; also when runs made together go back one by one.
     #[test]
     fn pages_taken_together_are_as_pages_taken_one_by_one(steps in vec(step(), 1..60)) {
-        for named in CATALOGUE {
+        for named in CATALOGUE.iter().chain(BESIDE) {
             let mut single = World::new((named.make)(), LogLevel::Memory);
             let mut together = World::new((named.make)(), LogLevel::Off);
             for (at, &step) in steps.iter().enumerate() {
@@ -109,7 +109,7 @@ proptest! {
 /// One block of 64 TiB on a device of an exbibyte: 33 million pages of 2 MiB, in an instant.
 #[test]
 fn a_block_of_millions_of_pages_costs_nothing() {
-    for named in CATALOGUE {
+    for named in CATALOGUE.iter().chain(BESIDE) {
         let device = SimDevice::new(SimOptions::new(Bytes(1 << 60)));
         let mut core = Allocator::new(device, (named.make)(), ());
         for _ in 0..3 {

@@ -203,7 +203,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             while place < run.end {
                 let (memory, pages) = memory(DeviceAddress(base + place * page.0), run.end - place);
                 let pages = pages.clamp(1, run.end - place);
-                range.put(place, Run { pages, memory });
+                range.put(place, Run { pages, memory, is_handle: false });
                 place += pages;
             }
         }

@@ -27,9 +27,16 @@ pub(super) enum Freed {
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Finds room for the request in an expandable segment of its pool and stream and maps what is missing.
+    /// Finds room for the request in an expandable segment of its pool and stream and maps what is missing: pages, or
+    /// handles as large as the policy says, which are checked against the limit here.
     /// `None` if the device is out of memory; what was mapped so far stays, as free blocks (spec 4.4).
-    pub(super) fn grow(&mut self, request: &Request, stream: u16, page: Bytes) -> Result<Option<u32>, AllocError> {
+    pub(super) fn grow(
+        &mut self,
+        request: &Request,
+        stream: u16,
+        page: Bytes,
+        has_handles: bool,
+    ) -> Result<Option<u32>, AllocError> {
         let size = self.policy.growth(request).0;
         if size < request.size.0 {
             return Err(self.fault("maps less than the request needs").into());
@@ -41,16 +48,24 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return Err(self.fault("names pages of no bytes").into());
         }
         if self.policy.has_own_segments() {
+            if has_handles {
+                return Err(self.fault("takes handles of its own for segments that do not grow").into());
+            }
             return self.grow_apart(request, stream, page, size);
         }
-        let mut block = match self.heap.find_space(request.pool, request.stream, size) {
+        let found = if has_handles {
+            self.heap.find_growth(request.pool, request.stream, size).map(|place| place.first)
+        } else {
+            self.heap.find_space(request.pool, request.stream, size)
+        };
+        let mut block = match found {
             Some(block) => block,
             None => match self.reserve(request, stream, page)? {
                 Some(block) => block,
                 None => return Ok(None),
             },
         };
-        if self.heap.is_unmapped(block) && !self.map_block(block, size)? {
+        if self.heap.is_unmapped(block) && !self.map_block(request, block, size, has_handles)? {
             return Ok(None);
         }
         while self.heap.arena.at(block).size < size {
@@ -60,7 +75,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 return Err(AllocError::TooLarge { requested: request.requested });
             }
             let missing = size - self.heap.arena.at(block).size;
-            if !self.map_block(next, missing)? {
+            if !self.map_block(request, next, missing, has_handles)? {
                 return Ok(None);
             }
             block = next;
@@ -112,17 +127,20 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(returned.map(|()| Some(block))?)
     }
 
-    /// Maps the first `wanted` bytes of an unmapped block, in whole pages, and coalesces them with free
+    /// Maps the first `wanted` bytes of an unmapped block, in whole pages or with handles that may be more, and coalesces them with free
     /// neighbours. False if the device is out of memory (spec 4.3).
-    fn map_block(&mut self, index: u32, wanted: u64) -> Result<bool, AllocError> {
+    fn map_block(&mut self, request: &Request, index: u32, wanted: u64, has_handles: bool) -> Result<bool, AllocError> {
         let block = self.heap.arena.at(index);
-        let (address, wanted) = (block.address, wanted.min(block.size));
+        let (address, wanted, room) = (block.address, wanted.min(block.size), block.size);
         let Some((base, range)) = self.reservations.holding(address) else {
             return Err(self.fault("grows a block that is in no reserved range").into());
         };
         let page = range.page;
         let count = wanted.div_ceil(page);
-        let Some(memory) = self.take_pages(count, page)? else { return Ok(false) };
+        let taken =
+            if has_handles { self.take_handles(request, count, page, room / page)? } else { self.take_pages(count, page)? };
+        let Some(memory) = taken else { return Ok(false) };
+        let count = memory.iter().map(|run| run.pages).sum();
         self.map_memory(index, memory, count, page, base)?;
         Ok(true)
     }
@@ -151,8 +169,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     ) -> Result<(), AllocError> {
         let block = self.heap.arena.at(index);
         let (address, pool, bytes) = (block.address, PoolSlot(block.pool), count * page);
+        let handles: Vec<(bool, u64)> = memory.iter().map(|run| (run.is_handle, run.pages * page)).collect();
         self.map_pages(Pages { address, page, count }, memory, base)?;
         self.heap.map_front(index, bytes);
+        self.heap.note_handles(address, &handles);
         self.heap.put_back(index, self.policy.stamp(pool), |_| {});
         self.count_reserved(pool, bytes as i64);
         self.stats.num_device_alloc += 1;
@@ -171,6 +191,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let (page, stream) = (range.page, range.stream);
         let begin = (address - base).div_ceil(page);
         let end = (address - base + size) / page;
+        let Range { start: begin, end } = range.whole_handles(begin..end.max(begin));
         if begin >= end {
             return Ok(());
         }
@@ -183,7 +204,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Unmaps pages in order, up to the first that fails. Returns where it stopped.
-    fn unmap_pages(&mut self, base: u64, page: u64, places: Range<u64>, freed: Freed) -> (u64, Result<(), AllocError>) {
+    pub(super) fn unmap_pages(
+        &mut self,
+        base: u64,
+        page: u64,
+        places: Range<u64>,
+        freed: Freed,
+    ) -> (u64, Result<(), AllocError>) {
         let mut at = places.start;
         while at < places.end {
             let run = match self.first_run(base, at..places.end) {
@@ -191,8 +218,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 Ok(None) => break,
                 Err(error) => return (at, Err(error.into())),
             };
-            let address = DeviceAddress(base + run.start * page);
-            if let Err(error) = self.device.unmap_run(address, Bytes(page), run.end - run.start) {
+            if let Err(error) = self.unmap_mapped(base, run.clone(), page) {
                 return (run.start, Err(error.into()));
             }
             at = run.end;
@@ -219,14 +245,31 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         range.first_run(places, most, |memory, pages| device.split_run(memory, page, pages))
     }
 
+    /// Unmaps a run of mapped pages, or a handle.
+    fn unmap_mapped(&mut self, base: u64, places: Range<u64>, page: u64) -> Result<(), BackendError> {
+        let address = base + places.start * page;
+        let run =
+            self.reservations.holding(base).and_then(|(_, range)| range.run_at(places.start).map(|run| run.at(address, page)));
+        let Pages { address, page, count } = run.unwrap_or(Pages { address, page, count: places.end - places.start });
+        self.device.unmap_run(DeviceAddress(address), Bytes(page), count)
+    }
+
     fn take_run(&mut self, base: u64, first: u64) -> Option<Run<D::Physical>> {
         self.reservations.holding(base)?.1.take(first)
     }
 
-    fn account_unmapped(&mut self, index: u32, address: u64, bytes: u64, pool: PoolSlot, base: u64) -> Result<(), AllocError> {
+    pub(super) fn account_unmapped(
+        &mut self,
+        index: u32,
+        address: u64,
+        bytes: u64,
+        pool: PoolSlot,
+        base: u64,
+    ) -> Result<(), AllocError> {
         let block = self.heap.arena.at(index);
         let (offset, stream) = (address - block.address, self.heap.stream(block.stream));
         let is_empty = self.heap.unmap_middle(index, offset, bytes, self.policy.stamp(pool));
+        self.heap.forget_handles(address, bytes);
         self.count_reserved(pool, -(bytes as i64));
         self.stats.num_device_free += 1;
         let id = self.heap.pool_id(pool.0);
@@ -253,7 +296,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let ranges: Vec<_> = self.reservations.iter().map(|(base, range)| (base, range.size, range.page)).collect();
         for (base, size, page) in ranges {
             while let Ok(Some(run)) = self.first_run(base, 0..size / page) {
-                let _ = self.device.unmap_run(DeviceAddress(base + run.start * page), Bytes(page), run.end - run.start);
+                let _ = self.unmap_mapped(base, run.clone(), page);
                 if let Some(run) = self.take_run(base, run.start) {
                     let _ = self.release_run(run.memory);
                 }

@@ -104,6 +104,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                         return Ok((block, *request));
                     }
                 }
+                Relief::Move { handles } => {
+                    if let Some(block) = self.move_handles(request, stream_slot, segment, &handles)? {
+                        return Ok((block, *request));
+                    }
+                }
                 // Waiting would break the capture, and forget the uses recorded during it.
                 Relief::Wait if self.heap.is_deferring() => {}
                 Relief::Wait => self.synchronize()?,
@@ -154,7 +159,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         };
         // Without a limit, 64 bits are one.
         let limit = self.heap.limit().unwrap_or(Bytes::MAX);
-        if self.heap.reserved().checked_add(size).is_none_or(|reserved| reserved > limit) {
+        // Handles are checked one by one: a request that a free block begins to serve takes less than the segment.
+        let has_handles = request.is_expandable && self.policy.handle(&self.heap, request, size).is_some();
+        if !has_handles && self.heap.reserved().checked_add(size).is_none_or(|reserved| reserved > limit) {
             return Ok(None);
         }
         if self.policy.rejects(self.heap.reserved(), size, self.total_memory) {
@@ -163,7 +170,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         let is_private = request.pool.pool_number() != 0;
         if request.is_expandable && (self.profile.expands_private_pools || !is_private) {
-            return self.grow(request, stream, self.policy.page(request.pool));
+            return self.grow(request, stream, self.policy.page(request.pool), has_handles);
         }
         let address = match self.device.malloc(size) {
             Ok(address) => address,

@@ -11,6 +11,7 @@ mod checkpoint;
 mod expandable;
 mod identity;
 mod ladder;
+mod moving;
 mod pages;
 mod pools;
 mod release;
@@ -229,6 +230,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     fn hand_out(&mut self, index: u32, request: &Request) -> Result<Allocation, AllocError> {
         let whole = self.heap.arena.at(index).size;
         let splits = self.splits(whole, request);
+        if splits && self.policy.takes_high_end(request) {
+            return Ok(self.hand_out_high_end(index, request));
+        }
         if splits && (self.heap.has_buddies() || self.policy.cut(Bytes(whole), request) != request.size) {
             return self.hand_out_cut(index, *request);
         }

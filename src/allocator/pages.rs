@@ -43,14 +43,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     fn create_run(&mut self, missing: u64, page: u64) -> Result<Run<D::Physical>, BackendError> {
         let most = self.device.run_pages().clamp(1, missing);
         let (memory, pages) = self.device.create_run(Bytes(page), most)?;
-        Ok(Run { memory, pages: pages.clamp(1, most) })
+        Ok(Run { memory, pages: pages.clamp(1, most), is_handle: false })
     }
 
     /// The first pages of kept memory; the rest is kept on.
     fn cut_spare(&mut self, mut run: Run<D::Physical>, page: u64, missing: u64) -> Result<Run<D::Physical>, BackendError> {
         if run.pages > missing {
             match self.device.split_run(&mut run.memory, Bytes(page), missing) {
-                Ok(memory) => self.reservations.keep_spare(page, Run { memory, pages: run.pages - missing }),
+                Ok(memory) => self.reservations.keep_spare(page, Run { memory, pages: run.pages - missing, is_handle: false }),
                 Err(error) => {
                     self.reservations.keep_spare(page, run);
                     return Err(error);
@@ -100,7 +100,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             if outcome.is_err() {
                 break;
             }
-            mapped.push(Pages { address: at, page, count: run.pages });
+            mapped.push(run.at(at, page));
             at += run.pages * page;
         }
         let outcome = outcome.and_then(|()| self.device.set_access(DeviceAddress(address), Bytes(at - address)));

@@ -104,6 +104,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             let part = Part::of(id.index, self.heap.arena.at_mut(id.index), request.requested);
             return Ok(self.account(&part, request, &Cut { whole, was_split, rests: 0, is_oversize }));
         }
+        if self.policy.takes_high_end(request) {
+            self.heap.detach(id.index);
+            return Ok(self.hand_out_high_end(id.index, request));
+        }
         if self.heap.has_buddies() || self.policy.cut(Bytes(whole), request) != request.size {
             self.heap.detach(id.index);
             return self.hand_out_cut(id.index, *request);
@@ -124,6 +128,19 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     fn reuse_part(&mut self, index: u32, request: Request) -> Allocation {
         self.heap.detach(index);
         self.hand_out_part(index, &request, true)
+    }
+
+    /// Hands out the high end of the detached block.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn hand_out_high_end(&mut self, index: u32, request: &Request) -> Allocation {
+        let block = self.heap.arena.at(index);
+        let (front, was_split) = (block.size - request.size.0, block.is_split());
+        self.leave_front(index, Bytes(front), was_split, request);
+        let allocation = self.hand_out_part(index, request, false);
+        // The block was counted as a free part in passing, without the peaks.
+        self.stats.raise_peaks_of_splits(request.pool.class(), 1, 1);
+        allocation
     }
 
     /// Size and splitness of the free block that the policy chose; `None` if the choice is wrong.
@@ -164,7 +181,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Splits a free front off a detached block, which stays detached and is counted as free.
-    fn leave_front(&mut self, index: u32, size: Bytes, was_split: bool, request: &Request) {
+    pub(super) fn leave_front(&mut self, index: u32, size: Bytes, was_split: bool, request: &Request) {
         let stamp = self.policy.stamp(request.pool);
         let front = self.heap.split(index, size.0, stamp);
         self.heap.attach(front, stamp);

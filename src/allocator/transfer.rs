@@ -43,7 +43,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             self.heap.change_stream(index, stream_slot);
             return Ok(Some(index));
         }
-        let part = self.policy.cut(Bytes(whole), request);
+        // No more than the request needs, so that nothing is left to choose an end of.
+        let part = if self.policy.takes_high_end(request) { request.size } else { self.policy.cut(Bytes(whole), request) };
         if part < request.size || part.0 >= whole {
             return Err(self.fault("cuts a block to fewer bytes than were asked for, or to as many as it has").into());
         }

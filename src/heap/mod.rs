@@ -8,11 +8,12 @@
 mod candidate;
 mod coalesce;
 mod expandable;
+mod handles;
 mod pools;
 mod streams;
 mod view;
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -21,6 +22,7 @@ use crate::index::{ByAddress, FreeIndex, FreeOrder};
 use crate::profile::{Deferral, Profile, TieBreak};
 use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 pub use candidate::Candidate;
+pub use handles::{GrowthView, HandleView};
 use pools::PrivatePools;
 pub use pools::{PoolError, PoolFilter};
 pub(crate) use streams::TooManyStreams;
@@ -105,6 +107,8 @@ pub struct Heap {
     /// The device's total memory.
     device_total: u64,
     free_order: FreeOrder,
+    /// The handles that were mapped as a whole ([`Policy::handle`](crate::policy::Policy::handle)): first byte, bytes.
+    handles: BTreeMap<u64, u64>,
 }
 
 impl Heap {
@@ -131,6 +135,7 @@ impl Heap {
             mixes_streams: false,
             device_total: device_total.0,
             free_order,
+            handles: BTreeMap::new(),
         }
     }
 

@@ -10,6 +10,7 @@ mod directory;
 mod list;
 mod oversized;
 #[cfg(test)]
+#[path = "../../tests/unit/bins.rs"]
 mod tests;
 
 use alloc::vec::Vec;

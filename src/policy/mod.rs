@@ -16,7 +16,7 @@ use core::fmt;
 use crate::block::BlockId;
 use crate::heap::{Candidate, Heap, PoolSlot};
 use crate::profile::Profile;
-use crate::units::{Bytes, PoolClass, StreamId};
+use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 
 pub use pytorch::PyTorch;
 use wrapper::with_wrapper;
@@ -101,6 +101,14 @@ pub enum Relief {
         /// Free blocks, in this order.
         blocks: Vec<BlockId>,
     },
+    /// Unmap these handles ([`Policy::handle`]), each wholly in a free block, and map them for the request where its
+    /// segment grows, with new ones from the device where they are too few. Those that the request does not need become
+    /// free behind it, or go back to the device where the addresses end. Waits for the streams of their segments. Does
+    /// nothing while a graph is captured.
+    Move {
+        /// The first bytes of the handles ([`Heap::handles_in`]), none twice.
+        handles: Vec<DeviceAddress>,
+    },
     /// Wait for all events, so that every pending block becomes free. Does nothing while a graph is captured.
     Wait,
     /// Take this free block of the request's pool and stream, which an earlier rung has freed; as
@@ -181,6 +189,14 @@ pub trait Policy {
         request.size
     }
 
+    /// The size of the next handle of memory for a request whose segment misses `missing` bytes, which is mapped and
+    /// unmapped as a whole: a multiple of the page. It may be more than is missing; then the rest is free behind the
+    /// request. The allocator takes less where the addresses, the limit or the device leave less, and asks again while
+    /// bytes are missing. `None`, always, for handles of one page each.
+    fn handle(&self, _heap: &Heap, _request: &Request, _missing: Bytes) -> Option<Bytes> {
+        None
+    }
+
     /// Whether to refuse taking `size` more bytes from a device of `total` without asking it
     /// ([`crate::AllocError::Rejected`]).
     fn rejects(&self, _reserved: Bytes, _size: Bytes, _total: Bytes) -> bool {
@@ -200,6 +216,13 @@ pub trait Policy {
     fn cut(&self, whole: Bytes, request: &Request) -> Bytes {
         let _ = whole;
         request.size
+    }
+
+    /// Whether the request gets the high end of a block that is split for it, so that what is before stays free. Then
+    /// [`Policy::cut`] is not asked. [`Policy::place`] is asked first. A part that [`Relief::TransferPart`] moves is the low
+    /// end all the same.
+    fn takes_high_end(&self, _request: &Request) -> bool {
+        false
     }
 
     /// Which free neighbours coalesce. Asked once.

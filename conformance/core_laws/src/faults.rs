@@ -36,6 +36,8 @@ struct Scripted {
     /// How many bytes are mapped for a request of so many.
     growth: fn(u64) -> u64,
     has_own_segments: bool,
+    /// The size of handles, unless each is a page.
+    handle: Option<u64>,
 }
 
 /// Answers that can be carried out.
@@ -54,6 +56,7 @@ const SOUND: Scripted = Scripted {
     reservation: 64 * MIB,
     growth: |size| size,
     has_own_segments: false,
+    handle: None,
 };
 
 fn ask(attempt: Attempt) -> Relief {
@@ -101,6 +104,10 @@ impl Policy for Scripted {
 
     fn has_own_segments(&self) -> bool {
         self.has_own_segments
+    }
+
+    fn handle(&self, _: &Heap, _: &Request, _: Bytes) -> Option<Bytes> {
+        self.handle.map(Bytes)
     }
 
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement {

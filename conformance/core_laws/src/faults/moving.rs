@@ -1,7 +1,7 @@
 //! Answers about memory between streams: a part of a block, all blocks of a stream, and a segment that serves nobody at first.
 
 use parkade::policy::{Attempt, Relief};
-use parkade::units::{Bytes, MIB, StreamId};
+use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
 
 use super::{Case, Named, Relieve, SMALL, SOUND, Scripted, ask, new_segment};
 
@@ -68,5 +68,19 @@ pub(super) fn cases() -> Vec<Case> {
         ("provides a segment of no bytes", Nothing, nothing, BLOCK, 9),
         ("provides a segment for an unknown stream", Nothing, to_77, BLOCK, 9),
     ];
-    all.into()
+    let with_handles = |handle| Scripted { is_expandable: true, handle: Some(handle), ..SOUND };
+    let of_pages = "takes a handle that is not of whole pages";
+    let own = "takes handles of its own for segments that do not grow";
+    let missing = first(|_, _, _, _| Relief::Move { handles: vec![DeviceAddress(512)] });
+    let with_sizes = [
+        ("", with_handles(2 * MIB)),
+        ("", with_handles(8 * MIB)),
+        ("", with_handles(1 << 40)),
+        (of_pages, with_handles(0)),
+        (of_pages, with_handles(2 * MIB + 512)),
+        (own, Scripted { has_own_segments: true, ..with_handles(8 * MIB) }),
+        ("moves a handle that does not exist", missing),
+    ];
+    let with_sizes = with_sizes.map(|(says, scripted)| (says, Nothing, scripted, BLOCK, 0));
+    all.into_iter().chain(with_sizes).collect()
 }

@@ -43,6 +43,8 @@ enum Rung {
     Provide(u64),
     /// Remaps this many free blocks of expandable segments, from the first; of all default pools, or only of the request's.
     Remap(usize, bool),
+    /// Moves this many free handles of the default pool, from the first.
+    Move(usize),
     /// Releases this many releasable blocks, from the first.
     Release(usize),
     Borrow,
@@ -63,6 +65,10 @@ pub(super) struct Drawn {
     segment: u64,
     /// The pages of small and of large blocks.
     pages: [u64; 2],
+    /// The handles of expandable segments, unless each is a page.
+    handle: Option<u64>,
+    /// Whether requests of an odd number of units take the high end of a block.
+    takes_high_end: bool,
     is_expandable: [bool; 2],
     small: u64,
     /// 0 picks the smallest fitting block, 1 the largest, 2 the lowest address.
@@ -113,7 +119,16 @@ impl Drawn {
         let profile = [&Profile::PYTORCH_2_11, &Profile::PYTORCH_2_15][of(&[0, 1]) as usize];
         // Small pages, or the same for both.
         let pages = [of(&[page, 2 * MIB]), page];
-        Drawn { unit, segment, pages, is_expandable, small, fit, cutting, coalescing, rungs, profile }
+        let (handle, takes_high_end) = (of(&[0, 0, 16 * MIB, 48 * MIB]), of(&[0, 0, 1]) == 1);
+        let handle = (handle > 0).then_some(handle);
+        // With handles, pages do not move.
+        let with_handles = |rung| match rung {
+            Rung::Remap(most, _) if handle.is_some() => Rung::Move(most),
+            rung => rung,
+        };
+        let rungs: Vec<Rung> = rungs;
+        let rungs = rungs.into_iter().map(with_handles).collect();
+        Drawn { unit, segment, pages, handle, takes_high_end, is_expandable, small, fit, cutting, coalescing, rungs, profile }
     }
 
     /// The same policy, without expandable segments unless `holds`.
@@ -121,16 +136,19 @@ impl Drawn {
         Drawn { is_expandable: self.is_expandable.map(|expandable| expandable && holds), ..self }
     }
 
-    /// Seeds of policies that take blocks of other streams, and of policies that remap pages: [`MOVERS`] of each.
+    /// Seeds of policies that take blocks of other streams, that remap pages, and that move handles: [`MOVERS`] of each.
     pub(super) fn seeds_that_move_memory() -> Vec<u64> {
         let transfers = |drawn: &Drawn| drawn.rungs.iter().any(|rung| matches!(rung, Rung::Transfer(true) | Rung::TransferPart));
         let remaps = |drawn: &Drawn| {
             drawn.is_expandable[1] && drawn.rungs.iter().any(|rung| matches!(rung, Rung::Remap(most, _) if *most > 1))
         };
+        let moves_handles = |drawn: &Drawn| {
+            drawn.is_expandable[1] && drawn.rungs.iter().any(|rung| matches!(rung, Rung::Move(most) if *most > 1))
+        };
         let those = |which: &dyn Fn(&Drawn) -> bool| -> Vec<u64> {
             (0..).filter(|&seed| which(&Drawn::new(seed))).take(MOVERS).collect()
         };
-        [those(&|drawn| transfers(drawn) && !drawn.is_expandable[1]), those(&remaps)].concat()
+        [those(&|drawn| transfers(drawn) && !drawn.is_expandable[1]), those(&remaps), those(&moves_handles)].concat()
     }
 
     fn find(&self, heap: &Heap, request: &Request) -> Option<BlockId> {
@@ -182,6 +200,13 @@ impl Drawn {
                     .filter(|block| block.is_expandable && may_go.contains(&block.id));
                 Relief::Remap { blocks: free.take(most).map(|block| block.id).collect() }
             }
+            Rung::Move(most) => {
+                let may_go = heap.releasable();
+                let free = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool);
+                let free = free.into_iter().flat_map(|pool| heap.free_blocks(pool)).filter(|block| may_go.contains(&block.id));
+                let handles = free.flat_map(|block| heap.handles_in(block.id)).map(|handle| handle.address);
+                Relief::Move { handles: handles.take(most).collect() }
+            }
             Rung::Release(most) => ask(heap.releasable().into_iter().take(most).collect(), Attempt::Ask),
             Rung::Borrow => Relief::Borrow,
             Rung::Wait => Relief::Wait,
@@ -212,6 +237,15 @@ impl Policy for Drawn {
 
     fn page(&self, pool: PoolSlot) -> Bytes {
         Bytes(self.pages[usize::from(pool.class() == PoolClass::Large)])
+    }
+
+    fn handle(&self, _: &Heap, request: &Request, _: Bytes) -> Option<Bytes> {
+        let page = self.pages[usize::from(request.pool.class() == PoolClass::Large)];
+        self.handle.map(|handle| Bytes(handle.next_multiple_of(page)))
+    }
+
+    fn takes_high_end(&self, request: &Request) -> bool {
+        self.takes_high_end && !(request.size.get() / self.unit).is_multiple_of(2)
     }
 
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement {

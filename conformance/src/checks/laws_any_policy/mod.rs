@@ -23,7 +23,7 @@ mod wrong;
 use parkade::PoolSlot;
 use parkade::policy::Policy;
 use parkade::units::PoolClass;
-use parkade_policies::{CATALOGUE, Named};
+use parkade_policies::{BESIDE, CATALOGUE, Named};
 
 use crate::backend::Backend;
 use crate::checks::draw::{may_expand, timings};
@@ -88,7 +88,8 @@ impl Share {
 pub fn entries<B: Backend + 'static>(backend: &B, only: Option<&'static Named>, share: Share) -> Vec<Entry<B>> {
     let mut entries: Vec<Entry<B>> = Vec::new();
     // A policy with an option is not in the catalogue.
-    for named in only.map_or(CATALOGUE, std::slice::from_ref) {
+    let (all, beside) = only.map_or((CATALOGUE, BESIDE), |only| (std::slice::from_ref(only), &[]));
+    for named in all.iter().chain(beside) {
         let make = named.make;
         let subject = Subject::new(named.name, move |_| make()).with(Habits::of(named));
         let maps_pages = maps_pages(&make());

@@ -3,7 +3,7 @@
 use parkade::Heap;
 use parkade::policy::{Attempt, Coalescing, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, PoolClass};
-use parkade_policies::CATALOGUE;
+use parkade_policies::{BESIDE, CATALOGUE};
 
 use super::campaign::{Failing, Failure, search};
 use super::drawn;
@@ -27,7 +27,7 @@ fn reached(outcome: Result<Reached, Stopped>) -> Reached {
 #[test]
 fn blocks_change_streams_and_pages_their_places_under_policies_of_the_catalogue() {
     let mut total = Reached::default();
-    for named in CATALOGUE {
+    for named in CATALOGUE.iter().chain(BESIDE) {
         let make = named.make;
         let subject = Subject::new(named.name, move |_| make()).with(Habits::of(named));
         for (setup, steps) in [every_rung(), stitching()] {
@@ -57,7 +57,7 @@ const ONE_AREA: [&str; 2] = ["tlsf", "bfc-one-region"];
 fn private_pools_serve_under_every_policy_that_leaves_memory_and_are_loaded_under_most_whose_neighbours_merge() {
     let (setup, steps) = captures();
     let (mut merge, mut load) = (0, 0);
-    for named in CATALOGUE {
+    for named in CATALOGUE.iter().chain(BESIDE) {
         let make = named.make;
         let subject = Subject::new(named.name, move |_| make()).with(Habits::of(named));
         let run = reached(subject.whole_run(&Simulated, &setup, &steps));

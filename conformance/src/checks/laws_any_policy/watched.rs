@@ -81,11 +81,13 @@ pub(super) struct Watched<P> {
     notes: RefCell<Notes>,
     /// The size that the block must have by the policy's answers about splitting; 0 if it was not asked.
     kept: Cell<u64>,
+    /// The bytes of the request that gets the high end of its block, if it does.
+    high: Cell<Option<u64>>,
 }
 
 impl<P: Policy> Watched<P> {
     pub(super) fn new(policy: P) -> Watched<P> {
-        Watched { policy, notes: RefCell::default(), kept: Cell::new(0) }
+        Watched { policy, notes: RefCell::default(), kept: Cell::new(0), high: Cell::new(None) }
     }
 
     /// Forgets the answers for the last request.
@@ -93,6 +95,7 @@ impl<P: Policy> Watched<P> {
         let notes = self.notes.get_mut();
         (notes.answer, notes.overlooked, notes.pool) = (None, None, None);
         self.kept.set(0);
+        self.high.set(None);
     }
 
     /// Whether it ever asked for a block to change streams.
@@ -108,6 +111,19 @@ impl<P: Policy> Watched<P> {
     /// The size that the block for a request of `size` bytes must have.
     pub(super) fn kept(&self, size: u64) -> u64 {
         if self.kept.get() == 0 { size } else { self.kept.get() }
+    }
+
+    /// Where the request lies if its block, or the part of it that it may use, begins here: at the high end if the policy said so.
+    pub(super) fn expected_at(&self, place: u64) -> u64 {
+        let notes = self.notes.borrow();
+        let holds = |&&(address, size, _): &&(u64, u64, u64)| address <= place && place - address < size;
+        let end = notes.picture.1.iter().find(holds).map(|(address, size, _)| address + size);
+        self.high.get().zip(end).map_or(place, |(bytes, end)| end - bytes)
+    }
+
+    /// Whether the request got the high end of its block.
+    pub(super) fn took_high_end(&self) -> bool {
+        self.high.get().is_some()
     }
 
     /// Counts a request that was served by a block that changed streams, or by remapped pages.
@@ -128,6 +144,7 @@ impl<P: Policy> Watched<P> {
         let mut notes = self.notes.borrow_mut();
         notes.picture = picture(heap);
         self.kept.set(0);
+        self.high.set(None);
     }
 
     fn says(&self, answer: Answer) {
@@ -189,6 +206,12 @@ impl<P: Policy> Wrapper for Watched<P> {
         splits
     }
 
+    fn takes_high_end(&self, request: &Request) -> bool {
+        let takes = self.policy.takes_high_end(request);
+        self.high.set(takes.then_some(request.size.get()));
+        takes
+    }
+
     fn cut(&self, whole: Bytes, request: &Request) -> Bytes {
         let part = self.policy.cut(whole, request);
         self.kept.set(part.get());
@@ -222,6 +245,7 @@ impl<P: Policy> Wrapper for Watched<P> {
                 Answer::Rung(0)
             }
             Relief::Remap { blocks } => Answer::Rung(blocks.len()),
+            Relief::Move { handles } => Answer::Rung(handles.len()),
             Relief::Reuse(id) => Answer::Reuse(address_of(heap, request, *id)),
             Relief::ReuseAt { block, offset } => {
                 Answer::Reuse(address_of(heap, request, *block).map(|address| address.wrapping_add(offset.get())))

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use parkade::policy::{Attempt, Coalescing, FreeOrder, Placement, Policy, Relief, Request};
 use parkade::profile::Profile;
-use parkade::units::{Bytes, MIB, PoolClass, StreamId};
+use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, StreamId};
 use parkade::{BlockId, Heap, PoolSlot};
 
 use crate::checks::draw::Draws;
@@ -97,6 +97,15 @@ impl Wrong {
         others().nth(self.below(others().count().max(1) as u64) as usize).copied().unwrap_or(request.stream)
     }
 
+    /// Up to three handles, mostly of free blocks.
+    fn handles(&self, heap: &Heap) -> Vec<DeviceAddress> {
+        let blocks = self.blocks(heap, |block| block.is_expandable);
+        let free: Vec<DeviceAddress> =
+            blocks.into_iter().flat_map(|block| heap.handles_in(block)).map(|handle| handle.address).collect();
+        let odd = |address: DeviceAddress| if self.is_right() { address } else { DeviceAddress(self.size(address.get()).get()) };
+        free.into_iter().take(3).map(odd).collect()
+    }
+
     fn blocks(&self, heap: &Heap, fits: impl Fn(&parkade::BlockView) -> bool) -> Vec<BlockId> {
         (0..self.below(4)).filter_map(|_| self.block(heap, &fits)).collect()
     }
@@ -140,6 +149,14 @@ impl Policy for Wrong {
         self.below(4) == 0
     }
 
+    fn handle(&self, _: &Heap, _: &Request, missing: Bytes) -> Option<Bytes> {
+        (self.below(3) == 0).then(|| self.size(missing.get().next_multiple_of(8 * MIB)))
+    }
+
+    fn takes_high_end(&self, _: &Request) -> bool {
+        self.below(4) == 0
+    }
+
     fn rejects(&self, _: Bytes, _: Bytes, _: Bytes) -> bool {
         self.below(50) == 0
     }
@@ -178,7 +195,7 @@ impl Policy for Wrong {
         };
         let fits = |block: &parkade::BlockView| block.size >= request.size;
         let is_of_another = |block: &parkade::BlockView| fits(block) && block.stream != request.stream;
-        let relief = match self.below(20) {
+        let relief = match self.below(22) {
             0..=4 => Relief::Release { blocks: self.blocks(heap, |block| !block.is_split), attempt },
             5 => Relief::Borrow,
             6..=8 => match self.block(heap, is_of_another) {
@@ -197,6 +214,7 @@ impl Policy for Wrong {
                 None => Relief::Borrow,
             },
             17 => Relief::TransferAll { from: self.stream(heap, request) },
+            19 | 20 => Relief::Move { handles: self.handles(heap) },
             18 => Relief::Provide { bytes: self.size(16 * MIB), stream: self.stream(heap, request) },
             _ => Relief::GiveUp,
         };

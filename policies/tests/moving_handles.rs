@@ -1,0 +1,233 @@
+//! Handles of several sizes: what is taken from the device, which of them move for a request and which stay, and what a policy
+//! may not answer about them.
+
+use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
+use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
+use parkade::{AllocError, Allocator, Heap, PoolFilter, PoolSlot};
+use parkade_sim::{CallName, SimDevice, SimOptions};
+
+const HERE: StreamId = StreamId::DEFAULT;
+
+/// Best fit; what is missing is one handle, of at least `least` bytes.
+#[derive(Clone, Copy)]
+struct Toy {
+    least: u64,
+    takes_high_end: bool,
+    /// Which of the free handles, by address, move for a request.
+    moved: fn(&[DeviceAddress]) -> Vec<DeviceAddress>,
+}
+
+const TOY: Toy = Toy { least: 8 * MIB, takes_high_end: false, moved: <[DeviceAddress]>::to_vec };
+
+impl Policy for Toy {
+    fn name(&self) -> &'static str {
+        "toy"
+    }
+
+    fn round(&self, requested: Bytes) -> Option<Bytes> {
+        requested.checked_round_up(Bytes(512))
+    }
+
+    fn classify(&self, _: Bytes) -> PoolClass {
+        PoolClass::Large
+    }
+
+    fn is_expandable(&self, _: PoolSlot) -> bool {
+        true
+    }
+
+    fn handle(&self, _: &Heap, _: &Request, missing: Bytes) -> Option<Bytes> {
+        Some(missing.max(Bytes(self.least)))
+    }
+
+    fn takes_high_end(&self, _: &Request) -> bool {
+        self.takes_high_end
+    }
+
+    fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
+        match heap.first_at_least(request.pool, request.stream, request.size) {
+            Some(block) => Placement::Reuse(block.id),
+            None => Placement::Segment(request.size),
+        }
+    }
+
+    fn splits(&self, _: Bytes, _: &Request) -> bool {
+        true
+    }
+
+    fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
+        match rung {
+            0 => Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask },
+            1 => {
+                let free = heap.free_blocks(PoolSlot::default_pool(request.pool.class()));
+                let mut handles: Vec<DeviceAddress> =
+                    free.flat_map(|block| heap.handles_in(block.id)).map(|handle| handle.address).collect();
+                handles.sort_unstable();
+                Relief::Move { handles: (self.moved)(&handles) }
+            }
+            _ => Relief::GiveUp,
+        }
+    }
+}
+
+fn on(capacity_mib: u64, toy: Toy) -> Allocator<SimDevice, Toy> {
+    Allocator::new(SimDevice::new(SimOptions::new(Bytes::mib(capacity_mib))), toy, ())
+}
+
+fn calls(allocator: &Allocator<SimDevice, Toy>, name: CallName) -> u64 {
+    allocator.device().totals(name).calls
+}
+
+/// The bytes of all free blocks, in MiB.
+fn free_mib(allocator: &Allocator<SimDevice, Toy>) -> Vec<u64> {
+    let heap = allocator.heap();
+    heap.pool_slots().flat_map(|pool| heap.free_blocks(pool)).map(|block| block.size.get() / MIB).collect()
+}
+
+#[test]
+fn a_handle_larger_than_what_is_missing_is_one_call_and_serves_the_next_requests() {
+    let mut allocator = on(64, TOY);
+    let first = allocator.allocate(Bytes::mib(3), HERE).unwrap();
+    assert_eq!((allocator.heap().reserved(), calls(&allocator, CallName::MemCreate)), (Bytes::mib(8), 1));
+    let second = allocator.allocate(Bytes::mib(5), HERE).unwrap();
+    assert_eq!(second.address().get() - first.address().get(), 3 * MIB);
+    assert_eq!(calls(&allocator, CallName::MemCreate), 1, "the rest of the handle was enough");
+    // Of a request that a free block begins to serve, only the rest is missing.
+    allocator.free(second).unwrap();
+    let third = allocator.allocate(Bytes::mib(15), HERE).unwrap();
+    assert_eq!(third.address().get() - first.address().get(), 3 * MIB);
+    assert_eq!((allocator.heap().reserved(), calls(&allocator, CallName::MemCreate)), (Bytes::mib(18), 2));
+    allocator.check().unwrap();
+    for block in [first, third] {
+        allocator.free(block).unwrap();
+    }
+    allocator.release_cached().unwrap();
+    allocator.check().unwrap();
+    assert_eq!((allocator.heap().reserved(), allocator.device().used_bytes()), (Bytes::ZERO, Bytes::ZERO));
+    assert_eq!(calls(&allocator, CallName::MemUnmap), 2, "each handle as a whole");
+}
+
+#[test]
+fn a_handle_with_something_in_it_stays_when_the_cache_is_released() {
+    let mut allocator = on(64, Toy { least: 16 * MIB, ..TOY });
+    let [low, high] = [4, 20].map(|mib| allocator.allocate(Bytes::mib(mib), HERE).unwrap());
+    assert_eq!(allocator.heap().reserved(), Bytes::mib(32), "two handles, the second block on both");
+    allocator.free(high).unwrap();
+    allocator.release_cached().unwrap();
+    allocator.check().unwrap();
+    assert_eq!((allocator.heap().reserved(), free_mib(&allocator)), (Bytes::mib(16), vec![12]));
+    allocator.free(low).unwrap();
+}
+
+#[test]
+fn handles_move_between_streams_and_the_others_stay() {
+    let there = StreamId(0x1000);
+    let mut allocator = on(64, TOY);
+    let [first, kept, last] = [24, 8, 24].map(|mib| allocator.allocate(Bytes::mib(mib), there).unwrap());
+    allocator.free(first).unwrap();
+    allocator.free(last).unwrap();
+    let created = calls(&allocator, CallName::MemCreate);
+    let moved = allocator.allocate(Bytes::mib(56), HERE).unwrap();
+    allocator.check().unwrap();
+    assert_eq!((allocator.heap().reserved(), calls(&allocator, CallName::MemUnmap)), (Bytes::mib(64), 2));
+    assert_eq!(calls(&allocator, CallName::MemCreate), created + 2, "one refused, one for what was missing");
+    assert_eq!(calls(&allocator, CallName::MemRelease), 0);
+    for block in [kept, moved] {
+        allocator.free(block).unwrap();
+    }
+    allocator.release_cached().unwrap();
+    allocator.check().unwrap();
+    assert_eq!(allocator.device().used_bytes(), Bytes::ZERO);
+}
+
+#[test]
+fn what_the_request_does_not_need_is_free_behind_it() {
+    let there = StreamId(0x1000);
+    let mut allocator = on(48, TOY);
+    let [first, kept, last] = [16, 8, 24].map(|mib| allocator.allocate(Bytes::mib(mib), there).unwrap());
+    allocator.free(first).unwrap();
+    allocator.free(last).unwrap();
+    let moved = allocator.allocate(Bytes::mib(20), HERE).unwrap();
+    allocator.check().unwrap();
+    assert_eq!((allocator.heap().reserved(), free_mib(&allocator)), (Bytes::mib(48), vec![20]));
+    assert_eq!(calls(&allocator, CallName::MemRelease), 0);
+    for block in [kept, moved] {
+        allocator.free(block).unwrap();
+    }
+}
+
+#[test]
+fn nothing_moves_while_a_graph_is_captured() {
+    let mut allocator = on(32, TOY);
+    let cached = allocator.allocate(Bytes::mib(32), HERE).unwrap();
+    allocator.free(cached).unwrap();
+    allocator.begin_pool(PoolId(0, 1), PoolFilter::All).unwrap();
+    allocator.set_capturing(true);
+    let error = allocator.allocate(Bytes::mib(8), HERE).unwrap_err();
+    assert!(matches!(error, AllocError::OutOfMemory(_)), "{error}");
+    assert_eq!(calls(&allocator, CallName::MemUnmap), 0);
+    allocator.check().unwrap();
+    allocator.set_capturing(false);
+    allocator.end_pool(PoolId(0, 1)).unwrap();
+    let elsewhere = allocator.allocate(Bytes::mib(8), StreamId(0x1000)).unwrap();
+    assert_eq!(calls(&allocator, CallName::MemUnmap), 1, "afterwards it does");
+    allocator.free(elsewhere).unwrap();
+    allocator.check().unwrap();
+}
+
+#[test]
+fn a_limit_bounds_handles_to_the_byte() {
+    let mut allocator = on(64, Toy { least: 32 * MIB, ..TOY });
+    allocator.set_limit(Some(Bytes::mib(20)));
+    let first = allocator.allocate(Bytes::mib(6), HERE).unwrap();
+    assert_eq!(allocator.heap().reserved(), Bytes::mib(20), "as much of the handle as the limit leaves");
+    let error = allocator.allocate(Bytes::mib(15), HERE).unwrap_err();
+    assert!(matches!(error, AllocError::OutOfMemory(_)), "{error}");
+    let second = allocator.allocate(Bytes::mib(14), HERE).unwrap();
+    for block in [first, second] {
+        allocator.free(block).unwrap();
+    }
+}
+
+#[test]
+fn where_the_device_has_less_than_a_handle_what_is_missing_is_taken() {
+    let mut allocator = on(20, Toy { least: 32 * MIB, ..TOY });
+    let block = allocator.allocate(Bytes::mib(6), HERE).unwrap();
+    assert_eq!(allocator.heap().reserved(), Bytes::mib(6));
+    allocator.free(block).unwrap();
+}
+
+#[test]
+fn the_high_end_of_a_block_serves_and_the_low_end_stays_free() {
+    let mut allocator = on(64, Toy { takes_high_end: true, ..TOY });
+    let first = allocator.allocate(Bytes::mib(3), HERE).unwrap();
+    let second = allocator.allocate(Bytes::mib(2), HERE).unwrap();
+    allocator.check().unwrap();
+    assert_eq!((first.address().get() - second.address().get(), free_mib(&allocator)), (2 * MIB, vec![3]));
+    for block in [first, second] {
+        allocator.free(block).unwrap();
+    }
+    assert_eq!(free_mib(&allocator), [8], "all of it is one again");
+}
+
+/// What is said to a request of 46 MiB that moves these, of handles of 32, 8 and 8 MiB of which the second is in use.
+fn refused(moved: fn(&[DeviceAddress]) -> Vec<DeviceAddress>) -> String {
+    let mut allocator = on(48, Toy { moved, ..TOY });
+    let [free, used, other] = [32, 8, 8].map(|mib| allocator.allocate(Bytes::mib(mib), HERE).unwrap());
+    allocator.free(free).unwrap();
+    allocator.free(other).unwrap();
+    let before = allocator.segments();
+    let error = allocator.allocate(Bytes::mib(46), HERE).unwrap_err();
+    allocator.check().unwrap();
+    assert_eq!(allocator.segments(), before, "nothing has changed");
+    allocator.free(used).unwrap();
+    error.to_string()
+}
+
+#[test]
+fn wrong_answers_about_handles_are_errors_that_change_nothing() {
+    assert_eq!(refused(|_| vec![DeviceAddress(512)]), "the policy toy moves a handle that does not exist");
+    assert_eq!(refused(|free| vec![free[0], free[0]]), "the policy toy moves a handle twice");
+    let in_use = |free: &[DeviceAddress]| vec![free[0], DeviceAddress(free[1].get() - 8 * MIB)];
+    assert_eq!(refused(in_use), "the policy toy moves a handle that is not wholly free");
+}

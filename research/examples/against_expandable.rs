@@ -1,0 +1,161 @@
+//! Measures policies against PyTorch's expandable segments: memory, driver time, and what is left once a program repeats.
+//!
+//! ```text
+//! cargo run --release -p parkade-research --example against_expandable -- floating-handles
+//! cargo run --release -p parkade-research --example against_expandable -- floating-handles gpt2-mixed prefetch --seeds 4-7
+//! cargo run --release -p parkade-research --example against_expandable -- floating-handles conformance/recordings/*.default.pickle.xz
+//! ```
+//!
+//! Arguments are names of policies, workloads of the catalogue, descriptions of workloads and recordings; without workloads, the
+//! whole catalogue. Of each workload with a seed, each of `--seeds` (0-0 by default) is run. For a row, memory is over the load
+//! with pools, and driver time is that of the policy over that of `pytorch-expandable`, both in 1.02 times that load, or in the
+//! least memory that the policy, or `pytorch-expandable`, fits in if that is more. The columns after it are about the same run
+//! of the policy: its driver time, driver calls and waiting calls in the later half, and retries. The last two columns are with
+//! plenty of memory: what is reserved at most, and the driver time. The last lines are medians and worst cases.
+#![allow(clippy::print_stdout, reason = "a program that prints")]
+
+use std::error::Error;
+use std::path::Path;
+
+use parkade::profile::Profile;
+use parkade_policies::named;
+use parkade_recording::read_file;
+use parkade_replay::{ReplaySettings, Requests, VerifyOptions};
+use parkade_research::study::{LOAD_UNIT_BYTES, Outcome, RunOptions, make_for, run, smallest_capacity};
+use parkade_research::workload::{self, CATALOGUE, Workload, parse, recorded::of_requests};
+use rayon::prelude::*;
+
+/// What is compared with.
+const BASE: &str = "pytorch-expandable";
+/// The memory at which driver time is compared, over the load with pools, in hundredths.
+const HUNDREDTHS: u64 = 102;
+/// Bytes of a page of the device.
+const PAGE: u64 = 2 << 20;
+
+/// One policy on one workload.
+struct Row {
+    workload: String,
+    policy: String,
+    memory: f64,
+    base_memory: f64,
+    driver: f64,
+    at_hand: Outcome,
+    plenty: f64,
+    plenty_ms: f64,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut words: Vec<String> = std::env::args().skip(1).collect();
+    let mut seeds = 0..=0;
+    if let Some(place) = words.iter().position(|word| word == "--seeds") {
+        let given: Vec<String> = words.drain(place..).collect();
+        let (first, last) = given.get(1).and_then(|text| text.split_once('-')).ok_or("--seeds needs FIRST-LAST, such as 0-3")?;
+        seeds = first.parse()?..=last.parse()?;
+    }
+    let (policies, items): (Vec<String>, Vec<String>) = words.into_iter().partition(|word| named(word).is_some());
+    let items = if items.is_empty() { CATALOGUE.iter().map(|known| known.name.to_owned()).collect() } else { items };
+    let mut jobs: Vec<(String, u64)> = Vec::new();
+    for item in items {
+        let is_seeded = workload::named(&item).is_some();
+        jobs.extend(seeds.clone().take(if is_seeded { usize::MAX } else { 1 }).map(|seed| (item.clone(), seed)));
+    }
+    let made: Vec<Result<Vec<Row>, String>> = jobs.par_iter().map(|(item, seed)| rows(item, *seed, &policies)).collect();
+    println!(
+        "{:<26}{:<20}{:>7}{:>8}{:>8}{:>9}{:>7}{:>6}{:>8}{:>8}{:>9}",
+        "workload", "policy", "memory", "base", "driver", "ms", "later", "waits", "retries", "plenty", "ms"
+    );
+    let mut all: Vec<Row> = Vec::new();
+    for rows in made {
+        for row in rows? {
+            print(&row);
+            all.push(row);
+        }
+    }
+    for policy in &policies {
+        let of_policy = |value: fn(&Row) -> f64| {
+            let mut values: Vec<f64> = all.iter().filter(|row| row.policy == *policy).map(value).collect();
+            values.sort_by(f64::total_cmp);
+            let middle = values.get(values.len() / 2).copied().unwrap_or(f64::NAN);
+            format!("{middle:.3} (worst {:.3})", values.last().copied().unwrap_or(f64::NAN))
+        };
+        println!(
+            "{policy}: median memory {}, driver time {}, plenty {}",
+            of_policy(|row| row.memory),
+            of_policy(|row| row.driver),
+            of_policy(|row| row.plenty)
+        );
+    }
+    Ok(())
+}
+
+fn print(row: &Row) {
+    let Row { at_hand, .. } = row;
+    println!(
+        "{:<26}{:<20}{:>7.3}{:>8.3}{:>8.3}{:>9.2}{:>7}{:>6}{:>8}{:>8.3}{:>9.2}",
+        row.workload,
+        row.policy,
+        row.memory,
+        row.base_memory,
+        row.driver,
+        at_hand.driver_ns as f64 / 1e6,
+        at_hand.later.calls,
+        at_hand.later.waiting_calls,
+        at_hand.retries,
+        row.plenty,
+        row.plenty_ms,
+    );
+}
+
+/// The rows of one workload.
+fn rows(item: &str, seed: u64, policies: &[String]) -> Result<Vec<Row>, String> {
+    let workload = load(item, seed).map_err(|error| format!("{item}: {error}"))?;
+    let load = workload.load_with_pools_bytes(LOAD_UNIT_BYTES);
+    let usual = load * HUNDREDTHS / 100 / PAGE * PAGE;
+    let (base_least, base) = measure(&workload, BASE, usual)?;
+    let mut rows = Vec::new();
+    for policy in policies {
+        let (least, at_hand) = measure(&workload, policy, usual)?;
+        let make = make_for(named(policy).ok_or("no such policy")?, &workload);
+        let plenty = run(&workload, make(), &RunOptions::plenty());
+        rows.push(Row {
+            workload: workload.name.clone(),
+            policy: policy.clone(),
+            memory: least as f64 / load as f64,
+            base_memory: base_least as f64 / load as f64,
+            driver: at_hand.driver_ns as f64 / base.driver_ns as f64,
+            at_hand,
+            plenty: plenty.peak_reserved_bytes as f64 / load as f64,
+            plenty_ms: plenty.driver_ns as f64 / 1e6,
+        });
+    }
+    Ok(rows)
+}
+
+/// The least memory in which the workload fits, and the run in `usual` bytes, or in the least if it does not fit there.
+fn measure(workload: &Workload, policy: &str, usual: u64) -> Result<(u64, Outcome), String> {
+    let make = make_for(named(policy).ok_or("no such policy")?, workload);
+    let least = smallest_capacity(workload, &make, &RunOptions::plenty(), &[])
+        .map_err(|outcome| format!("{policy} on {}: {:?}", workload.name, outcome.ending))?;
+    let at_usual = run(workload, make(), &RunOptions::new(usual));
+    let outcome = if at_usual.fits() { at_usual } else { least.outcome };
+    Ok((least.capacity_bytes, outcome))
+}
+
+/// A workload of the catalogue with a seed, a described one, or a recording.
+fn load(item: &str, seed: u64) -> Result<Workload, Box<dyn Error>> {
+    if let Some(known) = workload::named(item) {
+        let made = known.make(seed);
+        return Ok(Workload { name: format!("{item}.{seed}"), ..made });
+    }
+    let path = Path::new(item);
+    if !path.exists() {
+        return Ok(parse(item)?);
+    }
+    let recording = read_file(path)?;
+    let settings = ReplaySettings::of_recording_as(&Profile::PYTORCH_2_11, recording.settings.as_ref())?;
+    let own = VerifyOptions { settings, limit_bytes: None, stats_file: None };
+    let device = recording.devices.into_iter().max_by_key(|device| device.trace.len()).ok_or("the recording has no device")?;
+    let requests = Requests::of_recording(&device, &own, &mut |_| ())?;
+    let file = path.file_name().unwrap_or_default().to_string_lossy();
+    Ok(of_requests(file.split(".pickle").next().unwrap_or(&file), &requests).workload)
+}

@@ -1,0 +1,152 @@
+//! Handles of several sizes: taken from the device as the policy says, and moved to where a request needs them.
+//!
+//! PyTorch does neither. All that is unmapped for a request is mapped for it, or goes back to the device.
+
+use alloc::vec::Vec;
+
+use super::Allocator;
+use super::expandable::Freed;
+use crate::device::{BackendError, DeviceBackend};
+use crate::error::AllocError;
+use crate::heap::PoolSlot;
+use crate::policy::{Attempt, Policy, Request};
+use crate::reservation::Run;
+use crate::trace::Observer;
+use crate::units::{Bytes, DeviceAddress};
+
+/// A handle that is to be moved.
+struct Moved {
+    address: u64,
+    bytes: u64,
+}
+
+impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
+    /// Takes handles for at least `wanted` pages, at most `room`: kept ones, then new ones. `None` if there is not enough.
+    pub(super) fn take_handles(
+        &mut self,
+        request: &Request,
+        wanted: u64,
+        page: u64,
+        room: u64,
+    ) -> Result<Option<Vec<Run<D::Physical>>>, AllocError> {
+        if self.reservations.has_leftovers() {
+            self.release_leftovers()?;
+        }
+        let (mut memory, mut pages) = (Vec::new(), 0);
+        while let Some(run) = self.reservations.take_spare_handle(page, room - pages) {
+            pages += run.pages;
+            memory.push(run);
+        }
+        while pages < wanted {
+            match self.new_handle(request, wanted - pages, page, room - pages, pages * page) {
+                Ok(Some(run)) => {
+                    pages += run.pages;
+                    memory.push(run);
+                }
+                refused => {
+                    self.release_pages(memory)?;
+                    return refused.map(|_| None);
+                }
+            }
+        }
+        Ok(Some(memory))
+    }
+
+    /// Creates the next handle. `held` are the bytes that were taken already and are not counted yet. `None` if there is
+    /// no memory for what is missing.
+    fn new_handle(
+        &mut self,
+        request: &Request,
+        missing: u64,
+        page: u64,
+        room: u64,
+        held: u64,
+    ) -> Result<Option<Run<D::Physical>>, AllocError> {
+        let size = self.policy.handle(&self.heap, request, Bytes(missing * page)).map_or(0, Bytes::get);
+        if size == 0 || !size.is_multiple_of(page) {
+            return Err(self.fault("takes a handle that is not of whole pages").into());
+        }
+        // The statistics count with 63 bits.
+        let limit = self.heap.limit().map_or(i64::MAX as u64, |limit| limit.0.min(i64::MAX as u64));
+        let left = limit.saturating_sub(self.heap.reserved().0.saturating_add(held)) / page;
+        let pages = (size / page).min(room).min(left);
+        if pages == 0 {
+            return Ok(None);
+        }
+        let mut made = self.device.create(Bytes(pages * page)).map(|memory| (pages, memory));
+        if pages > missing && matches!(made, Err(BackendError::OutOfMemory { .. })) {
+            made = self.device.create(Bytes(missing * page)).map(|memory| (missing, memory));
+        }
+        match made {
+            Ok((pages, memory)) => Ok(Some(Run { pages, memory, is_handle: true })),
+            Err(BackendError::OutOfMemory { .. }) => {
+                self.look_after_refusal()?;
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Unmaps handles and lets the request's segment grow with them. Does nothing while a graph is captured, because
+    /// unmapping waits for work.
+    pub(super) fn move_handles(
+        &mut self,
+        request: &Request,
+        stream_slot: u16,
+        segment: Bytes,
+        handles: &[DeviceAddress],
+    ) -> Result<Option<u32>, AllocError> {
+        if self.heap.is_deferring() {
+            return Ok(None);
+        }
+        let handles = self.check_moves(handles)?;
+        let unmapped = handles.iter().try_for_each(|handle| self.unmap_handle(handle));
+        let asked = unmapped.and_then(|()| self.ask_device(request, stream_slot, segment, Attempt::Ask));
+        let left = self.reservations.take_spare();
+        let released = self.release_pages(left);
+        match asked {
+            // Memory that the device failed to release is retried later; the request is served all the same.
+            Ok(Some(block)) => Ok(Some(block)),
+            Ok(None) => Ok(released.map(|()| None)?),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Checks the handles that the policy chose, before anything is unmapped.
+    fn check_moves(&self, addresses: &[DeviceAddress]) -> Result<Vec<Moved>, AllocError> {
+        let mut handles = Vec::with_capacity(addresses.len());
+        let mut blocks = Vec::new();
+        for &DeviceAddress(address) in addresses {
+            let bytes = self.heap.handle_at(address).ok_or_else(|| self.fault("moves a handle that does not exist"))?;
+            let index = self.heap.free_block_at(address);
+            let block = index.map(|index| self.heap.arena.at(index));
+            if block.is_none_or(|block| block.address + block.size < address + bytes) {
+                return Err(self.fault("moves a handle that is not wholly free").into());
+            }
+            if handles.iter().any(|other: &Moved| other.address == address) {
+                return Err(self.fault("moves a handle twice").into());
+            }
+            blocks.extend(index.map(|index| self.heap.arena.id(index)));
+            handles.push(Moved { address, bytes });
+        }
+        self.check_release(&blocks)?;
+        Ok(handles)
+    }
+
+    /// Unmaps a handle in a free block and keeps its memory.
+    fn unmap_handle(&mut self, handle: &Moved) -> Result<(), AllocError> {
+        let Some(index) = self.heap.free_block_at(handle.address) else { return Ok(()) };
+        let pool = PoolSlot(self.heap.arena.at(index).pool);
+        let Some((base, range)) = self.reservations.holding(handle.address) else {
+            return Err(self.fault("moves a handle that is in no reserved range").into());
+        };
+        let (page, stream) = (range.page, range.stream);
+        self.device.synchronize_stream(stream)?;
+        let first = (handle.address - base) / page;
+        let (done, outcome) = self.unmap_pages(base, page, first..first + handle.bytes / page, Freed::Spare);
+        if done > first {
+            self.account_unmapped(index, handle.address, handle.bytes, pool, base)?;
+        }
+        outcome
+    }
+}

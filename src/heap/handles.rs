@@ -1,0 +1,121 @@
+//! Handles of several sizes, and where an expandable segment grows with them: what a policy that moves handles looks at.
+//!
+//! A handle is memory that the device maps and unmaps as a whole ([`Policy::handle`](crate::policy::Policy::handle)). The
+//! allocator keeps the memory; here is only where each handle lies.
+
+use core::ops::Range;
+
+use super::{Heap, PoolSlot};
+use crate::block::{BlockId, BlockState};
+use crate::units::{Bytes, DeviceAddress, StreamId};
+
+/// A handle as policies see it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HandleView {
+    /// Where it is mapped.
+    pub address: DeviceAddress,
+    /// Its size.
+    pub size: Bytes,
+}
+
+/// Where an expandable segment would grow for a request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GrowthView {
+    /// The bytes to map there: whole pages.
+    pub missing: Bytes,
+    /// The addresses that the request would use, and the rest of the free blocks among them. Empty if addresses would be
+    /// reserved first.
+    pub addresses: Range<DeviceAddress>,
+}
+
+/// The same for the allocator.
+pub(crate) struct GrowthPlace {
+    /// The first block, free or unmapped.
+    pub(crate) first: u32,
+    missing: u64,
+    addresses: Range<u64>,
+}
+
+impl Heap {
+    /// The handles that lie wholly in a free block, by address; none if there is no such block.
+    pub fn handles_in(&self, id: BlockId) -> impl Iterator<Item = HandleView> + '_ {
+        let block = self.arena.resolve(id).map(|index| self.arena.at(index)).filter(|block| block.state == BlockState::Free);
+        let range = block.map_or(0..0, |block| block.address..block.address + block.size);
+        let end = range.end;
+        let inside = self.handles.range(range).filter(move |&(&address, &size)| address + size <= end);
+        inside.map(|(&address, &size)| HandleView { address: DeviceAddress(address), size: Bytes(size) })
+    }
+
+    /// Where the pool's expandable segments of the stream would grow for `size` bytes with handles: where the least is
+    /// missing, at the lowest address. `page` is the page of a new segment.
+    #[must_use]
+    pub fn growth_place(&self, pool: PoolSlot, stream: StreamId, size: Bytes, page: Bytes) -> GrowthView {
+        match self.find_growth(pool, stream, size.0) {
+            Some(GrowthPlace { missing, addresses, .. }) => GrowthView {
+                missing: Bytes(missing).checked_round_up(page).unwrap_or(Bytes::MAX),
+                addresses: DeviceAddress(addresses.start)..DeviceAddress(addresses.end),
+            },
+            None => GrowthView {
+                missing: size.checked_round_up(page).unwrap_or(Bytes::MAX),
+                addresses: DeviceAddress(0)..DeviceAddress(0),
+            },
+        }
+    }
+
+    /// The run of free and unmapped blocks with at least `size` bytes that misses the least; of equal ones the lowest.
+    pub(crate) fn find_growth(&self, pool: PoolSlot, stream: StreamId, size: u64) -> Option<GrowthPlace> {
+        let unmapped = &self.unmapped[usize::from(pool.0)];
+        let places = unmapped.range((stream, 0, 0)..=(stream, u64::MAX, u32::MAX)).map(|&(_, _, index)| index);
+        places.filter_map(|index| self.growth_at(index, size)).min_by_key(|place| (place.missing, place.addresses.start))
+    }
+
+    /// The same at one unmapped block, from the free one before it on.
+    fn growth_at(&self, unmapped: u32, size: u64) -> Option<GrowthPlace> {
+        let before = self.arena.at(unmapped).prev;
+        let is_free = self.arena.get(before).is_some_and(|block| block.state == BlockState::Free);
+        let first = if is_free { before } else { unmapped };
+        let start = self.arena.at(first).address;
+        let (mut at, mut room, mut missing) = (first, 0, 0);
+        while room < size {
+            let block = self.arena.get(at).filter(|block| matches!(block.state, BlockState::Free | BlockState::Unmapped))?;
+            if block.state == BlockState::Unmapped {
+                missing += block.size.min(size - room);
+            }
+            room += block.size;
+            at = block.next;
+        }
+        Some(GrowthPlace { first, missing, addresses: start..start + room })
+    }
+
+    /// The free block that holds an address.
+    pub(crate) fn free_block_at(&self, address: u64) -> Option<u32> {
+        let holds = |index: &u32| {
+            let block = self.arena.at(*index);
+            block.state == BlockState::Free && block.address <= address && address - block.address < block.size
+        };
+        self.arena.live().find(holds)
+    }
+
+    /// The size of the handle that begins at an address.
+    pub(crate) fn handle_at(&self, address: u64) -> Option<u64> {
+        self.handles.get(&address).copied()
+    }
+
+    /// Notes memory that was mapped, one piece after the other: whether each is a handle, and its size.
+    pub(crate) fn note_handles(&mut self, address: u64, pieces: &[(bool, u64)]) {
+        let mut at = address;
+        for &(is_handle, size) in pieces {
+            if is_handle {
+                self.handles.insert(at, size);
+            }
+            at += size;
+        }
+    }
+
+    /// Notes that addresses were unmapped.
+    pub(crate) fn forget_handles(&mut self, address: u64, bytes: u64) {
+        while let Some((&first, _)) = self.handles.range(address..address + bytes).next() {
+            self.handles.remove(&first);
+        }
+    }
+}
