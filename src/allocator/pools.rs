@@ -47,8 +47,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Chooses the pool for the requests that follow, among those that requests are routed to by [`PoolFilter::Chosen`];
-    /// `None` for none of them. A pool that is routed to later by another filter goes before it.
+    /// Chooses the pool for the requests that follow, among those that are routed to by [`PoolFilter::Chosen`].
     pub fn choose_pool(&mut self, id: Option<PoolId>) {
         self.heap.private_pools_mut().choose(id);
     }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use super::{Allocation, Allocator};
-use crate::block::BlockState;
+use crate::block::{Block, BlockState};
 use crate::device::DeviceBackend;
 use crate::heap::{Heap, PoolSlot};
 use crate::pending::Pending;
@@ -154,10 +154,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     pub fn block_of(&self, allocation: &Allocation) -> Option<PlacedBlock> {
         let block = self.heap.arena.at(self.resolve(allocation)?);
         let (segment, segment_size) = self.segment_of(allocation)?;
-        let is_expandable = block.is_expandable();
-        let (address, state) = (DeviceAddress(block.address), BlockActivity::Allocated);
-        let block = BlockInfo { address, size: Bytes(block.size), requested: Bytes(block.requested), state };
-        Some(PlacedBlock { block, segment, segment_size, is_expandable })
+        let Block { address, size, requested, .. } = *block;
+        let state = BlockActivity::Allocated;
+        let info = BlockInfo { address: DeviceAddress(address), size: Bytes(size), requested: Bytes(requested), state };
+        Some(PlacedBlock { block: info, segment, segment_size, is_expandable: block.is_expandable() })
     }
 
     /// All segments with their blocks, by address; for expandable ones, every mapped run (spec 7.3).
@@ -189,7 +189,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         segments
     }
 
-    fn describe(&self, head: &crate::block::Block) -> SegmentInfo {
+    fn describe(&self, head: &Block) -> SegmentInfo {
         let blocks: Vec<BlockInfo> = self
             .heap
             .chain(head)

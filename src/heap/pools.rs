@@ -21,8 +21,7 @@ pub enum PoolFilter {
     All,
     /// Those of one stream, as while a graph is captured on it.
     Stream(StreamId),
-    /// Those for which the caller chooses the pool ([`Allocator::choose_pool`](crate::Allocator::choose_pool)): by
-    /// the thread that asks, or by whatever else the core does not know.
+    /// Those for which the caller chooses the pool ([`Allocator::choose_pool`](crate::Allocator::choose_pool)).
     Chosen,
 }
 
@@ -96,8 +95,7 @@ impl PoolId {
     }
 }
 
-/// All private pools. They are numbered from 1; 0 is the default pool. A number is free again once its pool
-/// is forgotten.
+/// All private pools. They are numbered from 1; 0 is the default pool. A forgotten pool's number is free again.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PrivatePools {
     numbers: BTreeMap<PoolId, u16>,
@@ -158,8 +156,7 @@ impl PrivatePools {
 
     #[inline]
     pub(crate) fn id(&self, pool_number: u16) -> PoolId {
-        let private = usize::from(pool_number).checked_sub(1).and_then(|place| self.pools.get(place)?.as_ref());
-        private.map_or(PoolId::DEFAULT, |pool| pool.id)
+        self.pool(pool_number).map_or(PoolId::DEFAULT, |pool| pool.id)
     }
 
     pub(crate) fn number_of(&self, id: PoolId) -> Option<u16> {
@@ -168,8 +165,7 @@ impl PrivatePools {
 
     fn pool_mut(&mut self, id: PoolId) -> Result<&mut PrivatePool, PoolError> {
         let pool_number = self.numbers.get(&id).copied().ok_or(PoolError::Unknown(id))?;
-        let place = usize::from(pool_number).wrapping_sub(1);
-        self.pools.get_mut(place).and_then(Option::as_mut).ok_or(PoolError::Unknown(id))
+        self.numbered(pool_number).ok_or(PoolError::Unknown(id))
     }
 
     /// Creates the pool or adds a use. Returns its number, and whether the number has never been used before.
@@ -213,8 +209,7 @@ impl PrivatePools {
         let pool_number = self.numbers.get(&id).copied().ok_or(PoolError::Unknown(id))?;
         let pool = self.pool_mut(id)?;
         pool.uses -= 1;
-        let uses = pool.uses;
-        match uses {
+        match pool.uses {
             0 => self.freeable.insert(hash(id), id, pool_number),
             1.. => {}
             _ => return Err(PoolError::NotInUse(id)),
@@ -223,9 +218,12 @@ impl PrivatePools {
     }
 
     pub(crate) fn use_count(&self, id: PoolId) -> Result<i64, PoolError> {
-        let pool_number = self.numbers.get(&id).copied().ok_or(PoolError::Unknown(id))?;
-        let pool = usize::from(pool_number).checked_sub(1).and_then(|place| self.pools.get(place)?.as_ref());
+        let pool = self.numbers.get(&id).and_then(|&pool_number| self.pool(pool_number));
         pool.map(|pool| pool.uses).ok_or(PoolError::Unknown(id))
+    }
+
+    fn pool(&self, pool_number: u16) -> Option<&PrivatePool> {
+        usize::from(pool_number).checked_sub(1).and_then(|place| self.pools.get(place)?.as_ref())
     }
 
     pub(crate) fn set_serves_when_out(&mut self, id: PoolId, serves: bool) {
@@ -271,22 +269,17 @@ impl PrivatePools {
 
     /// Notes that a request is on its way to the pool, which must not be forgotten meanwhile.
     pub(crate) fn keep(&mut self, pool_number: u16) {
-        if let Some(pool) = self.numbered(pool_number) {
-            pool.awaited += 1;
-        }
+        self.numbered(pool_number).into_iter().for_each(|pool| pool.awaited += 1);
     }
 
     /// Notes that the request has ended.
     pub(crate) fn keep_no_longer(&mut self, pool_number: u16) {
-        if let Some(pool) = self.numbered(pool_number) {
-            pool.awaited = pool.awaited.saturating_sub(1);
-        }
+        self.numbered(pool_number).into_iter().for_each(|pool| pool.awaited = pool.awaited.saturating_sub(1));
     }
 
     /// Whether a request is on its way to the pool.
     pub(crate) fn is_kept(&self, pool_number: u16) -> bool {
-        let pool = usize::from(pool_number).checked_sub(1).and_then(|place| self.pools.get(place)?.as_ref());
-        pool.is_some_and(|pool| pool.awaited > 0)
+        self.pool(pool_number).is_some_and(|pool| pool.awaited > 0)
     }
 
     /// Whether requests are routed to the pool.
