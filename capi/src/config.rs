@@ -3,7 +3,7 @@
 use parkade::policy::{Policy, PyTorch};
 use parkade::profile::Profile;
 use parkade::settings::Settings;
-use parkade_policies::{CATALOGUE, named, renamed};
+use parkade_policies::{BESIDE, CATALOGUE, named, renamed};
 
 use crate::failure::Failure;
 use crate::types::parkade_status::{PARKADE_INVALID_ARGUMENT, PARKADE_INVALID_SETTINGS};
@@ -21,7 +21,7 @@ pub(crate) enum Chosen {
 
 /// The names of all policies, PyTorch's first.
 pub(crate) fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
-    CATALOGUE.iter().map(|policy| (policy.name, policy.says))
+    CATALOGUE.iter().chain(BESIDE).map(|policy| (policy.name, policy.says))
 }
 
 /// The policy that the names stand for.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compiles PyTorch's bridge to parkade for releases whose programs setup.sh has built: target/oracle/bridge-RELEASE.so. No GPU needed.
 #
-#   bridge.sh RELEASE...     a RELEASE is 2.11.0; all of target/oracle without one
+#   bridge.sh RELEASE...     a RELEASE is 2.11.0, or 2.11 or 11 for it; all of target/oracle without one
 #
 # Before it: cargo build --release -p parkade-capi. After it: differential/run.py --release 2.11.0 --bridge target/oracle/bridge-2.11.0.so
 set -euo pipefail
@@ -14,6 +14,8 @@ if [ ${#releases[@]} -eq 0 ]; then
   for torch in target/oracle/torch-*/; do release=${torch#*torch-}; releases+=("${release%/}"); done
 fi
 for release in "${releases[@]}"; do
+  [[ $release == *.* ]] || release=2.$release
+  [[ $release == *.*.* ]] || release=$release.0
   minor=${release#2.} minor=${minor%.*} toolkit=13 standard=c++17
   torch=target/oracle/torch-$release/torch
   [ -d "$torch" ] || { echo "bridge.sh: $torch is missing: conformance/oracle/pytorch_harness/setup.sh $release" >&2; exit 1; }
