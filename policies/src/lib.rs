@@ -30,7 +30,7 @@ mod worst_fit;
 pub use best_fit::{Best, BestFit};
 pub use bfc::Bfc;
 pub use buddy::Buddy;
-pub use catalogue::{CATALOGUE, Named, named, renamed};
+pub use catalogue::{CATALOGUE, Named, named, pools_are_allocators, renamed};
 pub use cuda_async::CudaAsync;
 pub use first_fit::{First, FirstFit};
 pub use gmlake::GmLake;
