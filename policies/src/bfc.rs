@@ -22,8 +22,9 @@
 //! stream is used after that stream's work, as the last choice before the pool grows, and neighbours of
 //! different streams stay apart until everything was waited for, which happens before regions are released.
 //! A private pool, which the original does not have, is an allocator of its own: it begins with 2 MiB and grows, even
-//! where the default pool has one region. The original's next size wraps to 0 after 43 regions and it hangs; here it stays as large as it can be. Spatial
-//! partitioning and timestamps are not modelled.
+//! where the default pool has one region, and gives everything back when it is gone. The original's next size wraps to 0
+//! after 43 regions and it hangs; here it stays as large as it can be. Spatial partitioning and timestamps are not
+//! modelled.
 
 use alloc::vec::Vec;
 
@@ -253,8 +254,12 @@ impl Policy for Bfc {
     }
 
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
-        if rung == 0 {
+        let left_behind = plain_ladder::left_behind(heap, request);
+        if rung == 0 || left_behind.is_some() {
             self.step = Step::Others;
+        }
+        if let Some(relief) = left_behind {
+            return relief;
         }
         plain_ladder::first_relief(|| {
             let (relief, next) = self.climb(heap, request);

@@ -198,6 +198,16 @@ fn expandable() -> Settings {
     Settings { expandable_segments: true, ..Settings::default() }
 }
 
+/// Policies whose originals have no private pools, so that a program would make one more allocator for each.
+const WITHOUT_PRIVATE_POOLS: &[&str] = &["tlsf", "bfc", "bfc-one-region", "bfc-xla", "bfc-xla-growth", "rmm-pool", "rmm-arena"];
+
+/// Whether a private pool is one more allocator under the policy with this name, and so gives its memory back when the
+/// program drops it ([`release_cached_pool`](parkade::Allocator::release_cached_pool)).
+#[must_use]
+pub fn pools_are_allocators(name: &str) -> bool {
+    WITHOUT_PRIVATE_POOLS.contains(&name)
+}
+
 /// The policy with this name, which may have an option (`first-fit-remap:handle=20MiB`).
 #[must_use]
 pub fn named(name: &str) -> Option<&'static Named> {

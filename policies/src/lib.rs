@@ -31,7 +31,7 @@ mod worst_fit;
 pub use best_fit::{Best, BestFit};
 pub use bfc::Bfc;
 pub use buddy::Buddy;
-pub use catalogue::{BESIDE, CATALOGUE, Named, named, renamed};
+pub use catalogue::{BESIDE, CATALOGUE, Named, named, pools_are_allocators, renamed};
 pub use cuda_async::CudaAsync;
 pub use first_fit::{First, FirstFit};
 pub use floating_handles::FloatingHandles;

@@ -5,7 +5,8 @@ use alloc::vec::Vec;
 
 use parkade::BlockId;
 use parkade::policy::{Attempt, Relief, Request};
-use parkade::{BlockView, Heap};
+use parkade::units::PoolClass;
+use parkade::{BlockView, Heap, PoolSlot};
 
 /// Ask the device; look into the private pools that may serve when it is out of memory; wait for all events
 /// and look again; release everything and ask once more. `find` looks for a free block of the request's
@@ -35,6 +36,21 @@ pub(crate) fn releasing(
         },
         _ => Relief::GiveUp,
     }
+}
+
+/// The first rung of a ladder whose private pools are allocators of their own, with large blocks only: those that are gone
+/// give back what is entirely free, whatever the pool that the request is for. Afterwards the ladder begins again.
+///
+/// Not while a graph is captured: a release would break the capture.
+pub(crate) fn left_behind(heap: &Heap, request: &Request) -> Option<Relief> {
+    let others = heap.pool_slots().filter(|pool| ![PoolSlot::default_pool(PoolClass::Large), request.pool].contains(pool));
+    let mut blocks: Vec<_> = others.flat_map(|pool| heap.free_blocks(pool)).map(|block| block.id).collect();
+    if heap.is_deferring() || blocks.is_empty() {
+        return None;
+    }
+    let releasable = heap.releasable();
+    blocks.retain(|block| releasable.contains(block));
+    (!blocks.is_empty()).then_some(Relief::Release { blocks, attempt: Attempt::No })
 }
 
 /// The rung of the first step that has one. `climb` takes the next step of a ladder that ends with a rung.

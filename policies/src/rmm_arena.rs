@@ -20,8 +20,7 @@
 //! superblocks return; here the requesting stream waits for the others whose free memory it may use. While a graph
 //! is captured it uses its own only. All requests come from one host thread, whose arena is that of the default stream.
 //! A private pool has arenas of its own; since nobody says how large, its areas come as requests need them, in pages of
-//! 2 MiB. `empty_cache` releases an area that is
-//! entirely free. Where a block begins inside of a free range, the allocator calls its free-memory callbacks first.
+//! 2 MiB, and go back when the pool is gone. `empty_cache` releases an area that is entirely free. Where a block begins inside of a free range, the allocator calls its free-memory callbacks first.
 
 use alloc::collections::BTreeMap;
 
@@ -285,8 +284,12 @@ impl Policy for RmmArena {
     }
 
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
-        if rung == 0 {
+        let left_behind = plain_ladder::left_behind(heap, request);
+        if rung == 0 || left_behind.is_some() {
             self.step = Step::Move(0, Try::First);
+        }
+        if let Some(relief) = left_behind {
+            return relief;
         }
         plain_ladder::first_relief(|| {
             let (relief, next) = self.climb(heap, request);

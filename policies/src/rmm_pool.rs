@@ -23,7 +23,7 @@
 //! RMM orders streams by the addresses of their events. Here they come in the order of their first request, the default
 //! stream first, as they do where these addresses ascend. Of PyTorch's world, which RMM does not know: when it would be
 //! out of memory, it waits for blocks that other streams used and looks once more, `empty_cache` releases whole
-//! segments, and a private pool begins with nothing. While a graph is captured nothing is taken from other streams.
+//! segments, and a private pool begins with nothing and gives everything back when it is gone. While a graph is captured nothing is taken from other streams.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -239,8 +239,12 @@ impl Policy for RmmPool {
     }
 
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
-        if rung == 0 {
+        let left_behind = plain_ladder::left_behind(heap, request);
+        if rung == 0 || left_behind.is_some() {
             self.step = Step::Begin;
+        }
+        if let Some(relief) = left_behind {
+            return relief;
         }
         plain_ladder::first_relief(|| {
             let (relief, next) = self.climb(heap, request);

@@ -20,7 +20,7 @@
 //! is not the original's: it is given its area. So are streams: a block of another stream is used after that
 //! stream's work if the own stream has none, and neighbours of different streams stay apart until everything
 //! was waited for. A private pool has areas of its own, as large as the requests they are made for, from what
-//! the default pool's area leaves.
+//! the default pool's area leaves, and gives them back when it is gone.
 
 use alloc::vec::Vec;
 
@@ -200,8 +200,12 @@ impl Policy for Tlsf {
     }
 
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
-        if rung == 0 {
+        let left_behind = plain_ladder::left_behind(heap, request);
+        if rung == 0 || left_behind.is_some() {
             self.step = Step::Others;
+        }
+        if let Some(relief) = left_behind {
+            return relief;
         }
         plain_ladder::first_relief(|| {
             let (relief, next) = self.climb(heap, request);

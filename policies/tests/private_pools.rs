@@ -4,12 +4,18 @@ mod policy_run;
 
 use parkade::PoolFilter;
 use parkade::units::{Bytes, MIB, PoolId};
-use parkade_policies::RmmArena;
+use parkade_policies::{CATALOGUE, RmmArena, named, pools_are_allocators};
 use parkade_sim::SimOptions;
 use policy_run::Run;
 
 fn pool(number: u64) -> PoolId {
     PoolId(number, 0)
+}
+
+/// The sizes of a pool's segments in MiB.
+fn segments_mib_of(run: &Run, number: u64) -> Vec<u64> {
+    let segments = run.core.segments().into_iter().filter(|segment| segment.pool == pool(number));
+    segments.map(|segment| segment.total.get() / MIB).collect()
 }
 
 /// Takes blocks of these MiB in a private pool, gives them back, and returns the sizes of the pool's segments in MiB.
@@ -20,8 +26,7 @@ fn in_pool(run: &mut Run, number: u64, blocks_mib: &[u64]) -> Vec<u64> {
     }
     run.core.end_pool(pool(number)).expect("routed");
     run.give(&('k'..).take(blocks_mib.len()).collect::<String>());
-    let segments = run.core.segments().into_iter().filter(|segment| segment.pool == pool(number));
-    segments.map(|segment| segment.total.get() / MIB).collect()
+    segments_mib_of(run, number)
 }
 
 /// Nothing uses the pool any more, and its memory goes back.
@@ -60,4 +65,58 @@ fn an_arena_of_the_whole_device_leaves_no_room_for_a_private_pool() {
     assert_eq!(run.segments_mib(), [64]);
     run.core.begin_pool(pool(1), PoolFilter::All).expect("not routed");
     assert!(run.is_out(1));
+}
+
+const ALLOCATORS_OF_THEIR_OWN: [&str; 7] =
+    ["bfc", "bfc-one-region", "bfc-xla", "bfc-xla-growth", "rmm-pool", "rmm-arena", "tlsf"];
+
+/// Nobody calls `empty_cache`: the next request that no free block serves finds the memory of the pool given back.
+#[test]
+fn a_pool_that_is_gone_gives_back_what_is_free_before_anything_is_asked_for() {
+    for name in ALLOCATORS_OF_THEIR_OWN {
+        let mut run = Run::new(name, 64);
+        run.core.begin_pool(pool(1), PoolFilter::All).expect("not routed");
+        run.take_mib('a', 16);
+        run.core.end_pool(pool(1)).expect("routed");
+        run.core.release_pool(pool(1)).expect("in use");
+        let held = segments_mib_of(&run, 1);
+        assert!(run.is_out(65 * MIB));
+        assert_eq!(segments_mib_of(&run, 1), held, "{name}: a block in it is live");
+
+        run.give("a");
+        run.core.begin_pool(pool(2), PoolFilter::All).expect("not routed");
+        run.take_mib('b', 8);
+        assert_eq!(segments_mib_of(&run, 1), held, "{name}: nothing goes back while a graph is captured");
+        run.core.end_pool(pool(2)).expect("routed");
+        assert!(run.is_out(65 * MIB));
+        assert_eq!(segments_mib_of(&run, 1), [], "{name}: nothing in it is live");
+        assert_ne!(segments_mib_of(&run, 2), [], "{name}: that one is in use");
+    }
+}
+
+#[test]
+fn a_pool_without_uses_still_serves_what_is_routed_to_it() {
+    for name in ALLOCATORS_OF_THEIR_OWN {
+        let mut run = Run::new(name, 64);
+        run.core.begin_pool(pool(1), PoolFilter::All).expect("not routed");
+        run.core.release_pool(pool(1)).expect("in use");
+        run.take_mib('a', 8);
+        run.give("a");
+        run.take_mib('b', 12);
+        assert!(run.is_out(60 * MIB), "{name}: refused, and no fault of the policy");
+        run.core.end_pool(pool(1)).expect("routed");
+        run.core.check().expect("a sound heap");
+    }
+}
+
+#[test]
+fn which_policies_those_are() {
+    let own: Vec<_> = CATALOGUE.iter().map(|policy| policy.name).filter(|name| pools_are_allocators(name)).collect();
+    let mut expected = ALLOCATORS_OF_THEIR_OWN.to_vec();
+    expected.sort_unstable_by_key(|name| own.iter().position(|own| own == name));
+    assert_eq!(own, expected);
+    for name in own {
+        let policy = (named(name).expect("listed").make)();
+        assert_eq!(policy.name(), name, "studies ask by the policy's own name");
+    }
 }

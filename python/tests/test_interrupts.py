@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from conftest import RECORDINGS
@@ -49,10 +50,18 @@ def test_control_c_ends_a_sweep_on_threads():
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("parkade")]
 
 
+def loaded(pid: int) -> None:
+    """Waits until the process has parkade's library: before that a signal meets Python's imports."""
+    maps, until = Path(f"/proc/{pid}/maps"), time.monotonic() + 10
+    while maps.exists() and "_parkade" not in maps.read_text() and time.monotonic() < until:
+        time.sleep(0.01)
+    time.sleep(0.5)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="signals end processes otherwise there")
 def test_control_c_ends_the_command_as_the_binary():
     process = subprocess.Popen([sys.executable, "-m", "parkade", "advise", LONG], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    time.sleep(0.5)
+    loaded(process.pid)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=20)
     # It may have been done already; it must not have printed a traceback.

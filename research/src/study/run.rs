@@ -7,6 +7,7 @@ use parkade::policy::Policy;
 use parkade::stats::{Family, Stats};
 use parkade::units::{Bytes, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, FreeError, PoolError, PoolFilter};
+use parkade_policies::pools_are_allocators;
 use parkade_sim::SimDevice;
 
 use super::options::RunOptions;
@@ -255,10 +256,13 @@ impl<P: Policy> Run<P> {
         Ok(())
     }
 
-    /// Every beginning counted as one use.
+    /// Every beginning counted as one use. A pool that is an allocator of its own is destroyed.
     fn drop_pool(&mut self, id: PoolId) -> Result<(), Stop> {
         while self.core.pool_use_count(id)? > 0 {
             self.core.release_pool(id)?;
+        }
+        if pools_are_allocators(self.core.policy().name()) && self.routed == 0 {
+            self.core.release_cached_pool(id)?;
         }
         Ok(())
     }

@@ -206,3 +206,16 @@ fn waiting_in_the_later_half_is_counted_there() {
     assert!((outcome.later.waited_ns, outcome.later.waiting_calls) == (outcome.waited_ns / 2, 1), "{outcome:?}");
     assert!((800_000..=1_000_000).contains(&outcome.waited_ns), "{outcome:?}");
 }
+
+/// A graph's pool of 40 MiB, dropped, and another one, where both have no room. PyTorch's rules give nothing back while a
+/// graph is captured; who destroys an allocator has its memory before.
+#[test]
+fn a_pool_that_is_an_allocator_of_its_own_is_destroyed_when_it_is_dropped() {
+    let graph = |pool, buffer| [Event::BeginPool { pool }, allocate(buffer, 40), Event::EndPool { pool }, free(buffer)];
+    let drop = Event::DropPool { pool: 1 };
+    let events: Vec<Event> = graph(1, 0).into_iter().chain([drop]).chain(graph(2, 1)).collect();
+    for (name, fits) in [("rmm-pool", true), ("rmm-arena", true), ("bfc", true), ("tlsf", true), ("pytorch", false)] {
+        let outcome = run(&workload(events.clone()), policy(name), &RunOptions::new(72 * MIB));
+        assert_eq!(outcome.fits(), fits, "{name}: {outcome:?}");
+    }
+}
