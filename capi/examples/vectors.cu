@@ -49,7 +49,7 @@ int main() {
   std::vector<float> sums(count);
   cudaMemcpyAsync(sums.data(), a, bytes, cudaMemcpyDeviceToHost, reads);
   // Another stream uses the block: it is free once that stream's work is done.
-  must(parkade_record_stream(allocator, a, (uint64_t)reads));
+  must(parkade_record_stream(allocator, a, (uint64_t)reads, 0));
   must(parkade_free(allocator, a));
   cudaStreamSynchronize(reads);
 

@@ -440,13 +440,15 @@ parkade_status parkade_free(struct parkade_allocator *allocator,
 // As for `parkade_free`.
 parkade_status parkade_free_so(struct parkade_allocator *allocator, void *address, uint32_t flags);
 
-// Records that work on `stream` uses the block: once given back, it is free only when that work is done.
+// Records that work on `stream` uses the block: once given back, it is free only when that work is done. The flags are
+// `PARKADE_CAPTURING` or nothing.
 //
 // # Safety
 // The allocator came from `parkade_create` and lives.
 parkade_status parkade_record_stream(struct parkade_allocator *allocator,
                                      void *address,
-                                     uint64_t stream);
+                                     uint64_t stream,
+                                     uint32_t flags);
 
 // What is known of an allocated block, and its segment.
 //
@@ -456,12 +458,14 @@ parkade_status parkade_block(struct parkade_allocator *allocator,
                              const void *address,
                              struct parkade_block_info *out);
 
-// Gives cached memory back to the device: all of it, or that of one private pool without uses.
+// Gives cached memory back to the device: all of it, or that of one private pool without uses. The flags are
+// `PARKADE_CAPTURING` or nothing.
 //
 // # Safety
 // The allocator came from `parkade_create` and lives; `pool` is null or readable.
 parkade_status parkade_empty_cache(struct parkade_allocator *allocator,
-                                   const struct parkade_pool *pool);
+                                   const struct parkade_pool *pool,
+                                   uint32_t flags);
 
 // Limits the memory taken from the device to a fraction of its total, from 0 to 1; 1 removes the limit.
 //

@@ -55,6 +55,11 @@ impl Failure {
         Failure(Box::new(Reason { status, text: error.message(profile), shortage }))
     }
 
+    /// Whether the call came from inside of another one.
+    pub(crate) fn is_reentered(&self) -> bool {
+        self.0.status == PARKADE_REENTERED
+    }
+
     /// A failure of the device.
     pub(crate) fn of_device(error: BackendError) -> Failure {
         let status = match error {

@@ -173,8 +173,26 @@ impl parkade_allocator {
             let freed = core.free(address);
             core.allocator_mut().set_capturing(false);
             freed
-        })?;
+        });
+        // From inside of a callback: the request that it serves has said that the stream is captured.
+        let freed = match freed {
+            Err(failure) if failure.is_reentered() && inside::note(self.number, address.get()) => return Ok(()),
+            freed => freed?,
+        };
         freed.map_err(|error| Failure::of_shared(&error, self.profile))
+    }
+
+    /// Work on the core while the caller's current stream is captured, if the flags say so.
+    pub(crate) fn while_capturing<R>(&self, flags: u32, work: impl FnOnce() -> Result<R, Failure>) -> Result<R, Failure> {
+        let is_capturing = flags & PARKADE_CAPTURING != 0;
+        if is_capturing {
+            with_core!(self, core => core.allocator_mut().set_capturing(true))?;
+        }
+        let outcome = work();
+        if is_capturing {
+            with_core!(self, core => core.allocator_mut().set_capturing(false))?;
+        }
+        outcome
     }
 }
 

@@ -61,7 +61,7 @@ static void memory(void) {
   CHECK(parkade_free(a, (char *)p + 512) == PARKADE_UNKNOWN_ADDRESS);
   SAYS("inside of the block");
   CHECK(parkade_free(a, &p) == PARKADE_UNKNOWN_ADDRESS);
-  CHECK(parkade_record_stream(a, p, 7) == PARKADE_OK && parkade_record_stream(a, &p, 7) == PARKADE_UNKNOWN_ADDRESS);
+  CHECK(parkade_record_stream(a, p, 7, 0) == PARKADE_OK && parkade_record_stream(a, &p, 7, 0) == PARKADE_UNKNOWN_ADDRESS);
   CHECK(parkade_free(a, p) == PARKADE_OK && parkade_free(a, p) == PARKADE_UNKNOWN_ADDRESS && parkade_free(a, NULL) == PARKADE_OK);
   CHECK(parkade_allocate(a, 65 * MIB, 0, &q) == PARKADE_OUT_OF_MEMORY && !q);
   SAYS("CUDA out of memory. Tried to allocate 66.00 MiB");
@@ -76,7 +76,7 @@ static void memory(void) {
   CHECK(parkade_memory_fraction(a, &fraction) == PARKADE_OK && fraction == 0.5);
   CHECK(parkade_allocate(a, 33 * MIB, 0, &q) == PARKADE_OUT_OF_MEMORY && parkade_set_limit(a, 0) == PARKADE_OK);
   CHECK(parkade_allocate(a, 33 * MIB, 0, &q) == PARKADE_OK && parkade_free(a, q) == PARKADE_OK);
-  CHECK(parkade_empty_cache(a, NULL) == PARKADE_OK);
+  CHECK(parkade_empty_cache(a, NULL, 0) == PARKADE_OK);
   struct parkade_stats stats;
   CHECK(parkade_read_stats(a, &stats) == PARKADE_OK && stats.reserved_bytes.all.current == 0 && stats.num_ooms == 2 && stats.allocation.all.allocated == 2);
   uint64_t free_bytes, total, largest;
@@ -96,8 +96,8 @@ static bool give_back(void *user) {
   void *gone = spare;
   spare = NULL;
   // Neither waits nor fails: it goes back when this returns.
-  CHECK(!gone || parkade_free(spares, gone) == PARKADE_OK);
-  CHECK(parkade_empty_cache(spares, NULL) == PARKADE_REENTERED);
+  CHECK(!gone || parkade_free_so(spares, gone, PARKADE_CAPTURING) == PARKADE_OK);
+  CHECK(parkade_empty_cache(spares, NULL, 0) == PARKADE_REENTERED);
   return gone != NULL;
 }
 
@@ -154,7 +154,7 @@ static void pools(void) {
   CHECK(segments == 1 && segment->pool.second == 1 && segment->is_expandable && blocks == segment->block_count && block->address == (uint64_t)p);
   parkade_snapshot_free(snapshot);
 
-  CHECK(parkade_pool_release(a, pool) == PARKADE_OK && parkade_empty_cache(a, &pool) == PARKADE_OK);
+  CHECK(parkade_pool_release(a, pool) == PARKADE_OK && parkade_empty_cache(a, &pool, 0) == PARKADE_OK);
   CHECK(parkade_pool_use_count(a, pool, &uses) == PARKADE_POOL_ERROR);
   // Memory of the program's own: never expandable, and given back with the pool.
   CHECK(parkade_pool_set_memory(a, other, lend, NULL, NULL) == PARKADE_INVALID_ARGUMENT);
@@ -165,7 +165,7 @@ static void pools(void) {
   request.bytes = 3 * MIB;
   CHECK(parkade_serve(a, &request, &q) == PARKADE_OUT_OF_MEMORY);
   CHECK(parkade_free(a, p) == PARKADE_OK && parkade_pool_end(a, other) == PARKADE_OK && parkade_pool_release(a, other) == PARKADE_OK);
-  CHECK(parkade_empty_cache(a, NULL) == PARKADE_OK && lent == 0);
+  CHECK(parkade_empty_cache(a, NULL, 0) == PARKADE_OK && lent == 0);
   parkade_destroy(a);
 }
 

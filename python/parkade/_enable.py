@@ -10,6 +10,8 @@ import fcntl
 import hashlib
 import importlib.util
 import os
+import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -67,13 +69,13 @@ def enable(policy: str = "pytorch", *, settings: Optional[str] = None, plug_in: 
         raise EnableError("CUDA was used before: PyTorch's own allocator holds memory now, so call parkade.enable() before the first use of CUDA")
     release = _release(torch)
     library = _library()
-    if settings is not None and policy == "pytorch":
-        torch.cuda.memory._set_allocator_settings(settings)
     _check_policy(library, policy, settings, release)
+    if settings is not None:
+        torch.cuda.memory._set_allocator_settings(settings)
     if policy != "pytorch" and (text := os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF")):
         warnings.warn(f"the policy {policy!r} takes no settings: {text!r} of PYTORCH_CUDA_ALLOC_CONF changes nothing", stacklevel=2)
     if plug_in:
-        _plug_in(torch, policy)
+        _plug_in(torch, policy, settings, release)
     else:
         _install(torch, library, policy, release, verbose)
     _enabled = policy
@@ -135,7 +137,10 @@ def _check_policy(library: ctypes.CDLL, policy: str, settings: Optional[str], re
 def _install(torch: Any, library: ctypes.CDLL, policy: str, release: str, verbose: bool) -> None:
     """Compiles the bridge if need be, and installs it."""
     global _bridge
-    bridge = ctypes.CDLL(_built(torch, library, release, verbose))
+    try:
+        bridge = ctypes.CDLL(_built(torch, library, release, verbose))
+    except OSError as error:
+        raise EnableError(f"the compiled bridge cannot be loaded or kept: {error}") from None
     if bridge.parkade_bridge_interface() != library.parkade_interface_version():
         raise EnableError("the compiled bridge is of another version of parkade's interface: remove the folder parkade in your cache folder (~/.cache)")
     bridge.parkade_bridge_install.restype = ctypes.c_char_p
@@ -159,11 +164,12 @@ def _built(torch: Any, library: ctypes.CDLL, release: str, verbose: bool) -> str
     header: bytes = library.parkade_header()
     minor = release.split(".")[1]
     command = [
-        compiler, "-shared", "-fPIC", "-O2", "-fvisibility=hidden", "-fno-plt", "-DNDEBUG", "-w", f"-std=c++{20 if int(minor) >= 12 else 17}", f"-DTORCH_MINOR={minor}",
+        *compiler, "-shared", "-fPIC", "-O2", "-fvisibility=hidden", "-fno-plt", "-DNDEBUG", "-w", f"-std=c++{20 if int(minor) >= 12 else 17}", f"-DTORCH_MINOR={minor}",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}", "-I.", *(f"-I{folder}" for folder in includes), os.path.join(_HERE, "bridge.cpp"),
         "-Wl,--no-as-needed", own, f"-Wl,-rpath,{os.path.dirname(own)}", f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-lc10", "-lc10_cuda",
     ]
-    key = hashlib.sha256("\0".join([torch.__version__, *command]).encode() + header)
+    version = subprocess.run([*compiler, "--version"], capture_output=True, text=True).stdout
+    key = hashlib.sha256("\0".join([torch.__version__, version, *platform.libc_ver(), *command]).encode() + header)
     for name in sorted(os.listdir(_HERE)):
         with open(os.path.join(_HERE, name), "rb") as file:
             key.update(name.encode() + file.read())
@@ -201,10 +207,12 @@ def _compile(command: list[str], header: bytes, path: str, verbose: bool) -> Non
         os.replace(path + ".new", path)
 
 
-def _compiler() -> str:
+def _compiler() -> list[str]:
+    """The compiler, with the words that $CXX has before or after it."""
     for name in filter(None, (os.environ.get("CXX"), "c++", "g++", "clang++")):
-        if found := shutil.which(name.split()[0]):
-            return found
+        first, *more = shlex.split(name)
+        if found := shutil.which(first):
+            return [found, *more]
     raise EnableError("there is no C++ compiler (c++, g++, clang++ or $CXX): install one, or use enable(plug_in=True), which needs none and can do less")
 
 
@@ -222,8 +230,10 @@ def _cuda_include() -> str:
     raise EnableError(f"CUDA's headers (cuda_runtime_api.h) are in none of {', '.join(folders)}: pip install nvidia-cuda-runtime, or set CUDA_HOME")
 
 
-def _plug_in(torch: Any, policy: str) -> None:
-    os.environ["PARKADE_POLICY"] = policy
+def _plug_in(torch: Any, policy: str, settings: Optional[str], release: str) -> None:
+    os.environ.update(PARKADE_POLICY=policy, PARKADE_RELEASE=release)
+    if settings is not None:
+        os.environ["PARKADE_SETTINGS"] = settings
     path = _library_path()
     allocator = torch.cuda.memory.CUDAPluggableAllocator(path, "parkade_plug_alloc", "parkade_plug_free")
     record = ctypes.cast(ctypes.CDLL(path).parkade_plug_record_stream, ctypes.c_void_p).value

@@ -79,7 +79,8 @@ pub unsafe extern "C" fn parkade_free_so(allocator: *mut parkade_allocator, addr
     })
 }
 
-/// Records that work on `stream` uses the block: once given back, it is free only when that work is done.
+/// Records that work on `stream` uses the block: once given back, it is free only when that work is done. The flags are
+/// `PARKADE_CAPTURING` or nothing.
 ///
 /// # Safety
 /// The allocator came from `parkade_create` and lives.
@@ -88,12 +89,14 @@ pub unsafe extern "C" fn parkade_record_stream(
     allocator: *mut parkade_allocator,
     address: *mut c_void,
     stream: u64,
+    flags: u32,
 ) -> parkade_status {
     answer(|| {
         // SAFETY: null or valid, as the caller says.
         let allocator = unsafe { ours(allocator) }?;
         let address = DeviceAddress(address.addr() as u64);
-        let recorded = with_core!(allocator, core => core.record_stream(address, StreamId(stream)))?;
+        let record = || with_core!(allocator, core => core.record_stream(address, StreamId(stream)));
+        let recorded = allocator.while_capturing(flags, record)?;
         recorded.map_err(|error| Failure::new(PARKADE_UNKNOWN_ADDRESS, error))
     })
 }
@@ -125,19 +128,27 @@ pub unsafe extern "C" fn parkade_block(
     })
 }
 
-/// Gives cached memory back to the device: all of it, or that of one private pool without uses.
+/// Gives cached memory back to the device: all of it, or that of one private pool without uses. The flags are
+/// `PARKADE_CAPTURING` or nothing.
 ///
 /// # Safety
 /// The allocator came from `parkade_create` and lives; `pool` is null or readable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn parkade_empty_cache(allocator: *mut parkade_allocator, pool: *const parkade_pool) -> parkade_status {
+pub unsafe extern "C" fn parkade_empty_cache(
+    allocator: *mut parkade_allocator,
+    pool: *const parkade_pool,
+    flags: u32,
+) -> parkade_status {
     answer(|| {
         // SAFETY: null or valid, as the caller says.
         let (allocator, pool) = unsafe { (ours(allocator)?, pool.as_ref()) };
-        let released = with_core!(allocator, core => match pool {
-            None => core.allocator_mut().release_cached(),
-            Some(pool) => core.allocator_mut().release_cached_pool(id(*pool)),
-        })?;
+        let release = || {
+            with_core!(allocator, core => match pool {
+                None => core.allocator_mut().release_cached(),
+                Some(pool) => core.allocator_mut().release_cached_pool(id(*pool)),
+            })
+        };
+        let released = allocator.while_capturing(flags, release)?;
         released.map_err(|error| Failure::of_request(&error, allocator.profile))
     })
 }

@@ -1,7 +1,8 @@
 //! The functions that PyTorch's `CUDAPluggableAllocator` takes, for programs that cannot compile the bridge.
 //!
 //! They share one allocator for each device, made when it is first used, with the policy that the environment variable
-//! `PARKADE_POLICY` names and the settings of `PYTORCH_CUDA_ALLOC_CONF` (spec 9.1).
+//! `PARKADE_POLICY` names, the rules of the release in `PARKADE_RELEASE`, and the settings of `PARKADE_SETTINGS`, or else of
+//! `PYTORCH_CUDA_ALLOC_CONF` or `PYTORCH_ALLOC_CONF` (spec 9.1).
 
 use std::collections::BTreeMap;
 use std::env;
@@ -32,8 +33,10 @@ fn of(device: i32) -> Result<&'static parkade_allocator, Failure> {
     }
     let policy = env::var("PARKADE_POLICY").ok();
     let is_pytorch = policy.as_deref().is_none_or(|name| name == "pytorch");
-    let settings = env::var("PYTORCH_CUDA_ALLOC_CONF").ok().filter(|_| is_pytorch);
-    let chosen = config::policy(policy.as_deref(), settings.as_deref(), None)?;
+    let of_settings = ["PARKADE_SETTINGS", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
+    let settings = of_settings.iter().find_map(|name| env::var(name).ok()).filter(|_| is_pytorch);
+    let release = env::var("PARKADE_RELEASE").ok();
+    let chosen = config::policy(policy.as_deref(), settings.as_deref(), release.as_deref())?;
     // SAFETY: PyTorch's streams are of the primary context and live as long as the process.
     let device = Device::cuda(index, unsafe { StreamsAreValid::promise() })?;
     let allocator: &'static parkade_allocator = Box::leak(Box::new(parkade_allocator::new(device, chosen)?));
@@ -91,6 +94,9 @@ pub extern "C" fn parkade_plug_record_stream(address: *mut c_void, stream: *mut 
         let all: Vec<&parkade_allocator> = PLUGGED.lock().unwrap_or_else(PoisonError::into_inner).values().copied().collect();
         let (at, stream) = (DeviceAddress(address.addr() as u64), StreamId(stream.addr() as u64));
         for allocator in all {
+            if allocator.check_process().is_err() {
+                return Ok(());
+            }
             if with_core!(allocator, core => core.record_stream(at, stream))?.is_ok() {
                 return Ok(());
             }

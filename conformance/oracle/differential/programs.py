@@ -75,8 +75,8 @@ def without_calls(options, lines):
 def without_call(answer):
     """What a callback frees goes back once it returns, and not before it does: where the callback stands among the events is the harness's."""
     answer.pop("drv", None)
-    answer["ev"] = [event for event in answer.get("ev", []) if event[0] != "free_callback"]
-    return answer
+    events = [event for event in answer.pop("ev", []) if event[0] != "free_callback"]
+    return answer | ({"ev": events} if events else {})
 
 
 def log(options):

@@ -1,6 +1,7 @@
 // PyTorch on parkade: a CUDAAllocator of PyTorch whose memory is parkade's. Compiled on the user's machine for the PyTorch that is there.
 #include "place.hpp"
 #include <array>
+#include <cstring>
 
 namespace parkade {
 namespace {
@@ -25,7 +26,11 @@ class Allocator final : public CCA::CUDAAllocator {
   std::array<std::atomic<Place*>, MOST_DEVICES> places{};
   std::atomic<int> device_count{0};
   std::atomic<bool> is_caching{true};
+  // PyTorch's switch for tools that look at every allocation.
+  const bool is_uncached = c10::utils::check_env("PYTORCH_NO_CUDA_MEMORY_CACHING") == true;
+  bool caches() const { return !is_uncached && is_caching.load(std::memory_order_relaxed); }
   int64_t max_split_at_init = 0;
+  double fraction_at_init = 1;
   c10::DeviceIndex first = -1;
   // Blocks of devices other than the first that was used, by address.
   std::mutex owners_mutex;
@@ -35,11 +40,15 @@ class Allocator final : public CCA::CUDAAllocator {
   std::vector<AllocatorTraceTracker> trackers;
   struct Recording { bool enabled; CreateContextFn with; size_t most; RecordContext when; bool clear; std::vector<std::string> skip; };
   std::unique_ptr<Recording> recording;
+  std::atomic<bool> is_recording{false};
   std::vector<CCA::OutOfMemoryObserver> oom_observers;
 #if TORCH_MINOR >= 12
   std::vector<CCA::OomRejectionObserver> rejection_observers;
 #endif
   Ring<AnnotationEntry> annotations;
+  // Memory of other processes, by its text, for as long as anybody here uses it.
+  std::mutex imported_mutex;
+  std::unordered_map<std::string, std::weak_ptr<void>> imported;
   c10::ApproximateClockToUnixTimeConverter clock;
 
   Place& made(c10::DeviceIndex device) {
@@ -47,7 +56,7 @@ class Allocator final : public CCA::CUDAAllocator {
     if (auto* place = places[device].load(std::memory_order_acquire)) return *place;
     std::lock_guard<std::mutex> lock(mutex);
     if (auto* place = places[device].load()) return *place;
-    auto place = std::make_unique<Place>(device, policy, release);
+    auto place = std::make_unique<Place>(device, policy, release, fraction_at_init);
     for (auto& tracker : trackers) place->history.track(tracker);
     if (recording) place->history.record(recording->enabled, recording->with, recording->most, recording->when, recording->clear, recording->skip);
     if (place->history.is_needed()) place->observe();
@@ -134,7 +143,7 @@ class Allocator final : public CCA::CUDAAllocator {
     return address;
   }
   static parkade_status serve_attentively(Place& to, parkade_request& request, cudaStream_t stream, void** address) {
-    call().context = to.history.gather(RecordContext::STATE);
+    Stack stack(to.history.gather(RecordContext::STATE));
     parkade_status status;
     if (to.is_routing()) {
       // As PyTorch's: calls of the driver that a capture would forbid are not part of it.
@@ -145,11 +154,10 @@ class Allocator final : public CCA::CUDAAllocator {
     } else {
       status = parkade_serve(to.core, &request, address);
     }
-    call().context = nullptr;
     return status;
   }
   static parkade_status free_attentively(Place& of, void* address) {
-    if (of.history.gathers.load(std::memory_order_relaxed) == static_cast<int>(RecordContext::ALL)) call().context = of.history.gather(RecordContext::ALL);
+    Stack stack(of.history.gather(RecordContext::ALL));
     parkade_status status;
     if (of.is_routing()) {
       c10::cuda::CUDAStreamCaptureModeGuard guard{cudaStreamCaptureModeRelaxed};
@@ -157,7 +165,6 @@ class Allocator final : public CCA::CUDAAllocator {
     } else {
       status = parkade_free(of.core, address);
     }
-    call().context = nullptr;
     return status;
   }
 
@@ -183,14 +190,14 @@ class Allocator final : public CCA::CUDAAllocator {
     TORCH_CHECK_WITH(OutOfMemoryError, bytes < one_exabyte, "CUDA out of memory. Tried to allocate more than 1EB memory.");
     const auto device = c10::cuda::current_device();
     const c10::Device of(c10::DeviceType::CUDA, device);
-    if (C10_UNLIKELY(!is_caching.load(std::memory_order_relaxed))) {
+    if (C10_UNLIKELY(!caches())) {
       void* address = direct(bytes);
       return {address, address, &free_direct, of};
     }
     void* address = bytes ? serve(device, bytes, c10::cuda::getCurrentCUDAStream(device).stream(), 0) : nullptr;
     return {address, address, &free_block, of};
   }
-  c10::DeleterFnPtr raw_deleter() const override { return is_caching.load(std::memory_order_relaxed) ? &free_block : &free_direct; }
+  c10::DeleterFnPtr raw_deleter() const override { return caches() ? &free_block : &free_direct; }
   void copy_data(void* to, const void* from, size_t bytes) const override { C10_CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice)); }
   void* raw_alloc(size_t bytes) override {
     if (!bytes) return nullptr;
@@ -199,12 +206,14 @@ class Allocator final : public CCA::CUDAAllocator {
   }
   void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override {
     if (!bytes) return nullptr;
-    return is_caching.load(std::memory_order_relaxed) ? serve(c10::cuda::current_device(), bytes, stream, PARKADE_RAW) : direct(bytes);
+    return caches() ? serve(c10::cuda::current_device(), bytes, stream, PARKADE_RAW) : direct(bytes);
   }
-  void raw_delete(void* address) override { is_caching.load(std::memory_order_relaxed) ? free(address) : free_direct(address); }
+  void raw_delete(void* address) override { caches() ? free(address) : free_direct(address); }
 
   void free(void* address) {
     if (!address) return;
+    // A child of fork has its parent's tensors, and not their memory; it waits for no lock of the parent's.
+    if (first >= 0 && C10_UNLIKELY(parkade_is_forked(places[first].load()->core))) return;
     auto* of = owner(address, true);
     TORCH_CHECK(of != nullptr, "invalid device pointer: ", address);
     if (const auto* interpreter = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(interpreter != nullptr))
@@ -218,8 +227,6 @@ class Allocator final : public CCA::CUDAAllocator {
     const bool is_plain = C10_LIKELY(!of->attention.load(std::memory_order_relaxed));
     const auto status = is_plain ? parkade_free(of->core, address) : free_attentively(*of, address);
     rethrow();
-    // A child of fork has its parent's tensors, and not their memory.
-    if (status == PARKADE_FORKED) return;
     TORCH_CHECK(status != PARKADE_UNKNOWN_ADDRESS, "invalid device pointer: ", address);
     if (C10_UNLIKELY(status != PARKADE_OK)) fail(status);
     if (C10_UNLIKELY(reported != 0)) report_bytes(*of, address, -reported);
@@ -229,6 +236,7 @@ class Allocator final : public CCA::CUDAAllocator {
     const auto before = device_count.load();
     if (count <= before) return;
     max_split_at_init = static_cast<int64_t>(Config::max_split_size());
+    fraction_at_init = settings_fraction();
     device_count = std::min(count, MOST_DEVICES);
   }
   bool initialized() override { return device_count.load() > 0; }
@@ -254,11 +262,12 @@ class Allocator final : public CCA::CUDAAllocator {
   bool isEnabled() const override { return is_caching; }
   void emptyCache(MempoolId_t pool) override {
     each([&](Place& of) {
-      call().context = of.history.gather(RecordContext::ALL);
+      Stack stack(of.history.gather(RecordContext::ALL));
       const auto id = in_c(pool);
-      const auto status = parkade_empty_cache(of.core, pool == MempoolId_t{0, 0} ? nullptr : &id);
-      call().context = nullptr;
-      check(status);
+      const auto* of_pool = pool == MempoolId_t{0, 0} ? nullptr : &id;
+      if (!of.is_routing()) return check(parkade_empty_cache(of.core, of_pool, 0));
+      c10::cuda::CUDAStreamCaptureModeGuard guard{cudaStreamCaptureModeRelaxed};
+      check(parkade_empty_cache(of.core, of_pool, of.capturing()));
     });
   }
   void cacheInfo(c10::DeviceIndex device, size_t* largest) override {
@@ -283,7 +292,8 @@ class Allocator final : public CCA::CUDAAllocator {
     if (!block.get() || block.get_deleter() != &free_block) return;
     auto* of = owner(block.get(), false);
     TORCH_CHECK(of != nullptr, "invalid device pointer: ", block.get());
-    check(parkade_record_stream(of->core, block.get(), reinterpret_cast<uint64_t>(stream.stream())));
+    TORCH_CHECK(stream.device_index() == of->device, "parkade cannot record a stream of another GPU for a tensor: copy the tensor, or wait for that stream");
+    check(parkade_record_stream(of->core, block.get(), reinterpret_cast<uint64_t>(stream.stream()), of->capturing()));
   }
 #include "reading.inc"
 #include "pools.inc"

@@ -11,6 +11,7 @@
 #include <stack>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 namespace parkade {
 // A ring that keeps the newest entries.
@@ -20,6 +21,7 @@ template <class T> class Ring {
  public:
   void set_most(size_t count) { most = std::max<size_t>(1, count); }
   void insert(const T& entry) {
+    if (entries.size() > most) clear();  // there may be fewer now
     if (entries.size() < most) return entries.push_back(entry);
     entries[next++] = entry;
     if (next == most) next = 0;
@@ -37,14 +39,21 @@ struct Call {
   std::stack<std::string> compile_contexts;
   std::string user_metadata;
   std::exception_ptr thrown;  // by a tracker: exceptions must not cross the core
+  bool is_in_callback = false;
 };
 inline Call& call() { thread_local Call own; return own; }
-// Whether any call has thrown inside of the core and was not told yet.
-inline std::atomic<bool> has_thrown{false};
+// How many threads have thrown inside of the core and were not told yet.
+inline std::atomic<int> has_thrown{0};
 inline void keep_thrown() {
-  call().thrown = std::current_exception();
-  has_thrown = true;
+  if (!std::exchange(call().thrown, std::current_exception())) has_thrown++;
 }
+// The stack of a call, for as long as it lasts: a callback inside of it may make calls of its own.
+class Stack {
+  Context outer;
+ public:
+  explicit Stack(Context own) : outer(std::exchange(call().context, std::move(own))) {}
+  ~Stack() { call().context = std::move(outer); }
+};
 
 class History {
   std::mutex mutex;

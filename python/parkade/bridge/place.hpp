@@ -17,7 +17,7 @@ namespace parkade {
 inline void rethrow() {
   if (C10_LIKELY(!has_thrown.load(std::memory_order_relaxed))) return;
   if (auto thrown = std::exchange(call().thrown, nullptr)) {
-    has_thrown = false;  // another thread's is told with its next failure
+    has_thrown--;
     std::rethrow_exception(thrown);
   }
 }
@@ -41,11 +41,13 @@ class Place {
   static void told(void* own, const parkade_entry* e) { static_cast<Place*>(own)->history.tell(*e); }
   static bool free_memory(void*) noexcept {
     bool freed = false;
+    call().is_in_callback = true;
     try { free_memory_callbacks(freed); } catch (...) { keep_thrown(); }
+    call().is_in_callback = false;
     return freed;
   }
   static void* lend(void* from, uint64_t bytes) noexcept {
-    try { return static_cast<CCA::CUDAAllocator*>(from)->raw_alloc(bytes); } catch (...) { return nullptr; }
+    try { return static_cast<CCA::CUDAAllocator*>(from)->raw_alloc(bytes); } catch (...) { keep_thrown(); return nullptr; }
   }
   static void take_back(void* from, void* address) noexcept {
     try { static_cast<CCA::CUDAAllocator*>(from)->raw_delete(address); } catch (...) { keep_thrown(); }
@@ -56,7 +58,8 @@ class Place {
   History history;
   parkade_allocator* core = nullptr;
 
-  Place(c10::DeviceIndex device, const std::string& policy, const std::string& release)
+  // `fraction` is that of the settings when PyTorch's allocator was initialised: later strings do not change it.
+  Place(c10::DeviceIndex device, const std::string& policy, const std::string& release, double fraction)
       : takes_settings(policy == "pytorch"), device(device), history(device) {
     const auto text = settings_text();
     parkade_options options{};
@@ -67,8 +70,10 @@ class Place {
     options.settings = takes_settings ? text.c_str() : nullptr;
     check(parkade_create(&options, &core));
     check(parkade_add_free_memory_callback(core, &free_memory, this));
+    check(parkade_set_limit(core, 0));
+    if (fraction < 1) check(parkade_set_memory_fraction(core, fraction));
     watch.see();
-    if (takes_settings) copy_settings();
+    if (takes_settings) check(copy_settings());
   }
 
   // What calls must look at beyond the request.
@@ -83,7 +88,7 @@ class Place {
 
   // Settings may change at any time; PyTorch's allocator reads them anew for each request.
   void follow_settings(size_t bytes) {
-    if (C10_UNLIKELY(takes_settings && watch.may_differ(settings, bytes))) follow(bytes);
+    if (C10_UNLIKELY(takes_settings && watch.may_differ(settings, bytes)) && !call().is_in_callback) follow(bytes);
   }
 
   // The pool for a request of the stream, by the newest routing that accepts it, and whether the current stream is captured.
@@ -124,21 +129,24 @@ class Place {
   }
 
  private:
+  // Called by frees too, so nothing is thrown: what cannot be read now is read by a later call.
   void follow(size_t bytes) {
+    if (parkade_is_forked(core)) return;
     std::lock_guard<std::mutex> lock(settings_mutex);
-    watch.see();
-    if (are_settings(settings, bytes)) return;
+    const bool has_changed = watch.see();
+    if (!has_changed && are_settings(settings, bytes)) return;
     // For what only the text says. PyTorch has told its caller what is wrong with it.
     parkade_apply_settings(core, settings_text().c_str());
     copy_settings();
   }
-  void copy_settings() {
+  parkade_status copy_settings() {
     parkade_settings now{};
-    check(parkade_read_settings(core, &now));
+    const auto status = parkade_read_settings(core, &now);
+    if (status != PARKADE_OK) return status;
     read_settings(now);
     read_divisions(now);
-    check(parkade_set_settings(core, &now));
     settings = now;
+    return parkade_set_settings(core, &now);
   }
 };
 }  // namespace parkade

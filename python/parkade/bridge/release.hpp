@@ -14,9 +14,11 @@
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/ApproximateClock.h>
 #include <c10/util/Exception.h>
+#include <c10/util/env.h>
 #include <c10/cuda/CUDAAllocatorConfig.h>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace parkade {
@@ -99,6 +101,14 @@ inline void read_settings(parkade_settings& to) {
 }
 // PyTorch looks the division up by the size's power of two, from 1 MiB on.
 inline size_t division_place(size_t bytes) { return std::min(std::max(63 - __builtin_clzll(bytes | 1) - 20, 0), 15); }
+// The fraction of the memory that the settings allow.
+inline double settings_fraction() {
+#if TORCH_MINOR >= 10
+  return CCA::CUDAAllocatorConfig::per_process_memory_fraction();
+#else
+  return 1;
+#endif
+}
 // Whether they are, but for the divisions of sizes other than `bytes`.
 inline bool are_settings(const parkade_settings& known, size_t bytes) {
   if (Config::max_split_size() != known.max_split_bytes || Config::max_non_split_rounding_size() != known.max_non_split_rounding_bytes ||
@@ -126,8 +136,13 @@ inline uint64_t settings_changes() { return changes.load(std::memory_order_relax
 inline void watch_settings() {
 #if TORCH_MINOR >= 10
   Config::registerDeviceConfigParserHook([](const std::string& text) {
+    try {
+      CCA::CUDAAllocatorConfig::instance().parseArgs(text);
+    } catch (...) {
+      changes++;  // what came before the error is set
+      throw;
+    }
     changes++;
-    CCA::CUDAAllocatorConfig::instance().parseArgs(text);
   }, {});
 #endif
 }
@@ -159,7 +174,7 @@ class SettingsWatch {
   const Config& config = Config::instance();
 #endif
  public:
-  void see() { seen = settings_changes(); }
+  bool see() { return std::exchange(seen, settings_changes()) != seen; }
   bool may_differ([[maybe_unused]] const parkade_settings& known, [[maybe_unused]] size_t bytes) const {
 #if TORCH_MINOR >= 10
     constexpr auto relaxed = std::memory_order_relaxed;
