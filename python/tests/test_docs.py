@@ -77,4 +77,4 @@ def test_functions_of_the_page_are_there():
     import parkade
 
     for name in re.findall(r"parkade\.([a-zA-Z_]+)", PAGE):
-        assert name in parkade.__all__ or name in ("sh",), name
+        assert name in parkade.__all__ or name in ("sh", "md"), name
