@@ -33,7 +33,10 @@ pub struct parkade_allocator {
 }
 
 /// The core, with PyTorch's policy known to the compiler: most programs use that.
-#[allow(clippy::large_enum_variant)] // the allocator is in a box of its own
+#[allow(
+    clippy::large_enum_variant,
+    reason = "the allocator that has it is in a box of its own, and a second box would be looked through for every request"
+)]
 pub(crate) enum Core {
     PyTorch(Shared<Device, PyTorch, Told>),
     Other(Shared<Device, Box<dyn Policy + Send>, Told>),

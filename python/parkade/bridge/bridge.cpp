@@ -107,16 +107,14 @@ class Allocator final : public CCA::CUDAAllocator {
       for (auto& observer : rejection_observers) observer(place.device, bytes, stats.reserved_bytes.all.current, total);
     }
 #endif
-    TORCH_CHECK_WITH(OutOfMemoryError, status != PARKADE_OUT_OF_MEMORY, text);
-    TORCH_CHECK(false, text);
-    std::abort();  // not reached
+    fail(status, text);
   }
 
-  void report(Place& place, void* address, int64_t sign) {
+  static int64_t block_bytes(Place& place, void* address) {
     parkade_block_info block{};
-    if (parkade_block(place.core, address, &block) == PARKADE_OK) report_bytes(place, address, sign * static_cast<int64_t>(block.size));
+    return parkade_block(place.core, address, &block) == PARKADE_OK ? static_cast<int64_t>(block.size) : 0;
   }
-  void report_bytes(Place& place, void* address, int64_t bytes) {
+  void report(Place& place, void* address, int64_t bytes) {
     parkade_stats stats{};
     parkade_read_stats(place.core, &stats);
     c10::reportMemoryUsageToProfiler(address, bytes, stats.allocated_bytes.all.current, stats.reserved_bytes.all.current,
@@ -137,35 +135,25 @@ class Allocator final : public CCA::CUDAAllocator {
       owners[address] = &to;
       owned = owners.size();
     }
-    if (C10_UNLIKELY(c10::memoryProfilingEnabled())) report(to, address, 1);
+    if (C10_UNLIKELY(c10::memoryProfilingEnabled())) report(to, address, block_bytes(to, address));
     if (const auto* interpreter = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(interpreter != nullptr))
       (*interpreter)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(address));
     return address;
   }
   static parkade_status serve_attentively(Place& to, parkade_request& request, cudaStream_t stream, void** address) {
     Stack stack(to.history.gather(RecordContext::STATE));
-    parkade_status status;
-    if (to.is_routing()) {
-      // As PyTorch's: calls of the driver that a capture would forbid are not part of it.
-      c10::cuda::CUDAStreamCaptureModeGuard guard{cudaStreamCaptureModeRelaxed};
-      to.route(request, stream);
-      request.flags |= to.capturing();
-      status = parkade_serve(to.core, &request, address);
-    } else {
-      status = parkade_serve(to.core, &request, address);
-    }
-    return status;
+    if (!to.may_capture()) return parkade_serve(to.core, &request, address);
+    // As PyTorch's: calls of the driver that a capture would forbid are not part of it.
+    c10::cuda::CUDAStreamCaptureModeGuard guard{cudaStreamCaptureModeRelaxed};
+    to.route(request, stream);
+    request.flags |= to.capturing();
+    return parkade_serve(to.core, &request, address);
   }
   static parkade_status free_attentively(Place& of, void* address) {
     Stack stack(of.history.gather(RecordContext::ALL));
-    parkade_status status;
-    if (of.is_routing()) {
-      c10::cuda::CUDAStreamCaptureModeGuard guard{cudaStreamCaptureModeRelaxed};
-      status = parkade_free_so(of.core, address, of.capturing());
-    } else {
-      status = parkade_free(of.core, address);
-    }
-    return status;
+    if (!of.may_capture()) return parkade_free(of.core, address);
+    c10::cuda::CUDAStreamCaptureModeGuard guard{cudaStreamCaptureModeRelaxed};
+    return parkade_free_so(of.core, address, of.capturing());
   }
 
   void* direct(size_t bytes) {
@@ -219,17 +207,13 @@ class Allocator final : public CCA::CUDAAllocator {
     if (const auto* interpreter = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(interpreter != nullptr))
       (*interpreter)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(address));
     of->follow_settings(512);
-    int64_t reported = 0;
-    if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
-      parkade_block_info block{};
-      if (parkade_block(of->core, address, &block) == PARKADE_OK) reported = static_cast<int64_t>(block.size);
-    }
+    const int64_t reported = C10_UNLIKELY(c10::memoryProfilingEnabled()) ? block_bytes(*of, address) : 0;
     const bool is_plain = C10_LIKELY(!of->attention.load(std::memory_order_relaxed));
     const auto status = is_plain ? parkade_free(of->core, address) : free_attentively(*of, address);
     rethrow();
     TORCH_CHECK(status != PARKADE_UNKNOWN_ADDRESS, "invalid device pointer: ", address);
     if (C10_UNLIKELY(status != PARKADE_OK)) fail(status);
-    if (C10_UNLIKELY(reported != 0)) report_bytes(*of, address, -reported);
+    if (C10_UNLIKELY(reported != 0)) report(*of, address, -reported);
   }
 
   void init(int count) override {
@@ -265,7 +249,7 @@ class Allocator final : public CCA::CUDAAllocator {
       Stack stack(of.history.gather(RecordContext::ALL));
       const auto id = in_c(pool);
       const auto* of_pool = pool == MempoolId_t{0, 0} ? nullptr : &id;
-      if (!of.is_routing()) return check(parkade_empty_cache(of.core, of_pool, 0));
+      if (!of.may_capture()) return check(parkade_empty_cache(of.core, of_pool, 0));
       c10::cuda::CUDAStreamCaptureModeGuard guard{cudaStreamCaptureModeRelaxed};
       check(parkade_empty_cache(of.core, of_pool, of.capturing()));
     });

@@ -7,8 +7,7 @@
 
 namespace parkade {
 // Throws what PyTorch's allocator would throw.
-[[noreturn]] inline void fail(parkade_status status) {
-  const std::string text = parkade_error_text();
+[[noreturn]] inline void fail(parkade_status status, const std::string& text = parkade_error_text()) {
   TORCH_CHECK_WITH(OutOfMemoryError, status != PARKADE_OUT_OF_MEMORY, text);
   TORCH_CHECK(false, text);
   std::abort();  // not reached
@@ -31,7 +30,7 @@ class Place {
   struct Route { MempoolId_t id; std::function<bool(cudaStream_t)> accepts; };
   std::mutex mutex;
   std::vector<Route> routes;
-  std::atomic<int> captures{0};
+  int captures = 0;
   std::map<MempoolId_t, PoolAllocator> lenders;
   parkade_settings settings{};
   SettingsWatch watch;
@@ -77,7 +76,7 @@ class Place {
   }
 
   // What calls must look at beyond the request.
-  static constexpr uint32_t OBSERVED = 1, ROUTING = 2;
+  static constexpr uint32_t OBSERVED = 1, ROUTING = 2, CAPTURING = 4;
   std::atomic<uint32_t> attention{0};
 
   // From the first time on that anybody is to be told, so that the stacks of blocks stay right.
@@ -93,30 +92,35 @@ class Place {
 
   // The pool for a request of the stream, by the newest routing that accepts it, and whether the current stream is captured.
   void route(parkade_request& request, cudaStream_t stream) {
-    if (!is_routing()) return;
     std::lock_guard<std::mutex> lock(mutex);
     auto it = std::find_if(routes.rbegin(), routes.rend(), [stream](auto& route) { return route.accepts(stream); });
     request.flags |= PARKADE_CHOOSES_POOL;
     if (it != routes.rend()) request.pool = in_c(it->id);
   }
-  bool is_routing() const { return attention.load(std::memory_order_relaxed) & ROUTING; }
+  // Whether requests are routed, as in every capture, or PyTorch has said that one has begun.
+  bool may_capture() const { return attention.load(std::memory_order_relaxed) & (ROUTING | CAPTURING); }
   uint32_t capturing() const {
-    if (C10_LIKELY(!captures.load(std::memory_order_relaxed))) return 0;
+    if (C10_LIKELY(!may_capture())) return 0;
     cudaStreamCaptureStatus status{};
     C10_CUDA_CHECK(cudaStreamIsCapturing(c10::cuda::getCurrentCUDAStream(device).stream(), &status));
     return status == cudaStreamCaptureStatusNone ? 0 : PARKADE_CAPTURING;
   }
-  void count_captures(int by) { captures += by; }
+  void count_captures(int by) {
+    std::lock_guard<std::mutex> lock(mutex);
+    captures += by;
+    if (captures > 0) attention |= CAPTURING; else attention &= ~CAPTURING;
+  }
 
   void begin(MempoolId_t id, std::function<bool(cudaStream_t)> accepts) {
-    std::lock_guard<std::mutex> lock(mutex);
+    // Without the lock: who has the core's may wait for this one.
     check(parkade_pool_begin(core, in_c(id), PARKADE_ROUTE_CHOSEN, 0));
+    std::lock_guard<std::mutex> lock(mutex);
     routes.push_back({id, std::move(accepts)});
     attention |= ROUTING;
   }
   void end(MempoolId_t id) {
-    std::lock_guard<std::mutex> lock(mutex);
     check(parkade_pool_end(core, in_c(id)));
+    std::lock_guard<std::mutex> lock(mutex);
     routes.erase(std::remove_if(routes.begin(), routes.end(), [&](auto& route) { return route.id == id; }), routes.end());
     if (routes.empty()) attention &= ~ROUTING;
   }
