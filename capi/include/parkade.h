@@ -11,6 +11,10 @@
 // `parkade_interface_version` is another interface.
 #define PARKADE_INTERFACE_VERSION 1
 
+// A thread without a context of CUDA keeps that of device 0 after a call that needed the driver, as with CUDA's runtime.
+// The runtime is slow in threads without one. For an allocator that is never ended.
+#define PARKADE_KEEPS_CONTEXT 1
+
 // A request of 2^60 bytes and more is tried like any other, as PyTorch's `raw_alloc` does.
 #define PARKADE_RAW 1
 
@@ -143,6 +147,8 @@ typedef struct parkade_options {
   size_t size;
   // The device's index.
   uint32_t device;
+  // `PARKADE_KEEPS_CONTEXT` or nothing.
+  uint32_t flags;
   // Not 0: the simulated device with this many bytes, instead of the GPU.
   uint64_t simulated_bytes;
   // A name of `parkade_policy_name`; `pytorch` if null.

@@ -66,6 +66,13 @@ impl Device {
         Device { kind, lender: None, lent: BTreeMap::new() }
     }
 
+    /// Threads without a context keep that of device 0; the simulated device has none.
+    pub(crate) fn keep_context(&self) {
+        if let Kind::Cuda(device) = &self.kind {
+            device.keep_context();
+        }
+    }
+
     /// Gives another device access to what is mapped, now and later.
     pub(crate) fn let_peer_access(&mut self, ordinal: u32) -> Result<(), Failure> {
         match &mut self.kind {

@@ -48,6 +48,10 @@ pub struct parkade_pool {
     pub second: u64,
 }
 
+/// A thread without a context of CUDA keeps that of device 0 after a call that needed the driver, as with CUDA's runtime.
+/// The runtime is slow in threads without one. For an allocator that is never ended.
+pub const PARKADE_KEEPS_CONTEXT: u32 = 1;
+
 /// How an allocator is made. Fill it with zeros first; what is zero has a default.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +60,8 @@ pub struct parkade_options {
     pub size: usize,
     /// The device's index.
     pub device: u32,
+    /// `PARKADE_KEEPS_CONTEXT` or nothing.
+    pub flags: u32,
     /// Not 0: the simulated device with this many bytes, instead of the GPU.
     pub simulated_bytes: u64,
     /// A name of `parkade_policy_name`; `pytorch` if null.

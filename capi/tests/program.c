@@ -33,6 +33,13 @@ static void options(void) {
   o.policy = "pytorch"; o.settings = NULL; o.release = "1.13";
   CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_ARGUMENT);
   SAYS("1.13");
+  o.release = NULL; o.flags = 6;
+  CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_ARGUMENT);
+  SAYS("flags 0x6");
+  o.flags = PARKADE_KEEPS_CONTEXT;
+  CHECK(parkade_create(&o, &allocator) == PARKADE_OK);
+  parkade_destroy(allocator);
+  allocator = NULL; o.flags = 0;
   o.size = 8;
   CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_ARGUMENT);
   CHECK(parkade_create(NULL, &allocator) == PARKADE_INVALID_ARGUMENT);

@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::failure::{Failure, LAST};
 use crate::serve::parkade_allocator;
 use crate::types::parkade_status::{self, PARKADE_INVALID_ARGUMENT, PARKADE_NO_DEVICE};
-use crate::types::{PARKADE_INTERFACE_VERSION, parkade_options, parkade_shortage};
+use crate::types::{PARKADE_INTERFACE_VERSION, PARKADE_KEEPS_CONTEXT, parkade_options, parkade_shortage};
 
 /// The version of the interface that this library has: `PARKADE_INTERFACE_VERSION` of its header.
 #[unsafe(no_mangle)]
@@ -104,6 +104,11 @@ pub unsafe extern "C" fn parkade_create(options: *const parkade_options, out: *m
             );
             return Err(Failure::new(PARKADE_INVALID_ARGUMENT, text));
         }
+        if options.flags & !PARKADE_KEEPS_CONTEXT != 0 {
+            let text =
+                format!("the options have the flags {:#x}, and this library knows PARKADE_KEEPS_CONTEXT alone", options.flags);
+            return Err(Failure::new(PARKADE_INVALID_ARGUMENT, text));
+        }
         // SAFETY: null or texts, as the caller says.
         let (policy, settings, release) = unsafe {
             (text(options.policy, "the policy")?, text(options.settings, "the settings")?, text(options.release, "the release")?)
@@ -114,6 +119,9 @@ pub unsafe extern "C" fn parkade_create(options: *const parkade_options, out: *m
             0 => Device::cuda(options.device, unsafe { StreamsAreValid::promise() })?,
             bytes => Device::simulated(options.device, bytes),
         };
+        if options.flags & PARKADE_KEEPS_CONTEXT != 0 {
+            device.keep_context();
+        }
         *out = Box::into_raw(Box::new(parkade_allocator::new(device, chosen)?));
         Ok(())
     })

@@ -39,6 +39,7 @@ fn of(device: i32) -> Result<&'static parkade_allocator, Failure> {
     let chosen = config::policy(policy.as_deref(), settings.as_deref(), release.as_deref())?;
     // SAFETY: PyTorch's streams are of the primary context and live as long as the process.
     let device = Device::cuda(index, unsafe { StreamsAreValid::promise() })?;
+    device.keep_context();
     let allocator: &'static parkade_allocator = Box::leak(Box::new(parkade_allocator::new(device, chosen)?));
     plugged.insert(index, allocator);
     Ok(allocator)

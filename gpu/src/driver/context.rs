@@ -12,7 +12,7 @@
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use cudarc::driver::sys::{CUcontext, CUctx_st, CUdevice};
 
@@ -28,6 +28,8 @@ pub(crate) struct Context {
     /// The driver's number for the context, which no later one has.
     id: u64,
     calls: AtomicU64,
+    /// Whether a thread without a context keeps this one.
+    stays: AtomicBool,
     /// Live events.
     pub(super) events: AtomicUsize,
     /// Live handles of created memory.
@@ -49,7 +51,8 @@ impl Context {
         // SAFETY: writes one handle through the pointer; `device` is the driver's.
         check("cuDevicePrimaryCtxRetain", unsafe { (table.cuDevicePrimaryCtxRetain)(&raw mut handle, device) })?;
         let (events, handles, calls) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicU64::new(0));
-        let mut context = Context { table, device, handle: Handle(handle), id: 0, calls, events, handles };
+        let stays = AtomicBool::new(false);
+        let mut context = Context { table, device, handle: Handle(handle), id: 0, calls, stays, events, handles };
         context.id = context.id_now()?;
         Ok(Arc::new(context))
     }
@@ -84,6 +87,11 @@ impl Context {
             check("cuCtxSetCurrent", unsafe { (self.table.cuCtxSetCurrent)(self.handle.0) })?;
         }
         Ok(Entered { context: self, previous })
+    }
+
+    /// From now on a thread that had no context keeps this one.
+    pub(crate) fn stay(&self) {
+        self.stays.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn count_call(&self) {
@@ -148,11 +156,11 @@ pub(super) struct Entered<'a> {
 }
 
 impl Drop for Entered<'_> {
-    /// Restores the thread's previous context, even if there was none: otherwise the thread would keep a
-    /// context that may be destroyed later. A PyTorch thread has the primary context already, so neither
-    /// change costs it anything.
+    /// Restores the thread's previous context, even if there was none, unless the context is to stay: otherwise
+    /// the thread would keep a context that may be destroyed later.
     fn drop(&mut self) {
-        if self.previous != self.context.handle.0 {
+        let stays = self.previous.is_null() && self.context.stays.load(Ordering::Relaxed);
+        if self.previous != self.context.handle.0 && !stays {
             // SAFETY: null, or a handle that was current on this thread when the guard was created. If this
             // fails, so will the thread's next CUDA call.
             unsafe { (self.context.table.cuCtxSetCurrent)(self.previous) };

@@ -64,6 +64,7 @@ class Place {
     parkade_options options{};
     options.size = sizeof options;
     options.device = static_cast<uint32_t>(device);
+    options.flags = PARKADE_KEEPS_CONTEXT;
     options.policy = policy.c_str();
     options.release = release.c_str();
     options.settings = takes_settings ? text.c_str() : nullptr;
