@@ -29,6 +29,8 @@ class Allocator final : public CCA::CUDAAllocator {
   // PyTorch's switch for tools that look at every allocation.
   const bool is_uncached = c10::utils::check_env("PYTORCH_NO_CUDA_MEMORY_CACHING") == true;
   bool caches() const { return !is_uncached && is_caching.load(std::memory_order_relaxed); }
+  // How often the cache was emptied before a device was used: PyTorch's allocator counts that as waiting for all streams.
+  std::array<std::atomic<int64_t>, MOST_DEVICES> emptied_unused{};
   int64_t max_split_at_init = 0;
   double fraction_at_init = 1;
   c10::DeviceIndex first = -1;
@@ -245,6 +247,9 @@ class Allocator final : public CCA::CUDAAllocator {
   void enable(bool value) override { is_caching = value; }
   bool isEnabled() const override { return is_caching; }
   void emptyCache(MempoolId_t pool) override {
+    if (pool == MempoolId_t{0, 0})
+      for (int i = 0; i < device_count.load(); i++)
+        if (!places[i].load()) emptied_unused[i]++;
     each([&](Place& of) {
       Stack stack(of.history.gather(RecordContext::ALL));
       const auto id = in_c(pool);
