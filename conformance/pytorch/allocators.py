@@ -6,12 +6,12 @@ import sys
 NAMES = ("native", "parkade")
 
 
-def choose(name):
-    """Makes this process allocate with `native`, PyTorch's own allocator, or with `parkade`."""
+def choose(name, policy="pytorch"):
+    """Makes this process allocate with `native`, PyTorch's own allocator, or with `parkade` under a policy."""
     if name == "parkade":
         import parkade
 
-        parkade.enable(policy="pytorch")
+        parkade.enable(policy=policy)
 
 
 def chosen():

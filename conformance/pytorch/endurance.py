@@ -222,12 +222,13 @@ def run_ends(options):
         return exits.outcome(command, allocators.environment(SETTINGS[setting]))
 
     jobs = [(case, setting) for setting in ("default", "expandable") for case in exits.CASES]
+    print("\n| end | setting | result |\n|---|---|---|", flush=True)
+    bad = 0
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        results = list(pool.map(one, jobs))
-    print("\n| end | setting | result |\n|---|---|---|")
-    for (case, setting), wrong in zip(jobs, results):
-        print(f"| {case.__name__} | {setting} | {wrong or 'good'} |")
-    return sum(map(bool, results))
+        for (case, setting), wrong in zip(jobs, pool.map(one, jobs)):
+            print(f"| {case.__name__} | {setting} | {wrong or 'good'} |", flush=True)
+            bad += bool(wrong)
+    return bad
 
 
 def arguments():

@@ -10,6 +10,7 @@ import unittest
 import allocators
 import endurance
 import exits
+import largest
 import own_tests
 import same
 import speed
@@ -49,6 +50,40 @@ class Speed(unittest.TestCase):
         self.assertEqual(speed.target("gpt2, ms a step"), 1.01)
         self.assertEqual(speed.target("C++ pairs, 16 threads, 16 streams, ns a pair"), 0.5)
         self.assertEqual(speed.target("C++ pairs, 1 thread, ns a pair"), 1 / 3)
+
+
+class Largest(unittest.TestCase):
+    def test_the_largest_count_is_found_from_any_start_in_few_attempts(self):
+        for most in range(120):
+            for start in (1, 2, 30, 100, 250):
+                asked = []
+
+                def fits(count):
+                    asked.append(count)
+                    return count <= most
+
+                self.assertEqual(largest.largest(fits, start), most)
+                self.assertGreaterEqual(min(asked), 1)
+                self.assertLessEqual(len(asked), 16)
+                self.assertEqual(len(asked), len(set(asked)), "no count is tried twice")
+
+    def test_the_least_memory_is_found_on_the_grid(self):
+        for threshold in range(100, 260):
+            asked = []
+
+            def fits(limit):
+                asked.append(limit)
+                return limit >= threshold
+
+            found = largest.least(fits, 100, 260, 5)
+            self.assertTrue(threshold <= found < threshold + 5 or found == 260, (threshold, found))
+            self.assertLessEqual(len(asked), 7)
+
+    def test_sizes_are_whole_and_have_a_unit(self):
+        self.assertEqual(largest.size("8GiB"), 8 << 30)
+        for text in ("8", "0GiB", "1.5GiB", "GiB", "-1MiB"):
+            with self.assertRaises(argparse.ArgumentTypeError):
+                largest.size(text)
 
 
 class Endurance(unittest.TestCase):

@@ -1,7 +1,7 @@
 """Small programs on PyTorch that ask for memory in the ways that matter, each the same in every run.
 
 A module has `start()`, which builds everything from fixed seeds and returns a function: `step(index)` does one step and returns its loss
-as a tensor of one number or a float. `LIMITED` says whether it survives running out of memory, and so can be run with a limit.
+as a tensor of one number or a float. Programs of `COUNTED` take the size of a batch, `start(count)`. `LIMITED` says whether it survives running out of memory, and so can be run with a limit.
 `run(name, steps)` runs a program and returns its losses.
 """
 
@@ -21,7 +21,10 @@ NAMES = (
     "random_train",
     "random_graphs",
     "random_pools",
+    "generate",
 )
+# Whose batches may have any size.
+COUNTED = ("gpt2", "llama", "mask_rcnn", "generate", "compile_reduce_overhead", "streams")
 # What a program may reserve that is made to run out of memory.
 LIMIT_BYTES = {"fails": 600 << 20}
 OUT_OF_MEMORY = "out of memory"

@@ -8,7 +8,7 @@ from .training import lengths, tokens, trainer
 LIMITED = True
 
 
-def start():
+def start(count=None):
     torch.manual_seed(1)
     config = GPT2Config(
         vocab_size=16384,
@@ -27,4 +27,4 @@ def start():
         return model(input_ids=ids, labels=ids, use_cache=False).loss
 
     train = trainer(model, loss_of)
-    return lambda index: train(batch(index, 2 + index % 5, length(index)))
+    return lambda index: train(batch(index, count or 2 + index % 5, length(index)))

@@ -8,7 +8,7 @@ from .training import lengths, tokens, trainer
 LIMITED = True
 
 
-def start():
+def start(count=None):
     torch.manual_seed(3)
     config = LlamaConfig(
         vocab_size=16384,
@@ -37,6 +37,6 @@ def start():
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         elif index % 4 == 0:
             model.gradient_checkpointing_disable()
-        return train(batch(index, 1 + index % 3, length(index)))
+        return train(batch(index, count or 1 + index % 3, length(index)))
 
     return step

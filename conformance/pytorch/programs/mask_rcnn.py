@@ -8,29 +8,29 @@ from .training import trainer
 LIMITED = True
 
 
-def images(index):
-    """Two images of synthetic objects with their boxes, labels and masks."""
+def images(index, count=2):
+    """Images of synthetic objects with their boxes, labels and masks."""
     generator = torch.Generator().manual_seed(300 + index)
 
     def number(low, high):
         return int(torch.randint(low, high, (1,), generator=generator))
 
     pictures, targets = [], []
-    for _ in range(2):
-        height, width, count = number(200, 400), number(200, 400), number(1, 9)
-        masks, boxes = torch.zeros(count, height, width, dtype=torch.uint8), []
+    for _ in range(count):
+        height, width, objects = number(200, 400), number(200, 400), number(1, 9)
+        masks, boxes = torch.zeros(objects, height, width, dtype=torch.uint8), []
         for mask in masks:
             left, top = number(0, width - 60), number(0, height - 60)
             right, bottom = left + number(20, 60), top + number(20, 60)
             mask[top:bottom, left:right] = 1
             boxes.append([left, top, right, bottom])
-        labels = torch.randint(1, 8, (count,), generator=generator)
+        labels = torch.randint(1, 8, (objects,), generator=generator)
         pictures.append(torch.rand(3, height, width, generator=generator).cuda())
         targets.append({"boxes": torch.tensor(boxes, dtype=torch.float32).cuda(), "labels": labels.cuda(), "masks": masks.cuda()})
     return pictures, targets
 
 
-def start():
+def start(count=None):
     torch.manual_seed(5)
     # Deterministic algorithms pool regions in Python, which takes gigabytes for the usual 2,000 of them.
     # Deterministic algorithms have no fused region pooling: the one in Python would be compiled, which takes a minute.
@@ -45,4 +45,4 @@ def start():
         return sum(model(*batch).values())
 
     train = trainer(model, loss_of)
-    return lambda index: train(images(index))
+    return lambda index: train(images(index, count or 2))

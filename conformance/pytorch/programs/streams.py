@@ -5,7 +5,7 @@ import torch
 LIMITED = True
 
 
-def start():
+def start(count=None):
     torch.manual_seed(11)
     draw = torch.Generator().manual_seed(12)
     streams = [torch.cuda.Stream() for _ in range(3)]
@@ -20,7 +20,7 @@ def start():
             for _ in range(12):
                 stream, other = streams[number(0, 3)], streams[number(0, 3)]
                 with torch.cuda.stream(stream):
-                    x = torch.full((number(64, 6000), 1024), 0.5, device="cuda")
+                    x = torch.full((number(64, 6000) * (count or 1), 1024), 0.5, device="cuda")
                     y = x @ weight
                 other.wait_stream(stream)
                 with torch.cuda.stream(other):
