@@ -13,24 +13,12 @@ use crate::units::{Bytes, DeviceAddress, PoolId, StreamId};
 /// The state of a private pool ([`crate::Allocator::checkpoint_pool`]).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PoolCheckpoint {
-    pub(crate) pool: PoolId,
-    pub(crate) segments: Vec<SavedSegment>,
-}
-
-impl PoolCheckpoint {
     /// The pool.
-    #[must_use]
-    pub fn pool(&self) -> PoolId {
-        self.pool
-    }
-
-    /// Its segments, in the order in which they are restored: those that begin with a block in use, by
-    /// address, then the others in the order of the pool's free blocks, small ones first. PyTorch restores
-    /// the former in hash order.
-    #[must_use]
-    pub fn segments(&self) -> &[SavedSegment] {
-        &self.segments
-    }
+    pub pool: PoolId,
+    /// Its segments, in the order in which they are restored. [`crate::Allocator::checkpoint_pool`] lists those
+    /// that begin with a block in use, by address, then the others in the order of the pool's free blocks, small
+    /// ones first. PyTorch restores the former in hash order.
+    pub segments: Vec<SavedSegment>,
 }
 
 /// A segment of a checkpoint.

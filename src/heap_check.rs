@@ -77,8 +77,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             ensure(at == end, || format!("the block at {at:#x} does not begin where the one before it ends, {end:#x}"))?;
             ensure(block.prev == previous, || format!("the block at {at:#x} names another one as the one before it"))?;
             ensure(block.pool == first.pool, || format!("the block at {at:#x} is of another pool than its segment"))?;
-            let may_differ = self.heap().mixes_streams() && !first.is_expandable();
-            ensure(may_differ || block.stream == first.stream, || {
+            ensure(self.heap().mixes_streams() || block.stream == first.stream, || {
                 format!("the block at {at:#x} is of another stream than its segment")
             })?;
             ensure(block.state != BlockState::Detached, || format!("the block at {at:#x} is in no state"))?;

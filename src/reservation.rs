@@ -19,6 +19,8 @@ pub(crate) struct Reservation<M> {
     pub(crate) page: u64,
     /// The stream whose work must be done before a page is unmapped.
     pub(crate) stream: StreamId,
+    /// The pool that the segment belongs to.
+    pub(crate) pool: u16,
     /// Numbered in the order of creation.
     pub(crate) number: u64,
     /// The memory of mapped pages, by the first page of each run. Runs do not overlap.
@@ -146,10 +148,10 @@ impl<M> Reservations<M> {
         Reservations { by_base: BTreeMap::new(), made: 0, unreleased: Vec::new(), stuck: Vec::new(), spare: Vec::new() }
     }
 
-    pub(crate) fn insert(&mut self, base: u64, size: u64, page: u64, stream: StreamId) {
+    pub(crate) fn insert(&mut self, base: u64, size: u64, page: u64, (pool, stream): (u16, StreamId)) {
         let number = self.made;
         self.made += 1;
-        self.by_base.insert(base, Reservation { size, page, stream, number, runs: BTreeMap::new(), mapped: 0 });
+        self.by_base.insert(base, Reservation { size, page, stream, pool, number, runs: BTreeMap::new(), mapped: 0 });
     }
 
     /// Keeps memory that the device failed to release.
@@ -176,6 +178,16 @@ impl<M> Reservations<M> {
     pub(crate) fn take_spare_handle(&mut self, page: u64, most: u64) -> Option<Run<M>> {
         let place = self.spare.iter().position(|(bytes, run)| *bytes == page && run.is_handle && run.pages <= most)?;
         Some(self.spare.remove(place).1)
+    }
+
+    /// Takes what was kept last.
+    pub(crate) fn take_last_spare(&mut self) -> Option<Run<M>> {
+        self.spare.pop().map(|(_, run)| run)
+    }
+
+    /// The bytes of all kept memory.
+    pub(crate) fn spare_bytes(&self) -> u64 {
+        self.spare.iter().map(|(page, run)| page * run.pages).sum()
     }
 
     /// Takes all kept memory.

@@ -149,7 +149,7 @@ impl World {
     fn restore(&mut self, place: usize) -> Result<(), TestCaseError> {
         let core = &mut self.core;
         let (checkpoint, saved) = &self.saved[place];
-        let pool = checkpoint.pool();
+        let pool = checkpoint.pool;
         let (segments, stats) = (core.segments(), core.stats().clone());
         let restored = match core.restore_pool(checkpoint) {
             Ok(restored) => restored,

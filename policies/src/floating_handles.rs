@@ -4,21 +4,24 @@
 //! a handle of 2 MiB and for one of 128 MiB, so large handles are cheap, but a handle with anything in it cannot move. So:
 //! - handles grow with what is reserved, and shrink again towards the limit, where the last free bytes count;
 //! - a request that no free block serves takes new handles, as long as there is memory for what it misses;
+//! - then it takes what it needs of the tightest free block of another stream, behind the work of that stream, without waiting;
 //! - then handles that are wholly free, of any stream, as few as suffice, are unmapped and mapped where the request's segment
 //!   misses the least; everything else stays as it is;
+//! - of the few smallest blocks that fit, that one serves which costs the least: a part of its size, and what it pins, the
+//!   bytes of whole free handles that the request would keep from moving without using them;
+//! - once a request takes a large part of the memory, handles are finer: such a request must be put together from whole ones;
 //! - the first request of its size takes the high end of the block that serves it, others the low end: what comes once, as
 //!   weights do, and what comes again and again then lie apart;
 //! - only when that is not enough, it waits for events, and in the end everything free goes back.
 //!
-//! Every stream and every private pool has a segment of its own, from which memory goes to others only as whole handles of
-//! the default pool.
+//! Every stream has a segment of its own. Private pools take parts of them, cached or new, in which no work is pending.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, DeviceAddress, PoolClass};
-use parkade::{BlockId, HandleView, Heap, PoolSlot};
+use parkade::{BlockId, BlockView, HandleView, Heap, PoolSlot};
 
 /// Sizes are multiples of this.
 const UNIT: Bytes = Bytes(512);
@@ -30,7 +33,7 @@ const FIRST: Bytes = Bytes::mib(64);
 const LEAST: Bytes = Bytes::mib(8);
 /// The largest handles, unless a request misses more.
 const MOST: Bytes = Bytes::mib(1024);
-/// A handle is at most this part of what its pool has reserved, from [`FIRST`] on, in private pools from [`LEAST`] on.
+/// A handle is at most this part of what the default pool has reserved, from [`FIRST`] on.
 const PART_OF_RESERVED: u64 = 4;
 /// A handle is at most so many times what is missing, from [`LEAST`] on: a stream that needs little gets little.
 const TIMES_MISSING: u64 = 32;
@@ -38,6 +41,16 @@ const TIMES_MISSING: u64 = 32;
 const PART_OF_LEFT: u64 = 8;
 /// What a request misses is at most so many handles.
 const MOST_HANDLES: u64 = 4;
+/// A request of at least this part of the memory is large.
+const PART_OF_LARGE: u64 = 8;
+/// After a large request, handles of the default pool are at most this part of the memory, down to [`LEAST`].
+const PART_OF_FINE: u64 = 128;
+/// After a large request, what a request misses is at most so many handles.
+const MOST_FINE_HANDLES: u64 = 64;
+/// So many blocks are compared for a request.
+const COMPARED: usize = 4;
+/// A block costs its size over this, and the bytes that it pins.
+const SIZE_OVER: u64 = 4;
 
 /// How many sizes are remembered: a power of two.
 const SIZES: usize = 4096;
@@ -49,13 +62,15 @@ pub struct FloatingHandles {
     seen: Box<[u64; SIZES]>,
     /// Whether the current request is the first of its size.
     is_first: bool,
+    /// Whether there was a large request.
+    is_fine: bool,
     /// The next step of the ladder.
     step: u32,
 }
 
 impl Default for FloatingHandles {
     fn default() -> FloatingHandles {
-        FloatingHandles { seen: Box::new([0; SIZES]), is_first: false, step: 0 }
+        FloatingHandles { seen: Box::new([0; SIZES]), is_first: false, is_fine: false, step: 0 }
     }
 }
 
@@ -75,10 +90,42 @@ impl FloatingHandles {
         heap.first_at_least(request.pool, request.stream, request.size).map(|block| block.id)
     }
 
+    /// The tightest free block of another stream.
+    fn elsewhere(heap: &Heap, request: &Request) -> Option<BlockId> {
+        let blocks = heap.first_at_least_elsewhere(request.pool, request.stream, request.size);
+        blocks.min_by_key(|block| (block.size, block.address)).map(|block| block.id)
+    }
+
+    /// The block for the request: of a few, that with the least cost; of equal ones the smallest.
+    #[inline]
+    fn choose(&self, heap: &Heap, request: &Request) -> Option<BlockId> {
+        let first = heap.first_at_least(request.pool, request.stream, request.size)?;
+        // Further blocks are larger: they are better only if they pin less.
+        if first.size < PAGE || is_private(request) || self.pinned(heap, &first, request.size) == 0 {
+            return Some(first.id);
+        }
+        let few = heap.at_least(request.pool, request.stream, request.size).take(COMPARED);
+        let cost = |block: &BlockView| block.size.get() / SIZE_OVER + self.pinned(heap, block, request.size);
+        few.min_by_key(cost).map(|block| block.id)
+    }
+
+    /// The bytes of the block's whole free handles that `size` bytes at its end would pin without using them.
+    fn pinned(&self, heap: &Heap, block: &BlockView, size: Bytes) -> u64 {
+        let (low, high) = (block.address.get(), block.address.get() + block.size.get());
+        let (begin, end) = if self.is_first { (high - size.get(), high) } else { (low, low + size.get()) };
+        let handles = heap.handles_in(block.id).map(|handle| (handle.address.get(), handle.address.get() + handle.size.get()));
+        let touched = handles.skip_while(|&(_, to)| to <= begin).take_while(|&(from, _)| from < end);
+        touched.map(|(from, to)| (to - from) - (to.min(end) - from.max(begin))).sum()
+    }
+
+    /// Bytes that may be reserved in all.
+    fn all(heap: &Heap) -> u64 {
+        heap.limit().map_or(heap.device_total(), |limit| limit.min(heap.device_total())).get()
+    }
+
     /// Bytes that may still be reserved.
     fn left(heap: &Heap) -> u64 {
-        let all = heap.limit().map_or(heap.device_total(), |limit| limit.min(heap.device_total()));
-        all.get().saturating_sub(heap.reserved().get())
+        FloatingHandles::all(heap).saturating_sub(heap.reserved().get())
     }
 
     /// Whole free handles of the default pool for what the request misses: the tightest that is enough, or else the largest
@@ -107,6 +154,12 @@ impl FloatingHandles {
     }
 }
 
+/// Whether the request is for a private pool.
+#[inline]
+fn is_private(request: &Request) -> bool {
+    request.pool != PoolSlot::default_pool(request.pool.class())
+}
+
 impl Policy for FloatingHandles {
     fn name(&self) -> &'static str {
         "floating-handles"
@@ -131,20 +184,27 @@ impl Policy for FloatingHandles {
         PAGE
     }
 
+    fn annexes(&self) -> bool {
+        true
+    }
+
     fn handle(&self, heap: &Heap, request: &Request, missing: Bytes) -> Option<Bytes> {
-        let is_private = request.pool != PoolSlot::default_pool(request.pool.class());
-        let first = if is_private { LEAST } else { FIRST };
-        let grown = first.max(Bytes(heap.reserved_in(request.pool).get() / PART_OF_RESERVED));
+        let grown = FIRST.max(Bytes(heap.reserved_in(request.pool).get() / PART_OF_RESERVED));
         let for_request = Bytes(missing.get().saturating_mul(TIMES_MISSING));
         let near_the_end = Bytes(FloatingHandles::left(heap) / PART_OF_LEFT);
-        let usual = grown.min(for_request).min(near_the_end).min(MOST).max(LEAST);
-        usual.max(Bytes(missing.get() / MOST_HANDLES)).checked_round_up(PAGE)
+        let (most, handles) = if self.is_fine {
+            (MOST.min(Bytes(FloatingHandles::all(heap) / PART_OF_FINE)), MOST_FINE_HANDLES)
+        } else {
+            (MOST, MOST_HANDLES)
+        };
+        let usual = grown.min(for_request).min(near_the_end).min(most).max(LEAST);
+        usual.max(Bytes(missing.get() / handles)).checked_round_up(PAGE)
     }
 
     #[inline]
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
         self.is_first = self.note(request.size);
-        match FloatingHandles::find(heap, request) {
+        match self.choose(heap, request) {
             Some(block) => Placement::Reuse(block),
             None => Placement::Segment(request.size.checked_round_up(PAGE).unwrap_or(Bytes::MAX)),
         }
@@ -163,6 +223,8 @@ impl Policy for FloatingHandles {
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
         if rung == 0 {
             self.step = 0;
+            self.is_fine |= request.size.get() >= FloatingHandles::all(heap) / PART_OF_LARGE;
+            return Relief::Annex;
         }
         loop {
             let step = self.step;
@@ -176,6 +238,9 @@ impl Policy for FloatingHandles {
                         && let Some(block) = FloatingHandles::find(heap, request)
                     {
                         return Relief::Reuse(block);
+                    }
+                    if let Some(block) = FloatingHandles::elsewhere(heap, request) {
+                        return Relief::TransferPart { block };
                     }
                     let handles = FloatingHandles::movable(heap, request);
                     if !handles.is_empty() {

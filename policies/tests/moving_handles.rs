@@ -7,17 +7,22 @@ use parkade::{AllocError, Allocator, Heap, PoolFilter, PoolSlot};
 use parkade_sim::{CallName, SimDevice, SimOptions};
 
 const HERE: StreamId = StreamId::DEFAULT;
+const THERE: StreamId = StreamId(0x1000);
 
 /// Best fit; what is missing is one handle, of at least `least` bytes.
 #[derive(Clone, Copy)]
 struct Toy {
     least: u64,
     takes_high_end: bool,
+    /// Whether a request takes what it needs of another stream's block, or waits, before handles move.
+    transfers: bool,
+    /// From how many bytes on the block is used that serves a request; best fit if 0.
+    offset: u64,
     /// Which of the free handles, by address, move for a request.
     moved: fn(&[DeviceAddress]) -> Vec<DeviceAddress>,
 }
 
-const TOY: Toy = Toy { least: 8 * MIB, takes_high_end: false, moved: <[DeviceAddress]>::to_vec };
+const TOY: Toy = Toy { least: 8 * MIB, takes_high_end: false, transfers: false, offset: 0, moved: <[DeviceAddress]>::to_vec };
 
 impl Policy for Toy {
     fn name(&self) -> &'static str {
@@ -46,8 +51,8 @@ impl Policy for Toy {
 
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
         match heap.first_at_least(request.pool, request.stream, request.size) {
-            Some(block) => Placement::Reuse(block.id),
-            None => Placement::Segment(request.size),
+            Some(block) if self.offset == 0 => Placement::Reuse(block.id),
+            _ => Placement::Segment(request.size),
         }
     }
 
@@ -56,9 +61,14 @@ impl Policy for Toy {
     }
 
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
+        if let Some(block) = heap.first_at_least(request.pool, request.stream, request.size).filter(|_| self.offset > 0) {
+            return Relief::ReuseAt { block: block.id, offset: Bytes(self.offset) };
+        }
+        let mut elsewhere = heap.first_at_least_elsewhere(request.pool, request.stream, request.size);
         match rung {
             0 => Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask },
-            1 => {
+            1 if self.transfers => elsewhere.next().map_or(Relief::Wait, |block| Relief::TransferPart { block: block.id }),
+            1 | 2 => {
                 let free = heap.free_blocks(PoolSlot::default_pool(request.pool.class()));
                 let mut handles: Vec<DeviceAddress> =
                     free.flat_map(|block| heap.handles_in(block.id)).map(|handle| handle.address).collect();
@@ -121,9 +131,8 @@ fn a_handle_with_something_in_it_stays_when_the_cache_is_released() {
 
 #[test]
 fn handles_move_between_streams_and_the_others_stay() {
-    let there = StreamId(0x1000);
     let mut allocator = on(64, TOY);
-    let [first, kept, last] = [24, 8, 24].map(|mib| allocator.allocate(Bytes::mib(mib), there).unwrap());
+    let [first, kept, last] = [24, 8, 24].map(|mib| allocator.allocate(Bytes::mib(mib), THERE).unwrap());
     allocator.free(first).unwrap();
     allocator.free(last).unwrap();
     let created = calls(&allocator, CallName::MemCreate);
@@ -142,9 +151,8 @@ fn handles_move_between_streams_and_the_others_stay() {
 
 #[test]
 fn what_the_request_does_not_need_is_free_behind_it() {
-    let there = StreamId(0x1000);
     let mut allocator = on(48, TOY);
-    let [first, kept, last] = [16, 8, 24].map(|mib| allocator.allocate(Bytes::mib(mib), there).unwrap());
+    let [first, kept, last] = [16, 8, 24].map(|mib| allocator.allocate(Bytes::mib(mib), THERE).unwrap());
     allocator.free(first).unwrap();
     allocator.free(last).unwrap();
     let moved = allocator.allocate(Bytes::mib(20), HERE).unwrap();
@@ -208,6 +216,109 @@ fn the_high_end_of_a_block_serves_and_the_low_end_stays_free() {
         allocator.free(block).unwrap();
     }
     assert_eq!(free_mib(&allocator), [8], "all of it is one again");
+}
+
+/// The free blocks of the default pool: stream, and size in MiB.
+fn free_by_stream(allocator: &Allocator<SimDevice, Toy>) -> Vec<(StreamId, u64)> {
+    let free = allocator.heap().free_blocks(PoolSlot::default_pool(PoolClass::Large));
+    free.map(|block| (block.stream, block.size.get() / MIB)).collect()
+}
+
+#[test]
+fn a_part_of_another_streams_segment_serves_behind_its_work_and_nothing_is_unmapped() {
+    let mut allocator = on(30, Toy { transfers: true, ..TOY });
+    let low = allocator.allocate(Bytes::mib(6), HERE).unwrap();
+    let cached = allocator.allocate(Bytes::mib(24), HERE).unwrap();
+    allocator.free(cached).unwrap();
+    allocator.device_mut().spin(HERE, 1_000_000);
+    let moved = allocator.allocate(Bytes::mib(4), THERE).unwrap();
+    allocator.check().unwrap();
+    assert_eq!(moved.address().get() - low.address().get(), 6 * MIB);
+    assert_eq!((calls(&allocator, CallName::StreamWaitEvent), calls(&allocator, CallName::MemUnmap)), (1, 0));
+    assert!(allocator.device().now_ns() < 1_000_000, "the host has not waited");
+    allocator.free(moved).unwrap();
+    allocator.free(low).unwrap();
+    allocator.check().unwrap();
+    assert_eq!(free_by_stream(&allocator), [(HERE, 6), (HERE, 20), (THERE, 4)], "blocks of two streams stay apart");
+    // Once all work is done they are one again, and all handles can move.
+    let whole = allocator.allocate(Bytes::mib(30), THERE).unwrap();
+    assert!(allocator.device().now_ns() >= 1_000_000);
+    allocator.check().unwrap();
+    assert_eq!((calls(&allocator, CallName::MemUnmap), calls(&allocator, CallName::MemRelease)), (2, 0));
+    allocator.free(whole).unwrap();
+    allocator.release_cached().unwrap();
+    allocator.check().unwrap();
+    assert_eq!(allocator.device().used_bytes(), Bytes::ZERO);
+}
+
+#[test]
+fn a_handle_moves_once_the_stream_that_took_it_over_is_done() {
+    let mut allocator = on(32, Toy { transfers: true, ..TOY });
+    let [used, cached] = [8, 24].map(|mib| allocator.allocate(Bytes::mib(mib), HERE).unwrap());
+    allocator.free(cached).unwrap();
+    let taken = allocator.allocate(Bytes::mib(24), THERE).unwrap();
+    assert_eq!(calls(&allocator, CallName::StreamWaitEvent), 1);
+    allocator.device_mut().spin(THERE, 1_000_000);
+    allocator.free(taken).unwrap();
+    allocator.policy_mut().transfers = false;
+    let moved = allocator.allocate(Bytes::mib(24), StreamId(0x2000)).unwrap();
+    assert!(allocator.device().now_ns() >= 1_000_000, "unmapping waits for no work by itself");
+    assert_eq!(calls(&allocator, CallName::MemUnmap), 1);
+    allocator.check().unwrap();
+    for block in [used, moved] {
+        allocator.free(block).unwrap();
+    }
+    allocator.release_cached().unwrap();
+    allocator.check().unwrap();
+    assert_eq!(allocator.device().used_bytes(), Bytes::ZERO);
+}
+
+#[test]
+fn a_segment_does_not_grow_over_what_another_stream_took_over() {
+    let mut allocator = on(96, Toy { transfers: true, ..TOY });
+    allocator.set_limit(Some(Bytes::mib(32)));
+    let [used, cached] = [8, 24].map(|mib| allocator.allocate(Bytes::mib(mib), HERE).unwrap());
+    allocator.free(cached).unwrap();
+    let taken = allocator.allocate(Bytes::mib(24), THERE).unwrap();
+    allocator.free(taken).unwrap();
+    allocator.set_limit(None);
+    let grown = allocator.allocate(Bytes::mib(26), HERE).unwrap();
+    allocator.check().unwrap();
+    assert_eq!((grown.address().get() - used.address().get(), allocator.heap().reserved()), (32 * MIB, Bytes::mib(58)));
+    for block in [used, grown] {
+        allocator.free(block).unwrap();
+    }
+}
+
+#[test]
+fn a_private_pool_is_restored_although_blocks_of_others_have_changed_streams() {
+    let mut allocator = on(64, Toy { transfers: true, ..TOY });
+    allocator.begin_pool(PoolId(0, 1), PoolFilter::All).unwrap();
+    let kept = allocator.allocate(Bytes::mib(8), HERE).unwrap();
+    allocator.end_pool(PoolId(0, 1)).unwrap();
+    let checkpoint = allocator.checkpoint_pool(PoolId(0, 1)).unwrap();
+    let cached = allocator.allocate(Bytes::mib(56), HERE).unwrap();
+    allocator.free(cached).unwrap();
+    let taken = allocator.allocate(Bytes::mib(8), THERE).unwrap();
+    assert_eq!(calls(&allocator, CallName::StreamWaitEvent), 1);
+    let restored = allocator.restore_pool(&checkpoint).unwrap();
+    allocator.check().unwrap();
+    assert_eq!(restored.freed, [kept.address()]);
+    for block in restored.allocations.into_iter().chain([taken]) {
+        allocator.free(block).unwrap();
+    }
+}
+
+#[test]
+fn what_stays_free_before_the_high_end_is_one_block_also_from_an_offset_on() {
+    let mut allocator = on(64, Toy { takes_high_end: true, ..TOY });
+    let cached = allocator.allocate(Bytes::mib(8), HERE).unwrap();
+    allocator.free(cached).unwrap();
+    allocator.policy_mut().offset = MIB;
+    let high = allocator.allocate(Bytes::mib(2), HERE).unwrap();
+    allocator.check().unwrap();
+    assert_eq!(free_mib(&allocator), [6]);
+    allocator.free(high).unwrap();
 }
 
 /// What is said to a request of 46 MiB that moves these, of handles of 32, 8 and 8 MiB of which the second is in use.

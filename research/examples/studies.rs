@@ -6,7 +6,7 @@
 
 use std::error::Error;
 
-use parkade_policies::{CATALOGUE, Named};
+use parkade_policies::{BESIDE, CATALOGUE, Named};
 use parkade_research::bounds::{BoundsError, MemoPlan, NoLayers};
 use parkade_research::packing::Effort;
 use parkade_research::study::{LOAD_UNIT_BYTES, RunOptions, run, smallest_capacity};
@@ -138,7 +138,8 @@ fn adversaries() -> Result<(), Box<dyn Error>> {
         });
         std::iter::once(first).chain(rest).collect::<Vec<_>>()
     };
-    for (policy, cells) in rows(row) {
+    let beside = BESIDE.iter().map(|policy| (policy.name, row(policy)));
+    for (policy, cells) in rows(row).into_iter().chain(beside) {
         println!("| {policy} | {} |", cells.join(" | "));
     }
     Ok(())

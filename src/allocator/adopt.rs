@@ -194,7 +194,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         memory: &mut dyn FnMut(DeviceAddress, u64) -> (D::Physical, u64),
     ) {
         let base = segment.address.0;
-        self.reservations.insert(base, total.0, page.0, segment.stream);
+        self.reservations.insert(base, total.0, page.0, (pool.0, segment.stream));
         let runs = segment.mapped_runs();
         self.count_reserved(pool, (runs.iter().map(|run| run.end - run.start).sum::<u64>() * page.0) as i64);
         let Some((_, range)) = self.reservations.holding(base) else { return };

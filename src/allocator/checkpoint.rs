@@ -57,7 +57,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if self.heap.private_pools().freeable().contains(&pool_number) {
             return Err(CheckpointError::Abandoned(id));
         }
-        if !self.heap.merges_neighbours() || self.heap.mixes_streams() {
+        if !self.heap.merges_neighbours() || self.heap.is_parted(pool_number) {
             return Err(CheckpointError::Parted);
         }
         Fit { heap: &self.heap, pool_number, takes_grown: self.profile.restores_grown_segments }.check(checkpoint)?;
@@ -144,6 +144,13 @@ impl Heap {
         heads.sort_unstable_by_key(|&index| self.arena.at(index).address);
         heads.extend(self.free_of(pool_number).filter(|&index| self.arena.at(index).prev == NIL));
         heads
+    }
+
+    /// Whether neighbours of the pool belong to different streams.
+    fn is_parted(&self, pool_number: u16) -> bool {
+        let differ = |block: &Block| self.arena.get(block.prev).is_some_and(|before| before.stream != block.stream);
+        let of_pool = |block: &Block| PoolSlot(block.pool).pool_number() == pool_number;
+        self.mixes_streams() && self.arena.live().map(|index| self.arena.at(index)).any(|block| of_pool(block) && differ(block))
     }
 
     /// The free blocks of a pool, small ones first.
@@ -238,7 +245,9 @@ impl Fit<'_> {
             }
             room -= saved.size.0;
             at += saved.size.0;
-            if is_last && room == 0 && after == NIL {
+            // A part of another segment has no unmapped end, and may have grown.
+            let has_grown = self.takes_grown && self.heap.arena.at(start).is_expandable() && self.is_tail(room, after);
+            if is_last && (has_grown || room == 0 && after == NIL) {
                 return Ok(());
             }
         }

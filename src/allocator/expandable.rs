@@ -122,7 +122,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return Ok(None);
         }
         // A range that the device failed to free stays the allocator's.
-        self.reservations.insert(address.0, size.0, page.0, request.stream);
+        self.reservations.insert(address.0, size.0, page.0, (request.pool.0, request.stream));
         let block = self.heap.add_reservation(address, size, stream, request.pool);
         Ok(returned.map(|()| Some(block))?)
     }
@@ -183,6 +183,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Unmaps the whole pages inside a free block, after waiting for the segment's stream, and frees the
     /// addresses once the whole segment is unmapped (spec 4.6, 4.7).
     pub(super) fn unmap_block(&mut self, index: u32, freed: Freed) -> Result<(), AllocError> {
+        self.bring_home(index)?;
+        if self.is_away(index) {
+            return Ok(());
+        }
         let block = self.heap.arena.at(index);
         let (address, size, pool) = (block.address, block.size, PoolSlot(block.pool));
         let Some((base, range)) = self.reservations.holding(address) else {
@@ -268,7 +272,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     ) -> Result<(), AllocError> {
         let block = self.heap.arena.at(index);
         let (offset, stream) = (address - block.address, self.heap.stream(block.stream));
-        let is_empty = self.heap.unmap_middle(index, offset, bytes, self.policy.stamp(pool));
+        let is_chain = self.heap.unmap_middle(index, offset, bytes, self.policy.stamp(pool));
+        // Parts of the segment may serve other pools.
+        let is_empty =
+            is_chain && self.reservations.holding(base).is_some_and(|(_, range)| range.size == self.heap.arena.at(index).size);
         self.heap.forget_handles(address, bytes);
         self.count_reserved(pool, -(bytes as i64));
         self.stats.num_device_free += 1;
@@ -312,6 +319,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     fn streams_of_reservations(&self) -> BTreeSet<StreamId> {
         let own: BTreeSet<StreamId> = self.reservations.iter().map(|(_, range)| range.stream).collect();
         let others = self.pending.streams(&self.heap.arena).filter(|_| !own.is_empty());
-        own.iter().copied().chain(others).collect()
+        let moved_to = if self.heap.mixes_streams() { self.heap.streams_seen() } else { &[] };
+        own.iter().copied().chain(others).chain(moved_to.iter().copied()).collect()
     }
 }

@@ -82,6 +82,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                         return Ok((block, *request));
                     }
                 }
+                Relief::Annex => {
+                    if let Some(block) = self.annex(request, stream_slot) {
+                        return Ok((block, *request));
+                    }
+                }
                 Relief::Borrow => {
                     if let Some(borrowed) = self.borrow(request, stream_slot)? {
                         return Ok(borrowed);
@@ -170,7 +175,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         let is_private = request.pool.pool_number() != 0;
         if request.is_expandable && (self.profile.expands_private_pools || !is_private) {
-            return self.grow(request, stream, self.policy.page(request.pool), has_handles);
+            let page = self.policy.page(request.pool);
+            if is_private && self.policy.annexes() {
+                return self.grow_and_annex(request, stream, page, has_handles);
+            }
+            return self.grow(request, stream, page, has_handles);
         }
         let address = match self.device.malloc(size) {
             Ok(address) => address,
@@ -200,6 +209,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Counts bytes that a pool took from the device, or released if they are negative.
     pub(super) fn count_reserved(&mut self, pool: PoolSlot, bytes: i64) {
         self.stats.change(Family::ReservedBytes, pool.class(), bytes);
+        self.count_reserved_by_pool(pool, bytes);
+    }
+
+    /// Counts them in the statistics of the private pool alone, if it is one.
+    pub(super) fn count_reserved_by_pool(&mut self, pool: PoolSlot, bytes: i64) {
         if self.profile.counts_private_pools && pool.pool_number() != 0 {
             let id = self.heap.pool_id(pool.0);
             self.stats.change_reserved_by(id, pool.class(), bytes);
@@ -231,8 +245,16 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Releases whole segments, and the pages of expandable ones, in order, up to the first that fails
     /// (spec 2.12).
     pub(super) fn release_segments(&mut self, blocks: &[BlockId]) -> Result<(), AllocError> {
+        let missing = "releases a block that does not exist";
+        self.check_exist(blocks, missing)?;
         for &id in blocks {
-            let index = self.heap.arena.resolve(id).ok_or_else(|| self.fault("releases a block that does not exist"))?;
+            let Some(index) = self.heap.arena.resolve(id) else {
+                // It may have coalesced with one before it.
+                if self.heap.mixes_streams() {
+                    continue;
+                }
+                return Err(self.fault(missing).into());
+            };
             let block = self.heap.arena.at(index);
             if block.state != BlockState::Free {
                 return Err(self.fault("releases a block that is not free").into());
@@ -258,6 +280,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             }
         }
         Ok(())
+    }
+
+    /// Checks that blocks exist, before the first of them is released: that may let others coalesce.
+    pub(super) fn check_exist(&self, blocks: &[BlockId], problem: &'static str) -> Result<(), AllocError> {
+        let all_exist = blocks.iter().all(|&id| self.heap.arena.resolve(id).is_some());
+        if all_exist { Ok(()) } else { Err(self.fault(problem).into()) }
     }
 
     fn hint(&self, request: &Request, segment: Bytes) -> Hint {

@@ -7,6 +7,7 @@
 
 mod adopt;
 mod allocation;
+mod annex;
 mod checkpoint;
 mod expandable;
 mod identity;

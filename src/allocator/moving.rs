@@ -68,23 +68,37 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         // The statistics count with 63 bits.
         let limit = self.heap.limit().map_or(i64::MAX as u64, |limit| limit.0.min(i64::MAX as u64));
-        let left = limit.saturating_sub(self.heap.reserved().0.saturating_add(held)) / page;
-        let pages = (size / page).min(room).min(left);
+        // Kept handles that are too large for this place are counted nowhere, and the device's memory all the same.
+        let left = loop {
+            let counted = self.heap.reserved().0.saturating_add(held).saturating_add(self.reservations.spare_bytes());
+            let left = limit.saturating_sub(counted) / page;
+            if left >= missing || !self.give_spare_back()? {
+                break left;
+            }
+        };
+        let mut pages = (size / page).min(room).min(left);
         if pages == 0 {
             return Ok(None);
         }
-        let mut made = self.device.create(Bytes(pages * page)).map(|memory| (pages, memory));
-        if pages > missing && matches!(made, Err(BackendError::OutOfMemory { .. })) {
-            made = self.device.create(Bytes(missing * page)).map(|memory| (missing, memory));
-        }
-        match made {
-            Ok((pages, memory)) => Ok(Some(Run { pages, memory, is_handle: true })),
-            Err(BackendError::OutOfMemory { .. }) => {
-                self.look_after_refusal()?;
-                Ok(None)
+        loop {
+            match self.device.create(Bytes(pages * page)) {
+                Ok(memory) => return Ok(Some(Run { pages, memory, is_handle: true })),
+                Err(BackendError::OutOfMemory { .. }) if pages > missing => pages = missing,
+                Err(BackendError::OutOfMemory { .. }) => {
+                    if !self.give_spare_back()? {
+                        self.look_after_refusal()?;
+                        return Ok(None);
+                    }
+                }
+                Err(error) => return Err(error.into()),
             }
-            Err(error) => Err(error.into()),
         }
+    }
+
+    /// Releases the last of the kept handles. False if there is none.
+    fn give_spare_back(&mut self) -> Result<bool, BackendError> {
+        let Some(run) = self.reservations.take_last_spare() else { return Ok(false) };
+        self.release_run(run.memory).map(|()| true)
     }
 
     /// Unmaps handles and lets the request's segment grow with them. Does nothing while a graph is captured, because
@@ -136,6 +150,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Unmaps a handle in a free block and keeps its memory.
     fn unmap_handle(&mut self, handle: &Moved) -> Result<(), AllocError> {
         let Some(index) = self.heap.free_block_at(handle.address) else { return Ok(()) };
+        self.bring_home(index)?;
         let pool = PoolSlot(self.heap.arena.at(index).pool);
         let Some((base, range)) = self.reservations.holding(handle.address) else {
             return Err(self.fault("moves a handle that is in no reserved range").into());

@@ -25,6 +25,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// # Errors
     /// If requests are already routed to it, or as [`Allocator::create_pool`].
     pub fn begin_pool(&mut self, id: PoolId, filter: PoolFilter) -> Result<(), PoolError> {
+        self.settle();
+        self.route_to(id, filter)
+    }
+
+    fn route_to(&mut self, id: PoolId, filter: PoolFilter) -> Result<(), PoolError> {
         let created = self.heap.create_pool(id);
         let begun = created.and_then(|()| self.heap.private_pools_mut().begin(id, filter));
         self.heap.note_routings();
@@ -124,7 +129,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return Ok(None);
         }
         for id in self.heap.private_pools().serving_when_out() {
-            self.begin_pool(id, PoolFilter::All)?;
+            self.route_to(id, PoolFilter::All)?;
             let found = self.search_pool(id, request, stream_slot);
             self.end_pool(id)?;
             self.release_pool(id)?;

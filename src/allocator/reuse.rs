@@ -190,7 +190,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             let back = self.heap.arena.at(index).size as i64;
             self.count_parts(request.pool.class(), was_split, size.0 as i64, back);
         }
-        if self.heap.has_buddies() {
+        // A front may have been left before, where the request's bytes were to begin.
+        let before = self.heap.arena.at(front).prev;
+        let is_free = self.heap.arena.get(before).is_some_and(|block| block.state == BlockState::Free);
+        if self.heap.has_buddies() || is_free && self.heap.may_merge(before, front) {
             self.heap.detach(front);
             self.put_back_unused(front);
         }

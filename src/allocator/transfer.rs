@@ -5,8 +5,6 @@
 //! blocks of different streams; they stay apart until all streams have been waited for, or a policy moves them
 //! to one stream.
 
-use alloc::vec::Vec;
-
 use super::Allocator;
 use super::expandable::Freed;
 use crate::block::{BlockId, BlockState};
@@ -48,11 +46,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if part < request.size || part.0 >= whole {
             return Err(self.fault("cuts a block to fewer bytes than were asked for, or to as many as it has").into());
         }
-        let was_split = self.heap.arena.at(index).is_split();
+        let (was_split, is_expandable) = (self.heap.arena.at(index).is_split(), self.heap.arena.at(index).is_expandable());
         self.heap.detach(index);
         let low = self.heap.split(index, part.0, self.policy.stamp(request.pool));
         self.heap.change_stream(low, stream_slot);
-        self.count_parts(request.pool.class(), was_split, (whole - part.0) as i64, part.0 as i64);
+        if !is_expandable {
+            self.count_parts(request.pool.class(), was_split, (whole - part.0) as i64, part.0 as i64);
+        }
         if self.heap.has_buddies() {
             self.heap.detach(index);
             self.put_back_unused(index);
@@ -108,9 +108,6 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if block.pool != request.pool.0 || block.stream == stream_slot {
             return Err(self.fault("transfers a block of another pool, or of the request's own stream").into());
         }
-        if block.is_expandable() {
-            return Err(self.fault("transfers a block of an expandable segment").into());
-        }
         let (from, size) = (self.heap.stream(block.stream), block.size);
         if self.heap.is_deferring() || !self.order(from, request.stream, waits)? {
             return Ok(None);
@@ -120,7 +117,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
     /// Orders all work of `from` so far before later work of `to`. Unless `waits`, only checks whether it is
     /// done. Returns whether the order holds.
-    fn order(&mut self, from: StreamId, to: StreamId, waits: bool) -> Result<bool, BackendError> {
+    pub(super) fn order(&mut self, from: StreamId, to: StreamId, waits: bool) -> Result<bool, BackendError> {
         let mut event = match self.pending.take_spare() {
             Some(event) => event,
             None => self.device.create_event()?,
@@ -134,11 +131,15 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// If blocks have changed streams: waits for all streams, then moves the free blocks of each segment to
-    /// one stream, so that they can coalesce.
+    /// one stream, an expandable one's own, so that they can coalesce.
     pub(super) fn reunite(&mut self) -> Result<(), BackendError> {
-        let parted =
-            if self.heap.mixes_streams() && !self.heap.is_deferring() { self.heap.parted_by_stream() } else { Vec::new() };
-        if parted.is_empty() {
+        if self.heap.is_deferring() || !(self.heap.mixes_streams() || self.heap.has_parts_elsewhere()) {
+            return Ok(());
+        }
+        let mut parted = self.heap.parted_by_stream();
+        let free = self.heap.free_expandable();
+        parted.extend(free.into_iter().filter_map(|index| self.home_of(index).map(|home| (index, home))));
+        if parted.is_empty() && !self.has_parts_to_return() {
             return Ok(());
         }
         for stream in self.heap.streams_seen().to_vec() {
@@ -147,11 +148,39 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         for (index, stream) in parted {
             self.regroup(index, stream);
         }
+        self.take_parts_back();
         Ok(())
     }
 
-    /// Moves a free block to another stream and coalesces it with its free neighbours there. Not for
-    /// expandable segments.
+    /// The stream of the expandable segment of a block, if the block belongs to another one.
+    fn home_of(&mut self, index: u32) -> Option<u16> {
+        let block = self.heap.arena.at(index);
+        let (_, range) = self.reservations.holding(block.address).filter(|(_, range)| range.pool == block.pool)?;
+        self.heap.known_stream_slot(range.stream).filter(|&home| home != block.stream)
+    }
+
+    /// If a free block of an expandable segment belongs to another stream than the segment: waits for that stream and gives
+    /// the block back to the segment's, where it coalesces. The block keeps its slot. Does nothing while a graph is captured.
+    pub(super) fn bring_home(&mut self, index: u32) -> Result<(), BackendError> {
+        if self.heap.is_deferring() {
+            return Ok(());
+        }
+        self.bring_part_home(index)?;
+        if !self.heap.mixes_streams() {
+            return Ok(());
+        }
+        let Some(home) = self.home_of(index) else { return Ok(()) };
+        self.device.synchronize_stream(self.heap.stream(self.heap.arena.at(index).stream))?;
+        self.regroup(index, home);
+        Ok(())
+    }
+
+    /// Whether a block of an expandable segment belongs to another pool or stream than the segment, and so cannot be unmapped.
+    pub(super) fn is_away(&mut self, index: u32) -> bool {
+        self.is_part(index) || self.heap.mixes_streams() && self.home_of(index).is_some()
+    }
+
+    /// Moves a free block to another stream and coalesces it with its free neighbours there.
     fn regroup(&mut self, index: u32, stream: u16) {
         self.heap.detach(index);
         self.heap.change_stream(index, stream);
@@ -185,6 +214,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return Ok(None);
         }
         self.check_release(blocks)?;
+        self.check_exist(blocks, "remaps a block that does not exist")?;
         let unmapped = blocks.iter().try_for_each(|&id| self.unmap_for_reuse(id));
         let asked = unmapped.and_then(|()| self.ask_device(request, stream_slot, segment, Attempt::Ask));
         let left = self.reservations.take_spare();
@@ -198,7 +228,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     fn unmap_for_reuse(&mut self, id: BlockId) -> Result<(), AllocError> {
-        let index = self.heap.arena.resolve(id).ok_or_else(|| self.fault("remaps a block that does not exist"))?;
+        // One that is gone has coalesced with one before it.
+        let Some(index) = self.heap.arena.resolve(id) else { return Ok(()) };
         let block = self.heap.arena.at(index);
         if block.state != BlockState::Free {
             return Err(self.fault("remaps a block that is not free").into());

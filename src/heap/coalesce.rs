@@ -159,6 +159,12 @@ impl Heap {
         blocks.filter(|&index| !self.arena.at(index).is_expandable()).collect()
     }
 
+    /// All free blocks of expandable segments.
+    pub(crate) fn free_expandable(&self) -> Vec<u32> {
+        let is_one = |block: &Block| block.state == BlockState::Free && block.is_expandable();
+        self.arena.live().filter(|&index| is_one(self.arena.at(index))).collect()
+    }
+
     /// Free blocks, not of expandable segments, whose stream differs from that of the first free block of
     /// their segment; each with that stream's slot.
     pub(crate) fn parted_by_stream(&self) -> Vec<(u32, u16)> {

@@ -4,7 +4,7 @@
 //! without memory, kept by pool, stream and address. Memory comes and goes in whole pages. The allocator
 //! chooses the pages; here blocks are split and joined.
 
-use super::{Heap, PoolSlot};
+use super::{Heap, PoolSlot, SETTLED};
 use crate::block::{Block, BlockState, Marks};
 use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 
@@ -29,10 +29,10 @@ impl Heap {
         let unmapped = &self.unmapped[usize::from(pool.0)];
         unmapped.range((stream, 0, 0)..=(stream, u64::MAX, u32::MAX)).map(|&(_, _, index)| index).find_map(|index| {
             let prev = self.arena.at(index).prev;
-            let start = if self.is_usable(prev) { prev } else { index };
+            let start = if self.is_usable(prev, index) { prev } else { index };
             let mut room = 0;
             let mut at = start;
-            while self.is_usable(at) && room < size {
+            while self.is_usable(at, index) && room < size {
                 room += self.arena.at(at).size;
                 at = self.arena.at(at).next;
             }
@@ -45,8 +45,14 @@ impl Heap {
         self.arena.get(index).is_some_and(|block| block.state == BlockState::Unmapped)
     }
 
-    fn is_usable(&self, index: u32) -> bool {
-        self.arena.get(index).is_some_and(|block| matches!(block.state, BlockState::Free | BlockState::Unmapped))
+    /// Whether there is such a block, and its segment can grow there from an unmapped block of it on: it is unmapped, or free
+    /// for the same stream.
+    pub(super) fn is_usable(&self, index: u32, unmapped: u32) -> bool {
+        self.arena.get(index).is_some_and(|block| match block.state {
+            BlockState::Free => block.stream == self.arena.at(unmapped).stream && (!self.grows_settled || block.stamp == SETTLED),
+            BlockState::Unmapped => true,
+            BlockState::Allocated | BlockState::Pending | BlockState::Detached => false,
+        })
     }
 
     /// Notes that the first `size` bytes of an unmapped block are mapped: they become a detached block in the

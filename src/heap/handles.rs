@@ -72,12 +72,11 @@ impl Heap {
     /// The same at one unmapped block, from the free one before it on.
     fn growth_at(&self, unmapped: u32, size: u64) -> Option<GrowthPlace> {
         let before = self.arena.at(unmapped).prev;
-        let is_free = self.arena.get(before).is_some_and(|block| block.state == BlockState::Free);
-        let first = if is_free { before } else { unmapped };
+        let first = if self.is_usable(before, unmapped) { before } else { unmapped };
         let start = self.arena.at(first).address;
         let (mut at, mut room, mut missing) = (first, 0, 0);
         while room < size {
-            let block = self.arena.get(at).filter(|block| matches!(block.state, BlockState::Free | BlockState::Unmapped))?;
+            let block = self.arena.get(at).filter(|_| self.is_usable(at, unmapped))?;
             if block.state == BlockState::Unmapped {
                 missing += block.size.min(size - room);
             }

@@ -6,6 +6,7 @@
 //! return.
 
 mod candidate;
+mod chains;
 mod coalesce;
 mod expandable;
 mod handles;
@@ -22,6 +23,7 @@ use crate::index::{ByAddress, FreeIndex, FreeOrder};
 use crate::profile::{Deferral, Profile, TieBreak};
 use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 pub use candidate::Candidate;
+pub(crate) use chains::SETTLED;
 pub use handles::{GrowthView, HandleView};
 use pools::PrivatePools;
 pub use pools::{PoolError, PoolFilter};
@@ -104,6 +106,10 @@ pub struct Heap {
     needs_captures: bool,
     /// Whether blocks of one segment may belong to different streams.
     mixes_streams: bool,
+    /// Whether any part of an expandable segment has ever served another pool.
+    has_parts_elsewhere: bool,
+    /// Whether an expandable segment may grow from a free block on only if it is settled.
+    grows_settled: bool,
     /// The device's total memory.
     device_total: u64,
     free_order: FreeOrder,
@@ -133,6 +139,8 @@ impl Heap {
             looks_twice: coalescing == Coalescing::Buddies,
             needs_captures: profile.fails_outside_captures(),
             mixes_streams: false,
+            has_parts_elsewhere: false,
+            grows_settled: false,
             device_total: device_total.0,
             free_order,
             handles: BTreeMap::new(),

@@ -60,10 +60,13 @@ pub enum Relief {
         /// Whether to ask the device afterwards, and for how much.
         attempt: Attempt,
     },
+    /// Serve a request of a private pool from free memory of the default pool in which no work is pending
+    /// ([`Policy::annexes`]), as far as there is any. Serves also while a graph is captured.
+    Annex,
     /// Look for a free block in the private pools that may serve when the device is out of memory (spec 5.6).
     Borrow,
-    /// Move this free block of the request's pool to the request's stream, whole, then split it as usual.
-    /// Blocks of expandable segments cannot move. Does nothing while a graph is captured.
+    /// Move this free block of the request's pool to the request's stream, whole, then split it as usual. Does nothing while
+    /// a graph is captured.
     Transfer {
         /// The block, at least as large as the request.
         block: BlockId,
@@ -197,6 +200,13 @@ pub trait Policy {
         None
     }
 
+    /// Whether private pools take their memory from the expandable segments of the default pool: free parts in which no work
+    /// is pending ([`Relief::Annex`]), or new memory, which is mapped there. They keep it until they have no uses. For
+    /// policies that put all blocks of a class into one collection and keep all free neighbours together.
+    fn annexes(&self) -> bool {
+        false
+    }
+
     /// Whether to refuse taking `size` more bytes from a device of `total` without asking it
     /// ([`crate::AllocError::Rejected`]).
     fn rejects(&self, _reserved: Bytes, _size: Bytes, _total: Bytes) -> bool {
@@ -255,7 +265,8 @@ pub trait Policy {
         FreeOrder::BySize
     }
 
-    /// The stamp for a block of the pool that becomes free: a clock of the policy's own, if it ages blocks.
+    /// The stamp for a block of the pool that becomes free: a clock of the policy's own, if it ages blocks. Less than
+    /// `u64::MAX`, which marks blocks for [`Relief::Annex`].
     fn stamp(&self, _pool: PoolSlot) -> u64 {
         0
     }

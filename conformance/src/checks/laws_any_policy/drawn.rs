@@ -47,6 +47,8 @@ enum Rung {
     Move(usize),
     /// Releases this many releasable blocks, from the first.
     Release(usize),
+    /// Free memory of the default pool for a private one.
+    Annex,
     Borrow,
     Wait,
 }
@@ -77,6 +79,8 @@ pub(super) struct Drawn {
     coalescing: Coalescing,
     rungs: Vec<Rung>,
     profile: &'static Profile,
+    /// Whether private pools take the default pool's memory.
+    annexes: bool,
 }
 
 impl Drawn {
@@ -127,8 +131,25 @@ impl Drawn {
             rung => rung,
         };
         let rungs: Vec<Rung> = rungs;
-        let rungs = rungs.into_iter().map(with_handles).collect();
-        Drawn { unit, segment, pages, handle, takes_high_end, is_expandable, small, fit, cutting, coalescing, rungs, profile }
+        // Some take only new memory.
+        let annexes = of(&[0, 0, 1]) == 1;
+        let first = (annexes && of(&[0, 1, 1]) == 1).then_some(Rung::Annex);
+        let rungs = first.into_iter().chain(rungs.into_iter().map(with_handles)).collect();
+        Drawn {
+            unit,
+            segment,
+            pages,
+            handle,
+            takes_high_end,
+            is_expandable,
+            small,
+            fit,
+            cutting,
+            coalescing,
+            rungs,
+            profile,
+            annexes,
+        }
     }
 
     /// The same policy, without expandable segments unless `holds`.
@@ -136,7 +157,8 @@ impl Drawn {
         Drawn { is_expandable: self.is_expandable.map(|expandable| expandable && holds), ..self }
     }
 
-    /// Seeds of policies that take blocks of other streams, that remap pages, and that move handles: [`MOVERS`] of each.
+    /// Seeds of policies that take blocks of other streams, of expandable segments or not, that remap pages, that move handles,
+    /// and whose private pools take the default pool's memory: [`MOVERS`] of each.
     pub(super) fn seeds_that_move_memory() -> Vec<u64> {
         let transfers = |drawn: &Drawn| drawn.rungs.iter().any(|rung| matches!(rung, Rung::Transfer(true) | Rung::TransferPart));
         let remaps = |drawn: &Drawn| {
@@ -145,10 +167,19 @@ impl Drawn {
         let moves_handles = |drawn: &Drawn| {
             drawn.is_expandable[1] && drawn.rungs.iter().any(|rung| matches!(rung, Rung::Move(most) if *most > 1))
         };
+        let moves_parts = |drawn: &Drawn| transfers(drawn) && drawn.is_expandable[1];
+        let annexes = |drawn: &Drawn| drawn.is_expandable[1] && matches!(drawn.rungs.first(), Some(Rung::Annex));
         let those = |which: &dyn Fn(&Drawn) -> bool| -> Vec<u64> {
             (0..).filter(|&seed| which(&Drawn::new(seed))).take(MOVERS).collect()
         };
-        [those(&|drawn| transfers(drawn) && !drawn.is_expandable[1]), those(&remaps), those(&moves_handles)].concat()
+        [
+            those(&|drawn| transfers(drawn) && !drawn.is_expandable[1]),
+            those(&remaps),
+            those(&moves_handles),
+            those(&moves_parts),
+            those(&annexes),
+        ]
+        .concat()
     }
 
     fn find(&self, heap: &Heap, request: &Request) -> Option<BlockId> {
@@ -175,7 +206,7 @@ impl Drawn {
         let ask = |blocks, attempt| Relief::Release { blocks, attempt };
         let nothing = || ask(Vec::new(), Attempt::No);
         let other_block = || {
-            let legal = |block: &BlockView| block.stream != request.stream && block.size >= request.size && !block.is_expandable;
+            let legal = |block: &BlockView| block.stream != request.stream && block.size >= request.size;
             heap.free_blocks(request.pool).find(legal).map(|block| block.id)
         };
         match rung {
@@ -208,6 +239,7 @@ impl Drawn {
                 Relief::Move { handles: handles.take(most).collect() }
             }
             Rung::Release(most) => ask(heap.releasable().into_iter().take(most).collect(), Attempt::Ask),
+            Rung::Annex => Relief::Annex,
             Rung::Borrow => Relief::Borrow,
             Rung::Wait => Relief::Wait,
         }
@@ -242,6 +274,10 @@ impl Policy for Drawn {
     fn handle(&self, _: &Heap, request: &Request, _: Bytes) -> Option<Bytes> {
         let page = self.pages[usize::from(request.pool.class() == PoolClass::Large)];
         self.handle.map(|handle| Bytes(handle.next_multiple_of(page)))
+    }
+
+    fn annexes(&self) -> bool {
+        self.annexes
     }
 
     fn takes_high_end(&self, request: &Request) -> bool {

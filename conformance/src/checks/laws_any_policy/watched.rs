@@ -250,7 +250,7 @@ impl<P: Policy> Wrapper for Watched<P> {
             Relief::ReuseAt { block, offset } => {
                 Answer::Reuse(address_of(heap, request, *block).map(|address| address.wrapping_add(offset.get())))
             }
-            Relief::Borrow | Relief::Wait | Relief::Provide { .. } => Answer::Rung(0),
+            Relief::Annex | Relief::Borrow | Relief::Wait | Relief::Provide { .. } => Answer::Rung(0),
             Relief::GiveUp => {
                 reached.refusals += 1;
                 // Ask once more, as after a callback that freed something.

@@ -129,6 +129,10 @@ impl Policy for Wrong {
         if self.is_right() == (size <= Bytes::mib(1)) { PoolClass::Small } else { PoolClass::Large }
     }
 
+    fn annexes(&self) -> bool {
+        self.below(2) == 0
+    }
+
     fn is_expandable(&self, _: PoolSlot) -> bool {
         self.below(3) == 0 && self.may_expand
     }
@@ -150,7 +154,7 @@ impl Policy for Wrong {
     }
 
     fn handle(&self, _: &Heap, _: &Request, missing: Bytes) -> Option<Bytes> {
-        (self.below(3) == 0).then(|| self.size(missing.get().next_multiple_of(8 * MIB)))
+        (self.below(3) == 0).then(|| self.size(missing.get().checked_next_multiple_of(8 * MIB).unwrap_or(u64::MAX)))
     }
 
     fn takes_high_end(&self, _: &Request) -> bool {
@@ -195,7 +199,7 @@ impl Policy for Wrong {
         };
         let fits = |block: &parkade::BlockView| block.size >= request.size;
         let is_of_another = |block: &parkade::BlockView| fits(block) && block.stream != request.stream;
-        let relief = match self.below(22) {
+        let relief = match self.below(23) {
             0..=4 => Relief::Release { blocks: self.blocks(heap, |block| !block.is_split), attempt },
             5 => Relief::Borrow,
             6..=8 => match self.block(heap, is_of_another) {
@@ -214,6 +218,7 @@ impl Policy for Wrong {
                 None => Relief::Borrow,
             },
             17 => Relief::TransferAll { from: self.stream(heap, request) },
+            21 => Relief::Annex,
             19 | 20 => Relief::Move { handles: self.handles(heap) },
             18 => Relief::Provide { bytes: self.size(16 * MIB), stream: self.stream(heap, request) },
             _ => Relief::GiveUp,

@@ -17,7 +17,7 @@ use crate::reference_model::id;
 /// The allocations in a checkpoint, in its order: address, size and stream.
 fn saved_allocations(checkpoint: &PoolCheckpoint) -> Vec<(DeviceAddress, Bytes, StreamId)> {
     let mut found = Vec::new();
-    for segment in checkpoint.segments() {
+    for segment in &checkpoint.segments {
         let mut address = segment.address;
         for block in &segment.blocks {
             if block.state == SavedState::Allocated {
@@ -120,10 +120,10 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
 
     /// Whether every saved segment still exists, is ordinary, and will be free once its pool takes back what it has handed out.
     fn fits(&self, segments: &[SegmentInfo], checkpoint: &PoolCheckpoint) -> bool {
-        checkpoint.segments().iter().all(|saved| {
+        checkpoint.segments.iter().all(|saved| {
             let bytes: u64 = saved.blocks.iter().map(|block| block.size.get()).sum();
             let is_same = |segment: &&SegmentInfo| {
-                let same = (segment.address, segment.stream, segment.pool) == (saved.address, saved.stream, checkpoint.pool());
+                let same = (segment.address, segment.stream, segment.pool) == (saved.address, saved.stream, checkpoint.pool);
                 same && segment.total.get() == bytes && !segment.expandable
             };
             segments.iter().find(is_same).is_some_and(|segment| {

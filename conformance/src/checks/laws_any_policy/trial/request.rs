@@ -1,6 +1,6 @@
 //! One request and one free: what the allocator did with the policy's answers.
 
-use parkade::policy::{Policy, PolicyFault};
+use parkade::policy::{Coalescing, Policy, PolicyFault};
 use parkade::snapshot::BlockActivity;
 use parkade::trace::TraceAction;
 use parkade::units::{Bytes, StreamId};
@@ -155,7 +155,8 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         // What a rung did before its invalid part stays: blocks released before an invalid one, or a segment that was then split
         // wrongly.
         let unchanged = match self.core.policy().notes().answer {
-            Some(Answer::Reuse(_)) => true,
+            // What was left free before the block has become one with it again.
+            Some(Answer::Reuse(_)) => !is_cut || self.core.policy().coalescing() == Coalescing::Neighbours,
             Some(Answer::Transfer(_) | Answer::TransferPart(_)) => !is_cut,
             Some(Answer::Segment(_, blocks) | Answer::Rung(blocks)) => !is_cut && blocks <= usize::from(is_block),
             None => false,

@@ -127,11 +127,11 @@ fn same_error(seen: &AllocError, expected: &AllocError) -> bool {
 }
 
 fn as_saved(checkpoint: &PoolCheckpoint) -> Saved {
-    let segments = checkpoint.segments().iter().map(|segment| {
+    let segments = checkpoint.segments.iter().map(|segment| {
         let blocks = segment.blocks.iter().map(|block| (block.size, block.state)).collect();
         (segment.address, segment.stream, blocks)
     });
-    Saved { pool: checkpoint.pool(), segments: segments.collect() }
+    Saved { pool: checkpoint.pool, segments: segments.collect() }
 }
 
 /// The expected answer of what a callback did.

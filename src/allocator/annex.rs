@@ -1,0 +1,181 @@
+//! Private pools that take their memory from the default pool's expandable segments, cached or new
+//! ([`Policy::annexes`]). PyTorch's have segments of their own.
+//!
+//! A graph may be replayed on any stream at any time, and nothing can be waited for during its capture. So a private pool
+//! takes only memory in which no work is pending: what was free on an idle stream when requests began to be routed to the
+//! pool, and has not been touched since, and what is newly mapped. No driver call is needed to hand it over.
+//! It comes back once the pool has no uses and all streams are idle.
+
+use alloc::vec::Vec;
+
+use super::Allocator;
+use crate::block::{Block, BlockState};
+use crate::device::{BackendError, DeviceBackend};
+use crate::error::AllocError;
+use crate::heap::{Heap, PoolSlot, SETTLED};
+use crate::policy::{Policy, Request};
+use crate::trace::Observer;
+use crate::units::{Bytes, DeviceAddress};
+
+impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
+    /// To be called before requests are routed to a private pool. Takes back what pools without uses have free, if all
+    /// streams are idle, and marks what the pool may take. Never waits; a stream of which the device does not say that it
+    /// is idle counts as busy.
+    pub(super) fn settle(&mut self) {
+        if !self.policy.annexes() || self.heap.is_deferring() || !self.heap.merges_neighbours() {
+            return;
+        }
+        let streams = self.heap.streams_seen().to_vec();
+        let is_idle: Vec<bool> = streams.into_iter().map(|stream| self.order(stream, stream, false).unwrap_or(false)).collect();
+        if is_idle.iter().all(|&is_idle| is_idle) {
+            self.take_parts_back();
+        }
+        self.heap.mark_settled(&is_idle);
+    }
+
+    /// Takes back the free blocks of pools without uses that are parts of other pools' segments. Their work is done.
+    pub(super) fn take_parts_back(&mut self) {
+        if self.heap.has_parts_elsewhere() {
+            for index in self.heap.free_expandable() {
+                // It may have coalesced with one before it.
+                if self.heap.arena.at(index).state == BlockState::Free && self.is_part_to_return(index) {
+                    self.take_part_back(index);
+                }
+            }
+        }
+    }
+
+    /// Whether there is a free block of a pool without uses that is a part of another pool's segment.
+    pub(super) fn has_parts_to_return(&mut self) -> bool {
+        self.heap.has_parts_elsewhere() && self.heap.free_expandable().into_iter().any(|index| self.is_part_to_return(index))
+    }
+
+    /// Whether the block is of a private pool without uses, and its segment of another pool.
+    pub(super) fn is_part_to_return(&mut self, index: u32) -> bool {
+        self.is_part(index) && {
+            let pool_number = PoolSlot(self.heap.arena.at(index).pool).pool_number();
+            self.heap.private_pools().freeable().contains(&pool_number)
+        }
+    }
+
+    /// Whether the block's segment is of another pool.
+    pub(super) fn is_part(&mut self, index: u32) -> bool {
+        let (address, pool) = (self.heap.arena.at(index).address, self.heap.arena.at(index).pool);
+        self.heap.has_parts_elsewhere() && self.reservations.holding(address).is_some_and(|(_, range)| range.pool != pool)
+    }
+
+    /// Gives a free block back to the pool and the stream of its segment, where it coalesces. Its work is done.
+    pub(super) fn take_part_back(&mut self, index: u32) {
+        let address = self.heap.arena.at(index).address;
+        let Some((base, range)) = self.reservations.holding(address) else { return };
+        let (pool, stream, addresses) = (PoolSlot(range.pool), range.stream, base..base + range.size);
+        let Some(home) = self.heap.known_stream_slot(stream) else { return };
+        self.heap.detach(index);
+        self.heap.unlink(index);
+        self.hand_over(index, pool, home);
+        self.heap.relink(index, &addresses, true);
+        self.put_back_unused(index);
+    }
+
+    /// Changes the pool and stream of a detached block without neighbours.
+    fn hand_over(&mut self, index: u32, pool: PoolSlot, stream: u16) {
+        let (from, bytes) = (PoolSlot(self.heap.arena.at(index).pool), self.heap.arena.at(index).size as i64);
+        self.heap.change_owner(index, pool, stream);
+        for (pool, bytes) in [(from, -bytes), (pool, bytes)] {
+            self.count_reserved_by_pool(pool, bytes);
+        }
+    }
+
+    /// Serves a request of a private pool from settled memory: the pool's segment grows at its end where the least is
+    /// missing; otherwise the largest settled block begins another. Returns a detached block.
+    pub(super) fn annex(&mut self, request: &Request, stream_slot: u16) -> Option<u32> {
+        if request.pool.pool_number() == 0 || !self.policy.annexes() {
+            return None;
+        }
+        let (index, bytes) = self.heap.find_settled(request, stream_slot)?;
+        Some(self.cut_out(index, bytes, SETTLED, request, stream_slot))
+    }
+
+    /// Cuts the low `bytes` bytes out of a free block for the request's pool, and coalesces them with what is free at the end
+    /// of the pool's segment before them. Returns the detached block. The rest gets the stamp.
+    fn cut_out(&mut self, index: u32, bytes: u64, stamp: u64, request: &Request, stream_slot: u16) -> u32 {
+        self.heap.detach(index);
+        let part = if bytes < self.heap.arena.at(index).size { self.heap.split(index, bytes, stamp) } else { index };
+        self.heap.unlink(part);
+        self.hand_over(part, request.pool, stream_slot);
+        let address = self.heap.arena.at(part).address;
+        if let Some((base, range)) = self.reservations.holding(address) {
+            let addresses = base..base + range.size;
+            self.heap.relink(part, &addresses, false);
+        }
+        self.put_back_unused(part);
+        self.heap.detach(part);
+        part
+    }
+
+    /// Maps new memory where the default pool's segment of the request's stream grows, and serves the request from it.
+    pub(super) fn grow_and_annex(
+        &mut self,
+        request: &Request,
+        stream: u16,
+        page: Bytes,
+        has_handles: bool,
+    ) -> Result<Option<u32>, AllocError> {
+        let home = Request { pool: PoolSlot::default_pool(request.pool.class()), ..*request };
+        let size = self.policy.growth(&home).0;
+        self.heap.set_grows_settled(true);
+        let run = self.heap.settled_growth(home.pool, home.stream, size, has_handles);
+        let grown = self.grow(&home, stream, page, has_handles);
+        self.heap.set_grows_settled(false);
+        let Some(index) = grown? else { return Ok(None) };
+        // What is free beside the new memory has become one with it, and work may be pending there.
+        let Block { address, size, .. } = *self.heap.arena.at(index);
+        let run = run.filter(|run| (address..address + size).contains(&run.start)).unwrap_or(address..u64::MAX);
+        let (before, end) = (run.start - address, run.end.min(address + size));
+        if end - run.start < request.size.0 {
+            self.put_back_unused(index);
+            return Err(self.fault("maps less than the request needs").into());
+        }
+        let stamp = self.policy.stamp(home.pool);
+        if before > 0 {
+            let low = self.heap.split(index, before, stamp);
+            self.heap.attach(low, stamp);
+        } else {
+            self.heap.attach(index, stamp);
+        }
+        let rest = if end == address + size { SETTLED } else { stamp };
+        // At once, because free blocks are beside each other now.
+        Ok(Some(self.cut_out(index, request.size.0, rest, request, stream)))
+    }
+
+    /// As [`Allocator::bring_home`] for a part of another pool's segment.
+    pub(super) fn bring_part_home(&mut self, index: u32) -> Result<(), BackendError> {
+        if self.is_part_to_return(index) {
+            self.device.synchronize_stream(self.heap.stream(self.heap.arena.at(index).stream))?;
+            self.take_part_back(index);
+        }
+        Ok(())
+    }
+}
+
+impl Heap {
+    /// The settled block for a request of a private pool, and how many bytes of it are missing.
+    fn find_settled(&self, request: &Request, stream_slot: u16) -> Option<(u32, u64)> {
+        let size = request.size.0;
+        let home = PoolSlot::default_pool(request.pool.class());
+        let ends = self.chain_ends(request.pool, stream_slot).map(|end| {
+            let free = if end.state == BlockState::Free { end.size } else { 0 };
+            (DeviceAddress(end.address + end.size), size.saturating_sub(free))
+        });
+        let ends: Vec<_> = ends.collect();
+        let extends = self.settled(home).filter_map(|(index, block)| {
+            let (_, missing) = ends.iter().find(|(end, _)| end.0 == block.address)?;
+            (*missing > 0 && block.size >= *missing).then_some((index, *missing))
+        });
+        let fits = self.settled(home).filter(|(_, block)| block.size >= size);
+        let largest = fits.max_by_key(|(_, block)| (block.size, core::cmp::Reverse(block.address)));
+        extends
+            .min_by_key(|&(index, missing)| (missing, self.arena.at(index).address))
+            .or(largest.map(|(index, _)| (index, size)))
+    }
+}
