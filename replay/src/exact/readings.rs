@@ -102,7 +102,7 @@ impl<'a> Runner<'a> {
     }
 
     /// A copy of the state, to return to.
-    fn copy(&self) -> (ReplayCore<'a>, Tally) {
+    pub(super) fn copy(&self) -> (ReplayCore<'a>, Tally) {
         self.count_copy();
         (self.core.clone(), self.tally.clone())
     }

@@ -38,6 +38,8 @@ pub(crate) struct Tally {
     pub(crate) failed_in: Vec<(usize, PoolId)>,
     /// Requests whose entries can be read in several ways.
     pub(crate) ambiguous: Vec<usize>,
+    /// Restored checkpoints of private pools.
+    pub(crate) restores: u64,
     /// Requests that the driver refused, taken from the recording.
     pub(crate) refusals: u64,
 }
@@ -45,7 +47,7 @@ pub(crate) struct Tally {
 impl Tally {
     /// How many events were needed that no entry shows. Of two readings, the one with fewer is likelier.
     pub(crate) fn effort(&self) -> u64 {
-        self.releases.len() as u64 + self.refusals
+        self.releases.len() as u64 + self.refusals + self.restores
     }
 }
 

@@ -24,6 +24,8 @@ pub struct NotInFile {
     pub empty_caches: u64,
     /// Requests that the device refused for reasons of its own: a limit that was not given, or a full device.
     pub refusals: u64,
+    /// Restored checkpoints of private pools (spec 5.8), which show only as blocks handed out in a way that no request explains.
+    pub restores: u64,
     /// Whether block ages matter that began before the first entry: garbage collection depends on them.
     pub unknown_ages: bool,
     /// Garbage collections whose victims were taken from the recording, because the ages are unknown.
@@ -152,6 +154,7 @@ fn verdict(recording: &DeviceRecording, options: &VerifyOptions, start: &Start, 
             lost_beginning: start.lost_beginning(),
             empty_caches: tally.releases.iter().filter(|(_, release)| *release == Release::All).count() as u64,
             refusals: tally.refusals,
+            restores: tally.restores,
             unknown_ages: start.lost.is_some() && options.settings.settings.garbage_collection_threshold > 0.0,
             assumed_collections,
             guess,

@@ -90,6 +90,7 @@ view! {
         lost_beginning: Option<LostBeginning> = LostBeginning::find(device),
         empty_cache_calls: u64 = device.not_in_file.empty_caches,
         device_refusals: u64 = device.not_in_file.refusals,
+        restored_checkpoints: u64 = device.not_in_file.restores,
         guessed_pools: Option<GuessedPools> = device.not_in_file.guess.as_ref().map(GuessedPools::of),
         gave_up_on_pools: bool = device.not_in_file.gave_up_on_pools,
         silent_empty_cache_calls: Option<i64> = device.stats_check.as_ref().map(|check| check.silent_empty_caches),

@@ -179,6 +179,12 @@ fn not_in_file(device: &DeviceVerdict) -> Vec<String> {
                 .to_owned(),
         );
     }
+    if not.restores > 0 {
+        notes.push(format!(
+            "not in the file: when the state of a private pool was restored; inferred: {}, where no requests explain the blocks",
+            output::count(not.restores, "time")
+        ));
+    }
     if not.refusals > 0 {
         notes.push(format!(
             "not in the file: why the device refused {} for a segment; the recording is followed (--limit checks a limit)",
