@@ -56,6 +56,32 @@ fn only_the_settings_asked_for_and_those_of_the_run() {
 }
 
 #[test]
+fn a_policy_of_parkade_is_an_option_of_its_own() {
+    let folder = Folder::new("advise-policy");
+    let file = folder.recording("program.pickle", &reuses_a_part());
+    // 140 MiB is too little for PyTorch's defaults; the program holds 120 MiB.
+    let asked = [&file[..], "--capacity", "140MiB", "--policy", "floating-handles", "--policy", "slab"];
+    let (code, object) = json(&asked);
+    assert_eq!(code, 0);
+    let policies = object["policies"].as_array().expect("policies");
+    let names: Vec<_> = policies.iter().map(|needs| needs["policy"].clone()).collect();
+    assert_eq!(names, ["floating-handles", "slab"]);
+    let smallest = policies[0]["smallest_capacity_bytes"].as_u64().expect("a size");
+    assert!((120 * MIB..=128 * MIB).contains(&smallest), "{smallest}");
+    assert_eq!(policies[0]["fits"], true);
+    let (_, short) = json(&[&file, "--capacity", "100MiB", "--policy", "floating-handles"]);
+    assert_eq!(
+        (&short["policies"][0]["fits"], &short["policies"][0]["smallest_capacity_bytes"]),
+        (&false.into(), &smallest.into())
+    );
+    let shown = call(&[&["advise"][..], &asked].concat()).out;
+    assert!(shown.contains("with parkade.enable(policy=\"floating-handles\") instead of settings: fits, "), "{shown}");
+    let unknown = call(&["advise", &file, "--policy", "floating-handle"]);
+    assert_eq!(unknown.code, 2);
+    assert!(unknown.err.contains("there is no policy \"floating-handle\": did you mean floating-handles?"), "{}", unknown.err);
+}
+
+#[test]
 fn several_devices_get_one_answer_or_one_is_chosen() {
     let folder = Folder::new("advise-devices");
     let mut both = reuses_a_part();

@@ -76,7 +76,7 @@ fn recordings() {
             &[&["advise", "--json", &limited], &only[..]].concat(),
             // Without a limit, and with one that the recording contradicts.
             &[&["advise", "--json", &out_of_memory], &only[..]].concat(),
-            &[&["advise", "--json", &out_of_memory, "--limit", "24GiB"], &only[..]].concat(),
+            &[&["advise", "--json", &out_of_memory, "--limit", "24GiB", "--policy", "floating-handles"], &only[..]].concat(),
         ],
     );
     let mut no_trace = good();

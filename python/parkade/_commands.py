@@ -40,6 +40,7 @@ def advise(
     capacity: Optional[Size] = None,
     settings: Several = None,
     only: bool = False,
+    policy: Several = None,
     device: Optional[int] = None,
     recorded_limit: Optional[Size] = None,
     profile: Optional[str] = None,
@@ -49,6 +50,7 @@ def advise(
     """Tries about eighty settings on a recording's requests, and recommends the ones that help, if any do.
 
     `limit` is what the process may reserve, `capacity` the memory of another GPU to try. `settings` are tried too, or with `only` alone.
+    `policy` names policies of parkade, as `floating-handles`: what they would need in place of PyTorch's allocator is in `policies`.
     `threads` is how many processors may work at once.
     """
     chosen = options(
@@ -56,6 +58,7 @@ def advise(
         capacity=capacity,
         settings=settings,
         only=only,
+        policy=policy,
         device=device,
         recorded_limit=recorded_limit,
         profile=profile,

@@ -138,6 +138,8 @@ class Advice(Result):
     live: list[Object] = field(default_factory=list, repr=False)
     #: Every setting tried, the run's own first, then the best.
     options: list[Option] = field(default_factory=list, repr=False, metadata={"of": Option})
+    #: What the policies of `policy` need, one each.
+    policies: list[Object] = field(default_factory=list, repr=False)
     otherwise: list[Object] = field(default_factory=list, repr=False)
     notes: list[str] = field(default_factory=list, repr=False)
     seconds: float = 0.0

@@ -24,8 +24,8 @@ from ._torch import cuda
 #: Called with a name, a number and the step: `SummaryWriter.add_scalar` is such a function.
 Scalar = Callable[[str, float, int], object]
 
-#: What an entry of a snapshot is taken to cost before the first one, in seconds. A guess, and no measurement: it delays the first snapshot,
-#: whose own cost then decides about the others.
+#: What an entry of a snapshot is taken to cost before the first one, in seconds; its own cost then decides about the others. With Python stacks of 12
+#: frames it is 0.8 to 1.5 us on an H200 machine (PyTorch 2.11.0), but the first snapshot of a process took 4 s there: symbols are loaded then.
 _ENTRY_SECONDS = 20e-6
 #: What a look at the statistics is taken to cost before the first, likewise.
 _LOOK_SECONDS = 1e-3

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+pub mod beside;
 pub mod frontier;
 pub mod merge;
 pub mod sweep;

@@ -10,6 +10,7 @@ use parkade_analysis::caution::Caution;
 use super::{Advised, otherwise, words};
 use crate::json_struct::{all, origin, view};
 use crate::release::MadeBy;
+use parkade_studies::beside;
 
 view! {
     pub(super) struct Object<'a>(advised: &'a Advised, report: &'a Advice) {
@@ -39,6 +40,7 @@ view! {
         recommendation: Option<Recommended<'a>> =
             report.recommendation.as_ref().zip(report.recommended()).map(|(line, option)| Recommended::of(report, line, option)),
         options: Vec<Tried<'a>> = all(report.options.iter().enumerate(), |(place, option)| Tried::of(report, place, option)),
+        policies: Vec<beside::Object> = all(&advised.policies, beside::Object::of),
         notes: Vec<String> = words::notes(advised, report),
         seconds: f64 = advised.seconds,
     }

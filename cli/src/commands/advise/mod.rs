@@ -31,6 +31,7 @@ use crate::args::{Files, Json, Profile, RecordedLimit};
 use crate::each::{Finished, OnEach, Together};
 use crate::runner::{Command, Form, Lines, Outcome, Subject};
 use crate::{progress, recording, release, size};
+use parkade_studies::beside::{self, Needs};
 
 pub(crate) use memory_words::shows_no_limit;
 
@@ -52,6 +53,7 @@ pub(crate) use memory_words::shows_no_limit;
   parkade advise snapshot.pickle --capacity 16GiB
   parkade advise snapshot.pickle --limit 12GiB --settings max_split_size_mb:200
   parkade advise snapshot.pickle --capacity 24GiB --settings expandable_segments:True --only --json
+  parkade advise snapshot.pickle --capacity 16GiB --policy floating-handles
   parkade advise snapshots/ --capacity 80GiB
 
 Exit code: 0 some settings fit, 1 none do, 2 could not run, 3 not known.
@@ -80,6 +82,9 @@ pub(crate) struct Args {
     /// Only this device of the recording [default: all, with one setting for all].
     #[arg(long, value_name = "N")]
     device: Option<u32>,
+    /// Also say what a policy of parkade would need in place of PyTorch's allocator, as floating-handles; may be repeated.
+    #[arg(long, value_name = "NAME")]
+    policy: Vec<String>,
     #[command(flatten)]
     recorded: RecordedLimit,
     /// The PyTorch release whose allocator decisions are made, as 2.11 or 2.11.0 [default: the one that made the recording].
@@ -102,6 +107,7 @@ impl Args {
             limit: None,
             settings: settings.to_vec(),
             only: false,
+            policy: Vec::new(),
             device,
             recorded: RecordedLimit { recorded_limit },
             profile: None,
@@ -132,6 +138,8 @@ pub(crate) struct Advised {
     /// What other releases advise that explain the recording too.
     otherwise: Vec<Otherwise>,
     found: Found,
+    /// What policies need.
+    policies: Vec<Needs>,
     seconds: f64,
 }
 
@@ -166,6 +174,7 @@ impl Command for Args {
         // Before the file is read, so that mistyped settings fail at once.
         let named = self.profile.map(Profile::rules);
         self.given(named.unwrap_or_else(release::newest))?;
+        let policies = self.policy.iter().map(|name| beside::policy(name)).collect::<Result<Vec<_>>>()?;
         let mut recording = recording::read(&self.file)?;
         // The requests are read under the rules of the release that recorded them, and replayed under those chosen.
         let (verify, found) = self.recorded.own(&recording)?;
@@ -177,10 +186,13 @@ impl Command for Args {
         recording.devices.retain(|device| self.device.is_none_or(|number| number == device.device));
         let space = MemoryBudget { capacity_bytes: self.capacity, limit_bytes: self.limit };
         let traced = recording::traced(&recording);
-        let mut otherwise = Vec::new();
+        let (mut otherwise, mut needs) = (Vec::new(), Vec::new());
         let found = if !traced.is_empty() {
             let options = AdviseOptions { own: verify, profile, memory: space, given, only_given: self.only };
             let report = search(&traced, &options, self.json.json)?;
+            for policy in policies {
+                needs.push(beside::needs(policy, &traced, &options.own, report.own().available_bytes)?);
+            }
             if named.is_none() {
                 otherwise = otherwise::find(&traced, &options, (&made_by, &report), self.json.json)?;
             }
@@ -191,7 +203,7 @@ impl Command for Args {
             bail!("the file has no trace entries and no segments: {}", recording::RECORD_IT);
         };
         let (file, seconds) = (self.file.clone(), start.elapsed().as_secs_f64());
-        Ok(Advised { file, own, profile, made_by, otherwise, found, seconds, recording })
+        Ok(Advised { file, own, profile, made_by, otherwise, found, policies: needs, seconds, recording })
     }
 
     fn outcome(&self, advised: &Advised) -> Outcome {

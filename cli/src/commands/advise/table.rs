@@ -23,6 +23,9 @@ pub(super) fn print(out: &mut dyn Write, advised: &Advised, report: &Advice, all
     let header = output::paragraph(&format!("{name}: {}", header(report)), 0);
     writeln!(out, "{}", output::dim(header.trim_end()))?;
     options(out, report, all)?;
+    for needs in &advised.policies {
+        write!(out, "{}", output::paragraph(&needs.words(), 0))?;
+    }
     let notes = words::notes(advised, report);
     if !notes.is_empty() {
         writeln!(out)?;

@@ -33,6 +33,7 @@ use rayon::prelude::*;
 use builds::Overlap;
 use finished::Finished;
 use names::Study;
+pub(crate) use names::suggestion;
 use parkade_terminal::json_struct::view;
 use parkade_terminal::outputs::{Target, Wanted};
 use parkade_terminal::runner::{Command, Form, Lines};

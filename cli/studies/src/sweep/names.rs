@@ -264,7 +264,7 @@ fn unknown(item: &str) -> anyhow::Error {
 }
 
 /// Up to three similar names, as the end of a sentence.
-fn suggestion<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+pub(crate) fn suggestion<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let mut near: Vec<(usize, &str)> = known.into_iter().map(|name| (distance(text, name), name)).collect();
     near.sort_unstable();
     let close = near.iter().filter(|(distance, name)| distance * 2 <= name.len().max(text.len()) || name.contains(text));
