@@ -246,7 +246,8 @@ impl Fit<'_> {
             room -= saved.size.0;
             at += saved.size.0;
             // A part of another segment has no unmapped end, and may have grown.
-            let has_grown = self.takes_grown && self.heap.arena.at(start).is_expandable() && self.is_tail(room, after);
+            let may_be_part = self.takes_grown && self.heap.has_parts_elsewhere() && self.heap.arena.at(start).is_expandable();
+            let has_grown = may_be_part && self.is_tail(room, after);
             if is_last && (has_grown || room == 0 && after == NIL) {
                 return Ok(());
             }
