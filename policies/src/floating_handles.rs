@@ -100,8 +100,10 @@ impl FloatingHandles {
     #[inline]
     fn choose(&self, heap: &Heap, request: &Request) -> Option<BlockId> {
         let first = heap.first_at_least(request.pool, request.stream, request.size)?;
-        // Further blocks are larger: they are better only if they pin less.
-        if first.size < PAGE || is_private(request) || self.pinned(heap, &first, request.size) == 0 {
+        let rest = first.size - request.size;
+        // What a block pins is a part of what the request leaves of it, so a next one that is larger by so much is no better.
+        let is_no_better = |next: BlockView| (next.size - first.size).get() >= rest.get() * SIZE_OVER;
+        if rest < LEAST || is_private(request) || heap.following(first.id).is_none_or(is_no_better) {
             return Some(first.id);
         }
         let few = heap.at_least(request.pool, request.stream, request.size).take(COMPARED);

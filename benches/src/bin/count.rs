@@ -4,40 +4,52 @@
 //! `4KiB`, `2MiB` and `32MiB` allocate a block and free it; `mix100` to `mix100000` replace one random block of
 //! so many; `expandable` is `2MiB` with expandable segments, `streams` has one other stream recorded. A step of
 //! `replay` allocates a block or frees a random one, with about a thousand live. `pointer` is
-//! `4KiB`, and `pointer-mix1000` the mix, through the wrapper for several threads, by address.
+//! `4KiB`, and `pointer-mix1000` the mix, through the wrapper for several threads, by address. With `floating-` before it,
+//! a case is that of the policy `floating-handles`.
 #![forbid(unsafe_code)]
 
-use parkade::policy::PyTorch;
+use parkade::policy::{Policy, PyTorch};
 use parkade::settings::Settings;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade::{Allocation, Allocator};
 use parkade_benches::{NullDevice, Random};
+use parkade_policies::FloatingHandles;
 use parkade_shared::Shared;
 
-type Core = Allocator<NullDevice, PyTorch>;
+type Core<P> = Allocator<NullDevice, P>;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+type Done = Result<(), Box<dyn std::error::Error>>;
+
+const USAGE: &str = "usage: count CASE STEPS";
+
+fn main() -> Done {
     let mut arguments = std::env::args().skip(1);
-    let usage = "usage: count CASE STEPS";
-    let case = arguments.next().ok_or(usage)?;
-    let steps: u64 = arguments.next().ok_or(usage)?.parse()?;
-    let settings = Settings { expandable_segments: case == "expandable", ..Settings::default() };
-    let mut core = Allocator::new(NullDevice::default(), PyTorch::new(settings), ());
-    if let Some(case) = case.strip_prefix("pointer") {
-        return by_pointer(&Shared::new(core), case, steps);
+    let case = arguments.next().ok_or(USAGE)?;
+    let steps: u64 = arguments.next().ok_or(USAGE)?.parse()?;
+    if let Some(case) = case.strip_prefix("floating-") {
+        return count(Allocator::new(NullDevice::default(), FloatingHandles::default(), ()), case, steps);
     }
-    match (case.as_str(), case.strip_prefix("mix")) {
+    let settings = Settings { expandable_segments: case == "expandable", ..Settings::default() };
+    let core = Allocator::new(NullDevice::default(), PyTorch::new(settings), ());
+    match case.strip_prefix("pointer") {
+        Some(case) => by_pointer(&Shared::new(core), case, steps),
+        None => count(core, &case, steps),
+    }
+}
+
+fn count<P: Policy>(mut core: Core<P>, case: &str, steps: u64) -> Done {
+    match (case, case.strip_prefix("mix")) {
         ("4KiB", _) => pairs(&mut core, 4 << 10, steps),
         ("2MiB" | "expandable", _) => pairs(&mut core, 2 << 20, steps),
         ("32MiB", _) => pairs(&mut core, 32 << 20, steps),
         ("streams", _) => pairs_used_elsewhere(&mut core, steps),
         ("replay", _) => replay(&mut core, usize::try_from(steps)?),
         (_, Some(live)) => mix(&mut core, live.parse()?, usize::try_from(steps)?),
-        _ => Err(usage.into()),
+        _ => Err(USAGE.into()),
     }
 }
 
-fn pairs(core: &mut Core, bytes: u64, steps: u64) -> Result<(), Box<dyn std::error::Error>> {
+fn pairs<P: Policy>(core: &mut Core<P>, bytes: u64, steps: u64) -> Done {
     for _ in 0..steps {
         let block = core.raw_allocate(Bytes(bytes), StreamId::DEFAULT)?;
         core.free(block)?;
@@ -45,7 +57,7 @@ fn pairs(core: &mut Core, bytes: u64, steps: u64) -> Result<(), Box<dyn std::err
     Ok(())
 }
 
-fn pairs_used_elsewhere(core: &mut Core, steps: u64) -> Result<(), Box<dyn std::error::Error>> {
+fn pairs_used_elsewhere<P: Policy>(core: &mut Core<P>, steps: u64) -> Done {
     for _ in 0..steps {
         let block = core.raw_allocate(Bytes(2 << 20), StreamId::DEFAULT)?;
         core.record_stream(&block, StreamId(7));
@@ -54,7 +66,7 @@ fn pairs_used_elsewhere(core: &mut Core, steps: u64) -> Result<(), Box<dyn std::
     Ok(())
 }
 
-fn mix(core: &mut Core, live: u64, steps: usize) -> Result<(), Box<dyn std::error::Error>> {
+fn mix<P: Policy>(core: &mut Core<P>, live: u64, steps: usize) -> Done {
     let mut random = Random(1);
     let mut blocks: Vec<Option<Allocation>> = Vec::new();
     for _ in 0..live {
@@ -71,7 +83,7 @@ fn mix(core: &mut Core, live: u64, steps: usize) -> Result<(), Box<dyn std::erro
     Ok(())
 }
 
-fn replay(core: &mut Core, steps: usize) -> Result<(), Box<dyn std::error::Error>> {
+fn replay<P: Policy>(core: &mut Core<P>, steps: usize) -> Done {
     let mut random = Random(1);
     let mut blocks = Vec::new();
     // Drawn once, so that only the core is counted: a number below 60 allocates while fewer than a thousand are
@@ -88,7 +100,7 @@ fn replay(core: &mut Core, steps: usize) -> Result<(), Box<dyn std::error::Error
     Ok(())
 }
 
-fn by_pointer(shared: &Shared<NullDevice, PyTorch>, case: &str, steps: u64) -> Result<(), Box<dyn std::error::Error>> {
+fn by_pointer(shared: &Shared<NullDevice, PyTorch>, case: &str, steps: u64) -> Done {
     let Some(live) = case.strip_prefix("-mix") else {
         for _ in 0..steps {
             shared.free(shared.raw_allocate(Bytes(4 << 10), StreamId::DEFAULT)?)?;
