@@ -64,17 +64,25 @@ pub struct FloatingHandles {
     is_first: bool,
     /// Whether there was a large request.
     is_fine: bool,
+    /// The largest handles, if not by the rules.
+    most: Option<Bytes>,
     /// The next step of the ladder.
     step: u32,
 }
 
 impl Default for FloatingHandles {
     fn default() -> FloatingHandles {
-        FloatingHandles { seen: Box::new([0; SIZES]), is_first: false, is_fine: false, step: 0 }
+        FloatingHandles { seen: Box::new([0; SIZES]), is_first: false, is_fine: false, most: None, step: 0 }
     }
 }
 
 impl FloatingHandles {
+    /// The rules with handles of at most `most` bytes, a multiple of 2 MiB: smaller ones need less memory and more driver calls.
+    #[must_use]
+    pub fn with_handles(most: Bytes) -> FloatingHandles {
+        FloatingHandles { most: Some(most), ..FloatingHandles::default() }
+    }
+
     /// Notes a size. Returns whether it is the first of it, as far as is remembered.
     #[inline]
     fn note(&mut self, size: Bytes) -> bool {
@@ -194,12 +202,12 @@ impl Policy for FloatingHandles {
         let grown = FIRST.max(Bytes(heap.reserved_in(request.pool).get() / PART_OF_RESERVED));
         let for_request = Bytes(missing.get().saturating_mul(TIMES_MISSING));
         let near_the_end = Bytes(FloatingHandles::left(heap) / PART_OF_LEFT);
-        let (most, handles) = if self.is_fine {
-            (MOST.min(Bytes(FloatingHandles::all(heap) / PART_OF_FINE)), MOST_FINE_HANDLES)
-        } else {
-            (MOST, MOST_HANDLES)
+        let (most, handles) = match self.most {
+            Some(most) => (most, u64::MAX),
+            None if self.is_fine => (MOST.min(Bytes(FloatingHandles::all(heap) / PART_OF_FINE)), MOST_FINE_HANDLES),
+            None => (MOST, MOST_HANDLES),
         };
-        let usual = grown.min(for_request).min(near_the_end).min(most).max(LEAST);
+        let usual = grown.min(for_request).min(near_the_end).min(most).max(LEAST.min(self.most.unwrap_or(LEAST)));
         usual.max(Bytes(missing.get() / handles)).checked_round_up(PAGE)
     }
 

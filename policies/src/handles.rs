@@ -1,4 +1,5 @@
-//! The size of the driver's handles as an option of the policies on remappable pages: `first-fit-remap:handle=20MiB`.
+//! The size of the driver's handles as an option of the policies on remappable pages: `first-fit-remap:handle=20MiB`; and the
+//! largest size as an option of `floating-handles`.
 //!
 //! A handle is created, mapped and released as a whole, so small ones need less memory and large ones fewer
 //! driver calls. Without the option the handles have 2 MiB, the least that the driver maps; PyTorch's
@@ -6,14 +7,16 @@
 
 use alloc::boxed::Box;
 use alloc::format;
-use alloc::string::{String, ToString};
+use alloc::string::String;
+use alloc::vec::Vec;
 
 use parkade::policy::Policy;
 use parkade::units::Bytes;
 
 use crate::best_fit::Best;
-use crate::catalogue::{CATALOGUE, Named, renamed};
+use crate::catalogue::{BESIDE, CATALOGUE, Named, renamed};
 use crate::first_fit::First;
+use crate::floating_handles::FloatingHandles;
 use crate::growing_region::{Fit, GrowingRegion};
 use crate::next_fit::Next;
 use crate::tlsf_remap::TwoLevels;
@@ -26,33 +29,40 @@ fn with_handles<F: Fit + Default + Send + 'static, const MIB: u64>() -> Box<dyn 
     Box::new(GrowingRegion::<F>::default().with_page(Bytes::mib(MIB)))
 }
 
+fn floating<const MIB: u64>() -> Box<dyn Policy + Send> {
+    Box::new(FloatingHandles::with_handles(Bytes::mib(MIB)))
+}
+
 macro_rules! sized {
-    ($($policy:literal $fit:ty;)*) => {
+    ($($policy:literal $make:ident $($fit:ty)?, $says:literal;)*) => {
         &[$(
-            sized!($policy, $fit, 4, "4MiB"), sized!($policy, $fit, 8, "8MiB"), sized!($policy, $fit, 16, "16MiB"),
-            sized!($policy, $fit, 20, "20MiB"), sized!($policy, $fit, 32, "32MiB"), sized!($policy, $fit, 64, "64MiB"),
-            sized!($policy, $fit, 128, "128MiB"), sized!($policy, $fit, 256, "256MiB"), sized!($policy, $fit, 512, "512MiB"),
-            sized!($policy, $fit, 1024, "1GiB"),
+            sized!($policy, $make $($fit)?, $says, 4, "4MiB"), sized!($policy, $make $($fit)?, $says, 8, "8MiB"),
+            sized!($policy, $make $($fit)?, $says, 16, "16MiB"), sized!($policy, $make $($fit)?, $says, 20, "20MiB"),
+            sized!($policy, $make $($fit)?, $says, 32, "32MiB"), sized!($policy, $make $($fit)?, $says, 64, "64MiB"),
+            sized!($policy, $make $($fit)?, $says, 128, "128MiB"), sized!($policy, $make $($fit)?, $says, 256, "256MiB"),
+            sized!($policy, $make $($fit)?, $says, 512, "512MiB"), sized!($policy, $make $($fit)?, $says, 1024, "1GiB"),
         )*]
     };
-    ($policy:literal, $fit:ty, $mib:literal, $size:literal) => {
+    ($policy:literal, $make:ident $($fit:ty)?, $says:literal, $mib:literal, $size:literal) => {
         Named {
             name: concat!($policy, ":handle=", $size),
-            says: concat!("as ", $policy, ", with handles of ", $size),
+            says: concat!("as ", $policy, ", with handles of ", $says, $size),
             source: concat!("as ", $policy),
             keeps_memory: false,
-            make: with_handles::<$fit, $mib>,
+            make: $make::<$($fit,)? $mib>,
         }
     };
 }
 
-/// The policies on remappable pages with each size of handles, besides those with 2 MiB, which are in the catalogue.
+/// The policies on remappable pages with each size of handles, besides those with 2 MiB, which are in the catalogue; and
+/// `floating-handles` with each largest size.
 const SIZED: &[Named] = sized! {
-    "first-fit-remap" First;
-    "next-fit-remap" Next;
-    "best-fit-remap" Best;
-    "worst-fit-remap" Worst;
-    "tlsf-remap" TwoLevels;
+    "first-fit-remap" with_handles First, "";
+    "next-fit-remap" with_handles Next, "";
+    "best-fit-remap" with_handles Best, "";
+    "worst-fit-remap" with_handles Worst, "";
+    "tlsf-remap" with_handles TwoLevels, "";
+    "floating-handles" floating, "at most ";
 };
 
 /// The policy with this name, which has the option; that of the catalogue if its handles have the usual size.
@@ -85,17 +95,21 @@ pub fn why_unknown(name: &str) -> Option<String> {
     if let Some(now) = renamed(policy) {
         return Some(format!("{policy} is called {now}"));
     }
-    let known = CATALOGUE.iter().find(|known| known.name == policy)?;
+    let known = CATALOGUE.iter().chain(BESIDE).find(|known| known.name == policy)?;
     let sizes = SIZED.iter().filter(|sized| is_of(sized, known.name)).filter_map(|sized| sized.name.split_once(OPTION));
-    let sizes = sizes.fold("2MiB".to_string(), |all, (_, size)| format!("{all}, {size}"));
-    let has_option = SIZED.iter().any(|sized| is_of(sized, known.name));
-    Some(if has_option { format!("the option is handle=SIZE, one of {sizes}") } else { format!("{policy} has no options") })
+    // Those of the catalogue have 2 MiB without the option.
+    let usual = named(&format!("{policy}{OPTION}2MiB")).map(|_| "2MiB");
+    let sizes: Vec<&str> = usual.into_iter().chain(sizes.map(|(_, size)| size)).collect();
+    let has_option = !sizes.is_empty();
+    Some(if has_option {
+        format!("the option is handle=SIZE, one of {}", sizes.join(", "))
+    } else {
+        format!("{policy} has no options")
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use alloc::vec::Vec;
-
     use parkade::PoolSlot;
     use parkade::units::PoolClass;
 
@@ -128,6 +142,7 @@ mod tests {
             "first-fit-remap:",
             "buddy:handle=2MiB",
             "pytorch:handle=20MiB",
+            "floating-handles:handle=2MiB",
         ] {
             assert!(crate::named(name).is_none(), "{name}");
             assert!(why_unknown(name).is_some(), "{name}");
@@ -135,6 +150,8 @@ mod tests {
         let sizes =
             "the option is handle=SIZE, one of 2MiB, 4MiB, 8MiB, 16MiB, 20MiB, 32MiB, 64MiB, 128MiB, 256MiB, 512MiB, 1GiB";
         assert_eq!(why_unknown("first-fit-remap:handle=3MiB").as_deref(), Some(sizes));
+        let largest = "the option is handle=SIZE, one of 4MiB, 8MiB, 16MiB, 20MiB, 32MiB, 64MiB, 128MiB, 256MiB, 512MiB, 1GiB";
+        assert_eq!(why_unknown("floating-handles:handle=2MiB").as_deref(), Some(largest));
         assert_eq!(why_unknown("first-fit:handle=4MiB").as_deref(), Some("first-fit is called first-fit-remap"));
         assert_eq!(
             (why_unknown("first-fit-remap"), why_unknown("nothing"), why_unknown("nothing:handle=4MiB")),

@@ -9,7 +9,11 @@ use parkade_sim::{CallName, SimDevice, SimOptions};
 type Floating = Allocator<SimDevice, Box<dyn parkade::policy::Policy + Send>>;
 
 fn on(capacity_mib: u64) -> Floating {
-    let policy = (named("floating-handles").unwrap().make)();
+    named_on("floating-handles", capacity_mib)
+}
+
+fn named_on(name: &str, capacity_mib: u64) -> Floating {
+    let policy = (named(name).unwrap().make)();
     Allocator::new(SimDevice::new(SimOptions::new(Bytes::mib(capacity_mib))), policy, ())
 }
 
@@ -54,6 +58,17 @@ fn handles(capacity_mib: u64) -> u64 {
 fn handles_are_fine_once_a_request_takes_much_of_the_memory() {
     assert_eq!(handles(4096), 24, "of 1/128 of the memory");
     assert!(handles(16384) <= 8, "{} handles", handles(16384));
+}
+
+#[test]
+fn an_option_says_how_large_handles_are_at_most() {
+    for (name, handles) in [("floating-handles", 8), ("floating-handles:handle=32MiB", 24), ("floating-handles:handle=4MiB", 192)]
+    {
+        let mut allocator = named_on(name, 16384);
+        let block = take(&mut allocator, 768);
+        assert_eq!(allocator.device().totals(CallName::MemCreate).calls, handles, "{name}");
+        allocator.free(block).unwrap();
+    }
 }
 
 #[test]
