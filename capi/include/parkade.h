@@ -375,7 +375,7 @@ extern "C" {
 uint32_t parkade_interface_version(void);
 
 // The text of the calling thread's last failure: what happened, what it means, what to do. Valid until the thread's next
-// failure; empty if there was none.
+// failure; empty if there was none, and while the thread ends.
 const char *parkade_error_text(void);
 
 // The numbers of the calling thread's last failure. Returns false if it was none for lack of memory.

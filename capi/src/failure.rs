@@ -94,10 +94,11 @@ impl Failure {
     #[cold]
     pub(crate) fn keep(self) -> parkade_status {
         let Reason { status, text, shortage } = *self.0;
-        LAST.with_borrow_mut(|last| {
+        // While a thread ends, destructors of the program's may still call; then only the code is left.
+        let _ = LAST.try_with(|last| {
             // A text that came from C has no NUL inside; one that did not cannot be shown behind it.
-            last.text = CString::new(text.replace('\0', " ")).unwrap_or_default();
-            last.shortage = shortage;
+            let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
+            *last.borrow_mut() = Last { text, shortage };
         });
         status
     }

@@ -55,6 +55,21 @@ macro_rules! with_core {
 }
 pub(crate) use with_core;
 
+/// The same, in which the caller's current stream is captured if the flags say so. In one turn: a request that another
+/// thread makes meanwhile is not captured.
+macro_rules! with_core_so {
+    ($allocator:expr, $flags:expr, $core:ident => $work:expr) => {{
+        let is_capturing = $flags & $crate::types::PARKADE_CAPTURING != 0;
+        $crate::serve::with_core!($allocator, $core => {
+            $core.allocator_mut().set_capturing(is_capturing);
+            let outcome = $work;
+            $core.allocator_mut().set_capturing(false);
+            outcome
+        })
+    }};
+}
+pub(crate) use with_core_so;
+
 /// A policy that may have PyTorch's settings.
 pub(crate) trait Tunable: Policy {
     /// The settings, to change; `None` if it has none.
@@ -171,31 +186,13 @@ impl parkade_allocator {
         if flags & PARKADE_CAPTURING == 0 {
             return self.free(address);
         }
-        let freed = with_core!(self, core => {
-            core.allocator_mut().set_capturing(true);
-            let freed = core.free(address);
-            core.allocator_mut().set_capturing(false);
-            freed
-        });
+        let freed = with_core_so!(self, flags, core => core.free(address));
         // From inside of a callback: the request that it serves has said that the stream is captured.
         let freed = match freed {
             Err(failure) if failure.is_reentered() && inside::note(self.number, address.get()) => return Ok(()),
             freed => freed?,
         };
         freed.map_err(|error| Failure::of_shared(&error, self.profile))
-    }
-
-    /// Work on the core while the caller's current stream is captured, if the flags say so.
-    pub(crate) fn while_capturing<R>(&self, flags: u32, work: impl FnOnce() -> Result<R, Failure>) -> Result<R, Failure> {
-        let is_capturing = flags & PARKADE_CAPTURING != 0;
-        if is_capturing {
-            with_core!(self, core => core.allocator_mut().set_capturing(true))?;
-        }
-        let outcome = work();
-        if is_capturing {
-            with_core!(self, core => core.allocator_mut().set_capturing(false))?;
-        }
-        outcome
     }
 }
 

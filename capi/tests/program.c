@@ -223,6 +223,55 @@ static void threads_and_fork(void) {
   parkade_destroy(a);
 }
 
+static volatile bool is_over;
+static parkade_allocator *captured;
+static void *capture(void *block) {
+  while (!is_over)
+    if (parkade_record_stream(captured, block, 0, PARKADE_CAPTURING) != PARKADE_OK || parkade_empty_cache(captured, &(struct parkade_pool){0, 9}, PARKADE_CAPTURING) != PARKADE_OK) return block;
+  return NULL;
+}
+
+// What one thread captures is nothing to the others: releases from 2.13 on look at no event while the caller's stream is captured.
+static void threads_that_capture(void) {
+  struct parkade_options options = {.size = sizeof options, .simulated_bytes = 1ull << 32, .release = "2.15"};
+  void *p = NULL, *q = NULL, *failed = NULL;
+  pthread_t thread;
+  CHECK(parkade_create(&options, &captured) == PARKADE_OK && parkade_allocate(captured, 512, 0, &p) == PARKADE_OK);
+  pthread_create(&thread, NULL, capture, p);
+  int others = 0;
+  for (int i = 0; i < 50000; i++) {
+    CHECK(parkade_allocate(captured, 3 * MIB, 0, &p) == PARKADE_OK && parkade_record_stream(captured, p, 7, 0) == PARKADE_OK);
+    CHECK(parkade_free(captured, p) == PARKADE_OK && parkade_allocate(captured, 3 * MIB, 0, &q) == PARKADE_OK && parkade_free(captured, q) == PARKADE_OK);
+    others += p != q;
+  }
+  is_over = true;
+  CHECK(!pthread_join(thread, &failed) && !failed && others == 0);
+  parkade_destroy(captured);
+}
+
+static pthread_key_t at_end;
+static parkade_allocator *ends;
+static size_t ended;
+static bool frees_at_end(void *user) { (void)user; return parkade_free(ends, spare) == PARKADE_OK; }
+// Runs after what the library keeps for a thread is gone.
+static void end_of_thread(void *block) {
+  void *p = NULL;
+  if (parkade_free(ends, (char *)block + 512) == PARKADE_UNKNOWN_ADDRESS && parkade_allocate(ends, 40 * MIB, 0, &p) == PARKADE_OK && parkade_error_text()) ended++;
+}
+static void *begin_thread(void *block) {
+  (void)parkade_free(ends, (char *)block + 512);
+  pthread_setspecific(at_end, block);
+  return NULL;
+}
+
+static void destructors_of_threads(void) {
+  ends = make(NULL, NULL, 64 * MIB);
+  pthread_t thread;
+  CHECK(parkade_allocate(ends, 40 * MIB, 0, &spare) == PARKADE_OK && parkade_add_free_memory_callback(ends, frees_at_end, NULL) == PARKADE_OK);
+  CHECK(!pthread_key_create(&at_end, end_of_thread) && !pthread_create(&thread, NULL, begin_thread, spare) && !pthread_join(thread, NULL) && ended == 1);
+  parkade_destroy(ends);
+}
+
 int main(void) {
   CHECK(parkade_interface_version() == PARKADE_INTERFACE_VERSION && strstr(parkade_header(), "parkade_create"));
   options();
@@ -231,6 +280,8 @@ int main(void) {
   pools();
   settings();
   threads_and_fork();
+  threads_that_capture();
+  destructors_of_threads();
   if (!wrong) puts("ok");
   return wrong;
 }

@@ -21,10 +21,10 @@ pub extern "C" fn parkade_interface_version() -> u32 {
 }
 
 /// The text of the calling thread's last failure: what happened, what it means, what to do. Valid until the thread's next
-/// failure; empty if there was none.
+/// failure; empty if there was none, and while the thread ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn parkade_error_text() -> *const c_char {
-    LAST.with_borrow(|last| last.text.as_ptr())
+    LAST.try_with(|last| last.borrow().text.as_ptr()).unwrap_or(c"".as_ptr())
 }
 
 /// The numbers of the calling thread's last failure. Returns false if it was none for lack of memory.
@@ -33,7 +33,7 @@ pub extern "C" fn parkade_error_text() -> *const c_char {
 /// `out` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_error_shortage(out: *mut parkade_shortage) -> bool {
-    let shortage = LAST.with_borrow(|last| last.shortage);
+    let shortage = LAST.try_with(|last| last.borrow().shortage).unwrap_or_default();
     // SAFETY: null or writable, as the caller says.
     match (shortage, unsafe { out.as_mut() }) {
         (Some(shortage), Some(out)) => {

@@ -8,7 +8,7 @@ use parkade::units::{Bytes, DeviceAddress, StreamId};
 use super::{answer, id, ours, place};
 use crate::failure::Failure;
 use crate::inside;
-use crate::serve::{parkade_allocator, with_core};
+use crate::serve::{parkade_allocator, with_core, with_core_so};
 use crate::told::User;
 use crate::types::parkade_status::{self, *};
 use crate::types::{parkade_block_info, parkade_free_memory, parkade_observer, parkade_pool, parkade_request};
@@ -95,8 +95,7 @@ pub unsafe extern "C" fn parkade_record_stream(
         // SAFETY: null or valid, as the caller says.
         let allocator = unsafe { ours(allocator) }?;
         let address = DeviceAddress(address.addr() as u64);
-        let record = || with_core!(allocator, core => core.record_stream(address, StreamId(stream)));
-        let recorded = allocator.while_capturing(flags, record)?;
+        let recorded = with_core_so!(allocator, flags, core => core.record_stream(address, StreamId(stream)))?;
         recorded.map_err(|error| Failure::new(PARKADE_UNKNOWN_ADDRESS, error))
     })
 }
@@ -142,13 +141,10 @@ pub unsafe extern "C" fn parkade_empty_cache(
     answer(|| {
         // SAFETY: null or valid, as the caller says.
         let (allocator, pool) = unsafe { (ours(allocator)?, pool.as_ref()) };
-        let release = || {
-            with_core!(allocator, core => match pool {
-                None => core.allocator_mut().release_cached(),
-                Some(pool) => core.allocator_mut().release_cached_pool(id(*pool)),
-            })
-        };
-        let released = allocator.while_capturing(flags, release)?;
+        let released = with_core_so!(allocator, flags, core => match pool {
+            None => core.allocator_mut().release_cached(),
+            Some(pool) => core.allocator_mut().release_cached_pool(id(*pool)),
+        })?;
         released.map_err(|error| Failure::of_request(&error, allocator.profile))
     })
 }

@@ -48,7 +48,7 @@ fn of(device: i32) -> Result<&'static parkade_allocator, Failure> {
 /// Says on stderr, once for each kind of call, why it failed: PyTorch takes no error from these functions.
 fn tell(failed: &'static OnceLock<()>, call: &str) {
     failed.get_or_init(|| {
-        let text = super::LAST.with_borrow(|last| last.text.to_string_lossy().into_owned());
+        let text = super::LAST.try_with(|last| last.borrow().text.to_string_lossy().into_owned()).unwrap_or_default();
         eprintln!("parkade: {call}: {text}");
     });
 }
