@@ -3,7 +3,7 @@
 use parkade::policy::{Policy, PyTorch};
 use parkade::profile::Profile;
 use parkade::settings::Settings;
-use parkade_policies::{BESIDE, CATALOGUE, named, renamed};
+use parkade_policies::{BESIDE, CATALOGUE, named, why_unknown};
 
 use crate::failure::Failure;
 use crate::types::parkade_status::{PARKADE_INVALID_ARGUMENT, PARKADE_INVALID_SETTINGS};
@@ -38,8 +38,8 @@ pub(crate) fn policy(name: Option<&str>, settings: Option<&str>, release: Option
     }
     let Some(policy) = named(name) else {
         let known: Vec<&str> = names().map(|(name, _)| name).collect();
-        let renamed = renamed(name).map(|now| format!("; it is called {now} now")).unwrap_or_default();
-        let text = format!("there is no policy {name:?}{renamed}; there are {}", known.join(", "));
+        let why = why_unknown(name).map(|why| format!("; {why}")).unwrap_or_default();
+        let text = format!("there is no policy {name:?}{why}; there are {}", known.join(", "));
         return Err(Failure::new(PARKADE_INVALID_ARGUMENT, text));
     };
     if settings.is_some_and(|settings| !settings.trim().is_empty()) {

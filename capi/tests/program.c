@@ -25,6 +25,13 @@ static void options(void) {
   struct parkade_options o = {.size = sizeof o, .simulated_bytes = MIB, .policy = "no such policy"};
   CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_ARGUMENT && !allocator);
   SAYS("there is no policy \"no such policy\"");
+  o.policy = "floating-handles:handle=3MiB";
+  CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_ARGUMENT);
+  SAYS("the option is handle=SIZE, one of 4MiB, 8MiB, ");
+  o.policy = "floating-handles:handle=32MiB";
+  CHECK(parkade_create(&o, &allocator) == PARKADE_OK);
+  parkade_destroy(allocator);
+  allocator = NULL;
   o.policy = "pytorch"; o.settings = "max_split_size_mb:1";
   CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_SETTINGS);
   SAYS("max_split_size");
