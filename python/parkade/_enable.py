@@ -53,7 +53,8 @@ def policies() -> dict[str, str]:
 def enable(policy: str = "pytorch", *, settings: Optional[str] = None, plug_in: bool = False, verbose: bool = False) -> None:
     """From now on PyTorch allocates the GPU's memory through parkade. Call it before CUDA is used, once.
 
-    policy: a name of `policies()`, some with an option (`floating-handles:handle=32MiB`). `pytorch` decides as the allocator of the PyTorch that runs, under the same settings.
+    policy: a name of `policies()`, some with an option (`floating-handles:handle=32MiB`). `pytorch` decides as the allocator of the
+        PyTorch that runs, under the same settings.
     settings: as in PYTORCH_CUDA_ALLOC_CONF, instead of what is there. Only for the policy `pytorch`.
     plug_in: use PyTorch's plug-in interface: nothing is compiled, but there are no statistics, snapshots, pools and graph trees, and a lack of memory is
         no torch.OutOfMemoryError.
