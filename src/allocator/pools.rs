@@ -31,7 +31,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
     fn route_to(&mut self, id: PoolId, filter: PoolFilter) -> Result<(), PoolError> {
         let created = self.heap.create_pool(id);
-        let begun = created.and_then(|()| self.heap.private_pools_mut().begin(id, filter));
+        let decides_first = !self.profile.oldest_routing_decides;
+        let begun = created.and_then(|()| self.heap.private_pools_mut().begin(id, filter, decides_first));
         self.heap.note_routings();
         if begun.is_err() && self.profile.counts_failed_routings {
             self.heap.private_pools_mut().note_failure();

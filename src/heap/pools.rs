@@ -131,7 +131,7 @@ impl PrivatePools {
         !self.routings.is_empty()
     }
 
-    /// The number of the pool for a request of the stream, by the newest routing that accepts it.
+    /// The number of the pool for a request of the stream, by the last routing that accepts it.
     #[inline]
     pub(crate) fn number_for(&self, stream: StreamId) -> u16 {
         if self.routings.is_empty() { 0 } else { self.routed_number(stream) }
@@ -190,11 +190,11 @@ impl PrivatePools {
         Ok((pool_number, vacant.is_none()))
     }
 
-    pub(crate) fn begin(&mut self, id: PoolId, filter: PoolFilter) -> Result<(), PoolError> {
+    pub(crate) fn begin(&mut self, id: PoolId, filter: PoolFilter, decides_first: bool) -> Result<(), PoolError> {
         if self.routings.iter().any(|(routed, _)| *routed == id) {
             return Err(PoolError::AlreadyRouted(id));
         }
-        self.routings.push((id, filter));
+        self.routings.insert(if decides_first { self.routings.len() } else { 0 }, (id, filter));
         Ok(())
     }
 

@@ -55,6 +55,7 @@ impl Profile {
             same.forgets_captured_uses = other.forgets_captured_uses;
             same.settles_at_pool_end = other.settles_at_pool_end;
             same.borrows_last = other.borrows_last;
+            same.oldest_routing_decides = other.oldest_routing_decides;
             same.counts_failed_routings = other.counts_failed_routings;
         }
         if !scope.checkpoints {

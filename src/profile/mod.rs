@@ -61,6 +61,8 @@ pub struct Profile {
     pub borrows_last: bool,
     /// Whether such a pool may lend blocks of expandable segments, where the setting asks for these.
     pub borrows_expandable: bool,
+    /// Whether the oldest routing that accepts a request decides its pool, not the newest.
+    pub oldest_routing_decides: bool,
     /// Whether a routing that fails counts as one that never ends.
     pub counts_failed_routings: bool,
     /// Whether "never split" ends with its pool; otherwise it stays with the pool's id.

@@ -177,6 +177,7 @@ impl Profile {
         asks_for_total: true,
         oom_words: &OomWords::PYTORCH_2_5,
         borrows_expandable: true,
+        oldest_routing_decides: true,
         asserts: Asserts {
             file: SOURCE,
             unknown: 2638,
@@ -199,15 +200,11 @@ impl Profile {
         restores_grown_segments: false,
         borrows_last: true,
         asserts: Asserts {
-            file: SOURCE,
             unknown: 2739,
             abandoned: 2731,
             not_in_use: 2631,
             overreleased: 3394,
-            capture: None,
-            stream: None,
-            expandable: None,
-            fraction: None,
+            ..Profile::PYTORCH_2_11.asserts
         },
         ..Profile::PYTORCH_2_11
     };
@@ -236,6 +233,7 @@ impl Profile {
         settles_at_pool_end: false,
         borrows_last: false,
         borrows_expandable: false,
+        oldest_routing_decides: false,
         counts_failed_routings: false,
         forgets_no_split: false,
         shows: Shows { entry_pools: true, settings: true, device_counters: true },
@@ -260,15 +258,11 @@ impl Profile {
         counts_rejections: true,
         settles_at_pool_end: true,
         asserts: Asserts {
-            file: SOURCE,
             unknown: 3057,
             abandoned: 3049,
             not_in_use: 2948,
             overreleased: 3752,
-            capture: None,
-            stream: None,
-            expandable: None,
-            fraction: None,
+            ..Profile::PYTORCH_2_11.asserts
         },
         ..Profile::PYTORCH_2_11
     };
@@ -337,6 +331,7 @@ impl Profile {
         settles_at_pool_end: true,
         borrows_last: false,
         borrows_expandable: false,
+        oldest_routing_decides: false,
         counts_failed_routings: false,
         forgets_no_split: true,
         shows: Profile::PYTORCH_2_11.shows,

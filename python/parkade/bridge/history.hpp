@@ -21,10 +21,10 @@ template <class T> class Ring {
  public:
   void set_most(size_t count) { most = std::max<size_t>(1, count); }
   void insert(const T& entry) {
-    if (entries.size() > most) clear();  // there may be fewer now
     if (entries.size() < most) return entries.push_back(entry);
     entries[next++] = entry;
-    if (next == most) next = 0;
+    // There may be more than there should be now; PyTorch keeps them, too.
+    if (next == most || next >= entries.size()) next = 0;
   }
   void take_copy(std::vector<T>& out) const {
     out.insert(out.end(), entries.begin() + next, entries.end());

@@ -91,12 +91,16 @@ class Place {
     if (C10_UNLIKELY(takes_settings && watch.may_differ(settings, bytes)) && !call().is_in_callback) follow(bytes);
   }
 
-  // The pool for a request of the stream, by the newest routing that accepts it, and whether the current stream is captured.
+  // The pool for a request of the stream: the newest routing that accepts it decides, before 2.10 the oldest.
   void route(parkade_request& request, cudaStream_t stream) {
     std::lock_guard<std::mutex> lock(mutex);
-    auto it = std::find_if(routes.rbegin(), routes.rend(), [stream](auto& route) { return route.accepts(stream); });
     request.flags |= PARKADE_CHOOSES_POOL;
-    if (it != routes.rend()) request.pool = in_c(it->id);
+    for (size_t i = 0; i < routes.size(); i++) {
+      auto& route = routes[TORCH_MINOR >= 10 ? routes.size() - 1 - i : i];
+      if (!route.accepts(stream)) continue;
+      request.pool = in_c(route.id);
+      return;
+    }
   }
   // Whether requests are routed, as in every capture, or PyTorch has said that one has begun.
   bool may_capture() const { return attention.load(std::memory_order_relaxed) & (ROUTING | CAPTURING); }

@@ -174,7 +174,10 @@ class SettingsWatch {
   const Config& config = Config::instance();
 #endif
  public:
-  bool see() { return std::exchange(seen, settings_changes()) != seen; }
+  bool see() {
+    const auto before = std::exchange(seen, settings_changes());
+    return before != seen;
+  }
   bool may_differ([[maybe_unused]] const parkade_settings& known, [[maybe_unused]] size_t bytes) const {
 #if TORCH_MINOR >= 10
     constexpr auto relaxed = std::memory_order_relaxed;

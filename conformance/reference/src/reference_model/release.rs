@@ -43,6 +43,8 @@ pub struct ReleaseRules {
     pub borrows_last: bool,
     /// Whether they lend blocks of expandable segments.
     pub borrows_expandable: bool,
+    /// Whether the oldest of several routings decides.
+    pub oldest_routing_decides: bool,
     /// Whether a routing that fails puts waiting off for ever.
     pub counts_failed_routings: bool,
     /// Whether "never split" ends with its pool.
@@ -134,6 +136,7 @@ impl ReleaseRules {
             settles_at_pool_end: minor >= 12,
             borrows_last: minor < 11,
             borrows_expandable: minor < 10,
+            oldest_routing_decides: minor < 10,
             counts_failed_routings: minor <= 2,
             forgets_no_split: minor >= 14,
             keeps_cache_in_captures: minor < 8,

@@ -87,14 +87,16 @@ impl Reference {
         self.pools.contains_key(&id)
     }
 
-    /// The pool for a request of the stream: the newest routing decides.
+    /// The pool for a request of the stream: the newest routing that accepts it decides, or the oldest.
     pub(super) fn pool_for(&self, stream: u64) -> PoolId {
         let accepts = |id: PoolId, filter: &PoolFilter| match filter {
             PoolFilter::All => true,
             PoolFilter::Stream(wanted) => wanted.get() == stream,
             PoolFilter::Chosen => self.chosen == Some(id),
         };
-        self.routings.iter().rev().find(|(id, filter)| accepts(*id, filter)).map_or(PoolId::DEFAULT, |(id, _)| *id)
+        let mut accepting = self.routings.iter().map(|(id, filter)| (*id, filter)).filter(|&(id, filter)| accepts(id, filter));
+        let decides = if self.rules.oldest_routing_decides { accepting.next() } else { accepting.next_back() };
+        decides.map_or(PoolId::DEFAULT, |(id, _)| id)
     }
 
     /// Lets a pool serve other requests when memory is out, or stops that.

@@ -74,6 +74,20 @@ fn programs() -> Vec<(&'static str, Vec<Step>)> {
                 Step::ReleaseCachedPool(0),
             ],
         ),
+        // Two pools that requests of stream 1 are routed to.
+        (
+            "",
+            vec![
+                begin,
+                Step::BeginPool(1, Some(1)),
+                Step::Allocate(700, 1),
+                Step::Allocate(700, 0),
+                Step::EndPool(0),
+                Step::Allocate(700, 1),
+                begin,
+                Step::Allocate(700, 1),
+            ],
+        ),
         // "Never split", and a later pool of the same id.
         ("", [&[begin, Step::NoSplit(0)], &held_and_released()[..], &[begin], &held_and_released()].concat()),
         // The message, with a limit and what a private pool has cached.
@@ -157,11 +171,11 @@ mod tests {
     }
 
     /// The rules that the laws see. The dialect has laws of its own; the other fields say what is shown, or what a device is asked for.
-    const RULES: [(&str, Take); 20] = rules![
+    const RULES: [(&str, Take); 21] = rules![
         tie_break rounds_by_one_division limit_rounding limits_whole_memory asks_for_total deferral asks_after_refusal oom_words
         expandable_hint gives_short_ranges_back counts_private_pools restores_grown_segments expands_private_pools
-        forgets_captured_uses settles_before_saving settles_at_pool_end borrows_last borrows_expandable counts_failed_routings
-        forgets_no_split
+        forgets_captured_uses settles_before_saving settles_at_pool_end borrows_last borrows_expandable oldest_routing_decides
+        counts_failed_routings forgets_no_split
     ];
     const OTHERS: [(&str, Take); 5] = rules![name dialect handle_types counts_rejections shows];
 
