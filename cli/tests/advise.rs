@@ -81,6 +81,23 @@ fn a_policy_of_parkade_is_an_option_of_its_own() {
     assert!(unknown.err.contains("there is no policy \"floating-handle\": did you mean floating-handles?"), "{}", unknown.err);
 }
 
+/// `rmm-pool` serves the requests of this recording in 562 MiB, and not in 574 MiB.
+#[test]
+fn a_policy_that_fails_in_the_given_memory_does_not_fit_although_less_is_enough() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/recordings/pools/empties.default.11.pickle.xz");
+    let asked = [file, "--capacity", "601882624", "--policy", "rmm-pool"];
+    let (_, object) = json(&asked);
+    let needs = &object["policies"][0];
+    assert_eq!((&needs["fits"], &needs["smallest_capacity_bytes"]), (&false.into(), &(562 * MIB).into()));
+    let shown = call(&[&["advise"][..], &asked].concat()).out;
+    assert!(
+        shown.contains("instead of settings: does not fit, although less would be enough, smallest memory 562.00 MiB"),
+        "{shown}"
+    );
+    let unknown = call(&["advise", file, "--capacity", "1GiB", "--policy", "zzz"]);
+    assert!(unknown.err.contains("there is no policy \"zzz\"; parkade sweep --list names all"), "{}", unknown.err);
+}
+
 #[test]
 fn several_devices_get_one_answer_or_one_is_chosen() {
     let folder = Folder::new("advise-devices");

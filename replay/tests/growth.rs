@@ -160,6 +160,37 @@ fn hundreds_of_requests_that_fail_on_streams_of_their_own_do_not_take_minutes() 
     assert!(many < few * 12 + Duration::from_secs(1), "{few:?}, with four times as many {many:?}");
 }
 
+/// A large heap, and a block that one pool serves again and again.
+fn serves_in_turns(pool: (u64, u64), segments: usize) -> DeviceRecording {
+    let mut program = Program::default();
+    program.serve_all(segments);
+    let others = std::mem::take(&mut program.live);
+    program.serve(12 * MIB);
+    let (address, bytes) = program.live[0];
+    program.free_all();
+    for _ in 0..segments {
+        for action in [Action::Alloc, Action::FreeRequested, Action::FreeCompleted] {
+            program.push(action, address, bytes);
+        }
+    }
+    program.live = others;
+    let mut recording = program.end();
+    recording
+        .segments
+        .iter_mut()
+        .filter(|segment| segment.blocks[0].address == address)
+        .for_each(|segment| segment.pool = Some(pool));
+    recording
+}
+
+#[test]
+fn a_private_pool_whose_blocks_are_used_in_turns_takes_no_longer() {
+    let (_, default) = verify(&serves_in_turns((0, 0), 4000));
+    let (verdict, private) = verify(&serves_in_turns((0, 1), 4000));
+    assert_eq!((verdict.mismatches, verdict.not_in_file.restores), (0, 0), "{:?}", verdict.first);
+    assert!(private < default * 4 + Duration::from_secs(1), "{default:?}, with a private pool {private:?}");
+}
+
 #[test]
 fn the_verdict_says_that_pools_were_not_looked_for_to_the_end() {
     assert!(!verify(&ignores_its_cache(100)).0.not_in_file.gave_up_on_pools);

@@ -19,6 +19,8 @@ pub struct Needs {
     policy: &'static str,
     /// What may be reserved, if known.
     available_bytes: Option<u64>,
+    /// Whether every recorded request is served in that; less may be enough where it is not.
+    fits: Option<bool>,
     /// The least memory in which every recorded request is served.
     smallest_bytes: u64,
     /// The most that is reserved, in the memory that there is or with plenty.
@@ -54,6 +56,7 @@ pub fn needs(
     let mut needs = Needs {
         policy: policy.name,
         available_bytes,
+        fits: available_bytes.map(|_| true),
         smallest_bytes: 0,
         peak_reserved_bytes: 0,
         driver_us: 0,
@@ -69,7 +72,9 @@ pub fn needs(
             },
         )?;
         let options = available_bytes.map_or_else(RunOptions::plenty, RunOptions::new);
-        let at_hand = Some(run(&recorded.workload, make(), &options)).filter(Outcome::fits).unwrap_or(smallest.outcome);
+        let at_hand = run(&recorded.workload, make(), &options);
+        needs.fits = needs.fits.map(|fits| fits && at_hand.fits());
+        let at_hand = Some(at_hand).filter(Outcome::fits).unwrap_or(smallest.outcome);
         needs.smallest_bytes = needs.smallest_bytes.max(smallest.capacity_bytes);
         needs.peak_reserved_bytes = needs.peak_reserved_bytes.max(at_hand.peak_reserved_bytes);
         needs.driver_us += at_hand.driver_ns / 1000;
@@ -82,7 +87,7 @@ impl Needs {
     /// Whether every recorded request is served in the memory that there is, if that is known.
     #[must_use]
     pub fn fits(&self) -> Option<bool> {
-        self.available_bytes.map(|available| self.smallest_bytes <= available)
+        self.fits
     }
 
     /// In words.
@@ -90,6 +95,9 @@ impl Needs {
     pub fn words(&self) -> String {
         let fits = match self.fits() {
             Some(true) => "fits, ",
+            Some(false) if self.available_bytes.is_some_and(|available| self.smallest_bytes <= available) => {
+                "does not fit, although less would be enough, "
+            }
             Some(false) => "does not fit, ",
             None => "",
         };

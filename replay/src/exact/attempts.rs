@@ -102,11 +102,12 @@ fn replay_with_pools(
     progress: &mut dyn FnMut(usize),
 ) -> Result<Replayed, VerifyError> {
     let policy = PyTorch::of(options.settings.profile, options.settings.settings.clone());
-    let before = start.clone();
-    let mut plain = replay_inferring(recording, options, start, Extent::Whole, progress)?;
+    let mut before = start.clone();
+    let mut plain = replay_with_restores(recording, options, start, Extent::Whole, progress)?;
     if plain.tally.mismatches == 0 {
         return Ok(plain);
     }
+    before.restores_from = Some(0);
     for releases in [Releases::OfRequests, Releases::OfCalls] {
         let guesses = match Guesses::of(recording, &before, &policy, releases) {
             Ok(guesses) => guesses,
@@ -136,7 +137,31 @@ pub(crate) fn replay_until_it_differs(
     start: &mut Start,
     progress: &mut dyn FnMut(usize),
 ) -> Result<Replayed, VerifyError> {
-    replay_inferring(recording, options, start, Extent::UntilItDiffers { most_copied: u64::MAX }, progress)
+    replay_with_restores(recording, options, start, Extent::UntilItDiffers { most_copied: u64::MAX }, progress)
+}
+
+/// Replays the trace from its start; if that differs, again with restored checkpoints of private pools, if they explain more.
+fn replay_with_restores(
+    recording: &DeviceRecording,
+    options: &VerifyOptions,
+    start: &mut Start,
+    extent: Extent,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Replayed, VerifyError> {
+    let place = |replayed: &Replayed| replayed.tally.first.as_ref().map_or(usize::MAX, |first| first.entry.unwrap_or(usize::MAX));
+    let mut restoring = start.clone();
+    let plain = replay_inferring(recording, options, start, extent, progress)?;
+    let differs = place(&plain);
+    if differs == usize::MAX || start.pools.private().is_empty() {
+        return Ok(plain);
+    }
+    restoring.restores_from = Some(differs);
+    let restored = replay_inferring(recording, options, &mut restoring, extent, progress)?;
+    if restored.tally.restores == 0 || place(&restored) <= differs {
+        return Ok(plain);
+    }
+    *start = restoring;
+    Ok(restored)
 }
 
 /// What trying guesses gave.

@@ -3,20 +3,25 @@
 //! No entry names a restore. It takes back what the pool has in use, which looks like other frees. Then it hands
 //! out the blocks of one saved segment after the other, from its first byte on, the free ones too, and gives
 //! these back. So a run of entries that has this form, at a point where nothing of the pool is in use, spells out
-//! a checkpoint. If requests do not explain the run, the core restores that checkpoint, and its decisions are
-//! compared as any others.
+//! a checkpoint. If requests do not explain the run, and the pool can have been in that state before, the core
+//! restores that checkpoint, and its decisions are compared as any others.
+//!
+//! Requests explain most runs of that form, so these are looked for only once a replay without them has differed, and
+//! only where they end behind its first difference.
 
 use std::collections::BTreeMap;
 
 use parkade::PoolCheckpoint;
 use parkade::checkpoint::{SavedBlock, SavedSegment, SavedState};
-use parkade::snapshot::BlockActivity;
+use parkade::snapshot::{BlockActivity, PlacedBlock};
 use parkade::units::{Bytes, DeviceAddress, PoolId, StreamId};
 use parkade::{Allocation, PoolSlot};
 use parkade_recording::{Action, Entry};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::runner::Runner;
+use crate::entries::takes_memory;
+use crate::initial_state::Start as InitialState;
 
 /// Every block's size is a multiple of this (spec 1.1).
 const SMALLEST_BLOCK: u64 = 512;
@@ -29,18 +34,78 @@ struct Start {
     is_expandable: bool,
 }
 
+/// What tells whether a pool can have been in a state.
+pub(crate) struct Restores {
+    /// Runs that end up to this entry are requests.
+    from: usize,
+    history: Option<History>,
+}
+
+/// All that there was before, if the recording has its beginning.
+struct History {
+    /// The blocks that were ever handed out, by address and size.
+    handed_out: FxHashSet<(u64, u64)>,
+    /// Where segments began, each with the entry that made it, in order.
+    made: Vec<(u64, usize)>,
+}
+
+impl Restores {
+    pub(crate) fn of(trace: &[Entry], start: &InitialState) -> Option<Restores> {
+        let from = start.restores_from?;
+        let made = || {
+            let entries = trace.iter().zip(0..).filter(|(entry, _)| takes_memory(entry));
+            let mut made: Vec<(u64, usize)> = entries.map(|(entry, at)| (entry.address, at)).collect();
+            made.sort_unstable();
+            made
+        };
+        let history = start.lost.is_none().then(|| History { handed_out: FxHashSet::default(), made: made() });
+        Some(Restores { from, history })
+    }
+
+    /// Notes a block that was handed out.
+    pub(crate) fn note(&mut self, placed: Option<PlacedBlock>) {
+        if let (Some(history), Some(placed)) = (&mut self.history, placed) {
+            history.handed_out.insert((placed.block.address.get(), placed.block.size.get()));
+        }
+    }
+}
+
+impl History {
+    /// Whether a pool can have been in this state before the entry `at`, where it has these other segments, too: its blocks in use
+    /// were handed out, and a checkpoint has all segments of its time, so the others are newer.
+    fn allows(&self, checkpoint: &PoolCheckpoint, others: impl Iterator<Item = u64>, at: usize) -> bool {
+        let saved = || checkpoint.segments.iter().map(|segment| segment.address.get());
+        let newest = saved().filter_map(|address| self.made_at(address, at)).max();
+        let oldest = others.filter_map(|address| self.made_at(address, at)).min();
+        let was_in_use = |segment: &SavedSegment| {
+            let mut end = segment.address.get();
+            segment.blocks.iter().all(|block| {
+                end += block.size.get();
+                block.state != SavedState::Allocated || self.handed_out.contains(&(end - block.size.get(), block.size.get()))
+            })
+        };
+        newest.zip(oldest).is_none_or(|(newest, oldest)| newest < oldest) && checkpoint.segments.iter().all(was_in_use)
+    }
+
+    /// The entry that made the segment there, before the entry `at`.
+    fn made_at(&self, address: u64, at: usize) -> Option<usize> {
+        let end = self.made.partition_point(|&made| made < (address, at));
+        self.made[..end].last().filter(|made| made.0 == address).map(|made| made.1)
+    }
+}
+
 impl Runner<'_> {
     /// Reads the entries from `at` on as a restored checkpoint, if they have its form and requests do not explain
     /// them. Returns false, with nothing changed, if they are not to be read in this way.
     pub(crate) fn try_restore(&mut self, at: usize) -> bool {
-        let Some((checkpoint, end)) = self.checkpoint_at(at) else { return false };
+        let Some((checkpoint, end)) = self.checkpoint_at(at).filter(|&(_, end)| self.is_looked_for(end)) else { return false };
         let (core, tally) = self.copy();
         let mut agrees = self.explain_as_requests(end);
         if !agrees {
             (self.core, self.tally) = (core.clone(), tally.clone());
             self.position.next.set(at);
             self.position.refusals.set(0);
-            agrees = self.restore(&checkpoint, end);
+            agrees = self.was_possible(&checkpoint, at) && self.restore(&checkpoint, end);
         }
         if agrees {
             self.tally.decisions += (end - at) as u64;
@@ -49,6 +114,20 @@ impl Runner<'_> {
             self.position.next.set(at);
         }
         agrees
+    }
+
+    /// Whether a restore that ends here is looked for.
+    fn is_looked_for(&self, end: usize) -> bool {
+        self.restores.as_ref().is_some_and(|restores| end > restores.from)
+    }
+
+    /// Whether the pool can have been in this state before.
+    fn was_possible(&self, checkpoint: &PoolCheckpoint, at: usize) -> bool {
+        let Some(history) = self.restores.as_ref().and_then(|restores| restores.history.as_ref()) else { return true };
+        let saved: FxHashSet<u64> = checkpoint.segments.iter().map(|segment| segment.address.get()).collect();
+        let segments = self.core.segments().into_iter().filter(|segment| segment.pool == checkpoint.pool);
+        let others = segments.map(|segment| segment.address.get()).filter(|address| !saved.contains(address));
+        history.allows(checkpoint, others, at)
     }
 
     fn restore(&mut self, checkpoint: &PoolCheckpoint, end: usize) -> bool {

@@ -15,6 +15,7 @@ use super::peak_resets::PeakWatch;
 use super::position::Position;
 use super::recorded_capacity::Capacity;
 use super::replay_core::ReplayCore;
+use super::restores::Restores;
 use super::tally::{Mismatch, Release, Tally};
 use crate::decision::{Decision, ELSEWHERE};
 use crate::initial_state::Start;
@@ -34,6 +35,8 @@ pub(crate) struct Runner<'a> {
     pub(crate) capacity: Capacity,
     /// Requests to read in another way than the likeliest.
     pub(crate) read_differently: &'a BTreeSet<usize>,
+    /// What is known for restored checkpoints, if they are looked for.
+    pub(crate) restores: Option<Restores>,
     pub(crate) tally: Tally,
     /// How many freed blocks wait for events.
     pub(crate) waiting: usize,
@@ -60,6 +63,7 @@ impl<'a> Runner<'a> {
             pools,
             capacity,
             read_differently: &start.read_differently,
+            restores: Restores::of(trace, start),
             tally: Tally::default(),
             waiting: start.pending.len(),
             watch: None,
@@ -133,7 +137,12 @@ impl<'a> Runner<'a> {
             pool => pools::request_from(&mut self.core, pool, bytes, stream),
         };
         match served {
-            Ok(allocation) => Some(allocation),
+            Ok(allocation) => {
+                if let Some(restores) = &mut self.restores {
+                    restores.note(self.core.block_of(&allocation));
+                }
+                Some(allocation)
+            }
             Err(AllocError::OutOfMemory(_)) => {
                 self.tally.ooms += 1;
                 None

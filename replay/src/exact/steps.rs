@@ -25,7 +25,7 @@ impl Runner<'_> {
         }
         match entry.action {
             Action::FreeRequested => self.free(at, entry),
-            Action::Alloc if self.pools.has_private() && self.is_worth_reading() && self.try_restore(at) => {}
+            Action::Alloc if self.restores.is_some() && self.is_worth_reading() && self.try_restore(at) => {}
             Action::Alloc => {
                 self.open(at + 1, at);
                 let allocation = self.request(at, at);

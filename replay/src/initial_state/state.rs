@@ -49,6 +49,8 @@ pub(crate) struct Start {
     pub(crate) reserved_bytes: u64,
     /// Requests whose entries are not read in the likeliest way, but in the next one that leads to other stats.
     pub(crate) read_differently: BTreeSet<usize>,
+    /// The entry that restored checkpoints of private pools are to explain: those that end before it are not looked for.
+    pub(crate) restores_from: Option<usize>,
 }
 
 impl Start {
@@ -85,6 +87,7 @@ impl Start {
             lost,
             reserved_bytes,
             read_differently: BTreeSet::new(),
+            restores_from: None,
         })
     }
 

@@ -269,7 +269,11 @@ pub(crate) fn suggestion<'a>(text: &str, known: impl IntoIterator<Item = &'a str
     near.sort_unstable();
     let close = near.iter().filter(|(distance, name)| distance * 2 <= name.len().max(text.len()) || name.contains(text));
     let names: Vec<&str> = close.take(3).map(|&(_, name)| name).collect();
-    if names.is_empty() { "; --list names all".to_owned() } else { format!(": did you mean {}?", names.join(" or ")) }
+    if names.is_empty() {
+        "; parkade sweep --list names all".to_owned()
+    } else {
+        format!(": did you mean {}?", names.join(" or "))
+    }
 }
 
 /// The edit distance of the first 60 characters.
@@ -286,7 +290,7 @@ mod tests {
     fn similar_names_are_suggested() {
         assert_eq!((distance("kitten", "sitting"), distance("", "ab"), distance("same", "same")), (3, 2, 0));
         assert_eq!(suggestion("pytorhc", ["pytorch", "buddy"]), ": did you mean pytorch?");
-        assert_eq!(suggestion("zzz", ["pytorch", "buddy"]), "; --list names all");
+        assert_eq!(suggestion("zzz", ["pytorch", "buddy"]), "; parkade sweep --list names all");
     }
 
     #[test]
