@@ -746,7 +746,8 @@ parkade_status parkade_apply_settings(struct parkade_allocator *allocator,
 parkade_status parkade_read_settings(struct parkade_allocator *allocator,
                                      struct parkade_settings *out);
 
-// Sets the settings as they are read; the next decision follows them. Only for the policy `pytorch`.
+// Sets the settings as they are read; the next decision follows them. What PyTorch would refuse is refused, and changes
+// nothing. Only for the policy `pytorch`.
 //
 // # Safety
 // The allocator came from `parkade_create` and lives; `settings` is null or readable.

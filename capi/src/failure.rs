@@ -60,6 +60,11 @@ impl Failure {
         self.0.status == PARKADE_REENTERED
     }
 
+    /// Whether the allocator is that of the parent of this process.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.0.status == PARKADE_FORKED
+    }
+
     /// A failure of the device.
     pub(crate) fn of_device(error: BackendError) -> Failure {
         let status = match error {

@@ -192,6 +192,12 @@ static void settings(void) {
   CHECK(parkade_apply_settings(a, "nothing:1") == PARKADE_INVALID_SETTINGS && parkade_apply_settings(slab, "") == PARKADE_UNSUPPORTED);
   read.expandable_segments = true;
   CHECK(parkade_set_settings(a, &read) == PARKADE_OK && parkade_set_settings(slab, &read) == PARKADE_UNSUPPORTED);
+  struct parkade_settings odd[] = {read, read, read};
+  odd[0].large_segment_bytes = 3;
+  odd[1].garbage_collection_threshold = 0.0 / 0.0;
+  odd[2].roundup_power2_divisions[7] = 3;
+  for (int i = 0; i < 3; i++) CHECK(parkade_set_settings(a, &odd[i]) == PARKADE_INVALID_SETTINGS);
+  SAYS("roundup_power2_divisions has 3");
   void *p = NULL;
   struct parkade_block_info block;
   CHECK(parkade_allocate(a, MIB, 0, &p) == PARKADE_OK && parkade_block(a, p, &block) == PARKADE_OK && block.is_expandable);

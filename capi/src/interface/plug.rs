@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::env;
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use parkade::units::{DeviceAddress, StreamId};
 use parkade_gpu::StreamsAreValid;
@@ -17,17 +18,30 @@ use super::answer;
 use crate::config;
 use crate::device::Device;
 use crate::failure::Failure;
-use crate::serve::{parkade_allocator, with_core};
+use crate::fork;
+use crate::serve::{forked, parkade_allocator, with_core};
 use crate::types::parkade_status::{PARKADE_INVALID_ARGUMENT, PARKADE_UNKNOWN_ADDRESS};
 use crate::types::{PARKADE_RAW, parkade_pool, parkade_request};
 
 /// The allocator of each device, which lives as long as the process.
 static PLUGGED: Mutex<BTreeMap<u32, &'static parkade_allocator>> = Mutex::new(BTreeMap::new());
 
+/// The [`fork::generation`] of the process that first asked for one of them, plus 1; 0 before that.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// They, unless they are a parent's: then a thread of it may have had the lock, and nobody gives it back here.
+fn plugged() -> Result<MutexGuard<'static, BTreeMap<u32, &'static parkade_allocator>>, Failure> {
+    let here = fork::generation() + 1;
+    match OWNER.compare_exchange(0, here, Ordering::Relaxed, Ordering::Relaxed) {
+        Err(owner) if owner != here => Err(forked()),
+        _ => Ok(PLUGGED.lock().unwrap_or_else(PoisonError::into_inner)),
+    }
+}
+
 fn of(device: i32) -> Result<&'static parkade_allocator, Failure> {
     let index =
         u32::try_from(device).map_err(|_| Failure::new(PARKADE_INVALID_ARGUMENT, format!("{device} is no device's index")))?;
-    let mut plugged = PLUGGED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut plugged = plugged()?;
     if let Some(&allocator) = plugged.get(&index) {
         return Ok(allocator);
     }
@@ -78,9 +92,11 @@ pub extern "C" fn parkade_plug_free(address: *mut c_void, _bytes: isize, device:
         return;
     }
     let status = answer(|| {
-        let allocator = of(device)?;
-        // A child of fork has its parent's tensors, and not their memory.
-        if allocator.check_process().is_err() { Ok(()) } else { allocator.free(DeviceAddress(address.addr() as u64)) }
+        match of(device) {
+            // A child of fork has its parent's tensors, and not their memory.
+            Err(failure) if failure.is_forked() => Ok(()),
+            allocator => allocator?.free(DeviceAddress(address.addr() as u64)),
+        }
     });
     if status as i32 != 0 {
         tell(&FAILED, "a tensor's memory was not taken back");
@@ -92,12 +108,12 @@ pub extern "C" fn parkade_plug_free(address: *mut c_void, _bytes: isize, device:
 pub extern "C" fn parkade_plug_record_stream(address: *mut c_void, stream: *mut c_void) {
     static FAILED: OnceLock<()> = OnceLock::new();
     let status = answer(|| {
-        let all: Vec<&parkade_allocator> = PLUGGED.lock().unwrap_or_else(PoisonError::into_inner).values().copied().collect();
+        let all: Vec<&parkade_allocator> = match plugged() {
+            Err(failure) if failure.is_forked() => return Ok(()),
+            plugged => plugged?.values().copied().collect(),
+        };
         let (at, stream) = (DeviceAddress(address.addr() as u64), StreamId(stream.addr() as u64));
         for allocator in all {
-            if allocator.check_process().is_err() {
-                return Ok(());
-            }
             if with_core!(allocator, core => core.record_stream(at, stream))?.is_ok() {
                 return Ok(());
             }
@@ -106,5 +122,43 @@ pub extern "C" fn parkade_plug_record_stream(address: *mut c_void, stream: *mut 
     });
     if status as i32 != 0 {
         tell(&FAILED, "a tensor's use by another stream was not recorded");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread::sleep;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_child_of_fork_waits_for_no_lock_of_its_parent() {
+        let held = plugged().expect("nobody has forked");
+        // SAFETY: the child makes the calls that are tried, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let address = ptr::without_provenance_mut(512);
+            parkade_plug_free(address, 512, 0, ptr::null_mut());
+            parkade_plug_record_stream(address, ptr::null_mut());
+            let code = i32::from(!parkade_plug_alloc(512, 0, ptr::null_mut()).is_null());
+            // SAFETY: it ends the child.
+            unsafe { libc::_exit(code) };
+        }
+        let mut status = 0;
+        // SAFETY: the child is ours, and the place for its status is there.
+        let mut has_ended = || unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == child;
+        let ended = (0..500).any(|_| {
+            has_ended() || {
+                sleep(Duration::from_millis(10));
+                false
+            }
+        });
+        if !ended {
+            // SAFETY: the child is ours.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+        }
+        drop(held);
+        assert!(ended && status == 0, "it ended: {ended}, with the status {status}");
     }
 }

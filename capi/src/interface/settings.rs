@@ -3,6 +3,7 @@
 use std::ffi::c_char;
 
 use parkade::settings::{Settings, SettingsError};
+use parkade::units::MIB;
 
 use super::{answer, null, ours, place, text};
 use crate::failure::Failure;
@@ -51,7 +52,8 @@ pub unsafe extern "C" fn parkade_read_settings(allocator: *mut parkade_allocator
     })
 }
 
-/// Sets the settings as they are read; the next decision follows them. Only for the policy `pytorch`.
+/// Sets the settings as they are read; the next decision follows them. What PyTorch would refuse is refused, and changes
+/// nothing. Only for the policy `pytorch`.
 ///
 /// # Safety
 /// The allocator came from `parkade_create` and lives; `settings` is null or readable.
@@ -64,6 +66,7 @@ pub unsafe extern "C" fn parkade_set_settings(
         // SAFETY: null or valid, as the caller says.
         let (allocator, settings) = unsafe { (ours(allocator)?, settings.as_ref()) };
         let from = settings.ok_or_else(|| null("the settings"))?;
+        check(from)?;
         let set = with_core!(allocator, core => core.allocator_mut().policy_mut().settings_mut().map(|to| take(to, from)))?;
         set.ok_or_else(without_settings)
     })
@@ -80,6 +83,20 @@ fn in_c(from: &Settings) -> parkade_settings {
         graph_capture_record_stream_reuse: from.graph_capture_record_stream_reuse,
         throw_on_cudamalloc_oom: from.throw_on_cudamalloc_oom,
     }
+}
+
+/// PyTorch reads no others.
+fn check(settings: &parkade_settings) -> Result<(), Failure> {
+    let refuse = |what: String| Err(Failure::new(PARKADE_INVALID_SETTINGS, what));
+    let (large, threshold) = (settings.large_segment_bytes, settings.garbage_collection_threshold);
+    if large <= 10 * MIB {
+        return refuse(format!("large_segment_bytes is {large}, and must be more than 10 MiB"));
+    }
+    if !(0.0..1.0).contains(&threshold) {
+        return refuse(format!("garbage_collection_threshold is {threshold}, and must be in (0, 1), or 0 for never"));
+    }
+    let odd = settings.roundup_power2_divisions.iter().find(|divisions| **divisions != 0 && !divisions.is_power_of_two());
+    odd.map_or(Ok(()), |divisions| refuse(format!("roundup_power2_divisions has {divisions}, which is no power of 2 and not 0")))
 }
 
 fn take(to: &mut Settings, from: &parkade_settings) {
