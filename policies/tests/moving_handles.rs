@@ -18,11 +18,14 @@ struct Toy {
     transfers: bool,
     /// From how many bytes on the block is used that serves a request; best fit if 0.
     offset: u64,
+    /// Whether handles are replaced instead of moved.
+    replaces: bool,
     /// Which of the free handles, by address, move for a request.
     moved: fn(&[DeviceAddress]) -> Vec<DeviceAddress>,
 }
 
-const TOY: Toy = Toy { least: 8 * MIB, takes_high_end: false, transfers: false, offset: 0, moved: <[DeviceAddress]>::to_vec };
+const TOY: Toy =
+    Toy { least: 8 * MIB, takes_high_end: false, transfers: false, offset: 0, replaces: false, moved: <[DeviceAddress]>::to_vec };
 
 impl Policy for Toy {
     fn name(&self) -> &'static str {
@@ -73,7 +76,8 @@ impl Policy for Toy {
                 let mut handles: Vec<DeviceAddress> =
                     free.flat_map(|block| heap.handles_in(block.id)).map(|handle| handle.address).collect();
                 handles.sort_unstable();
-                Relief::Move { handles: (self.moved)(&handles) }
+                let handles = (self.moved)(&handles);
+                if self.replaces { Relief::Replace { handles } } else { Relief::Move { handles } }
             }
             _ => Relief::GiveUp,
         }
@@ -160,6 +164,21 @@ fn what_the_request_does_not_need_is_free_behind_it() {
     assert_eq!((allocator.heap().reserved(), free_mib(&allocator)), (Bytes::mib(48), vec![20]));
     assert_eq!(calls(&allocator, CallName::MemRelease), 0);
     for block in [kept, moved] {
+        allocator.free(block).unwrap();
+    }
+}
+
+#[test]
+fn replaced_handles_go_back_and_new_ones_end_where_the_request_does() {
+    let mut allocator = on(48, Toy { replaces: true, ..TOY });
+    let [kept, large] = [8, 40].map(|mib| allocator.allocate(Bytes::mib(mib), THERE).unwrap());
+    allocator.free(large).unwrap();
+    let exact = allocator.allocate(Bytes::mib(10), HERE).unwrap();
+    allocator.check().unwrap();
+    assert_eq!((allocator.heap().reserved(), free_mib(&allocator)), (Bytes::mib(18), vec![]));
+    assert_eq!((calls(&allocator, CallName::MemUnmap), calls(&allocator, CallName::MemRelease)), (1, 1));
+    assert_eq!(allocator.device().used_bytes(), Bytes::mib(18));
+    for block in [kept, exact] {
         allocator.free(block).unwrap();
     }
 }

@@ -70,7 +70,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         // A ladder may have a rung for each stream.
         let most_rungs = MOST_RUNGS + self.heap.streams_seen().len() as u32;
         for rung in 0..most_rungs {
-            match self.policy.relieve(&self.heap, request, rung) {
+            let block = match self.policy.relieve(&self.heap, request, rung) {
                 Relief::Release { blocks, attempt } => {
                     self.check_release(&blocks)?;
                     self.release_segments(&blocks)?;
@@ -78,50 +78,29 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                     if attempt == Attempt::AskAgain {
                         self.forget_empty_pools()?;
                     }
-                    if let Some(block) = self.ask_device(request, stream_slot, segment, attempt)? {
-                        return Ok((block, *request));
-                    }
+                    self.ask_device(request, stream_slot, segment, attempt)?
                 }
-                Relief::Annex => {
-                    if let Some(block) = self.annex(request, stream_slot) {
-                        return Ok((block, *request));
-                    }
-                }
-                Relief::Borrow => {
-                    if let Some(borrowed) = self.borrow(request, stream_slot)? {
-                        return Ok(borrowed);
-                    }
-                }
-                Relief::Transfer { block, waits } => {
-                    if let Some(block) = self.transfer(request, stream_slot, block, waits)? {
-                        return Ok((block, *request));
-                    }
-                }
-                Relief::TransferPart { block } => {
-                    if let Some(block) = self.transfer_part(request, stream_slot, block)? {
-                        return Ok((block, *request));
-                    }
-                }
-                Relief::TransferAll { from } => self.transfer_all(request, stream_slot, from)?,
-                Relief::Provide { bytes, stream } => self.provide(request, bytes, stream)?,
-                Relief::Remap { blocks } => {
-                    if let Some(block) = self.remap(request, stream_slot, segment, &blocks)? {
-                        return Ok((block, *request));
-                    }
-                }
-                Relief::Move { handles } => {
-                    if let Some(block) = self.move_handles(request, stream_slot, segment, &handles)? {
-                        return Ok((block, *request));
-                    }
-                }
+                Relief::Annex => self.annex(request, stream_slot),
+                Relief::Borrow => match self.borrow(request, stream_slot)? {
+                    Some(borrowed) => return Ok(borrowed),
+                    None => None,
+                },
+                Relief::Transfer { block, waits } => self.transfer(request, stream_slot, block, waits)?,
+                Relief::TransferPart { block } => self.transfer_part(request, stream_slot, block)?,
+                Relief::TransferAll { from } => self.transfer_all(request, stream_slot, from).map(|()| None)?,
+                Relief::Provide { bytes, stream } => self.provide(request, bytes, stream).map(|()| None)?,
+                Relief::Remap { blocks } => self.remap(request, stream_slot, segment, &blocks)?,
+                Relief::Move { handles } => self.move_handles(request, stream_slot, segment, &handles, true)?,
+                Relief::Replace { handles } => self.move_handles(request, stream_slot, segment, &handles, false)?,
                 // Waiting would break the capture, and forget the uses recorded during it.
-                Relief::Wait if self.heap.is_deferring() => {}
-                Relief::Wait => self.synchronize()?,
-                Relief::Reuse(id) => return Ok((self.take(id, request, stream_slot)?, *request)),
-                Relief::ReuseAt { block, offset } => {
-                    return Ok((self.take_at(block, offset, request, stream_slot)?, *request));
-                }
+                Relief::Wait if self.heap.is_deferring() => None,
+                Relief::Wait => self.synchronize().map(|()| None)?,
+                Relief::Reuse(id) => Some(self.take(id, request, stream_slot)?),
+                Relief::ReuseAt { block, offset } => Some(self.take_at(block, offset, request, stream_slot)?),
                 Relief::GiveUp => return Err(self.out_of_memory(request, segment)),
+            };
+            if let Some(block) = block {
+                return Ok((block, *request));
             }
         }
         Err(self.fault("never gives up").into())

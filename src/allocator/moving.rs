@@ -101,29 +101,37 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.release_run(run.memory).map(|()| true)
     }
 
-    /// Unmaps handles and lets the request's segment grow with them. Does nothing while a graph is captured, because
-    /// unmapping waits for work.
+    /// Unmaps handles and lets the request's segment grow with them, or with new ones once they are released. Does nothing
+    /// while a graph is captured, because unmapping waits for work.
     pub(super) fn move_handles(
         &mut self,
         request: &Request,
         stream_slot: u16,
         segment: Bytes,
         handles: &[DeviceAddress],
+        keeps: bool,
     ) -> Result<Option<u32>, AllocError> {
         if self.heap.is_deferring() {
             return Ok(None);
         }
         let handles = self.check_moves(handles)?;
         let unmapped = handles.iter().try_for_each(|handle| self.unmap_handle(handle));
-        let asked = unmapped.and_then(|()| self.ask_device(request, stream_slot, segment, Attempt::Ask));
-        let left = self.reservations.take_spare();
-        let released = self.release_pages(left);
+        let gone = if keeps || unmapped.is_err() { Ok(()) } else { self.release_spare() };
+        let asked = unmapped
+            .and(gone.map_err(AllocError::from))
+            .and_then(|()| self.ask_device(request, stream_slot, segment, Attempt::Ask));
+        let released = self.release_spare();
         match asked {
             // Memory that the device failed to release is retried later; the request is served all the same.
             Ok(Some(block)) => Ok(Some(block)),
             Ok(None) => Ok(released.map(|()| None)?),
             Err(error) => Err(error),
         }
+    }
+
+    fn release_spare(&mut self) -> Result<(), BackendError> {
+        let spare = self.reservations.take_spare();
+        self.release_pages(spare)
     }
 
     /// Checks the handles that the policy chose, before anything is unmapped.

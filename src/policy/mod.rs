@@ -112,6 +112,12 @@ pub enum Relief {
         /// The first bytes of the handles ([`Heap::handles_in`]), none twice.
         handles: Vec<DeviceAddress>,
     },
+    /// As [`Relief::Move`], but the handles go back to the device, and the request's segment grows with new ones: so that a
+    /// large handle becomes one that ends where the request does.
+    Replace {
+        /// The first bytes of the handles, none twice.
+        handles: Vec<DeviceAddress>,
+    },
     /// Wait for all events, so that every pending block becomes free. Does nothing while a graph is captured.
     Wait,
     /// Take this free block of the request's pool and stream, which an earlier rung has freed; as

@@ -43,7 +43,7 @@ enum Rung {
     Provide(u64),
     /// Remaps this many free blocks of expandable segments, from the first; of all default pools, or only of the request's.
     Remap(usize, bool),
-    /// Moves this many free handles of the default pool, from the first.
+    /// Moves this many free handles of the default pool, from the first, or replaces them if it is an odd number.
     Move(usize),
     /// Releases this many releasable blocks, from the first.
     Release(usize),
@@ -236,7 +236,8 @@ impl Drawn {
                 let free = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool);
                 let free = free.into_iter().flat_map(|pool| heap.free_blocks(pool)).filter(|block| may_go.contains(&block.id));
                 let handles = free.flat_map(|block| heap.handles_in(block.id)).map(|handle| handle.address);
-                Relief::Move { handles: handles.take(most).collect() }
+                let handles = handles.take(most).collect();
+                if most % 2 == 0 { Relief::Move { handles } } else { Relief::Replace { handles } }
             }
             Rung::Release(most) => ask(heap.releasable().into_iter().take(most).collect(), Attempt::Ask),
             Rung::Annex => Relief::Annex,

@@ -219,7 +219,8 @@ impl Policy for Wrong {
             },
             17 => Relief::TransferAll { from: self.stream(heap, request) },
             21 => Relief::Annex,
-            19 | 20 => Relief::Move { handles: self.handles(heap) },
+            19 => Relief::Move { handles: self.handles(heap) },
+            20 => Relief::Replace { handles: self.handles(heap) },
             18 => Relief::Provide { bytes: self.size(16 * MIB), stream: self.stream(heap, request) },
             _ => Relief::GiveUp,
         };
