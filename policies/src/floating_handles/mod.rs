@@ -10,47 +10,64 @@
 //! - of the few smallest blocks that fit, that one serves which costs the least: a part of its size, and what it pins, the
 //!   bytes of whole free handles that the request would keep from moving without using them;
 //! - once a request takes a large part of the memory, handles are finer: such a request must be put together from whole ones;
+//! - where memory is short, a wide request gets handles that end where it ends, new ones or in place of a whole free one: such
+//!   requests come in rows, and what each would pin behind it is what the next one misses;
 //! - the first request of its size takes the high end of the block that serves it, others the low end: what comes once, as
 //!   weights do, and what comes again and again then lie apart;
 //! - only when that is not enough, it waits for events, and in the end everything free goes back.
 //!
 //! Every stream has a segment of its own. Private pools take parts of them, cached or new, in which no work is pending.
 
+mod sight;
+
 use alloc::boxed::Box;
+use alloc::vec;
 use alloc::vec::Vec;
 
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
-use parkade::units::{Bytes, DeviceAddress, PoolClass};
-use parkade::{BlockId, BlockView, HandleView, Heap, PoolSlot};
+use parkade::units::{Bytes, DeviceAddress, PoolClass, StreamId};
+use parkade::{BlockId, BlockView, Heap, PoolSlot};
+
+use self::sight::{PAGE, is_private};
 
 /// Sizes are multiples of this.
 const UNIT: Bytes = Bytes(512);
-/// Handles are multiples of this, the least that the driver maps.
-const PAGE: Bytes = Bytes::mib(2);
 /// The first handles of the default pool, unless the memory is small.
-const FIRST: Bytes = Bytes::mib(64);
+const FIRST: Bytes = Bytes::mib(384);
 /// The smallest handles, unless less is left.
 const LEAST: Bytes = Bytes::mib(8);
 /// The largest handles, unless a request misses more.
 const MOST: Bytes = Bytes::mib(1024);
 /// A handle is at most this part of what the default pool has reserved, from [`FIRST`] on.
-const PART_OF_RESERVED: u64 = 4;
+const PART_OF_RESERVED: u64 = 2;
 /// A handle is at most so many times what is missing, from [`LEAST`] on: a stream that needs little gets little.
 const TIMES_MISSING: u64 = 32;
+/// The same for streams other than that of the first request: what they free serves the others by whole handles only.
+const TIMES_MISSING_ASIDE: u64 = 2;
 /// A handle is at most this part of what may still be reserved, down to [`LEAST`].
-const PART_OF_LEFT: u64 = 8;
+const PART_OF_LEFT: u64 = 3;
 /// What a request misses is at most so many handles.
-const MOST_HANDLES: u64 = 4;
-/// A request of at least this part of the memory is large.
-const PART_OF_LARGE: u64 = 8;
-/// After a large request, handles of the default pool are at most this part of the memory, down to [`LEAST`].
+const MOST_HANDLES: u64 = 8;
+/// After a request of at least this part of the memory, handles are finer.
+const PART_OF_LARGE: u64 = 24;
+/// Then handles of the default pool are at most this part of the memory, down to [`LEAST`].
 const PART_OF_FINE: u64 = 128;
-/// After a large request, what a request misses is at most so many handles.
-const MOST_FINE_HANDLES: u64 = 64;
+/// But never less than this, where memory is small.
+const LEAST_FINE: Bytes = Bytes::mib(64);
+/// Then what a request misses is at most so many handles.
+const MOST_FINE_HANDLES: u64 = 16;
 /// So many blocks are compared for a request.
 const COMPARED: usize = 4;
 /// A block costs its size over this, and the bytes that it pins.
 const SIZE_OVER: u64 = 4;
+/// A request of at least this part of the memory is wide: where memory is short, no handle ends behind it.
+const PART_OF_WIDE: u64 = 128;
+/// A handle that ends behind a wide request is replaced if that frees at least this part of the memory.
+const PART_OF_GAIN: u64 = 256;
+/// Handles of just what such a request misses are at most this part of the memory, or as large as usual.
+const PART_OF_EXACT: u64 = 64;
+/// Memory is short if there is less than this many times what a wide request takes.
+const SHORT: u64 = 2;
 
 /// How many sizes are remembered: a power of two.
 const SIZES: usize = 4096;
@@ -62,8 +79,14 @@ pub struct FloatingHandles {
     seen: Box<[u64; SIZES]>,
     /// Whether the current request is the first of its size.
     is_first: bool,
+    /// The stream of the first request.
+    main: Option<StreamId>,
     /// Whether there was a large request.
     is_fine: bool,
+    /// Whether the current request gets handles of just what it misses.
+    is_exact: bool,
+    /// The handle that is replaced for the current request.
+    replaced: Option<DeviceAddress>,
     /// The largest handles, if not by the rules.
     most: Option<Bytes>,
     /// The next step of the ladder.
@@ -72,7 +95,16 @@ pub struct FloatingHandles {
 
 impl Default for FloatingHandles {
     fn default() -> FloatingHandles {
-        FloatingHandles { seen: Box::new([0; SIZES]), is_first: false, is_fine: false, most: None, step: 0 }
+        FloatingHandles {
+            seen: Box::new([0; SIZES]),
+            is_first: false,
+            main: None,
+            is_fine: false,
+            is_exact: false,
+            replaced: None,
+            most: None,
+            step: 0,
+        }
     }
 }
 
@@ -115,59 +147,23 @@ impl FloatingHandles {
             return Some(first.id);
         }
         let few = heap.at_least(request.pool, request.stream, request.size).take(COMPARED);
-        let cost = |block: &BlockView| block.size.get() / SIZE_OVER + self.pinned(heap, block, request.size);
+        let cost = |block: &BlockView| block.size.get() / SIZE_OVER + sight::pinned(heap, block, request.size, self.is_first);
         few.min_by_key(cost).map(|block| block.id)
     }
 
-    /// The bytes of the block's whole free handles that `size` bytes at its end would pin without using them.
-    fn pinned(&self, heap: &Heap, block: &BlockView, size: Bytes) -> u64 {
-        let (low, high) = (block.address.get(), block.address.get() + block.size.get());
-        let (begin, end) = if self.is_first { (high - size.get(), high) } else { (low, low + size.get()) };
-        let handles = heap.handles_in(block.id).map(|handle| (handle.address.get(), handle.address.get() + handle.size.get()));
-        let touched = handles.skip_while(|&(_, to)| to <= begin).take_while(|&(from, _)| from < end);
-        touched.map(|(from, to)| (to - from) - (to.min(end) - from.max(begin))).sum()
+    /// Whether a request takes so much that nothing small is likely to follow behind it.
+    #[inline]
+    fn is_wide(heap: &Heap, request: &Request) -> bool {
+        request.size.get() >= sight::all(heap) / PART_OF_WIDE
     }
 
-    /// Bytes that may be reserved in all.
-    fn all(heap: &Heap) -> u64 {
-        heap.limit().map_or(heap.device_total(), |limit| limit.min(heap.device_total())).get()
+    /// The handle that is replaced for a wide request by one that ends where the request does.
+    #[cold]
+    fn replaced_for(heap: &Heap, request: &Request, chosen: BlockId) -> Option<DeviceAddress> {
+        let may_move = !is_private(request) && !heap.is_deferring();
+        let gain = (sight::all(heap) / PART_OF_GAIN).max(PAGE.get());
+        may_move.then(|| sight::replaceable(heap, request, chosen, gain)).flatten()
     }
-
-    /// Bytes that may still be reserved.
-    fn left(heap: &Heap) -> u64 {
-        FloatingHandles::all(heap).saturating_sub(heap.reserved().get())
-    }
-
-    /// Whole free handles of the default pool for what the request misses: the tightest that is enough, or else the largest
-    /// and so on. None if they are not enough together with what may still be reserved.
-    fn movable(heap: &Heap, request: &Request) -> Vec<DeviceAddress> {
-        let place = heap.growth_place(request.pool, request.stream, request.size, PAGE);
-        let is_elsewhere = |handle: &HandleView| !place.addresses.contains(&handle.address);
-        let slots = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool);
-        let blocks = slots.into_iter().flat_map(|slot| heap.free_blocks(slot));
-        let mut free: Vec<HandleView> = blocks.flat_map(|block| heap.handles_in(block.id)).filter(is_elsewhere).collect();
-        free.sort_unstable_by_key(|handle| (handle.size, handle.address));
-        let (mut missing, mut chosen) = (place.missing.get(), Vec::new());
-        while missing > 0 && !free.is_empty() {
-            let enough = free.partition_point(|handle| handle.size.get() < missing);
-            let handle = free.remove(enough.min(free.len() - 1));
-            missing = missing.saturating_sub(handle.size.get());
-            chosen.push(handle.address);
-        }
-        if missing > FloatingHandles::left(heap) { Vec::new() } else { chosen }
-    }
-
-    /// Whether there is memory for what the request misses, as far as the heap knows.
-    fn has_room(heap: &Heap, request: &Request) -> bool {
-        let place = heap.growth_place(request.pool, request.stream, request.size, PAGE);
-        place.missing.get() <= FloatingHandles::left(heap)
-    }
-}
-
-/// Whether the request is for a private pool.
-#[inline]
-fn is_private(request: &Request) -> bool {
-    request.pool != PoolSlot::default_pool(request.pool.class())
 }
 
 impl Policy for FloatingHandles {
@@ -199,24 +195,33 @@ impl Policy for FloatingHandles {
     }
 
     fn handle(&self, heap: &Heap, request: &Request, missing: Bytes) -> Option<Bytes> {
-        let grown = FIRST.max(Bytes(heap.reserved_in(request.pool).get() / PART_OF_RESERVED));
-        let for_request = Bytes(missing.get().saturating_mul(TIMES_MISSING));
-        let near_the_end = Bytes(FloatingHandles::left(heap) / PART_OF_LEFT);
+        let all = sight::all(heap);
+        let is_aside = !is_private(request) && self.main.is_some_and(|main| main != request.stream);
+        let times = if is_aside { TIMES_MISSING_ASIDE } else { TIMES_MISSING };
+        let fine = Bytes(all / PART_OF_FINE).max(LEAST_FINE);
         let (most, handles) = match self.most {
             Some(most) => (most, u64::MAX),
-            None if self.is_fine => (MOST.min(Bytes(FloatingHandles::all(heap) / PART_OF_FINE)), MOST_FINE_HANDLES),
+            None if self.is_fine && !is_private(request) => (fine.min(MOST), MOST_FINE_HANDLES),
             None => (MOST, MOST_HANDLES),
         };
-        let usual = grown.min(for_request).min(near_the_end).min(most).max(LEAST.min(self.most.unwrap_or(LEAST)));
-        usual.max(Bytes(missing.get() / handles)).checked_round_up(PAGE)
+        let grown = FIRST.max(Bytes(heap.reserved_in(request.pool).get() / PART_OF_RESERVED));
+        let for_request = Bytes(missing.get().saturating_mul(times));
+        let near_the_end = Bytes(sight::left(heap) / PART_OF_LEFT);
+        let usual = grown.min(for_request).min(near_the_end).min(most).max(LEAST.min(most)).max(Bytes(missing.get() / handles));
+        let is_exact = self.is_exact && self.most.is_none();
+        let size = if is_exact { usual.max(Bytes(all / PART_OF_EXACT)).min(missing) } else { usual };
+        size.checked_round_up(PAGE)
     }
 
     #[inline]
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
-        self.is_first = self.note(request.size);
-        match self.choose(heap, request) {
-            Some(block) => Placement::Reuse(block),
-            None => Placement::Segment(request.size.checked_round_up(PAGE).unwrap_or(Bytes::MAX)),
+        let is_wide = FloatingHandles::is_wide(heap, request);
+        self.is_first = self.note(request.size) && !is_wide;
+        let chosen = self.choose(heap, request);
+        self.replaced = chosen.filter(|_| is_wide).and_then(|block| FloatingHandles::replaced_for(heap, request, block));
+        match chosen {
+            Some(block) if self.replaced.is_none() => Placement::Reuse(block),
+            _ => Placement::Segment(request.size.checked_round_up(PAGE).unwrap_or(Bytes::MAX)),
         }
     }
 
@@ -233,14 +238,18 @@ impl Policy for FloatingHandles {
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
         if rung == 0 {
             self.step = 0;
-            self.is_fine |= request.size.get() >= FloatingHandles::all(heap) / PART_OF_LARGE;
-            return Relief::Annex;
+            self.main.get_or_insert(request.stream);
+            self.is_fine |= request.size.get() >= sight::all(heap) / PART_OF_LARGE;
+            let replaced = self.replaced.take();
+            let is_short = || sight::obtainable(heap) < SHORT * request.size.get();
+            self.is_exact = replaced.is_some() || !is_private(request) && FloatingHandles::is_wide(heap, request) && is_short();
+            return replaced.map_or(Relief::Annex, |handle| Relief::Replace { handles: vec![handle] });
         }
         loop {
             let step = self.step;
             self.step += 1;
             match step {
-                0 if FloatingHandles::has_room(heap, request) => {
+                0 if sight::has_room(heap, request) => {
                     return Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask };
                 }
                 1 | 4 if !heap.is_deferring() => {
@@ -252,7 +261,7 @@ impl Policy for FloatingHandles {
                     if let Some(block) = FloatingHandles::elsewhere(heap, request) {
                         return Relief::TransferPart { block };
                     }
-                    let handles = FloatingHandles::movable(heap, request);
+                    let handles = sight::movable(heap, request);
                     if !handles.is_empty() {
                         return Relief::Move { handles };
                     }

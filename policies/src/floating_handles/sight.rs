@@ -1,0 +1,91 @@
+//! What the rules look at: how much memory is left, which handles are wholly free, and what a request would pin.
+
+use alloc::vec::Vec;
+
+use parkade::policy::Request;
+use parkade::units::{Bytes, DeviceAddress, PoolClass};
+use parkade::{BlockId, BlockView, HandleView, Heap, PoolSlot};
+
+/// Handles are multiples of this, the least that the driver maps.
+pub(super) const PAGE: Bytes = Bytes::mib(2);
+
+/// Whether the request is for a private pool.
+#[inline]
+pub(super) fn is_private(request: &Request) -> bool {
+    request.pool != PoolSlot::default_pool(request.pool.class())
+}
+
+/// Bytes that may be reserved in all.
+#[inline]
+pub(super) fn all(heap: &Heap) -> u64 {
+    heap.limit().map_or(heap.device_total(), |limit| limit.min(heap.device_total())).get()
+}
+
+/// Bytes that may still be reserved.
+pub(super) fn left(heap: &Heap) -> u64 {
+    all(heap).saturating_sub(heap.reserved().get())
+}
+
+/// Whole free handles of the default pool.
+fn free_handles(heap: &Heap) -> impl Iterator<Item = HandleView> + '_ {
+    let slots = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool);
+    slots.into_iter().flat_map(|slot| heap.free_blocks(slot)).flat_map(|block| heap.handles_in(block.id))
+}
+
+/// Bytes that a request may get: those that may still be reserved, and those of whole free handles.
+pub(super) fn obtainable(heap: &Heap) -> u64 {
+    left(heap) + free_handles(heap).map(|handle| handle.size.get()).sum::<u64>()
+}
+
+/// Whether there is memory for what the request misses, as far as the heap knows.
+pub(super) fn has_room(heap: &Heap, request: &Request) -> bool {
+    let place = heap.growth_place(request.pool, request.stream, request.size, PAGE);
+    place.missing.get() <= left(heap)
+}
+
+/// Whole free handles of the default pool for what the request misses: the tightest that is enough, or else the largest and so
+/// on. None if they are not enough together with what may still be reserved.
+pub(super) fn movable(heap: &Heap, request: &Request) -> Vec<DeviceAddress> {
+    let place = heap.growth_place(request.pool, request.stream, request.size, PAGE);
+    let is_elsewhere = |handle: &HandleView| !place.addresses.contains(&handle.address);
+    let mut free: Vec<HandleView> = free_handles(heap).filter(is_elsewhere).collect();
+    free.sort_unstable_by_key(|handle| (handle.size, handle.address));
+    let (mut missing, mut chosen) = (place.missing.get(), Vec::new());
+    while missing > 0 && !free.is_empty() {
+        let enough = free.partition_point(|handle| handle.size.get() < missing);
+        let handle = free.remove(enough.min(free.len() - 1));
+        missing = missing.saturating_sub(handle.size.get());
+        chosen.push(handle.address);
+    }
+    if missing > left(heap) { Vec::new() } else { chosen }
+}
+
+/// The bytes of the block's whole free handles that `size` bytes at its end would pin without using them.
+pub(super) fn pinned(heap: &Heap, block: &BlockView, size: Bytes, at_high_end: bool) -> u64 {
+    let (low, high) = (block.address.get(), block.address.get() + block.size.get());
+    let (begin, end) = if at_high_end { (high - size.get(), high) } else { (low, low + size.get()) };
+    let handles = heap.handles_in(block.id).map(|handle| (handle.address.get(), handle.address.get() + handle.size.get()));
+    let touched = handles.skip_while(|&(_, to)| to <= begin).take_while(|&(from, _)| from < end);
+    touched.map(|(from, to)| (to - from) - (to.min(end) - from.max(begin))).sum()
+}
+
+/// The whole free handle in which the request would end at the low end of the chosen block, if one that ends with the request
+/// instead would free at least `gain` bytes, and there would not be enough memory for another such request.
+pub(super) fn replaceable(heap: &Heap, request: &Request, chosen: BlockId, gain: u64) -> Option<DeviceAddress> {
+    let size = request.size.get();
+    let fitting = || heap.at_least(request.pool, request.stream, request.size);
+    let block = fitting().find(|block| block.id == chosen)?;
+    let end = block.address.get() + size;
+    let mut touched = 0;
+    for handle in heap.handles_in(chosen).take_while(|handle| handle.address.get() < end) {
+        touched += handle.size.get();
+        let used = end - handle.address.get();
+        if used < handle.size.get() {
+            let serves_another = block.size.get() - size >= size || fitting().any(|other| other.id != chosen);
+            let is_worth_it = handle.size.get() - used.next_multiple_of(PAGE.get()).min(handle.size.get()) >= gain;
+            let is_short = || obtainable(heap) - touched < size;
+            return (is_worth_it && !serves_another && is_short()).then_some(handle.address);
+        }
+    }
+    None
+}
