@@ -26,7 +26,7 @@ use alloc::vec::Vec;
 
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, DeviceAddress, PoolClass, StreamId};
-use parkade::{BlockId, BlockView, Heap, PoolSlot};
+use parkade::{BlockId, BlockView, Candidate, Heap, PoolSlot};
 
 use self::sight::{PAGE, is_private};
 
@@ -62,6 +62,8 @@ const COMPARED: usize = 4;
 const SIZE_OVER: u64 = 4;
 /// A request of at least this part of the memory is wide: where memory is short, no handle ends behind it.
 const PART_OF_WIDE: u64 = 128;
+/// No smaller request is wide unless the memory is small.
+const NARROW: Bytes = Bytes::mib(16);
 /// A handle that ends behind a wide request is replaced if that frees at least this part of the memory.
 const PART_OF_GAIN: u64 = 256;
 /// Handles of just what such a request misses are at most this part of the memory, or as large as usual.
@@ -118,12 +120,23 @@ impl FloatingHandles {
     /// Notes a size. Returns whether it is the first of it, as far as is remembered.
     #[inline]
     fn note(&mut self, size: Bytes) -> bool {
-        // Fibonacci hashing: the high bits of the product depend on all bits of the size.
-        let place = size.get().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - SIZES.ilog2());
-        match self.seen.get_mut(place as usize) {
+        match self.seen.get_mut(FloatingHandles::place_of(size)) {
             Some(seen) => core::mem::replace(seen, size.get()) != size.get(),
             None => false,
         }
+    }
+
+    /// Where a size is remembered. Fibonacci hashing: the high bits of the product depend on all bits of the size.
+    #[inline]
+    fn place_of(size: Bytes) -> usize {
+        (size.get().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - SIZES.ilog2())) as usize
+    }
+
+    /// Whether the next block, which is larger by so much, costs no less than one that leaves `rest`: what a block pins is a part
+    /// of what the request leaves of it.
+    #[inline]
+    fn is_no_better(rest: Bytes, larger_by: Bytes) -> bool {
+        larger_by.get() >= rest.get() * SIZE_OVER
     }
 
     fn find(heap: &Heap, request: &Request) -> Option<BlockId> {
@@ -141,8 +154,7 @@ impl FloatingHandles {
     fn choose(&self, heap: &Heap, request: &Request) -> Option<BlockId> {
         let first = heap.first_at_least(request.pool, request.stream, request.size)?;
         let rest = first.size - request.size;
-        // What a block pins is a part of what the request leaves of it, so a next one that is larger by so much is no better.
-        let is_no_better = |next: BlockView| (next.size - first.size).get() >= rest.get() * SIZE_OVER;
+        let is_no_better = |next: BlockView| FloatingHandles::is_no_better(rest, next.size - first.size);
         if rest < LEAST || is_private(request) || heap.following(first.id).is_none_or(is_no_better) {
             return Some(first.id);
         }
@@ -223,6 +235,22 @@ impl Policy for FloatingHandles {
             Some(block) if self.replaced.is_none() => Placement::Reuse(block),
             _ => Placement::Segment(request.size.checked_round_up(PAGE).unwrap_or(Bytes::MAX)),
         }
+    }
+
+    /// Where the memory is so small that a request below [`NARROW`] can be wide, [`Policy::place`] has to look at it.
+    #[inline]
+    fn looks_at_first(&self, heap: &Heap) -> bool {
+        sight::all(heap) >= NARROW.get() * PART_OF_WIDE
+    }
+
+    /// For a size that was seen nothing is noted, and it takes the low end.
+    #[inline]
+    fn takes_first(&self, request: &Request, first: Candidate<'_>) -> bool {
+        let rest = first.size() - request.size;
+        let is_no_better = |next: Candidate<'_>| FloatingHandles::is_no_better(rest, next.size() - first.size());
+        request.size < NARROW
+            && self.seen.get(FloatingHandles::place_of(request.size)) == Some(&request.size.get())
+            && (rest < LEAST || is_private(request) || first.following().is_none_or(is_no_better))
     }
 
     #[inline]
