@@ -81,9 +81,18 @@ def fork():
 
 
 def spawned():
-    """A tensor goes to another process, which uses the memory and ends before the parent does."""
+    """A tensor goes to another process, which uses the memory and ends before the parent does. Expandable segments of parkade are refused, with a clear error."""
     import torch
     import torch.multiprocessing as processes
+
+    if allocators.chosen() != "native" and "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""):
+        # A queue would print the error in a thread of its own, and the other process would wait for ever.
+        try:
+            torch.ones(1 << 20, device="cuda").untyped_storage()._share_cuda_()
+        except RuntimeError as error:
+            assert "does not share expandable segments" in str(error), error
+            return
+        raise AssertionError("an expandable segment was shared")
 
     context = processes.get_context("spawn")
     queue, done = context.Queue(), context.Event()

@@ -171,31 +171,33 @@ def unlimited(options):
     return chosen if "default" in chosen or not options.limits else ["default", *chosen]
 
 
+def compare_files(files):
+    """What differs between two reports, and what of them the table shows. Reports are large, so several processes read them at the same time."""
+    left, right = (pickle.loads(path.read_bytes()) for path in files)
+    return comparison.compare(left, right), comparison.entries_of(left), len(left["errors"]), left["ended"], (left["allocator"], right["allocator"])
+
+
 def compare_all(options, names):
     """Compares the reports and prints the table. How many runs differ, and how many could not be compared."""
-    other, differ, missing, lines = "control" if options.control else "parkade", 0, 0, []
-    print(f"| program, settings | entries | OOM | trace | heap | stats | summary | losses | errors |   (native and {other})")
-    print("|---|---|---|---|---|---|---|---|---|")
+    other, differ, missing, lines, pairs = "control" if options.control else "parkade", 0, 0, [], []
     for name in names:
         reports = sorted((options.out / "native").glob(f"{name}.report")) + sorted((options.out / "native").glob(f"{name}.rank*.report"))
-        if not reports:
-            missing += 1
-        for ours in reports:
-            theirs = options.out / other / ours.name
-            if not theirs.exists():
-                missing += 1
-                continue
-            left, right = (pickle.loads(path.read_bytes()) for path in (ours, theirs))
-            found = comparison.compare(left, right)
-            if not options.control and left["allocator"] == right["allocator"]:
-                lines.append(f"{ours.name}: both runs were on the allocator {left['allocator']}: parkade was not enabled")
+        there = [(ours, options.out / other / ours.name) for ours in reports if (options.out / other / ours.name).exists()]
+        missing += max(len(reports), 1) - len(there)
+        pairs += there
+    print(f"| program, settings | entries | OOM | trace | heap | stats | summary | losses | errors |   (native and {other})")
+    print("|---|---|---|---|---|---|---|---|---|")
+    with concurrent.futures.ProcessPoolExecutor(options.jobs) as pool:
+        for (ours, _), (found, entries, errors, ended, ran_on) in zip(pairs, pool.map(compare_files, pairs)):
+            name = ours.name.removesuffix(".report")
+            if not options.control and ran_on[0] == ran_on[1]:
+                lines.append(f"{name}: both runs were on the allocator {ran_on[0]}: parkade was not enabled")
             differ += comparison.differences(found) > 0
-            row = [comparison.entries_of(left), len(left["errors"])]
-            row += [found[kind] for kind in ("trace", "heap", "stats", "summary", "losses", "errors")]
-            print(f"| {ours.name.removesuffix('.report')} | {' | '.join(map(str, row))} |")
-            lines += [f"{ours.name.removesuffix('.report')}: {text}" for text in found["texts"]]
-            if left["ended"]:
-                lines.append(f"{ours.name.removesuffix('.report')} ended with {left['ended']}")
+            row = [entries, errors, *(found[kind] for kind in ("trace", "heap", "stats", "summary", "losses", "errors"))]
+            print(f"| {name} | {' | '.join(map(str, row))} |", flush=True)
+            lines += [f"{name}: {text}" for text in found["texts"]]
+            if ended:
+                lines.append(f"{name} ended with {ended}")
     print("\n".join(["", *lines]))
     return differ, missing
 

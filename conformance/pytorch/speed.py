@@ -1,20 +1,29 @@
 #!/usr/bin/env python3
-"""Times programs and allocations on PyTorch's own allocator and on parkade, in processes that take turns.
+"""Times programs and allocations on PyTorch's own allocator and on parkade, in processes that all live at once and work one at a time.
 
-  speed.py OUT                                 steps of three programs, torch.empty, and allocations from C++
-  speed.py OUT --quick                         one program, three rounds
-  speed.py OUT --programs --rounds 9           no programs: only torch.empty and C++
+  speed.py OUT                                 steps of five programs, torch.empty, and allocations from C++
+  speed.py OUT --quick                         one program and the allocations, two processes, three rounds
+  speed.py OUT --programs --rounds 30          no programs: only torch.empty and C++
   speed.py OUT --programs gpt2 --no-allocations
-  speed.py OUT --control                       PyTorch's allocator on both sides: how far apart are equal things?
 
-Each number is the median over the rounds; a round is one process on each allocator, and who is first changes from round to round. The ratio is the median
-of the rounds' ratios. Nothing else may run on the machine. Exit codes: 0 every target is met, 1 some are not, 2 something could not be run.
+There are several processes of each side: PyTorch's allocator, parkade, and PyTorch's allocator once more, which shows how far apart equal things are.
+In a round every process does the same few steps, in an order of processes drawn anew, while the others wait; all are bound to the same processors.
+Each round repeats the same steps, and the GPU is idle before and after each of them. What else happens on the machine only makes a step longer, so a step's time in a
+process is the lower quartile of its rounds. A process' number is the mean of its steps, and a side's is the mean of its processes.
+The interval of a ratio is for 95 of 100, from how far processes of one side differ.
+A target is met if the whole interval is below it, missed if the whole interval is above it, and open otherwise.
+Nothing else may run on the machine. Exit codes: 0 no target is missed, 1 some are, 2 something could not be run.
 """
 
 import argparse
+import concurrent.futures
 import ctypes
+import gc
 import json
+import math
+import os
 import pathlib
+import random
 import statistics
 import subprocess
 import sys
@@ -23,7 +32,7 @@ import time
 import allocators
 import programs
 
-PROGRAMS = ("gpt2", "llama", "mask_rcnn")
+PROGRAMS = ("gpt2", "llama", "mask_rcnn", "cuda_graph", "compile_reduce_overhead")
 SIZES = {"512 B": 512, "64 KiB": 1 << 16, "1 MiB": 1 << 20, "8 MiB": 8 << 20, "64 MiB": 64 << 20, "1 GiB": 1 << 30}
 # Kind of the loop in raw.cpp, threads, and how many times faster parkade has to be.
 RAW = {
@@ -32,114 +41,211 @@ RAW = {
     "C++ pairs, 16 threads, 16 streams": (0, 16, 2.0),
     "C++ 32 held, 16 threads, 16 streams": (1, 16, 2.0),
 }
+SIDES = {"native": "native", "parkade": "parkade", "again": "native"}
+ALLOCATIONS = "allocations"
+# Of Student's distribution, for an interval of 95 of 100, with 1, 2 and more degrees of freedom.
+QUANTILES = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120)
+# Steps before anything is timed: every shape has been compiled and captured, and the segments are there.
+WARM_STEPS = 26
+# Processors that programs are bound to. Allocations from 16 threads have all of them.
+PROCESSORS = 4
 
 
-def library_of(out):
-    return out.resolve() / "raw" / "parkade_raw.so"
-
-
-def build(out):
-    """Compiles raw.cpp into the folder."""
+def raw_pairs(out):
+    """The function of raw.cpp, which the first of several processes that ask compiles."""
     from torch.utils import cpp_extension
 
-    source = pathlib.Path(__file__).with_name("raw.cpp")
-    folder = library_of(out).parent
+    folder = out.resolve() / "raw"
     folder.mkdir(parents=True, exist_ok=True)
-    command = {"extra_cflags": ["-O2"], "with_cuda": True, "is_python_module": False, "build_directory": str(folder)}
-    cpp_extension.load("parkade_raw", [str(source)], **command)
+    source = pathlib.Path(__file__).with_name("raw.cpp")
+    cpp_extension.load("parkade_raw", [str(source)], extra_cflags=["-O2"], with_cuda=True, is_python_module=False, build_directory=str(folder))
+    call = ctypes.CDLL(str(folder / "parkade_raw.so")).raw_pairs
+    call.restype, call.argtypes = ctypes.c_double, [ctypes.c_int, ctypes.c_int, ctypes.c_int64]
+    return call
 
 
-def time_program(name, steps):
-    """Milliseconds of a step: the median over three runs of `steps` steps, after one that warms up."""
+def program_blocks(name):
+    """A function that times `steps` steps of a program from the step `first` on. {what: milliseconds of each step}."""
     import torch
 
-    step, times = programs.load(name).start(), []
-    for repeat in range(4):
-        torch.cuda.synchronize()
-        started = time.perf_counter()
-        for index in range(steps):
-            step(index)
-        torch.cuda.synchronize()
-        if repeat:
-            times.append((time.perf_counter() - started) / steps * 1e3)
-    return {f"{name}, ms a step": statistics.median(times)}
+    step = programs.load(name).start()
 
-
-def time_empty(pairs):
-    """Nanoseconds of torch.empty and of dropping the tensor, for each size."""
-    import torch
-
-    result = {}
-    for text, size in SIZES.items():
+    def block(first, steps):
+        # One step before, so that what this process had in the processor's caches is there again.
+        step(first)
         times = []
-        for repeat in range(6):
-            started = time.perf_counter_ns()
-            for _ in range(pairs):
-                torch.empty(size, dtype=torch.uint8, device="cuda")
-            if repeat:
-                times.append((time.perf_counter_ns() - started) / pairs)
-        result[f"torch.empty {text}, ns a pair"] = statistics.median(times)
-    return result
+        for index in range(first, first + steps):
+            torch.cuda.synchronize()
+            started = time.perf_counter()
+            step(index)
+            torch.cuda.synchronize()
+            times.append((time.perf_counter() - started) * 1e3)
+        return {f"{name}, ms a step": times}
+
+    return block
 
 
-def time_raw(library, pairs):
-    """Nanoseconds of one allocation and free from C++; with several threads, of all threads together."""
+def allocation_blocks(out, pairs):
+    """A function that times `pairs` allocations and frees of each kind from C++, and a tenth of that of each size by torch.empty. {what: [nanoseconds]}."""
     import torch
 
+    call = raw_pairs(out)
     torch.cuda.init()
     torch.empty(1, device="cuda")
-    call = ctypes.CDLL(str(library)).raw_pairs
-    call.restype, call.argtypes = ctypes.c_double, [ctypes.c_int, ctypes.c_int, ctypes.c_int64]
-    result = {}
-    for text, (kind, threads, _) in RAW.items():
-        each = max(pairs // threads, 64) // 32 * 32
-        times = [call(kind, threads, each) for _ in range(6)][1:]
-        if min(times) < 0:
-            raise RuntimeError(f"{text}: an allocation failed")
-        result[f"{text}, ns a pair"] = statistics.median(times) / (each * threads)
-    return result
+
+    def empty(size, many):
+        started = time.perf_counter_ns()
+        for _ in range(many):
+            torch.empty(size, dtype=torch.uint8, device="cuda")
+        return (time.perf_counter_ns() - started) / many
+
+    def block(first, steps):
+        result = {}
+        many = max(pairs // 10, 1)
+        for text, size in SIZES.items():
+            empty(size, many // 10 + 1)
+            result[f"torch.empty {text}, ns a pair"] = [empty(size, many)]
+        for text, (kind, threads, _) in RAW.items():
+            each = max(pairs // threads, 64) // 32 * 32
+            nanoseconds = call(kind, threads, each)
+            if nanoseconds < 0:
+                raise RuntimeError(f"{text}: an allocation failed")
+            result[f"{text}, ns a pair"] = [nanoseconds / (each * threads)]
+        return result
+
+    return block
 
 
-def one(options):
-    """The numbers of one process, as a line of JSON."""
+def serve(options):
+    """A process of a side: warms up, then times each block that it is asked for, until nothing more is asked."""
     allocators.choose(options.allocator)
-    if options.one == "allocations":
-        result = {**time_empty(options.pairs // 10), **time_raw(library_of(options.out), options.pairs)}
+    if options.one == ALLOCATIONS:
+        block = allocation_blocks(options.out, options.pairs)
+        block(0, 1)
     else:
-        result = time_program(options.one, options.steps)
-    print(json.dumps(result))
+        block = program_blocks(options.one)
+        block(0, WARM_STEPS)
+    # Cycles are collected at the same place in every process: before a block.
+    gc.freeze()
+    gc.disable()
+    if options.one != ALLOCATIONS:
+        # Only now, and with the threads of backward passes: many processes start at the same time.
+        for thread in map(int, os.listdir("/proc/self/task")):
+            os.sched_setaffinity(thread, sorted(os.sched_getaffinity(0))[-PROCESSORS:])
+    print("ready", flush=True)
+    for line in sys.stdin:
+        gc.collect(1)
+        print(json.dumps(block(*map(int, line.split()))), flush=True)
 
 
-def child(options, what, allocator):
-    command = [sys.executable, __file__, str(options.out), "--one", what, "--allocator", allocator]
-    command += ["--steps", str(options.steps), "--pairs", str(options.pairs)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=allocators.environment(options.setting))
-    except subprocess.TimeoutExpired:
-        print(f"{what} on {allocator} took more than 300 s", flush=True)
-        return {}
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        print(f"{what} on {allocator}: status {done.returncode}: {last}", flush=True)
-        return {}
-    return json.loads(done.stdout.strip().splitlines()[-1])
+class Process:
+    """A child that times blocks."""
+
+    def __init__(self, options, what, side, place):
+        command = [sys.executable, __file__, str(options.out), "--one", what, "--allocator", SIDES[side], "--pairs", str(options.pairs)]
+        environment = allocators.environment(options.setting, TORCHINDUCTOR_CACHE_DIR=options.out.resolve() / "compiled")
+        # Every process of a side has another order of its dictionaries, as programs of users have; the sides have the same ones.
+        environment["PYTHONHASHSEED"] = str(place)
+        # All processes of a program are on one GPU; the next program is on the next, where there are several.
+        environment["CUDA_VISIBLE_DEVICES"] = options.gpus[options.things.index(what) % len(options.gpus)]
+        self.side, self.rounds, self.log = side, [], options.out / f"{what}.{side}.{place}.log"
+        with open(self.log, "w") as log:
+            self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
+
+    def line(self):
+        """The next line of the answers that is the child's own. Programs print, too."""
+        for line in self.child.stdout:
+            if line == "ready\n" or line.startswith("{"):
+                return line
+        self.child.wait()
+        last = (self.log.read_text().strip().splitlines() or ["no message"])[-1]
+        raise RuntimeError(f"{self.log.stem}: status {self.child.returncode}: {last}")
+
+    def block(self, first, steps):
+        self.child.stdin.write(f"{first} {steps}\n")
+        self.child.stdin.flush()
+        return json.loads(self.line())
+
+    def end(self):
+        # It has nothing to put away, and others wait for the GPU's memory.
+        with self.child:
+            self.child.kill()
+
+
+def start_all(options, things):
+    """The processes of all sides of each thing, warm and waiting; {thing: processes}. A thing that cannot be started has the reason instead."""
+
+    def start(job):
+        process = Process(options, *job)
+        process.line()
+        return process
+
+    others = [(side, place) for place in range(options.processes) for side in SIDES][1:]
+    result = {}
+    with concurrent.futures.ThreadPoolExecutor(options.starts) as pool:
+        # One by itself: it compiles what the others then find.
+        first = [pool.submit(start, (what, "native", 0)) for what in things]
+        futures = {}
+        for what, future in zip(things, first):
+            concurrent.futures.wait([future])
+            futures[what] = [future, *(pool.submit(start, (what, *job)) for job in others)]
+        for what in things:
+            try:
+                result[what] = [future.result() for future in futures[what]]
+            except (RuntimeError, OSError) as error:
+                result[what] = error
+    return result
 
 
 def measure(options, things):
-    """{thing: [(native, other) of each round]}; processes take turns, and so does who is first."""
-    sides, found, failed = ("native", "native" if options.control else "parkade"), {}, 0
-    for what in things:
-        for turn in range(options.rounds):
-            order = (0, 1) if turn % 2 == 0 else (1, 0)
-            answers = {}
-            for side in order:
-                answers[side] = child(options, what, sides[side])
-            failed += not (answers[0] and answers[1])
-            for key in answers[0]:
-                if key in answers[1]:
-                    found.setdefault(key, []).append((answers[0][key], answers[1][key]))
-        print(f"{what}: {options.rounds} rounds", flush=True)
+    """{thing: {side: [process][round][step]}} of times, and how many things could not be measured."""
+    found, failed = {}, 0
+    for some in [things] if options.together else [[what] for what in things]:
+        for what, processes in start_all(options, some).items():
+            try:
+                if isinstance(processes, Exception):
+                    raise processes
+                found.update(rounds_of(options, what, processes))
+            except (RuntimeError, OSError) as error:
+                failed += 1
+                print(f"{what}: {error}", flush=True)
+            else:
+                with concurrent.futures.ThreadPoolExecutor(len(processes)) as pool:
+                    pool.map(Process.end, processes)
+            (options.out / "speed.json").write_text(json.dumps(found, indent=1))
     return found, failed
+
+
+def rounds_of(options, what, processes):
+    steps = 1
+    if what != ALLOCATIONS:
+        times = next(iter(processes[0].block(WARM_STEPS, 8).values()))
+        steps = max(round(options.block_ms / statistics.fmean(times)), 2)
+    order, draw = list(processes), random.Random(1)
+    for _ in range(options.rounds):
+        draw.shuffle(order)
+        for process in order:
+            process.rounds.append(process.block(WARM_STEPS, steps))
+    print(f"{what}: {options.rounds} rounds of {len(processes)} processes, {steps} steps each", flush=True)
+    found = {}
+    for thing in processes[0].rounds[0]:
+        found[thing] = {side: [[block[thing] for block in process.rounds] for process in processes if process.side == side] for side in SIDES}
+    return found
+
+
+def number_of(rounds):
+    """What a process takes for a step: the mean over the steps of the lower quartile of the rounds."""
+    return statistics.fmean(sorted(step)[len(rounds) // 4] for step in zip(*rounds))
+
+
+def ratio(sides, side, base="native"):
+    """How many times as long `side` takes as `base`: the number, and the ends of its interval, by Welch's test of the logarithms."""
+    logs = [[math.log(number_of(rounds)) for rounds in sides[one]] for one in (base, side)]
+    distance = statistics.fmean(logs[1]) - statistics.fmean(logs[0])
+    errors = [statistics.variance(numbers) / len(numbers) for numbers in logs]
+    freedom = sum(errors) ** 2 / sum(error**2 / (len(numbers) - 1) for error, numbers in zip(errors, logs)) if sum(errors) else 1
+    either_way = QUANTILES[min(int(freedom), len(QUANTILES)) - 1] * math.sqrt(sum(errors))
+    return tuple(math.exp(distance + end) for end in (0, -either_way, either_way))
 
 
 def target(thing):
@@ -151,20 +257,23 @@ def target(thing):
     return 1.01
 
 
-def row(thing, rounds):
-    """The medians of both sides, the median ratio, and the range of ratios."""
-    ratios = [theirs / ours for ours, theirs in rounds]
-    return statistics.median(ours for ours, _ in rounds), statistics.median(theirs for _, theirs in rounds), statistics.median(ratios), min(ratios), max(ratios)
+def verdict(low, high, most):
+    return "met" if high <= most else "missed" if low > most else "open"
 
 
 def table(found):
+    """Prints the table. How many targets are missed."""
     missed = 0
-    print("| what | native | parkade | parkade / native | range | at most | met |\n|---|---|---|---|---|---|---|")
-    for thing, rounds in found.items():
-        ours, theirs, ratio, low, high = row(thing, rounds)
-        met = ratio <= target(thing)
-        missed += not met
-        print(f"| {thing} | {ours:.4g} | {theirs:.4g} | {ratio:.3f} | {low:.3f} to {high:.3f} | {target(thing):.3f} | {'yes' if met else 'no'} |")
+    print("| what | native | parkade | parkade / native | interval | native again / native | interval | at most | |\n|---|---|---|---|---|---|---|---|---|")
+    for thing, sides in found.items():
+        ours, theirs = (statistics.fmean(map(number_of, sides[side])) for side in ("native", "parkade"))
+        (middle, low, high), (control, *ends) = ratio(sides, "parkade"), ratio(sides, "again")
+        said = verdict(low, high, target(thing))
+        missed += said == "missed"
+        print(
+            f"| {thing} | {ours:.4g} | {theirs:.4g} | {middle:.3f} | {low:.3f} to {high:.3f} "
+            f"| {control:.3f} | {ends[0]:.3f} to {ends[1]:.3f} | {target(thing):.3f} | {said} |"
+        )
     return missed
 
 
@@ -173,43 +282,37 @@ def arguments():
     parser.add_argument("out", type=pathlib.Path, metavar="OUT")
     parser.add_argument("--programs", nargs="*", choices=programs.NAMES, default=PROGRAMS, metavar="NAME", help=" ".join(programs.NAMES))
     parser.add_argument("--no-allocations", dest="allocations", action="store_false", help="neither torch.empty nor C++")
-    parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
-    parser.add_argument("--steps", type=int, default=24, help="of each program, in each of four runs (default: %(default)s)")
-    parser.add_argument("--pairs", type=int, default=1_000_000, help="allocations from C++ in each run (default: %(default)s)")
-    parser.add_argument("--setting", default="", help="PYTORCH_CUDA_ALLOC_CONF of both sides (default: empty)")
-    parser.add_argument("--quick", action="store_true", help="gpt2 and the allocations, three rounds")
-    parser.add_argument("--control", action="store_true", help="PyTorch's allocator on both sides")
+    parser.add_argument("--processes", type=int, default=5, help="of each of the three sides (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=12, help="default: %(default)s")
+    parser.add_argument("--block-ms", type=int, default=300, help="how long a block of steps takes, about (default: %(default)s)")
+    parser.add_argument("--pairs", type=int, default=100_000, help="allocations from C++ in a block (default: %(default)s)")
+    parser.add_argument("--starts", type=int, default=8, help="processes that start at the same time (default: %(default)s)")
+    parser.add_argument("--together", action="store_true", help="start the processes of all programs first: faster, if the GPU's memory is enough")
+    parser.add_argument("--setting", default="", help="PYTORCH_CUDA_ALLOC_CONF of all sides (default: empty)")
+    parser.add_argument("--quick", action="store_true", help="gpt2 and the allocations, two processes of a side, three rounds")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--allocator", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if min(options.rounds, options.steps, options.pairs) < 1:
-        parser.error("--rounds, --steps and --pairs must be at least 1")
+    if min(options.rounds, options.block_ms, options.pairs, options.starts) < 1 or options.processes < 2:
+        parser.error("--rounds, --block-ms, --pairs and --starts must be at least 1, and --processes at least 2")
     if options.quick:
-        options.programs, options.rounds = ["gpt2"], 3
+        options.programs, options.processes, options.rounds = ["gpt2"], 2, 3
     return parser, options
 
 
 def main():
     parser, options = arguments()
     if options.one:
-        one(options)
+        serve(options)
         return 0
-    allocators.need_torch(parser)
-    if not options.control:
-        allocators.need_parkade(parser)
+    count = allocators.need_torch(parser)
+    allocators.need_parkade(parser)
+    options.gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
     options.out.mkdir(parents=True, exist_ok=True)
-    things = list(options.programs)
+    things = options.things = list(options.programs)
     if options.allocations:
-        # In a child: this process stays free of CUDA, and a failure is one line.
-        code = f"import pathlib, speed; speed.build(pathlib.Path({str(options.out)!r}))"
-        built = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=allocators.environment(PYTHONPATH=pathlib.Path(__file__).resolve().parent))
-        if built.returncode:
-            (options.out / "raw.log").write_text(built.stdout + built.stderr)
-            print("raw.cpp does not build: raw.log in OUT says why", flush=True)
-            return 2
-        things.insert(0, "allocations")
+        things.insert(0, ALLOCATIONS)
     found, failed = measure(options, things)
-    (options.out / "speed.json").write_text(json.dumps(found, indent=1))
     missed = table(found)
     return 2 if failed else int(missed > 0)
 

@@ -1,7 +1,13 @@
 #!/usr/bin/env python3
 """Tests of what same.py calls equal, on reports made up here. `test_comparison.py` runs them; they need neither PyTorch nor a GPU."""
 
+import argparse
+import contextlib
 import copy
+import io
+import pathlib
+import pickle
+import tempfile
 import unittest
 
 import comparison
@@ -139,6 +145,23 @@ class Programs(unittest.TestCase):
         before = copy.deepcopy(one)
         comparison.compare(one, report())
         self.assertEqual(one, before)
+
+
+class Table(unittest.TestCase):
+    def test_the_table_counts_what_differs_and_what_is_missing(self):
+        with tempfile.TemporaryDirectory() as folder:
+            out = pathlib.Path(folder)
+            different = report(base=0x100000000, losses=["0x2p+0"])
+            for side, name, each in [("native", "a", report()), ("parkade", "a", report()), ("native", "b", report()), ("parkade", "b", different), ("native", "c", report())]:
+                (out / side).mkdir(exist_ok=True)
+                each["allocator"] = side
+                (out / side / f"{name}.report").write_bytes(pickle.dumps(each))
+            shown = io.StringIO()
+            with contextlib.redirect_stdout(shown):
+                differ, missing = same.compare_all(argparse.Namespace(out=out, control=False, jobs=2), ["a", "b", "c", "d"])
+        self.assertEqual((differ, missing), (1, 2))
+        self.assertIn("| a | 6 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |", shown.getvalue())
+        self.assertIn("| b | 6 | 0 | 0 | 0 | 0 | 0 | 1 | 0 |", shown.getvalue())
 
 
 if __name__ == "__main__":

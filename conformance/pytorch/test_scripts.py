@@ -3,6 +3,8 @@
 
 import argparse
 import pathlib
+import random
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -42,9 +44,50 @@ class OwnTests(unittest.TestCase):
 
 
 class Speed(unittest.TestCase):
-    def test_the_ratio_is_the_median_of_the_rounds(self):
-        # The medians' ratio would be 1: a machine that was slower in one round makes no difference.
-        self.assertEqual(speed.row("x", [(100, 50), (10, 20), (10, 10)])[2:], (1, 0.5, 2))
+    @staticmethod
+    def sides(slower, spread, many=16, processes=4, seed=1):
+        """Made-up times: steps of three lengths, half of them held up by up to a third; processes differ by `spread`; parkade takes `slower` times as long."""
+        draw = random.Random(seed)
+
+        def process(share):
+            return [[share * step * (1 + max(0, draw.uniform(-0.3, 0.3))) for step in (10, 30, 20)] for _ in range(many)]
+
+        shares = {"native": 1, "parkade": slower, "again": 1}
+        return {side: [process(share * (1 + draw.uniform(-spread, spread))) for _ in range(processes)] for side, share in shares.items()}
+
+    def test_one_percent_is_decided_where_processes_agree(self):
+        for slower, said in ((1.0, "met"), (0.5, "met"), (1.03, "missed")):
+            middle, low, high = speed.ratio(self.sides(slower, 0.002), "parkade")
+            self.assertAlmostEqual(middle, slower, delta=0.005)
+            self.assertTrue(low <= middle <= high)
+            self.assertEqual(speed.verdict(low, high, 1.01), said)
+
+    def test_one_percent_is_open_where_processes_differ_by_more(self):
+        for seed in range(5):
+            _, low, high = speed.ratio(self.sides(1.0, 0.1, seed=seed), "parkade")
+            self.assertGreater(high - low, 0.03)
+        self.assertEqual(speed.verdict(0.98, 1.02, 1.01), "open")
+
+    def test_slow_moments_change_nothing(self):
+        sides = self.sides(1.0, 0.001)
+        for turn in (3, 4, 9):
+            sides["parkade"][2][turn] = [8 * step for step in sides["parkade"][2][turn]]
+        self.assertAlmostEqual(speed.ratio(sides, "parkade")[0], 1, delta=0.005)
+
+    def test_the_interval_covers_the_truth(self):
+        inside = 0
+        for seed in range(40):
+            _, low, high = speed.ratio(self.sides(1.0, 0.02, seed=seed), "again")
+            inside += low <= 1 <= high
+        self.assertGreaterEqual(inside, 36)
+
+    def test_a_process_answers_between_what_its_program_prints(self):
+        code = "print('hello'); print('ready', flush=True); [print('x\\n{\"a\": [1]}', flush=True) for line in __import__('sys').stdin]"
+        process = speed.Process.__new__(speed.Process)
+        process.child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.assertEqual(process.line(), "ready\n")
+        self.assertEqual(process.block(1, 2), {"a": [1]})
+        process.end()
 
     def test_targets(self):
         self.assertEqual(speed.target("gpt2, ms a step"), 1.01)

@@ -285,22 +285,25 @@ def record_all(folder, seeds, jobs):
 
 
 def verify_all(folder, parkade):
-    verified, differing = 0, 0
-    print("| recording | entries | mismatches | statistics that differ |\n|---|---|---|---|")
-    for file in sorted(folder.glob("*.pickle.xz")):
+    def run(file):
         limit = re.search(r"limit\d+-(\d+)", file.name)
         command = [parkade, "verify", str(file), "--json", "--stats", str(file).replace(".pickle.xz", ".stats.json")]
         command += ["--limit", limit[1]] if limit else []
-        done = subprocess.run(command, capture_output=True, text=True)
-        verified += 1
-        if done.returncode == 0:
-            continue
-        differing += 1
-        found = json.loads(done.stdout) if done.stdout else {}
-        differences = found.get("statistics") or {}
-        # Differing statistics are counted among the mismatches, too.
-        wrong = len(differences.get("differences", []))
-        print(f"| {file.name} | {found.get('entries', '')} | {found.get('mismatches', done.stderr.strip())} | {wrong} |")
+        return subprocess.run(command, capture_output=True, text=True)
+
+    files, differing = sorted(folder.glob("*.pickle.xz")), 0
+    verified = len(files)
+    print("| recording | entries | mismatches | statistics that differ |\n|---|---|---|---|")
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        for file, done in zip(files, pool.map(run, files)):
+            if done.returncode == 0:
+                continue
+            differing += 1
+            found = json.loads(done.stdout) if done.stdout else {}
+            differences = found.get("statistics") or {}
+            # Differing statistics are counted among the mismatches, too.
+            wrong = len(differences.get("differences", []))
+            print(f"| {file.name} | {found.get('entries', '')} | {found.get('mismatches', done.stderr.strip())} | {wrong} |")
     print(f"\n{verified - differing} of {verified} verify; the table lists the others")
     return verified, differing
 

@@ -22,6 +22,11 @@ NAMES = (
     "random_graphs",
     "random_pools",
     "generate",
+    "resnet",
+    "vit",
+    "llama_accumulate",
+    "unet",
+    "t5",
 )
 # Whose batches may have any size.
 COUNTED = ("gpt2", "llama", "mask_rcnn", "generate", "compile_reduce_overhead", "streams")

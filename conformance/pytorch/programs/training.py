@@ -5,9 +5,9 @@ import gc
 import torch
 
 
-def trainer(model, loss_of, fused=False):
+def trainer(model, loss_of, fused=False, optimizer=None):
     """A function that trains `model` by one step on a batch and returns the loss; `loss_of(model, batch)` is the forward pass."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused)
+    optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused)
 
     def train(batch):
         try:
