@@ -1,33 +1,39 @@
 #!/usr/bin/env python3
 """Finds the largest batch that fits in the same memory, and the least memory for the same batch, under PyTorch's default allocator, its expandable segments, and
-a policy of parkade.
+policies of parkade.
 
-  largest.py OUT                               six programs
+  largest.py OUT                               all programs
   largest.py OUT --programs gpt2 llama --limit 16GiB
-  largest.py OUT --policy pytorch              another policy of parkade
+  largest.py OUT --policies pytorch            other policies of parkade
   largest.py OUT --no-times --no-least         only the batches and the losses
   largest.py OUT --quick                       one program, few steps
 
-A batch fits if `--steps` steps do not run out of memory in a new process that may reserve `--limit` bytes. Then the largest batch of the policy is run on
-PyTorch's allocator with all of the GPU's memory: the losses must be the same bits. The least memory is that of the largest batch that fits under all three, to
-0.5 % of what its tensors take. Last, steps are timed alone at this batch, with plenty of memory and with the limit. Exit codes: 0 the policy's batches are the largest and the losses the same, 1 not so, 2 something could not be run.
+A batch fits if `--steps` steps do not run out of memory in a new process that may reserve `--limit` bytes. Then the largest batch of each policy is run on
+PyTorch's allocator with all of the GPU's memory: the losses must be the same bits. The least memory is that of the largest batch that fits under all, to
+0.5 % of what its tensors take. Last, steps are timed alone at this batch, with plenty of memory and with the limit. As many processes run at the same time as
+`--together` bytes and `--jobs` allow, but for timing. Exit codes: 0 the first policy's batches are the largest and its losses the same, 1 not so, 2 something could not be run.
 """
 
 import argparse
 import concurrent.futures
+import contextlib
 import json
 import multiprocessing
 import pathlib
 import statistics
 import sys
+import threading
 import time
 
 import allocators
 import programs
 
-SIDES = ("default", "expandable", "policy")
-# What a process may reserve, unless --limit says otherwise: together less than the GPU has.
-LIMITS = {"gpt2": "24GiB", "llama": "24GiB", "mask_rcnn": "24GiB", "generate": "16GiB", "compile_reduce_overhead": "1GiB", "streams": "4GiB"}
+NATIVE = ("default", "expandable")
+# What a process may reserve, unless --limit says otherwise.
+LIMITS = {"gpt2": "16GiB", "llama": "16GiB", "mask_rcnn": "16GiB", "generate": "12GiB", "compile_reduce_overhead": "1GiB", "streams": "4GiB"}
+USUAL_LIMIT = "8GiB"
+# What a process takes of the GPU beside what it reserves: CUDA's context and kernels.
+CONTEXT = 1 << 30
 # The least memory is found to one part in this many of what the tensors take.
 PRECISION = 200
 UNITS = {"MiB": 1 << 20, "GiB": 1 << 30}
@@ -37,7 +43,7 @@ PRELOADED = ["torch", "torchvision", "transformers.models.gpt2.modeling_gpt2", "
 def attempt(job, answer):
     """Runs a program in this process and sends a dictionary: whether it fits, the losses, milliseconds of a step, the peaks."""
     programs.settle()
-    allocators.choose("parkade" if job["side"] == "policy" else "native", job["policy"])
+    allocators.choose("native" if job["side"] in NATIVE else "parkade", job["side"])
     import torch
 
     if job["side"] == "expandable":
@@ -67,17 +73,42 @@ def attempt(job, answer):
     answer.send(result)
 
 
+class Gate:
+    """Lets as many in as there are bytes for, and whoever needs more than that alone."""
+
+    def __init__(self, total_bytes):
+        self.total_bytes, self.used_bytes, self.changed = total_bytes, 0, threading.Condition()
+
+    @contextlib.contextmanager
+    def entered(self, wanted_bytes):
+        with self.changed:
+            self.changed.wait_for(lambda: self.used_bytes == 0 or self.used_bytes + wanted_bytes <= self.total_bytes)
+            self.used_bytes += wanted_bytes
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.used_bytes -= wanted_bytes
+                self.changed.notify_all()
+
+
 class Runner:
     """Runs attempts in processes of their own, forked from one that has imported PyTorch and has not used CUDA."""
 
     def __init__(self, options):
-        self.options, self.log = options, []
+        self.options, self.log, self.gate, self.jobs = options, [], Gate(options.together_bytes), threading.Semaphore(options.jobs)
+        self.sides = (*NATIVE, *options.policies)
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(PRELOADED)
 
     def run(self, program, side, count, limit_bytes, repeats=0):
-        job = {"program": program, "side": side, "count": count, "limit_bytes": limit_bytes, "repeats": repeats}
-        job.update(steps=self.options.steps, policy=self.options.policy)
+        job = {"program": program, "side": side, "count": count, "limit_bytes": limit_bytes, "repeats": repeats, "steps": self.options.steps}
+        # Without a limit the default allocator seldom takes more than half more.
+        wanted = (limit_bytes or limit_of(self.options, program) * 3 // 2) + CONTEXT
+        with self.jobs, self.gate.entered(wanted):
+            return self.carry_out(job)
+
+    def carry_out(self, job):
         mine, theirs = self.context.Pipe(duplex=False)
         process = self.context.Process(target=attempt, args=(job, theirs))
         process.start()
@@ -149,52 +180,63 @@ def search(runner, program):
     start = guess(runner, program)
     if start is None:
         return runner.log[-1].get("error", "does not run")
-    found = {}
-    for side in SIDES:
-
+    def largest_of(side):
         def fits(count):
             result = runner.run(program, side, count, limit_of(runner.options, program))
             if result.get("failed"):
                 raise RuntimeError(f"{side}, batch {count}: {result['error']}")
             return result["fits"]
 
-        try:
-            found[side] = largest(fits, start)
-        except RuntimeError as error:
-            return str(error)
-        start = found[side] or start
+        return largest(fits, start)
+
+    try:
+        found = {"default": largest_of("default")}
+        start = found["default"] or start
+        found.update(zip(runner.sides[1:], at_once(largest_of, runner.sides[1:])))
+    except RuntimeError as error:
+        return str(error)
     return found
 
 
-def same_losses(runner, program, count):
-    """Whether the policy's losses in the limit are PyTorch's with all of the memory."""
-    short = runner.run(program, "policy", count, limit_of(runner.options, program))
-    free = runner.run(program, "default", count, 0)
-    return short["fits"] and free["fits"] and short["losses"] == free["losses"]
+def same_losses(runner, program, counts):
+    """{policy: whether its losses in the limit are PyTorch's with all of the memory}."""
+
+    def same(policy):
+        short = runner.run(program, policy, counts[policy], limit_of(runner.options, program))
+        free = runner.run(program, "default", counts[policy], 0)
+        return short["fits"] and free["fits"] and short["losses"] == free["losses"]
+
+    return dict(zip(runner.options.policies, at_once(same, runner.options.policies)))
+
+
+def at_once(ask, sides):
+    """The answers for all sides, asked at the same time."""
+    with concurrent.futures.ThreadPoolExecutor(len(sides)) as pool:
+        return list(pool.map(ask, sides))
 
 
 def least_memory(runner, program, count):
     """{side: the least memory over what the tensors take}, and that in bytes."""
-    free = {side: runner.run(program, side, count, 0) for side in SIDES}
+    free = dict(zip(runner.sides, at_once(lambda side: runner.run(program, side, count, 0), runner.sides)))
     if not all(result["fits"] for result in free.values()):
         return {}, 0
     load = min(result["allocated_bytes"] for result in free.values())
-    found = {}
-    for side in SIDES:
+    step = max(load // PRECISION, 2 << 20)
 
+    def least_of(side):
         def fits(limit_bytes):
             return runner.run(program, side, count, limit_bytes)["fits"]
 
-        step = max(load // PRECISION, 2 << 20)
-        found[side] = least(fits, load, max(free[side]["reserved_bytes"], limit_of(runner.options, program)) + step, step) / load
-    return found, load
+        return least(fits, load, max(free[side]["reserved_bytes"], limit_of(runner.options, program)) + step, step) / load
+
+    return dict(zip(runner.sides, at_once(least_of, runner.sides))), load
 
 
 def timed(runner, program, count):
     """{(side, has plenty): (median milliseconds of a step, retries)}; processes take turns."""
     times, retries = {}, {}
     for turn in range(runner.options.rounds):
-        for side in SIDES if turn % 2 == 0 else reversed(SIDES):
+        for side in runner.sides if turn % 2 == 0 else reversed(runner.sides):
             for plenty in (True, False):
                 result = runner.run(program, side, count, 0 if plenty else limit_of(runner.options, program), repeats=2)
                 if result["fits"]:
@@ -205,7 +247,7 @@ def timed(runner, program, count):
 
 def limit_of(options, program):
     """The bytes that a program may reserve."""
-    return options.limit_bytes or size(LIMITS[program])
+    return options.limit_bytes or size(LIMITS.get(program, USUAL_LIMIT))
 
 
 def size(text):
@@ -220,11 +262,12 @@ def arguments():
     parser.add_argument("out", type=pathlib.Path, metavar="OUT")
     names = programs.COUNTED
     parser.add_argument("--programs", nargs="+", choices=names, default=names, metavar="NAME", help=" ".join(names))
-    parser.add_argument("--policy", default="floating-handles", help="of parkade (default: %(default)s)")
-    parser.add_argument("--limit", type=size, dest="limit_bytes", metavar="SIZE", help=f"what a process may reserve (default: {', '.join(' '.join(item) for item in LIMITS.items())})")
+    parser.add_argument("--policies", nargs="+", default=["floating-handles"], metavar="NAME", help="of parkade (default: floating-handles)")
+    parser.add_argument("--limit", type=size, dest="limit_bytes", metavar="SIZE", help=f"what a process may reserve (default: {', '.join(' '.join(item) for item in LIMITS.items())}, others {USUAL_LIMIT})")
+    parser.add_argument("--together", type=size, default="120GiB", dest="together_bytes", metavar="SIZE", help="of the GPU's memory for processes at the same time (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=12, help="default: %(default)s")
     parser.add_argument("--rounds", type=int, default=3, help="of timing (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=6, help="programs at the same time, but for timing (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=6, help="processes at the same time, but for timing (default: %(default)s)")
     parser.add_argument("--seconds", type=int, default=120, help="for one process (default: %(default)s)")
     parser.add_argument("--probe", type=int, nargs=2, default=(2, 4), metavar="COUNT", help="two small batches to begin with (default: 2 4)")
     parser.add_argument("--no-least", dest="least", action="store_false", help="no least memory")
@@ -244,38 +287,41 @@ def main():
     allocators.need_parkade(parser)
     options.out.mkdir(parents=True, exist_ok=True)
     runner, bad, failed = Runner(options), 0, 0
-    print(f"| program | largest batch: default | expandable | {options.policy} | the same losses | least memory: default | expandable | {options.policy} | tensors, bytes |", flush=True)
-    print("|---|--:|--:|--:|---|--:|--:|--:|--:|", flush=True)
+    sides, policies = runner.sides, options.policies
+    header = ["program", "limit", *(f"batch: {side}" for side in sides), *(f"same losses: {policy}" for policy in policies)]
+    header += [f"least memory: {side}" for side in sides] + ["tensors, bytes"]
+    print(f"| {' | '.join(header)} |\n|{'---|' * len(header)}", flush=True)
     found = {}
-    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+    with concurrent.futures.ThreadPoolExecutor(len(options.programs)) as pool:
 
         def one(program):
             counts = search(runner, program)
             if isinstance(counts, str):
-                return counts, False, ({}, 0)
-            same = counts["policy"] > 0 and same_losses(runner, program, counts["policy"])
+                return program, counts, {}, ({}, 0)
+            same = same_losses(runner, program, counts) if all(counts[policy] for policy in policies) else {}
             count = min(counts.values())
-            return counts, same, least_memory(runner, program, count) if options.least and count else ({}, 0)
+            return program, counts, same, least_memory(runner, program, count) if options.least and count else ({}, 0)
 
-        for program, (counts, same, (memory, load)) in zip(options.programs, pool.map(one, options.programs)):
+        for done in concurrent.futures.as_completed([pool.submit(one, program) for program in options.programs]):
+            program, counts, same, (memory, load) = done.result()
             if isinstance(counts, str):
                 failed += 1
                 print(f"| {program} | {counts} |", flush=True)
                 continue
             found[program] = counts
-            bad += not same or counts["policy"] < max(counts.values())
-            cells = [str(counts[side]) for side in SIDES] + ["yes" if same else "no"]
-            cells += [f"{memory[side]:.3f}" if side in memory else "" for side in SIDES] + [str(load) if load else ""]
-            print(f"| {program} | {' | '.join(cells)} |", flush=True)
+            bad += not same.get(policies[0]) or counts[policies[0]] < max(counts.values())
+            cells = [str(counts[side]) for side in sides] + ["yes" if same.get(policy) else "no" for policy in policies]
+            cells += [f"{memory[side]:.3f}" if side in memory else "" for side in sides] + [str(load) if load else ""]
+            print(f"| {program} | {limit_of(options, program) >> 20} MiB | {' | '.join(cells)} |", flush=True)
             runner.keep()
     if options.times:
-        print("\n| program | batch | memory | default, ms a step (retries) | expandable | policy |\n|---|--:|---|--:|--:|--:|", flush=True)
+        print(f"\n| program | batch | memory | {' | '.join(sides)} |\n|---|--:|---|{'--:|' * len(sides)}", flush=True)
         for program, counts in found.items():
             count = min(counts.values())
             result = timed(runner, program, count) if count else {}
             for plenty in (True, False):
-                cells = [result.get((side, plenty)) for side in SIDES]
-                shown = " | ".join(f"{cell[0]:.1f} ({cell[1]})" if cell else "" for cell in cells)
+                cells = [result.get((side, plenty)) for side in sides]
+                shown = " | ".join(f"{cell[0]:.1f} ms ({cell[1]} retries)" if cell else "" for cell in cells)
                 print(f"| {program} | {count} | {'plenty' if plenty else 'limit'} | {shown} |", flush=True)
             runner.keep()
     return 2 if failed else int(bad > 0)

@@ -122,6 +122,37 @@ class Largest(unittest.TestCase):
             self.assertTrue(threshold <= found < threshold + 5 or found == 260, (threshold, found))
             self.assertLessEqual(len(asked), 7)
 
+    def runner(self, over, together_bytes=1 << 40):
+        """A runner that computes instead: a batch of `n` takes `n` MiB of tensors, and each side needs that times its share."""
+        options = argparse.Namespace(policies=["ours"], limit_bytes=100 << 20, together_bytes=together_bytes, jobs=8, steps=3, probe=(2, 4))
+        runner = largest.Runner(options)
+
+        def carry_out(job):
+            runner.log.append(job)
+            need = int(job["count"] * over[job["side"]] * (1 << 20))
+            fits = not job["limit_bytes"] or need <= job["limit_bytes"]
+            return {"fits": fits, "losses": [job["count"]], "allocated_bytes": job["count"] << 20, "reserved_bytes": need}
+
+        runner.carry_out = carry_out
+        return runner
+
+    def test_each_side_has_its_largest_batch_and_its_least_memory(self):
+        runner = self.runner({"default": 1.25, "expandable": 1.1, "ours": 1.0})
+        self.assertEqual(largest.search(runner, "gpt2"), {"default": 80, "expandable": 90, "ours": 100})
+        self.assertEqual(largest.same_losses(runner, "gpt2", {"ours": 100}), {"ours": True})
+        found, load = largest.least_memory(runner, "gpt2", 80)
+        self.assertEqual((load, found["ours"]), (80 << 20, 1.0))
+        self.assertAlmostEqual(found["expandable"], 1.1, delta=0.03)
+        self.assertAlmostEqual(found["default"], 1.25, delta=0.03)
+
+    def test_a_process_too_large_for_the_gate_runs_alone(self):
+        gate = largest.Gate(10)
+        with gate.entered(25):
+            self.assertEqual(gate.used_bytes, 25)
+        with gate.entered(4), gate.entered(6):
+            self.assertEqual(gate.used_bytes, 10)
+        self.assertEqual(gate.used_bytes, 0)
+
     def test_sizes_are_whole_and_have_a_unit(self):
         self.assertEqual(largest.size("8GiB"), 8 << 30)
         for text in ("8", "0GiB", "1.5GiB", "GiB", "-1MiB"):

@@ -29,7 +29,7 @@ NAMES = (
     "t5",
 )
 # Whose batches may have any size.
-COUNTED = ("gpt2", "llama", "mask_rcnn", "generate", "compile_reduce_overhead", "streams")
+COUNTED = ("gpt2", "llama", "llama_accumulate", "t5", "vit", "resnet", "unet", "mask_rcnn", "generate", "compile_reduce_overhead", "streams")
 # What a program may reserve that is made to run out of memory.
 LIMIT_BYTES = {"fails": 600 << 20}
 OUT_OF_MEMORY = "out of memory"

@@ -11,7 +11,7 @@ LIMITED = True
 PARTS = 4
 
 
-def start():
+def start(count=None):
     torch.manual_seed(25)
     config = LlamaConfig(
         vocab_size=16384,
@@ -37,7 +37,7 @@ def start():
         try:
             for part in range(PARTS):
                 place = PARTS * index + part
-                ids = batch(place, 2, length(place))
+                ids = batch(place, count or 2, length(place))
                 loss = model(input_ids=ids, labels=ids, use_cache=False).loss / PARTS
                 loss.backward()
                 total = total + loss.detach()

@@ -8,7 +8,7 @@ from .training import lengths, trainer
 LIMITED = True
 
 
-def start():
+def start(count=None):
     torch.manual_seed(19)
     model = torchvision.models.resnet50(weights=None, num_classes=100).cuda()
     model.train()
@@ -21,7 +21,7 @@ def start():
 
     def step(index):
         generator = torch.Generator("cuda").manual_seed(500 + index)
-        many = size(index)
+        many = count or size(index)
         pictures = torch.randn(many, 3, 224, 224, device="cuda", generator=generator)
         return train((pictures, torch.randint(0, 100, (many,), device="cuda", generator=generator)))
 

@@ -60,7 +60,7 @@ class UNet(nn.Module):
         return self.leave(x)
 
 
-def start():
+def start(count=None):
     torch.manual_seed(27)
     model = UNet().cuda()
     average = copy.deepcopy(model).requires_grad_(False)
@@ -78,7 +78,7 @@ def start():
 
     def step(index):
         generator = torch.Generator("cuda").manual_seed(800 + index)
-        shape = (many(index), 3, size(index), size(index))
+        shape = (count or many(index), 3, size(index), size(index))
         pictures, noise = (torch.randn(*shape, device="cuda", generator=generator) for _ in range(2))
         loss = train((pictures, noise, torch.rand(shape[0], device="cuda", generator=generator)))
         with torch.no_grad():

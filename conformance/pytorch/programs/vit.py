@@ -39,7 +39,7 @@ class Transformer(nn.Module):
         return self.head(self.blocks(x.flatten(2).transpose(1, 2)).mean(1))
 
 
-def start():
+def start(count=None):
     torch.manual_seed(21)
     model = Transformer(384).cuda()
     height, width = lengths(22, [224, 384, 160, 288]), lengths(23, [256, 192, 320, 384])
@@ -51,7 +51,7 @@ def start():
 
     def step(index):
         generator = torch.Generator("cuda").manual_seed(600 + index)
-        many = 16
+        many = count or 16
         pictures = torch.randn(many, 3, height(index), width(index), device="cuda", generator=generator)
         return train((pictures, torch.randint(0, 100, (many,), device="cuda", generator=generator)))
 
