@@ -30,7 +30,7 @@ import programs
 
 NATIVE = ("default", "expandable")
 # What a process may reserve, unless --limit says otherwise.
-LIMITS = {"gpt2": "16GiB", "llama": "16GiB", "mask_rcnn": "16GiB", "generate": "12GiB", "compile_reduce_overhead": "1GiB", "streams": "4GiB"}
+LIMITS = {"gpt2": "12GiB", "llama": "12GiB", "mask_rcnn": "12GiB", "compile_reduce_overhead": "1GiB", "streams": "4GiB"}
 USUAL_LIMIT = "8GiB"
 # What a process takes of the GPU beside what it reserves: CUDA's context and kernels.
 CONTEXT = 1 << 30
