@@ -121,7 +121,7 @@ fn program(blocks: &[(u64, u32)], steps: bool) -> Recording {
             recording.annotations.extend([mark("START"), mark("END")]);
         }
     }
-    recording.devices = vec![DeviceRecording { device: 0, segments, trace }];
+    recording.devices = vec![DeviceRecording { segments, trace, ..DeviceRecording::default() }];
     recording
 }
 

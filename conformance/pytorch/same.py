@@ -26,6 +26,7 @@ import time
 
 import allocators
 import comparison
+import named_pools
 import programs
 
 SETTINGS = {
@@ -48,6 +49,9 @@ def record(options):
     allocators.choose(options.allocator)
     import torch
 
+    if options.name_pools:
+        named_pools.tell()
+
     torch.cuda.set_device(rank % torch.cuda.device_count())
     torch.cuda.init()
     total_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
@@ -63,17 +67,17 @@ def record(options):
     stats, summary = dict(torch.cuda.memory_stats()), torch.cuda.memory_summary()
     report = {"snapshot": torch.cuda.memory._snapshot(), "stats": stats, "summary": summary, "losses": losses}
     report.update({"errors": errors, "ended": ended, "total_bytes": total_bytes, "allocator": allocators.chosen()})
-    write(options.folder, f"{options.name}{f'.rank{rank}' if rank else ''}", report)
+    write(options.folder, f"{options.name}{f'.rank{rank}' if rank else ''}", report, options.name_pools)
     # The next run with a limit needs this alone.
     (options.folder / f"{options.name}.peak").write_text(str(stats.get("allocated_bytes.all.peak", 0)))
 
 
-def write(folder, name, report):
+def write(folder, name, report, name_pools=False):
     """The whole report for the comparison; beside it the snapshot and the statistics, as `parkade verify` reads them."""
     with open(folder / f"{name}.report", "wb") as file:
         pickle.dump(report, file)
     with lzma.open(folder / f"{name}.pickle.xz", "wb", preset=0) as file:
-        pickle.dump(report["snapshot"], file)
+        pickle.dump(named_pools.named(report["snapshot"]) if name_pools else report["snapshot"], file)
     (folder / f"{name}.stats.json").write_text(json.dumps(report["stats"]))
 
 
@@ -101,6 +105,7 @@ class Runs:
                 old.unlink()
         command = [sys.executable, __file__, str(self.options.out), "--one", program, "--folder", str(folder), "--name", name]
         command += ["--allocator", allocator, "--steps", str(self.options.steps), "--limit-bytes", str(limit_bytes)]
+        command += ["--name-pools"] if self.options.name_pools else []
         world = min(self.world, 2) if program == "fsdp" else 1
         with tempfile.TemporaryDirectory() as meeting:
             children = [subprocess.Popen(
@@ -207,7 +212,9 @@ def verify(options):
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "record_on_gpu"))
     import record as recordings
 
-    verified, differing = recordings.verify_all(options.out / "parkade", options.verify)
+    # Pools in entries look like a later release's.
+    release = ["--profile", "2.11"] if options.name_pools else []
+    verified, differing = recordings.verify_all(options.out / "parkade", options.verify, release)
     return 2 if not verified else int(differing > 0)
 
 
@@ -221,6 +228,7 @@ def arguments():
     parser.add_argument("--jobs", type=int, default=8, help="runs at the same time (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}; default and expandable; 4 steps")
     parser.add_argument("--control", action="store_true", help="compare PyTorch's allocator with itself")
+    parser.add_argument("--name-pools", action="store_true", help="entries of snapshots name their pools, as from PyTorch 2.12 on; with --verify: they do")
     parser.add_argument("--verify", metavar="PARKADE", help="verify the snapshots in OUT with this binary")
     for hidden in ("--one", "--name", "--allocator"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)

@@ -11,6 +11,7 @@ import tempfile
 import unittest
 
 import comparison
+import named_pools
 import programs
 import same
 
@@ -145,6 +146,25 @@ class Programs(unittest.TestCase):
         before = copy.deepcopy(one)
         comparison.compare(one, report())
         self.assertEqual(one, before)
+
+
+class NamedPools(unittest.TestCase):
+    def test_entries_have_the_pool_of_their_memory(self):
+        pool, other = "(0, 3)", "(0, 4)"
+        trace = [
+            entry("segment_alloc", 1 << 30, 2 * MIB, user_metadata=pool),
+            entry("alloc", 1 << 30, 512, user_metadata=pool),
+            entry("segment_alloc", 1 << 31, 2 * MIB, user_metadata=""),
+            entry("alloc", (1 << 31) + 512, 512, user_metadata=""),
+            entry("free_requested", 1 << 30, 512, user_metadata=other),
+            entry("segment_free", 1 << 30, 2 * MIB, user_metadata=""),
+            entry("segment_alloc", 1 << 30, 2 * MIB, user_metadata=other),
+            {"action": "oom", "device_free": 5, "size": 512, "stream": 0, "user_metadata": pool},
+            entry("alloc", (1 << 30) + 512, 512, user_metadata=other),
+        ]
+        found = named_pools.named({"segments": [], "device_traces": [trace]})["device_traces"][0]
+        self.assertEqual([each["pool_id"][1] for each in found], [3, 3, 0, 0, 3, 3, 4, 3, 4])
+        self.assertEqual([{**each, "pool_id": 0} for each in found], [{**each, "pool_id": 0} for each in trace])
 
 
 class Table(unittest.TestCase):

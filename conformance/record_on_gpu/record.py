@@ -284,11 +284,11 @@ def record_all(folder, seeds, jobs):
         return sum(pool.map(one, batch(seeds)))
 
 
-def verify_all(folder, parkade):
+def verify_all(folder, parkade, more=()):
     def run(file):
         limit = re.search(r"limit\d+-(\d+)", file.name)
         command = [parkade, "verify", str(file), "--json", "--stats", str(file).replace(".pickle.xz", ".stats.json")]
-        command += ["--limit", limit[1]] if limit else []
+        command += [*(["--limit", limit[1]] if limit else []), *more]
         return subprocess.run(command, capture_output=True, text=True)
 
     files, differing = sorted(folder.glob("*.pickle.xz")), 0

@@ -19,7 +19,7 @@ pub(crate) struct Group {
 }
 
 /// What occurs in the devices of a recording, or may occur under these settings.
-pub(crate) fn scope(recording: &Recording, devices: &[&DeviceRecording], settings: &ReplaySettings) -> Scope {
+pub(crate) fn scope(devices: &[&DeviceRecording], settings: &ReplaySettings) -> Scope {
     let is_mapped = |device: &&DeviceRecording| {
         let maps = |action| matches!(action, Action::SegmentMap | Action::SegmentUnmap);
         device.segments.iter().any(|segment| segment.expandable) || device.trace.iter().any(|entry| maps(entry.action))
@@ -27,7 +27,7 @@ pub(crate) fn scope(recording: &Recording, devices: &[&DeviceRecording], setting
     let is_private = |device: &&DeviceRecording| {
         let is_private = |pool: Option<(u64, u64)>| pool.is_some_and(|id| id != (0, 0));
         device.segments.iter().any(|segment| is_private(segment.pool))
-            || (!recording.pools.is_empty() && device.trace.iter().any(|entry| is_private(recording.pools.get(entry.pool))))
+            || (!device.pools.is_empty() && device.trace.iter().any(|entry| is_private(device.pools.get(entry.pool))))
     };
     Scope {
         expandable_segments: settings.settings.expandable_segments || devices.iter().any(is_mapped),

@@ -235,7 +235,7 @@ impl Search<'_> {
     }
 
     fn scope(&self, settings: &ReplaySettings) -> Scope {
-        scope(self.recording, self.devices, settings)
+        scope(self.devices, settings)
     }
 
     fn try_group(&self, group: &Group, progress: &mut dyn FnMut(usize, usize)) -> Attempt {

@@ -121,7 +121,7 @@ fn old_snapshots_are_read() {
 #[test]
 fn newer_snapshots_are_read_and_what_is_unknown_is_counted() {
     let recording = load("newer.pickle");
-    let pools: Vec<_> = recording.devices[0].trace.iter().map(|entry| recording.pools.get(entry.pool)).collect();
+    let pools: Vec<_> = recording.devices[0].trace.iter().map(|entry| recording.devices[0].pools.get(entry.pool)).collect();
     assert_eq!(pools, vec![Some((0, 7)); 6]);
     assert!(recording.settings.as_ref().is_some_and(|settings| settings.has_newer_keys));
     let one = |names: &std::collections::BTreeMap<String, u64>| {

@@ -105,7 +105,7 @@ mod tests {
             state: parkade_recording::BlockState::ActiveAllocated,
             stack: parkade_recording::StackId::NONE,
         };
-        DeviceRecording { device, trace, segments: vec![Segment::new(vec![block])] }
+        DeviceRecording { device, trace, segments: vec![Segment::new(vec![block])], ..DeviceRecording::default() }
     }
 
     #[test]

@@ -12,7 +12,7 @@ const GIB: i64 = 1 << 30;
 /// A program that requests each of these sizes once.
 fn program(sizes: impl IntoIterator<Item = u64>) -> RequestSizes {
     let trace = sizes.into_iter().map(|size| Entry::new(Action::Alloc, 0, size, 0)).collect();
-    RequestSizes::of(&DeviceRecording { device: 0, segments: Vec::new(), trace })
+    RequestSizes::of(&DeviceRecording { trace, ..DeviceRecording::default() })
 }
 
 /// The releases with the rules of this one.

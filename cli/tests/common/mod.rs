@@ -140,7 +140,7 @@ pub(crate) fn default_settings() -> RecordedSettings {
 
 /// A recording of device 0.
 pub(crate) fn recording(trace: Vec<Entry>, segments: Vec<Segment>) -> Recording {
-    let devices = vec![DeviceRecording { device: 0, segments, trace }];
+    let devices = vec![DeviceRecording { segments, trace, ..DeviceRecording::default() }];
     Recording { devices, settings: Some(default_settings()), ..Recording::default() }
 }
 

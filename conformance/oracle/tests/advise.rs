@@ -169,7 +169,7 @@ fn cycles(settings: &Settings, cycles: usize) -> (DeviceRecording, Vec<i64>) {
         expandable: segment.expandable,
         ..Segment::new(segment.blocks.iter().map(block).collect())
     });
-    (DeviceRecording { device: 0, segments: segments.collect(), trace }, reserved)
+    (DeviceRecording { segments: segments.collect(), trace, ..DeviceRecording::default() }, reserved)
 }
 
 #[test]

@@ -20,8 +20,6 @@ pub struct Recording {
     pub annotations: Vec<Annotation>,
     /// The Python stacks that segments, blocks and entries refer to.
     pub stacks: StackTable,
-    /// The memory pools that trace entries refer to; only files of PyTorch 2.12 and later have any.
-    pub pools: PoolTable,
     /// Which keys it has of those that came and went with PyTorch's releases.
     pub fields: FileFields,
     /// What the file contains that this reader does not know.
@@ -37,6 +35,8 @@ pub struct DeviceRecording {
     pub segments: Vec<Segment>,
     /// What happened, oldest first. PyTorch keeps it in a ring buffer, so the beginning may be missing.
     pub trace: Vec<Entry>,
+    /// The memory pools that trace entries refer to; only files of PyTorch 2.12 and later have any. The devices of a file share them.
+    pub pools: Arc<PoolTable>,
 }
 
 /// The allocator settings that a snapshot states (spec 7.5). `None` where it does not.

@@ -1,6 +1,7 @@
 //! Reading a snapshot: finding its parts, handing each to its reader, and putting the recording together.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::annotations::read_annotations;
 use super::budget::Budget;
@@ -67,8 +68,9 @@ pub(crate) fn read_snapshot(loaded: &Loaded) -> Result<Recording, FormatError> {
     if loaded.protocol < PYTHON_PROTOCOL {
         fields = fields.without_absences();
     }
-    let devices = devices.into_values().collect();
-    Ok(Recording { devices, settings, annotations, stacks: stacks.into_table(), pools, fields, tolerated })
+    let pools = Arc::new(pools);
+    let devices = devices.into_values().map(|device| DeviceRecording { pools: Arc::clone(&pools), ..device }).collect();
+    Ok(Recording { devices, settings, annotations, stacks: stacks.into_table(), fields, tolerated })
 }
 
 /// Finds the parts: in the dict of a whole snapshot, or in the bare list of

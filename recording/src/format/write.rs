@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use super::settings::DIVISION_KEYS;
 use crate::data::{
-    Action, Annotation, Block, DeviceRecording, Entry, Part, PoolId, RecordedSettings, Recording, Segment, StackId, StackTable,
+    Action, Annotation, Block, DeviceRecording, Entry, Part, RecordedSettings, Recording, Segment, StackId, StackTable,
 };
 use crate::pickle::{Pickler, Style};
 
@@ -33,7 +33,7 @@ struct Writer<'r> {
     texts: [(&'static str, &'static str, bool); 2],
     stacks: HashMap<StackId, u32>,
     frames: HashMap<u32, u32>,
-    pools: HashMap<PoolId, u32>,
+    pools: HashMap<(u64, u64), u32>,
 }
 
 impl<'r> Writer<'r> {
@@ -46,7 +46,8 @@ impl<'r> Writer<'r> {
         self.list(&segments, |writer, &(device, segment)| writer.segment(device, segment));
         self.pickler.text("device_traces");
         self.list(&self.traces(), |writer, trace| {
-            writer.list(trace, Writer::entry);
+            let entries = trace.map_or(&[][..], |device| &device.trace);
+            writer.list(entries, |writer, entry| writer.entry(entry, trace.and_then(|device| device.pools.get(entry.pool))));
         });
         if let Some(settings) = &recording.settings {
             self.pickler.text("allocator_settings");
@@ -60,14 +61,15 @@ impl<'r> Writer<'r> {
     }
 
     /// The traces by device number; empty for a device that is not in the recording.
-    fn traces(&self) -> Vec<&'r [Entry]> {
-        let mut traces: Vec<&[Entry]> = Vec::new();
+    /// The device of each place of the list of traces.
+    fn traces(&self) -> Vec<Option<&'r DeviceRecording>> {
+        let mut traces = Vec::new();
         for device in self.recording.devices.iter().filter(|device| device.device < 128) {
             let index = device.device as usize;
             if traces.len() <= index {
-                traces.resize(index + 1, &[]);
+                traces.resize(index + 1, None);
             }
-            traces[index] = &device.trace;
+            traces[index] = Some(device);
         }
         traces
     }
@@ -105,7 +107,7 @@ impl<'r> Writer<'r> {
         self.pickler.end_dict();
     }
 
-    fn entry(&mut self, entry: &Entry) {
+    fn entry(&mut self, entry: &Entry, pool: Option<(u64, u64)>) {
         self.pickler.begin_dict();
         self.pickler.text("action");
         self.pickler.text(entry.action.name());
@@ -122,13 +124,13 @@ impl<'r> Writer<'r> {
         if entry.stack != StackId::NONE {
             self.stack(entry.stack);
         }
-        if let Some(pool) = self.recording.pools.get(entry.pool) {
+        if let Some(pool) = pool {
             self.pickler.text("pool_id");
-            match self.pools.get(&entry.pool) {
+            match self.pools.get(&pool) {
                 Some(&slot) => self.pickler.again(slot),
                 None => {
                     let slot = self.pickler.pair(pool);
-                    self.pools.insert(entry.pool, slot);
+                    self.pools.insert(pool, slot);
                 }
             }
         }

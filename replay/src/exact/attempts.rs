@@ -17,7 +17,7 @@ use super::runner::Runner;
 use super::stats_check;
 use super::tally::Tally;
 use crate::error::VerifyError;
-use crate::hidden_pools::{Guess, Guesses, MOST_GUESSES, Releases, Unused};
+use crate::hidden_pools::{Guess, Guesses, MOST_GUESSES, Releases, Unused, named};
 use crate::initial_state::{SmallerGap, Start};
 use crate::inputs::VerifyOptions;
 
@@ -93,8 +93,8 @@ pub(crate) fn replay_to_end(
     Ok(best)
 }
 
-/// Replays the whole trace from its start; if that differs, again with guesses at the
-/// private pools that the file does not name.
+/// Replays the whole trace from its start, with the pools that its entries name; if that differs, as if they named none, and then with
+/// guesses at the private pools that the file does not name.
 fn replay_with_pools(
     recording: &DeviceRecording,
     options: &VerifyOptions,
@@ -102,6 +102,15 @@ fn replay_with_pools(
     progress: &mut dyn FnMut(usize),
 ) -> Result<Replayed, VerifyError> {
     let policy = PyTorch::of(options.settings.profile, options.settings.settings.clone());
+    for pools in named(recording, start, &policy).into_iter().flatten() {
+        let mut told = start.clone();
+        told.assume(&pools);
+        let replayed = replay_with_restores(recording, options, &mut told, Extent::Whole, progress)?;
+        if replayed.tally.mismatches == 0 {
+            *start = told;
+            return Ok(replayed);
+        }
+    }
     let mut before = start.clone();
     let mut plain = replay_with_restores(recording, options, start, Extent::Whole, progress)?;
     if plain.tally.mismatches == 0 {
@@ -137,6 +146,9 @@ pub(crate) fn replay_until_it_differs(
     start: &mut Start,
     progress: &mut dyn FnMut(usize),
 ) -> Result<Replayed, VerifyError> {
+    if let Some([pools, _]) = named(recording, start, &PyTorch::of(options.settings.profile, options.settings.settings.clone())) {
+        start.assume(&pools);
+    }
     replay_with_restores(recording, options, start, Extent::UntilItDiffers { most_copied: u64::MAX }, progress)
 }
 

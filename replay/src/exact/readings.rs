@@ -73,7 +73,15 @@ impl<'a> Runner<'a> {
         // default pool gives nothing back (spec 2.10). As the request failed, its pool had no fitting block, so
         // a pool without any memory always explains it.
         let entry = &self.trace[request];
-        if entry.action == Action::Oom && self.pools.has_private() && self.may_lack_a_segment(entry.size) {
+        let named = self.pools.of_failure(request);
+        if let Some(pool) = named.filter(|&pool| pool != PoolId::DEFAULT) {
+            let in_pool = [request + 1, at].map(|visible| Reading::InPool { visible, pool });
+            readings.splice(0..0, in_pool);
+        } else if named.is_none()
+            && entry.action == Action::Oom
+            && self.pools.has_private()
+            && self.may_lack_a_segment(entry.size)
+        {
             let visible = [request + 1, at];
             let in_pool = |pool: PoolId| visible.map(|visible| Reading::InPool { visible, pool });
             let new = in_pool(WITHOUT_MEMORY);

@@ -4,6 +4,7 @@
 //! (spec 7.4). An entry that the recording has too, at the same request, gets its time and stack from there.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use parkade::stats::Family;
 use parkade::trace::TraceEntry;
@@ -20,13 +21,8 @@ pub(crate) struct Collected {
     pub(crate) found: ExportedDevice,
 }
 
-/// Predicts one device. `pools` receives the pools of the entries, if entries are to name theirs.
-pub(crate) fn replay(
-    recording: &DeviceRecording,
-    requests: &Requests,
-    options: &ExportOptions,
-    pools: Option<&mut PoolTable>,
-) -> Collected {
+/// Predicts one device. `names_pools`: entries are to name their pools.
+pub(crate) fn replay(recording: &DeviceRecording, requests: &Requests, options: &ExportOptions, names_pools: bool) -> Collected {
     let device = device_like(recording.device, &learned_addresses(recording, requests), options.capacity_bytes);
     let predict = PredictOptions {
         profile: options.profile,
@@ -41,7 +37,7 @@ pub(crate) fn replay(
         trace: Vec::with_capacity(recording.trace.len()),
         provenance: Provenance::new(recording, requests),
         recorded_memory: recorded_memory(recording).filter(|_| options.capacity_bytes.is_none()),
-        pools,
+        pools: names_pools.then(PoolTable::default),
         first_failure: None,
         next_snapshot: 0,
         next_recorded: 0,
@@ -70,7 +66,8 @@ pub(crate) fn replay(
         mismatches: requests.mismatches,
         early_blocks: requests.lost_beginning.map(|lost| lost.blocks),
     };
-    Collected { device: DeviceRecording { device: recording.device, segments, trace: collector.trace }, found }
+    let pools = Arc::new(collector.pools.unwrap_or_default());
+    Collected { device: DeviceRecording { device: recording.device, segments, trace: collector.trace, pools }, found }
 }
 
 /// The memory that the recorded process could have, in bytes, if an out-of-memory entry shows it: what it
@@ -96,7 +93,7 @@ struct Collector<'a> {
     trace: Vec<Entry>,
     provenance: Provenance,
     recorded_memory: Option<u64>,
-    pools: Option<&'a mut PoolTable>,
+    pools: Option<PoolTable>,
     first_failure: Option<usize>,
     /// The recording's snapshot entries before this entry are in the trace.
     next_snapshot: usize,

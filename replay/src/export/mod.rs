@@ -48,8 +48,7 @@ pub fn export(recording: &Recording, options: &ExportOptions, progress: &mut dyn
         }
         let failed = |error| ExportError::Device { device: device.device, error };
         let requests = Requests::of_recording(device, &options.own, &mut |entries| progress(done + entries)).map_err(failed)?;
-        let pools = fields.has(Part::Entry, "pool_id").then_some(&mut exported.recording.pools);
-        let collected = collect::replay(device, &requests, options, pools);
+        let collected = collect::replay(device, &requests, options, fields.has(Part::Entry, "pool_id"));
         exported.devices.push(collected.found);
         exported.recording.devices.push(collected.device);
         done += device.trace.len();

@@ -11,6 +11,7 @@ use super::choose::{self, Grounds, Partition, Pool, Trial};
 use super::evidence::{self, Evidence, Releases, Unused};
 use super::guess::{Guess, GuessedSegment};
 use super::layout::{Life, LifeId};
+use super::named::assumed;
 use crate::initial_state::Start;
 use crate::pools::AssumedPools;
 
@@ -47,7 +48,7 @@ pub(crate) struct Guesses {
 
 /// The pools, in the order in which those that were freed together were freed, as far as there is
 /// one: PyTorch iterates over a hash map. Each has the number of pools that must be freed before it.
-fn in_order(mut pools: Vec<Pool>, evidence: &Evidence) -> Vec<(Pool, u64)> {
+pub(super) fn in_order(mut pools: Vec<Pool>, evidence: &Evidence) -> Vec<(Pool, u64)> {
     pools.sort_by_key(|pool| pool.abandoned_at.unwrap_or(usize::MAX));
     let mut pool_of = vec![None; evidence.lives.len()];
     for (place, pool) in pools.iter().enumerate() {
@@ -79,7 +80,7 @@ fn in_order(mut pools: Vec<Pool>, evidence: &Evidence) -> Vec<(Pool, u64)> {
 
 /// Ids for pools in order, such that those that are freed together are freed in it: those of different depths are
 /// as far apart as can be where PyTorch's hash table has them.
-fn ids(pools: &[(Pool, u64)]) -> Vec<PoolId> {
+pub(super) fn ids(pools: &[(Pool, u64)]) -> Vec<PoolId> {
     let depths = pools.iter().map(|&(_, depth)| depth + 1).max().unwrap_or(1);
     let distance = u64::MAX / depths;
     // No place is 0, which is the default pool's.
@@ -223,27 +224,11 @@ impl Guesses {
         partition.pools = ordered.into_iter().map(|(pool, _)| pool).collect();
         let lives = &self.evidence.lives;
         let guess = self.guess(&partition);
-        let mut pools = AssumedPools::default();
         let mut pool_of = vec![PoolId::DEFAULT; lives.len()];
         for (pool, id) in partition.pools.iter().zip(ids) {
             pool.members.iter().for_each(|&member| pool_of[member] = id);
         }
-        for (life, &pool) in lives.iter().zip(&pool_of) {
-            match life.made_at {
-                // For an expandable segment the default pool is stated too: the nearest
-                // one below may be another pool's.
-                Some(at) if pool != PoolId::DEFAULT || life.expandable => {
-                    pools.made.insert(at as u32, pool);
-                }
-                Some(_) => {}
-                None => {
-                    pools.before.insert(life.base, pool);
-                }
-            }
-            if let (true, Some(at)) = (life.expandable, life.gone_at) {
-                pools.range_ends.insert(at as u32, life.base);
-            }
-        }
+        let pools = assumed(lives.iter().zip(&pool_of));
         (pools, guess)
     }
 

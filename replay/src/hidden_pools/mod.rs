@@ -1,6 +1,6 @@
-//! Guessing the private pools of segments that were freed before the end, which no file of PyTorch 2.11 names.
+//! The private pools of segments that were freed before the end.
 //!
-//! A recording names pools only in the segments that exist at its end. If the program dropped a pool earlier
+//! From PyTorch 2.12 on, entries name their pools (`named`). No file of PyTorch 2.11 does, so they are guessed. Such a recording names pools only in the segments that exist at its end. If the program dropped a pool earlier
 //! (destroyed a MemPool, reset a graph), its segments look like the default pool's, and the replay differs from
 //! the recording at the first block that is not the best fit of both pools together. Then the trace is searched
 //! for what shows pools (`evidence`, from the blocks in `layout`), and the division into pools with the fewest
@@ -13,7 +13,9 @@ mod evidence;
 mod guess;
 mod guesses;
 mod layout;
+mod named;
 
 pub(crate) use evidence::{Releases, Unused};
 pub use guess::{Guess, GuessedSegment};
 pub(crate) use guesses::{Guesses, MOST_GUESSES};
+pub(crate) use named::named;

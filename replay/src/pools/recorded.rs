@@ -18,6 +18,8 @@ pub(crate) struct RecordedPools {
     pub(super) runs: BTreeMap<u64, (u64, PoolId)>,
     /// Where guessed expandable segments end: the lowest address of each, by the entry that unmaps its last page.
     pub(super) range_ends: FxHashMap<u32, u64>,
+    /// The pools in which requests failed, by entry, where the recording says so.
+    pub(super) failed: FxHashMap<u32, PoolId>,
 }
 
 impl RecordedPools {
@@ -26,13 +28,14 @@ impl RecordedPools {
     pub(crate) fn new(recorded: &[Segment], before: Vec<(u64, u64, PoolId)>, made: FxHashMap<u32, PoolId>) -> RecordedPools {
         let expandable = recorded.iter().filter(|segment| segment.expandable);
         let runs = expandable.map(|segment| (segment.address, (segment.stream, pool_of(segment)))).collect();
-        RecordedPools { made, before, runs, range_ends: FxHashMap::default() }
+        RecordedPools { made, before, runs, range_ends: FxHashMap::default(), failed: FxHashMap::default() }
     }
 
     /// Replaces the pools by assumed ones. `early` are the segments before the first entry, with their assumed pools.
     pub(crate) fn assume(&mut self, early: &[AdoptedSegment], assumption: &AssumedPools) {
         self.made.clone_from(&assumption.made);
         self.range_ends.clone_from(&assumption.range_ends);
+        self.failed.clone_from(&assumption.failed);
         let length = |segment: &AdoptedSegment| segment.blocks.iter().map(|block| block.size.get()).sum::<u64>();
         let whole = early.iter().filter(|segment| segment.page.is_none() && segment.pool != PoolId::DEFAULT);
         self.before = whole.map(|s| (s.address.get(), s.address.get() + length(s), s.pool)).collect();
@@ -50,7 +53,7 @@ impl RecordedPools {
     }
 }
 
-/// A guess at the pools of segments that the recording does not name.
+/// The pools of segments: a guess, or what the entries of the trace name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AssumedPools {
     /// The pools of segments that are allocated within the trace, by the entry that
@@ -60,6 +63,8 @@ pub(crate) struct AssumedPools {
     pub(crate) before: FxHashMap<u64, PoolId>,
     /// The lowest address of each expandable segment, by the entry that unmaps its last page.
     pub(crate) range_ends: FxHashMap<u32, u64>,
+    /// The pools in which requests failed, by entry.
+    pub(crate) failed: FxHashMap<u32, PoolId>,
 }
 
 /// The pool that the recording names for a segment.

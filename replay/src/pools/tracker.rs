@@ -50,6 +50,11 @@ impl<'a> PoolTracker<'a> {
         whole.map(|(_, &(_, pool))| pool).or_else(|| run().map(|(_, &(_, pool))| pool)).unwrap_or(PoolId::DEFAULT)
     }
 
+    /// The pool in which the request at an entry failed, if the recording says so.
+    pub(crate) fn of_failure(&self, at: usize) -> Option<PoolId> {
+        self.map.failed.get(&(at as u32)).copied()
+    }
+
     /// The private pools that give memory back in these entries, in the order in which they first do.
     pub(crate) fn giving(&self, entries: &[Entry]) -> Vec<PoolId> {
         let mut pools = Vec::new();

@@ -112,7 +112,7 @@ fn program(choices: &mut Choices<'_>) -> Recording {
     let mut segments: Vec<Segment> = live.iter().map(held(BlockState::ActiveAllocated)).collect();
     segments.extend(waiting.iter().map(held(BlockState::ActivePendingFree)));
     segments.sort_by_key(|segment| segment.address);
-    recording.devices.push(DeviceRecording { device: 0, segments, trace });
+    recording.devices.push(DeviceRecording { segments, trace, ..DeviceRecording::default() });
     recording
 }
 

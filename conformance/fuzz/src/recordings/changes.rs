@@ -1,5 +1,7 @@
 //! Changes to a recording that somebody's program, tool or disk could have made.
 
+use std::sync::Arc;
+
 use parkade_recording::{Action, Annotation, DeviceRecording, Entry, RecordedSettings, Recording};
 
 use super::heap_changes;
@@ -87,8 +89,9 @@ fn repeat(trace: &mut Vec<Entry>, choices: &mut Choices<'_>) {
 fn pools(recording: &mut Recording, device: usize, choices: &mut Choices<'_>) {
     let ids = [(0, 0), (0, 1), (1, 0), (0, 2), (u64::MAX, u64::MAX)];
     let every = 1 + choices.below(4);
-    for entry in recording.devices[device].trace.iter_mut().step_by(every) {
-        entry.pool = recording.pools.intern(choices.pick(&ids));
+    let DeviceRecording { trace, pools, .. } = &mut recording.devices[device];
+    for entry in trace.iter_mut().step_by(every) {
+        entry.pool = Arc::make_mut(pools).intern(choices.pick(&ids));
     }
 }
 

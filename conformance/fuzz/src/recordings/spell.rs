@@ -22,8 +22,10 @@ pub(super) fn spell(recording: &Recording, spelling: Spelling, spoils: usize, ch
         pickle.field("device_traces", |pickle| {
             let devices = recording.devices.iter().map(|device| device.device + 1).max().unwrap_or(0);
             pickle.list(0..devices, |pickle, number| {
-                let trace = recording.devices.iter().find(|device| device.device == number).map(|device| &device.trace);
-                pickle.list(trace.into_iter().flatten(), |pickle, entry| self::entry(pickle, recording, entry));
+                let device = recording.devices.iter().find(|device| device.device == number);
+                pickle.list(device.into_iter().flat_map(|device| &device.trace), |pickle, entry| {
+                    self::entry(pickle, recording, entry, device.and_then(|device| device.pools.get(entry.pool)));
+                });
             });
         });
         if let Some(settings) = &recording.settings {
@@ -82,7 +84,7 @@ fn block(pickle: Spelled<'_, '_, '_>, recording: &Recording, block: &Block) {
     });
 }
 
-fn entry(pickle: Spelled<'_, '_, '_>, recording: &Recording, entry: &Entry) {
+fn entry(pickle: Spelled<'_, '_, '_>, recording: &Recording, entry: &Entry, pool: Option<(u64, u64)>) {
     pickle.dict(|pickle| {
         pickle.field("action", |pickle| pickle.text(entry.action.name()));
         number(pickle, if entry.action == Action::Oom { "device_free" } else { "addr" }, entry.address);
@@ -90,7 +92,7 @@ fn entry(pickle: Spelled<'_, '_, '_>, recording: &Recording, entry: &Entry) {
         number(pickle, "stream", entry.stream);
         optional(pickle, "time_us", entry.time());
         stack(pickle, recording, entry.stack);
-        if let Some(pool) = recording.pools.get(entry.pool) {
+        if let Some(pool) = pool {
             pickle.field("pool_id", |pickle| pickle.pair(pool));
         }
     });

@@ -95,7 +95,7 @@ fn recorded(segments: &[SegmentInfo], trace: &[TraceEntry]) -> Recording {
     let entry =
         |entry: &TraceEntry| Some(RecordedEntry::new(action(entry.action)?, entry.address, entry.size, entry.stream.get()));
     let trace = trace.iter().filter_map(entry).collect();
-    Recording { devices: vec![DeviceRecording { device: 0, segments, trace }], ..Recording::default() }
+    Recording { devices: vec![DeviceRecording { segments, trace, ..DeviceRecording::default() }], ..Recording::default() }
 }
 
 fn recorded_segment(segment: &SegmentInfo) -> Segment {

@@ -1,0 +1,73 @@
+"""Snapshots whose entries name their pools, of a PyTorch that does not write them: before 2.12 no entry says which pool a request went to.
+
+`tell()` makes PyTorch attach the id of the pool to every entry, as the user's metadata. `named(snapshot)` turns that into the `pool_id` of later releases.
+Which memory PyTorch takes for a request does not depend on either.
+"""
+
+import ast
+import bisect
+import contextlib
+
+
+def tell():
+    """From now on every entry that is made inside of `use_mem_pool` or of a capture has the pool's id as metadata."""
+    import torch
+
+    active = []
+
+    def enter(pool):
+        active.append(pool)
+        torch.cuda.memory._set_memory_metadata(str(tuple(pool)))
+
+    def leave():
+        active.pop()
+        torch.cuda.memory._set_memory_metadata(str(tuple(active[-1])) if active else "")
+
+    use_mem_pool, graph = torch.cuda.use_mem_pool, torch.cuda.graph
+
+    @contextlib.contextmanager
+    def use(pool, device=None):
+        with use_mem_pool(pool, device):
+            enter(pool.id)
+            try:
+                yield
+            finally:
+                leave()
+
+    class Graph(graph):
+        def __enter__(self):
+            super().__enter__()
+            enter(self.cuda_graph.pool())
+
+        def __exit__(self, *error):
+            leave()
+            return super().__exit__(*error)
+
+    torch.cuda.use_mem_pool, torch.cuda.graph = use, Graph
+
+
+def named(snapshot):
+    """The snapshot with a `pool_id` in every entry: of requests, the metadata's; of everything else, that of the memory."""
+    return {**snapshot, "device_traces": [trace_with_pools(trace, snapshot["segments"]) for trace in snapshot["device_traces"]]}
+
+
+def trace_with_pools(trace, segments):
+    # The pool of each stretch of memory that the trace took, by its first address; the latest counts.
+    pools, starts, result = {}, [], []
+    early = {segment["address"]: tuple(segment["segment_pool_id"]) for segment in segments}
+
+    def at(address):
+        place = bisect.bisect_right(starts, address)
+        return pools[starts[place - 1]] if place else early.get(address, (0, 0))
+
+    for entry in trace:
+        action = entry["action"]
+        told = ast.literal_eval(entry.get("user_metadata") or "(0, 0)")
+        if action in ("segment_alloc", "segment_map"):
+            if entry["addr"] not in pools:
+                bisect.insort(starts, entry["addr"])
+            pools[entry["addr"]] = told
+        is_asked = action in ("segment_alloc", "segment_map", "oom")
+        pool = told if is_asked else (0, 0) if action == "snapshot" else at(entry["addr"])
+        result.append({**entry, "pool_id": pool})
+    return result
