@@ -237,7 +237,7 @@ impl Policy for FloatingHandles {
         }
     }
 
-    /// Where the memory is so small that a request below [`NARROW`] can be wide, [`Policy::place`] has to look at it.
+    /// Where the memory is so small that a request below 16 MiB can be wide, [`Policy::place`] has to look at it.
     #[inline]
     fn looks_at_first(&self, heap: &Heap) -> bool {
         sight::all(heap) >= NARROW.get() * PART_OF_WIDE
