@@ -269,7 +269,7 @@ impl Policy for FloatingHandles {
             self.main.get_or_insert(request.stream);
             self.is_fine |= request.size.get() >= sight::all(heap) / PART_OF_LARGE;
             let replaced = self.replaced.take();
-            let is_short = || sight::obtainable(heap) < SHORT * request.size.get();
+            let is_short = || sight::obtainable(heap) < request.size.get().saturating_mul(SHORT);
             self.is_exact = replaced.is_some() || !is_private(request) && FloatingHandles::is_wide(heap, request) && is_short();
             return replaced.map_or(Relief::Annex, |handle| Relief::Replace { handles: vec![handle] });
         }
