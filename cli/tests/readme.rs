@@ -27,6 +27,19 @@ fn timeless(line: &str) -> &str {
     line.rsplit_once(' ').filter(|(_, last)| last.parse::<f64>().is_ok()).map_or(line, |(rest, _)| rest.trim_end())
 }
 
+/// `cargo run` refuses to choose between the binaries of several packages, unless exactly one of them names its own.
+#[test]
+fn cargo_run_knows_which_binary_the_readme_means() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository");
+    let manifest = std::fs::read_to_string(root.join("Cargo.toml")).expect("the workspace's manifest");
+    let members = manifest.lines().find_map(|line| line.strip_prefix("default-members = ")).expect("default members");
+    let named = members.split('"').skip(1).step_by(2).filter_map(|member| {
+        let own = std::fs::read_to_string(root.join(member).join("Cargo.toml")).expect("a member's manifest");
+        own.lines().find_map(|line| line.strip_prefix("default-run = ")).map(str::to_owned)
+    });
+    assert_eq!(named.collect::<Vec<_>>(), ["\"parkade\""]);
+}
+
 #[test]
 fn the_readme_shows_what_is_printed() {
     let shown = shown();
