@@ -1,5 +1,5 @@
 // Allocates and frees through PyTorch's allocator from C++, without a tensor: one thread or several, each on a stream of its own.
-// speed.py builds it and calls it by its C functions.
+// Also says which allocator PyTorch uses, and makes it use another one. speed.py builds it and calls its C functions.
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -83,4 +83,23 @@ extern "C" double raw_pairs(int kind, int threads, int64_t pairs) {
   }
   double nanoseconds = std::chrono::duration<double, std::nano>(Clock::now() - start).count();
   return failed ? -1.0 : nanoseconds;
+}
+
+extern "C" void* allocator_in_use() { return c10::cuda::CUDACachingAllocator::get(); }
+
+// Blocks go back to the allocator that they came from, whichever is in use then.
+extern "C" void use_allocator(void* address) {
+  auto* allocator = static_cast<c10::cuda::CUDACachingAllocator::CUDAAllocator*>(address);
+  c10::cuda::CUDACachingAllocator::allocator.store(allocator);
+  c10::SetAllocator(c10::DeviceType::CUDA, allocator, 1);
+}
+
+// For an allocator that was not in use when PyTorch began to use CUDA, which would have done it. Returns whether it worked.
+extern "C" bool begin_allocator(void* address, int devices) {
+  try {
+    static_cast<c10::cuda::CUDACachingAllocator::CUDAAllocator*>(address)->init(devices);
+    return true;
+  } catch (...) {
+    return false;
+  }
 }

@@ -1,23 +1,25 @@
 #!/usr/bin/env python3
-"""Times programs and allocations on PyTorch's own allocator and on parkade, in processes that all live at once and work one at a time.
+"""Times programs and allocations on PyTorch's own allocator and on parkade, which take turns within each process.
 
   speed.py OUT                                 steps of five programs, torch.empty, and allocations from C++
   speed.py OUT --quick                         one program and the allocations, two processes, three rounds
   speed.py OUT --programs --rounds 30          no programs: only torch.empty and C++
   speed.py OUT --programs gpt2 --no-allocations
+  speed.py OUT --policy floating-handles --setting expandable_segments:True --limit 8GiB --programs unet --counts unet=13 --no-allocations
 
-There are several processes of each side: PyTorch's allocator, parkade, and PyTorch's allocator once more, which shows how far apart equal things are.
-In a round every process does the same few steps, in an order of processes drawn anew, while the others wait; all are bound to the same processors.
-Each round repeats the same steps, and the GPU is idle before and after each of them. What else happens on the machine only makes a step longer, so a step's time in a
-process is the lower quartile of its rounds. A process' number is the mean of its steps, and a side's is the mean of its processes.
-The interval of a ratio is for 95 of 100, from how far processes of one side differ.
+Both allocators live in each process, and PyTorch is switched from one to the other. So the process, its threads, the weights and their addresses are the same, and only what
+a step allocates comes from one or the other. Programs with CUDA graphs, pools or streams, and all programs with --limit, have a copy of their own on each allocator, weights included; compile_reduce_overhead has a process.
+There are three sides: PyTorch's allocator, parkade, and PyTorch's allocator once more, which shows how far apart equal things are.
+In a round every process does the same few steps on each side, in an order drawn anew, while the other processes wait; all are bound to the same processors.
+The GPU is idle before and after each step. A step's time on one side is over that of the same step in the same round on the other, so what slows the machine for longer
+than a round changes nothing; the ratio of a process is the median of them, the mean of the processes' ratios is shown, and the interval for 95 of 100 comes from how far
+processes differ. Times are means over the steps of the lower quartile of the rounds, and of the processes.
 A target is met if the whole interval is below it, missed if the whole interval is above it, and open otherwise.
 Nothing else may run on the machine. Exit codes: 0 no target is missed, 1 some are, 2 something could not be run.
 """
 
 import argparse
 import concurrent.futures
-import ctypes
 import gc
 import json
 import math
@@ -30,6 +32,8 @@ import sys
 import time
 
 import allocators
+import both
+import largest
 import programs
 
 PROGRAMS = ("gpt2", "llama", "mask_rcnn", "cuda_graph", "compile_reduce_overhead")
@@ -42,6 +46,10 @@ RAW = {
     "C++ 32 held, 16 threads, 16 streams": (1, 16, 2.0),
 }
 SIDES = {"native": "native", "parkade": "parkade", "again": "native"}
+# What these keep from step to step belongs to the allocator that it came from: graphs, and tensors that streams record.
+OWN_COPIES = ("cuda_graph", "streams", "mempool", "random_graphs", "random_pools")
+# Its trees of CUDA graphs keep one pool for all of a process, so each side has processes of its own.
+APART = ("compile_reduce_overhead",)
 ALLOCATIONS = "allocations"
 # Of Student's distribution, for an interval of 95 of 100, with 1, 2 and more degrees of freedom.
 QUANTILES = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120)
@@ -51,27 +59,34 @@ WARM_STEPS = 26
 PROCESSORS = 4
 
 
-def raw_pairs(out):
-    """The function of raw.cpp, which the first of several processes that ask compiles."""
-    from torch.utils import cpp_extension
-
-    folder = out.resolve() / "raw"
-    folder.mkdir(parents=True, exist_ok=True)
-    source = pathlib.Path(__file__).with_name("raw.cpp")
-    cpp_extension.load("parkade_raw", [str(source)], extra_cflags=["-O2"], with_cuda=True, is_python_module=False, build_directory=str(folder))
-    call = ctypes.CDLL(str(folder / "parkade_raw.so")).raw_pairs
-    call.restype, call.argtypes = ctypes.c_double, [ctypes.c_int, ctypes.c_int, ctypes.c_int64]
-    return call
+def started(name, options):
+    """The step function of a new copy of a program."""
+    count = options.counts.get(name)
+    return programs.load(name).start(count) if count else programs.load(name).start()
 
 
-def program_blocks(name):
-    """A function that times `steps` steps of a program from the step `first` on. {what: milliseconds of each step}."""
+def copies(name, here, options):
+    """{allocator: the program's step function}, warm: one program for both, or a copy on each."""
+    own, found = name in OWN_COPIES or options.limit, {}
+    for allocator in dict.fromkeys(SIDES[side] for side in options.sides):
+        here.use(allocator)
+        if own or not found:
+            found[allocator] = started(name, options)
+        step = found.setdefault(allocator, next(iter(found.values())))
+        for index in range(WARM_STEPS):
+            step(index)
+    return found
+
+
+def program_blocks(name, here, options):
+    """A function that times `steps` steps of a program from the step `first` on, on the side that is in use. {what: milliseconds of each step}."""
     import torch
 
-    step = programs.load(name).start()
+    found = copies(name, here, options)
 
-    def block(first, steps):
-        # One step before, so that what this process had in the processor's caches is there again.
+    def block(side, first, steps):
+        step = found[SIDES[side]]
+        # One step before, so that what this side had in the processor's caches is there again.
         step(first)
         times = []
         for index in range(first, first + steps):
@@ -85,13 +100,9 @@ def program_blocks(name):
     return block
 
 
-def allocation_blocks(out, pairs):
+def allocation_blocks(call, pairs):
     """A function that times `pairs` allocations and frees of each kind from C++, and a tenth of that of each size by torch.empty. {what: [nanoseconds]}."""
     import torch
-
-    call = raw_pairs(out)
-    torch.cuda.init()
-    torch.empty(1, device="cuda")
 
     def empty(size, many):
         started = time.perf_counter_ns()
@@ -99,7 +110,7 @@ def allocation_blocks(out, pairs):
             torch.empty(size, dtype=torch.uint8, device="cuda")
         return (time.perf_counter_ns() - started) / many
 
-    def block(first, steps):
+    def block(side, first, steps):
         result = {}
         many = max(pairs // 10, 1)
         for text, size in SIZES.items():
@@ -116,16 +127,36 @@ def allocation_blocks(out, pairs):
     return block
 
 
+def tell_peak(options):
+    """A process that prints the most bytes that a program's tensors have at once."""
+    import torch
+
+    step = started(options.one, options)
+    for index in range(WARM_STEPS):
+        step(index)
+    print(json.dumps(torch.cuda.memory_stats()["allocated_bytes.all.peak"]))
+
+
+def limit_of(options, what):
+    """Bytes that each allocator may reserve for a program; 0 for all."""
+    if not isinstance(options.limit, float):
+        return options.limit
+    # The last --limit counts, and none means all.
+    command = [sys.executable, __file__, *sys.argv[1:], "--limit", "0x", "--one", what, "--peak"]
+    answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment_of(options, what, 0))
+    if answer.returncode != 0:
+        raise RuntimeError(f"{what} does not run without a limit: status {answer.returncode}")
+    return int(options.limit * int(answer.stdout.split()[-1])) >> 20 << 20
+
+
 def serve(options):
-    """A process of a side: warms up, then times each block that it is asked for, until nothing more is asked."""
-    allocators.choose(options.allocator)
-    if options.one == ALLOCATIONS:
-        block = allocation_blocks(options.out, options.pairs)
-        block(0, 1)
-    else:
-        block = program_blocks(options.one)
-        block(0, WARM_STEPS)
-    # Cycles are collected at the same place in every process: before a block.
+    """A process: warms up, then times each block that it is asked for on its sides, until nothing more is asked."""
+    library = both.compiled(options.out.resolve() / "raw")
+    here = both.Both(library, options.policy)
+    if options.limit:
+        here.limit(options.limit)
+    block = allocation_blocks(library.raw_pairs, options.pairs) if options.one == ALLOCATIONS else program_blocks(options.one, here, options)
+    # Cycles are collected at the same places on every side: before a block.
     gc.freeze()
     gc.disable()
     if options.one != ALLOCATIONS:
@@ -133,22 +164,36 @@ def serve(options):
         for thread in map(int, os.listdir("/proc/self/task")):
             os.sched_setaffinity(thread, sorted(os.sched_getaffinity(0))[-PROCESSORS:])
     print("ready", flush=True)
+    order, draw = list(options.sides), random.Random(options.place)
     for line in sys.stdin:
-        gc.collect(1)
-        print(json.dumps(block(*map(int, line.split()))), flush=True)
+        draw.shuffle(order)
+        found = {}
+        for side in order:
+            here.use(SIDES[side])
+            gc.collect(1)
+            for what, times in block(side, *map(int, line.split())).items():
+                found.setdefault(what, {})[side] = times
+        print(json.dumps(found), flush=True)
+
+
+def environment_of(options, what, place):
+    """The environment of the processes of a place."""
+    environment = allocators.environment(options.setting, TORCHINDUCTOR_CACHE_DIR=options.out.resolve() / "compiled")
+    # Every process has another order of its dictionaries, as programs of users have; the processes of one place have the same.
+    environment["PYTHONHASHSEED"] = str(place)
+    # All processes of a program are on one GPU; the next program is on the next, where there are several.
+    environment["CUDA_VISIBLE_DEVICES"] = options.gpus[options.things.index(what) % len(options.gpus)]
+    return environment
 
 
 class Process:
     """A child that times blocks."""
 
-    def __init__(self, options, what, side, place):
-        command = [sys.executable, __file__, str(options.out), "--one", what, "--allocator", SIDES[side], "--pairs", str(options.pairs)]
-        environment = allocators.environment(options.setting, TORCHINDUCTOR_CACHE_DIR=options.out.resolve() / "compiled")
-        # Every process of a side has another order of its dictionaries, as programs of users have; the sides have the same ones.
-        environment["PYTHONHASHSEED"] = str(place)
-        # All processes of a program are on one GPU; the next program is on the next, where there are several.
-        environment["CUDA_VISIBLE_DEVICES"] = options.gpus[options.things.index(what) % len(options.gpus)]
-        self.side, self.rounds, self.log = side, [], options.out / f"{what}.{side}.{place}.log"
+    def __init__(self, options, what, place, sides, limit_bytes):
+        command = [sys.executable, __file__, *sys.argv[1:], "--limit", f"{limit_bytes >> 20}MiB" if limit_bytes else "0x"]
+        command += ["--one", what, "--place", str(place), "--sides", *sides]
+        environment = environment_of(options, what, place)
+        self.log = options.out / f"{what}.{place}.{'.'.join(sides)}.log"
         with open(self.log, "w") as log:
             self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
 
@@ -172,26 +217,47 @@ class Process:
             self.child.kill()
 
 
+class Place:
+    """The process that has all sides, or one process for each."""
+
+    def __init__(self, options, what, place, limit_bytes):
+        parts = [[side] for side in SIDES] if what in APART else [list(SIDES)]
+        self.processes, self.rounds, self.draw = [Process(options, what, place, sides, limit_bytes) for sides in parts], [], random.Random(place)
+        for process in self.processes:
+            process.line()
+
+    def block(self, first, steps):
+        """{what: {side: times}}."""
+        found = {}
+        self.draw.shuffle(self.processes)
+        for process in self.processes:
+            for what, sides in process.block(first, steps).items():
+                found.setdefault(what, {}).update(sides)
+        return found
+
+    def end(self):
+        for process in self.processes:
+            process.end()
+
+
 def start_all(options, things):
-    """The processes of all sides of each thing, warm and waiting; {thing: processes}. A thing that cannot be started has the reason instead."""
+    """The places of each thing, warm and waiting; {thing: places}. A thing that cannot be started has the reason instead."""
+    def first(what):
+        # By itself: it compiles what the others then find.
+        limit_bytes = limit_of(options, what)
+        return limit_bytes, Place(options, what, 0, limit_bytes)
 
-    def start(job):
-        process = Process(options, *job)
-        process.line()
-        return process
-
-    others = [(side, place) for place in range(options.processes) for side in SIDES][1:]
     result = {}
     with concurrent.futures.ThreadPoolExecutor(options.starts) as pool:
-        # One by itself: it compiles what the others then find.
-        first = [pool.submit(start, (what, "native", 0)) for what in things]
-        futures = {}
-        for what, future in zip(things, first):
+        firsts, futures = {what: pool.submit(first, what) for what in things}, {}
+        for what, future in firsts.items():
             concurrent.futures.wait([future])
-            futures[what] = [future, *(pool.submit(start, (what, *job)) for job in others)]
+            if not future.exception():
+                limit_bytes = future.result()[0]
+                futures[what] = [pool.submit(Place, options, what, place, limit_bytes) for place in range(1, options.processes)]
         for what in things:
             try:
-                result[what] = [future.result() for future in futures[what]]
+                result[what] = [firsts[what].result()[1], *(future.result() for future in futures[what])]
             except (RuntimeError, OSError) as error:
                 result[what] = error
     return result
@@ -201,51 +267,51 @@ def measure(options, things):
     """{thing: {side: [process][round][step]}} of times, and how many things could not be measured."""
     found, failed = {}, 0
     for some in [things] if options.together else [[what] for what in things]:
-        for what, processes in start_all(options, some).items():
+        for what, places in start_all(options, some).items():
             try:
-                if isinstance(processes, Exception):
-                    raise processes
-                found.update(rounds_of(options, what, processes))
+                if isinstance(places, Exception):
+                    raise places
+                found.update(rounds_of(options, what, places))
             except (RuntimeError, OSError) as error:
                 failed += 1
                 print(f"{what}: {error}", flush=True)
             else:
-                with concurrent.futures.ThreadPoolExecutor(len(processes)) as pool:
-                    pool.map(Process.end, processes)
+                with concurrent.futures.ThreadPoolExecutor(len(places)) as pool:
+                    pool.map(Place.end, places)
             (options.out / "speed.json").write_text(json.dumps(found, indent=1))
     return found, failed
 
 
-def rounds_of(options, what, processes):
+def rounds_of(options, what, places):
     steps = 1
     if what != ALLOCATIONS:
-        times = next(iter(processes[0].block(WARM_STEPS, 8).values()))
+        times = next(iter(places[0].block(WARM_STEPS, 8).values()))["native"]
         steps = max(round(options.block_ms / statistics.fmean(times)), 2)
-    order, draw = list(processes), random.Random(1)
+    order, draw = list(places), random.Random(1)
     for _ in range(options.rounds):
         draw.shuffle(order)
-        for process in order:
-            process.rounds.append(process.block(WARM_STEPS, steps))
-    print(f"{what}: {options.rounds} rounds of {len(processes)} processes, {steps} steps each", flush=True)
-    found = {}
-    for thing in processes[0].rounds[0]:
-        found[thing] = {side: [[block[thing] for block in process.rounds] for process in processes if process.side == side] for side in SIDES}
-    return found
+        for place in order:
+            place.rounds.append(place.block(WARM_STEPS, steps))
+    print(f"{what}: {options.rounds} rounds at {len(places)} places, {steps} steps each", flush=True)
+    return {thing: {side: [[block[thing][side] for block in place.rounds] for place in places] for side in SIDES} for thing in places[0].rounds[0]}
 
 
 def number_of(rounds):
-    """What a process takes for a step: the mean over the steps of the lower quartile of the rounds."""
+    """What a side of a process takes for a step: the mean over the steps of the lower quartile of the rounds."""
     return statistics.fmean(sorted(step)[len(rounds) // 4] for step in zip(*rounds))
 
 
+def ratio_of(ours, theirs):
+    """How many times as long a step of a process takes on one side as on the other: the median over all steps of all rounds."""
+    return statistics.median(one / other for our, their in zip(ours, theirs) for one, other in zip(our, their))
+
+
 def ratio(sides, side, base="native"):
-    """How many times as long `side` takes as `base`: the number, and the ends of its interval, by Welch's test of the logarithms."""
-    logs = [[math.log(number_of(rounds)) for rounds in sides[one]] for one in (base, side)]
-    distance = statistics.fmean(logs[1]) - statistics.fmean(logs[0])
-    errors = [statistics.variance(numbers) / len(numbers) for numbers in logs]
-    freedom = sum(errors) ** 2 / sum(error**2 / (len(numbers) - 1) for error, numbers in zip(errors, logs)) if sum(errors) else 1
-    either_way = QUANTILES[min(int(freedom), len(QUANTILES)) - 1] * math.sqrt(sum(errors))
-    return tuple(math.exp(distance + end) for end in (0, -either_way, either_way))
+    """How many times as long `side` takes as `base`: the number, and the ends of its interval, from the logarithms of each process' ratio."""
+    logs = [math.log(ratio_of(ours, theirs)) for ours, theirs in zip(sides[side], sides[base])]
+    middle = statistics.fmean(logs)
+    either_way = QUANTILES[min(len(logs) - 1, len(QUANTILES)) - 1] * statistics.stdev(logs) / math.sqrt(len(logs))
+    return tuple(math.exp(middle + end) for end in (0, -either_way, either_way))
 
 
 def target(thing):
@@ -277,22 +343,43 @@ def table(found):
     return missed
 
 
+def limit(text):
+    """Bytes, or a share of what tensors take: 8GiB or 1.05x; 0 for 0x."""
+    try:
+        return (float(text[:-1]) or 0) if text.endswith("x") else largest.size(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no limit: write it as 8GiB, or as 1.05x of what the tensors take") from None
+
+
+def counted(text):
+    name, _, count = text.partition("=")
+    if name not in programs.COUNTED or not count.isdigit() or int(count) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no batch of a program: write it as unet=13")
+    return name, int(count)
+
+
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=pathlib.Path, metavar="OUT")
     parser.add_argument("--programs", nargs="*", choices=programs.NAMES, default=PROGRAMS, metavar="NAME", help=" ".join(programs.NAMES))
     parser.add_argument("--no-allocations", dest="allocations", action="store_false", help="neither torch.empty nor C++")
-    parser.add_argument("--processes", type=int, default=5, help="of each of the three sides (default: %(default)s)")
+    parser.add_argument("--policy", default="pytorch", help="of parkade (default: %(default)s)")
+    parser.add_argument("--limit", type=limit, default=0, metavar="SIZE", help="what each allocator may reserve: 8GiB, or 1.05x of what tensors take (default: all)")
+    parser.add_argument("--counts", nargs="+", type=counted, default=(), metavar="NAME=N", help="batches of programs: " + " ".join(programs.COUNTED))
+    parser.add_argument("--processes", type=int, default=6, help="for each program; ratios are within one of them (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=12, help="default: %(default)s")
     parser.add_argument("--block-ms", type=int, default=300, help="how long a block of steps takes, about (default: %(default)s)")
     parser.add_argument("--pairs", type=int, default=100_000, help="allocations from C++ in a block (default: %(default)s)")
     parser.add_argument("--starts", type=int, default=8, help="processes that start at the same time (default: %(default)s)")
     parser.add_argument("--together", action="store_true", help="start the processes of all programs first: faster, if the GPU's memory is enough")
-    parser.add_argument("--setting", default="", help="PYTORCH_CUDA_ALLOC_CONF of all sides (default: empty)")
-    parser.add_argument("--quick", action="store_true", help="gpt2 and the allocations, two processes of a side, three rounds")
+    parser.add_argument("--setting", default="", help="PYTORCH_CUDA_ALLOC_CONF (default: empty)")
+    parser.add_argument("--quick", action="store_true", help="gpt2 and the allocations, two processes, three rounds")
     parser.add_argument("--one", help=argparse.SUPPRESS)
-    parser.add_argument("--allocator", help=argparse.SUPPRESS)
+    parser.add_argument("--place", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--peak", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--sides", nargs="+", default=list(SIDES), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    options.counts = dict(options.counts)
     if min(options.rounds, options.block_ms, options.pairs, options.starts) < 1 or options.processes < 2:
         parser.error("--rounds, --block-ms, --pairs and --starts must be at least 1, and --processes at least 2")
     if options.quick:
@@ -303,7 +390,7 @@ def arguments():
 def main():
     parser, options = arguments()
     if options.one:
-        serve(options)
+        (tell_peak if options.peak else serve)(options)
         return 0
     count = allocators.need_torch(parser)
     allocators.need_parkade(parser)

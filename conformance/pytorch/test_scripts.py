@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 import allocators
 import endurance
@@ -45,31 +46,32 @@ class OwnTests(unittest.TestCase):
 
 class Speed(unittest.TestCase):
     @staticmethod
-    def sides(slower, spread, many=16, processes=4, seed=1):
-        """Made-up times: steps of three lengths, half of them held up by up to a third; processes differ by `spread`; parkade takes `slower` times as long."""
+    def sides(slower, spread, many=16, processes=6, seed=1):
+        """Made-up times: steps of three lengths, each held up by up to a tenth; rounds differ by up to a half; sides of a process by `spread`; parkade takes `slower` times as long."""
         draw = random.Random(seed)
+        shares, result = {"native": 1, "parkade": slower, "again": 1}, {"native": [], "parkade": [], "again": []}
+        for _ in range(processes):
+            rounds = [draw.uniform(1, 1.5) for _ in range(many)]
+            for side, share in shares.items():
+                own = share * (1 + draw.uniform(-spread, spread))
+                result[side].append([[own * slow * step * (1 + draw.uniform(0, 0.1)) for step in (10, 30, 20)] for slow in rounds])
+        return result
 
-        def process(share):
-            return [[share * step * (1 + max(0, draw.uniform(-0.3, 0.3))) for step in (10, 30, 20)] for _ in range(many)]
-
-        shares = {"native": 1, "parkade": slower, "again": 1}
-        return {side: [process(share * (1 + draw.uniform(-spread, spread))) for _ in range(processes)] for side, share in shares.items()}
-
-    def test_one_percent_is_decided_where_processes_agree(self):
+    def test_one_percent_is_decided_where_sides_of_processes_agree(self):
         for slower, said in ((1.0, "met"), (0.5, "met"), (1.03, "missed")):
-            middle, low, high = speed.ratio(self.sides(slower, 0.002), "parkade")
+            middle, low, high = speed.ratio(self.sides(slower, 0.001, many=100), "parkade")
             self.assertAlmostEqual(middle, slower, delta=0.005)
             self.assertTrue(low <= middle <= high)
             self.assertEqual(speed.verdict(low, high, 1.01), said)
 
-    def test_one_percent_is_open_where_processes_differ_by_more(self):
+    def test_one_percent_is_open_where_they_differ_by_more(self):
         for seed in range(5):
             _, low, high = speed.ratio(self.sides(1.0, 0.1, seed=seed), "parkade")
             self.assertGreater(high - low, 0.03)
         self.assertEqual(speed.verdict(0.98, 1.02, 1.01), "open")
 
     def test_slow_moments_change_nothing(self):
-        sides = self.sides(1.0, 0.001)
+        sides = self.sides(1.0, 0.001, many=100)
         for turn in (3, 4, 9):
             sides["parkade"][2][turn] = [8 * step for step in sides["parkade"][2][turn]]
         self.assertAlmostEqual(speed.ratio(sides, "parkade")[0], 1, delta=0.005)
@@ -80,6 +82,33 @@ class Speed(unittest.TestCase):
             _, low, high = speed.ratio(self.sides(1.0, 0.02, seed=seed), "again")
             inside += low <= 1 <= high
         self.assertGreaterEqual(inside, 36)
+
+    def test_compiled_graphs_have_a_process_for_each_side_and_all_others_one(self):
+        asked = []
+
+        class Child:
+            def __init__(self, options, what, place, sides, limit_bytes):
+                asked.append((what, place, sides))
+                self.sides = sides
+
+            def line(self):
+                return "ready\n"
+
+            def block(self, first, steps):
+                return {"ms": {side: [float(first)] * steps for side in self.sides}}
+
+        with unittest.mock.patch.object(speed, "Process", Child):
+            for what in ("gpt2", "compile_reduce_overhead"):
+                place = speed.Place(None, what, 7, 0)
+                self.assertEqual(place.block(3, 2), {"ms": {side: [3.0, 3.0] for side in speed.SIDES}})
+        self.assertEqual(asked[0], ("gpt2", 7, ["native", "parkade", "again"]))
+        self.assertEqual(asked[1:], [("compile_reduce_overhead", 7, [side]) for side in speed.SIDES])
+
+    def test_limits_are_bytes_or_a_share(self):
+        self.assertEqual([speed.limit(text) for text in ("8GiB", "1.05x", "0x")], [8 << 30, 1.05, 0])
+        for text in ("x", "8", "one"):
+            with self.assertRaises(argparse.ArgumentTypeError):
+                speed.limit(text)
 
     def test_a_process_answers_between_what_its_program_prints(self):
         code = "print('hello'); print('ready', flush=True); [print('x\\n{\"a\": [1]}', flush=True) for line in __import__('sys').stdin]"

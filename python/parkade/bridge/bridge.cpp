@@ -123,8 +123,16 @@ class Allocator final : public CCA::CUDAAllocator {
                                      c10::Device(c10::DeviceType::CUDA, place.device));
   }
 
+  // A request that the cache serves asks nothing of the driver, and so would leave no context in its thread (PARKADE_KEEPS_CONTEXT).
+  static void begin_thread(Place& of) {
+    c10::cuda::CUDAStreamCaptureModeGuard guard{cudaStreamCaptureModeRelaxed};
+    uint64_t free_bytes = 0, total_bytes = 0;
+    (void)parkade_memory_info(of.core, &free_bytes, &total_bytes);
+  }
   void* serve(c10::DeviceIndex device, size_t bytes, cudaStream_t stream, uint32_t flags) {
     auto& to = place(device);
+    static thread_local bool has_begun = false;
+    if (C10_UNLIKELY(!std::exchange(has_begun, true))) begin_thread(to);
     to.follow_settings(bytes);
     parkade_request request{bytes, reinterpret_cast<uint64_t>(stream), flags, {0, 0}};
     void* address = nullptr;

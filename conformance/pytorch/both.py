@@ -1,0 +1,53 @@
+"""Both allocators in one process: PyTorch's own and parkade, of which PyTorch uses one at a time."""
+
+import ctypes
+import pathlib
+
+import allocators
+
+
+def compiled(folder):
+    """The functions of raw.cpp, which the first of several processes that ask compiles into the folder."""
+    from torch.utils import cpp_extension
+
+    folder.mkdir(parents=True, exist_ok=True)
+    source = pathlib.Path(__file__).with_name("raw.cpp")
+    cpp_extension.load("parkade_raw", [str(source)], extra_cflags=["-O2"], with_cuda=True, is_python_module=False, build_directory=str(folder))
+    library = ctypes.CDLL(str(folder / "parkade_raw.so"))
+    library.raw_pairs.restype, library.raw_pairs.argtypes = ctypes.c_double, [ctypes.c_int, ctypes.c_int, ctypes.c_int64]
+    library.allocator_in_use.restype, library.use_allocator.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    library.begin_allocator.restype, library.begin_allocator.argtypes = ctypes.c_bool, [ctypes.c_void_p, ctypes.c_int]
+    return library
+
+
+class Both:
+    """The allocators of this process. Make it before CUDA is used; parkade is in use then."""
+
+    def __init__(self, library, policy):
+        import torch
+
+        self.library, self.is_limited, self.addresses = library, False, {"native": library.allocator_in_use()}
+        allocators.choose("parkade", policy)
+        self.addresses["parkade"] = library.allocator_in_use()
+        torch.cuda.init()
+        if not library.begin_allocator(self.addresses["native"], torch.cuda.device_count()):
+            raise RuntimeError("PyTorch's allocator did not begin")
+
+    def use(self, name):
+        """From now on tensors come from this allocator. Those that there are go back to where they came from."""
+        import torch
+
+        torch.cuda.synchronize()
+        if self.is_limited:
+            # Each has the workspace of cuBLAS in its own limit.
+            torch._C._cuda_clearCublasWorkspaces()
+        self.library.use_allocator(self.addresses[name])
+
+    def limit(self, limit_bytes):
+        """What each of them may reserve. Not for programs that capture graphs on both: graphs keep the workspaces of cuBLAS."""
+        import torch
+
+        self.is_limited = True
+        for name in self.addresses:
+            self.use(name)
+            torch.cuda.set_per_process_memory_fraction(limit_bytes / torch.cuda.get_device_properties(0).total_memory)
