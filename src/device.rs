@@ -124,6 +124,30 @@ pub trait DeviceBackend {
         Err((memory, NO_VIRTUAL_MEMORY))
     }
 
+    /// Whether [`DeviceBackend::break_handle`] works here.
+    fn breaks_handles(&self) -> bool {
+        false
+    }
+
+    /// Puts new memory behind parts of a handle, with what is in them. All `size` bytes of `memory` are mapped at `address`; afterwards each
+    /// of `parts`, where it begins in the handle and its size, in whole pages and in order, is mapped and open with memory of
+    /// its own, the rest is unmapped, and `memory` is released. Waits for all work of the device. Until it returns, nothing
+    /// may use the addresses: no other thread may give the device work that does.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`] if the device has no room for the new memory, or any error of the driver; together with the
+    /// memory, which is mapped as before and has its contents. A device that cannot promise that refuses, by default.
+    fn break_handle(
+        &mut self,
+        address: DeviceAddress,
+        size: Bytes,
+        memory: Self::Physical,
+        parts: &[(Bytes, Bytes)],
+    ) -> Result<Vec<Self::Physical>, (Self::Physical, BackendError)> {
+        let _ = (address, size, parts);
+        Err((memory, NO_VIRTUAL_MEMORY))
+    }
+
     /// How many pages the device would now take together, in the calls below and in those that are given
     /// memory of [`DeviceBackend::create_run`]. 1, by default: each page has a handle of its own, and each
     /// call is about one. A device that counts instead of holding memory can take more, as long as its

@@ -199,6 +199,35 @@ impl DeviceBackend for Device {
         }
     }
 
+    fn breaks_handles(&self) -> bool {
+        match &self.kind {
+            Kind::Cuda(device) => device.breaks_handles(),
+            Kind::Simulated(device) => device.breaks_handles(),
+        }
+    }
+
+    fn break_handle(
+        &mut self,
+        address: DeviceAddress,
+        size: Bytes,
+        memory: Physical,
+        parts: &[(Bytes, Bytes)],
+    ) -> Result<Vec<Physical>, (Physical, BackendError)> {
+        match (&mut self.kind, memory) {
+            (Kind::Cuda(device), Physical::Cuda(memory)) => {
+                let broken = device.break_handle(address, size, memory, parts);
+                let pieces = broken.map_err(|(memory, error)| (Physical::Cuda(memory), error))?;
+                Ok(pieces.into_iter().map(Physical::Cuda).collect())
+            }
+            (Kind::Simulated(device), Physical::Simulated(memory)) => {
+                let broken = device.break_handle(address, size, memory, parts);
+                let pieces = broken.map_err(|(memory, error)| (Physical::Simulated(memory), error))?;
+                Ok(pieces.into_iter().map(Physical::Simulated).collect())
+            }
+            (_, memory) => Err((memory, OTHER_KIND)),
+        }
+    }
+
     fn synchronize_stream(&mut self, stream: StreamId) -> Result<(), BackendError> {
         on!(self, device => device.synchronize_stream(stream))
     }

@@ -8,8 +8,8 @@ use parkade::settings::Settings;
 use parkade::units::Bytes;
 
 use crate::{
-    BestFit, Bfc, Buddy, CudaAsync, FirstFit, FloatingHandles, GmLake, HandleReuse, NextFit, RmmArena, RmmPool, Slab, Stalloc,
-    Tlsf, TlsfRemap, WorstFit, handles,
+    BestFit, Bfc, BreakingHandles, Buddy, CudaAsync, FirstFit, FloatingHandles, GmLake, HandleReuse, NextFit, RmmArena, RmmPool,
+    Slab, Stalloc, Tlsf, TlsfRemap, WorstFit, handles,
 };
 
 /// A policy by name.
@@ -186,13 +186,22 @@ pub const CATALOGUE: &[Named] = &[
 ];
 
 /// Policies that every command takes by name, but that are not among `all` and not in the tables of `docs/numbers.md`.
-pub const BESIDE: &[Named] = &[Named {
-    name: "floating-handles",
-    says: "best fit on few, large handles; those that are wholly free move to where a request needs them",
-    source: "our own",
-    keeps_memory: false,
-    make: || Box::new(FloatingHandles::default()),
-}];
+pub const BESIDE: &[Named] = &[
+    Named {
+        name: "floating-handles",
+        says: "best fit on few, large handles; those that are wholly free move to where a request needs them",
+        source: "our own",
+        keeps_memory: false,
+        make: || Box::new(FloatingHandles::default()),
+    },
+    Named {
+        name: "breaking-handles",
+        says: "best fit on few, large handles; where memory is short, those that are partly in use are broken, and their contents copied",
+        source: "our own",
+        keeps_memory: false,
+        make: || Box::new(BreakingHandles::default()),
+    },
+];
 
 fn expandable() -> Settings {
     Settings { expandable_segments: true, ..Settings::default() }
@@ -206,6 +215,17 @@ const WITHOUT_PRIVATE_POOLS: &[&str] = &["tlsf", "bfc", "bfc-one-region", "bfc-x
 #[must_use]
 pub fn pools_are_allocators(name: &str) -> bool {
     WITHOUT_PRIVATE_POOLS.contains(&name)
+}
+
+/// Policies that need what only the simulated device does so far: to break handles
+/// ([`DeviceBackend::breaks_handles`](parkade::device::DeviceBackend::breaks_handles)).
+const SIMULATED: &[&str] = &["breaking-handles"];
+
+/// Whether the policy with this name needs what only the simulated device does so far. On any other it serves requests, and needs
+/// more memory.
+#[must_use]
+pub fn is_simulated_only(name: &str) -> bool {
+    SIMULATED.contains(&name)
 }
 
 /// The policy with this name, which may have an option (`first-fit-remap:handle=20MiB`).

@@ -8,6 +8,7 @@ extern crate std;
 
 mod best_fit;
 mod bfc;
+mod breaking_handles;
 mod buddy;
 mod catalogue;
 mod cuda_async;
@@ -21,6 +22,7 @@ mod next_fit;
 mod plain_ladder;
 mod rmm_arena;
 mod rmm_pool;
+mod seen_sizes;
 mod slab;
 mod stalloc;
 mod stamps;
@@ -30,8 +32,9 @@ mod worst_fit;
 
 pub use best_fit::{Best, BestFit};
 pub use bfc::Bfc;
+pub use breaking_handles::BreakingHandles;
 pub use buddy::Buddy;
-pub use catalogue::{BESIDE, CATALOGUE, Named, named, pools_are_allocators, renamed};
+pub use catalogue::{BESIDE, CATALOGUE, Named, is_simulated_only, named, pools_are_allocators, renamed};
 pub use cuda_async::CudaAsync;
 pub use first_fit::{First, FirstFit};
 pub use floating_handles::FloatingHandles;

@@ -122,10 +122,14 @@ class _Options(ctypes.Structure):
 
 
 _INVALID_SETTINGS = 5
+# Policies that no GPU serves yet.
+_SIMULATED = ("breaking-handles",)
 
 
 def _check_policy(library: ctypes.CDLL, policy: str, settings: Optional[str], release: str) -> None:
     """Whether there is such a policy for such a release, asked on a simulated device."""
+    if policy in _SIMULATED:
+        raise ValueError(f"the policy {policy!r} breaks handles, which only the simulated device does so far: use 'floating-handles'")
     given = settings.encode() if settings else None
     options = _Options(ctypes.sizeof(_Options), 0, 1 << 30, policy.encode(), given, release.encode())
     made = ctypes.c_void_p()

@@ -38,6 +38,12 @@ def test_the_policies_are_those_of_the_library():
     assert all(policies.values())
 
 
+def test_a_policy_that_no_gpu_serves_is_refused(torch):
+    with pytest.raises(ValueError, match="only the simulated device does so far: use 'floating-handles'"):
+        parkade.enable(policy="breaking-handles")
+    assert parkade.enabled() is None
+
+
 def test_without_pytorch_it_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(parkade.EnableError, match="needs PyTorch"):

@@ -91,6 +91,26 @@ impl FaultPlan {
         !self.waiting.is_empty()
     }
 
+    /// The first of these calls, so many of each one after the other, that would fail if they were made now, and how. It counts
+    /// as having happened.
+    pub(crate) fn foresee(&mut self, calls: &[(CallName, u64)]) -> Option<(CallName, FaultError)> {
+        let mut before = self.seen_in_all;
+        for &(call, count) in calls {
+            let (of_kind, in_all) = (self.seen[call as usize], before);
+            let is_due = |n: u64, seen: u64| n > seen && n - seen <= count;
+            let due = self.waiting.iter().position(|fault| match fault.when {
+                When::NthOf(name, n) => name == call && is_due(n, of_kind),
+                When::Nth(n) => is_due(n, in_all),
+            });
+            if let Some(due) = due {
+                self.fired += 1;
+                return Some((call, self.waiting.remove(due).error));
+            }
+            before += count;
+        }
+        None
+    }
+
     /// Counts a call. Returns how it must fail, if it must.
     pub fn next(&mut self, call: CallName) -> Option<FaultError> {
         self.seen[call as usize] += 1;
@@ -120,6 +140,19 @@ mod tests {
         assert_eq!(plan.next(CallName::Free), Some(FaultError::Code(1)));
         assert_eq!(plan.next(CallName::Free), None);
         assert_eq!(plan.fired(), 2);
+    }
+
+    #[test]
+    fn calls_that_come_together_are_foreseen() {
+        let calls = [(CallName::MemUnmap, 1), (CallName::MemCreate, 2)];
+        let mut plan = FaultPlan::none()
+            .and(When::NthOf(CallName::MemCreate, 3), FaultError::Code(5))
+            .and(When::Nth(4), FaultError::Code(6));
+        assert_eq!(plan.foresee(&calls), None);
+        assert_eq!(plan.next(CallName::MemCreate), None);
+        assert_eq!(plan.foresee(&calls), Some((CallName::MemCreate, FaultError::Code(5))));
+        assert_eq!(plan.foresee(&calls), Some((CallName::MemCreate, FaultError::Code(6))));
+        assert_eq!((plan.foresee(&calls), plan.fired()), (None, 2));
     }
 
     #[test]

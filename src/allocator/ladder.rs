@@ -92,6 +92,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 Relief::Remap { blocks } => self.remap(request, stream_slot, segment, &blocks)?,
                 Relief::Move { handles } => self.move_handles(request, stream_slot, segment, &handles, true)?,
                 Relief::Replace { handles } => self.move_handles(request, stream_slot, segment, &handles, false)?,
+                Relief::Break { handles } => self.break_handles(&handles).map(|()| None)?,
                 // Waiting would break the capture, and forget the uses recorded during it.
                 Relief::Wait if self.heap.is_deferring() => None,
                 Relief::Wait => self.synchronize().map(|()| None)?,

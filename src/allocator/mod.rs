@@ -8,6 +8,7 @@
 mod adopt;
 mod allocation;
 mod annex;
+mod breaking;
 mod checkpoint;
 mod expandable;
 mod identity;
@@ -18,6 +19,7 @@ mod pools;
 mod release;
 mod reuse;
 #[cfg(test)]
+#[path = "../../tests/unit/heap_check.rs"]
 mod tests;
 mod transfer;
 mod view;

@@ -3,6 +3,8 @@
 //! A handle is memory that the device maps and unmaps as a whole ([`Policy::handle`](crate::policy::Policy::handle)). The
 //! allocator keeps the memory; here is only where each handle lies.
 
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::{Heap, PoolSlot};
@@ -18,6 +20,15 @@ pub struct HandleView {
     pub size: Bytes,
 }
 
+/// A handle of which a part is free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PartlyFreeView {
+    /// The handle.
+    pub handle: HandleView,
+    /// The bytes of its free pages.
+    pub free: Bytes,
+}
+
 /// Where an expandable segment would grow for a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GrowthView {
@@ -26,6 +37,12 @@ pub struct GrowthView {
     /// The addresses that the request would use, and the rest of the free blocks among them. Empty if addresses would be
     /// reserved first.
     pub addresses: Range<DeviceAddress>,
+}
+
+/// The whole pages in a range, counted from `first` on; none if there are none.
+pub(crate) fn whole_pages(range: Range<u64>, first: u64, page: u64) -> Range<u64> {
+    let from = first + (range.start - first).next_multiple_of(page);
+    from..(first + (range.end - first) / page * page).max(from)
 }
 
 /// The same for the allocator.
@@ -44,6 +61,29 @@ impl Heap {
         let end = range.end;
         let inside = self.handles.range(range).filter(move |&(&address, &size)| address + size <= end);
         inside.map(|(&address, &size)| HandleView { address: DeviceAddress(address), size: Bytes(size) })
+    }
+
+    /// The handles with free pages of `page` bytes in free blocks of the pool, but not wholly free, by address
+    /// ([`Relief::Break`](crate::policy::Relief::Break)). Blocks that were transferred to another stream count, though their
+    /// pages stay. None for pages of no bytes.
+    #[must_use]
+    pub fn partly_free(&self, pool: PoolSlot, page: Bytes) -> Vec<PartlyFreeView> {
+        let mut free: BTreeMap<u64, u64> = BTreeMap::new();
+        for block in self.free_blocks(pool) {
+            let (from, to) = (block.address.0, block.address.0 + block.size.0);
+            let first = self.handles.range(..=from).next_back().map_or(from, |(&address, _)| address);
+            for (&address, &size) in self.handles.range(first..to) {
+                let inside = whole_pages(from.max(address)..to.min(address + size), address, page.0.max(1));
+                *free.entry(address).or_default() += inside.end - inside.start;
+            }
+        }
+        let handles = free.into_iter().filter_map(|(address, free)| Some((address, self.handle_at(address)?, free)));
+        let partly = handles.filter(|&(_, size, free)| page.0 > 0 && free > 0 && free < size);
+        let view = |(address, size, free)| PartlyFreeView {
+            handle: HandleView { address: DeviceAddress(address), size: Bytes(size) },
+            free: Bytes(free),
+        };
+        partly.map(view).collect()
     }
 
     /// Where the pool's expandable segments of the stream would grow for `size` bytes with handles: where the least is

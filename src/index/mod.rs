@@ -12,6 +12,7 @@ mod either;
 #[cfg(test)]
 mod ordered;
 #[cfg(test)]
+#[path = "../../tests/unit/orders.rs"]
 mod tests;
 
 use alloc::boxed::Box;

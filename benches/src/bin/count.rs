@@ -4,8 +4,8 @@
 //! `4KiB`, `2MiB` and `32MiB` allocate a block and free it; `mix100` to `mix100000` replace one random block of
 //! so many; `expandable` is `2MiB` with expandable segments, `streams` has one other stream recorded. A step of
 //! `replay` allocates a block or frees a random one, with about a thousand live. `pointer` is
-//! `4KiB`, and `pointer-mix1000` the mix, through the wrapper for several threads, by address. With `floating-` before it,
-//! a case is that of the policy `floating-handles`.
+//! `4KiB`, and `pointer-mix1000` the mix, through the wrapper for several threads, by address. With `floating-` or `breaking-`
+//! before it, a case is that of the policy `floating-handles` or `breaking-handles`.
 #![forbid(unsafe_code)]
 
 use parkade::policy::{Policy, PyTorch};
@@ -13,7 +13,7 @@ use parkade::settings::Settings;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade::{Allocation, Allocator};
 use parkade_benches::{NullDevice, Random};
-use parkade_policies::FloatingHandles;
+use parkade_policies::{BreakingHandles, FloatingHandles};
 use parkade_shared::Shared;
 
 type Core<P> = Allocator<NullDevice, P>;
@@ -28,6 +28,9 @@ fn main() -> Done {
     let steps: u64 = arguments.next().ok_or(USAGE)?.parse()?;
     if let Some(case) = case.strip_prefix("floating-") {
         return count(Allocator::new(NullDevice::default(), FloatingHandles::default(), ()), case, steps);
+    }
+    if let Some(case) = case.strip_prefix("breaking-") {
+        return count(Allocator::new(NullDevice::default(), BreakingHandles::default(), ()), case, steps);
     }
     let settings = Settings { expandable_segments: case == "expandable", ..Settings::default() };
     let core = Allocator::new(NullDevice::default(), PyTorch::new(settings), ());

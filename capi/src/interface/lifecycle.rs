@@ -113,7 +113,7 @@ pub unsafe extern "C" fn parkade_create(options: *const parkade_options, out: *m
         let (policy, settings, release) = unsafe {
             (text(options.policy, "the policy")?, text(options.settings, "the settings")?, text(options.release, "the release")?)
         };
-        let chosen = config::policy(policy, settings, release)?;
+        let chosen = config::policy(policy, settings, release, options.simulated_bytes != 0)?;
         let device = match options.simulated_bytes {
             // SAFETY: the caller says that the streams are valid.
             0 => Device::cuda(options.device, unsafe { StreamsAreValid::promise() })?,

@@ -50,7 +50,7 @@ fn of(device: i32) -> Result<&'static parkade_allocator, Failure> {
     let of_settings = ["PARKADE_SETTINGS", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
     let settings = of_settings.iter().find_map(|name| env::var(name).ok()).filter(|_| is_pytorch);
     let release = env::var("PARKADE_RELEASE").ok();
-    let chosen = config::policy(policy.as_deref(), settings.as_deref(), release.as_deref())?;
+    let chosen = config::policy(policy.as_deref(), settings.as_deref(), release.as_deref(), false)?;
     // SAFETY: PyTorch's streams are of the primary context and live as long as the process.
     let device = Device::cuda(index, unsafe { StreamsAreValid::promise() })?;
     device.keep_context();

@@ -18,9 +18,8 @@
 //!
 //! Every stream has a segment of its own. Private pools take parts of them, cached or new, in which no work is pending.
 
-mod sight;
+pub(crate) mod sight;
 
-use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -29,6 +28,7 @@ use parkade::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 use parkade::{BlockId, BlockView, Candidate, Heap, PoolSlot};
 
 use self::sight::{PAGE, is_private};
+use crate::seen_sizes::SeenSizes;
 
 /// Sizes are multiples of this.
 const UNIT: Bytes = Bytes(512);
@@ -71,14 +71,10 @@ const PART_OF_EXACT: u64 = 64;
 /// Memory is short if there is less than this many times what a wide request takes.
 const SHORT: u64 = 2;
 
-/// How many sizes are remembered: a power of two.
-const SIZES: usize = 4096;
-
 /// The rules of floating handles.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct FloatingHandles {
-    /// Sizes that were requested, each at a place that it may share with others: what came last is there.
-    seen: Box<[u64; SIZES]>,
+    seen: SeenSizes,
     /// Whether the current request is the first of its size.
     is_first: bool,
     /// The stream of the first request.
@@ -95,41 +91,11 @@ pub struct FloatingHandles {
     step: u32,
 }
 
-impl Default for FloatingHandles {
-    fn default() -> FloatingHandles {
-        FloatingHandles {
-            seen: Box::new([0; SIZES]),
-            is_first: false,
-            main: None,
-            is_fine: false,
-            is_exact: false,
-            replaced: None,
-            most: None,
-            step: 0,
-        }
-    }
-}
-
 impl FloatingHandles {
     /// The rules with handles of at most `most` bytes, a multiple of 2 MiB: smaller ones need less memory and more driver calls.
     #[must_use]
     pub fn with_handles(most: Bytes) -> FloatingHandles {
         FloatingHandles { most: Some(most), ..FloatingHandles::default() }
-    }
-
-    /// Notes a size. Returns whether it is the first of it, as far as is remembered.
-    #[inline]
-    fn note(&mut self, size: Bytes) -> bool {
-        match self.seen.get_mut(FloatingHandles::place_of(size)) {
-            Some(seen) => core::mem::replace(seen, size.get()) != size.get(),
-            None => false,
-        }
-    }
-
-    /// Where a size is remembered. Fibonacci hashing: the high bits of the product depend on all bits of the size.
-    #[inline]
-    fn place_of(size: Bytes) -> usize {
-        (size.get().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - SIZES.ilog2())) as usize
     }
 
     /// Whether the next block, which is larger by so much, costs no less than one that leaves `rest`: what a block pins is a part
@@ -141,12 +107,6 @@ impl FloatingHandles {
 
     fn find(heap: &Heap, request: &Request) -> Option<BlockId> {
         heap.first_at_least(request.pool, request.stream, request.size).map(|block| block.id)
-    }
-
-    /// The tightest free block of another stream.
-    fn elsewhere(heap: &Heap, request: &Request) -> Option<BlockId> {
-        let blocks = heap.first_at_least_elsewhere(request.pool, request.stream, request.size);
-        blocks.min_by_key(|block| (block.size, block.address)).map(|block| block.id)
     }
 
     /// The block for the request: of a few, that with the least cost; of equal ones the smallest.
@@ -228,7 +188,7 @@ impl Policy for FloatingHandles {
     #[inline]
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
         let is_wide = FloatingHandles::is_wide(heap, request);
-        self.is_first = self.note(request.size) && !is_wide;
+        self.is_first = self.seen.note(request.size) && !is_wide;
         let chosen = self.choose(heap, request);
         self.replaced = chosen.filter(|_| is_wide).and_then(|block| FloatingHandles::replaced_for(heap, request, block));
         match chosen {
@@ -249,7 +209,7 @@ impl Policy for FloatingHandles {
         let rest = first.size() - request.size;
         let is_no_better = |next: Candidate<'_>| FloatingHandles::is_no_better(rest, next.size() - first.size());
         request.size < NARROW
-            && self.seen.get(FloatingHandles::place_of(request.size)) == Some(&request.size.get())
+            && self.seen.has(request.size)
             && (rest < LEAST || is_private(request) || first.following().is_none_or(is_no_better))
     }
 
@@ -286,7 +246,7 @@ impl Policy for FloatingHandles {
                     {
                         return Relief::Reuse(block);
                     }
-                    if let Some(block) = FloatingHandles::elsewhere(heap, request) {
+                    if let Some(block) = sight::elsewhere(heap, request) {
                         return Relief::TransferPart { block };
                     }
                     let handles = sight::movable(heap, request);

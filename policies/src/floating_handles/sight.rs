@@ -1,28 +1,29 @@
 //! What the rules look at: how much memory is left, which handles are wholly free, and what a request would pin.
 
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 
 use parkade::policy::Request;
 use parkade::units::{Bytes, DeviceAddress, PoolClass};
 use parkade::{BlockId, BlockView, HandleView, Heap, PoolSlot};
 
 /// Handles are multiples of this, the least that the driver maps.
-pub(super) const PAGE: Bytes = Bytes::mib(2);
+pub(crate) const PAGE: Bytes = Bytes::mib(2);
 
 /// Whether the request is for a private pool.
 #[inline]
-pub(super) fn is_private(request: &Request) -> bool {
+pub(crate) fn is_private(request: &Request) -> bool {
     request.pool != PoolSlot::default_pool(request.pool.class())
 }
 
 /// Bytes that may be reserved in all.
 #[inline]
-pub(super) fn all(heap: &Heap) -> u64 {
+pub(crate) fn all(heap: &Heap) -> u64 {
     heap.limit().map_or(heap.device_total(), |limit| limit.min(heap.device_total())).get()
 }
 
 /// Bytes that may still be reserved.
-pub(super) fn left(heap: &Heap) -> u64 {
+pub(crate) fn left(heap: &Heap) -> u64 {
     all(heap).saturating_sub(heap.reserved().get())
 }
 
@@ -33,19 +34,19 @@ fn free_handles(heap: &Heap) -> impl Iterator<Item = HandleView> + '_ {
 }
 
 /// Bytes that a request may get: those that may still be reserved, and those of whole free handles.
-pub(super) fn obtainable(heap: &Heap) -> u64 {
+pub(crate) fn obtainable(heap: &Heap) -> u64 {
     left(heap) + free_handles(heap).map(|handle| handle.size.get()).sum::<u64>()
 }
 
 /// Whether there is memory for what the request misses, as far as the heap knows.
-pub(super) fn has_room(heap: &Heap, request: &Request) -> bool {
+pub(crate) fn has_room(heap: &Heap, request: &Request) -> bool {
     let place = heap.growth_place(request.pool, request.stream, request.size, PAGE);
     place.missing.get() <= left(heap)
 }
 
 /// Whole free handles of the default pool for what the request misses: the tightest that is enough, or else the largest and so
 /// on. None if they are not enough together with what may still be reserved.
-pub(super) fn movable(heap: &Heap, request: &Request) -> Vec<DeviceAddress> {
+pub(crate) fn movable(heap: &Heap, request: &Request) -> Vec<DeviceAddress> {
     let place = heap.growth_place(request.pool, request.stream, request.size, PAGE);
     let is_elsewhere = |handle: &HandleView| !place.addresses.contains(&handle.address);
     let mut free: Vec<HandleView> = free_handles(heap).filter(is_elsewhere).collect();
@@ -60,8 +61,45 @@ pub(super) fn movable(heap: &Heap, request: &Request) -> Vec<DeviceAddress> {
     if missing > left(heap) { Vec::new() } else { chosen }
 }
 
+/// The tightest free block of another stream.
+pub(crate) fn elsewhere(heap: &Heap, request: &Request) -> Option<BlockId> {
+    let blocks = heap.first_at_least_elsewhere(request.pool, request.stream, request.size);
+    blocks.min_by_key(|block| (block.size, block.address)).map(|block| block.id)
+}
+
+/// Handles to break for what the request misses beside wholly free ones and `left`, what may still be reserved: those that give
+/// the most. None if that is not enough.
+pub(crate) fn breakable(heap: &Heap, request: &Request, left: u64) -> Vec<DeviceAddress> {
+    let place = heap.growth_place(request.pool, request.stream, request.size, PAGE);
+    let is_outside = |handle: &HandleView| !place.addresses.contains(&handle.address);
+    let whole: u64 = free_handles(heap).filter(is_outside).map(|handle| handle.size.get()).sum();
+    // What is free where the request's segment would grow serves it anyway.
+    let inside = |handle: HandleView| {
+        let from = handle.address.get().max(place.addresses.start.get().next_multiple_of(PAGE.get()));
+        (handle.address.get() + handle.size.get()).min(place.addresses.end.get()).saturating_sub(from) / PAGE.get() * PAGE.get()
+    };
+    let slots = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool).into_iter();
+    let partly = slots.flat_map(|slot| heap.partly_free(slot, PAGE));
+    let mut gains: Vec<(u64, DeviceAddress)> =
+        partly.map(|part| (part.free.get().saturating_sub(inside(part.handle)), part.handle.address)).collect();
+    gains.retain(|&(gain, _)| gain > 0);
+    gains.sort_unstable_by_key(|&(gain, address)| (Reverse(gain), address));
+    // After the limit was lowered there is more to give back.
+    let excess = heap.reserved().get().saturating_sub(all(heap));
+    let mut missing = (place.missing.get() + excess).saturating_sub(left + whole);
+    let mut chosen = Vec::new();
+    for (gain, address) in gains {
+        if missing == 0 {
+            break;
+        }
+        missing = missing.saturating_sub(gain);
+        chosen.push(address);
+    }
+    if missing > 0 { Vec::new() } else { chosen }
+}
+
 /// The bytes of the block's whole free handles that `size` bytes at its end would pin without using them.
-pub(super) fn pinned(heap: &Heap, block: &BlockView, size: Bytes, at_high_end: bool) -> u64 {
+pub(crate) fn pinned(heap: &Heap, block: &BlockView, size: Bytes, at_high_end: bool) -> u64 {
     let (low, high) = (block.address.get(), block.address.get() + block.size.get());
     let (begin, end) = if at_high_end { (high - size.get(), high) } else { (low, low + size.get()) };
     let handles = heap.handles_in(block.id).map(|handle| (handle.address.get(), handle.address.get() + handle.size.get()));
@@ -71,7 +109,7 @@ pub(super) fn pinned(heap: &Heap, block: &BlockView, size: Bytes, at_high_end: b
 
 /// The whole free handle in which the request would end at the low end of the chosen block, if one that ends with the request
 /// instead would free at least `gain` bytes, and there would not be enough memory for another such request.
-pub(super) fn replaceable(heap: &Heap, request: &Request, chosen: BlockId, gain: u64) -> Option<DeviceAddress> {
+pub(crate) fn replaceable(heap: &Heap, request: &Request, chosen: BlockId, gain: u64) -> Option<DeviceAddress> {
     let size = request.size.get();
     let fitting = || heap.at_least(request.pool, request.stream, request.size);
     let block = fitting().find(|block| block.id == chosen)?;

@@ -64,6 +64,20 @@ impl DeviceBackend for SimDevice {
         self.mem_release(&memory).map_err(|error| (memory, error))
     }
 
+    fn breaks_handles(&self) -> bool {
+        true
+    }
+
+    fn break_handle(
+        &mut self,
+        address: DeviceAddress,
+        _: Bytes,
+        memory: SimPhysical,
+        parts: &[(Bytes, Bytes)],
+    ) -> Result<Vec<SimPhysical>, (SimPhysical, BackendError)> {
+        self.break_mapped(address.get(), &memory, parts).map_err(|error| (memory, error))
+    }
+
     fn run_pages(&self) -> u64 {
         if self.takes_runs() { u64::MAX } else { 1 }
     }

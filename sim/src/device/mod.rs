@@ -2,6 +2,7 @@
 
 mod access;
 mod backend;
+mod breaking;
 mod control;
 mod event_calls;
 mod malloc_calls;

@@ -91,6 +91,12 @@ impl PhysicalMemory {
         self.free_bytes().saturating_sub(self.withheld_bytes)
     }
 
+    /// Whether there will be room for `pages` pages once so many bytes have been returned.
+    pub(crate) fn has_room_after(&self, returned_bytes: u64, pages: u64) -> bool {
+        let room_bytes = self.free_bytes().saturating_add(returned_bytes).saturating_sub(self.withheld_bytes);
+        pages.checked_mul(PAGE_BYTES).is_some_and(|bytes| bytes <= room_bytes)
+    }
+
     /// Whether there is room for `pages` more pages.
     pub(crate) fn has_room(&self, pages: u64) -> bool {
         pages.checked_mul(PAGE_BYTES).is_some_and(|bytes| bytes <= self.room_bytes())

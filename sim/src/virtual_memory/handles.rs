@@ -103,6 +103,11 @@ impl Handles {
         Ok(())
     }
 
+    /// Whether memory was not released and is mapped at one place.
+    pub(super) fn is_mapped_once(&self, memory: &SimPhysical) -> bool {
+        self.check(memory).is_ok() && self.holding(memory.ordinal).is_some_and(|(_, handle)| handle.mappings == 1)
+    }
+
     /// The entry of a piece.
     #[inline]
     fn holding(&self, ordinal: u64) -> Option<(u64, &Handle)> {

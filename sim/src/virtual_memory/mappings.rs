@@ -212,6 +212,13 @@ impl VirtualMemory {
         (address - start < mapping.bytes()).then_some((start, mapping))
     }
 
+    /// Whether all of some memory is mapped at an address, open, and nowhere else.
+    pub(crate) fn is_only_at(&self, address: u64, memory: &SimPhysical) -> bool {
+        let found = self.covering(address).filter(|&(start, mapping)| start == address && mapping.has_access);
+        let is_it = found.is_some_and(|(_, mapping)| (mapping.ordinal, mapping.bytes()) == (memory.ordinal(), memory.bytes()));
+        is_it && self.handles.is_mapped_once(memory)
+    }
+
     /// What is mapped at an address.
     pub(crate) fn backing(&self, address: u64) -> Option<Backing<'_>> {
         let (start, mapping) = self.covering(address)?;

@@ -245,7 +245,7 @@ impl<P: Policy> Wrapper for Watched<P> {
                 Answer::Rung(0)
             }
             Relief::Remap { blocks } => Answer::Rung(blocks.len()),
-            Relief::Move { handles } | Relief::Replace { handles } => Answer::Rung(handles.len()),
+            Relief::Move { handles } | Relief::Replace { handles } | Relief::Break { handles } => Answer::Rung(handles.len()),
             Relief::Reuse(id) => Answer::Reuse(address_of(heap, request, *id)),
             Relief::ReuseAt { block, offset } => {
                 Answer::Reuse(address_of(heap, request, *block).map(|address| address.wrapping_add(offset.get())))

@@ -1,6 +1,6 @@
 //! The whole-heap sweep finds every kind of damage: the laws rely on it.
 
-#[path = "../../tests/common/device.rs"]
+#[path = "../common/device.rs"]
 mod device;
 mod lowest;
 

@@ -1,0 +1,180 @@
+//! Breaking handles: best fit on memory taken in few, large handles, of which the partly free ones are broken once memory is short.
+//!
+//! Our own; how it was found is in `docs/better-policy.md`. A driver call costs nearly the same for a handle of 2 MiB and for
+//! one of 128 MiB, so large handles are cheap, but one with anything in it cannot move. Here it is broken: what is in use keeps
+//! its addresses and its contents in memory of its own, and the free pages go where they are needed.
+//! - Handles grow with what is reserved, and shrink again towards the limit.
+//! - Where memory for new handles is out, a request takes what it needs of the tightest free block of another stream, behind
+//!   the work of that stream; then handles that are wholly free move, of any stream, as few as suffice.
+//! - If that is not enough, it waits for events, and then breaks handles, those with the most free pages first.
+//! - The first request of its size takes the high end of the tightest free block, others the low end: what comes once, as
+//!   weights do, and what comes again and again then lie apart.
+//!
+//! Every stream has a segment of its own. Private pools take parts of them, cached or new, in which no work is pending.
+
+use alloc::vec::Vec;
+
+use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
+use parkade::units::{Bytes, PoolClass, StreamId};
+use parkade::{BlockId, Candidate, Heap, PoolSlot};
+
+use crate::floating_handles::sight::{self, PAGE, is_private};
+use crate::seen_sizes::SeenSizes;
+
+/// Sizes are multiples of this.
+const UNIT: Bytes = Bytes(512);
+/// The first handles, unless the memory is small.
+const FIRST: Bytes = Bytes::mib(384);
+/// The smallest handles, unless less is left.
+const LEAST: Bytes = Bytes::mib(8);
+/// The largest handles, unless a request misses more: then one handle is all of it.
+const MOST: Bytes = Bytes::mib(512);
+/// A handle is at most this part of what the default pool has reserved, from [`FIRST`] on.
+const PART_OF_RESERVED: u64 = 2;
+/// A handle is at most so many times what is missing, from [`LEAST`] on: a stream that needs little gets little.
+const TIMES_MISSING: u64 = 32;
+/// The same for streams other than that of the first request: what they free serves the others by whole handles only.
+const TIMES_MISSING_ASIDE: u64 = 2;
+/// A handle is at most this part of what may still be reserved, down to [`LEAST`].
+const PART_OF_LEFT: u64 = 3;
+
+/// The rules of breaking handles.
+#[derive(Clone, Debug, Default)]
+pub struct BreakingHandles {
+    seen: SeenSizes,
+    /// Whether the current request is the first of its size.
+    is_first: bool,
+    /// The stream of the first request.
+    main: Option<StreamId>,
+    /// Whether the device had no room for the current request although it should have: others have taken memory.
+    is_refused: bool,
+    /// The next step of the ladder.
+    step: u32,
+}
+
+impl BreakingHandles {
+    fn find(heap: &Heap, request: &Request) -> Option<BlockId> {
+        heap.first_at_least(request.pool, request.stream, request.size).map(|block| block.id)
+    }
+}
+
+impl Policy for BreakingHandles {
+    fn name(&self) -> &'static str {
+        "breaking-handles"
+    }
+
+    #[inline]
+    fn round(&self, requested: Bytes) -> Option<Bytes> {
+        requested.checked_round_up(UNIT)
+    }
+
+    #[inline]
+    fn classify(&self, _: Bytes) -> PoolClass {
+        PoolClass::Large
+    }
+
+    #[inline]
+    fn is_expandable(&self, _: PoolSlot) -> bool {
+        true
+    }
+
+    fn page(&self, _: PoolSlot) -> Bytes {
+        PAGE
+    }
+
+    fn annexes(&self) -> bool {
+        true
+    }
+
+    fn handle(&self, heap: &Heap, request: &Request, missing: Bytes) -> Option<Bytes> {
+        let is_aside = !is_private(request) && self.main.is_some_and(|main| main != request.stream);
+        let times = if is_aside { TIMES_MISSING_ASIDE } else { TIMES_MISSING };
+        let grown = FIRST.max(Bytes(heap.reserved_in(request.pool).get() / PART_OF_RESERVED));
+        let for_request = Bytes(missing.get().saturating_mul(times));
+        let near_the_end = Bytes(sight::left(heap) / PART_OF_LEFT);
+        let size = grown.min(for_request).min(near_the_end).min(MOST).max(LEAST).max(missing);
+        size.checked_round_up(PAGE)
+    }
+
+    #[inline]
+    fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
+        self.is_first = self.seen.note(request.size);
+        match BreakingHandles::find(heap, request) {
+            Some(block) => Placement::Reuse(block),
+            None => Placement::Segment(request.size.checked_round_up(PAGE).unwrap_or(Bytes::MAX)),
+        }
+    }
+
+    #[inline]
+    fn looks_at_first(&self, _: &Heap) -> bool {
+        true
+    }
+
+    /// For a size that was seen nothing is noted, and it takes the low end.
+    #[inline]
+    fn takes_first(&self, request: &Request, _: Candidate<'_>) -> bool {
+        self.seen.has(request.size)
+    }
+
+    #[inline]
+    fn splits(&self, _: Bytes, _: &Request) -> bool {
+        true
+    }
+
+    #[inline]
+    fn takes_high_end(&self, _: &Request) -> bool {
+        self.is_first
+    }
+
+    fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
+        if rung == 0 {
+            (self.step, self.is_refused) = (0, false);
+            self.main.get_or_insert(request.stream);
+            return Relief::Annex;
+        }
+        let is_deferring = heap.is_deferring();
+        loop {
+            let step = self.step;
+            self.step += 1;
+            match step {
+                0 | 7 if sight::has_room(heap, request) => {
+                    self.is_refused = true;
+                    return Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask };
+                }
+                4 if !is_deferring => {
+                    if let Some(block) = BreakingHandles::find(heap, request) {
+                        return Relief::Reuse(block);
+                    }
+                }
+                1 | 5 if !is_deferring => {
+                    if let Some(block) = sight::elsewhere(heap, request) {
+                        return Relief::TransferPart { block };
+                    }
+                    let handles = sight::movable(heap, request);
+                    if !handles.is_empty() {
+                        return Relief::Move { handles };
+                    }
+                }
+                2 => return Relief::Borrow,
+                3 if is_deferring => return Relief::GiveUp,
+                3 => return Relief::Wait,
+                6 => {
+                    let left = if self.is_refused { 0 } else { sight::left(heap) };
+                    let handles = sight::breakable(heap, request, left);
+                    if !handles.is_empty() {
+                        return Relief::Break { handles };
+                    }
+                }
+                8 => {
+                    let handles = sight::movable(heap, request);
+                    if !handles.is_empty() {
+                        return Relief::Move { handles };
+                    }
+                }
+                9 => return Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskAgain },
+                0..=8 => {}
+                _ => return Relief::GiveUp,
+            }
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Breaking handles: what is in use keeps its addresses and contents, and what is free of a handle serves where it is needed.
+
+use parkade::policy::Policy;
+use parkade::units::{Bytes, DeviceAddress, MIB, PoolId, StreamId};
+use parkade::{AllocError, Allocation, Allocator, PoolFilter};
+use parkade_policies::BreakingHandles;
+use parkade_sim::{CallName, FaultError, FaultPlan, SimDevice, SimOptions, When};
+
+type Breaking = Allocator<SimDevice, BreakingHandles>;
+
+fn on(capacity_mib: u64) -> Breaking {
+    Allocator::new(SimDevice::new(SimOptions::new(Bytes::mib(capacity_mib))), BreakingHandles::default(), ())
+}
+
+fn take<P: Policy>(allocator: &mut Allocator<SimDevice, P>, mib: u64) -> Allocation {
+    allocator.allocate(Bytes::mib(mib), StreamId::DEFAULT).unwrap()
+}
+
+/// Fills a block with words of its own.
+fn fill(allocator: &mut Breaking, block: &Allocation, mib: u64, word: u32) {
+    allocator.device_mut().fill(block.address(), Bytes::mib(mib), word, StreamId::DEFAULT).unwrap();
+}
+
+/// Whether the block, its first and its last word too, has them still.
+fn has(allocator: &mut Breaking, block: &Allocation, mib: u64, word: u32) -> bool {
+    (0..mib).all(|place| {
+        let mut found = [0; 8];
+        // Across the middle of each MiB, and so of each page, and at both ends.
+        let offset = (place * MIB + MIB / 2).min(mib * MIB - 8) / 8 * 8;
+        let ends = [0, offset, mib * MIB - 8];
+        ends.into_iter().all(|offset| {
+            allocator.device_mut().read(DeviceAddress(block.address().get() + offset), &mut found).unwrap();
+            found.chunks_exact(4).all(|chunk| chunk == word.to_le_bytes())
+        })
+    })
+}
+
+/// A full device of 512 MiB, whose handles have blocks of 8 MiB of which every fourth stays: no handle is wholly free.
+fn scattered() -> (Breaking, Vec<Allocation>) {
+    let mut allocator = on(512);
+    let blocks: Vec<Allocation> = (0..64).map(|_| take(&mut allocator, 8)).collect();
+    assert_eq!(allocator.heap().reserved(), Bytes::mib(512));
+    let (mut kept, mut gone) = (Vec::new(), Vec::new());
+    for (place, block) in blocks.into_iter().enumerate() {
+        if place % 4 == 1 {
+            fill(&mut allocator, &block, 8, 1 + place as u32);
+            kept.push(block);
+        } else {
+            gone.push(block);
+        }
+    }
+    gone.into_iter().for_each(|block| allocator.free(block).unwrap());
+    (allocator, kept)
+}
+
+fn give_all(mut allocator: Breaking, blocks: Vec<Allocation>) {
+    blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
+    allocator.release_cached().unwrap();
+    allocator.check().unwrap();
+    let device = allocator.device();
+    assert_eq!((device.used_bytes(), device.live_physical()), (Bytes::ZERO, 0));
+}
+
+#[test]
+fn a_request_gets_all_that_is_free_and_nothing_in_use_changes() {
+    let (mut allocator, mut kept) = scattered();
+    let addresses: Vec<_> = kept.iter().map(Allocation::address).collect();
+    let large = take(&mut allocator, 384);
+    allocator.check().unwrap();
+    assert_eq!(allocator.heap().reserved(), Bytes::mib(512), "and no more than there is");
+    fill(&mut allocator, &large, 384, 0xffff);
+    for (place, block) in kept.iter().enumerate() {
+        assert!(has(&mut allocator, block, 8, 2 + 4 * place as u32), "block {place}");
+    }
+    assert!(has(&mut allocator, &large, 384, 0xffff));
+    assert_eq!(kept.iter().map(Allocation::address).collect::<Vec<_>>(), addresses);
+    kept.push(large);
+    give_all(allocator, kept);
+}
+
+#[test]
+fn only_as_many_handles_are_broken_as_the_request_needs() {
+    let (mut allocator, mut kept) = scattered();
+    let before = allocator.device().totals(CallName::MemUnmap).calls;
+    kept.push(take(&mut allocator, 30));
+    assert_eq!(allocator.device().totals(CallName::MemUnmap).calls - before, 1);
+    kept.push(take(&mut allocator, 16));
+    assert_eq!(allocator.device().totals(CallName::MemUnmap).calls - before, 1, "a free block serves");
+    give_all(allocator, kept);
+}
+
+#[test]
+fn work_under_way_ends_before_its_memory_moves() {
+    let (mut allocator, mut kept) = scattered();
+    allocator.device_mut().spin(StreamId(0x1000), 5_000_000);
+    let before = allocator.device().now_ns();
+    kept.push(take(&mut allocator, 64));
+    assert!(allocator.device().now_ns() - before >= 5_000_000);
+    give_all(allocator, kept);
+}
+
+#[test]
+fn what_a_private_pool_has_cached_stays_mapped() {
+    let mut allocator = on(256);
+    let pool = PoolId(1, 0);
+    allocator.begin_pool(pool, PoolFilter::All).unwrap();
+    let inside = [take(&mut allocator, 20), take(&mut allocator, 20)];
+    allocator.end_pool(pool).unwrap();
+    let addresses = inside.each_ref().map(Allocation::address);
+    inside.into_iter().for_each(|block| allocator.free(block).unwrap());
+    let largest = (1..=256).rev().find_map(|mib| allocator.allocate(Bytes::mib(mib), StreamId::DEFAULT).ok()).unwrap();
+    allocator.check().unwrap();
+    for address in addresses {
+        allocator.device_mut().fill(address, Bytes::mib(20), 7, StreamId::DEFAULT).unwrap();
+    }
+    allocator.free(largest).unwrap();
+    allocator.release_pool(pool).unwrap();
+    give_all(allocator, Vec::new());
+}
+
+#[test]
+fn nothing_is_broken_while_a_graph_is_captured() {
+    let (mut allocator, kept) = scattered();
+    let before = allocator.device().totals(CallName::MemUnmap).calls;
+    let pool = PoolId(1, 0);
+    allocator.begin_pool(pool, PoolFilter::All).unwrap();
+    assert!(matches!(allocator.allocate(Bytes::mib(64), StreamId::DEFAULT), Err(AllocError::OutOfMemory(_))));
+    assert_eq!(allocator.device().totals(CallName::MemUnmap).calls, before);
+    allocator.end_pool(pool).unwrap();
+    allocator.release_pool(pool).unwrap();
+    give_all(allocator, kept);
+}
+
+/// Whichever call fails, everything in use has its contents, and the next request is served.
+#[test]
+fn a_failing_call_loses_nothing() {
+    let mut fired = 0;
+    for call in [CallName::MemUnmap, CallName::MemRelease, CallName::MemCreate, CallName::MemMap, CallName::MemSetAccess] {
+        for nth in 1..=12 {
+            let (mut allocator, mut kept) = scattered();
+            allocator.device_mut().set_fault_plan(FaultPlan::none().and(When::NthOf(call, nth), FaultError::Code(719)));
+            let outcome = allocator.allocate(Bytes::mib(128), StreamId::DEFAULT);
+            fired += u32::from(outcome.is_err());
+            kept.extend(outcome.ok());
+            allocator.check().unwrap_or_else(|violation| panic!("{call:?} {nth}: {violation}"));
+            allocator.device_mut().set_fault_plan(FaultPlan::none());
+            for (place, block) in kept.iter().take(16).enumerate() {
+                assert!(has(&mut allocator, block, 8, 2 + 4 * place as u32), "{call:?} {nth}: block {place}");
+            }
+            kept.push(take(&mut allocator, 128));
+            allocator.check().unwrap();
+            give_all(allocator, kept);
+        }
+    }
+    assert!(fired > 20, "{fired}");
+}
+
+/// Random requests of two streams on a device that is nearly full: contents stay, and what is reserved is within what there is.
+#[test]
+fn contents_stay_whatever_is_broken() {
+    let mut broken = 0;
+    for seed in 1..=40_u64 {
+        let mut draws = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let mut below = |bound: u64| {
+            draws ^= draws << 13;
+            draws ^= draws >> 7;
+            draws ^= draws << 17;
+            draws % bound
+        };
+        let mut allocator = on(192 + 32 * below(6));
+        let mut live: Vec<(Allocation, u64, u32)> = Vec::new();
+        for step in 0..400 {
+            if live.is_empty() || below(5) < 3 {
+                let most = if below(4) == 0 { 90 } else { 12 };
+                let (mib, stream) = (1 + below(most), StreamId(0x1000 * below(2)));
+                if let Ok(block) = allocator.allocate(Bytes::mib(mib), stream) {
+                    allocator.device_mut().fill(block.address(), Bytes::mib(mib), step, stream).unwrap();
+                    live.push((block, mib, step));
+                }
+            } else {
+                let (block, _, _) = live.swap_remove(below(live.len() as u64) as usize);
+                allocator.free(block).unwrap();
+            }
+            if step % 50 == 49 {
+                allocator.check().unwrap();
+                allocator.device_mut().synchronize();
+                for (block, mib, word) in &live {
+                    assert!(has(&mut allocator, block, *mib, *word), "seed {seed}, step {step}");
+                }
+            }
+        }
+        assert!(allocator.device().peak_used_bytes() <= allocator.device().capacity());
+        let totals = |call| allocator.device().totals(call).calls;
+        broken += u64::from(totals(CallName::DeviceSynchronize) > 8);
+        give_all(allocator, live.into_iter().map(|(block, _, _)| block).collect());
+    }
+    assert!(broken > 20, "handles were broken in {broken} of 40 programs");
+}
