@@ -129,10 +129,11 @@ pub trait DeviceBackend {
         false
     }
 
-    /// Puts new memory behind parts of a handle, with what is in them. All `size` bytes of `memory` are mapped at `address`; afterwards each
-    /// of `parts`, where it begins in the handle and its size, in whole pages and in order, is mapped and open with memory of
-    /// its own, the rest is unmapped, and `memory` is released. Waits for all work of the device. Until it returns, nothing
-    /// may use the addresses: no other thread may give the device work that does.
+    /// Puts new memory behind parts of a handle, with what is in them. All `size` bytes of `memory` are mapped at `address`;
+    /// afterwards each of `parts`, where it begins in the handle and its size, in whole pages and in order, is mapped and open
+    /// with memory of its own, the rest is unmapped, and `memory` is released. The answer has one piece for each part. Waits for
+    /// all work of the device. Until it returns, nothing may use the addresses: no other thread may give the device work that
+    /// does.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`] if the device has no room for the new memory, or any error of the driver; together with the

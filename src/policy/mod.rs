@@ -119,10 +119,11 @@ pub enum Relief {
         handles: Vec<DeviceAddress>,
     },
     /// Break these handles, each with free pages in free blocks of its own pool and stream ([`Heap::partly_free`]): what is in
-    /// use, or cached by a private pool in use, keeps its addresses and contents in memory of its own, and free pages go back to the device. Serves nothing by
-    /// itself: the next rung may ask for what there is then. Waits for all work of the device, and no other thread may give
-    /// it work that uses memory of the allocator meanwhile. Does nothing while a graph is captured, and on a device that
-    /// does not break handles ([`DeviceBackend::breaks_handles`](crate::device::DeviceBackend::breaks_handles)).
+    /// use, or cached by a private pool in use, keeps its addresses and contents in memory of its own, and free pages go back
+    /// to the device. Serves nothing by itself: the next rung may ask for what there is then. Waits for all work of the device,
+    /// and no other thread may give it work that uses memory of the allocator meanwhile. Does nothing while a graph is
+    /// captured, and on a device that does not break handles
+    /// ([`DeviceBackend::breaks_handles`](crate::device::DeviceBackend::breaks_handles)).
     Break {
         /// The first bytes of the handles, none twice.
         handles: Vec<DeviceAddress>,
