@@ -1,9 +1,9 @@
 //! The allocator: the path of one request from top to bottom.
 //!
-//! A request is rounded, served from a free block, and the block is split to size. If no free block fits,
-//! callbacks may free memory, and then the retry ladder begins ([`ladder`]). Blocks come back in [`release`],
-//! at once or after the events of other streams. The policy decides each step, the device carries it out, and
-//! the observer is told everything, in PyTorch's order (spec 2.4, 7.4).
+//! A request is rounded, served from a free block, and the block is split to size. If no free block fits, callbacks may free
+//! memory, and then the retry ladder begins ([`ladder`]). Blocks come back in [`release`], at once or after the events of other
+//! streams. The policy decides each step, the device carries it out, and the observer is told everything, in PyTorch's order
+//! (spec 2.4, 7.4).
 
 mod adopt;
 mod allocation;
@@ -83,8 +83,7 @@ struct Cut {
     is_oversize: bool,
 }
 
-/// Called whenever no free block serves a request, before the device is asked. Returns whether it freed
-/// anything (spec 2.6).
+/// Called whenever no free block serves a request, before the device is asked. Returns whether it freed anything (spec 2.6).
 pub type FreeMemoryCallback<D, P, O> = Box<dyn FnMut(&mut Allocator<D, P, O>) -> bool + Send>;
 
 /// A caching allocator on a device, with a policy that decides and an observer that is told what happens.
@@ -252,8 +251,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.account(&part, request, &Cut { whole, was_split, rests: i64::from(splits), is_oversize })
     }
 
-    /// Hands out the low part of the detached block, with several splits or one that keeps more than the
-    /// request's size.
+    /// Hands out the low part of the detached block, with several splits or one that keeps more than the request's size.
     #[cold]
     #[inline(never)]
     fn hand_out_cut(&mut self, index: u32, request: Request) -> Result<Allocation, AllocError> {
