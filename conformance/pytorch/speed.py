@@ -242,6 +242,7 @@ class Place:
 
 def start_all(options, things):
     """The places of each thing, warm and waiting; {thing: places}. A thing that cannot be started has the reason instead."""
+
     def first(what):
         # By itself: it compiles what the others then find.
         limit_bytes = limit_of(options, what)
@@ -345,10 +346,15 @@ def table(found):
 
 def limit(text):
     """Bytes, or a share of what tensors take: 8GiB or 1.05x; 0 for 0x."""
+    if not text.endswith("x"):
+        return largest.size(text)
     try:
-        return (float(text[:-1]) or 0) if text.endswith("x") else largest.size(text)
+        share = float(text[:-1])
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no limit: write it as 8GiB, or as 1.05x of what the tensors take") from None
+        share = math.nan
+    if not (share == 0 or 1 <= share < math.inf):
+        raise argparse.ArgumentTypeError(f"{text!r} is no limit: write it as 8GiB, or as 1.05x of what the tensors take")
+    return share or 0
 
 
 def counted(text):

@@ -106,7 +106,7 @@ class Speed(unittest.TestCase):
 
     def test_limits_are_bytes_or_a_share(self):
         self.assertEqual([speed.limit(text) for text in ("8GiB", "1.05x", "0x")], [8 << 30, 1.05, 0])
-        for text in ("x", "8", "one"):
+        for text in ("x", "8", "one", "-1x", "0.5x", "nanx", "infx"):
             with self.assertRaises(argparse.ArgumentTypeError):
                 speed.limit(text)
 

@@ -93,7 +93,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         };
         let blocks: Vec<u32> = self.heap.arena.live().filter(touches).collect();
         let mut pages = Vec::new();
-        for index in blocks.into_iter() {
+        for index in blocks {
             let block = self.heap.arena.at(index);
             let inside =
                 whole_pages(block.address.max(range.start)..(block.address + block.size).min(range.end), range.start, page);

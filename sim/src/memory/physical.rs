@@ -99,7 +99,7 @@ impl PhysicalMemory {
 
     /// Whether there is room for `pages` more pages.
     pub(crate) fn has_room(&self, pages: u64) -> bool {
-        pages.checked_mul(PAGE_BYTES).is_some_and(|bytes| bytes <= self.room_bytes())
+        self.has_room_after(0, pages)
     }
 
     /// Takes pages, lowest numbers first. `None`, and no change, if there is not room for all of them.
