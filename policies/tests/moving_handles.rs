@@ -1,6 +1,9 @@
 //! Handles of several sizes: what is taken from the device, which of them move for a request and which stay, and what a policy
 //! may not answer about them.
 
+#[path = "moving_handles/broken.rs"]
+mod broken;
+
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
 use parkade::{AllocError, Allocator, Heap, PoolFilter, PoolSlot};
@@ -8,6 +11,9 @@ use parkade_sim::{CallName, SimDevice, SimOptions};
 
 const HERE: StreamId = StreamId::DEFAULT;
 const THERE: StreamId = StreamId(0x1000);
+
+/// Which of these handles, by address.
+type Chosen = fn(&[DeviceAddress]) -> Vec<DeviceAddress>;
 
 /// Best fit; what is missing is one handle, of at least `least` bytes.
 #[derive(Clone, Copy)]
@@ -20,12 +26,24 @@ struct Toy {
     offset: u64,
     /// Whether handles are replaced instead of moved.
     replaces: bool,
+    /// Whether partly free handles are broken instead, and the device is asked again.
+    breaks: bool,
+    /// The page of a segment, in MiB.
+    page_mib: u64,
     /// Which of the free handles, by address, move for a request.
-    moved: fn(&[DeviceAddress]) -> Vec<DeviceAddress>,
+    moved: Chosen,
 }
 
-const TOY: Toy =
-    Toy { least: 8 * MIB, takes_high_end: false, transfers: false, offset: 0, replaces: false, moved: <[DeviceAddress]>::to_vec };
+const TOY: Toy = Toy {
+    least: 8 * MIB,
+    takes_high_end: false,
+    transfers: false,
+    offset: 0,
+    replaces: false,
+    breaks: false,
+    page_mib: 2,
+    moved: <[DeviceAddress]>::to_vec,
+};
 
 impl Policy for Toy {
     fn name(&self) -> &'static str {
@@ -42,6 +60,10 @@ impl Policy for Toy {
 
     fn is_expandable(&self, _: PoolSlot) -> bool {
         true
+    }
+
+    fn page(&self, _: PoolSlot) -> Bytes {
+        Bytes::mib(self.page_mib)
     }
 
     fn handle(&self, _: &Heap, _: &Request, missing: Bytes) -> Option<Bytes> {
@@ -71,6 +93,12 @@ impl Policy for Toy {
         match rung {
             0 => Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask },
             1 if self.transfers => elsewhere.next().map_or(Relief::Wait, |block| Relief::TransferPart { block: block.id }),
+            1 if self.breaks => {
+                let partly = heap.partly_free(request.pool, Bytes::mib(self.page_mib));
+                let addresses: Vec<DeviceAddress> = partly.into_iter().map(|part| part.handle.address).collect();
+                Relief::Break { handles: (self.moved)(&addresses) }
+            }
+            2 if self.breaks => Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask },
             1 | 2 => {
                 let free = heap.free_blocks(PoolSlot::default_pool(request.pool.class()));
                 let mut handles: Vec<DeviceAddress> =
