@@ -3,7 +3,7 @@
 use parkade::policy::{Policy, PyTorch};
 use parkade::profile::Profile;
 use parkade::settings::Settings;
-use parkade_policies::{BESIDE, CATALOGUE, is_simulated_only, named, why_unknown};
+use parkade_policies::{BESIDE, CATALOGUE, breaks_handles, named, why_unknown};
 
 use crate::failure::Failure;
 use crate::types::parkade_status::{PARKADE_INVALID_ARGUMENT, PARKADE_INVALID_SETTINGS};
@@ -24,16 +24,20 @@ pub(crate) fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
     CATALOGUE.iter().chain(BESIDE).map(|policy| (policy.name, policy.says))
 }
 
-/// The policy that the names stand for, on a simulated device or on a GPU.
+/// The policy that the names stand for, where work is serial ([`PARKADE_WORK_IS_SERIAL`](crate::types::PARKADE_WORK_IS_SERIAL)), as on
+/// a simulated device, or may not be.
 pub(crate) fn policy(
     name: Option<&str>,
     settings: Option<&str>,
     release: Option<&str>,
-    is_simulated: bool,
+    is_serial: bool,
 ) -> Result<Chosen, Failure> {
     let name = name.unwrap_or(PYTORCH);
-    if !is_simulated && is_simulated_only(name) {
-        let text = format!("the policy {name} breaks handles, which only the simulated device does so far: use floating-handles");
+    if !is_serial && breaks_handles(name) {
+        let text = format!(
+            "the policy {name} replaces the memory of live tensors, which loses what another thread writes meanwhile: promise that none \
+             does (PARKADE_WORK_IS_SERIAL), or use floating-handles"
+        );
         return Err(Failure::new(PARKADE_INVALID_ARGUMENT, text));
     }
     if name == PYTORCH {
@@ -63,11 +67,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_only_the_simulated_device_does_is_refused_on_a_gpu() {
+    fn a_policy_that_breaks_handles_needs_a_promise() {
         assert!(policy(Some("breaking-handles"), None, None, true).is_ok());
         let Err(refused) = policy(Some("breaking-handles"), None, None, false) else { panic!("it is not refused") };
         let text = refused.to_string();
-        assert!(text.contains("only the simulated device does so far"), "{text}");
+        assert!(text.contains("PARKADE_WORK_IS_SERIAL"), "{text}");
         assert!(policy(Some("floating-handles"), None, None, false).is_ok());
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
-use parkade_gpu::{CudaDevice, CudaEvent, CudaPhysical, StreamsAreValid};
+use parkade_gpu::{CudaDevice, CudaEvent, CudaPhysical, StreamsAreValid, WorkIsSerial};
 use parkade_sim::{SimDevice, SimEvent, SimOptions, SimPhysical};
 
 use crate::failure::Failure;
@@ -70,6 +70,13 @@ impl Device {
     pub(crate) fn keep_context(&self) {
         if let Kind::Cuda(device) = &self.kind {
             device.keep_context();
+        }
+    }
+
+    /// Handles may be broken although the program's streams are used; on the simulated device they always may.
+    pub(crate) fn trust_work(&mut self, promise: WorkIsSerial) {
+        if let Kind::Cuda(device) = &mut self.kind {
+            device.trust_work(promise);
         }
     }
 

@@ -52,6 +52,11 @@ pub struct parkade_pool {
 /// The runtime is slow in threads without one. For an allocator that is never ended.
 pub const PARKADE_KEEPS_CONTEXT: u32 = 1;
 
+/// The promise that a policy needs which breaks handles, as `breaking-handles`: while the allocator serves a call that asks for
+/// memory, no other thread gives the device work that uses the allocator's memory, no other device uses it, and it is not
+/// registered elsewhere, as for RDMA. Without it such a policy is refused on a GPU: it would lose what is written meanwhile.
+pub const PARKADE_WORK_IS_SERIAL: u32 = 2;
+
 /// How an allocator is made. Fill it with zeros first; what is zero has a default.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +65,7 @@ pub struct parkade_options {
     pub size: usize,
     /// The device's index.
     pub device: u32,
-    /// `PARKADE_KEEPS_CONTEXT` or nothing.
+    /// `PARKADE_KEEPS_CONTEXT` and `PARKADE_WORK_IS_SERIAL`, or nothing.
     pub flags: u32,
     /// Not 0: the simulated device with this many bytes, instead of the GPU.
     pub simulated_bytes: u64,

@@ -11,7 +11,8 @@ def choose(name, policy="pytorch"):
     if name == "parkade":
         import parkade
 
-        parkade.enable(policy=policy)
+        # The programs use the GPU from one thread at a time.
+        parkade.enable(policy=policy, serial=True)
 
 
 def chosen():

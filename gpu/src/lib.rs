@@ -9,5 +9,5 @@ mod mappings;
 pub mod nvml;
 
 pub use device::{CudaDevice, Holdings, HostCopyError};
-pub use driver::{CudaEvent, CudaPhysical, LONGEST_SPIN_NS, StreamsAreValid};
+pub use driver::{CudaEvent, CudaPhysical, LONGEST_SPIN_NS, StreamsAreValid, WorkIsSerial};
 pub use error::{DriverError, Unavailable};

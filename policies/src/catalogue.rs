@@ -217,15 +217,17 @@ pub fn pools_are_allocators(name: &str) -> bool {
     WITHOUT_PRIVATE_POOLS.contains(&name)
 }
 
-/// Policies that need what only the simulated device does so far: to break handles
-/// ([`DeviceBackend::breaks_handles`](parkade::device::DeviceBackend::breaks_handles)).
-const SIMULATED: &[&str] = &["breaking-handles"];
+/// Policies that break handles.
+const BREAKING: &[&str] = &["breaking-handles"];
 
-/// Whether the policy with this name needs what only the simulated device does so far. On any other it serves requests, and needs
-/// more memory.
+/// Whether the policy with this name breaks handles ([`Relief::Break`](parkade::policy::Relief::Break)), which asks more of the
+/// program than other policies do: while the allocator serves a call, no other thread may give the device work that uses its
+/// memory. Where the device breaks none
+/// ([`DeviceBackend::breaks_handles`](parkade::device::DeviceBackend::breaks_handles)) the policy serves requests, and needs more
+/// memory.
 #[must_use]
-pub fn is_simulated_only(name: &str) -> bool {
-    SIMULATED.contains(&name)
+pub fn breaks_handles(name: &str) -> bool {
+    BREAKING.contains(&name)
 }
 
 /// The policy with this name, which may have an option (`first-fit-remap:handle=20MiB`).

@@ -50,12 +50,17 @@ def policies() -> dict[str, str]:
     return found
 
 
-def enable(policy: str = "pytorch", *, settings: Optional[str] = None, plug_in: bool = False, verbose: bool = False) -> None:
+def enable(
+    policy: str = "pytorch", *, settings: Optional[str] = None, serial: bool = False, plug_in: bool = False, verbose: bool = False
+) -> None:
     """From now on PyTorch allocates the GPU's memory through parkade. Call it before CUDA is used, once.
 
     policy: a name of `policies()`, some with an option (`floating-handles:handle=32MiB`). `pytorch` decides as the allocator of the
         PyTorch that runs, under the same settings.
     settings: as in PYTORCH_CUDA_ALLOC_CONF, instead of what is there. Only for the policy `pytorch`.
+    serial: your promise that one thread at a time uses the GPU, no other GPU uses its tensors, and none is registered for RDMA. `breaking-handles` needs it: it
+        replaces the memory of live tensors while a request waits, and what another thread wrote meanwhile would be lost. Backward passes keep it, since
+        the calling thread waits for them, and so do DataLoader workers.
     plug_in: use PyTorch's plug-in interface: nothing is compiled, but there are no statistics, snapshots, pools and graph trees, and a lack of memory is
         no torch.OutOfMemoryError.
     verbose: say what is compiled.
@@ -70,15 +75,15 @@ def enable(policy: str = "pytorch", *, settings: Optional[str] = None, plug_in: 
         raise EnableError("CUDA was used before: PyTorch's own allocator holds memory now, so call parkade.enable() before the first use of CUDA")
     release = _release(torch)
     library = _library()
-    _check_policy(library, policy, settings, release)
+    _check_policy(library, policy, settings, release, serial)
     if settings is not None:
         torch.cuda.memory._set_allocator_settings(settings)
     if policy != "pytorch" and (text := os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF")):
         warnings.warn(f"the policy {policy!r} takes no settings: {text!r} of PYTORCH_CUDA_ALLOC_CONF changes nothing", stacklevel=2)
     if plug_in:
-        _plug_in(torch, policy, settings, release)
+        _plug_in(torch, policy, settings, release, serial)
     else:
-        _install(torch, library, policy, release, verbose)
+        _install(torch, library, policy, release, serial, verbose)
     _enabled = policy
 
 
@@ -116,22 +121,27 @@ def _library() -> ctypes.CDLL:
 class _Options(ctypes.Structure):
     """`parkade_options`."""
     _fields_ = [
-        ("size", ctypes.c_size_t), ("device", ctypes.c_uint32), ("simulated_bytes", ctypes.c_uint64),
+        ("size", ctypes.c_size_t), ("device", ctypes.c_uint32), ("flags", ctypes.c_uint32), ("simulated_bytes", ctypes.c_uint64),
         ("policy", ctypes.c_char_p), ("settings", ctypes.c_char_p), ("release", ctypes.c_char_p),
     ]
 
 
 _INVALID_SETTINGS = 5
-# Policies that no GPU serves yet.
-_SIMULATED = ("breaking-handles",)
+# `PARKADE_WORK_IS_SERIAL`.
+_WORK_IS_SERIAL = 2
+# Policies that replace the memory of live tensors.
+_BREAKING = ("breaking-handles",)
 
 
-def _check_policy(library: ctypes.CDLL, policy: str, settings: Optional[str], release: str) -> None:
+def _check_policy(library: ctypes.CDLL, policy: str, settings: Optional[str], release: str, serial: bool) -> None:
     """Whether there is such a policy for such a release, asked on a simulated device."""
-    if policy in _SIMULATED:
-        raise ValueError(f"the policy {policy!r} breaks handles, which only the simulated device does so far: use 'floating-handles'")
+    if policy in _BREAKING and not serial:
+        raise ValueError(
+            f"the policy {policy!r} replaces the memory of live tensors, which loses what another thread writes meanwhile: "
+            "pass serial=True if one thread at a time uses the GPU, or use 'floating-handles'"
+        )
     given = settings.encode() if settings else None
-    options = _Options(ctypes.sizeof(_Options), 0, 1 << 30, policy.encode(), given, release.encode())
+    options = _Options(ctypes.sizeof(_Options), 0, 0, 1 << 30, policy.encode(), given, release.encode())
     made = ctypes.c_void_p()
     if status := library.parkade_create(ctypes.byref(options), ctypes.byref(made)):
         text = library.parkade_error_text().decode()
@@ -139,7 +149,7 @@ def _check_policy(library: ctypes.CDLL, policy: str, settings: Optional[str], re
     library.parkade_destroy(made)
 
 
-def _install(torch: Any, library: ctypes.CDLL, policy: str, release: str, verbose: bool) -> None:
+def _install(torch: Any, library: ctypes.CDLL, policy: str, release: str, serial: bool, verbose: bool) -> None:
     """Compiles the bridge if need be, and installs it."""
     global _bridge
     try:
@@ -151,7 +161,7 @@ def _install(torch: Any, library: ctypes.CDLL, policy: str, release: str, verbos
     bridge.parkade_bridge_install.restype = ctypes.c_char_p
     # PyTorch keeps pointers into it for the life of the process.
     _bridge = bridge
-    problem = bridge.parkade_bridge_install(policy.encode(), release.encode())
+    problem = bridge.parkade_bridge_install(policy.encode(), release.encode(), ctypes.c_uint(_WORK_IS_SERIAL if serial else 0))
     if problem is not None:
         known = {
             b"already": "PyTorch runs on parkade already: enable it once, at the start of the program",
@@ -235,8 +245,8 @@ def _cuda_include() -> str:
     raise EnableError(f"CUDA's headers (cuda_runtime_api.h) are in none of {', '.join(folders)}: pip install nvidia-cuda-runtime, or set CUDA_HOME")
 
 
-def _plug_in(torch: Any, policy: str, settings: Optional[str], release: str) -> None:
-    os.environ.update(PARKADE_POLICY=policy, PARKADE_RELEASE=release)
+def _plug_in(torch: Any, policy: str, settings: Optional[str], release: str, serial: bool) -> None:
+    os.environ.update(PARKADE_POLICY=policy, PARKADE_RELEASE=release, PARKADE_WORK_IS_SERIAL=str(int(serial)))
     if settings is not None:
         os.environ["PARKADE_SETTINGS"] = settings
     path = _library_path()

@@ -38,8 +38,8 @@ def test_the_policies_are_those_of_the_library():
     assert all(policies.values())
 
 
-def test_a_policy_that_no_gpu_serves_is_refused(torch):
-    with pytest.raises(ValueError, match="only the simulated device does so far: use 'floating-handles'"):
+def test_a_policy_that_replaces_memory_needs_a_promise(torch):
+    with pytest.raises(ValueError, match="pass serial=True if one thread at a time uses the GPU, or use 'floating-handles'"):
         parkade.enable(policy="breaking-handles")
     assert parkade.enabled() is None
 

@@ -4,7 +4,7 @@ use std::ffi::{CString, c_char};
 use std::ptr;
 use std::sync::OnceLock;
 
-use parkade_gpu::{CudaDevice, StreamsAreValid};
+use parkade_gpu::{CudaDevice, StreamsAreValid, WorkIsSerial};
 
 use super::{answer, null, ours, place, text};
 use crate::config;
@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::failure::{Failure, LAST};
 use crate::serve::parkade_allocator;
 use crate::types::parkade_status::{self, PARKADE_INVALID_ARGUMENT, PARKADE_NO_DEVICE};
-use crate::types::{PARKADE_INTERFACE_VERSION, PARKADE_KEEPS_CONTEXT, parkade_options, parkade_shortage};
+use crate::types::{PARKADE_INTERFACE_VERSION, PARKADE_KEEPS_CONTEXT, PARKADE_WORK_IS_SERIAL, parkade_options, parkade_shortage};
 
 /// The version of the interface that this library has: `PARKADE_INTERFACE_VERSION` of its header.
 #[unsafe(no_mangle)]
@@ -90,7 +90,8 @@ fn named(at: usize, part: impl Fn(&(CString, CString)) -> &CString) -> *const c_
 /// memory is allocated or recorded for it. The driver does not check handles.
 ///
 /// # Safety
-/// `options` and what it points to can be read, `out` can be written, and the streams are as above.
+/// `options` and what it points to can be read, `out` can be written, the streams are as above, and work is as the flag
+/// `PARKADE_WORK_IS_SERIAL` says, if it is set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_create(options: *const parkade_options, out: *mut *mut parkade_allocator) -> parkade_status {
     answer(|| {
@@ -104,23 +105,30 @@ pub unsafe extern "C" fn parkade_create(options: *const parkade_options, out: *m
             );
             return Err(Failure::new(PARKADE_INVALID_ARGUMENT, text));
         }
-        if options.flags & !PARKADE_KEEPS_CONTEXT != 0 {
-            let text =
-                format!("the options have the flags {:#x}, and this library knows PARKADE_KEEPS_CONTEXT alone", options.flags);
+        if options.flags & !(PARKADE_KEEPS_CONTEXT | PARKADE_WORK_IS_SERIAL) != 0 {
+            let text = format!(
+                "the options have the flags {:#x}, and this library knows PARKADE_KEEPS_CONTEXT and PARKADE_WORK_IS_SERIAL alone",
+                options.flags
+            );
             return Err(Failure::new(PARKADE_INVALID_ARGUMENT, text));
         }
         // SAFETY: null or texts, as the caller says.
         let (policy, settings, release) = unsafe {
             (text(options.policy, "the policy")?, text(options.settings, "the settings")?, text(options.release, "the release")?)
         };
-        let chosen = config::policy(policy, settings, release, options.simulated_bytes != 0)?;
-        let device = match options.simulated_bytes {
+        let is_serial = options.flags & PARKADE_WORK_IS_SERIAL != 0;
+        let chosen = config::policy(policy, settings, release, is_serial || options.simulated_bytes != 0)?;
+        let mut device = match options.simulated_bytes {
             // SAFETY: the caller says that the streams are valid.
             0 => Device::cuda(options.device, unsafe { StreamsAreValid::promise() })?,
             bytes => Device::simulated(options.device, bytes),
         };
         if options.flags & PARKADE_KEEPS_CONTEXT != 0 {
             device.keep_context();
+        }
+        if is_serial {
+            // SAFETY: the caller makes the same promise by the flag.
+            device.trust_work(unsafe { WorkIsSerial::promise() });
         }
         *out = Box::into_raw(Box::new(parkade_allocator::new(device, chosen)?));
         Ok(())

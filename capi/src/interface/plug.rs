@@ -2,7 +2,7 @@
 //!
 //! They share one allocator for each device, made when it is first used, with the policy that the environment variable
 //! `PARKADE_POLICY` names, the rules of the release in `PARKADE_RELEASE`, and the settings of `PARKADE_SETTINGS`, or else of
-//! `PYTORCH_CUDA_ALLOC_CONF` or `PYTORCH_ALLOC_CONF` (spec 9.1).
+//! `PYTORCH_CUDA_ALLOC_CONF` or `PYTORCH_ALLOC_CONF` (spec 9.1). `PARKADE_WORK_IS_SERIAL=1` makes the promise of that name.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use parkade::units::{DeviceAddress, StreamId};
-use parkade_gpu::StreamsAreValid;
+use parkade_gpu::{StreamsAreValid, WorkIsSerial};
 
 use super::answer;
 use crate::config;
@@ -50,10 +50,15 @@ fn of(device: i32) -> Result<&'static parkade_allocator, Failure> {
     let of_settings = ["PARKADE_SETTINGS", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
     let settings = of_settings.iter().find_map(|name| env::var(name).ok()).filter(|_| is_pytorch);
     let release = env::var("PARKADE_RELEASE").ok();
-    let chosen = config::policy(policy.as_deref(), settings.as_deref(), release.as_deref(), false)?;
+    let is_serial = env::var_os("PARKADE_WORK_IS_SERIAL").is_some_and(|value| value == "1");
+    let chosen = config::policy(policy.as_deref(), settings.as_deref(), release.as_deref(), is_serial)?;
     // SAFETY: PyTorch's streams are of the primary context and live as long as the process.
-    let device = Device::cuda(index, unsafe { StreamsAreValid::promise() })?;
+    let mut device = Device::cuda(index, unsafe { StreamsAreValid::promise() })?;
     device.keep_context();
+    if is_serial {
+        // SAFETY: whoever sets the variable promises it.
+        device.trust_work(unsafe { WorkIsSerial::promise() });
+    }
     let allocator: &'static parkade_allocator = Box::leak(Box::new(parkade_allocator::new(device, chosen)?));
     plugged.insert(index, allocator);
     Ok(allocator)

@@ -4,7 +4,7 @@
 //! requests in the order of the recording; those that failed there are left out, and of a run that died nothing is estimated.
 
 use anyhow::{Result, anyhow};
-use parkade_policies::{BESIDE, CATALOGUE, Named, is_simulated_only, named, why_unknown};
+use parkade_policies::{BESIDE, CATALOGUE, Named, breaks_handles, named, why_unknown};
 use parkade_recording::DeviceRecording;
 use parkade_replay::{Requests, VerifyOptions};
 use parkade_research::study::{Outcome, RunOptions, make_for, run, smallest_capacity};
@@ -105,12 +105,10 @@ impl Needs {
             0 => String::new(),
             count => format!("; {} that failed in the recording left out", output::count(count, "request")),
         };
-        let with = match is_simulated_only(self.policy) {
-            true => format!("on the simulated device alone, with the policy {:?}", self.policy),
-            false => format!("with parkade.enable(policy={:?})", self.policy),
-        };
+        let promise = if breaks_handles(self.policy) { ", serial=True" } else { "" };
         format!(
-            "{with} instead of settings: {fits}smallest memory {}, {} reserved at most, {:.1} ms of driver calls{left_out}",
+            "with parkade.enable(policy={:?}{promise}) instead of settings: {fits}smallest memory {}, {} reserved at most, {:.1} ms of driver calls{left_out}",
+            self.policy,
             size::show_bytes(self.smallest_bytes),
             size::show_bytes(self.peak_reserved_bytes),
             self.driver_us as f64 / 1000.0

@@ -92,6 +92,24 @@ impl DeviceBackend for CudaDevice {
         memory.give_back().map_err(|error| (memory, error.into()))
     }
 
+    /// Where the driver maps the host's memory, no other device has access to this one's mappings, and all work is queued
+    /// through this device or is promised to be serial ([`CudaDevice::trust_work`]).
+    fn breaks_handles(&self) -> bool {
+        self.can_break()
+    }
+
+    /// Contents wait in the host's memory meanwhile, so the device needs no room for them twice. If it does not give the memory
+    /// again, as when another process takes it in between, that memory of the host takes its place and comes back with the error.
+    fn break_handle(
+        &mut self,
+        address: DeviceAddress,
+        size: Bytes,
+        memory: CudaPhysical,
+        parts: &[(Bytes, Bytes)],
+    ) -> Result<Vec<CudaPhysical>, (CudaPhysical, BackendError)> {
+        self.break_mapped(address, size, memory, parts)
+    }
+
     fn synchronize_stream(&mut self, stream: StreamId) -> Result<(), BackendError> {
         self.admit(stream);
         let stream = self.stream("cuStreamSynchronize", stream)?;
@@ -142,6 +160,6 @@ impl CudaDevice {
 }
 
 /// The core's error for a request for memory that failed.
-fn no_room(error: DriverError, requested: Bytes) -> BackendError {
+pub(super) fn no_room(error: DriverError, requested: Bytes) -> BackendError {
     if error.code == OUT_OF_MEMORY { BackendError::OutOfMemory { requested } } else { error.into() }
 }

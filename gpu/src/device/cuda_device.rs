@@ -7,8 +7,8 @@ use parkade::units::{Bytes, DeviceAddress, StreamId};
 
 use super::holdings::Holdings;
 use crate::driver::{
-    Context, CudaEvent, CudaPhysical, INVALID_HANDLE, INVALID_VALUE, Memory, Peer, Reservation, Span, Spin, Stream,
-    StreamsAreValid, granularity_bytes,
+    Context, CudaEvent, CudaPhysical, INVALID_HANDLE, INVALID_VALUE, Memory, Peer, Reservation, Span, Spin, Stage, Stream,
+    StreamsAreValid, WorkIsSerial, granularity_bytes,
 };
 use crate::error::{DriverError, Unavailable};
 
@@ -29,6 +29,12 @@ pub struct CudaDevice {
     pub(super) peers: Vec<Peer>,
     /// Whether streams of others may be used.
     pub(super) foreign_streams: Option<StreamsAreValid>,
+    /// Whether memory may be replaced while others know the addresses.
+    pub(super) serial_work: Option<WorkIsSerial>,
+    /// Where contents wait while a handle is broken, from the first one on.
+    pub(super) stage: Option<Box<Stage>>,
+    /// Whether the driver can do that.
+    pub(super) can_stage: bool,
     pub(super) context: Arc<Context>,
 }
 
@@ -51,6 +57,9 @@ impl CudaDevice {
             spin: None,
             peers: Vec::new(),
             foreign_streams: None,
+            serial_work: None,
+            stage: None,
+            can_stage: Stage::is_possible(&context),
             context,
         })
     }
@@ -122,7 +131,7 @@ impl CudaDevice {
             ranges: self.ranges.len(),
             reservations: self.reservations.len(),
             reserved_bytes: Bytes(self.reservations.values().map(Reservation::bytes).sum()),
-            handles: self.context.live_handles(),
+            handles: self.context.live_handles() - self.stage.as_deref().map_or(0, Stage::handles),
             mappings: self.reservations.values().map(Reservation::mappings).sum(),
             events: self.context.live_events(),
             streams: self.streams.len(),
@@ -133,6 +142,13 @@ impl CudaDevice {
     /// allocates for. They are not destroyed with the device.
     pub fn trust_streams(&mut self, promise: StreamsAreValid) {
         self.foreign_streams = Some(promise);
+    }
+
+    /// From now on handles may be broken although streams of others are trusted
+    /// ([`break_handle`](parkade::device::DeviceBackend::break_handle)). A device that trusts none needs no promise: all of its
+    /// work is queued through it.
+    pub fn trust_work(&mut self, promise: WorkIsSerial) {
+        self.serial_work = Some(promise);
     }
 
     /// From now on a thread that had no context keeps the device's primary one after a call that needed the driver, as

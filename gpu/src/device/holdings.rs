@@ -11,7 +11,8 @@ pub struct Holdings {
     pub reservations: usize,
     /// Total size of the reserved address ranges.
     pub reserved_bytes: Bytes,
-    /// Pieces of memory that were created and not released, mapped or not.
+    /// Pieces of memory that were created and not released, mapped or not. Without those of the host's memory that the device keeps
+    /// for [`break_handle`](parkade::device::DeviceBackend::break_handle).
     pub handles: usize,
     /// Mappings; memory mapped twice counts twice. Released memory lives as long as its mappings.
     pub mappings: usize,

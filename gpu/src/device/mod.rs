@@ -6,6 +6,7 @@
 //! driver, also those that the driver refuses.
 
 mod backend;
+mod breaking;
 mod cuda_device;
 mod holdings;
 mod host_copy;

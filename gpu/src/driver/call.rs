@@ -1,5 +1,7 @@
 //! What every driver call needs: result codes, handles, and the macro that makes the call.
 
+use std::ops::RangeInclusive;
+
 use cudarc::driver::sys::CUresult;
 
 use crate::error::DriverError;
@@ -12,6 +14,9 @@ pub(crate) const OUT_OF_MEMORY: u32 = CUresult::CUDA_ERROR_OUT_OF_MEMORY as u32;
 pub(super) const CONTEXT_IS_DESTROYED: u32 = CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED as u32;
 /// Driver code: the stream or event does not exist, or no longer.
 pub(crate) const INVALID_HANDLE: u32 = CUresult::CUDA_ERROR_INVALID_HANDLE as u32;
+/// Driver codes: not while a graph is captured.
+pub(crate) const STREAM_CAPTURE_CODES: RangeInclusive<u32> =
+    CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED as u32..=CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD as u32;
 /// Driver code of a query: not complete yet. Not a failure.
 pub(super) const NOT_READY: u32 = CUresult::CUDA_ERROR_NOT_READY as u32;
 

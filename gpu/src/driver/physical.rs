@@ -1,4 +1,5 @@
-//! Physical memory without an address: created by cuMemCreate, mapped by cuMemMap.
+//! Physical memory without an address: created by cuMemCreate, mapped by cuMemMap. It is the device's, or the host's where that
+//! stands in for it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,36 +17,98 @@ use crate::error::DriverError;
 /// as by [`release`](parkade::device::DeviceBackend::release), and may outlive its device.
 pub struct CudaPhysical {
     context: Arc<Context>,
+    /// Those that are not released yet, which are mapped one behind the other: one, or pages of the host's memory.
+    handles: Vec<Handle>,
+}
+
+#[derive(Clone, Copy)]
+struct Handle {
     handle: CUmemGenericAllocationHandle,
-    /// Whether the handle is not released yet.
-    held: bool,
+    bytes: u64,
 }
 
 impl CudaPhysical {
+    /// No memory, to which [`CudaPhysical::append`] adds.
+    pub(super) fn none(context: &Arc<Context>) -> CudaPhysical {
+        CudaPhysical { context: Arc::clone(context), handles: Vec::new() }
+    }
+
     /// Creates `bytes` of memory, which is taken at once (facts: Sizes and addresses). The contents are
     /// unspecified.
     pub(crate) fn create(context: &Arc<Context>, bytes: u64) -> Result<CudaPhysical, DriverError> {
+        CudaPhysical::create_at(context, bytes, on_device(context))
+    }
+
+    /// Creates `bytes` of the host's memory, on this node of it.
+    pub(super) fn create_on_host(context: &Arc<Context>, bytes: u64, node: i32) -> Result<CudaPhysical, DriverError> {
+        CudaPhysical::create_at(
+            context,
+            bytes,
+            CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA, id: node },
+        )
+    }
+
+    fn create_at(context: &Arc<Context>, bytes: u64, location: CUmemLocation) -> Result<CudaPhysical, DriverError> {
         let size = size_of("cuMemCreate", bytes, OUT_OF_MEMORY)?;
-        let properties = properties(context);
+        let properties = properties(location);
         let _entered = context.enter()?;
         let mut handle = 0;
         // SAFETY: writes one handle through the first pointer and reads the properties through the second;
         // the flags must be 0.
         unsafe { call!(context.cuMemCreate(&raw mut handle, size, &raw const properties, 0)) }?;
         context.handles.fetch_add(1, Ordering::Relaxed);
-        Ok(CudaPhysical { context: Arc::clone(context), handle, held: true })
+        Ok(CudaPhysical { context: Arc::clone(context), handles: vec![Handle { handle, bytes }] })
+    }
+
+    /// How many handles of the driver it has.
+    pub(super) fn handles(&self) -> usize {
+        self.handles.len()
+    }
+
+    /// Adds memory behind this.
+    pub(super) fn append(&mut self, mut memory: CudaPhysical) {
+        self.handles.append(&mut memory.handles);
+    }
+
+    /// Takes the first handles, as many as there are up to this number, away.
+    pub(super) fn split_off_first(&mut self, handles: usize) -> CudaPhysical {
+        let first = self.handles.drain(..handles.min(self.handles.len())).collect();
+        CudaPhysical { context: Arc::clone(&self.context), handles: first }
     }
 
     /// Maps the memory at reserved addresses. The driver refuses if they are not reserved, if something is
     /// mapped there, or if this is not all of the memory (facts: Virtual memory calls).
     pub(crate) fn map(&self, address: u64, bytes: u64) -> Result<(), DriverError> {
+        let [handle] = self.handles[..] else { return self.map_each(address, bytes) };
+        self.map_one(handle, address, bytes)
+    }
+
+    /// Maps several handles one behind the other, all of them or none.
+    fn map_each(&self, address: u64, bytes: u64) -> Result<(), DriverError> {
+        if self.handles.iter().map(|handle| handle.bytes).sum::<u64>() != bytes {
+            return Err(DriverError { call: "cuMemMap", code: INVALID_VALUE });
+        }
+        let mut place = address;
+        for &handle in &self.handles {
+            if let Err(error) = self.map_one(handle, place, handle.bytes) {
+                if place > address {
+                    self.unmap_again(address, place - address)?;
+                }
+                return Err(error);
+            }
+            place += handle.bytes;
+        }
+        Ok(())
+    }
+
+    fn map_one(&self, handle: Handle, address: u64, bytes: u64) -> Result<(), DriverError> {
         let size = size_of("cuMemMap", bytes, INVALID_VALUE)?;
         let context = &self.context;
         let _entered = context.enter()?;
         // SAFETY: the handle is the driver's and not released while `self` lives. The driver checks the
         // addresses, and no work can touch the mapping before access is given. The offset and the flags must
         // be 0.
-        unsafe { call!(context.cuMemMap(address, size, 0, self.handle, 0)) }
+        unsafe { call!(context.cuMemMap(address, size, 0, handle.handle, 0)) }
     }
 
     /// Undoes a mapping that [`CudaPhysical::map`] has just made.
@@ -57,17 +120,16 @@ impl CudaPhysical {
         unsafe { call!(context.cuMemUnmap(address, size)) }
     }
 
-    /// Releases the handle, once. After an error it is still held. The memory lives on where it is mapped.
+    /// Releases the handles, each once. After an error the rest is still held. The memory lives on where it is mapped.
     pub(crate) fn give_back(&mut self) -> Result<(), DriverError> {
-        if !self.held {
-            return Ok(());
-        }
         let context = &self.context;
-        let _entered = context.enter()?;
-        // SAFETY: created once and, as `held` says, not released yet.
-        unsafe { call!(context.cuMemRelease(self.handle)) }?;
-        context.handles.fetch_sub(1, Ordering::Relaxed);
-        self.held = false;
+        while let Some(last) = self.handles.last() {
+            let _entered = context.enter()?;
+            // SAFETY: created once and, as it is in the list, not released yet.
+            unsafe { call!(context.cuMemRelease(last.handle)) }?;
+            context.handles.fetch_sub(1, Ordering::Relaxed);
+            self.handles.pop();
+        }
         Ok(())
     }
 }
@@ -81,7 +143,7 @@ impl Drop for CudaPhysical {
 
 /// The unit in bytes in which memory is created and mapped.
 pub(crate) fn granularity_bytes(context: &Context) -> Result<u64, DriverError> {
-    let (mut bytes, properties) = (0_usize, properties(context));
+    let (mut bytes, properties) = (0_usize, properties(on_device(context)));
     let minimum = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
     let _entered = context.enter()?;
     // SAFETY: writes one size through the first pointer and reads the properties through the second.
@@ -89,12 +151,16 @@ pub(crate) fn granularity_bytes(context: &Context) -> Result<u64, DriverError> {
     Ok(bytes as u64)
 }
 
-/// Plain device memory that is not shared with other processes.
-fn properties(context: &Context) -> CUmemAllocationProp {
+fn on_device(context: &Context) -> CUmemLocation {
+    CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: context.device }
+}
+
+/// Plain memory that is not shared with other processes.
+fn properties(location: CUmemLocation) -> CUmemAllocationProp {
     CUmemAllocationProp {
         type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
         requestedHandleTypes: CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,
-        location: CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: context.device },
+        location,
         win32HandleMetaData: std::ptr::null_mut(),
         allocFlags: CUmemAllocationProp_st__bindgen_ty_1 {
             compressionType: 0,

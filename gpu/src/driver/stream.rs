@@ -34,6 +34,24 @@ impl StreamsAreValid {
     }
 }
 
+/// The promise that while the allocator serves a call, nobody else gives the device work that uses its memory:
+/// [`CudaDevice::trust_work`](crate::CudaDevice::trust_work).
+#[derive(Clone, Copy, Debug)]
+pub struct WorkIsSerial(());
+
+impl WorkIsSerial {
+    /// Makes the promise.
+    ///
+    /// # Safety
+    /// While the allocator serves a call that asks for memory, no other thread may queue work on the device that uses memory
+    /// of the allocator, no other device may use it, and it may not be registered elsewhere, as for RDMA: the memory behind
+    /// addresses that are in use can be replaced meanwhile, and what is written in between is lost.
+    #[must_use]
+    pub const unsafe fn promise() -> WorkIsSerial {
+        WorkIsSerial(())
+    }
+}
+
 impl Stream {
     /// Creates a non-blocking stream, which does not synchronize with the default stream, as PyTorch does.
     pub(crate) fn create(context: &Arc<Context>) -> Result<Stream, DriverError> {

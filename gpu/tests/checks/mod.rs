@@ -3,6 +3,7 @@
 //! Each check opens its own devices, releases everything, and returns a few words about what it saw. The
 //! checks measure the device's free memory, so they run one at a time, on a device that nobody else uses.
 
+mod breaking;
 mod device;
 mod other_code;
 mod virtual_memory;
@@ -23,7 +24,7 @@ pub(crate) type Check = (&'static str, fn() -> Outcome);
 pub(crate) const ORDINAL: u32 = 0;
 
 /// All checks, simple ones first.
-pub(crate) const ALL: [Check; 18] = [
+pub(crate) const ALL: [Check; 19] = [
     ("a_device_says_who_it_is", work::identity),
     ("malloc_takes_whole_pages_and_free_gives_them_back", device::malloc_takes_whole_pages),
     ("out_of_memory_is_told_and_leaves_the_device_usable", device::out_of_memory),
@@ -39,6 +40,7 @@ pub(crate) const ALL: [Check; 18] = [
     ("memory_survives_remapping_bit_for_bit", virtual_memory::survives_remapping),
     ("an_alias_sees_the_same_memory", virtual_memory::aliases_share),
     ("the_drivers_refusals_reach_the_caller", virtual_memory::refusals_are_the_drivers),
+    ("contents_outlive_breaking_on_a_full_device", breaking::contents_outlive_a_full_device),
     ("a_device_dropped_in_mid_use_gives_back_everything", virtual_memory::dropped_in_mid_use),
     ("a_child_of_fork_gets_errors", other_code::forked),
     ("a_reset_device_gives_errors_until_it_is_opened_again", other_code::reset),

@@ -22,6 +22,7 @@ void free_block(void* address);
 class Allocator final : public CCA::CUDAAllocator {
   CCA::CUDAAllocator* native = nullptr;
   std::string policy, release;
+  uint32_t flags = 0;
   std::mutex mutex;
   std::array<std::atomic<Place*>, MOST_DEVICES> places{};
   std::atomic<int> device_count{0};
@@ -58,7 +59,7 @@ class Allocator final : public CCA::CUDAAllocator {
     if (auto* place = places[device].load(std::memory_order_acquire)) return *place;
     std::lock_guard<std::mutex> lock(mutex);
     if (auto* place = places[device].load()) return *place;
-    auto place = std::make_unique<Place>(device, policy, release, fraction_at_init);
+    auto place = std::make_unique<Place>(device, policy, release, flags, fraction_at_init);
     for (auto& tracker : trackers) place->history.track(tracker);
     if (recording) place->history.record(recording->enabled, recording->with, recording->most, recording->when, recording->clear, recording->skip);
     if (place->history.is_needed()) place->observe();
@@ -180,7 +181,9 @@ class Allocator final : public CCA::CUDAAllocator {
   }
 
  public:
-  void configure(CCA::CUDAAllocator* real, const char* name, const char* of) { native = real; policy = name; release = of; }
+  void configure(CCA::CUDAAllocator* real, const char* name, const char* of, uint32_t promises) {
+    native = real; policy = name; release = of; flags = promises;
+  }
   parkade_allocator* core_of(int device) { return device < 0 || device >= MOST_DEVICES || !places[device].load() ? nullptr : places[device].load()->core; }
 
   c10::DataPtr allocate(size_t bytes) override {
@@ -309,13 +312,13 @@ thread_local std::string error;
 // What Python calls. A text says what went wrong; null that nothing did.
 #define PARKADE_PUBLIC extern "C" __attribute__((visibility("default")))
 PARKADE_PUBLIC unsigned parkade_bridge_interface() { return PARKADE_INTERFACE_VERSION; }
-PARKADE_PUBLIC const char* parkade_bridge_install(const char* policy, const char* release) {
+PARKADE_PUBLIC const char* parkade_bridge_install(const char* policy, const char* release, unsigned flags) {
   using namespace parkade;
   try {
     auto* current = CCA::allocator.load();
     if (current == &ours()) return "already";
     if (current->initialized()) return "initialized";
-    ours().configure(current, policy, release);
+    ours().configure(current, policy, release, flags);
     watch_settings();
     CCA::allocator.store(&ours());
     c10::SetAllocator(c10::DeviceType::CUDA, &ours(), 1);

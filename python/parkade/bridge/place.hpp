@@ -58,13 +58,13 @@ class Place {
   parkade_allocator* core = nullptr;
 
   // `fraction` is that of the settings when PyTorch's allocator was initialised: later strings do not change it.
-  Place(c10::DeviceIndex device, const std::string& policy, const std::string& release, double fraction)
+  Place(c10::DeviceIndex device, const std::string& policy, const std::string& release, uint32_t flags, double fraction)
       : takes_settings(policy == "pytorch"), device(device), history(device) {
     const auto text = settings_text();
     parkade_options options{};
     options.size = sizeof options;
     options.device = static_cast<uint32_t>(device);
-    options.flags = PARKADE_KEEPS_CONTEXT;
+    options.flags = PARKADE_KEEPS_CONTEXT | flags;
     options.policy = policy.c_str();
     options.release = release.c_str();
     options.settings = takes_settings ? text.c_str() : nullptr;

@@ -94,6 +94,20 @@ impl DeviceBackend for TimedDevice {
         self.device.release(memory)
     }
 
+    fn breaks_handles(&self) -> bool {
+        self.device.breaks_handles()
+    }
+
+    fn break_handle(
+        &mut self,
+        address: DeviceAddress,
+        size: Bytes,
+        memory: SimPhysical,
+        parts: &[(Bytes, Bytes)],
+    ) -> Result<Vec<SimPhysical>, (SimPhysical, BackendError)> {
+        self.device.break_handle(address, size, memory, parts)
+    }
+
     fn run_pages(&self) -> u64 {
         self.device.run_pages()
     }

@@ -41,7 +41,13 @@ impl PhysicalMemory {
 
     /// Bytes that nobody holds. Zero if others hold more than there is.
     pub(crate) fn free_bytes(&self) -> u64 {
-        let held = self.base_bytes.saturating_add(self.external_bytes).saturating_add(self.used_bytes());
+        self.free_after(0)
+    }
+
+    /// The same once so many of the bytes that are taken have been returned.
+    fn free_after(&self, returned_bytes: u64) -> u64 {
+        let used = self.used_bytes().saturating_sub(returned_bytes);
+        let held = self.base_bytes.saturating_add(self.external_bytes).saturating_add(used);
         self.capacity_bytes.saturating_sub(held)
     }
 
@@ -93,7 +99,7 @@ impl PhysicalMemory {
 
     /// Whether there will be room for `pages` pages once so many bytes have been returned.
     pub(crate) fn has_room_after(&self, returned_bytes: u64, pages: u64) -> bool {
-        let room_bytes = self.free_bytes().saturating_add(returned_bytes).saturating_sub(self.withheld_bytes);
+        let room_bytes = self.free_after(returned_bytes).saturating_sub(self.withheld_bytes);
         pages.checked_mul(PAGE_BYTES).is_some_and(|bytes| bytes <= room_bytes)
     }
 

@@ -56,8 +56,8 @@ inline void install_bridge() {
   const char* path = getenv("ORACLE_BRIDGE");
   if (!path || !*path) return;
   void* library = dlopen(path, RTLD_NOW);
-  auto install = library ? (const char* (*)(const char*, const char*))dlsym(library, "parkade_bridge_install") : nullptr;
-  const char* problem = install ? install("pytorch", ("2." + std::to_string(TORCH_MINOR)).c_str()) : dlerror();
+  auto install = library ? (const char* (*)(const char*, const char*, unsigned))dlsym(library, "parkade_bridge_install") : nullptr;
+  const char* problem = install ? install("pytorch", ("2." + std::to_string(TORCH_MINOR)).c_str(), 0) : dlerror();
   if (!problem) return;
   fprintf(stderr, "cannot install the allocator of %s: %s\n", path, problem);
   _Exit(2);

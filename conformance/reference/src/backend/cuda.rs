@@ -344,6 +344,20 @@ impl DeviceBackend for Rig {
         self.device().release(memory)
     }
 
+    fn breaks_handles(&self) -> bool {
+        self.seen().breaks_handles()
+    }
+
+    fn break_handle(
+        &mut self,
+        address: DeviceAddress,
+        size: Bytes,
+        memory: CudaPhysical,
+        parts: &[(Bytes, Bytes)],
+    ) -> Result<Vec<CudaPhysical>, (CudaPhysical, BackendError)> {
+        self.device().break_handle(address, size, memory, parts)
+    }
+
     fn synchronize_stream(&mut self, stream: StreamId) -> Result<(), BackendError> {
         self.device().synchronize_stream(stream)
     }

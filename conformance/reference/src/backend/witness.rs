@@ -332,6 +332,34 @@ impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
         }
     }
 
+    fn breaks_handles(&self) -> bool {
+        self.look().breaks_handles()
+    }
+
+    /// Told as the call that unmaps the handle.
+    fn break_handle(
+        &mut self,
+        address: DeviceAddress,
+        size: Bytes,
+        memory: D::Physical,
+        parts: &[(Bytes, Bytes)],
+    ) -> Result<Vec<D::Physical>, (D::Physical, BackendError)> {
+        let mut refused = None;
+        let mut memory = Some(memory);
+        let asked = MadeCall::to(CallName::MemUnmap).of(size.get()).at(address.get());
+        let answer = self.call(asked, |shared| {
+            let Some(memory) = memory.take() else { return Ok(Vec::new()) };
+            shared.device.break_handle(address, size, memory, parts).map_err(|(memory, error)| {
+                refused = Some(memory);
+                error
+            })
+        });
+        match (answer, refused.or(memory)) {
+            (Err(error), Some(memory)) => Err((memory, error)),
+            (answer, _) => Ok(answer.unwrap_or_default()),
+        }
+    }
+
     fn synchronize_stream(&mut self, stream: StreamId) -> Result<(), BackendError> {
         self.call(MadeCall::to(CallName::StreamSynchronize).on(stream.get()), |shared| shared.device.synchronize_stream(stream))
     }

@@ -131,6 +131,24 @@ impl<D: TestDevice> DeviceBackend for Recorder<D> {
         result
     }
 
+    fn breaks_handles(&self) -> bool {
+        self.device.breaks_handles()
+    }
+
+    /// Noted as the call that unmaps the handle: how many calls follow is the device's matter.
+    fn break_handle(
+        &mut self,
+        address: DeviceAddress,
+        size: Bytes,
+        memory: D::Physical,
+        parts: &[(Bytes, Bytes)],
+    ) -> Result<Vec<D::Physical>, (D::Physical, BackendError)> {
+        let result = self.device.break_handle(address, size, memory, parts);
+        let noted = result.as_ref().map_err(|(_, error)| *error);
+        self.note(CallName::MemUnmap, size, Some(address), &noted);
+        result
+    }
+
     fn synchronize_stream(&mut self, stream: StreamId) -> Result<(), BackendError> {
         let result = self.device.synchronize_stream(stream);
         self.note(CallName::StreamSynchronize, Bytes::ZERO, None, &result);

@@ -2,6 +2,7 @@
 //!
 //! Every row starts from the same [`Scene`]. A refusal must leave it unchanged: memory, holdings and contents.
 
+mod breaking;
 mod effects;
 mod rows;
 mod scene;
@@ -18,6 +19,7 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     let mut entries: Vec<Entry<B>> =
         rows.map(|row| Entry::new(Group::Contract, row.name, row.says, move |backend, _| check(backend, &row))).collect();
     entries.extend(effects::entries());
+    entries.extend(breaking::entries());
     entries.into_iter().map(|entry| entry.requires(Requirement::VirtualMemory)).collect()
 }
 
