@@ -219,6 +219,18 @@ pub trait DeviceBackend {
     /// Any error of the driver.
     fn wait(&mut self, event: &Self::Event) -> Result<(), BackendError>;
 
+    /// Whether all work that the stream was given so far is done (cudaStreamQuery). Does not wait. By default an event tells, which
+    /// a device may not complete at once even where the stream is idle.
+    ///
+    /// # Errors
+    /// Any error of the driver.
+    fn is_idle(&mut self, stream: StreamId) -> Result<bool, BackendError> {
+        let mut event = self.create_event()?;
+        let is_idle = self.record_event(&mut event, stream).and_then(|()| self.is_complete(&event));
+        self.destroy_event(event);
+        is_idle
+    }
+
     /// Makes later work of `stream` wait for the event (cudaStreamWaitEvent). The host does not wait, and the
     /// event may be recorded again afterwards.
     ///

@@ -239,6 +239,10 @@ impl DeviceBackend for Device {
         on!(self, device => device.synchronize_stream(stream))
     }
 
+    fn is_idle(&mut self, stream: StreamId) -> Result<bool, BackendError> {
+        on!(self, device => device.is_idle(stream))
+    }
+
     fn create_event(&mut self) -> Result<Event, BackendError> {
         match &mut self.kind {
             Kind::Cuda(device) => device.create_event().map(Event::Cuda),

@@ -26,7 +26,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return;
         }
         let streams = self.heap.streams_seen().to_vec();
-        let is_idle: Vec<bool> = streams.into_iter().map(|stream| self.order(stream, stream, false).unwrap_or(false)).collect();
+        let is_idle: Vec<bool> = streams.into_iter().map(|stream| self.device.is_idle(stream).unwrap_or(false)).collect();
         if is_idle.iter().all(|&is_idle| is_idle) {
             self.take_parts_back();
         }

@@ -4,7 +4,9 @@ use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
 use super::cuda_device::CudaDevice;
-use crate::driver::{CudaEvent, CudaPhysical, INVALID_VALUE, Memory, OUT_OF_MEMORY, Reservation, synchronize_stream};
+use crate::driver::{
+    CudaEvent, CudaPhysical, INVALID_VALUE, Memory, OUT_OF_MEMORY, Reservation, is_stream_idle, synchronize_stream,
+};
 use crate::error::DriverError;
 use crate::nvml::{GpuProcess, Nvml, NvmlLibrary};
 
@@ -132,6 +134,12 @@ impl DeviceBackend for CudaDevice {
 
     fn wait(&mut self, event: &CudaEvent) -> Result<(), BackendError> {
         Ok(event.wait()?)
+    }
+
+    fn is_idle(&mut self, stream: StreamId) -> Result<bool, BackendError> {
+        self.admit(stream);
+        let stream = self.stream("cuStreamQuery", stream)?;
+        Ok(is_stream_idle(&self.context, stream)?)
     }
 
     fn stream_wait(&mut self, stream: StreamId, event: &CudaEvent) -> Result<(), BackendError> {

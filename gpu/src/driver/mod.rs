@@ -31,5 +31,5 @@ pub(crate) use span::Span;
 pub use spin::LONGEST_SPIN_NS;
 pub(crate) use spin::Spin;
 pub(crate) use stage::Stage;
-pub(crate) use stream::{Stream, synchronize as synchronize_stream};
+pub(crate) use stream::{Stream, is_idle as is_stream_idle, synchronize as synchronize_stream};
 pub use stream::{StreamsAreValid, WorkIsSerial};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{CUstream, CUstream_flags, CUstream_st};
 
-use super::call::{Handle, call};
+use super::call::{Handle, NOT_READY, call};
 use super::context::Context;
 use crate::error::DriverError;
 
@@ -79,6 +79,17 @@ pub(crate) fn synchronize(context: &Context, stream: Option<&Stream>) -> Result<
     let _entered = context.enter()?;
     // SAFETY: the handle is live.
     unsafe { call!(context.cuStreamSynchronize(raw(stream))) }
+}
+
+/// Whether a stream has no work left; `None` is the default stream.
+pub(crate) fn is_idle(context: &Context, stream: Option<&Stream>) -> Result<bool, DriverError> {
+    let _entered = context.enter()?;
+    // SAFETY: the handle is live.
+    match unsafe { call!(context.cuStreamQuery(raw(stream))) } {
+        Ok(()) => Ok(true),
+        Err(DriverError { code: NOT_READY, .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// The raw handle. `None` is the default stream, whose handle is null and always valid.

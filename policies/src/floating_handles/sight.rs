@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 use core::cmp::Reverse;
+use core::ops::Range;
 
 use parkade::policy::Request;
 use parkade::units::{Bytes, DeviceAddress, PoolClass};
@@ -71,12 +72,22 @@ pub(crate) fn elsewhere(heap: &Heap, request: &Request) -> Option<BlockId> {
 /// the most. None if that is not enough.
 pub(crate) fn breakable(heap: &Heap, request: &Request, left: u64) -> Vec<DeviceAddress> {
     let place = heap.growth_place(request.pool, request.stream, request.size, PAGE);
-    let is_outside = |handle: &HandleView| !place.addresses.contains(&handle.address);
+    let there = breakable_for(heap, place.missing, &place.addresses, left);
+    if !there.is_empty() {
+        return there;
+    }
+    // What is free there may be more than the request's segment can use of it: so it grows somewhere else.
+    let size = request.size.checked_round_up(PAGE).unwrap_or(Bytes::MAX);
+    breakable_for(heap, size, &(DeviceAddress(0)..DeviceAddress(0)), left)
+}
+
+/// The same where the request's segment grows at these addresses: what is free there serves it anyway.
+fn breakable_for(heap: &Heap, missing: Bytes, addresses: &Range<DeviceAddress>, left: u64) -> Vec<DeviceAddress> {
+    let is_outside = |handle: &HandleView| !addresses.contains(&handle.address);
     let whole: u64 = free_handles(heap).filter(is_outside).map(|handle| handle.size.get()).sum();
-    // What is free where the request's segment would grow serves it anyway.
     let inside = |handle: HandleView| {
-        let from = handle.address.get().max(place.addresses.start.get().next_multiple_of(PAGE.get()));
-        (handle.address.get() + handle.size.get()).min(place.addresses.end.get()).saturating_sub(from) / PAGE.get() * PAGE.get()
+        let from = handle.address.get().max(addresses.start.get().next_multiple_of(PAGE.get()));
+        (handle.address.get() + handle.size.get()).min(addresses.end.get()).saturating_sub(from) / PAGE.get() * PAGE.get()
     };
     let slots = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool).into_iter();
     let partly = slots.flat_map(|slot| heap.partly_free(slot, PAGE));
@@ -86,7 +97,7 @@ pub(crate) fn breakable(heap: &Heap, request: &Request, left: u64) -> Vec<Device
     gains.sort_unstable_by_key(|&(gain, address)| (Reverse(gain), address));
     // After the limit was lowered there is more to give back.
     let excess = heap.reserved().get().saturating_sub(all(heap));
-    let mut missing = (place.missing.get() + excess).saturating_sub(left + whole);
+    let mut missing = missing.get().saturating_add(excess).saturating_sub(left + whole);
     let mut chosen = Vec::new();
     for (gain, address) in gains {
         if missing == 0 {

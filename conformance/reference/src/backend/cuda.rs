@@ -378,6 +378,10 @@ impl DeviceBackend for Rig {
         self.device().wait(event)
     }
 
+    fn is_idle(&mut self, stream: StreamId) -> Result<bool, BackendError> {
+        self.device().is_idle(stream)
+    }
+
     fn stream_wait(&mut self, stream: StreamId, event: &CudaEvent) -> Result<(), BackendError> {
         DeviceBackend::stream_wait(&mut *self.device(), stream, event)
     }
