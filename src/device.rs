@@ -136,8 +136,9 @@ pub trait DeviceBackend {
     /// does.
     ///
     /// # Errors
-    /// [`BackendError::OutOfMemory`] if the device has no room for the new memory, or any error of the driver; together with the
-    /// memory, which is mapped as before and has its contents. A device that cannot promise that refuses, by default.
+    /// [`BackendError::OutOfMemory`] if the device has no room for the new memory, or any error of the driver; together with
+    /// memory of the same size that is mapped there with the contents of `parts`: what was given, or what the device has put in its
+    /// place. A device that cannot promise that refuses, by default.
     fn break_handle(
         &mut self,
         address: DeviceAddress,

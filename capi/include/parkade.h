@@ -15,6 +15,11 @@
 // The runtime is slow in threads without one. For an allocator that is never ended.
 #define PARKADE_KEEPS_CONTEXT 1
 
+// The promise that a policy needs which breaks handles, as `breaking-handles`: while the allocator serves a call that asks for
+// memory, no other thread gives the device work that uses the allocator's memory, no other device uses it, and it is not
+// registered elsewhere, as for RDMA. Without it such a policy is refused on a GPU: it would lose what is written meanwhile.
+#define PARKADE_WORK_IS_SERIAL 2
+
 // A request of 2^60 bytes and more is tried like any other, as PyTorch's `raw_alloc` does.
 #define PARKADE_RAW 1
 
@@ -147,7 +152,7 @@ typedef struct parkade_options {
   size_t size;
   // The device's index.
   uint32_t device;
-  // `PARKADE_KEEPS_CONTEXT` or nothing.
+  // `PARKADE_KEEPS_CONTEXT` and `PARKADE_WORK_IS_SERIAL`, or nothing.
   uint32_t flags;
   // Not 0: the simulated device with this many bytes, instead of the GPU.
   uint64_t simulated_bytes;
@@ -405,7 +410,8 @@ const char *parkade_policy_says(size_t at);
 // memory is allocated or recorded for it. The driver does not check handles.
 //
 // # Safety
-// `options` and what it points to can be read, `out` can be written, and the streams are as above.
+// `options` and what it points to can be read, `out` can be written, the streams are as above, and work is as the flag
+// `PARKADE_WORK_IS_SERIAL` says, if it is set.
 parkade_status parkade_create(const struct parkade_options *options,
                               struct parkade_allocator **out);
 

@@ -2,6 +2,8 @@
 """Tests of how the scripts here judge what they measured. `test_scripts.py` runs them; they need neither PyTorch nor a GPU."""
 
 import argparse
+import contextlib
+import io
 import pathlib
 import random
 import subprocess
@@ -16,6 +18,7 @@ import exits
 import largest
 import own_tests
 import same
+import short
 import speed
 
 REPORT = """<testsuites><testsuite>
@@ -25,6 +28,34 @@ REPORT = """<testsuites><testsuite>
 <testcase classname="test_cuda.TestCuda" name="test_d"/>
 <testcase classname="test_cuda.TestCuda" name="test_d"><error message="at the end"/></testcase>
 </testsuite></testsuites>"""
+
+
+class Short(unittest.TestCase):
+    def judged(self, *endings):
+        """The exit code where expandable segments and the policy end so, and what `run` was asked for."""
+        asked, answers = [], iter([("completes", ["a"]), *endings])
+
+        def run(_, side, limit_bytes):
+            asked.append((side, limit_bytes))
+            ending, losses = next(answers)
+            return {"ending": ending, "losses": losses, "allocated": 1000 << 20, "reserved": 1 << 30, "retries": 0, "ms": 1.0}
+
+        with unittest.mock.patch.object(short, "run", run), unittest.mock.patch.object(sys, "argv", ["short.py", "gpt2", "4", "--times", "1.01"]):
+            with contextlib.redirect_stdout(io.StringIO()):
+                return short.main(), asked
+
+    def test_the_policy_must_complete_where_expandable_segments_do_with_the_same_losses(self):
+        good, short_of_memory, other = ("completes", ["a"]), ("out of memory", []), ("completes", ["b"])
+        self.assertEqual(self.judged(good, good)[0], 0)
+        self.assertEqual(self.judged(short_of_memory, good)[0], 0)
+        self.assertEqual(self.judged(short_of_memory, short_of_memory)[0], 0)
+        self.assertEqual(self.judged(other, short_of_memory)[0], 0)
+        self.assertEqual(self.judged(good, short_of_memory)[0], 1)
+        self.assertEqual(self.judged(good, other)[0], 1)
+
+    def test_limits_are_whole_pages_and_no_less_than_asked_for(self):
+        _, asked = self.judged(("completes", ["a"]), ("completes", ["a"]))
+        self.assertEqual(asked, [("default", 0), ("expandable", 1012 << 20), ("breaking-handles", 1012 << 20)])
 
 
 class OwnTests(unittest.TestCase):

@@ -10,6 +10,7 @@ mod facts;
 mod insight;
 mod made_call;
 mod needs;
+mod said;
 mod simulated;
 mod test_device;
 mod witness;
@@ -20,9 +21,10 @@ pub use facts::{Codes, DeviceFacts, Sharing, Waits};
 pub use insight::{Insight, Race, RaceSide, Touch};
 pub use made_call::MadeCall;
 pub use needs::{EventTiming, Needs, Places, Simulation, Unable};
+pub use said::{Witness, WitnessedEvent};
 pub use simulated::Simulated;
 pub use test_device::{Holdings, TestDevice};
-pub use witness::{Core, Witness, WitnessedDevice, WitnessedEvent};
+pub use witness::{Core, WitnessedDevice};
 
 /// Stream handles of simulated devices: not consecutive, not in order, and one near the top of the number range.
 pub const STREAMS: [u64; 4] = [0, 0x3000, 0x1000, 0xffff_ffff_ffff_f000];

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Runs a program in little more memory than its tensors take, under PyTorch's expandable segments and policies of parkade, and compares its losses.
+
+  short.py gpt2 4                                         4 items a batch, in 1.005, 1.01 and 1.02 times the peak of its tensors
+  short.py llama 3 --times 1.004 1.006 --policies breaking-handles
+
+The peak and the losses are those of PyTorch's default allocator with all of the GPU's memory. Every run has a process of its own. Exit codes: 0 wherever
+expandable segments complete the first policy does too, with the same losses; 1 not so; 2 something could not be run.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+
+import allocators
+import largest
+import programs
+
+
+def attempt(options):
+    """Runs the program in this process; a dictionary: how it ended, its losses, its peaks, the median time of its later steps."""
+    programs.settle()
+    allocators.choose("native" if options.side in largest.NATIVE else "parkade", options.side)
+    import torch
+
+    if options.side == "expandable":
+        torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+    if options.limit:
+        torch.cuda.set_per_process_memory_fraction(options.limit / torch.cuda.get_device_properties(0).total_memory)
+    losses, times, ending = [], [], "completes"
+    try:
+        step = programs.load(options.program).start(options.count)
+        for index in range(options.steps):
+            torch.cuda.synchronize()
+            started = time.perf_counter()
+            losses.append(float(step(index)).hex())
+            torch.cuda.synchronize()
+            times.append((time.perf_counter() - started) * 1e3)
+    except torch.OutOfMemoryError:
+        ending = "out of memory"
+    stats = torch.cuda.memory_stats()
+    later = sorted(times[options.steps // 2 :]) or [0.0]
+    peaks = {kind: stats[f"{kind}_bytes.all.peak"] for kind in ("allocated", "reserved")}
+    return {"ending": ending, "losses": losses, **peaks, "retries": stats["num_alloc_retries"], "ms": later[len(later) // 2]}
+
+
+def run(options, side, limit_bytes):
+    command = [sys.executable, __file__, options.program, str(options.count), "--steps", str(options.steps), "--side", side, "--limit", str(limit_bytes)]
+    child = subprocess.run(command, capture_output=True, text=True)
+    if child.returncode:
+        raise RuntimeError(f"{side}: {(child.stderr.strip().splitlines() or ['no message'])[-1]}")
+    return json.loads(child.stdout.strip().splitlines()[-1])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", choices=programs.COUNTED, metavar="NAME", help=" ".join(programs.COUNTED))
+    parser.add_argument("count", type=int, help="items a batch")
+    parser.add_argument("--times", type=float, nargs="+", default=[1.005, 1.01, 1.02], help="of the peak of its tensors (default: %(default)s)")
+    parser.add_argument("--policies", nargs="+", default=["breaking-handles"], metavar="NAME", help="of parkade (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=12, help="default: %(default)s")
+    parser.add_argument("--side", help=argparse.SUPPRESS)
+    parser.add_argument("--limit", type=int, default=0, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if min(options.count, options.steps) < 1 or min(options.times) < 1:
+        parser.error("the count and --steps must be at least 1, and --times at least 1.0")
+    if options.side:
+        print(json.dumps(attempt(options)))
+        return 0
+    try:
+        free = run(options, "default", 0)
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print("| program | times its tensors | policy | ending | same losses | reserved, MiB | retries | ms a step |\n|---|--:|---|---|---|--:|--:|--:|")
+    is_good = True
+    for times in options.times:
+        # Whole pages.
+        limit_bytes = int(free["allocated"] * times) // (2 << 20) * (2 << 20) + (2 << 20)
+        completes = {}
+        for side in ["expandable", *options.policies]:
+            try:
+                found = run(options, side, limit_bytes)
+            except RuntimeError as error:
+                print(error, file=sys.stderr)
+                return 2
+            completes[side] = found["ending"] == "completes" and found["losses"] == free["losses"]
+            same = "yes" if found["losses"] == free["losses"] else "no"
+            cells = [f"{options.program}, {options.count}", f"{times:g}", side, found["ending"], same]
+            print("| " + " | ".join([*cells, str(found["reserved"] >> 20), str(found["retries"]), f"{found['ms']:.1f}"]) + " |", flush=True)
+        is_good &= completes[options.policies[0]] or not completes["expandable"]
+    return 0 if is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

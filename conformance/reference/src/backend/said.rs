@@ -1,0 +1,63 @@
+//! What a device has said about events, stream by stream: how many were recorded, and up to which one they are known to be complete.
+
+use std::collections::BTreeMap;
+
+/// What a device reported about the events of one stream. Numbers count the stream's records from 1.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Said {
+    pub(super) recorded: u64,
+    /// Known complete from a query, or from a wait in an earlier operation.
+    done_at_search: u64,
+    /// Known complete from any answer.
+    done: u64,
+}
+
+/// What a device reported about events, by stream handle.
+#[derive(Clone, Default, Debug)]
+pub struct Witness {
+    pub(super) streams: BTreeMap<u64, Said>,
+}
+
+impl Witness {
+    /// How many events have been recorded on the stream so far.
+    #[must_use]
+    pub fn recorded(&self, stream: u64) -> u64 {
+        self.streams.get(&stream).map_or(0, |said| said.recorded)
+    }
+
+    /// Whether the allocator knows that the work queued on the stream when it had `recorded` events is done.
+    #[must_use]
+    pub fn is_known_done(&self, stream: u64, recorded: u64) -> bool {
+        self.streams.get(&stream).is_some_and(|said| said.done > recorded)
+    }
+
+    /// The same, known before the current operation began to wait: when it searched for a free block.
+    #[must_use]
+    pub fn was_known_at_search(&self, stream: u64, recorded: u64) -> bool {
+        self.streams.get(&stream).is_some_and(|said| said.done_at_search > recorded)
+    }
+
+    pub(super) fn begin_operation(&mut self) {
+        for said in self.streams.values_mut() {
+            said.done_at_search = said.done;
+        }
+    }
+
+    pub(super) fn done<E>(&mut self, event: &WitnessedEvent<E>, by_query: bool) {
+        let said = self.streams.entry(event.stream).or_default();
+        said.done = said.done.max(event.number);
+        if by_query {
+            said.done_at_search = said.done_at_search.max(event.number);
+        }
+    }
+}
+
+/// An event with the stream and number of its newest record.
+#[derive(Debug)]
+pub struct WitnessedEvent<E> {
+    pub(super) event: E,
+    /// Events are numbered from 1 in the order in which they are made.
+    pub(super) id: u64,
+    pub(super) stream: u64,
+    pub(super) number: u64,
+}
