@@ -10,6 +10,7 @@ expandable segments complete the first policy does too, with the same losses; 1 
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import time
@@ -17,6 +18,9 @@ import time
 import allocators
 import largest
 import programs
+
+# What allocators reserve is whole pages.
+PAGE_BYTES = 2 << 20
 
 
 def attempt(options):
@@ -74,11 +78,13 @@ def main():
     except RuntimeError as error:
         print(error, file=sys.stderr)
         return 2
+    if free["ending"] != "completes":
+        print(f"{options.program} with batch {options.count} runs {free['ending']} with all of the GPU's memory: try a smaller batch", file=sys.stderr)
+        return 2
     print("| program | times its tensors | policy | ending | same losses | reserved, MiB | retries | ms a step |\n|---|--:|---|---|---|--:|--:|--:|")
     is_good = True
     for times in options.times:
-        # Whole pages.
-        limit_bytes = int(free["allocated"] * times) // (2 << 20) * (2 << 20) + (2 << 20)
+        limit_bytes = math.ceil(free["allocated"] * times / PAGE_BYTES) * PAGE_BYTES
         completes = {}
         for side in ["expandable", *options.policies]:
             try:

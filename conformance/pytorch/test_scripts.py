@@ -31,9 +31,9 @@ REPORT = """<testsuites><testsuite>
 
 
 class Short(unittest.TestCase):
-    def judged(self, *endings):
+    def judged(self, *endings, free=("completes", ["a"])):
         """The exit code where expandable segments and the policy end so, and what `run` was asked for."""
-        asked, answers = [], iter([("completes", ["a"]), *endings])
+        asked, answers = [], iter([free, *endings])
 
         def run(_, side, limit_bytes):
             asked.append((side, limit_bytes))
@@ -53,9 +53,14 @@ class Short(unittest.TestCase):
         self.assertEqual(self.judged(good, short_of_memory)[0], 1)
         self.assertEqual(self.judged(good, other)[0], 1)
 
+    def test_a_program_that_never_fits_says_nothing(self):
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            self.assertEqual(self.judged(free=("out of memory", [])), (2, [("default", 0)]))
+        self.assertIn("try a smaller batch", said.getvalue())
+
     def test_limits_are_whole_pages_and_no_less_than_asked_for(self):
         _, asked = self.judged(("completes", ["a"]), ("completes", ["a"]))
-        self.assertEqual(asked, [("default", 0), ("expandable", 1012 << 20), ("breaking-handles", 1012 << 20)])
+        self.assertEqual(asked, [("default", 0), ("expandable", 1010 << 20), ("breaking-handles", 1010 << 20)])
 
 
 class OwnTests(unittest.TestCase):

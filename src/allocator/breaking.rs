@@ -32,6 +32,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         while left.len() < before {
             before = left.len();
             for handle in core::mem::take(&mut left) {
+                // A device may find out that it cannot.
+                if !self.device.breaks_handles() {
+                    return Ok(());
+                }
                 match self.break_handle(handle.0) {
                     Err(AllocError::Device(BackendError::OutOfMemory { .. })) => left.push(handle),
                     outcome => outcome?,

@@ -26,7 +26,7 @@ impl CudaDevice {
         mut memory: CudaPhysical,
         parts: &[(Bytes, Bytes)],
     ) -> Result<Vec<CudaPhysical>, (CudaPhysical, BackendError)> {
-        if let Err(error) = self.put_on_stage(address, size, parts) {
+        if let Err(error) = self.put_on_stage(address, size, &memory, parts) {
             return Err((memory, stays(error, size)));
         }
         let (start, bytes) = (address.get(), size.get());
@@ -43,36 +43,50 @@ impl CudaDevice {
         match self.take_from_stage(address, parts) {
             Ok(pieces) => Ok(pieces),
             Err((pieces, error)) => {
-                // What is mapped already goes again; an error here shows when the host's memory is mapped there.
-                let reservation = self.reservation("cuMemUnmap", address, size);
-                let _: Result<(), DriverError> = reservation.and_then(|reservation| reservation.unmap(start, bytes));
+                let answer = self.stand_in(address, size, memory, error);
                 drop(pieces);
-                Err(self.stand_in(address, size, memory, error))
+                Err(answer)
             }
         }
     }
 
     /// Waits for all work, and copies the parts to the stage, each as far from its start as in the handle.
-    fn put_on_stage(&mut self, address: DeviceAddress, size: Bytes, parts: &[(Bytes, Bytes)]) -> Result<(), DriverError> {
+    fn put_on_stage(
+        &mut self,
+        address: DeviceAddress,
+        size: Bytes,
+        memory: &CudaPhysical,
+        parts: &[(Bytes, Bytes)],
+    ) -> Result<(), DriverError> {
         let call = "cuMemUnmap";
-        if !self.can_break() || !are_parts(size.get(), parts, granularity_bytes(&self.context)?) {
+        let is_whole = memory.bytes() == size.get();
+        if !self.can_break() || !is_whole || !are_parts(size.get(), parts, granularity_bytes(&self.context)?) {
             return Err(DriverError { call, code: INVALID_VALUE });
         }
         self.mapped_span(call, address, size)?;
         self.context.synchronize()?;
-        let mut stage = match self.stage.take() {
-            Some(stage) => stage,
-            None => Box::new(Stage::new(&self.context)?),
-        };
-        let copied = stage.grow(size.get()).and_then(|()| {
-            parts.iter().try_for_each(|&(offset, part)| {
-                let from = self.mapped_span(call, DeviceAddress(address.get() + offset.get()), part)?;
-                stage.span(offset.get(), part.get())?.copy_from(&from, None)
-            })
+        let stage = self.stage_for(size.get())?;
+        let copied = parts.iter().try_for_each(|&(offset, part)| {
+            let from = self.mapped_span(call, DeviceAddress(address.get() + offset.get()), part)?;
+            stage.span(offset.get(), part.get())?.copy_from(&from, None)
         });
         self.stage = Some(stage);
-        copied?;
-        self.context.synchronize()
+        // Also those copies that were queued before one failed.
+        self.context.synchronize().and(copied)
+    }
+
+    /// Takes the stage, grown to this size. If the host gives no memory for it, no handle is broken any more unless it is only full.
+    fn stage_for(&mut self, bytes: u64) -> Result<Box<Stage>, DriverError> {
+        let grown = match self.stage.take() {
+            Some(stage) => Ok(stage),
+            None => Stage::new(&self.context).map(Box::new),
+        };
+        // A stage that could not grow is dropped, with all of its memory.
+        let grown = grown.and_then(|mut stage| stage.grow(bytes).map(|()| stage));
+        grown.map_err(|error| {
+            self.can_stage &= error.code == OUT_OF_MEMORY;
+            DriverError { code: OUT_OF_MEMORY, ..error }
+        })
     }
 
     /// Gives each part memory of its own and copies it back. After an error: what was created, of which some may be mapped.
@@ -97,14 +111,15 @@ impl CudaDevice {
             let to = self.mapped_span("cuMemcpyDtoDAsync_v2", place(offset), part)?;
             to.copy_from(&stage.span(offset.get(), part.get())?, None)
         });
-        match copied.and_then(|()| self.context.synchronize()) {
+        match self.context.synchronize().and(copied) {
             Ok(()) => Ok(pieces),
             Err(error) => Err((pieces, error.into())),
         }
     }
 
-    /// Maps the stage itself where the contents came from. If the driver refuses that too, the addresses stay closed: then work
-    /// that uses them fails, and reads nothing wrong.
+    /// Maps the stage itself where the contents came from, after all that is mapped there. If the driver refuses that too, its error
+    /// takes the place of `error`, and the addresses may stay closed: then work that uses them fails. Others take the device's memory
+    /// as soon as it is given back, so no handle is broken any more.
     fn stand_in(
         &mut self,
         address: DeviceAddress,
@@ -112,7 +127,14 @@ impl CudaDevice {
         memory: CudaPhysical,
         error: BackendError,
     ) -> (CudaPhysical, BackendError) {
-        let Some(Ok(host)) = self.stage.as_mut().map(|stage| stage.take(size.get())) else { return (memory, error) };
+        self.can_stage = false;
+        let unmapped = self.reservation("cuMemUnmap", address, size).and_then(|range| range.unmap(address.get(), size.get()));
+        let gone = DriverError { call: "cuMemMap", code: INVALID_VALUE };
+        let taken = unmapped.and_then(|()| self.stage.as_mut().map_or(Err(gone), |stage| stage.take(size.get())));
+        let host = match taken {
+            Ok(host) => host,
+            Err(worse) => return (memory, worse.into()),
+        };
         match self.map_open(address, size, &host) {
             Ok(()) => (host, error),
             Err(worse) => (host, worse.into()),

@@ -60,6 +60,11 @@ impl CudaPhysical {
         Ok(CudaPhysical { context: Arc::clone(context), handles: vec![Handle { handle, bytes }] })
     }
 
+    /// Its size; what is released is not counted.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.handles.iter().map(|handle| handle.bytes).sum()
+    }
+
     /// How many handles of the driver it has.
     pub(super) fn handles(&self) -> usize {
         self.handles.len()
@@ -85,7 +90,7 @@ impl CudaPhysical {
 
     /// Maps several handles one behind the other, all of them or none.
     fn map_each(&self, address: u64, bytes: u64) -> Result<(), DriverError> {
-        if self.handles.iter().map(|handle| handle.bytes).sum::<u64>() != bytes {
+        if self.bytes() != bytes {
             return Err(DriverError { call: "cuMemMap", code: INVALID_VALUE });
         }
         let mut place = address;

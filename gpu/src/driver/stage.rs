@@ -48,20 +48,14 @@ impl Stage {
         self.pages.handles()
     }
 
-    /// Takes memory up to this size. After an error it has what it had.
+    /// Takes memory up to this size. After an error it cannot be used any more, and is to be dropped.
     pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), DriverError> {
         let start = self.bytes();
         if bytes <= start {
             return Ok(());
         }
-        let grown = self.add_pages(bytes).and_then(|()| {
-            let address = self.addresses.address() + start;
-            self.addresses.set_access(address, self.bytes() - start, &[])
-        });
-        if grown.is_err() {
-            self.shrink(start)?;
-        }
-        grown
+        self.add_pages(bytes)?;
+        self.addresses.set_access(self.addresses.address() + start, self.bytes() - start, &[])
     }
 
     fn add_pages(&mut self, bytes: u64) -> Result<(), DriverError> {
@@ -86,16 +80,6 @@ impl Stage {
         self.addresses.unmap(self.addresses.address(), self.bytes())?;
         let mut pages = std::mem::replace(&mut self.pages, CudaPhysical::none(&self.context));
         Ok(pages.split_off_first(usize::try_from(bytes / self.page_bytes).unwrap_or(usize::MAX)))
-    }
-
-    fn shrink(&mut self, bytes: u64) -> Result<(), DriverError> {
-        if self.bytes() == bytes {
-            return Ok(());
-        }
-        self.addresses.unmap(self.addresses.address() + bytes, self.bytes() - bytes)?;
-        let kept = self.pages.split_off_first(usize::try_from(bytes / self.page_bytes).unwrap_or(usize::MAX));
-        self.pages = kept;
-        Ok(())
     }
 
     fn bytes(&self) -> u64 {

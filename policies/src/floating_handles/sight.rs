@@ -69,20 +69,20 @@ pub(crate) fn elsewhere(heap: &Heap, request: &Request) -> Option<BlockId> {
 }
 
 /// Handles to break for what the request misses beside wholly free ones and `left`, what may still be reserved: those that give
-/// the most. None if that is not enough.
+/// the most. Empty if that is not enough, or nothing is missing.
 pub(crate) fn breakable(heap: &Heap, request: &Request, left: u64) -> Vec<DeviceAddress> {
     let place = heap.growth_place(request.pool, request.stream, request.size, PAGE);
     let there = breakable_for(heap, place.missing, &place.addresses, left);
-    if !there.is_empty() {
-        return there;
-    }
     // What is free there may be more than the request's segment can use of it: so it grows somewhere else.
-    let size = request.size.checked_round_up(PAGE).unwrap_or(Bytes::MAX);
-    breakable_for(heap, size, &(DeviceAddress(0)..DeviceAddress(0)), left)
+    let elsewhere = || {
+        let size = request.size.checked_round_up(PAGE).unwrap_or(Bytes::MAX);
+        breakable_for(heap, size, &(DeviceAddress(0)..DeviceAddress(0)), left)
+    };
+    there.or_else(elsewhere).unwrap_or_default()
 }
 
-/// The same where the request's segment grows at these addresses: what is free there serves it anyway.
-fn breakable_for(heap: &Heap, missing: Bytes, addresses: &Range<DeviceAddress>, left: u64) -> Vec<DeviceAddress> {
+/// The same where the request's segment grows at these addresses: what is free there serves it anyway. `None` if it is not enough.
+fn breakable_for(heap: &Heap, missing: Bytes, addresses: &Range<DeviceAddress>, left: u64) -> Option<Vec<DeviceAddress>> {
     let is_outside = |handle: &HandleView| !addresses.contains(&handle.address);
     let whole: u64 = free_handles(heap).filter(is_outside).map(|handle| handle.size.get()).sum();
     let inside = |handle: HandleView| {
@@ -106,7 +106,7 @@ fn breakable_for(heap: &Heap, missing: Bytes, addresses: &Range<DeviceAddress>, 
         missing = missing.saturating_sub(gain);
         chosen.push(address);
     }
-    if missing > 0 { Vec::new() } else { chosen }
+    (missing == 0).then_some(chosen)
 }
 
 /// The bytes of the block's whole free handles that `size` bytes at its end would pin without using them.
