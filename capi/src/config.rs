@@ -3,7 +3,7 @@
 use parkade::policy::{Policy, PyTorch};
 use parkade::profile::Profile;
 use parkade::settings::Settings;
-use parkade_policies::{BESIDE, CATALOGUE, breaks_handles, named, why_unknown};
+use parkade_policies::{BESIDE, CATALOGUE, named, needs_serial_work, why_unknown};
 
 use crate::failure::Failure;
 use crate::types::parkade_status::{PARKADE_INVALID_ARGUMENT, PARKADE_INVALID_SETTINGS};
@@ -33,7 +33,7 @@ pub(crate) fn policy(
     is_serial: bool,
 ) -> Result<Chosen, Failure> {
     let name = name.unwrap_or(PYTORCH);
-    if !is_serial && breaks_handles(name) {
+    if !is_serial && needs_serial_work(name) {
         let text = format!(
             "the policy {name} replaces the memory of live tensors, which loses what another thread writes meanwhile: promise that none \
              does (PARKADE_WORK_IS_SERIAL), or use floating-handles"

@@ -220,13 +220,13 @@ pub fn pools_are_allocators(name: &str) -> bool {
 /// Policies that break handles.
 const BREAKING: &[&str] = &["breaking-handles"];
 
-/// Whether the policy with this name breaks handles ([`Relief::Break`](parkade::policy::Relief::Break)), which asks more of the
-/// program than other policies do: while the allocator serves a call, no other thread may give the device work that uses its
+/// Whether the policy with this name needs serial work, because it breaks handles
+/// ([`Relief::Break`](parkade::policy::Relief::Break)): while the allocator serves a call, no other thread may give the device work that uses its
 /// memory. Where the device breaks none
 /// ([`DeviceBackend::breaks_handles`](parkade::device::DeviceBackend::breaks_handles)) the policy serves requests, and needs more
 /// memory.
 #[must_use]
-pub fn breaks_handles(name: &str) -> bool {
+pub fn needs_serial_work(name: &str) -> bool {
     BREAKING.contains(&name)
 }
 

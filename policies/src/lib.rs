@@ -34,7 +34,7 @@ pub use best_fit::{Best, BestFit};
 pub use bfc::Bfc;
 pub use breaking_handles::BreakingHandles;
 pub use buddy::Buddy;
-pub use catalogue::{BESIDE, CATALOGUE, Named, breaks_handles, named, pools_are_allocators, renamed};
+pub use catalogue::{BESIDE, CATALOGUE, Named, named, needs_serial_work, pools_are_allocators, renamed};
 pub use cuda_async::CudaAsync;
 pub use first_fit::{First, FirstFit};
 pub use floating_handles::FloatingHandles;

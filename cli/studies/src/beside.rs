@@ -4,7 +4,7 @@
 //! requests in the order of the recording; those that failed there are left out, and of a run that died nothing is estimated.
 
 use anyhow::{Result, anyhow};
-use parkade_policies::{BESIDE, CATALOGUE, Named, breaks_handles, named, why_unknown};
+use parkade_policies::{BESIDE, CATALOGUE, Named, named, needs_serial_work, why_unknown};
 use parkade_recording::DeviceRecording;
 use parkade_replay::{Requests, VerifyOptions};
 use parkade_research::study::{Outcome, RunOptions, make_for, run, smallest_capacity};
@@ -105,7 +105,7 @@ impl Needs {
             0 => String::new(),
             count => format!("; {} that failed in the recording left out", output::count(count, "request")),
         };
-        let promise = if breaks_handles(self.policy) { ", serial=True" } else { "" };
+        let promise = if needs_serial_work(self.policy) { ", serial=True" } else { "" };
         format!(
             "with parkade.enable(policy={:?}{promise}) instead of settings: {fits}smallest memory {}, {} reserved at most, {:.1} ms of driver calls{left_out}",
             self.policy,

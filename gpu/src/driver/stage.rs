@@ -1,8 +1,8 @@
 //! A stage: memory of the host at addresses of the device, where contents wait while the device's memory is replaced.
 //!
 //! It needs no room on the device, which has none when this is done. Taking the host's memory is slow (0.5 ms for a MiB on an
-//! H100, driver 580.159.04), so it is kept; copies then go at the speed of the bus (55 GB/s there). It has a handle for each 2 MiB:
-//! so any part of it can be mapped at the addresses where contents came from, if the device does not give memory for them again.
+//! H100, driver 580.159.04), so it is kept; copies then go at the speed of the bus (55 GB/s there). It has one handle for each 2 MiB, so
+//! that as much of it as is needed can be mapped at the addresses where contents came from, if the device does not give memory for them again.
 
 use std::sync::Arc;
 
