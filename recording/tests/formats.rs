@@ -75,6 +75,21 @@ fn stacks_are_kept_once() {
     assert_eq!(frames, [("/home/u/model.py", 12, "forward"), ("/home/u/train \u{20ac}.py", 34, "<module>")]);
 }
 
+/// PyTorch 2.11 wrote 2^64 - 1 for calls in code that `torch.compile` made.
+#[test]
+fn a_frame_without_a_line_is_read() {
+    let plain = std::fs::read(fixture("snapshot.protocol0.pickle")).expect("fixture");
+    let text = String::from_utf8(plain).expect("protocol 0 is text");
+    let of = |text: &str| {
+        let recording = read(text.as_bytes()).expect("a recording");
+        recording.stacks.frames(recording.devices[0].trace[0].stack).map(|frame| frame.line).collect::<Vec<_>>()
+    };
+    assert_eq!(of(&text), [12, 34]);
+    for unknown in ["L18446744073709551615L", "I-1", "I0"] {
+        assert_eq!(of(&text.replace("I12\n", &format!("{unknown}\n"))), [0, 34], "{unknown}");
+    }
+}
+
 #[test]
 fn every_protocol_and_compression_gives_the_same_recording() {
     let expected = load("snapshot.protocol4.pickle");

@@ -99,7 +99,7 @@ impl SegmentReader {
         let segment = Segment {
             address,
             total_bytes,
-            stream: optional(stream, |stream| values::stream(loaded, stream, "stream"))?.unwrap_or(0),
+            stream: optional(stream, |stream| values::bits(loaded, stream, "stream"))?.unwrap_or(0),
             large,
             pool: optional(pool, |pool| values::pool(loaded, pool, "segment_pool_id"))?,
             expandable: optional(expandable, |yes| values::boolean(loaded, yes, "is_expandable"))?.unwrap_or(false),

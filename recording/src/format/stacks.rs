@@ -66,10 +66,10 @@ impl StackReader {
             return Ok(number);
         }
         let [filename, line, name] = self.fields.look_up(loaded, frame, "frames")?;
-        let line = optional(line, |line| values::signed(loaded, line, "line"))?.unwrap_or(0);
+        let line = optional(line, |line| values::bits(loaded, line, "line"))?.unwrap_or(0);
         let read = Frame {
             filename: self.text(loaded, filename, "filename")?,
-            // Unknown lines are 0, sometimes -1; no source file has 2^32 lines.
+            // Unknown lines are 0, -1 or 2^64 - 1, as in code that torch.compile made; no source file has 2^32 lines.
             line: u32::try_from(line).unwrap_or(0),
             name: self.text(loaded, name, "name")?,
         };

@@ -91,7 +91,7 @@ impl TraceReader {
                 address
             }
         };
-        let mut entry = Entry::new(action, address, size, values::stream(loaded, stream, "stream")?);
+        let mut entry = Entry::new(action, address, size, values::bits(loaded, stream, "stream")?);
         entry.set_time(optional(time_us, |time| values::unsigned(loaded, time, "time_us"))?);
         entry.stack = stacks.read(loaded, frames)?;
         entry.pool = self.pool(loaded, pool_id)?;

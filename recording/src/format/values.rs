@@ -65,16 +65,16 @@ pub(crate) fn signed(loaded: &Loaded, value: Value, key: &'static str) -> Found<
     i64::try_from(number).map_err(|_| FormatProblem::OutOfRange { key, value: number.to_string(), range: RANGE })
 }
 
-/// A stream handle: a pointer or a small number. A negative one keeps its bits.
+/// A number of 64 bits, signed or not, such as a stream's handle. A negative one keeps its bits.
 #[inline]
-pub(crate) fn stream(loaded: &Loaded, value: Value, key: &'static str) -> Found<u64> {
+pub(crate) fn bits(loaded: &Loaded, value: Value, key: &'static str) -> Found<u64> {
     if value.tag() == Tag::Int {
         return Ok(value.as_small_int() as u64);
     }
     const RANGE: &str = "a whole number from -2^63 to 2^64 - 1";
     let number = integer(loaded, value, key, RANGE)?;
-    let handle = u64::try_from(number).ok().or_else(|| i64::try_from(number).ok().map(|negative| negative as u64));
-    handle.ok_or_else(|| FormatProblem::OutOfRange { key, value: number.to_string(), range: RANGE })
+    let bits = u64::try_from(number).ok().or_else(|| i64::try_from(number).ok().map(|negative| negative as u64));
+    bits.ok_or_else(|| FormatProblem::OutOfRange { key, value: number.to_string(), range: RANGE })
 }
 
 /// A device number, at most 127: `c10::DeviceIndex` is a signed byte.
