@@ -15,8 +15,8 @@
 use alloc::vec::Vec;
 
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
-use parkade::units::{Bytes, PoolClass, StreamId};
-use parkade::{BlockId, Candidate, Heap, PoolSlot};
+use parkade::units::{Bytes, DeviceAddress, PoolClass, StreamId};
+use parkade::{BlockId, Candidate, Heap, PartlyFreeView, PoolSlot};
 
 use crate::floating_handles::sight::{self, PAGE, is_private};
 use crate::seen_sizes::SeenSizes;
@@ -37,6 +37,13 @@ const TIMES_MISSING: u64 = 32;
 const TIMES_MISSING_ASIDE: u64 = 2;
 /// A handle is at most this part of what may still be reserved, down to [`LEAST`].
 const PART_OF_LEFT: u64 = 3;
+
+/// Memory is short once less than this part of it may still be reserved.
+const PART_SHORT: u64 = 4;
+/// So little is left of it that handles are broken before requests go to a private pool.
+const PART_SCARCE: u64 = 16;
+/// Then those of which at least this part is free.
+const PART_FREE: u64 = 4;
 
 /// The rules of breaking handles.
 #[derive(Clone, Debug, Default)]
@@ -84,6 +91,19 @@ impl Policy for BreakingHandles {
 
     fn annexes(&self) -> bool {
         true
+    }
+
+    /// What a busy stream has free cannot serve a capture, and where memory is short there is little else.
+    fn waits_for_pools(&self, heap: &Heap) -> bool {
+        sight::left(heap) < sight::all(heap) / PART_SHORT
+    }
+
+    fn breaks_for_pools(&self, heap: &Heap) -> Vec<DeviceAddress> {
+        if sight::left(heap) > sight::all(heap) / PART_SCARCE {
+            return Vec::new();
+        }
+        let is_worth_it = |part: &PartlyFreeView| part.free >= LEAST && part.free.get() >= part.handle.size.get() / PART_FREE;
+        sight::partly_free(heap).filter(is_worth_it).map(|part| part.handle.address).collect()
     }
 
     fn handle(&self, heap: &Heap, request: &Request, missing: Bytes) -> Option<Bytes> {
@@ -137,8 +157,9 @@ impl Policy for BreakingHandles {
             let step = self.step;
             self.step += 1;
             match step {
-                0 | 7 if sight::has_room(heap, request) => {
-                    self.is_refused = true;
+                // A private pool may miss less than is seen from here: its segments go on in the default pool's.
+                0 | 7 if is_private(request) || sight::has_room(heap, request) => {
+                    self.is_refused = sight::has_room(heap, request);
                     return Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask };
                 }
                 4 if !is_deferring => {
@@ -171,7 +192,14 @@ impl Policy for BreakingHandles {
                         return Relief::Move { handles };
                     }
                 }
-                9 => return Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskAgain },
+                9 | 11 => return Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskAgain },
+                // How much the device has left is not known: it may be enough with all that is free.
+                10 if self.is_refused => {
+                    let handles: Vec<_> = sight::partly_free(heap).map(|part| part.handle.address).collect();
+                    if !handles.is_empty() {
+                        return Relief::Break { handles };
+                    }
+                }
                 0..=8 => {}
                 _ => return Relief::GiveUp,
             }

@@ -1,7 +1,7 @@
 //! Private pools that take their memory from the default pool's segments: what they may take, that nothing of it is used
 //! twice, and how it comes back.
 
-use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
+use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Wrapper};
 use parkade::units::{Bytes, MIB, PoolClass, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, Heap, PoolFilter, PoolSlot};
 use parkade_sim::{CallName, SimDevice, SimOptions};
@@ -61,36 +61,55 @@ impl Policy for Toy {
     }
 }
 
+/// The same, which waits for busy streams before requests are routed to a pool.
+struct Patient(Toy);
+
+impl Wrapper for Patient {
+    type Inner = Toy;
+
+    fn inner(&self) -> &Toy {
+        &self.0
+    }
+
+    fn inner_mut(&mut self) -> &mut Toy {
+        &mut self.0
+    }
+
+    fn waits_for_pools(&self, _: &Heap) -> bool {
+        true
+    }
+}
+
 type Core = Allocator<SimDevice, Toy>;
 
 fn on(capacity_mib: u64) -> Core {
     Allocator::new(SimDevice::new(SimOptions::new(Bytes::mib(capacity_mib))), Toy, ())
 }
 
-fn take(core: &mut Core, mib: u64, stream: StreamId) -> Allocation {
+fn take<P: Policy>(core: &mut Allocator<SimDevice, P>, mib: u64, stream: StreamId) -> Allocation {
     let block = core.allocate(Bytes::mib(mib), stream).unwrap();
     core.check().unwrap();
     block
 }
 
-fn give(core: &mut Core, block: Allocation) {
+fn give<P: Policy>(core: &mut Allocator<SimDevice, P>, block: Allocation) {
     core.free(block).unwrap();
     core.check().unwrap();
 }
 
-fn begin(core: &mut Core, pool: PoolId) {
+fn begin<P: Policy>(core: &mut Allocator<SimDevice, P>, pool: PoolId) {
     core.begin_pool(pool, PoolFilter::All).unwrap();
     core.set_capturing(true);
     core.check().unwrap();
 }
 
-fn end(core: &mut Core, pool: PoolId) {
+fn end<P: Policy>(core: &mut Allocator<SimDevice, P>, pool: PoolId) {
     core.set_capturing(false);
     core.end_pool(pool).unwrap();
     core.check().unwrap();
 }
 
-fn calls(core: &Core, name: CallName) -> u64 {
+fn calls<P: Policy>(core: &Allocator<SimDevice, P>, name: CallName) -> u64 {
     core.device().totals(name).calls
 }
 
@@ -303,4 +322,65 @@ fn nothing_comes_back_while_a_graph_is_captured() {
     core.release_cached().unwrap();
     core.check().unwrap();
     assert_eq!(core.device().used_bytes(), Bytes::ZERO);
+}
+
+#[test]
+fn a_pool_whose_end_is_free_grows_by_what_is_missing() {
+    let mut core = on(32);
+    let kept = take(&mut core, 10, HERE);
+    begin(&mut core, FIRST);
+    let first = take(&mut core, 12, HERE);
+    let place = first.address();
+    give(&mut core, first);
+    // 12 MiB are free, and 10 are left.
+    let longer = take(&mut core, 20, HERE);
+    assert_eq!((longer.address(), segments(&core)), (place, vec![(0, 10), (1, 20)]));
+    give(&mut core, longer);
+    let too_long = core.allocate(Bytes::mib(23), HERE).unwrap_err();
+    assert!(matches!(too_long, AllocError::OutOfMemory(_)), "{too_long}");
+    core.check().unwrap();
+    assert_eq!(segments(&core), [(0, 10), (1, 20)], "nothing is mapped that does not suffice");
+    end(&mut core, FIRST);
+    give(&mut core, kept);
+}
+
+#[test]
+fn a_pool_on_another_stream_grows_where_its_end_is() {
+    let mut core = on(32);
+    let cached = take(&mut core, 8, HERE);
+    give(&mut core, cached);
+    begin(&mut core, FIRST);
+    let part = take(&mut core, 8, THERE);
+    let place = part.address();
+    give(&mut core, part);
+    let longer = take(&mut core, 30, THERE);
+    assert_eq!((longer.address(), segments(&core)), (place, vec![(1, 30)]));
+    end(&mut core, FIRST);
+    give(&mut core, longer);
+    core.release_pool(FIRST).unwrap();
+    let whole = take(&mut core, 32, HERE);
+    assert_eq!(segments(&core), [(0, 32)]);
+    give(&mut core, whole);
+}
+
+#[test]
+fn a_busy_stream_is_waited_for_if_the_policy_says_so_but_not_for_ever() {
+    let mut core = Allocator::new(SimDevice::new(SimOptions::new(Bytes::mib(32))), Patient(Toy), ());
+    let cached = take(&mut core, 32, HERE);
+    give(&mut core, cached);
+    core.device_mut().spin(HERE, 1_000_000);
+    begin(&mut core, FIRST);
+    let part = take(&mut core, 16, HERE);
+    assert!(core.device().now_ns() >= 1_000_000);
+    give(&mut core, part);
+    end(&mut core, FIRST);
+    let before = calls(&core, CallName::StreamSynchronize);
+    for _ in 0..40 {
+        core.device_mut().spin(HERE, 1_000_000);
+        begin(&mut core, FIRST);
+        let part = take(&mut core, 16, HERE);
+        give(&mut core, part);
+        end(&mut core, FIRST);
+    }
+    assert_eq!(calls(&core, CallName::StreamSynchronize) - before, 16, "the pool needs nothing any more");
 }

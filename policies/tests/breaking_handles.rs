@@ -120,10 +120,13 @@ fn what_a_private_pool_has_cached_stays_mapped() {
 
 #[test]
 fn nothing_is_broken_while_a_graph_is_captured() {
-    let (mut allocator, kept) = scattered();
-    let before = allocator.device().totals(CallName::MemUnmap).calls;
+    let (mut allocator, mut kept) = scattered();
+    // What is freed during the capture was in use when it began.
+    kept.push(take(&mut allocator, 384));
     let pool = PoolId(1, 0);
     allocator.begin_pool(pool, PoolFilter::All).unwrap();
+    let before = allocator.device().totals(CallName::MemUnmap).calls;
+    kept.drain(8..).for_each(|block| allocator.free(block).unwrap());
     assert!(matches!(allocator.allocate(Bytes::mib(64), StreamId::DEFAULT), Err(AllocError::OutOfMemory(_))));
     assert_eq!(allocator.device().totals(CallName::MemUnmap).calls, before);
     allocator.end_pool(pool).unwrap();
@@ -252,4 +255,56 @@ fn contents_stay_whatever_is_broken() {
         give_all(allocator, live.into_iter().map(|(block, _, _)| block).collect());
     }
     assert!(broken > 20, "handles were broken in {broken} of 40 programs");
+}
+
+/// Begins a capture into a private pool, as a program does.
+fn capture(allocator: &mut Breaking) {
+    allocator.begin_pool(PoolId(0, 1), PoolFilter::All).unwrap();
+    allocator.set_capturing(true);
+}
+
+#[test]
+fn before_a_capture_handles_are_broken_where_memory_is_scarce() {
+    let (mut allocator, mut kept) = scattered();
+    capture(&mut allocator);
+    let unmaps = allocator.device().totals(CallName::MemUnmap).calls;
+    kept.push(take(&mut allocator, 200));
+    kept.push(take(&mut allocator, 100));
+    assert_eq!(allocator.device().totals(CallName::MemUnmap).calls, unmaps, "nothing moves during the capture");
+    allocator.check().unwrap();
+    for (place, block) in kept[..16].iter().enumerate() {
+        assert!(has(&mut allocator, block, 8, 2 + 4 * place as u32), "block {place}");
+    }
+    allocator.set_capturing(false);
+    allocator.end_pool(PoolId(0, 1)).unwrap();
+    allocator.release_pool(PoolId(0, 1)).unwrap();
+    give_all(allocator, kept);
+}
+
+#[test]
+fn before_a_capture_nothing_is_broken_where_memory_is_left() {
+    let mut allocator = on(4096);
+    let blocks: Vec<Allocation> = (0..64).map(|_| take(&mut allocator, 8)).collect();
+    let (mut kept, mut gone) = (Vec::new(), Vec::new());
+    blocks.into_iter().enumerate().for_each(|(place, block)| if place % 4 == 1 { kept.push(block) } else { gone.push(block) });
+    gone.into_iter().for_each(|block| allocator.free(block).unwrap());
+    capture(&mut allocator);
+    kept.push(take(&mut allocator, 200));
+    assert_eq!(allocator.device().totals(CallName::MemUnmap).calls, 0);
+}
+
+/// The heap does not know what others hold, so it counts on memory that the device does not give.
+#[test]
+fn a_request_gets_all_that_is_free_although_others_hold_a_part_of_the_device() {
+    let mut allocator = on(512);
+    allocator.device_mut().set_external_bytes(Bytes::mib(100));
+    let blocks: Vec<Allocation> = std::iter::from_fn(|| allocator.allocate(Bytes::mib(8), StreamId::DEFAULT).ok()).collect();
+    assert!(blocks.len() > 48, "{} blocks", blocks.len());
+    let (mut kept, mut gone) = (Vec::new(), Vec::new());
+    blocks.into_iter().enumerate().for_each(|(place, block)| if place % 4 == 1 { kept.push(block) } else { gone.push(block) });
+    let free_mib = 8 * gone.len() as u64;
+    gone.into_iter().for_each(|block| allocator.free(block).unwrap());
+    kept.push(take(&mut allocator, free_mib));
+    allocator.check().unwrap();
+    give_all(allocator, kept);
 }

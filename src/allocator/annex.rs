@@ -15,22 +15,45 @@ use crate::error::AllocError;
 use crate::heap::{Heap, PoolSlot, SETTLED};
 use crate::policy::{Policy, Request};
 use crate::trace::Observer;
-use crate::units::{Bytes, DeviceAddress};
+use crate::units::{Bytes, DeviceAddress, StreamId};
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// To be called before requests are routed to a private pool. Takes back what pools without uses have free, if all
-    /// streams are idle, and marks what the pool may take. Never waits; a stream of which the device does not say that it
-    /// is idle counts as busy.
+    /// streams are idle, and marks what the pool may take. A stream of which the device does not say that it is idle counts
+    /// as busy; it is waited for only if the policy says so ([`Policy::waits_for_pools`]).
     pub(super) fn settle(&mut self) {
-        if !self.policy.annexes() || self.heap.is_deferring() || !self.heap.merges_neighbours() {
+        // Where requests are routed already, some stream may be captured: asking it would end the capture.
+        let may_capture = self.heap.is_deferring() || self.heap.private_pools().is_recording();
+        if !self.policy.annexes() || may_capture || !self.heap.merges_neighbours() {
             return;
         }
         let streams = self.heap.streams_seen().to_vec();
-        let is_idle: Vec<bool> = streams.into_iter().map(|stream| self.device.is_idle(stream).unwrap_or(false)).collect();
+        let waits = self.heap.may_wait_for_pools() && self.policy.waits_for_pools(&self.heap);
+        let is_idle: Vec<bool> = streams.into_iter().map(|stream| self.is_idle(stream, waits)).collect();
         if is_idle.iter().all(|&is_idle| is_idle) {
             self.take_parts_back();
+            if waits {
+                let handles = self.policy.breaks_for_pools(&self.heap);
+                if !handles.is_empty() {
+                    self.heap.note_waited_for_pools();
+                    // What could not be broken stays as it is. If the device is lost, the next request is told.
+                    self.break_handles(&handles).unwrap_or_default();
+                }
+            }
         }
         self.heap.mark_settled(&is_idle);
+    }
+
+    /// Whether a stream has no work, which is waited for if `waits`. After an error it may have: if the device is lost, the
+    /// next request is told.
+    fn is_idle(&mut self, stream: StreamId, waits: bool) -> bool {
+        match self.device.is_idle(stream) {
+            Ok(false) if waits => {
+                self.heap.note_waited_for_pools();
+                self.device.synchronize_stream(stream).is_ok()
+            }
+            answer => answer.unwrap_or(false),
+        }
     }
 
     /// Takes back the free blocks of pools without uses that are parts of other pools' segments. Their work is done.
@@ -113,7 +136,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         part
     }
 
-    /// Maps new memory where the default pool's segment of the request's stream grows, and serves the request from it.
+    /// Maps new memory where the default pool's segment grows, and serves the request from it.
     pub(super) fn grow_and_annex(
         &mut self,
         request: &Request,
@@ -121,18 +144,23 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         page: Bytes,
         has_handles: bool,
     ) -> Result<Option<u32>, AllocError> {
-        let home = Request { pool: PoolSlot::default_pool(request.pool.class()), ..*request };
+        let (home, home_slot, from) = self.choose_growth(request, stream, has_handles);
         let size = self.policy.growth(&home).0;
-        self.heap.set_grows_settled(true);
+        // A part of what is missing would serve nobody.
+        let left = self.heap.limit().map_or(u64::MAX, |limit| limit.0.saturating_sub(self.heap.reserved().0));
+        if has_handles && self.missing_from(&home, from).unwrap_or(size) > left {
+            return Ok(None);
+        }
+        self.heap.set_grows_settled(true, from);
         let run = self.heap.settled_growth(home.pool, home.stream, size, has_handles);
-        let grown = self.grow(&home, stream, page, has_handles);
-        self.heap.set_grows_settled(false);
+        let grown = self.grow(&home, home_slot, page, has_handles);
+        self.heap.set_grows_settled(false, None);
         let Some(index) = grown? else { return Ok(None) };
         // What is free beside the new memory has become one with it, and work may be pending there.
         let Block { address, size, .. } = *self.heap.arena.at(index);
         let run = run.filter(|run| (address..address + size).contains(&run.start)).unwrap_or(address..u64::MAX);
         let (before, end) = (run.start - address, run.end.min(address + size));
-        if end - run.start < request.size.0 {
+        if end - run.start < home.size.0 {
             self.put_back_unused(index);
             return Err(self.fault("maps less than the request needs").into());
         }
@@ -145,7 +173,35 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         let rest = if end == address + size { SETTLED } else { stamp };
         // At once, because free blocks are beside each other now.
-        Ok(Some(self.cut_out(index, request.size.0, rest, request, stream)))
+        Ok(Some(self.cut_out(index, home.size.0, rest, request, stream)))
+    }
+
+    /// Where memory is mapped for a request of a private pool: the request for the default pool that does it, the slot of its
+    /// stream, and the only address to grow from. With handles it is where the least is missing: behind what is free at the end
+    /// of a segment of the private pool, or anywhere.
+    fn choose_growth(&mut self, request: &Request, stream: u16, has_handles: bool) -> (Request, u16, Option<u64>) {
+        let home = Request { pool: PoolSlot::default_pool(request.pool.class()), ..*request };
+        let ends = if has_handles { self.heap.free_ends(request.pool, stream, request.size.0) } else { Vec::new() };
+        let (mut least, mut chosen) = (self.missing_from(&home, None), (home, stream, None));
+        for (end, free) in ends {
+            let Some((base, range)) = self.reservations.holding(end) else { continue };
+            let behind = Request { size: Bytes(request.size.0 - free), stream: range.stream, ..home };
+            let Some(slot) = self.heap.known_stream_slot(behind.stream).filter(|_| base < end) else { continue };
+            let missing = self.missing_from(&behind, Some(end));
+            if missing.is_some_and(|missing| least.is_none_or(|least| missing < least)) {
+                (least, chosen) = (missing, (behind, slot, Some(end)));
+            }
+        }
+        chosen
+    }
+
+    /// The bytes to be mapped for a request of the default pool whose segment grows from this address, or anywhere. `None` if
+    /// it cannot grow there, or addresses are to be reserved.
+    fn missing_from(&mut self, home: &Request, from: Option<u64>) -> Option<u64> {
+        self.heap.set_grows_settled(true, from);
+        let place = self.heap.find_growth(home.pool, home.stream, self.policy.growth(home).0);
+        self.heap.set_grows_settled(false, None);
+        place.map(|place| place.missing)
     }
 
     /// As [`Allocator::bring_home`] for a part of another pool's segment.

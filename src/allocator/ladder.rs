@@ -51,6 +51,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     #[cold]
     fn obtain(&mut self, request: &Request, stream_slot: u16, segment: Bytes) -> Result<(u32, Request), AllocError> {
         let pool_number = request.pool.pool_number();
+        if pool_number != 0 {
+            self.heap.note_growing_pool();
+        }
         self.heap.private_pools_mut().keep(pool_number);
         let obtained = self.climb(request, stream_slot, segment);
         self.heap.private_pools_mut().keep_no_longer(pool_number);

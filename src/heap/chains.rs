@@ -3,6 +3,7 @@
 //! The blocks of a segment are a chain. A part that another pool takes over is cut out of it, so that all blocks of a chain
 //! are of one pool, and neighbours coalesce as ever. What lies before and behind it are chains too, until the part comes back.
 
+use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::{Heap, PoolSlot};
@@ -13,7 +14,26 @@ use crate::units::StreamId;
 /// mapped memory. Whatever takes a part of it, or joins it with another block, gives it another stamp.
 pub(crate) const SETTLED: u64 = u64::MAX;
 
+/// How many waits a policy may have before requests are routed to private pools, from the last time on that one had no free
+/// block for a request. So a program that repeats waits no more ([`Policy::waits_for_pools`](crate::Policy::waits_for_pools)).
+pub(super) const WAITS_FOR_POOLS: u32 = 16;
+
 impl Heap {
+    /// Notes that a private pool has no free block for a request.
+    pub(crate) fn note_growing_pool(&mut self) {
+        self.waits_for_pools = WAITS_FOR_POOLS;
+    }
+
+    /// Whether streams may be waited for before requests are routed to a private pool.
+    pub(crate) fn may_wait_for_pools(&self) -> bool {
+        self.waits_for_pools > 0
+    }
+
+    /// Notes that one was.
+    pub(crate) fn note_waited_for_pools(&mut self) {
+        self.waits_for_pools = self.waits_for_pools.saturating_sub(1);
+    }
+
     /// Marks the free blocks of expandable segments as settled: those of the default pool, of streams without work.
     pub(crate) fn mark_settled(&mut self, is_idle: &[bool]) {
         for index in self.free_expandable() {
@@ -102,8 +122,15 @@ impl Heap {
         Some(start..end)
     }
 
-    /// Says whether free blocks may be the beginning of what an expandable segment grows by only if they are settled.
-    pub(crate) fn set_grows_settled(&mut self, grows_settled: bool) {
-        self.grows_settled = grows_settled;
+    /// Says whether free blocks may be the beginning of what an expandable segment grows by only if they are settled, and
+    /// whether it grows from one address only.
+    pub(crate) fn set_grows_settled(&mut self, grows_settled: bool, from: Option<u64>) {
+        (self.grows_settled, self.grows_from) = (grows_settled, from);
+    }
+
+    /// Where a private pool's segments of a stream end in free bytes, fewer than `size`: the address behind each, and how many.
+    pub(crate) fn free_ends(&self, pool: PoolSlot, stream: u16, size: u64) -> Vec<(u64, u64)> {
+        let free = self.chain_ends(pool, stream).filter(|end| end.state == BlockState::Free && end.size < size);
+        free.map(|end| (end.address + end.size, end.size)).collect()
     }
 }

@@ -49,7 +49,7 @@ pub(crate) fn whole_pages(range: Range<u64>, first: u64, page: u64) -> Range<u64
 pub(crate) struct GrowthPlace {
     /// The first block, free or unmapped.
     pub(crate) first: u32,
-    missing: u64,
+    pub(crate) missing: u64,
     addresses: Range<u64>,
 }
 
@@ -106,7 +106,9 @@ impl Heap {
     pub(crate) fn find_growth(&self, pool: PoolSlot, stream: StreamId, size: u64) -> Option<GrowthPlace> {
         let unmapped = &self.unmapped[usize::from(pool.0)];
         let places = unmapped.range((stream, 0, 0)..=(stream, u64::MAX, u32::MAX)).map(|&(_, _, index)| index);
-        places.filter_map(|index| self.growth_at(index, size)).min_by_key(|place| (place.missing, place.addresses.start))
+        let places = places.filter_map(|index| self.growth_at(index, size));
+        let allowed = places.filter(|place| self.grows_from.is_none_or(|from| from == place.addresses.start));
+        allowed.min_by_key(|place| (place.missing, place.addresses.start))
     }
 
     /// The same at one unmapped block, from the free one before it on.

@@ -111,6 +111,10 @@ pub struct Heap {
     has_parts_elsewhere: bool,
     /// Whether an expandable segment may grow from a free block on only if it is settled.
     grows_settled: bool,
+    /// The only address from which an expandable segment may grow with handles.
+    grows_from: Option<u64>,
+    /// How many streams may still be waited for before requests are routed to private pools.
+    waits_for_pools: u32,
     /// The device's total memory.
     device_total: u64,
     free_order: FreeOrder,
@@ -142,6 +146,8 @@ impl Heap {
             mixes_streams: false,
             has_parts_elsewhere: false,
             grows_settled: false,
+            grows_from: None,
+            waits_for_pools: chains::WAITS_FOR_POOLS,
             device_total: device_total.0,
             free_order,
             handles: BTreeMap::new(),

@@ -223,6 +223,19 @@ pub trait Policy {
         false
     }
 
+    /// Whether all streams are waited for before requests are routed to a private pool, so that all that is free may serve it:
+    /// while a graph is captured nothing can be waited for. Only asked of a policy that annexes, and only 16 times from the
+    /// last time on that a private pool had no free block for a request.
+    fn waits_for_pools(&self, _heap: &Heap) -> bool {
+        false
+    }
+
+    /// The handles to break before requests are routed to a private pool, as in [`Relief::Break`], once its streams have been
+    /// waited for ([`Policy::waits_for_pools`]): while a graph is captured none can be broken.
+    fn breaks_for_pools(&self, _heap: &Heap) -> Vec<DeviceAddress> {
+        Vec::new()
+    }
+
     /// Whether to refuse taking `size` more bytes from a device of `total` without asking it
     /// ([`crate::AllocError::Rejected`]).
     fn rejects(&self, _reserved: Bytes, _size: Bytes, _total: Bytes) -> bool {

@@ -6,7 +6,7 @@ use core::ops::Range;
 
 use parkade::policy::Request;
 use parkade::units::{Bytes, DeviceAddress, PoolClass};
-use parkade::{BlockId, BlockView, HandleView, Heap, PoolSlot};
+use parkade::{BlockId, BlockView, HandleView, Heap, PartlyFreeView, PoolSlot};
 
 /// Handles are multiples of this, the least that the driver maps.
 pub(crate) const PAGE: Bytes = Bytes::mib(2);
@@ -32,6 +32,12 @@ pub(crate) fn left(heap: &Heap) -> u64 {
 fn free_handles(heap: &Heap) -> impl Iterator<Item = HandleView> + '_ {
     let slots = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool);
     slots.into_iter().flat_map(|slot| heap.free_blocks(slot)).flat_map(|block| heap.handles_in(block.id))
+}
+
+/// Handles of the default pool that are partly free.
+pub(crate) fn partly_free(heap: &Heap) -> impl Iterator<Item = PartlyFreeView> {
+    let slots = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool).into_iter();
+    slots.flat_map(|slot| heap.partly_free(slot, PAGE))
 }
 
 /// Bytes that a request may get: those that may still be reserved, and those of whole free handles.
@@ -89,10 +95,8 @@ fn breakable_for(heap: &Heap, missing: Bytes, addresses: &Range<DeviceAddress>, 
         let from = handle.address.get().max(addresses.start.get().next_multiple_of(PAGE.get()));
         (handle.address.get() + handle.size.get()).min(addresses.end.get()).saturating_sub(from) / PAGE.get() * PAGE.get()
     };
-    let slots = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool).into_iter();
-    let partly = slots.flat_map(|slot| heap.partly_free(slot, PAGE));
     let mut gains: Vec<(u64, DeviceAddress)> =
-        partly.map(|part| (part.free.get().saturating_sub(inside(part.handle)), part.handle.address)).collect();
+        partly_free(heap).map(|part| (part.free.get().saturating_sub(inside(part.handle)), part.handle.address)).collect();
     gains.retain(|&(gain, _)| gain > 0);
     gains.sort_unstable_by_key(|&(gain, address)| (Reverse(gain), address));
     // After the limit was lowered there is more to give back.

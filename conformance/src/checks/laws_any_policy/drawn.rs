@@ -5,7 +5,7 @@
 
 use parkade::policy::{Attempt, Coalescing, Placement, Policy, Relief, Request};
 use parkade::profile::Profile;
-use parkade::units::{Bytes, MIB, PoolClass, StreamId};
+use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, StreamId};
 use parkade::{BlockId, BlockView, Heap, PoolSlot};
 
 use crate::checks::draw::Draws;
@@ -279,6 +279,16 @@ impl Policy for Drawn {
 
     fn annexes(&self) -> bool {
         self.annexes
+    }
+
+    fn waits_for_pools(&self, heap: &Heap) -> bool {
+        self.takes_high_end && (heap.reserved().get() / self.segment.max(1)).is_multiple_of(2)
+    }
+
+    fn breaks_for_pools(&self, heap: &Heap) -> Vec<DeviceAddress> {
+        let slots = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool).into_iter();
+        let partly = slots.flat_map(|slot| heap.partly_free(slot, self.page(slot)));
+        partly.map(|part| part.handle.address).take(2).collect()
     }
 
     fn takes_high_end(&self, request: &Request) -> bool {

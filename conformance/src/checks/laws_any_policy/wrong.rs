@@ -133,6 +133,14 @@ impl Policy for Wrong {
         self.below(2) == 0
     }
 
+    fn waits_for_pools(&self, _: &Heap) -> bool {
+        self.below(2) == 0
+    }
+
+    fn breaks_for_pools(&self, heap: &Heap) -> Vec<DeviceAddress> {
+        self.handles(heap)
+    }
+
     fn is_expandable(&self, _: PoolSlot) -> bool {
         self.below(3) == 0 && self.may_expand
     }

@@ -72,6 +72,8 @@ pub(super) struct Trial<D: TestDevice, P: Policy> {
     /// How many trace entries have been followed, and how many there were before the current step.
     followed: usize,
     before_step: usize,
+    /// Whether waiting was deferred before the current step.
+    was_deferring: bool,
     ledger: Ledger,
     routing: Routing,
     /// The newest checkpoint of each private pool.
@@ -117,6 +119,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
             history: History::default(),
             followed: 0,
             before_step: 0,
+            was_deferring: false,
             ledger: Ledger::default(),
             routing: Routing::default(),
             saved: BTreeMap::new(),
@@ -158,7 +161,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         self.script.push(step.line());
         self.before_step = self.core.observer().len();
         drop(self.device.list_calls());
-        let was_deferring = self.should_defer();
+        self.was_deferring = self.should_defer();
         let outcome = self.carry_out(step)?;
         if self.mode == Mode::Faults {
             self.calls.push(self.device.calls_so_far().iter().map(|call| call.name).collect());
@@ -174,7 +177,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
             }
             Outcome::Done | Outcome::Refused => {}
         }
-        self.check_calls(step, was_deferring)?;
+        self.check_calls(step)?;
         self.check(matches!(step, Step::Free(_) | Step::ProcessEvents))?;
         Ok(outcome)
     }

@@ -66,12 +66,12 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
     }
 
     /// Checks that a step that starts and ends with waiting deferred has not waited.
-    pub(super) fn check_calls(&self, step: Step, was_deferring: bool) -> Result<(), Broken> {
+    pub(super) fn check_calls(&self, step: Step) -> Result<(), Broken> {
         let is_deferring = self.should_defer();
         let agrees = self.core.heap().is_deferring() == is_deferring;
         ensure(Law::Pools, agrees, || format!("waiting is allowed: {}, with {:?}", !is_deferring, self.routing))?;
         // Saving records the deferred events at any time (spec 5.8).
-        if !was_deferring || !is_deferring || matches!(step, Step::Pool(PoolStep::Save(_))) {
+        if !self.was_deferring || !is_deferring || matches!(step, Step::Pool(PoolStep::Save(_))) {
             return Ok(());
         }
         // Pages of an unused pool may be given back at any time, after waiting for their stream (spec 4.6).
@@ -86,7 +86,9 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
     pub(super) fn check_pools(&mut self, segments: &[SegmentInfo]) -> Result<(), Broken> {
         // PyTorch's ladder may take memory from a pool in use during a capture (spec 2.7, 2.9).
         if !self.core.policy().releases_during_captures() {
-            self.routing.check_kept(&self.core.observer()[self.followed..], self.should_defer())?;
+            // Handles may be broken before requests are routed.
+            let is_deferring = self.was_deferring && self.should_defer();
+            self.routing.check_kept(&self.core.observer()[self.followed..], is_deferring)?;
         }
         self.routing.check_uses(&self.core, POOLS)?;
         let profile = self.core.policy().profile();
