@@ -1,9 +1,6 @@
 //! Adopting segments: what does not fit together is refused; the rest is as if the allocator had made it.
 
-#[path = "common/device.rs"]
-mod device;
-
-use device::PlainDevice;
+use crate::device::PlainDevice;
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
 use parkade::snapshot::BlockActivity;

@@ -1,9 +1,6 @@
 //! What is served at once is what any request gets, and a request that is not has changed nothing.
 
-#[path = "common/device.rs"]
-mod device;
-
-use device::PlainDevice;
+use crate::device::PlainDevice;
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
 use parkade::units::{Bytes, PoolId, StreamId};

@@ -1,12 +1,9 @@
 //! Random traffic in private pools with checkpoints in between: the heap is valid after every step, a
 //! restored pool is as it was saved, and a refused restore has changed nothing.
 
-#[path = "common/device.rs"]
-mod device;
-
 use std::collections::BTreeMap;
 
-use device::PlainDevice;
+use crate::device::PlainDevice;
 use parkade::policy::PyTorch;
 use parkade::profile::Profile;
 use parkade::settings::Settings;

@@ -1,10 +1,7 @@
 //! Checkpoints of private pools: PyTorch's own tests of them (TestBlockStateAbsorption, spec 12.3) under
 //! their names, each with segments of fixed size and with expandable ones, and what those leave open.
 
-#[path = "common/device.rs"]
-mod device;
-
-use device::PlainDevice;
+use crate::device::PlainDevice;
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
 use parkade::snapshot::{BlockActivity, SegmentInfo};

@@ -1,10 +1,7 @@
 //! A device that hands out ranges which cannot be: the request fails with an error that names the answer, and
 //! nothing else changes.
 
-#[path = "common/device.rs"]
-mod device;
-
-use device::PlainDevice;
+use crate::device::PlainDevice;
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
 use parkade::units::{Bytes, DeviceAddress, StreamId};

@@ -1,9 +1,6 @@
 //! A request that is larger than the addresses reserved for an expandable segment, 9/8 of the device's memory.
 
-#[path = "common/device.rs"]
-mod device;
-
-use device::PlainDevice;
+use crate::device::PlainDevice;
 use parkade::policy::PyTorch;
 use parkade::profile::Profile;
 use parkade::settings::Settings;

@@ -1,10 +1,7 @@
 //! The hint of an out-of-memory error, and rejection before the device is asked, by release and settings
 //! (spec 2.13, 11).
 
-#[path = "common/device.rs"]
-mod device;
-
-use device::PlainDevice;
+use crate::device::PlainDevice;
 use parkade::policy::PyTorch;
 use parkade::profile::Profile;
 use parkade::settings::{ReserveSize, Settings};

@@ -1,9 +1,6 @@
 //! Allocations go back to the allocator that made them, and memory to the pool that it was taken for.
 
-#[path = "common/device.rs"]
-mod device;
-
-use device::PlainDevice;
+use crate::device::PlainDevice;
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
 use parkade::units::{Bytes, PoolId, StreamId};

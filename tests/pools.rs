@@ -1,9 +1,6 @@
 //! Private pools: reused ids, and what holds while they wait to be released.
 
-#[path = "common/device.rs"]
-mod device;
-
-use device::PlainDevice;
+use crate::device::PlainDevice;
 use parkade::policy::PyTorch;
 use parkade::profile::Profile;
 use parkade::settings::Settings;

@@ -1,9 +1,6 @@
 //! What releases of PyTorch do each in their own way, as their own binaries answered.
 
-#[path = "common/device.rs"]
-mod device;
-
-use device::PlainDevice;
+use crate::device::PlainDevice;
 use parkade::policy::PyTorch;
 use parkade::profile::{Profile, RELEASES};
 use parkade::settings::{ErrorKind, Settings};

@@ -1,9 +1,6 @@
 //! What callers see of an allocator, and what its errors say.
 
-#[path = "common/device.rs"]
-mod device;
-
-use device::PlainDevice;
+use crate::device::PlainDevice;
 use parkade::device::BackendError;
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;

@@ -1,0 +1,19 @@
+//! The core's tests, one program: what many of them share is compiled once.
+
+#[path = "common/device.rs"]
+mod device;
+
+mod adopt;
+mod at_once;
+mod checkpoint_properties;
+mod checkpoints;
+mod defaults;
+mod device_answers;
+mod expandable;
+mod hint;
+mod makers;
+mod pools;
+mod releases;
+mod settings;
+mod texts;
+mod view;
