@@ -1,8 +1,6 @@
 //! `parkade advise`: the answer as table and JSON, and files and arguments that it cannot use.
 
-mod common;
-
-use common::{Folder, MIB, call, good, reuses_a_part};
+use crate::common::{Folder, MIB, call, good, reuses_a_part};
 use parkade_recording::{DeviceRecording, Recording};
 
 fn json(arguments: &[&str]) -> (i32, serde_json::Value) {

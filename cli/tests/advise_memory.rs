@@ -1,12 +1,10 @@
 //! Which memory `advise` judges a run by: given, contradicted by the file, or somewhere in a range that an error shows.
 
-mod common;
-
-use common::{BASE, Folder, MIB, OTHER, call, entry, free, recording, segment, unused, used};
+use crate::common::{BASE, Folder, MIB, OTHER, call, entry, free, recording, segment, unused, used};
 use parkade_recording::{Action, DeviceRecording, Recording};
 use serde_json::Value;
 
-/// `common::reuses_a_part` in GiB rather than tenths: 1000 MiB of which 600 are used again, then 600 more.
+/// `crate::common::reuses_a_part` in GiB rather than tenths: 1000 MiB of which 600 are used again, then 600 more.
 fn completes() -> Recording {
     let mut trace = start();
     trace.extend([entry(Action::SegmentAlloc, OTHER, 600 * MIB), entry(Action::Alloc, OTHER, 600 * MIB)]);

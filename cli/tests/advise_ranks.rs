@@ -1,9 +1,7 @@
 //! `parkade advise` of several ranks: each alone, and one setting for all of them.
 
-mod common;
-
-use common::documented::check_text;
-use common::{BASE, Folder, MIB, OTHER, call, died_of_a_hole, entry, recording, reuses_a_part, segment, unused, used};
+use crate::common::documented::check_text;
+use crate::common::{BASE, Folder, MIB, OTHER, call, died_of_a_hole, entry, recording, reuses_a_part, segment, unused, used};
 use parkade_recording::{Action, Recording};
 use serde_json::Value;
 

@@ -1,8 +1,6 @@
 //! A run that survives its out-of-memory errors: what `advise` and `replay` say of it, and that they agree.
 
-mod common;
-
-use common::{Folder, call};
+use crate::common::{Folder, call};
 use serde_json::Value;
 
 const ONLY: [&str; 3] = ["--settings", "expandable_segments:True", "--only"];

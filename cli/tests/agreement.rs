@@ -3,11 +3,9 @@
 //! For each recording, whole and cut where a tighter limit kills it: peaks, the limit that is assumed, how the run ended, where it failed,
 //! whether it fits and with which settings.
 
-mod common;
-
 use serde_json::Value;
 
-use common::{Folder, call, died_of_a_hole};
+use crate::common::{Folder, call, died_of_a_hole};
 
 /// The recordings that are compared whole: with and without an error, with several streams. The others take minutes.
 const RECORDINGS: [&str; 3] = ["deep_mlp.default", "gpt2_varlen.limit12_oom", "prefetch_streams.limit6"];
@@ -169,7 +167,7 @@ fn commands_agree_on_whole_recordings() {
 }
 
 #[test]
-#[ignore = "takes minutes: RECORDINGS=FOLDER cargo test --release -p parkade-cli --test agreement -- --ignored"]
+#[ignore = "takes minutes: RECORDINGS=FOLDER cargo test --release -p parkade-cli --test commands agreement:: -- --ignored"]
 fn commands_agree_on_every_recording_of_a_folder() {
     let folder = Folder::new("agreement_all");
     let shipped = format!("{}/../conformance/recordings", env!("CARGO_MANIFEST_DIR"));

@@ -1,8 +1,6 @@
 //! `parkade diagnose`: what people and programs read, messages, exit codes, bad input.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use parkade_recording::{Action, DeviceRecording, Recording, Segment};
 use serde_json::Value;
 

@@ -1,9 +1,7 @@
 //! `parkade diagnose --message` on the message of PyTorch's cudaMallocAsync backend.
 
-mod common;
-
-use common::call;
-use common::documented::check_text;
+use crate::common::call;
+use crate::common::documented::check_text;
 use serde_json::Value;
 
 /// The message of PyTorch's cudaMallocAsync backend, whose driver pool no setting of the other allocator concerns.

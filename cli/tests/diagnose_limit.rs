@@ -1,8 +1,6 @@
 //! `parkade diagnose --limit`: a limit that the recorded run exceeded.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use serde_json::Value;
 
 #[test]

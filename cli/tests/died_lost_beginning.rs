@@ -1,8 +1,6 @@
 //! A run that died and of which the beginning is lost, as most long runs are: all commands, on one file.
 
-mod common;
-
-use common::{BASE, Folder, MIB, call, entry, recording, segment, unused, used};
+use crate::common::{BASE, Folder, MIB, call, entry, recording, segment, unused, used};
 use parkade_recording::{Action, Style, read_file, write};
 use serde_json::Value;
 

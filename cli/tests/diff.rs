@@ -1,10 +1,8 @@
 //! `parkade diff`: what it says of pairs of recordings, and when it fails a check.
 
-mod common;
-
 use std::path::Path;
 
-use common::*;
+use crate::common::*;
 use parkade_recording::{Action, DeviceRecording, Recording};
 use serde_json::Value;
 

@@ -1,9 +1,7 @@
 //! `parkade diff` of two folders of ranks: who is compared with whom, the order, and one check over all.
 
-mod common;
-
-use common::documented::check_text;
-use common::*;
+use crate::common::documented::check_text;
+use crate::common::*;
 use parkade_recording::{Action, Recording};
 use serde_json::Value;
 

@@ -1,8 +1,6 @@
 //! `parkade enable`: lines for shells, and settings that PyTorch refuses.
 
-mod common;
-
-use common::call;
+use crate::common::call;
 
 /// The line, of settings that are taken.
 fn line(args: &[&str]) -> String {

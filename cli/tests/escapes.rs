@@ -1,10 +1,8 @@
 //! Strings that a file brings along never reach the terminal as they are: escape sequences, C1 controls, direction marks.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::*;
+use crate::common::*;
 use parkade_recording::{Action, Annotation, Frame, RecordedSettings, Recording};
 
 /// Colours, a bell, a title, C1's own escape, a line that is none, text that runs backwards, delete.

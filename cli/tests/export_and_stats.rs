@@ -1,10 +1,8 @@
 //! `parkade export` and `parkade stats`.
 
-mod common;
-
 use std::fs;
 
-use common::{BASE, Folder, MIB, call, diverging, entry, good, recording, refused, segment, unused, verify};
+use crate::common::{BASE, Folder, MIB, call, diverging, entry, good, recording, refused, segment, unused, verify};
 use parkade_recording::{Action, Annotation, DeviceRecording, Recording, read_file};
 use serde_json::Value;
 
@@ -77,7 +75,7 @@ fn an_export_says_which_failures_of_the_recording_it_has_not() {
     let folder = Folder::new("export-failures");
     let trace =
         vec![entry(Action::SegmentAlloc, BASE, 20 * MIB), entry(Action::Alloc, BASE, 15 * MIB), entry(Action::Oom, 0, 32 * MIB)];
-    let blocks = vec![common::used(BASE, 15 * MIB), unused(BASE + 15 * MIB, 5 * MIB)];
+    let blocks = vec![crate::common::used(BASE, 15 * MIB), unused(BASE + 15 * MIB, 5 * MIB)];
     let file = folder.recording("oom.pickle", &recording(trace, vec![segment(blocks)]));
     let out = format!("{}/out.pickle", folder.path());
     let run = call(&["export", &file, "-o", &out]);

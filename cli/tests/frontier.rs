@@ -1,13 +1,11 @@
 //! `parkade frontier`: table, JSON and CSV, exit codes, and arguments that it cannot use.
 
-mod common;
-
-use common::call;
+use crate::common::call;
 
 /// A small model on a small device, under few policies.
 const SMALL: [&str; 7] = ["frontier", "--model", "gpt2", "--policies", "pytorch,buddy", "--most-batch", "64"];
 
-fn small(arguments: &[&str]) -> common::Run {
+fn small(arguments: &[&str]) -> crate::common::Run {
     call(&[&SMALL[..], arguments].concat())
 }
 

@@ -1,13 +1,11 @@
 //! docs/json.md against what the binary prints: every key that appears is documented, and every documented one appears.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use common::documented::{check_text, documented, is_path_of, keys};
-use common::*;
+use crate::common::documented::{check_text, documented, is_path_of, keys};
+use crate::common::*;
 use serde_json::Value;
 
 const SMALL_MODEL: &str = "layers=2,hidden=256,heads=4,vocabulary=1000,sequence=128";

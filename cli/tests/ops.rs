@@ -1,8 +1,6 @@
 //! `parkade ops` on scripts that are wrong, huge or absurd: every line is answered in JSON, nothing panics.
 
-mod common;
-
-use common::{Folder, Run, call, call_with};
+use crate::common::{Folder, Run, call, call_with};
 
 /// Runs a script; every line of the answer is an object.
 fn answers(script: &[u8], args: &[&str]) -> Vec<serde_json::Value> {

@@ -2,16 +2,14 @@
 
 #![cfg(unix)]
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Output;
 
-use common::sweeps::{at, bytes};
-use common::writers::{WITHOUT_INPUT, WRITERS, Writer};
-use common::{Folder, Run, call, good, parkade};
+use crate::common::sweeps::{at, bytes};
+use crate::common::writers::{WITHOUT_INPUT, WRITERS, Writer};
+use crate::common::{Folder, Run, call, good, parkade};
 
 /// A folder with the files that commands read.
 struct Place(Folder);

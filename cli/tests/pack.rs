@@ -1,10 +1,8 @@
 //! `parkade pack`: CSV files and recordings, table and JSON, what is written, and files that it cannot use.
 
-mod common;
-
 use std::fs;
 
-use common::{BASE, Folder, MIB, call, entry, good, recording, segment, unused, used};
+use crate::common::{BASE, Folder, MIB, call, entry, good, recording, segment, unused, used};
 use parkade_recording::{Action, DeviceRecording, RecordedSettings, Recording};
 
 /// Three buffers that need 8 bytes at the second time and 9 at the third, and can be packed so.

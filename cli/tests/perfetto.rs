@@ -1,11 +1,9 @@
 //! `parkade export --format perfetto`: valid JSON whose counters are those of `parkade stats`.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 
-use common::{BASE, Folder, MIB, call, entry, free, good, recording, segment, unused};
+use crate::common::{BASE, Folder, MIB, call, entry, free, good, recording, segment, unused};
 use parkade_recording::{Action, Annotation, Frame, Recording};
 use serde_json::Value;
 

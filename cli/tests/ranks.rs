@@ -1,12 +1,10 @@
 //! Several recordings and folders of them: which are read, in which order, what becomes of bad ones, and how ranks compare.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::documented::check_text;
-use common::*;
+use crate::common::documented::check_text;
+use crate::common::*;
 use parkade_recording::{Action, Recording, Style, write};
 use serde_json::Value;
 

@@ -1,10 +1,8 @@
 //! What the README shows is what the commands print.
 
-mod common;
-
 use std::path::Path;
 
-use common::parkade;
+use crate::common::parkade;
 
 /// The command lines of the README's console blocks that read a shipped recording, with the lines shown below each.
 fn shown() -> Vec<(Vec<String>, Vec<String>)> {

@@ -1,9 +1,7 @@
 //! Releases decide differently: each file is read by the rules of the release that made it, `--profile` names another, and where several
 //! may have made a file, what each of them would advise is said.
 
-mod common;
-
-use common::{
+use crate::common::{
     BASE, Folder, MIB, OTHER, call, call_with, default_settings, diverging, entry, free, good, recording, segment, unused, used,
 };
 use parkade_recording::{Action, Block, RecordedSettings, Recording};

@@ -1,8 +1,6 @@
 //! `parkade replay`: what people and programs read, exit codes, limits, settings, time; and a few outcomes of real runs.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use parkade_recording::{Action, DeviceRecording, Recording};
 use serde_json::Value;
 

@@ -1,12 +1,10 @@
 //! `parkade report`: pages that hold what the recording holds, hostile files that stay text, pictures, text, bad input.
 
-mod common;
-
 use std::fs;
 use std::sync::Arc;
 
-use common::pages::{page, pieces, shipped};
-use common::*;
+use crate::common::pages::{page, pieces, shipped};
+use crate::common::*;
 use parkade_analysis::timeline::HeapLog;
 use parkade_recording::{self, Action, BlockState, DeviceRecording, Frame, RecordedSettings, Recording, Style, write};
 use serde_json::Value;

@@ -1,11 +1,9 @@
 //! The answers of `parkade report` do not contradict each other: one limit, one recommendation, in every part of a page.
 
-mod common;
-
 use std::fs;
 
-use common::pages::{page, pieces, shipped};
-use common::*;
+use crate::common::pages::{page, pieces, shipped};
+use crate::common::*;
 use parkade_recording::DeviceRecording;
 use serde_json::Value;
 

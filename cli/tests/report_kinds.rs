@@ -1,11 +1,9 @@
 //! Who holds the memory, as `parkade report` shows it: by kind, as a flamegraph, as folded stacks.
 
-mod common;
-
 use std::fs;
 
-use common::pages::{page, pieces_with};
-use common::{Folder, call, good};
+use crate::common::pages::{page, pieces_with};
+use crate::common::{Folder, call, good};
 use parkade_recording::Frame;
 use serde_json::Value;
 

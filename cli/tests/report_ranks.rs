@@ -1,11 +1,9 @@
 //! `parkade report` about several recordings: one page with a table of all and those that say most in full.
 
-mod common;
-
 use std::fs;
 
-use common::pages::{pieces, shipped};
-use common::*;
+use crate::common::pages::{pieces, shipped};
+use crate::common::*;
 use parkade_recording::{Action, Recording};
 use serde_json::Value;
 

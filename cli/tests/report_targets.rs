@@ -1,10 +1,8 @@
 //! Where `parkade report` writes: not over the recording, nor unasked over another file.
 
-mod common;
-
 use std::fs;
 
-use common::*;
+use crate::common::*;
 
 #[test]
 fn no_file_is_overwritten_without_force() {

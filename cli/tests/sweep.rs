@@ -1,11 +1,9 @@
 //! `parkade sweep`: files that are continued, what is put out, and bad input.
 
-mod common;
-
 use std::fs;
 
-use common::sweeps::{at, bytes, changed, json, refused, sweep, whole};
-use common::{Folder, call, good};
+use crate::common::sweeps::{at, bytes, changed, json, refused, sweep, whole};
+use crate::common::{Folder, call, good};
 
 #[test]
 fn a_file_is_continued_where_it_ends() {

@@ -1,11 +1,9 @@
 //! Sweeps spread over threads, machines and builds: the same bytes however the work is spread, and what `parkade merge` makes of the parts.
 
-mod common;
-
 use std::fs;
 
-use common::sweeps::{at, bytes, changed, json, refused, sweep, whole};
-use common::{Folder, call, good};
+use crate::common::sweeps::{at, bytes, changed, json, refused, sweep, whole};
+use crate::common::{Folder, call, good};
 
 #[test]
 fn rows_are_the_same_bytes_on_any_number_of_threads_and_machines() {
@@ -192,7 +190,7 @@ fn any_name_of_a_file_is_a_workload() {
     let folder = Folder::new("sweep-names");
     let mut other = good();
     other.devices[0].trace.truncate(3);
-    other.devices[0].segments[0].blocks[0] = common::used(common::BASE, 5 * common::MIB);
+    other.devices[0].segments[0].blocks[0] = crate::common::used(crate::common::BASE, 5 * crate::common::MIB);
     for name in ["one", "two"] {
         fs::create_dir(at(&folder, name)).expect("a folder");
     }
@@ -200,8 +198,8 @@ fn any_name_of_a_file_is_a_workload() {
     for (place, name) in names.iter().enumerate() {
         folder.recording(name, &if place == 0 { other.clone() } else { good() });
     }
-    let sweep = |lists: &[OsString]| -> common::Run {
-        let mut command = common::parkade(&["sweep", "-p", "pytorch", "-c", "1.0", "--bounds", "0", "--json"]);
+    let sweep = |lists: &[OsString]| -> crate::common::Run {
+        let mut command = crate::common::parkade(&["sweep", "-p", "pytorch", "-c", "1.0", "--bounds", "0", "--json"]);
         for list in lists {
             command.arg("-w").arg(list);
         }
@@ -225,7 +223,7 @@ fn any_name_of_a_file_is_a_workload() {
     refused_json(&sweep(&[OsString::from_vec(b"none\xff".to_vec())]), "needs a --workloads of its own");
 }
 
-fn refused_json(run: &common::Run, said: &str) {
+fn refused_json(run: &crate::common::Run, said: &str) {
     assert_eq!((run.code, run.err.lines().count()), (2, 1), "{}", run.err);
     assert!(run.err.contains(said), "{}", run.err);
 }

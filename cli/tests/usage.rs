@@ -1,8 +1,6 @@
 //! Arguments that cannot be understood: exit code 2, and with `--json` an object on standard output as for any other failure.
 
-mod common;
-
-use common::{Run, call};
+use crate::common::{Run, call};
 
 fn error(run: &Run) -> String {
     let object: serde_json::Value =
@@ -82,8 +80,8 @@ fn no_memory_is_refused_wherever_it_is_a_limit() {
 /// With thousands of threads on a few processors advise did not end within minutes.
 #[test]
 fn threads_are_no_more_than_processors() {
-    let folder = common::Folder::new("usage-threads");
-    let file = folder.recording("run.pickle", &common::good());
+    let folder = crate::common::Folder::new("usage-threads");
+    let file = folder.recording("run.pickle", &crate::common::good());
     let lines: [&[&str]; 5] = [
         &["advise", &file],
         &["diff", &file, &file],
@@ -95,7 +93,8 @@ fn threads_are_no_more_than_processors() {
         let as_ever = call(line);
         for threads in ["100000", "18446744073709551615", "99999999999999999999", "0", "-1", "many", ""] {
             let begin = std::time::Instant::now();
-            let run: Run = common::parkade(line).env("RAYON_NUM_THREADS", threads).output().expect("the binary runs").into();
+            let run: Run =
+                crate::common::parkade(line).env("RAYON_NUM_THREADS", threads).output().expect("the binary runs").into();
             assert_eq!((run.code, &run.out), (as_ever.code, &as_ever.out), "{line:?} {threads}: {}", run.err);
             assert!(begin.elapsed().as_secs() < 30, "{line:?} {threads}");
         }

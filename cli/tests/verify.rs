@@ -1,10 +1,8 @@
 //! `parkade verify` on good and diverging recordings: what people read, exit codes, options, time.
 
-mod common;
-
 use std::process::Stdio;
 
-use common::*;
+use crate::common::*;
 use parkade_recording::{Action, DeviceRecording, RecordedSettings, Recording, Style, write};
 
 #[test]

@@ -1,8 +1,6 @@
 //! `parkade verify` on damaged, contradictory and absurd recordings: each is refused in one line that names the place.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use parkade_recording::{Action, DeviceRecording, Entry, Style, write};
 
 #[test]

@@ -65,6 +65,19 @@ def started(name, options):
     return programs.load(name).start(count) if count else programs.load(name).start()
 
 
+def named(allocator, step):
+    """The step function, which says on which allocator the program ran out of memory."""
+    import torch
+
+    def carry_out(index):
+        try:
+            return step(index)
+        except torch.OutOfMemoryError as error:
+            raise RuntimeError(f"on the allocator {allocator}: {error}") from error
+
+    return carry_out
+
+
 def copies(name, here, options):
     """{allocator: the program's step function}, warm: one program for both, or a copy on each."""
     own, found = name in OWN_COPIES or options.limit, {}
@@ -72,10 +85,10 @@ def copies(name, here, options):
         here.use(allocator)
         if own or not found:
             found[allocator] = started(name, options)
-        step = found.setdefault(allocator, next(iter(found.values())))
+        step = named(allocator, found.setdefault(allocator, next(iter(found.values()))))
         for index in range(WARM_STEPS):
             step(index)
-    return found
+    return {allocator: named(allocator, step) for allocator, step in found.items()}
 
 
 def program_blocks(name, here, options):

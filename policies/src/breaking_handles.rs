@@ -192,7 +192,7 @@ impl Policy for BreakingHandles {
                         return Relief::Move { handles };
                     }
                 }
-                9 | 11 => return Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskAgain },
+                9 => return Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskAgain },
                 // How much the device has left is not known: it may be enough with all that is free.
                 10 if self.is_refused => {
                     let handles: Vec<_> = sight::partly_free(heap).map(|part| part.handle.address).collect();
@@ -200,6 +200,7 @@ impl Policy for BreakingHandles {
                         return Relief::Break { handles };
                     }
                 }
+                11 => return Relief::Release { blocks: heap.releasable(), attempt: Attempt::Ask },
                 0..=8 => {}
                 _ => return Relief::GiveUp,
             }

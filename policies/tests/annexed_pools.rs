@@ -1,7 +1,10 @@
 //! Private pools that take their memory from the default pool's segments: what they may take, that nothing of it is used
 //! twice, and how it comes back.
 
-use parkade::policy::{Attempt, Placement, Policy, Relief, Request, Wrapper};
+#[path = "annexed_pools/preparing.rs"]
+mod preparing;
+
+use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, MIB, PoolClass, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, Heap, PoolFilter, PoolSlot};
 use parkade_sim::{CallName, SimDevice, SimOptions};
@@ -58,25 +61,6 @@ impl Policy for Toy {
             3 => Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskAgain },
             _ => Relief::GiveUp,
         }
-    }
-}
-
-/// The same, which waits for busy streams before requests are routed to a pool.
-struct Patient(Toy);
-
-impl Wrapper for Patient {
-    type Inner = Toy;
-
-    fn inner(&self) -> &Toy {
-        &self.0
-    }
-
-    fn inner_mut(&mut self) -> &mut Toy {
-        &mut self.0
-    }
-
-    fn waits_for_pools(&self, _: &Heap) -> bool {
-        true
     }
 }
 
@@ -322,65 +306,4 @@ fn nothing_comes_back_while_a_graph_is_captured() {
     core.release_cached().unwrap();
     core.check().unwrap();
     assert_eq!(core.device().used_bytes(), Bytes::ZERO);
-}
-
-#[test]
-fn a_pool_whose_end_is_free_grows_by_what_is_missing() {
-    let mut core = on(32);
-    let kept = take(&mut core, 10, HERE);
-    begin(&mut core, FIRST);
-    let first = take(&mut core, 12, HERE);
-    let place = first.address();
-    give(&mut core, first);
-    // 12 MiB are free, and 10 are left.
-    let longer = take(&mut core, 20, HERE);
-    assert_eq!((longer.address(), segments(&core)), (place, vec![(0, 10), (1, 20)]));
-    give(&mut core, longer);
-    let too_long = core.allocate(Bytes::mib(23), HERE).unwrap_err();
-    assert!(matches!(too_long, AllocError::OutOfMemory(_)), "{too_long}");
-    core.check().unwrap();
-    assert_eq!(segments(&core), [(0, 10), (1, 20)], "nothing is mapped that does not suffice");
-    end(&mut core, FIRST);
-    give(&mut core, kept);
-}
-
-#[test]
-fn a_pool_on_another_stream_grows_where_its_end_is() {
-    let mut core = on(32);
-    let cached = take(&mut core, 8, HERE);
-    give(&mut core, cached);
-    begin(&mut core, FIRST);
-    let part = take(&mut core, 8, THERE);
-    let place = part.address();
-    give(&mut core, part);
-    let longer = take(&mut core, 30, THERE);
-    assert_eq!((longer.address(), segments(&core)), (place, vec![(1, 30)]));
-    end(&mut core, FIRST);
-    give(&mut core, longer);
-    core.release_pool(FIRST).unwrap();
-    let whole = take(&mut core, 32, HERE);
-    assert_eq!(segments(&core), [(0, 32)]);
-    give(&mut core, whole);
-}
-
-#[test]
-fn a_busy_stream_is_waited_for_if_the_policy_says_so_but_not_for_ever() {
-    let mut core = Allocator::new(SimDevice::new(SimOptions::new(Bytes::mib(32))), Patient(Toy), ());
-    let cached = take(&mut core, 32, HERE);
-    give(&mut core, cached);
-    core.device_mut().spin(HERE, 1_000_000);
-    begin(&mut core, FIRST);
-    let part = take(&mut core, 16, HERE);
-    assert!(core.device().now_ns() >= 1_000_000);
-    give(&mut core, part);
-    end(&mut core, FIRST);
-    let before = calls(&core, CallName::StreamSynchronize);
-    for _ in 0..40 {
-        core.device_mut().spin(HERE, 1_000_000);
-        begin(&mut core, FIRST);
-        let part = take(&mut core, 16, HERE);
-        give(&mut core, part);
-        end(&mut core, FIRST);
-    }
-    assert_eq!(calls(&core, CallName::StreamSynchronize) - before, 16, "the pool needs nothing any more");
 }

@@ -15,7 +15,7 @@ use crate::error::AllocError;
 use crate::heap::{Heap, PoolSlot, SETTLED};
 use crate::policy::{Policy, Request};
 use crate::trace::Observer;
-use crate::units::{Bytes, DeviceAddress, StreamId};
+use crate::units::{Bytes, DeviceAddress};
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// To be called before requests are routed to a private pool. Takes back what pools without uses have free, if all
@@ -27,33 +27,35 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if !self.policy.annexes() || may_capture || !self.heap.merges_neighbours() {
             return;
         }
-        let streams = self.heap.streams_seen().to_vec();
         let waits = self.heap.may_wait_for_pools() && self.policy.waits_for_pools(&self.heap);
-        let is_idle: Vec<bool> = streams.into_iter().map(|stream| self.is_idle(stream, waits)).collect();
+        let mut has_waited = false;
+        let mut is_idle = Vec::new();
+        for stream in self.heap.streams_seen().to_vec() {
+            // After an error it may have work. If the device is lost, the next request is told.
+            let mut answer = self.device.is_idle(stream);
+            if waits && answer == Ok(false) {
+                answer = self.device.synchronize_stream(stream).map(|()| true);
+                has_waited = true;
+            }
+            is_idle.push(answer == Ok(true));
+        }
         if is_idle.iter().all(|&is_idle| is_idle) {
             self.take_parts_back();
-            if waits {
-                let handles = self.policy.breaks_for_pools(&self.heap);
-                if !handles.is_empty() {
-                    self.heap.note_waited_for_pools();
-                    // What could not be broken stays as it is. If the device is lost, the next request is told.
-                    self.break_handles(&handles).unwrap_or_default();
-                }
-            }
+            has_waited |= waits && self.make_room();
+        }
+        if has_waited {
+            self.heap.note_waited_for_pools();
         }
         self.heap.mark_settled(&is_idle);
     }
 
-    /// Whether a stream has no work, which is waited for if `waits`. After an error it may have: if the device is lost, the
-    /// next request is told.
-    fn is_idle(&mut self, stream: StreamId, waits: bool) -> bool {
-        match self.device.is_idle(stream) {
-            Ok(false) if waits => {
-                self.heap.note_waited_for_pools();
-                self.device.synchronize_stream(stream).is_ok()
-            }
-            answer => answer.unwrap_or(false),
-        }
+    /// Frees all that was pending, as all streams are idle, and breaks the handles that the policy names. Returns whether there
+    /// were any. What cannot be done is left out: whatever it is, the next request meets it too.
+    fn make_room(&mut self) -> bool {
+        self.synchronize().unwrap_or_default();
+        let handles = self.policy.breaks_for_pools(&self.heap);
+        self.break_handles(&handles).unwrap_or_default();
+        !handles.is_empty()
     }
 
     /// Takes back the free blocks of pools without uses that are parts of other pools' segments. Their work is done.
@@ -173,7 +175,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         let rest = if end == address + size { SETTLED } else { stamp };
         // At once, because free blocks are beside each other now.
-        Ok(Some(self.cut_out(index, home.size.0, rest, request, stream)))
+        let part = self.cut_out(index, home.size.0, rest, request, stream);
+        if self.heap.arena.at(part).size < request.size.0 {
+            self.put_back_unused(part);
+            return Err(self.fault("grows by different sizes for the same request").into());
+        }
+        Ok(Some(part))
     }
 
     /// Where memory is mapped for a request of a private pool: the request for the default pool that does it, the slot of its
@@ -181,11 +188,15 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// of a segment of the private pool, or anywhere.
     fn choose_growth(&mut self, request: &Request, stream: u16, has_handles: bool) -> (Request, u16, Option<u64>) {
         let home = Request { pool: PoolSlot::default_pool(request.pool.class()), ..*request };
-        let ends = if has_handles { self.heap.free_ends(request.pool, stream, request.size.0) } else { Vec::new() };
+        if !has_handles {
+            return (home, stream, None);
+        }
+        let ends = self.heap.free_ends(request.pool, stream, request.size.0);
         let (mut least, mut chosen) = (self.missing_from(&home, None), (home, stream, None));
         for (end, free) in ends {
             let Some((base, range)) = self.reservations.holding(end) else { continue };
-            let behind = Request { size: Bytes(request.size.0 - free), stream: range.stream, ..home };
+            let size = Bytes(request.size.0 - free);
+            let behind = Request { size, requested: size.min(request.requested), stream: range.stream, ..home };
             let Some(slot) = self.heap.known_stream_slot(behind.stream).filter(|_| base < end) else { continue };
             let missing = self.missing_from(&behind, Some(end));
             if missing.is_some_and(|missing| least.is_none_or(|least| missing < least)) {

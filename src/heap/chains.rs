@@ -14,8 +14,9 @@ use crate::units::StreamId;
 /// mapped memory. Whatever takes a part of it, or joins it with another block, gives it another stamp.
 pub(crate) const SETTLED: u64 = u64::MAX;
 
-/// How many waits a policy may have before requests are routed to private pools, from the last time on that one had no free
-/// block for a request. So a program that repeats waits no more ([`Policy::waits_for_pools`](crate::Policy::waits_for_pools)).
+/// How often a policy may wait before requests are routed to private pools, from the last time on that one had no free block for
+/// a request. So a program that uses its pools again waits no more
+/// ([`Policy::waits_for_pools`](crate::policy::Policy::waits_for_pools)).
 pub(super) const WAITS_FOR_POOLS: u32 = 16;
 
 impl Heap {
@@ -24,12 +25,12 @@ impl Heap {
         self.waits_for_pools = WAITS_FOR_POOLS;
     }
 
-    /// Whether streams may be waited for before requests are routed to a private pool.
+    /// Whether it is allowed to wait before requests are routed to a private pool.
     pub(crate) fn may_wait_for_pools(&self) -> bool {
         self.waits_for_pools > 0
     }
 
-    /// Notes that one was.
+    /// Notes such a wait.
     pub(crate) fn note_waited_for_pools(&mut self) {
         self.waits_for_pools = self.waits_for_pools.saturating_sub(1);
     }

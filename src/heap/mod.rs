@@ -113,7 +113,7 @@ pub struct Heap {
     grows_settled: bool,
     /// The only address from which an expandable segment may grow with handles.
     grows_from: Option<u64>,
-    /// How many streams may still be waited for before requests are routed to private pools.
+    /// How many more times it is allowed to wait before requests are routed to private pools.
     waits_for_pools: u32,
     /// The device's total memory.
     device_total: u64,

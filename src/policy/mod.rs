@@ -223,15 +223,16 @@ pub trait Policy {
         false
     }
 
-    /// Whether all streams are waited for before requests are routed to a private pool, so that all that is free may serve it:
-    /// while a graph is captured nothing can be waited for. Only asked of a policy that annexes, and only 16 times from the
-    /// last time on that a private pool had no free block for a request.
+    /// Whether busy streams are waited for before requests are routed to a private pool, so that all that is free may serve it:
+    /// while a graph is captured nothing can be waited for. Only asked of a policy that annexes, and until it has waited or
+    /// broken handles 16 times since a private pool last had no free block for a request.
     fn waits_for_pools(&self, _heap: &Heap) -> bool {
         false
     }
 
-    /// The handles to break before requests are routed to a private pool, as in [`Relief::Break`], once its streams have been
-    /// waited for ([`Policy::waits_for_pools`]): while a graph is captured none can be broken.
+    /// The handles to break before requests are routed to a private pool, as in [`Relief::Break`], if
+    /// [`Policy::waits_for_pools`] and all streams are idle: while a graph is captured none can be broken. An answer that cannot
+    /// be carried out is passed over.
     fn breaks_for_pools(&self, _heap: &Heap) -> Vec<DeviceAddress> {
         Vec::new()
     }
