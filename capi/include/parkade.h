@@ -16,8 +16,9 @@
 #define PARKADE_KEEPS_CONTEXT 1
 
 // The promise that a policy needs which breaks handles, as `breaking-handles`: while the allocator serves a call that asks for
-// memory, no other thread gives the device work that uses the allocator's memory, no other device uses it, and it is not
-// registered elsewhere, as for RDMA. Without it such a policy is refused on a GPU: it would lose what is written meanwhile.
+// memory or routes requests to a private pool, no other thread gives the device work that uses the allocator's memory, no other
+// device uses it, and it is not registered elsewhere, as for RDMA. Without it such a policy is refused on a GPU: it would lose
+// what is written meanwhile.
 #define PARKADE_WORK_IS_SERIAL 2
 
 // A request of 2^60 bytes and more is tried like any other, as PyTorch's `raw_alloc` does.

@@ -53,8 +53,9 @@ pub struct parkade_pool {
 pub const PARKADE_KEEPS_CONTEXT: u32 = 1;
 
 /// The promise that a policy needs which breaks handles, as `breaking-handles`: while the allocator serves a call that asks for
-/// memory, no other thread gives the device work that uses the allocator's memory, no other device uses it, and it is not
-/// registered elsewhere, as for RDMA. Without it such a policy is refused on a GPU: it would lose what is written meanwhile.
+/// memory or routes requests to a private pool, no other thread gives the device work that uses the allocator's memory, no other
+/// device uses it, and it is not registered elsewhere, as for RDMA. Without it such a policy is refused on a GPU: it would lose
+/// what is written meanwhile.
 pub const PARKADE_WORK_IS_SERIAL: u32 = 2;
 
 /// How an allocator is made. Fill it with zeros first; what is zero has a default.

@@ -221,8 +221,8 @@ pub fn pools_are_allocators(name: &str) -> bool {
 const BREAKING: &[&str] = &["breaking-handles"];
 
 /// Whether the policy with this name needs serial work, because it breaks handles
-/// ([`Relief::Break`](parkade::policy::Relief::Break)): while the allocator serves a call, no other thread may give the device work that uses its
-/// memory. Where the device breaks none
+/// ([`Relief::Break`](parkade::policy::Relief::Break)): while the allocator serves a call, no other thread may give the device
+/// work that uses its memory. Where the device breaks none
 /// ([`DeviceBackend::breaks_handles`](parkade::device::DeviceBackend::breaks_handles)) the policy serves requests, and needs more
 /// memory.
 #[must_use]

@@ -59,7 +59,7 @@ def enable(
         PyTorch that runs, under the same settings.
     settings: as in PYTORCH_CUDA_ALLOC_CONF, instead of what is there. Only for the policy `pytorch`.
     serial: your promise that one thread at a time uses the GPU, no other GPU uses its tensors, and none is registered for RDMA. `breaking-handles` needs it: it
-        replaces the memory of live tensors while a request waits, and what another thread wrote meanwhile would be lost. Backward passes keep it where the
+        replaces the memory of live tensors while a request waits or before a graph is captured, and what another thread wrote meanwhile would be lost. Backward passes keep it where the
         whole graph is on the GPU, since the calling thread waits for them, and so do DataLoader workers.
     plug_in: use PyTorch's plug-in interface: nothing is compiled, but there are no statistics, snapshots, pools and graph trees, and a lack of memory is
         no torch.OutOfMemoryError.

@@ -17,6 +17,18 @@ use crate::policy::{Policy, Request};
 use crate::trace::Observer;
 use crate::units::{Bytes, DeviceAddress};
 
+/// Where the default pool's segment grows for a request of a private pool.
+struct Growth {
+    /// The request for the default pool that maps the memory.
+    home: Request,
+    /// The slot of its stream.
+    slot: u16,
+    /// The only address to grow from.
+    from: Option<u64>,
+    /// The bytes to be mapped, if they are known.
+    missing: Option<u64>,
+}
+
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// To be called before requests are routed to a private pool. Takes back what pools without uses have free, if all
     /// streams are idle, and marks what the pool may take. A stream of which the device does not say that it is idle counts
@@ -146,16 +158,16 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         page: Bytes,
         has_handles: bool,
     ) -> Result<Option<u32>, AllocError> {
-        let (home, home_slot, from) = self.choose_growth(request, stream, has_handles);
+        let Growth { home, slot, from, missing } = self.choose_growth(request, stream, has_handles);
         let size = self.policy.growth(&home).0;
         // A part of what is missing would serve nobody.
         let left = self.heap.limit().map_or(u64::MAX, |limit| limit.0.saturating_sub(self.heap.reserved().0));
-        if has_handles && self.missing_from(&home, from).unwrap_or(size) > left {
+        if has_handles && missing.unwrap_or(size) > left {
             return Ok(None);
         }
         self.heap.set_grows_settled(true, from);
         let run = self.heap.settled_growth(home.pool, home.stream, size, has_handles);
-        let grown = self.grow(&home, home_slot, page, has_handles);
+        let grown = self.grow(&home, slot, page, has_handles);
         self.heap.set_grows_settled(false, None);
         let Some(index) = grown? else { return Ok(None) };
         // What is free beside the new memory has become one with it, and work may be pending there.
@@ -183,24 +195,22 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(Some(part))
     }
 
-    /// Where memory is mapped for a request of a private pool: the request for the default pool that does it, the slot of its
-    /// stream, and the only address to grow from. With handles it is where the least is missing: behind what is free at the end
-    /// of a segment of the private pool, or anywhere.
-    fn choose_growth(&mut self, request: &Request, stream: u16, has_handles: bool) -> (Request, u16, Option<u64>) {
+    /// Where memory is mapped for a request of a private pool. With handles it is where the least is missing: behind what is free
+    /// at the end of a segment of the private pool, or anywhere.
+    fn choose_growth(&mut self, request: &Request, stream: u16, has_handles: bool) -> Growth {
         let home = Request { pool: PoolSlot::default_pool(request.pool.class()), ..*request };
         if !has_handles {
-            return (home, stream, None);
+            return Growth { home, slot: stream, from: None, missing: None };
         }
-        let ends = self.heap.free_ends(request.pool, stream, request.size.0);
-        let (mut least, mut chosen) = (self.missing_from(&home, None), (home, stream, None));
-        for (end, free) in ends {
+        let mut chosen = Growth { home, slot: stream, from: None, missing: self.missing_from(&home, None) };
+        for (end, free) in self.heap.free_ends(request.pool, stream, request.size.0) {
             let Some((base, range)) = self.reservations.holding(end) else { continue };
             let size = Bytes(request.size.0 - free);
             let behind = Request { size, requested: size.min(request.requested), stream: range.stream, ..home };
             let Some(slot) = self.heap.known_stream_slot(behind.stream).filter(|_| base < end) else { continue };
             let missing = self.missing_from(&behind, Some(end));
-            if missing.is_some_and(|missing| least.is_none_or(|least| missing < least)) {
-                (least, chosen) = (missing, (behind, slot, Some(end)));
+            if missing.is_some_and(|missing| chosen.missing.is_none_or(|least| missing < least)) {
+                chosen = Growth { home: behind, slot, from: Some(end), missing };
             }
         }
         chosen

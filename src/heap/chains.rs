@@ -17,22 +17,22 @@ pub(crate) const SETTLED: u64 = u64::MAX;
 /// How often a policy may wait before requests are routed to private pools, from the last time on that one had no free block for
 /// a request. So a program that uses its pools again waits no more
 /// ([`Policy::waits_for_pools`](crate::policy::Policy::waits_for_pools)).
-pub(super) const WAITS_FOR_POOLS: u32 = 16;
+pub(super) const MOST_WAITS: u32 = 16;
 
 impl Heap {
     /// Notes that a private pool has no free block for a request.
     pub(crate) fn note_growing_pool(&mut self) {
-        self.waits_for_pools = WAITS_FOR_POOLS;
+        self.waits_left = MOST_WAITS;
     }
 
     /// Whether it is allowed to wait before requests are routed to a private pool.
     pub(crate) fn may_wait_for_pools(&self) -> bool {
-        self.waits_for_pools > 0
+        self.waits_left > 0
     }
 
     /// Notes such a wait.
     pub(crate) fn note_waited_for_pools(&mut self) {
-        self.waits_for_pools = self.waits_for_pools.saturating_sub(1);
+        self.waits_left = self.waits_left.saturating_sub(1);
     }
 
     /// Marks the free blocks of expandable segments as settled: those of the default pool, of streams without work.

@@ -114,7 +114,7 @@ pub struct Heap {
     /// The only address from which an expandable segment may grow with handles.
     grows_from: Option<u64>,
     /// How many more times it is allowed to wait before requests are routed to private pools.
-    waits_for_pools: u32,
+    waits_left: u32,
     /// The device's total memory.
     device_total: u64,
     free_order: FreeOrder,
@@ -147,7 +147,7 @@ impl Heap {
             has_parts_elsewhere: false,
             grows_settled: false,
             grows_from: None,
-            waits_for_pools: chains::WAITS_FOR_POOLS,
+            waits_left: chains::MOST_WAITS,
             device_total: device_total.0,
             free_order,
             handles: BTreeMap::new(),

@@ -43,8 +43,8 @@ impl WorkIsSerial {
     /// Makes the promise.
     ///
     /// # Safety
-    /// While the allocator serves a call that asks for memory, no other thread may queue work on the device that uses memory
-    /// of the allocator, no other device may use it, and it may not be registered elsewhere, as for RDMA: the memory behind
+    /// While the allocator serves a call that asks for memory or routes requests to a private pool, no other thread may queue work
+    /// on the device that uses memory of the allocator, no other device may use it, and it may not be registered elsewhere, as for RDMA: the memory behind
     /// addresses that are in use can be replaced meanwhile, and what is written in between is lost.
     #[must_use]
     pub const unsafe fn promise() -> WorkIsSerial {

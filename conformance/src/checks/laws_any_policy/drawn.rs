@@ -281,6 +281,7 @@ impl Policy for Drawn {
         self.annexes
     }
 
+    /// By what is drawn already, so that the other draws stay.
     fn waits_for_pools(&self, heap: &Heap) -> bool {
         self.takes_high_end && (heap.reserved().get() / self.segment.max(1)).is_multiple_of(2)
     }
