@@ -66,14 +66,13 @@ def started(name, options):
 
 
 def named(allocator, step):
-    """The step function, which says on which allocator the program ran out of memory."""
-    import torch
+    """The step function, which says on which allocator the program failed, and in which step."""
 
     def carry_out(index):
         try:
             return step(index)
-        except torch.OutOfMemoryError as error:
-            raise RuntimeError(f"on the allocator {allocator}: {error}") from error
+        except Exception as error:
+            raise RuntimeError(f"step {index} on the allocator {allocator}: {error}") from error
 
     return carry_out
 

@@ -35,6 +35,8 @@ def start(count=None):
                 kept.append(z.expand(number(1, 2000), 1000).contiguous())
                 while len(kept) > number(2, 8):
                     kept.pop(number(0, len(kept)))
+            # z is read on a stream that is not its own, and freed when this function ends: what reads it has to be over by then.
+            torch.cuda.synchronize()
         except torch.OutOfMemoryError:
             kept.clear()
             raise
