@@ -19,6 +19,7 @@ mod export_and_stats;
 mod frontier;
 mod json;
 mod ops;
+mod other_policies;
 mod outputs;
 mod pack;
 mod perfetto;

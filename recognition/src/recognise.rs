@@ -1,8 +1,8 @@
 //! Trying the releases that may have made a recording.
 
 use parkade::profile::{Profile, RELEASES, Scope};
-use parkade_recording::{DeviceRecording, Recording};
-use parkade_replay::{DeviceVerdict, ReplaySettings, StatsFile, Trial, VerifyError, VerifyOptions, try_device};
+use parkade_recording::{Action, DeviceRecording, Recording};
+use parkade_replay::{DeviceVerdict, ReplaySettings, SettingsOrigin, StatsFile, Trial, VerifyError, VerifyOptions, try_device};
 
 use crate::groups::{Group, groups as groups_of, scope};
 use crate::names::in_order;
@@ -291,7 +291,16 @@ impl Search<'_> {
             (None, Some(0)) => Basis::Replay,
             (None, _) => Basis::Nearest,
         };
-        Ok((Recognition { differing, possible, ..Recognition::new(settings, basis, in_order(releases)) }, devices))
+        let is_off = !settings.settings.expandable_segments && settings.origin != SettingsOrigin::Assumed;
+        let maps_while_off = basis == Basis::Nearest && is_off && self.maps_memory();
+        Ok((
+            Recognition { differing, possible, maps_while_off, ..Recognition::new(settings, basis, in_order(releases)) },
+            devices,
+        ))
+    }
+
+    fn maps_memory(&self) -> bool {
+        self.devices.iter().any(|device| device.trace.iter().any(|entry| entry.action == Action::SegmentMap))
     }
 }
 

@@ -40,6 +40,9 @@ pub struct Recognition {
     pub refuted_limit: Option<RefutedLimit>,
     /// The rules that the caller chose for the decisions of a replay, whoever made the recording.
     pub decides_as: Option<&'static Profile>,
+    /// Whether no release explains it and its trace maps memory, which PyTorch does for expandable segments alone, although the file's
+    /// settings have them off.
+    pub maps_while_off: bool,
 }
 
 /// A limit under which the recorded decisions differ, and which the recorded run exceeded.
@@ -66,7 +69,17 @@ impl Recognition {
     /// What is known of these releases and nothing else.
     pub(crate) fn new(settings: ReplaySettings, basis: Basis, releases: Vec<&'static Release>) -> Recognition {
         let (differing, contradicting) = (Vec::new(), Vec::new());
-        Recognition { settings, basis, releases, differing, possible: None, contradicting, refuted_limit: None, decides_as: None }
+        Recognition {
+            settings,
+            basis,
+            releases,
+            differing,
+            possible: None,
+            contradicting,
+            refuted_limit: None,
+            decides_as: None,
+            maps_while_off: false,
+        }
     }
 
     /// The rules that are used.
@@ -127,6 +140,10 @@ impl Recognition {
             }
             ([], Some(evidence), None) => words += &format!("; others are excluded by {evidence}"),
             ([], None, None) => {}
+        }
+        if self.maps_while_off {
+            words += "; it maps memory although expandable_segments is off: the settings changed, or another allocator decided, as a policy of \
+                      parkade does";
         }
         words + &self.differing_words()
     }

@@ -3,9 +3,10 @@
 //! `PARKADE_FUZZ_EXECUTIONS` sets how many inputs each reader gets; commands get a tenth.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parkade_fuzz::driver::{execute, input, kept, prepare_thread, run_kept};
-use parkade_fuzz::targets::{Kind, Reached, TARGETS, prepare};
+use parkade_fuzz::targets::{Kind, Reached, TARGETS, Target, prepare};
 
 /// The least share of the inputs of a target that must be read, in percent. Where it is low, that is what the target is for.
 fn least_read(target: &str) -> u64 {
@@ -26,23 +27,33 @@ const SEED: u64 = 20_261_122;
 
 #[test]
 fn every_target_survives_some_inputs() {
-    prepare_thread();
     prepare();
     let count = std::env::var("PARKADE_FUZZ_EXECUTIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(600_u64);
-    for target in TARGETS {
-        let executions = if target.kind == Kind::Reader { count } else { count / 10 };
-        let mut read = 0;
-        for number in 0..executions {
-            let input = input(target, SEED, number);
-            match execute(target, &input.bytes, input.case).reached {
-                Ok(Reached::Read) => read += 1,
-                Ok(Reached::Refused) => {}
-                Err(failure) => panic!("parkade-fuzz --target {} --seed {SEED} --number {number}: {failure:?}", target.name),
-            }
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                prepare_thread();
+                while let Some(target) = TARGETS.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    survives(target, if target.kind == Kind::Reader { count } else { count / 10 });
+                }
+            });
         }
-        let (name, least) = (target.name, least_read(target.name));
-        assert!(read * 100 >= least * executions, "{name}: {read} of {executions} inputs are read, less than {least} %");
+    });
+}
+
+fn survives(target: &Target, executions: u64) {
+    let mut read = 0;
+    for number in 0..executions {
+        let input = input(target, SEED, number);
+        match execute(target, &input.bytes, input.case).reached {
+            Ok(Reached::Read) => read += 1,
+            Ok(Reached::Refused) => {}
+            Err(failure) => panic!("parkade-fuzz --target {} --seed {SEED} --number {number}: {failure:?}", target.name),
+        }
     }
+    let (name, least) = (target.name, least_read(target.name));
+    assert!(read * 100 >= least * executions, "{name}: {read} of {executions} inputs are read, less than {least} %");
 }
 
 #[test]

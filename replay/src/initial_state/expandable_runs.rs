@@ -39,20 +39,31 @@ impl Runs {
         true
     }
 
-    /// Removes memory; false if some of it is not there.
+    /// Removes memory; false if some of it is not there. It may be of several adjacent runs: some allocators hand mapped memory
+    /// from one stream or pool to another, which the trace does not tell.
     pub(crate) fn remove(&mut self, address: u64, bytes: u64) -> bool {
-        let Some(end) = address.checked_add(bytes) else { return false };
-        let Some((_, &run)) = self.by_address.range(..=address).next_back() else { return false };
-        let run_end = run.address + run.total;
-        if bytes == 0 || run_end < end {
+        let Some(end) = address.checked_add(bytes).filter(|_| bytes > 0) else { return false };
+        let Some((&first, _)) = self.by_address.range(..=address).next_back() else { return false };
+        let touched: Vec<EarlySegment> = self.by_address.range(first..end).map(|(_, &run)| run).collect();
+        let mut covered = address;
+        for run in &touched {
+            if run.address > covered {
+                return false;
+            }
+            covered = run.address + run.total;
+        }
+        if covered < end {
             return false;
         }
-        self.by_address.remove(&run.address);
-        if run.address < address {
-            self.by_address.insert(run.address, EarlySegment { total: address - run.address, ..run });
-        }
-        if end < run_end {
-            self.by_address.insert(end, EarlySegment { address: end, total: run_end - end, ..run });
+        for run in touched {
+            self.by_address.remove(&run.address);
+            let run_end = run.address + run.total;
+            if run.address < address {
+                self.by_address.insert(run.address, EarlySegment { total: address - run.address, ..run });
+            }
+            if end < run_end {
+                self.by_address.insert(end, EarlySegment { address: end, total: run_end - end, ..run });
+            }
         }
         true
     }
@@ -60,5 +71,37 @@ impl Runs {
     /// All runs, in the order of their addresses.
     pub(crate) fn into_iter(self) -> impl Iterator<Item = EarlySegment> {
         self.by_address.into_values()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parkade::units::PoolId;
+
+    fn run(address: u64, total: u64, stream: u64) -> EarlySegment {
+        EarlySegment { address, total, stream, large: true, expandable: true, pool: PoolId::DEFAULT, is_listed: true }
+    }
+
+    fn of(runs: Runs) -> Vec<(u64, u64, u64)> {
+        runs.into_iter().map(|run| (run.address, run.total, run.stream)).collect()
+    }
+
+    #[test]
+    fn memory_of_several_adjacent_runs_is_removed_at_once() {
+        let mut runs = Runs::default();
+        assert!(runs.insert(run(100, 20, 1)) && runs.insert(run(120, 10, 2)) && runs.insert(run(130, 20, 1)));
+        assert!(runs.remove(110, 30));
+        assert_eq!(of(runs), [(100, 10, 1), (140, 10, 1)]);
+    }
+
+    #[test]
+    fn nothing_is_removed_where_some_of_it_is_not_there() {
+        let mut runs = Runs::default();
+        assert!(runs.insert(run(100, 20, 1)) && runs.insert(run(121, 20, 2)));
+        for (address, bytes) in [(110, 20), (99, 10), (130, 12), (110, 0), (u64::MAX, 2)] {
+            assert!(!runs.remove(address, bytes), "{bytes} bytes at {address}");
+        }
+        assert_eq!(of(runs), [(100, 20, 1), (121, 20, 2)]);
     }
 }
