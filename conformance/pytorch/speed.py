@@ -65,16 +65,28 @@ def started(name, options):
     return programs.load(name).start(count) if count else programs.load(name).start()
 
 
-def named(allocator, step):
-    """The step function, which says on which allocator the program failed, and in which step."""
+def named(allocator, call):
+    """The function, which says in one line on which allocator it failed."""
 
-    def carry_out(index):
+    def carry_out(*arguments):
         try:
-            return step(index)
+            return call(*arguments)
         except Exception as error:
-            raise RuntimeError(f"step {index} on the allocator {allocator}: {error}") from error
+            raise RuntimeError(f"on the allocator {allocator}: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
 
     return carry_out
+
+
+def warmed(name, step, options):
+    """A program that has made all its shapes: its own step function, or that of a new copy."""
+    import torch
+
+    step = step or started(name, options)
+    for index in range(WARM_STEPS):
+        step(index)
+    # What failed on the GPU is told here, and not to the next allocator.
+    torch.cuda.synchronize()
+    return step
 
 
 def copies(name, here, options):
@@ -82,11 +94,8 @@ def copies(name, here, options):
     own, found = name in OWN_COPIES or options.limit, {}
     for allocator in dict.fromkeys(SIDES[side] for side in options.sides):
         here.use(allocator)
-        if own or not found:
-            found[allocator] = started(name, options)
-        step = named(allocator, found.setdefault(allocator, next(iter(found.values()))))
-        for index in range(WARM_STEPS):
-            step(index)
+        step = None if own or not found else next(iter(found.values()))
+        found[allocator] = named(allocator, warmed)(name, step, options)
     return {allocator: named(allocator, step) for allocator, step in found.items()}
 
 

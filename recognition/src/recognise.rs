@@ -291,8 +291,8 @@ impl Search<'_> {
             (None, Some(0)) => Basis::Replay,
             (None, _) => Basis::Nearest,
         };
-        let is_off = !settings.settings.expandable_segments && settings.origin != SettingsOrigin::Assumed;
-        let maps_while_off = basis == Basis::Nearest && is_off && self.maps_memory();
+        let is_stated = matches!(settings.origin, SettingsOrigin::Recorded | SettingsOrigin::RecordedValues);
+        let maps_while_off = basis == Basis::Nearest && is_stated && !settings.settings.expandable_segments && self.maps_memory();
         Ok((
             Recognition { differing, possible, maps_while_off, ..Recognition::new(settings, basis, in_order(releases)) },
             devices,

@@ -142,7 +142,7 @@ impl Recognition {
             ([], None, None) => {}
         }
         if self.maps_while_off {
-            words += "; it maps memory although expandable_segments is off: the settings changed, or another allocator decided, as a policy of \
+            words += "; the trace maps memory although expandable_segments is off: the settings changed, or another allocator decided, as a policy of \
                       parkade does";
         }
         words + &self.differing_words()

@@ -54,6 +54,7 @@ view! {
         differing: Vec<DifferingReleases> = all(&found.differing, DifferingReleases::of),
         replayed_as: Option<&'static str> = found.decides_as.map(|rules| rules.name),
         refuted_limit: Option<Refuted> = found.refuted_limit.map(Refuted::of),
+        maps_while_off: bool = found.maps_while_off,
         words: String = words(found),
     }
 }

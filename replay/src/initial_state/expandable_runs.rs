@@ -1,7 +1,7 @@
 //! The mapped runs of expandable segments, while a trace is walked backwards.
 //!
 //! A recording lists an expandable segment as its mapped runs of addresses, and the trace maps and unmaps parts
-//! of them. Adjacent runs of one stream and pool are one run.
+//! of them. Adjacent runs of one stream are one run: those of PyTorch are of one pool as well.
 
 use std::collections::BTreeMap;
 

@@ -280,6 +280,7 @@ pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String>
             let first = first.map_or(String::new(), |entry| format!(", the first at entry {entry}"));
             let way_out = match diagnosed.made_by.basis {
                 Basis::Given => "another release may have made the file: without --profile each is tried",
+                _ if diagnosed.made_by.maps_while_off => "another allocator may have decided (see the next note)",
                 _ => "give the run's own --limit and --settings (see parkade verify)",
             };
             let differing = recording::differing(verdict.mismatches, verdict.decisions);
