@@ -67,6 +67,42 @@ fn a_pool_on_another_stream_grows_where_its_end_is() {
     give(&mut core, whole);
 }
 
+/// [`Toy`] with handles of 4 MiB.
+struct Fine(Toy);
+
+impl Wrapper for Fine {
+    type Inner = Toy;
+
+    fn inner(&self) -> &Toy {
+        &self.0
+    }
+
+    fn inner_mut(&mut self) -> &mut Toy {
+        &mut self.0
+    }
+
+    fn handle(&self, _: &Heap, _: &Request, _: Bytes) -> Option<Bytes> {
+        Some(Bytes::mib(4))
+    }
+}
+
+#[test]
+fn beyond_the_limit_no_part_of_what_is_missing_is_mapped() {
+    let mut core = Allocator::new(SimDevice::new(SimOptions::new(Bytes::mib(64))), Fine(Toy), ());
+    core.set_limit(Some(Bytes::mib(32)));
+    let kept = take(&mut core, 12, HERE);
+    begin(&mut core, FIRST);
+    let first = take(&mut core, 12, HERE);
+    let created = calls(&core, CallName::MemCreate);
+    let error = core.allocate(Bytes::mib(12), HERE).unwrap_err();
+    assert!(matches!(error, AllocError::OutOfMemory(_)), "{error}");
+    core.check().unwrap();
+    assert_eq!((created, calls(&core, CallName::MemCreate)), (6, 6), "8 MiB of the 12 are left");
+    let last = take(&mut core, 8, HERE);
+    end(&mut core, FIRST);
+    [kept, first, last].into_iter().for_each(|block| give(&mut core, block));
+}
+
 fn patient() -> Allocator<SimDevice, Patient> {
     Allocator::new(SimDevice::new(SimOptions::new(Bytes::mib(32))), Patient(Toy), ())
 }
