@@ -167,7 +167,7 @@ fn commands_agree_on_whole_recordings() {
 }
 
 #[test]
-#[ignore = "takes minutes: RECORDINGS=FOLDER cargo test --release -p parkade-cli --test commands agreement:: -- --ignored"]
+#[ignore = "needs a folder of recordings and takes minutes: RECORDINGS=FOLDER cargo test --release -p parkade-cli --test commands agreement:: -- --ignored"]
 fn commands_agree_on_every_recording_of_a_folder() {
     let folder = Folder::new("agreement_all");
     let shipped = format!("{}/../conformance/recordings", env!("CARGO_MANIFEST_DIR"));
