@@ -55,6 +55,8 @@ pub struct PlacedBlock {
     pub segment_size: Bytes,
     /// Whether the segment is expandable.
     pub is_expandable: bool,
+    /// The stream that it was allocated for.
+    pub stream: StreamId,
 }
 
 /// The state of a block in a snapshot.

@@ -463,6 +463,19 @@ parkade_status parkade_record_stream(struct parkade_allocator *allocator,
                                      uint64_t stream,
                                      uint32_t flags);
 
+// As `parkade_record_stream`, for a stream of the GPU with the index `device`, which may be another one than the allocator's: the
+// block is free only when that work is done. 0 is the default stream of that GPU. Under a policy of PyTorch it is no use of a block
+// that was allocated for the default stream of its own GPU: PyTorch compares the streams' handles, and both are 0.
+//
+// # Safety
+// As for `parkade_record_stream`; the stream is one of that GPU's primary context, and lives for as long as it has work with the
+// block.
+parkade_status parkade_record_stream_of(struct parkade_allocator *allocator,
+                                        void *address,
+                                        uint32_t device,
+                                        uint64_t stream,
+                                        uint32_t flags);
+
 // What is known of an allocated block, and its segment.
 //
 // # Safety

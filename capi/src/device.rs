@@ -80,6 +80,17 @@ impl Device {
         }
     }
 
+    /// The id of a stream of the device with this index, for memory of this one.
+    pub(crate) fn stream_elsewhere(&mut self, ordinal: u32, stream: u64) -> Result<StreamId, Failure> {
+        match &mut self.kind {
+            Kind::Cuda(device) => {
+                device.stream_elsewhere(ordinal, stream).map_err(|reason| Failure::new(PARKADE_NO_DEVICE, reason))
+            }
+            Kind::Simulated(device) if device.index() == ordinal => Ok(StreamId(stream)),
+            Kind::Simulated(_) => Err(Failure::new(PARKADE_UNSUPPORTED, "the simulated device has no streams of other devices")),
+        }
+    }
+
     /// Gives another device access to what is mapped, now and later.
     pub(crate) fn let_peer_access(&mut self, ordinal: u32) -> Result<(), Failure> {
         match &mut self.kind {

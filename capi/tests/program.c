@@ -76,6 +76,9 @@ static void memory(void) {
   SAYS("inside of the block");
   CHECK(parkade_free(a, &p) == PARKADE_UNKNOWN_ADDRESS);
   CHECK(parkade_record_stream(a, p, 7, 0) == PARKADE_OK && parkade_record_stream(a, &p, 7, 0) == PARKADE_UNKNOWN_ADDRESS);
+  CHECK(parkade_record_stream_of(a, p, 0, 8, 0) == PARKADE_OK && parkade_record_stream_of(a, &p, 0, 8, 0) == PARKADE_UNKNOWN_ADDRESS);
+  CHECK(parkade_record_stream_of(a, p, 1, 8, 0) == PARKADE_UNSUPPORTED);
+  SAYS("no streams of other devices");
   CHECK(parkade_free(a, p) == PARKADE_OK && parkade_free(a, p) == PARKADE_UNKNOWN_ADDRESS && parkade_free(a, NULL) == PARKADE_OK);
   CHECK(parkade_allocate(a, 65 * MIB, 0, &q) == PARKADE_OUT_OF_MEMORY && !q);
   SAYS("CUDA out of memory. Tried to allocate 66.00 MiB");

@@ -221,7 +221,7 @@ def verify(options):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=pathlib.Path, metavar="OUT")
-    parser.add_argument("--programs", nargs="+", choices=programs.NAMES, default=programs.NAMES, metavar="NAME", help=" ".join(programs.NAMES))
+    parser.add_argument("--programs", nargs="+", choices=programs.NAMES, metavar="NAME", help=f"{' '.join(programs.NAMES)} (default: all; without a second GPU not {' '.join(programs.ON_TWO_GPUS)})")
     parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS), metavar="NAME", help=" ".join(SETTINGS))
     parser.add_argument("--steps", type=int, default=12, help="of each program (default: %(default)s)")
     parser.add_argument("--no-limits", dest="limits", action="store_false", help="no runs with a memory limit")
@@ -250,6 +250,7 @@ def main():
     if options.verify:
         return verify(options)
     world = allocators.need_torch(parser)
+    options.programs = options.programs or [name for name in programs.NAMES if world > 1 or name not in programs.ON_TWO_GPUS]
     if not options.control:
         allocators.need_parkade(parser)
     for side in ("native", "control" if options.control else "parkade", "warm"):

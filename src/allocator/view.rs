@@ -157,7 +157,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let Block { address, size, requested, .. } = *block;
         let state = BlockActivity::Allocated;
         let info = BlockInfo { address: DeviceAddress(address), size: Bytes(size), requested: Bytes(requested), state };
-        Some(PlacedBlock { block: info, segment, segment_size, is_expandable: block.is_expandable() })
+        let (is_expandable, stream) = (block.is_expandable(), self.heap.stream(block.stream));
+        Some(PlacedBlock { block: info, segment, segment_size, is_expandable, stream })
     }
 
     /// All segments with their blocks, by address; for expandable ones, every mapped run (spec 7.3).

@@ -3,13 +3,16 @@
 use std::ffi::c_void;
 use std::ptr;
 
+use parkade::policy::Policy;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
+use parkade_shared::ByAddress;
 
 use super::{answer, id, ours, place};
+use crate::device::Device;
 use crate::failure::Failure;
 use crate::inside;
-use crate::serve::{parkade_allocator, with_core, with_core_so};
-use crate::told::User;
+use crate::serve::{Core, parkade_allocator, with_core, with_core_so};
+use crate::told::{Told, User};
 use crate::types::parkade_status::{self, *};
 use crate::types::{parkade_block_info, parkade_free_memory, parkade_observer, parkade_pool, parkade_request};
 
@@ -98,6 +101,46 @@ pub unsafe extern "C" fn parkade_record_stream(
         let recorded = with_core_so!(allocator, flags, core => core.record_stream(address, StreamId(stream)))?;
         recorded.map_err(|error| Failure::new(PARKADE_UNKNOWN_ADDRESS, error))
     })
+}
+
+/// As `parkade_record_stream`, for a stream of the GPU with the index `device`, which may be another one than the allocator's: the
+/// block is free only when that work is done. 0 is the default stream of that GPU. Under a policy of PyTorch it is no use of a block
+/// that was allocated for the default stream of its own GPU: PyTorch compares the streams' handles, and both are 0.
+///
+/// # Safety
+/// As for `parkade_record_stream`; the stream is one of that GPU's primary context, and lives for as long as it has work with the
+/// block.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_record_stream_of(
+    allocator: *mut parkade_allocator,
+    address: *mut c_void,
+    device: u32,
+    stream: u64,
+    flags: u32,
+) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let allocator = unsafe { ours(allocator) }?;
+        let address = DeviceAddress(address.addr() as u64);
+        let compares_handles = matches!(allocator.core, Core::PyTorch(_));
+        with_core_so!(allocator, flags, core => record_elsewhere(core, address, device, stream, compares_handles))?
+    })
+}
+
+/// Records a stream of any GPU. If handles are compared, one that the block was allocated for is none of another GPU.
+fn record_elsewhere<P: Policy>(
+    core: &mut ByAddress<Device, P, Told>,
+    address: DeviceAddress,
+    device: u32,
+    stream: u64,
+    compares_handles: bool,
+) -> Result<(), Failure> {
+    let unknown = |error| Failure::new(PARKADE_UNKNOWN_ADDRESS, error);
+    if compares_handles && core.block(address).map_err(unknown)?.stream.0 == stream {
+        return Ok(());
+    }
+    let id = core.allocator_mut().device_mut().stream_elsewhere(device, stream)?;
+    core.record_stream(address, id).map_err(unknown)
 }
 
 /// What is known of an allocated block, and its segment.

@@ -27,7 +27,10 @@ NAMES = (
     "llama_accumulate",
     "unet",
     "t5",
+    "two_gpus",
 )
+# What needs a second GPU.
+ON_TWO_GPUS = ("two_gpus",)
 # Whose batches may have any size.
 COUNTED = ("gpt2", "llama", "llama_accumulate", "t5", "vit", "resnet", "unet", "mask_rcnn", "generate", "compile_reduce_overhead", "streams")
 # What a program may reserve that is made to run out of memory.

@@ -125,7 +125,7 @@ impl DeviceBackend for CudaDevice {
     fn record_event(&mut self, event: &mut CudaEvent, stream: StreamId) -> Result<(), BackendError> {
         self.admit(stream);
         let stream = self.stream("cuEventRecord", stream)?;
-        Ok(event.record(stream)?)
+        Ok(event.record(&self.context, stream)?)
     }
 
     fn is_complete(&mut self, event: &CudaEvent) -> Result<bool, BackendError> {

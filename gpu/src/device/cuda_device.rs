@@ -6,6 +6,7 @@ use std::sync::Arc;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
 use super::holdings::Holdings;
+use super::peers::is_elsewhere;
 use crate::driver::{
     Context, CudaEvent, CudaPhysical, INVALID_HANDLE, INVALID_VALUE, Memory, Peer, Reservation, Span, Spin, Stage, Stream,
     StreamsAreValid, WorkIsSerial, granularity_bytes,
@@ -27,6 +28,8 @@ pub struct CudaDevice {
     pub(super) spin: Option<Spin>,
     /// Devices that get access to this one's mappings.
     pub(super) peers: Vec<Peer>,
+    /// The contexts of devices whose streams use this one's memory, by index.
+    pub(super) elsewhere: BTreeMap<u32, Arc<Context>>,
     /// Whether streams of others may be used.
     pub(super) foreign_streams: Option<StreamsAreValid>,
     /// Whether memory may be replaced while others know the addresses.
@@ -56,6 +59,7 @@ impl CudaDevice {
             streams: BTreeMap::new(),
             spin: None,
             peers: Vec::new(),
+            elsewhere: BTreeMap::new(),
             foreign_streams: None,
             serial_work: None,
             stage: None,
@@ -133,7 +137,7 @@ impl CudaDevice {
             reserved_bytes: Bytes(self.reservations.values().map(Reservation::bytes).sum()),
             handles: self.context.live_handles() - self.stage.as_deref().map_or(0, Stage::handles),
             mappings: self.reservations.values().map(Reservation::mappings).sum(),
-            events: self.context.live_events(),
+            events: self.context.live_events() + self.elsewhere.values().map(|context| context.live_events()).sum::<usize>(),
             streams: self.streams.len(),
         }
     }
@@ -163,10 +167,11 @@ impl CudaDevice {
         }
     }
 
-    /// Takes a foreign stream in, if they are trusted.
+    /// Takes a foreign stream of this device in, if they are trusted.
     pub(super) fn admit(&mut self, id: StreamId) {
         if let Some(promise) = self.foreign_streams
             && id != StreamId::DEFAULT
+            && !is_elsewhere(id)
         {
             self.streams.entry(id).or_insert_with(|| Stream::foreign(&self.context, id.0, promise));
         }

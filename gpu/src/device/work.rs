@@ -41,7 +41,7 @@ impl CudaDevice {
     /// # Errors
     /// If the stream is not this device's, or the driver call fails.
     pub fn stream_wait(&mut self, stream: StreamId, event: &CudaEvent) -> Result<(), DriverError> {
-        event.hold_back(self.stream("cuStreamWaitEvent", stream)?)
+        event.hold_back(&self.context, self.stream("cuStreamWaitEvent", stream)?)
     }
 
     /// Queues a kernel that keeps one thread of the device busy for at least this time and touches no memory.

@@ -29,18 +29,22 @@ impl CudaEvent {
         Ok(CudaEvent { context: Arc::clone(context), handle: Handle(handle) })
     }
 
-    /// Records the event on a stream; `None` is the default stream.
-    pub(crate) fn record(&self, stream: Option<&Stream>) -> Result<(), DriverError> {
-        let context = &self.context;
+    /// Records the event on a stream; `None` is the default stream of the context. An event is of one context only, so it is
+    /// created anew for a stream of another.
+    pub(crate) fn record(&mut self, context: &Arc<Context>, stream: Option<&Stream>) -> Result<(), DriverError> {
+        let context = stream.map_or(context, Stream::context);
+        if !Arc::ptr_eq(context, &self.context) {
+            *self = CudaEvent::create(context)?;
+        }
         let _entered = context.enter()?;
-        // SAFETY: both handles are live. If they belong to different contexts, the driver refuses.
+        // SAFETY: both handles are live, and of this context.
         unsafe { call!(context.cuEventRecord(self.handle.0, raw(stream))) }
     }
 
     /// Makes the stream's later work wait for the work before the event. An event never recorded is not
-    /// waited for.
-    pub(crate) fn hold_back(&self, stream: Option<&Stream>) -> Result<(), DriverError> {
-        let context = &self.context;
+    /// waited for. `None` is the default stream of the context; the event may be of another.
+    pub(crate) fn hold_back(&self, context: &Arc<Context>, stream: Option<&Stream>) -> Result<(), DriverError> {
+        let context = stream.map_or(context, Stream::context);
         let _entered = context.enter()?;
         // SAFETY: both handles are live. The flags must be 0.
         unsafe { call!(context.cuStreamWaitEvent(raw(stream), self.handle.0, 0)) }

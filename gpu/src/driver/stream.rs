@@ -68,21 +68,28 @@ impl Stream {
         Stream { context: Arc::clone(context), handle: Handle(handle), is_own: false }
     }
 
+    /// Its context.
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
     /// The raw handle as a number: the core's id of the stream.
     pub(crate) fn number(&self) -> u64 {
         self.handle.0.addr() as u64
     }
 }
 
-/// Waits for all work on a stream; `None` is the default stream.
-pub(crate) fn synchronize(context: &Context, stream: Option<&Stream>) -> Result<(), DriverError> {
+/// Waits for all work on a stream; `None` is the default stream of the context.
+pub(crate) fn synchronize(context: &Arc<Context>, stream: Option<&Stream>) -> Result<(), DriverError> {
+    let context = stream.map_or(context, Stream::context);
     let _entered = context.enter()?;
     // SAFETY: the handle is live.
     unsafe { call!(context.cuStreamSynchronize(raw(stream))) }
 }
 
-/// Whether a stream has no work left; `None` is the default stream.
-pub(crate) fn is_idle(context: &Context, stream: Option<&Stream>) -> Result<bool, DriverError> {
+/// Whether a stream has no work left; `None` is the default stream of the context.
+pub(crate) fn is_idle(context: &Arc<Context>, stream: Option<&Stream>) -> Result<bool, DriverError> {
+    let context = stream.map_or(context, Stream::context);
     let _entered = context.enter()?;
     // SAFETY: the handle is live.
     match unsafe { call!(context.cuStreamQuery(raw(stream))) } {

@@ -5,6 +5,7 @@
 
 mod breaking;
 mod device;
+mod elsewhere;
 mod other_code;
 mod virtual_memory;
 mod work;
@@ -24,7 +25,7 @@ pub(crate) type Check = (&'static str, fn() -> Outcome);
 pub(crate) const ORDINAL: u32 = 0;
 
 /// All checks, simple ones first.
-pub(crate) const ALL: [Check; 19] = [
+pub(crate) const ALL: [Check; 20] = [
     ("a_device_says_who_it_is", work::identity),
     ("malloc_takes_whole_pages_and_free_gives_them_back", device::malloc_takes_whole_pages),
     ("out_of_memory_is_told_and_leaves_the_device_usable", device::out_of_memory),
@@ -33,6 +34,7 @@ pub(crate) const ALL: [Check; 19] = [
     ("a_made_up_stream_is_refused", device::made_up_streams),
     ("a_declared_kernel_takes_its_time_and_streams_overlap", work::takes_its_time),
     ("a_stream_waits_for_an_event_of_another", work::waits_for_an_event),
+    ("a_block_waits_for_streams_of_another_device", elsewhere::waits_for_the_other),
     ("a_dropped_device_gives_back_what_it_owned", device::dropped_device),
     ("a_device_works_from_another_thread", device::other_thread),
     ("an_event_outlives_its_device", device::outliving_event),

@@ -292,8 +292,10 @@ class Allocator final : public CCA::CUDAAllocator {
     if (!block.get() || block.get_deleter() != &free_block) return;
     auto* of = owner(block.get(), false);
     TORCH_CHECK(of != nullptr, "invalid device pointer: ", block.get());
-    TORCH_CHECK(stream.device_index() == of->device, "parkade cannot record a stream of another GPU for a tensor: copy the tensor, or wait for that stream");
-    check(parkade_record_stream(of->core, block.get(), reinterpret_cast<uint64_t>(stream.stream()), of->capturing()));
+    const auto handle = reinterpret_cast<uint64_t>(stream.stream());
+    if (C10_UNLIKELY(stream.device_index() != of->device))
+      return check(parkade_record_stream_of(of->core, block.get(), stream.device_index(), handle, of->capturing()));
+    check(parkade_record_stream(of->core, block.get(), handle, of->capturing()));
   }
 #include "reading.inc"
 #include "pools.inc"

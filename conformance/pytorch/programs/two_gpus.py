@@ -1,0 +1,47 @@
+"""Tensors of one GPU that streams of another one use (`record_stream`). Both GPUs are idle whenever it matters which events have completed."""
+
+import torch
+
+LIMITED = False
+
+
+def start():
+    torch.manual_seed(21)
+    draw = torch.Generator().manual_seed(22)
+    # A stream of either kind on both: the default one, and one of its own.
+    streams = [[torch.cuda.default_stream(device), torch.cuda.Stream(device)] for device in (0, 1)]
+    kept = []
+
+    def number(low, high):
+        return int(torch.randint(low, high, (1,), generator=draw))
+
+    def wait():
+        for device in (0, 1):
+            torch.cuda.synchronize(device)
+
+    def step(index):
+        total = 0.0
+        for _ in range(12):
+            home = number(0, 2)
+            own, other = streams[home][number(0, 2)], streams[1 - home][number(0, 2)]
+            with torch.cuda.stream(own):
+                x = torch.full((number(16, 3000), 1024), 0.5, device=f"cuda:{home}")
+            other.wait_stream(own)
+            with torch.cuda.stream(other):
+                y = x.to(f"cuda:{1 - home}", non_blocking=True)
+                total += y.mean().item()
+            x.record_stream(other)
+            if number(0, 2):
+                x.record_stream(streams[home][0])
+            wait()
+            x = y = None
+            # Here the events of the free complete, before the next request looks at them.
+            wait()
+            kept.append(torch.ones(number(1, 2000), 1000, device=f"cuda:{number(0, 2)}"))
+            while len(kept) > number(2, 8):
+                kept.pop(number(0, len(kept)))
+        if index % 5 == 4:
+            torch.cuda.empty_cache()
+        return total
+
+    return step
