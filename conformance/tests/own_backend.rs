@@ -31,6 +31,7 @@ impl Backend for Host {
     type Device = HostDevice;
     fn name(&self) -> &'static str { "host" }
     fn facts(&self) -> DeviceFacts { FACTS }
+    fn opens_apart(&self) -> bool { true }
     fn open(&self, needs: &Needs) -> Result<HostDevice, Unable> {
         let capacity = needs.capacity.map_or(MEMORY, Bytes::get).min(MEMORY);
         Ok(HostDevice { capacity, others: 0, ranges: BTreeMap::new(), ends: [Instant::now(); 4], events: 0 })
@@ -130,10 +131,10 @@ impl TestDevice for HostDevice {
         Ok(())
     }
     fn read(&mut self, address: DeviceAddress, into: &mut [u8]) -> Done {
-        let writes = self.writes(address, into.len() as u64)?;
-        for (at, byte) in (address.get()..).zip(into) {
-            let newest = writes.iter().rfind(|(from, to, _)| (*from..*to).contains(&at));
-            *byte = newest.map_or(0, |(_, _, word)| word.to_le_bytes()[at as usize % 4]);
+        let (first, last) = (address.get(), address.get() + into.len() as u64);
+        into.fill(0);
+        for &(from, to, word) in self.writes(address, last - first)?.iter() { // The newest is the last.
+            for at in from.max(first)..to.min(last) { into[(at - first) as usize] = word.to_le_bytes()[at as usize % 4]; }
         }
         Ok(())
     }

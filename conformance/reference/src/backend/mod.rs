@@ -58,4 +58,9 @@ pub trait Backend {
     fn is_simulated(&self) -> bool {
         false
     }
+
+    /// Whether each device that is opened has memory of its own. Then several entries may run at the same time.
+    fn opens_apart(&self) -> bool {
+        self.is_simulated()
+    }
 }
