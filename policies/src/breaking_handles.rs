@@ -5,7 +5,8 @@
 //! its addresses and its contents in memory of its own, and the free pages go where they are needed.
 //! - Handles grow with what is reserved, and shrink again towards the limit.
 //! - Where memory for new handles is out, a request takes what it needs of the tightest free block of another stream, behind
-//!   the work of that stream; then handles that are wholly free move, of any stream, as few as suffice.
+//!   the work of that stream; then handles that are wholly free move, of any stream, as few as suffice, or are replaced where
+//!   they would be many.
 //! - If that is not enough, it waits for events, and then breaks handles, those with the most free pages first.
 //! - The first request of its size takes the high end of the tightest free block, others the low end: what comes once, as
 //!   weights do, and what comes again and again then lie apart.
@@ -32,11 +33,14 @@ const MOST: Bytes = Bytes::mib(512);
 /// A handle is at most this part of what the default pool has reserved, from [`FIRST`] on.
 const PART_OF_RESERVED: u64 = 2;
 /// A handle is at most so many times what is missing, from [`LEAST`] on: a stream that needs little gets little.
-const TIMES_MISSING: u64 = 32;
+const TIMES_MISSING: u64 = 64;
 /// The same for streams other than that of the first request: what they free serves the others by whole handles only.
 const TIMES_MISSING_ASIDE: u64 = 2;
 /// A handle is at most this part of what may still be reserved, down to [`LEAST`].
 const PART_OF_LEFT: u64 = 3;
+/// More handles than this do not move, but are replaced by new ones: what was broken stays in small handles otherwise, and in a
+/// loop dozens of them would move again and again.
+const MOST_MOVED: usize = 4;
 
 /// Memory is short once less than this part of it may still be reserved.
 const PART_SHORT: u64 = 4;
@@ -62,6 +66,16 @@ pub struct BreakingHandles {
 impl BreakingHandles {
     fn find(heap: &Heap, request: &Request) -> Option<BlockId> {
         heap.first_at_least(request.pool, request.stream, request.size).map(|block| block.id)
+    }
+
+    /// Brings wholly free handles to where the request's segment grows; `None` if they are not enough.
+    fn gather(heap: &Heap, request: &Request) -> Option<Relief> {
+        let handles = sight::movable(heap, request);
+        match handles.len() {
+            0 => None,
+            1..=MOST_MOVED => Some(Relief::Move { handles }),
+            _ => Some(Relief::Replace { handles }),
+        }
     }
 }
 
@@ -171,9 +185,8 @@ impl Policy for BreakingHandles {
                     if let Some(block) = sight::elsewhere(heap, request) {
                         return Relief::TransferPart { block };
                     }
-                    let handles = sight::movable(heap, request);
-                    if !handles.is_empty() {
-                        return Relief::Move { handles };
+                    if let Some(gathered) = BreakingHandles::gather(heap, request) {
+                        return gathered;
                     }
                 }
                 2 => return Relief::Borrow,
@@ -187,9 +200,8 @@ impl Policy for BreakingHandles {
                     }
                 }
                 8 => {
-                    let handles = sight::movable(heap, request);
-                    if !handles.is_empty() {
-                        return Relief::Move { handles };
+                    if let Some(gathered) = BreakingHandles::gather(heap, request) {
+                        return gathered;
                     }
                 }
                 9 => return Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskAgain },

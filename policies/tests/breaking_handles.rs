@@ -89,6 +89,30 @@ fn only_as_many_handles_are_broken_as_the_request_needs() {
     give_all(allocator, kept);
 }
 
+/// Creations, mappings and releases so far.
+fn calls(allocator: &Breaking) -> [u64; 3] {
+    [CallName::MemCreate, CallName::MemMap, CallName::MemRelease].map(|call| allocator.device().totals(call).calls)
+}
+
+#[test]
+fn a_few_handles_move_and_many_become_few() {
+    let (mut allocator, small) = scattered();
+    let mut kept = vec![take(&mut allocator, 384)];
+    // Each is a handle of its own now, with no memory behind it.
+    small.into_iter().for_each(|block| allocator.free(block).unwrap());
+    let before = calls(&allocator);
+    kept.push(take(&mut allocator, 24));
+    let [created, mapped, released] = calls(&allocator);
+    assert_eq!([created - before[0], mapped - before[1], released - before[2]], [0, 2, 0], "behind 8 MiB of its own");
+    let before = calls(&allocator);
+    kept.push(take(&mut allocator, 80));
+    let [created, mapped, released] = calls(&allocator);
+    let around = "two handles of its own are between the new ones";
+    assert_eq!([created - before[0], mapped - before[1], released - before[2]], [3, 3, 7], "{around}");
+    assert_eq!(allocator.heap().reserved(), Bytes::mib(512));
+    give_all(allocator, kept);
+}
+
 #[test]
 fn work_under_way_ends_before_its_memory_moves() {
     let (mut allocator, mut kept) = scattered();
