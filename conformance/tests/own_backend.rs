@@ -31,7 +31,7 @@ impl Backend for Host {
     type Device = HostDevice;
     fn name(&self) -> &'static str { "host" }
     fn facts(&self) -> DeviceFacts { FACTS }
-    fn opens_apart(&self) -> bool { true }
+    fn opens_apart(&self) -> bool { true } // So entries run side by side.
     fn open(&self, needs: &Needs) -> Result<HostDevice, Unable> {
         let capacity = needs.capacity.map_or(MEMORY, Bytes::get).min(MEMORY);
         Ok(HostDevice { capacity, others: 0, ranges: BTreeMap::new(), ends: [Instant::now(); 4], events: 0 })
@@ -131,11 +131,10 @@ impl TestDevice for HostDevice {
         Ok(())
     }
     fn read(&mut self, address: DeviceAddress, into: &mut [u8]) -> Done {
-        let (first, last) = (address.get(), address.get() + into.len() as u64);
         into.fill(0);
-        for &(from, to, word) in self.writes(address, last - first)?.iter() { // The newest is the last.
-            for at in from.max(first)..to.min(last) { into[(at - first) as usize] = word.to_le_bytes()[at as usize % 4]; }
-        }
+        let (low, high) = (address.get(), address.get() + into.len() as u64);
+        let bytes = self.writes(address, high - low)?.iter().flat_map(|w| (w.0.max(low)..w.1.min(high)).map(move |at| (at, w.2)));
+        bytes.for_each(|(at, word)| into[(at - low) as usize] = word.to_le_bytes()[at as usize % 4]); // The newest is the last.
         Ok(())
     }
     fn live_ranges(&self) -> Vec<(DeviceAddress, Bytes)> {
