@@ -128,10 +128,28 @@ impl StreamId {
     /// The default stream.
     pub const DEFAULT: StreamId = StreamId(0);
 
+    /// Where the id of a stream of another device has that device's index plus one: above all addresses of a process.
+    const INDEX_SHIFT: u32 = 56;
+
     /// The raw handle.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
+    }
+
+    /// The id of a stream of the other device with this index, whose work uses memory of this one
+    /// ([`Allocator::record_stream`](crate::Allocator::record_stream)). `None` for an index or a handle that is too large.
+    #[must_use]
+    pub const fn elsewhere(device: u32, handle: u64) -> Option<StreamId> {
+        let index = device as u64 + 1;
+        let fits = index >> (u64::BITS - StreamId::INDEX_SHIFT) == 0 && handle >> StreamId::INDEX_SHIFT == 0;
+        if fits { Some(StreamId(index << StreamId::INDEX_SHIFT | handle)) } else { None }
+    }
+
+    /// The index of the device that the id names; `None` if it is a stream of the allocator's own.
+    #[must_use]
+    pub const fn device_elsewhere(self) -> Option<u32> {
+        ((self.0 >> StreamId::INDEX_SHIFT) as u32).checked_sub(1)
     }
 }
 

@@ -68,13 +68,15 @@ impl BreakingHandles {
         heap.first_at_least(request.pool, request.stream, request.size).map(|block| block.id)
     }
 
-    /// Brings wholly free handles to where the request's segment grows; `None` if they are not enough.
-    fn gather(heap: &Heap, request: &Request) -> Option<Relief> {
+    /// Brings wholly free handles to where the request's segment grows; `None` if they are not enough. What goes back to the
+    /// device may be taken by others, or stay there after the limit was lowered: then all of them move.
+    fn gather(&self, heap: &Heap, request: &Request) -> Option<Relief> {
         let handles = sight::movable(heap, request);
+        let comes_back = !self.is_refused && heap.reserved().get() <= sight::all(heap);
         match handles.len() {
             0 => None,
-            1..=MOST_MOVED => Some(Relief::Move { handles }),
-            _ => Some(Relief::Replace { handles }),
+            count if count > MOST_MOVED && comes_back => Some(Relief::Replace { handles }),
+            _ => Some(Relief::Move { handles }),
         }
     }
 }
@@ -185,7 +187,7 @@ impl Policy for BreakingHandles {
                     if let Some(block) = sight::elsewhere(heap, request) {
                         return Relief::TransferPart { block };
                     }
-                    if let Some(gathered) = BreakingHandles::gather(heap, request) {
+                    if let Some(gathered) = self.gather(heap, request) {
                         return gathered;
                     }
                 }
@@ -200,7 +202,7 @@ impl Policy for BreakingHandles {
                     }
                 }
                 8 => {
-                    if let Some(gathered) = BreakingHandles::gather(heap, request) {
+                    if let Some(gathered) = self.gather(heap, request) {
                         return gathered;
                     }
                 }

@@ -114,6 +114,19 @@ fn a_few_handles_move_and_many_become_few() {
 }
 
 #[test]
+fn after_the_limit_was_lowered_all_handles_move() {
+    let (mut allocator, small) = scattered();
+    let mut kept = vec![take(&mut allocator, 384)];
+    small.into_iter().for_each(|block| allocator.free(block).unwrap());
+    allocator.set_limit(Some(Bytes::mib(500)));
+    let before = calls(&allocator);
+    kept.push(take(&mut allocator, 80));
+    let [created, _, released] = calls(&allocator);
+    assert_eq!([created - before[0], released - before[2]], [0, 0], "what goes back does not come again");
+    give_all(allocator, kept);
+}
+
+#[test]
 fn work_under_way_ends_before_its_memory_moves() {
     let (mut allocator, mut kept) = scattered();
     allocator.device_mut().spin(StreamId(0x1000), 5_000_000);

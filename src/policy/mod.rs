@@ -113,7 +113,7 @@ pub enum Relief {
         handles: Vec<DeviceAddress>,
     },
     /// As [`Relief::Move`], but the handles go back to the device, and the request's segment grows with new ones: so that a
-    /// large handle becomes one that ends where the request does.
+    /// large handle becomes one that ends where the request does, or many small ones become few.
     Replace {
         /// The first bytes of the handles, none twice.
         handles: Vec<DeviceAddress>,

@@ -26,3 +26,13 @@ fn what_is_shown() {
     assert_eq!((DeviceAddress(5).get(), DeviceAddress(5).offset(Bytes(6))), (5, DeviceAddress(11)));
     assert_eq!([PoolClass::Small, PoolClass::Large].map(PoolClass::name), ["small", "large"]);
 }
+
+#[test]
+fn a_stream_of_another_device_is_told_from_all_others() {
+    let ids =
+        [(0, 0), (0, 0x1000), (1, 0), (254, 0xff_ffff_ffff_ffff)].map(|(device, handle)| StreamId::elsewhere(device, handle));
+    let devices = ids.map(|id| id.unwrap().device_elsewhere());
+    assert_eq!(devices, [Some(0), Some(0), Some(1), Some(254)]);
+    assert_eq!([StreamId::DEFAULT, StreamId(0xff_ffff_ffff_ffff)].map(StreamId::device_elsewhere), [None, None]);
+    assert_eq!([StreamId::elsewhere(255, 0), StreamId::elsewhere(0, 1 << 56), StreamId::elsewhere(u32::MAX, 0)], [None; 3]);
+}

@@ -104,8 +104,9 @@ pub unsafe extern "C" fn parkade_record_stream(
 }
 
 /// As `parkade_record_stream`, for a stream of the GPU with the index `device`, which may be another one than the allocator's: the
-/// block is free only when that work is done. 0 is the default stream of that GPU. Under a policy of PyTorch it is no use of a block
-/// that was allocated for the default stream of its own GPU: PyTorch compares the streams' handles, and both are 0.
+/// block is free only when that work is done. 0 is the default stream of that GPU. Under the policy `pytorch` a stream with the handle of
+/// the block's own is ignored, as PyTorch does: so are the default streams of other GPUs, if it was allocated for the default stream.
+/// From the first stream of another GPU on no handle is broken. Before the allocator is destroyed such work must be over.
 ///
 /// # Safety
 /// As for `parkade_record_stream`; the stream is one of that GPU's primary context, and lives for as long as it has work with the

@@ -129,7 +129,7 @@ impl DeviceBackend for CudaDevice {
     }
 
     fn is_complete(&mut self, event: &CudaEvent) -> Result<bool, BackendError> {
-        Ok(event.is_complete()?)
+        Ok(event.is_complete(&self.context)?)
     }
 
     fn wait(&mut self, event: &CudaEvent) -> Result<(), BackendError> {

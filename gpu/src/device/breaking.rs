@@ -16,7 +16,7 @@ impl CudaDevice {
     /// Whether contents may be moved behind the back of whoever knows the addresses, and the driver can do it.
     pub(super) fn can_break(&self) -> bool {
         let is_serial = self.foreign_streams.is_none() || self.serial_work.is_some();
-        is_serial && self.can_stage && self.peers.is_empty()
+        is_serial && self.can_stage && self.peers.is_empty() && self.elsewhere.is_empty()
     }
 
     pub(super) fn break_mapped(

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
 use super::holdings::Holdings;
-use super::peers::is_elsewhere;
 use crate::driver::{
     Context, CudaEvent, CudaPhysical, INVALID_HANDLE, INVALID_VALUE, Memory, Peer, Reservation, Span, Spin, Stage, Stream,
     StreamsAreValid, WorkIsSerial, granularity_bytes,
@@ -171,7 +170,7 @@ impl CudaDevice {
     pub(super) fn admit(&mut self, id: StreamId) {
         if let Some(promise) = self.foreign_streams
             && id != StreamId::DEFAULT
-            && !is_elsewhere(id)
+            && id.device_elsewhere().is_none()
         {
             self.streams.entry(id).or_insert_with(|| Stream::foreign(&self.context, id.0, promise));
         }
@@ -216,12 +215,14 @@ impl CudaDevice {
 }
 
 impl Drop for CudaDevice {
-    /// Waits for the device's work, which may use mapped memory or the kernel that is unloaded. The fields do
+    /// Waits for the device's work, and that of devices whose streams were recorded, which may use mapped memory or the kernel that is unloaded. The fields do
     /// the rest, in their order: reservations are unmapped and freed, then ranges, streams and the kernel,
     /// and the context last.
     fn drop(&mut self) {
         // An error cannot be reported from here. The driver frees what it still can.
-        let _: Result<(), DriverError> = self.context.synchronize();
+        for context in self.elsewhere.values().chain([&self.context]) {
+            let _: Result<(), DriverError> = context.synchronize();
+        }
     }
 }
 

@@ -9,34 +9,20 @@ use super::cuda_device::CudaDevice;
 use crate::driver::{Context, INVALID_HANDLE, INVALID_VALUE, PEER_ACCESS_NOT_ENABLED, Peer, Stream, can_access_peer};
 use crate::error::{DriverError, Unavailable};
 
-/// The id of another device's stream has its index and one from this bit on, where no address of a process has any.
-const INDEX_SHIFT: u32 = 56;
-
-/// Whether the id is one of [`CudaDevice::stream_elsewhere`].
-pub(super) fn is_elsewhere(id: StreamId) -> bool {
-    id.0 >> INDEX_SHIFT != 0
-}
-
 impl CudaDevice {
     /// The id of a stream of the device with this index, which the allocator may then
     /// [record](parkade::Allocator::record_stream) for memory of this device. 0 is the default stream of that device. For this
-    /// device itself it is the handle.
+    /// device itself it is the handle. From the first stream of another device on no handle is broken.
     ///
     /// # Errors
-    /// If streams of others are not trusted ([`CudaDevice::trust_streams`]; the promise is about this one too, but for its
-    /// context), there is no such device, or the handle is none.
+    /// If streams of others are not trusted ([`CudaDevice::trust_streams`]), there is no such device, or the handle is none.
     pub fn stream_elsewhere(&mut self, ordinal: u32, handle: u64) -> Result<StreamId, Unavailable> {
         let call = "cuEventRecord";
+        let promise = self.foreign_streams.ok_or(DriverError { call, code: INVALID_HANDLE })?;
+        let id = StreamId::elsewhere(ordinal, handle).ok_or(DriverError { call, code: INVALID_VALUE })?;
         if ordinal == self.ordinal {
             return Ok(StreamId(handle));
         }
-        let promise = self.foreign_streams.ok_or(DriverError { call, code: INVALID_HANDLE })?;
-        let number = StreamId(handle);
-        let index = u64::from(ordinal) + 1;
-        if is_elsewhere(number) || index >> (u64::BITS - INDEX_SHIFT) != 0 {
-            return Err(DriverError { call, code: INVALID_VALUE }.into());
-        }
-        let id = StreamId(index << INDEX_SHIFT | handle);
         if !self.streams.contains_key(&id) {
             let context = match self.elsewhere.get(&ordinal) {
                 Some(context) => context,

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use cudarc::driver::sys::{CUevent_flags, CUevent_st};
 
-use super::call::{Handle, NOT_READY, call};
+use super::call::{CONTEXT_IS_DESTROYED, Handle, NOT_READY, call};
 use super::context::Context;
 use super::stream::{Stream, raw};
 use crate::error::DriverError;
@@ -50,10 +50,14 @@ impl CudaEvent {
         unsafe { call!(context.cuStreamWaitEvent(raw(stream), self.handle.0, 0)) }
     }
 
-    /// Whether everything before the event is done. True for an event never recorded.
-    pub(crate) fn is_complete(&self) -> Result<bool, DriverError> {
+    /// Whether everything before the event is done. True for an event never recorded, and for one of another device than the
+    /// `own` context's that was reset: its work is gone.
+    pub(crate) fn is_complete(&self, own: &Arc<Context>) -> Result<bool, DriverError> {
         let context = &self.context;
-        let _entered = context.enter()?;
+        let _entered = match context.enter() {
+            Err(error) if error.code == CONTEXT_IS_DESTROYED && !Arc::ptr_eq(context, own) => return Ok(true),
+            entered => entered?,
+        };
         // SAFETY: the handle is live.
         match unsafe { call!(context.cuEventQuery(self.handle.0)) } {
             Ok(()) => Ok(true),

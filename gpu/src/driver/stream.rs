@@ -25,8 +25,9 @@ impl StreamsAreValid {
     /// Makes the promise.
     ///
     /// # Safety
-    /// Each handle that the device is then given must be that of a stream of its context which lives for as long as
-    /// the device may use it: until the memory that was allocated or recorded for it has no work left. The driver does
+    /// Each handle that the device is then given must be that of a stream of its context, or, for
+    /// [`CudaDevice::stream_elsewhere`](crate::CudaDevice::stream_elsewhere), of the primary context of the device that is named,
+    /// which lives for as long as the device may use it: until the memory that was allocated or recorded for it has no work left. The driver does
     /// not check handles.
     #[must_use]
     pub const unsafe fn promise() -> StreamsAreValid {
