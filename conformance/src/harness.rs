@@ -23,7 +23,7 @@ const CASES: u32 = 60;
 /// - `PARKADE_CASES` is the number of random sequences per law (default 60).
 /// - What an entry shows is compared with what it shows on the simulated device, if both have the same facts.
 ///
-/// Entries run one after another unless the backend's devices have memory of their own ([`Backend::opens_apart`]).
+/// Entries on a real device run one after another.
 pub fn main<B: Backend + Send + Sync + 'static>(backend: B) -> ExitCode {
     match Harness::from_environment() {
         Ok(mut harness) => {
@@ -67,7 +67,7 @@ impl Harness {
     /// Adds these entries for a backend.
     pub fn add_entries<B: Backend + Send + Sync + 'static>(&mut self, backend: B, list: Vec<Entry<B>>) {
         let absent = backend.open(&Needs::default()).err().map(|unable| unable.to_string());
-        if absent.is_none() && !backend.opens_apart() {
+        if absent.is_none() && !backend.is_simulated() {
             // Entries measure the device's free memory.
             self.arguments.test_threads = Some(1);
         }

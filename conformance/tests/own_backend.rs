@@ -31,7 +31,6 @@ impl Backend for Host {
     type Device = HostDevice;
     fn name(&self) -> &'static str { "host" }
     fn facts(&self) -> DeviceFacts { FACTS }
-    fn opens_apart(&self) -> bool { true } // So entries run side by side.
     fn open(&self, needs: &Needs) -> Result<HostDevice, Unable> {
         let capacity = needs.capacity.map_or(MEMORY, Bytes::get).min(MEMORY);
         Ok(HostDevice { capacity, others: 0, ranges: BTreeMap::new(), ends: [Instant::now(); 4], events: 0 })

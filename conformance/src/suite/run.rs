@@ -30,7 +30,7 @@ pub fn run<B: Backend + Sync>(
         progress.ends(&row);
         row
     };
-    if backend.opens_apart() { entries.par_iter().map(one).collect() } else { entries.iter().map(one).collect() }
+    if backend.is_simulated() { entries.par_iter().map(one).collect() } else { entries.iter().map(one).collect() }
 }
 
 /// Checks one entry. A panic counts as a failure.

@@ -58,10 +58,4 @@ pub trait Backend {
     fn is_simulated(&self) -> bool {
         false
     }
-
-    /// Whether each device that is opened has memory of its own. Then several entries may run at the same time; some of them
-    /// take the time of the host. By default only simulated devices are.
-    fn opens_apart(&self) -> bool {
-        self.is_simulated()
-    }
 }
