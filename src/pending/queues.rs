@@ -30,11 +30,11 @@ pub(crate) enum StreamOrder {
 
 impl StreamOrder {
     /// The hash of a stream, as PyTorch's tables take it: 48 bits of the id, which is the handle, behind the
-    /// stream's device. Where only the order of handles matters the device is not asked for.
+    /// device. Where only the order of handles matters the device is not asked for.
     pub(super) fn hash(self, stream: StreamId) -> u64 {
         let device = match self {
             StreamOrder::ByHandle => 0,
-            StreamOrder::Hashed(device) => u64::from(stream.device_elsewhere().unwrap_or(device)),
+            StreamOrder::Hashed(device) => u64::from(device),
         };
         CUDA << 56 | device << 48 | stream.0 & ((1 << 48) - 1)
     }

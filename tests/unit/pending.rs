@@ -90,12 +90,3 @@ fn queues_by_handle_go_once_most_are_empty() {
     pending.forget_empty_queues();
     assert_eq!((pending.queues(), pending.front(0), arena.at(0).events()), (20, Some(&80), 20));
 }
-
-#[test]
-fn a_stream_of_another_device_has_the_hash_that_it_has_there() {
-    for handle in [0, 0x7f00_1234_5000] {
-        let elsewhere = StreamId::elsewhere(3, handle).unwrap();
-        assert_eq!(HASHED.hash(elsewhere), StreamOrder::Hashed(3).hash(StreamId(handle)));
-        assert_ne!(HASHED.hash(elsewhere), HASHED.hash(StreamId(handle)));
-    }
-}
