@@ -132,6 +132,9 @@ typedef struct parkade_allocator parkade_allocator;
 // The state of a private pool.
 typedef struct parkade_checkpoint parkade_checkpoint;
 
+// Memory of another process, open in this one.
+typedef struct parkade_shared parkade_shared;
+
 // A heap as plain data.
 typedef struct parkade_snapshot parkade_snapshot;
 
@@ -372,6 +375,15 @@ typedef struct parkade_settings {
   // `throw_on_cudamalloc_oom`.
   bool throw_on_cudamalloc_oom;
 } parkade_settings;
+
+// Memory of an expandable segment that several processes share.
+typedef struct parkade_shared_handle {
+  // Its size in bytes.
+  uint64_t bytes;
+  // Its file descriptor, of the process that has the memory: it is open for as long as the handle is mapped. In
+  // `parkade_shared_open` a file descriptor of the caller's process.
+  int32_t file;
+} parkade_shared_handle;
 
 #ifdef __cplusplus
 extern "C" {
@@ -774,6 +786,38 @@ parkade_status parkade_read_settings(struct parkade_allocator *allocator,
 // The allocator came from `parkade_create` and lives; `settings` is null or readable.
 parkade_status parkade_set_settings(struct parkade_allocator *allocator,
                                     const struct parkade_settings *settings);
+
+// Calls `each` for every handle of the GPU under an allocated block of an expandable segment, lowest first, and writes where the first
+// one is mapped: another process finds the block as far from the start of what it opens. It duplicates the file descriptors first
+// (pidfd_getfd), or is sent them (SCM_RIGHTS). The block must stay allocated for as long as another process has it open. No handle of the
+// allocator is broken while a shared one is mapped.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives; `first` is null or writable; the function can be called with `user`, and does not
+// call the allocator.
+parkade_status parkade_share(struct parkade_allocator *allocator,
+                             const void *address,
+                             uint64_t *first,
+                             void (*each)(void *user, const struct parkade_shared_handle *handle),
+                             void *user);
+
+// Opens handles of another process' expandable segment on the GPU with the index `device`, one behind the other, and writes where they are in
+// this process. The file descriptors are this process' own, and may be closed afterwards. Give the memory back with
+// `parkade_shared_close`; until then it stays at the device, also if the other process has given it back.
+//
+// # Safety
+// `handles` is null or has `count` readable elements, whose file descriptors are open; `address` and `out` are null or writable.
+parkade_status parkade_shared_open(uint32_t device,
+                                   const struct parkade_shared_handle *handles,
+                                   size_t count,
+                                   void **address,
+                                   struct parkade_shared **out);
+
+// Unmaps memory of another process, after the work that the GPU has. Null does nothing.
+//
+// # Safety
+// It came from `parkade_shared_open` and is given back once.
+void parkade_shared_close(struct parkade_shared *shared);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
-use parkade_gpu::{CudaDevice, CudaEvent, CudaPhysical, StreamsAreValid, Unavailable, WorkIsSerial};
+use parkade_gpu::{CudaDevice, CudaEvent, CudaPhysical, SharedHandle, StreamsAreValid, Unavailable, WorkIsSerial};
 use parkade_sim::{SimDevice, SimEvent, SimOptions, SimPhysical};
 
 use crate::failure::Failure;
@@ -89,6 +89,16 @@ impl Device {
             }),
             Kind::Simulated(device) if device.index() == ordinal => Ok(StreamId(stream)),
             Kind::Simulated(_) => Err(Failure::new(PARKADE_UNSUPPORTED, "the simulated device has no streams of other devices")),
+        }
+    }
+
+    /// The handles under mapped memory, for other processes.
+    pub(crate) fn share(&mut self, address: DeviceAddress, size: Bytes) -> Result<Vec<SharedHandle<'_>>, Failure> {
+        match &mut self.kind {
+            Kind::Cuda(device) => device.share(address, size).map_err(|error| Failure::of_device(error.into())),
+            Kind::Simulated(_) => {
+                Err(Failure::new(PARKADE_UNSUPPORTED, "memory of the simulated device cannot be shared between processes"))
+            }
         }
     }
 

@@ -322,6 +322,17 @@ pub struct parkade_expandable {
     pub mapped: u64,
 }
 
+/// Memory of an expandable segment that several processes share.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct parkade_shared_handle {
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Its file descriptor, of the process that has the memory: it is open for as long as the handle is mapped. In
+    /// `parkade_shared_open` a file descriptor of the caller's process.
+    pub file: i32,
+}
+
 /// What an error for lack of memory says in numbers.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]

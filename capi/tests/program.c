@@ -20,6 +20,25 @@ static parkade_allocator *make(const char *policy, const char *settings, uint64_
   return allocator;
 }
 
+static void no_handle(void *user, const struct parkade_shared_handle *handle) {
+  (void)user;
+  CHECK(!handle);
+}
+
+// Memory of other processes, of which this machine may have none.
+static void shared(void) {
+  struct parkade_shared_handle handles[] = {{.bytes = MIB, .file = 0}, {.bytes = MIB, .file = -1}};
+  parkade_shared *memory = NULL;
+  void *p = NULL;
+  CHECK(parkade_shared_open(0, NULL, 1, &p, &memory) == PARKADE_INVALID_ARGUMENT);
+  CHECK(parkade_shared_open(0, handles, 2, &p, &memory) == PARKADE_INVALID_ARGUMENT);
+  SAYS("no file descriptor");
+  CHECK(parkade_shared_open(0, handles, 1, NULL, &memory) == PARKADE_INVALID_ARGUMENT);
+  CHECK(parkade_shared_open(0, handles, 1, &p, NULL) == PARKADE_INVALID_ARGUMENT);
+  CHECK(parkade_shared_open(4294967295u, handles, 1, &p, &memory) == PARKADE_NO_DEVICE && !memory && !p);
+  parkade_shared_close(NULL);
+}
+
 static void options(void) {
   parkade_allocator *allocator = NULL;
   struct parkade_options o = {.size = sizeof o, .simulated_bytes = MIB, .policy = "no such policy"};
@@ -79,6 +98,9 @@ static void memory(void) {
   CHECK(parkade_record_stream_of(a, p, 0, 8, 0) == PARKADE_OK && parkade_record_stream_of(a, &p, 0, 8, 0) == PARKADE_UNKNOWN_ADDRESS);
   CHECK(parkade_record_stream_of(a, p, 1, 8, 0) == PARKADE_UNSUPPORTED);
   SAYS("no streams of other devices");
+  uint64_t first = 0;
+  CHECK(parkade_share(a, p, &first, no_handle, NULL) == PARKADE_INVALID_ARGUMENT);
+  SAYS("not expandable");
   CHECK(parkade_free(a, p) == PARKADE_OK && parkade_free(a, p) == PARKADE_UNKNOWN_ADDRESS && parkade_free(a, NULL) == PARKADE_OK);
   CHECK(parkade_allocate(a, 65 * MIB, 0, &q) == PARKADE_OUT_OF_MEMORY && !q);
   SAYS("CUDA out of memory. Tried to allocate 66.00 MiB");
@@ -204,6 +226,11 @@ static void settings(void) {
   void *p = NULL;
   struct parkade_block_info block;
   CHECK(parkade_allocate(a, MIB, 0, &p) == PARKADE_OK && parkade_block(a, p, &block) == PARKADE_OK && block.is_expandable);
+  uint64_t first = 0;
+  CHECK(parkade_share(a, p, &first, no_handle, NULL) == PARKADE_UNSUPPORTED && !first);
+  SAYS("simulated device cannot be shared");
+  CHECK(parkade_share(a, &p, &first, no_handle, NULL) == PARKADE_UNKNOWN_ADDRESS);
+  CHECK(parkade_share(a, p, &first, NULL, NULL) == PARKADE_INVALID_ARGUMENT && parkade_share(a, p, NULL, no_handle, NULL) == PARKADE_INVALID_ARGUMENT);
   parkade_destroy(a);
   parkade_destroy(slab);
 }
@@ -291,6 +318,7 @@ static void destructors_of_threads(void) {
 int main(void) {
   CHECK(parkade_interface_version() == PARKADE_INTERFACE_VERSION && strstr(parkade_header(), "parkade_create"));
   options();
+  shared();
   memory();
   callbacks();
   pools();

@@ -81,40 +81,59 @@ def fork():
 
 
 def spawned():
-    """A tensor goes to another process, which uses the memory and ends before the parent does. Expandable segments of parkade are refused, with a clear error."""
+    """A tensor goes to another process, which uses the memory and ends before the parent does."""
+    share(os.environ["PARKADE_ALLOCATOR"])
+
+
+def spawned_across():
+    """The same, and the other process is on the other allocator."""
+    share(next(name for name in allocators.NAMES if name != os.environ["PARKADE_ALLOCATOR"]))
+
+
+def spawned_under_policy():
+    """The same under a policy whose handles have several sizes, on the way there and back."""
+    share(os.environ["PARKADE_ALLOCATOR"])
+
+
+spawned_under_policy.policy = "breaking-handles"
+
+
+def share(allocator):
+    """Sends tensors to a process on an allocator, which doubles them; they end in different handles. Then it sends one of its own."""
     import torch
     import torch.multiprocessing as processes
 
-    if allocators.chosen() != "native" and "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""):
-        # A queue would print the error in a thread of its own, and the other process would wait for ever.
-        try:
-            torch.ones(1 << 20, device="cuda").untyped_storage()._share_cuda_()
-        except RuntimeError as error:
-            assert "does not share expandable segments" in str(error), error
-            return
-        raise AssertionError("an expandable segment was shared")
-
     context = processes.get_context("spawn")
-    queue, done = context.Queue(), context.Event()
-    child = context.Process(target=double, args=(queue, done))
+    there, back, done = context.Queue(), context.Queue(), context.Event()
+    child = context.Process(target=double, args=(allocator, os.environ["PARKADE_ENABLED_POLICY"], there, back, done))
     child.start()
-    tensor = torch.ones(1 << 20, device="cuda")
-    queue.put(tensor)
-    assert done.wait(120)
-    child.join(60)
-    assert child.exitcode == 0, child.exitcode
-    assert tensor[0].item() == 2
-
-
-def double(queue, done):
-    allocators.choose(os.environ["PARKADE_ALLOCATOR"])
-    import torch
-
-    received = queue.get()
-    received.mul_(2)
+    tensors = [torch.ones(size, device="cuda") for size in (1000, 1 << 20, 50_000_000)]
+    for tensor in tensors:
+        there.put(tensor)
+    received = back.get(timeout=120)
     torch.cuda.synchronize()
+    for tensor in tensors:
+        assert (tensor == 2).all().item(), tensor
+    assert (received == 5).all().item(), received
     del received
     done.set()
+    child.join(60)
+    assert child.exitcode == 0, child.exitcode
+    assert tensors[2][-1].item() == 2
+
+
+def double(allocator, policy, there, back, done):
+    allocators.choose(allocator, policy)
+    import torch
+
+    received = [there.get() for _ in range(3)]
+    for tensor in received:
+        tensor.mul_(2)
+    torch.cuda.synchronize()
+    del received, tensor
+    own = torch.full((1 << 22,), 5.0, device="cuda")
+    back.put(own)
+    assert done.wait(120)
 
 
 def exception_in_capture():
@@ -185,7 +204,7 @@ def threads():
     assert torch.cuda.memory_allocated() == 0, torch.cuda.memory_allocated()
 
 
-CASES = (live_tensors, history, out_of_memory, data_loader, fork, spawned, exception_in_capture, exit_in_capture, threads)
+CASES = (live_tensors, history, out_of_memory, data_loader, fork, spawned, spawned_across, spawned_under_policy, exception_in_capture, exit_in_capture, threads)
 # Lines of standard error that PyTorch writes on its own allocator, too.
 KNOWN = (
     "The CUDA Graph is empty",
@@ -199,9 +218,14 @@ KNOWN = (
 
 def run(name, allocator):
     """Runs one case in this process, and in those that it starts, on an allocator."""
-    os.environ["PARKADE_ALLOCATOR"] = allocator
-    allocators.choose(allocator)
-    next(case for case in CASES if case.__name__ == name)()
+    case = next(case for case in CASES if case.__name__ == name)
+    policy = getattr(case, "policy", "pytorch")
+    os.environ.update(PARKADE_ALLOCATOR=allocator, PARKADE_ENABLED_POLICY=policy)
+    if policy != "pytorch":
+        # A policy of its own has no settings of PyTorch's.
+        os.environ.pop("PYTORCH_CUDA_ALLOC_CONF", None)
+    allocators.choose(allocator, policy)
+    case()
 
 
 def outcome(command, environment, seconds=150):

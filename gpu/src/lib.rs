@@ -8,6 +8,6 @@ mod error;
 mod mappings;
 pub mod nvml;
 
-pub use device::{CudaDevice, Holdings, HostCopyError};
-pub use driver::{CudaEvent, CudaPhysical, LONGEST_SPIN_NS, StreamsAreValid, WorkIsSerial};
+pub use device::{CudaDevice, Holdings, HostCopyError, SharedHandle};
+pub use driver::{CudaEvent, CudaPhysical, LONGEST_SPIN_NS, SharedMemory, StreamsAreValid, WorkIsSerial};
 pub use error::{DriverError, Unavailable};

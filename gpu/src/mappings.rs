@@ -63,6 +63,17 @@ impl Mappings {
         false
     }
 
+    /// The mappings that the device may touch under a range, all of which is mapped, lowest first: (address, bytes). The first may
+    /// begin before the range, the last end behind it. `None` if a part of it has none.
+    pub(crate) fn under(&self, address: u64, bytes: u64) -> Option<Vec<(u64, u64)>> {
+        if !self.are_open(address, bytes) {
+            return None;
+        }
+        let (&first, _) = self.by_start.range(..=address).next_back()?;
+        let mappings = self.by_start.range(first..address.checked_add(bytes)?);
+        Some(mappings.map(|(&start, mapping)| (start, mapping.bytes)).collect())
+    }
+
     /// The ranges that the device may touch, lowest first, adjacent ones merged: (address, bytes).
     pub(crate) fn open_runs(&self) -> Vec<(u64, u64)> {
         let mut runs: Vec<(u64, u64)> = Vec::new();

@@ -9,6 +9,7 @@ mod plug;
 mod pools;
 mod reading;
 mod settings;
+mod sharing;
 
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,6 +20,7 @@ pub use plug::*;
 pub use pools::*;
 pub use reading::*;
 pub use settings::*;
+pub use sharing::*;
 
 use parkade::units::PoolId;
 

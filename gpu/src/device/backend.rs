@@ -94,7 +94,7 @@ impl DeviceBackend for CudaDevice {
         memory.give_back().map_err(|error| (memory, error.into()))
     }
 
-    /// Where the driver maps the host's memory, no other device has access to this one's mappings, and all work is queued
+    /// Where the driver maps the host's memory, no other device or process has access to this one's mappings, and all work is queued
     /// through this device or is promised to be serial ([`CudaDevice::trust_work`]).
     fn breaks_handles(&self) -> bool {
         self.can_break()

@@ -9,14 +9,15 @@ use parkade::units::{Bytes, DeviceAddress};
 
 use super::backend::no_room;
 use super::cuda_device::CudaDevice;
-use crate::driver::{CudaPhysical, INVALID_VALUE, OUT_OF_MEMORY, STREAM_CAPTURE_CODES, Stage, granularity_bytes};
+use crate::driver::{CudaPhysical, INVALID_VALUE, OUT_OF_MEMORY, Reservation, STREAM_CAPTURE_CODES, Stage, granularity_bytes};
 use crate::error::DriverError;
 
 impl CudaDevice {
     /// Whether contents may be moved behind the back of whoever knows the addresses, and the driver can do it.
     pub(super) fn can_break(&self) -> bool {
         let is_serial = self.foreign_streams.is_none() || self.serial_work.is_some();
-        is_serial && self.can_stage && self.peers.is_empty() && self.elsewhere.is_empty()
+        let is_shared = self.reservations.values().any(Reservation::is_exported);
+        is_serial && self.can_stage && self.peers.is_empty() && self.elsewhere.is_empty() && !is_shared
     }
 
     pub(super) fn break_mapped(

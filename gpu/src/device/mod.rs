@@ -11,8 +11,10 @@ mod cuda_device;
 mod holdings;
 mod host_copy;
 mod peers;
+mod shared;
 mod work;
 
 pub use cuda_device::CudaDevice;
 pub use holdings::Holdings;
 pub use host_copy::HostCopyError;
+pub use shared::SharedHandle;

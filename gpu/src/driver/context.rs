@@ -14,7 +14,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use cudarc::driver::sys::{CUcontext, CUctx_st, CUdevice};
+use cudarc::driver::sys::{CUcontext, CUctx_st, CUdevice, CUdevice_attribute};
 
 use super::call::{CONTEXT_IS_DESTROYED, Handle, call, check};
 use super::table::{Table, table};
@@ -28,6 +28,10 @@ pub(crate) struct Context {
     /// The driver's number for the context, which no later one has.
     id: u64,
     calls: AtomicU64,
+    /// Whether created memory can be exported as a file descriptor.
+    pub(super) exports_files: bool,
+    /// Whether created memory can be registered for RDMA.
+    pub(super) registers_rdma: bool,
     /// Whether a thread without a context keeps this one.
     stays: AtomicBool,
     /// Live events.
@@ -52,8 +56,23 @@ impl Context {
         check("cuDevicePrimaryCtxRetain", unsafe { (table.cuDevicePrimaryCtxRetain)(&raw mut handle, device) })?;
         let (events, handles, calls) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicU64::new(0));
         let stays = AtomicBool::new(false);
-        let mut context = Context { table, device, handle: Handle(handle), id: 0, calls, stays, events, handles };
+        let mut context = Context {
+            table,
+            device,
+            handle: Handle(handle),
+            id: 0,
+            calls,
+            exports_files: false,
+            registers_rdma: false,
+            stays,
+            events,
+            handles,
+        };
         context.id = context.id_now()?;
+        let can = |attribute| context.attribute(attribute).is_ok_and(|answer| answer != 0);
+        let files = can(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
+        let rdma = can(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+        (context.exports_files, context.registers_rdma) = (files, rdma);
         Ok(Arc::new(context))
     }
 

@@ -1,8 +1,8 @@
-//! A device's identity: name, driver version, UUID, bus address, size.
+//! A device's identity: name, driver version, UUID, bus address, size, and what it can do.
 
 use std::ffi::CStr;
 
-use cudarc::driver::sys::CUuuid;
+use cudarc::driver::sys::{CUdevice_attribute, CUuuid};
 
 use super::call::call;
 use super::context::Context;
@@ -34,6 +34,14 @@ impl Context {
         // SAFETY: writes one size through the pointer.
         unsafe { call!(self.cuDeviceTotalMem_v2(&raw mut bytes, self.device)) }?;
         Ok(bytes as u64)
+    }
+
+    /// An attribute of the device.
+    pub(super) fn attribute(&self, attribute: CUdevice_attribute) -> Result<i32, DriverError> {
+        let mut answer = 0;
+        // SAFETY: writes one int through the pointer; the device is the driver's.
+        unsafe { call!(self.cuDeviceGetAttribute(&raw mut answer, attribute, self.device)) }?;
+        Ok(answer)
     }
 
     /// The device's UUID as `nvidia-smi` prints it: `GPU-` and 16 bytes in hexadecimal.

@@ -36,28 +36,29 @@ impl CudaPhysical {
     /// Creates `bytes` of memory, which is taken at once (facts: Sizes and addresses). The contents are
     /// unspecified.
     pub(crate) fn create(context: &Arc<Context>, bytes: u64) -> Result<CudaPhysical, DriverError> {
-        CudaPhysical::create_at(context, bytes, on_device(context))
+        CudaPhysical::create_as(context, bytes, &on_device(context))
     }
 
     /// Creates `bytes` of the host's memory, on this node of it.
     pub(super) fn create_on_host(context: &Arc<Context>, bytes: u64, node: i32) -> Result<CudaPhysical, DriverError> {
-        CudaPhysical::create_at(
-            context,
-            bytes,
-            CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA, id: node },
-        )
+        let location = CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA, id: node };
+        CudaPhysical::create_as(context, bytes, &plain(location))
     }
 
-    fn create_at(context: &Arc<Context>, bytes: u64, location: CUmemLocation) -> Result<CudaPhysical, DriverError> {
+    fn create_as(context: &Arc<Context>, bytes: u64, properties: &CUmemAllocationProp) -> Result<CudaPhysical, DriverError> {
         let size = size_of("cuMemCreate", bytes, OUT_OF_MEMORY)?;
-        let properties = properties(location);
         let _entered = context.enter()?;
         let mut handle = 0;
         // SAFETY: writes one handle through the first pointer and reads the properties through the second;
         // the flags must be 0.
-        unsafe { call!(context.cuMemCreate(&raw mut handle, size, &raw const properties, 0)) }?;
+        unsafe { call!(context.cuMemCreate(&raw mut handle, size, properties, 0)) }?;
+        Ok(CudaPhysical::of(context, handle, bytes))
+    }
+
+    /// Memory whose handle the driver has just given, which is released with this.
+    pub(super) fn of(context: &Arc<Context>, handle: CUmemGenericAllocationHandle, bytes: u64) -> CudaPhysical {
         context.handles.fetch_add(1, Ordering::Relaxed);
-        Ok(CudaPhysical { context: Arc::clone(context), handles: vec![Handle { handle, bytes }] })
+        CudaPhysical { context: Arc::clone(context), handles: vec![Handle { handle, bytes }] }
     }
 
     /// Its size; what is released is not counted.
@@ -148,7 +149,7 @@ impl Drop for CudaPhysical {
 
 /// The unit in bytes in which memory is created and mapped.
 pub(crate) fn granularity_bytes(context: &Context) -> Result<u64, DriverError> {
-    let (mut bytes, properties) = (0_usize, properties(on_device(context)));
+    let (mut bytes, properties) = (0_usize, on_device(context));
     let minimum = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
     let _entered = context.enter()?;
     // SAFETY: writes one size through the first pointer and reads the properties through the second.
@@ -156,12 +157,20 @@ pub(crate) fn granularity_bytes(context: &Context) -> Result<u64, DriverError> {
     Ok(bytes as u64)
 }
 
-fn on_device(context: &Context) -> CUmemLocation {
-    CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: context.device }
+/// Memory of the device that other processes may open and that may be registered for RDMA, where the device can do it: as PyTorch
+/// asks for it (spec 4.5).
+fn on_device(context: &Context) -> CUmemAllocationProp {
+    let location = CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: context.device };
+    let mut properties = plain(location);
+    if context.exports_files {
+        properties.requestedHandleTypes = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    }
+    properties.allocFlags.gpuDirectRDMACapable = u8::from(context.registers_rdma);
+    properties
 }
 
-/// Plain memory that is not shared with other processes.
-fn properties(location: CUmemLocation) -> CUmemAllocationProp {
+/// Memory that is not shared with other processes.
+fn plain(location: CUmemLocation) -> CUmemAllocationProp {
     CUmemAllocationProp {
         type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
         requestedHandleTypes: CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,

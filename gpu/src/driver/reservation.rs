@@ -1,5 +1,7 @@
 //! Reserved addresses and the mappings in them.
 
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUdevice, CUmemAccess_flags, CUmemAccessDesc, CUmemLocation, CUmemLocationType};
@@ -8,6 +10,7 @@ use super::call::{INVALID_VALUE, call, size_of};
 use super::context::Context;
 use super::peer::Peer;
 use super::physical::CudaPhysical;
+use super::shared::export;
 use super::span::Span;
 use crate::error::DriverError;
 use crate::mappings::Mappings;
@@ -23,6 +26,9 @@ pub(crate) struct Reservation {
     /// Whether the range is not freed yet.
     held: bool,
     mappings: Mappings,
+    /// The file descriptors of mapped handles that were exported, by address. Each keeps the memory at the device, so it is
+    /// closed when the handle is unmapped.
+    exported: BTreeMap<u64, OwnedFd>,
 }
 
 impl Reservation {
@@ -34,7 +40,14 @@ impl Reservation {
         // SAFETY: writes one address through the pointer. Alignment 0 and address 0 leave both to the driver;
         // the flags must be 0.
         unsafe { call!(context.cuMemAddressReserve(&raw mut address, size, 0, 0, 0)) }?;
-        Ok(Reservation { context: Arc::clone(context), address, bytes, held: true, mappings: Mappings::default() })
+        Ok(Reservation {
+            context: Arc::clone(context),
+            address,
+            bytes,
+            held: true,
+            mappings: Mappings::default(),
+            exported: BTreeMap::new(),
+        })
     }
 
     pub(crate) fn address(&self) -> u64 {
@@ -116,7 +129,28 @@ impl Reservation {
         // other memory.
         unsafe { call!(context.cuMemUnmap(address, size)) }?;
         self.mappings.remove(address, bytes);
+        self.exported.retain(|place, _| !(address..address.saturating_add(bytes)).contains(place));
         Ok(())
+    }
+
+    /// The handles under a part of the range, lowest first, as other processes may open them: address, bytes, and a file descriptor
+    /// that stays open for as long as the handle is mapped there.
+    pub(crate) fn export(&mut self, address: u64, bytes: u64) -> Result<Vec<(u64, u64, BorrowedFd<'_>)>, DriverError> {
+        let call = "cuMemExportToShareableHandle";
+        self.contain(call, address, bytes)?;
+        let handles = self.mappings.under(address, bytes).ok_or(DriverError { call, code: INVALID_VALUE })?;
+        for &(place, _) in &handles {
+            if !self.exported.contains_key(&place) {
+                self.exported.insert(place, export(&self.context, place)?);
+            }
+        }
+        let described = |(place, bytes)| Some((place, bytes, self.exported.get(&place)?.as_fd()));
+        Ok(handles.into_iter().filter_map(described).collect())
+    }
+
+    /// Whether another process may have opened memory that is mapped here.
+    pub(crate) fn is_exported(&self) -> bool {
+        !self.exported.is_empty()
     }
 
     /// Frees the addresses. The driver refuses a part of the range, and a range with mappings. After an error

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::CUdevice_attribute;
 
-use super::call::{INVALID_VALUE, call};
+use super::call::INVALID_VALUE;
 use super::context::Context;
 use super::physical::{CudaPhysical, granularity_bytes};
 use super::reservation::Reservation;
@@ -30,13 +30,13 @@ impl Stage {
     /// Whether the device can use memory of the host in the place of its own.
     pub(crate) fn is_possible(context: &Context) -> bool {
         let supported = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
-        attribute(context, supported).is_ok_and(|answer| answer != 0)
+        context.attribute(supported).is_ok_and(|answer| answer != 0)
     }
 
     /// A stage without memory.
     pub(crate) fn new(context: &Arc<Context>) -> Result<Stage, DriverError> {
         // -1 where the host is not divided into nodes.
-        let node = attribute(context, CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID)?.max(0);
+        let node = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID)?.max(0);
         let page_bytes = granularity_bytes(context)?;
         let bytes = context.total_memory_bytes()?.next_multiple_of(page_bytes);
         let addresses = Reservation::take(context, bytes)?;
@@ -85,11 +85,4 @@ impl Stage {
     fn bytes(&self) -> u64 {
         self.pages.handles() as u64 * self.page_bytes
     }
-}
-
-fn attribute(context: &Context, attribute: CUdevice_attribute) -> Result<i32, DriverError> {
-    let mut answer = 0;
-    // SAFETY: writes one int through the pointer; the device is the driver's.
-    unsafe { call!(context.cuDeviceGetAttribute(&raw mut answer, attribute, context.device)) }?;
-    Ok(answer)
 }

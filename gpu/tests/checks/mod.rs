@@ -7,6 +7,7 @@ mod breaking;
 mod device;
 mod elsewhere;
 mod other_code;
+mod shared;
 mod virtual_memory;
 mod work;
 
@@ -25,7 +26,7 @@ pub(crate) type Check = (&'static str, fn() -> Outcome);
 pub(crate) const ORDINAL: u32 = 0;
 
 /// All checks, simple ones first.
-pub(crate) const ALL: [Check; 20] = [
+pub(crate) const ALL: [Check; 21] = [
     ("a_device_says_who_it_is", work::identity),
     ("malloc_takes_whole_pages_and_free_gives_them_back", device::malloc_takes_whole_pages),
     ("out_of_memory_is_told_and_leaves_the_device_usable", device::out_of_memory),
@@ -41,6 +42,7 @@ pub(crate) const ALL: [Check; 20] = [
     ("mapped_memory_holds_what_is_written", virtual_memory::holds_what_is_written),
     ("memory_survives_remapping_bit_for_bit", virtual_memory::survives_remapping),
     ("an_alias_sees_the_same_memory", virtual_memory::aliases_share),
+    ("shared_memory_is_the_same_at_both_addresses", shared::opened_again),
     ("the_drivers_refusals_reach_the_caller", virtual_memory::refusals_are_the_drivers),
     ("contents_outlive_breaking_on_a_full_device", breaking::contents_outlive_a_full_device),
     ("a_device_dropped_in_mid_use_gives_back_everything", virtual_memory::dropped_in_mid_use),

@@ -1,7 +1,10 @@
 // PyTorch on parkade: a CUDAAllocator of PyTorch whose memory is parkade's. Compiled on the user's machine for the PyTorch that is there.
 #include "place.hpp"
 #include <array>
+#include <cerrno>
 #include <cstring>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 namespace parkade {
 namespace {
@@ -299,6 +302,7 @@ class Allocator final : public CCA::CUDAAllocator {
   }
 #include "reading.inc"
 #include "pools.inc"
+#include "sharing.inc"
 };
 
 Allocator& ours() {

@@ -1,0 +1,110 @@
+//! Memory of expandable segments in several processes: shared by one, opened by others.
+
+use std::ffi::c_void;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use parkade::units::{Bytes, DeviceAddress};
+use parkade_gpu::{SharedMemory, Unavailable};
+
+use super::{answer, null, ours, place};
+use crate::failure::Failure;
+use crate::serve::{parkade_allocator, with_core};
+use crate::types::parkade_shared_handle;
+use crate::types::parkade_status::{self, *};
+
+/// Memory of another process, open in this one.
+pub struct parkade_shared {
+    memory: SharedMemory,
+}
+
+/// Calls `each` for every handle of the GPU under an allocated block of an expandable segment, lowest first, and writes where the first
+/// one is mapped: another process finds the block as far from the start of what it opens. It duplicates the file descriptors first
+/// (pidfd_getfd), or is sent them (SCM_RIGHTS). The block must stay allocated for as long as another process has it open. No handle of the
+/// allocator is broken while a shared one is mapped.
+///
+/// # Safety
+/// The allocator came from `parkade_create` and lives; `first` is null or writable; the function can be called with `user`, and does not
+/// call the allocator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_share(
+    allocator: *mut parkade_allocator,
+    address: *const c_void,
+    first: *mut u64,
+    each: Option<unsafe extern "C" fn(user: *mut c_void, handle: *const parkade_shared_handle)>,
+    user: *mut c_void,
+) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let (allocator, first) = unsafe { (ours(allocator)?, place(first, "the place for the address")?) };
+        let each = each.ok_or_else(|| null("the function"))?;
+        let address = DeviceAddress(address.addr() as u64);
+        with_core!(allocator, core => {
+            let placed = core.block(address).map_err(|error| Failure::new(PARKADE_UNKNOWN_ADDRESS, error))?;
+            if !placed.is_expandable {
+                return Err(Failure::new(
+                    PARKADE_INVALID_ARGUMENT,
+                    "the block's segment is not expandable: share it with cudaIpcGetMemHandle of its first byte",
+                ));
+            }
+            let handles = core.allocator_mut().device_mut().share(address, placed.block.size)?;
+            *first = handles.first().map_or(address.get(), |handle| handle.address.get());
+            for handle in handles {
+                let handle = parkade_shared_handle { bytes: handle.size.get(), file: handle.file.as_raw_fd() };
+                // SAFETY: as the caller says.
+                unsafe { each(user, &raw const handle) };
+            }
+            Ok(())
+        })?
+    })
+}
+
+/// Opens handles of another process' expandable segment on the GPU with the index `device`, one behind the other, and writes where they are in
+/// this process. The file descriptors are this process' own, and may be closed afterwards. Give the memory back with
+/// `parkade_shared_close`; until then it stays at the device, also if the other process has given it back.
+///
+/// # Safety
+/// `handles` is null or has `count` readable elements, whose file descriptors are open; `address` and `out` are null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_shared_open(
+    device: u32,
+    handles: *const parkade_shared_handle,
+    count: usize,
+    address: *mut *mut c_void,
+    out: *mut *mut parkade_shared,
+) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let (address, out) = unsafe { (place(address, "the place for the address")?, place(out, "the place for the memory")?) };
+        if handles.is_null() {
+            return Err(null("the handles"));
+        }
+        // SAFETY: not null, so `count` elements, as the caller says.
+        let handles = unsafe { std::slice::from_raw_parts(handles, count) };
+        if handles.iter().any(|handle| handle.file < 0) {
+            return Err(Failure::new(PARKADE_INVALID_ARGUMENT, "a handle has no file descriptor"));
+        }
+        // SAFETY: open for as long as the call lasts, as the caller says; -1 was refused.
+        let borrowed = |handle: &parkade_shared_handle| (unsafe { BorrowedFd::borrow_raw(handle.file) }, Bytes(handle.bytes));
+        let opened = SharedMemory::open(device, &handles.iter().map(borrowed).collect::<Vec<_>>());
+        let memory = opened.map_err(|reason| match reason {
+            Unavailable::Refused(error) => Failure::of_device(error.into()),
+            absent => Failure::new(PARKADE_NO_DEVICE, absent),
+        })?;
+        *address = std::ptr::with_exposed_provenance_mut(memory.address().get() as usize);
+        *out = Box::into_raw(Box::new(parkade_shared { memory }));
+        Ok(())
+    })
+}
+
+/// Unmaps memory of another process, after the work that the GPU has. Null does nothing.
+///
+/// # Safety
+/// It came from `parkade_shared_open` and is given back once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_shared_close(shared: *mut parkade_shared) {
+    if !shared.is_null() {
+        // SAFETY: made from a box, given back once.
+        let shared = unsafe { Box::from_raw(shared) };
+        drop(shared.memory);
+    }
+}

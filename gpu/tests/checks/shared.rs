@@ -1,0 +1,82 @@
+//! Memory of one device that is opened again from its file descriptors, as another process opens it.
+
+use std::error::Error;
+
+use parkade::device::DeviceBackend;
+use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
+use parkade_gpu::{CudaDevice, CudaPhysical, SharedMemory};
+
+use super::{ORDINAL, Outcome, ensure, free_bytes};
+
+const HANDLES: [Bytes; 3] = [Bytes(2 * MIB), Bytes(20 * MIB), Bytes(4 * MIB)];
+const ALL: Bytes = Bytes(26 * MIB);
+
+/// Written at one address, read at the other. The memory stays for whoever has it open, and goes with the last one.
+pub(super) fn opened_again() -> Outcome {
+    let mut device = CudaDevice::open(ORDINAL)?;
+    device.spin(StreamId::DEFAULT, 0)?;
+    device.synchronize()?;
+    let before = free_bytes(&mut device)?;
+    let base = device.reserve(ALL)?;
+    let mut memory = Vec::new();
+    let mut place = base;
+    for size in HANDLES {
+        let handle = device.create(size)?;
+        device.map(place, size, &handle)?;
+        memory.push(handle);
+        place = place.offset(size);
+    }
+    ensure(device.share(base, ALL).is_err(), || String::from("memory without access was shared"))?;
+    device.set_access(base, ALL)?;
+    device.fill(base, ALL, 1, StreamId::DEFAULT)?;
+    device.synchronize()?;
+
+    ensure(device.share(base, ALL + ALL).is_err(), || String::from("addresses behind the reservation were shared"))?;
+    // A range in the middle: the handles under it, as a whole.
+    let few = device.share(base.offset(Bytes(3 * MIB)), Bytes(MIB))?;
+    ensure(few.len() == 1 && few[0].address == base.offset(HANDLES[0]) && few[0].size == HANDLES[1], || format!("{few:?}"))?;
+    let opened = open_again(&mut device, base)?;
+    ensure(opened.size() == ALL && opened.address() != base, || format!("{} bytes at {}", opened.size(), opened.address()))?;
+    ensure(before - free_bytes(&mut device)? == ALL.get(), || String::from("the second mapping took memory"))?;
+    let wrong = SharedMemory::open(ORDINAL, &[(std::os::fd::AsFd::as_fd(&std::fs::File::open("/dev/null")?), HANDLES[0])]);
+    ensure(wrong.is_err(), || String::from("a file of something else was opened"))?;
+    ensure(SharedMemory::open(ORDINAL, &[]).is_err(), || String::from("no handles were opened"))?;
+
+    // The first mapping goes; what it held is still there for the second.
+    give_back(&mut device, base, memory)?;
+    ensure(before - free_bytes(&mut device)? == ALL.get(), || String::from("memory that is open elsewhere went away"))?;
+    drop(opened);
+    ensure(free_bytes(&mut device)? == before, || String::from("closed memory did not go back"))?;
+    Ok(format!("{ALL} bytes in {} handles", HANDLES.len()))
+}
+
+/// Opens it, and compares what both addresses show.
+fn open_again(device: &mut CudaDevice, base: DeviceAddress) -> Result<SharedMemory, Box<dyn Error>> {
+    let shared = device.share(base, ALL)?;
+    let opened = SharedMemory::open(ORDINAL, &shared.iter().map(|handle| (handle.file, handle.size)).collect::<Vec<_>>())?;
+    let word = |device: &mut CudaDevice, at| -> Result<u32, Box<dyn Error>> {
+        let mut bytes = [0; 4];
+        opened.read(at, &mut bytes)?;
+        let mut here = [0; 4];
+        device.read(base.offset(at), &mut here)?;
+        ensure(bytes == here, || format!("{bytes:?} there and {here:?} here, at {at}"))?;
+        Ok(u32::from_le_bytes(bytes))
+    };
+    for at in [Bytes::ZERO, HANDLES[0], ALL - Bytes(4)] {
+        ensure(word(device, at)? == 1, || format!("the word at {at} is not what was written"))?;
+    }
+    device.fill(base.offset(HANDLES[0]), HANDLES[1], 2, StreamId::DEFAULT)?;
+    device.synchronize()?;
+    let words = [Bytes::ZERO, HANDLES[0], ALL - Bytes(4)].map(|at| word(device, at));
+    let words = words.into_iter().collect::<Result<Vec<_>, _>>()?;
+    ensure(words == [1, 2, 1], || format!("{words:?}"))?;
+    Ok(opened)
+}
+
+fn give_back(device: &mut CudaDevice, base: DeviceAddress, memory: Vec<CudaPhysical>) -> Result<(), Box<dyn Error>> {
+    device.unmap(base, ALL)?;
+    for handle in memory {
+        device.release(handle).map_err(|(_, error)| error)?;
+    }
+    Ok(device.unreserve(base, ALL)?)
+}
