@@ -16,11 +16,12 @@
 use alloc::vec::Vec;
 
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
-use parkade::units::{Bytes, DeviceAddress, PoolClass, StreamId};
+use parkade::units::{Bytes, DeviceAddress, PoolClass};
 use parkade::{BlockId, Candidate, Heap, PartlyFreeView, PoolSlot};
 
 use crate::floating_handles::sight::{self, PAGE, is_private};
 use crate::seen_sizes::SeenSizes;
+use crate::stream_needs::StreamNeeds;
 
 /// Sizes are multiples of this.
 const UNIT: Bytes = Bytes(512);
@@ -34,8 +35,6 @@ const MOST: Bytes = Bytes::mib(512);
 const PART_OF_RESERVED: u64 = 2;
 /// A handle is at most so many times what is missing, from [`LEAST`] on: a stream that needs little gets little.
 const TIMES_MISSING: u64 = 64;
-/// The same for streams other than that of the first request: what they free serves the others by whole handles only.
-const TIMES_MISSING_ASIDE: u64 = 2;
 /// A handle is at most this part of what may still be reserved, down to [`LEAST`].
 const PART_OF_LEFT: u64 = 3;
 /// More handles than this do not move, but are replaced by new ones: what was broken stays in small handles otherwise, and in a
@@ -55,8 +54,7 @@ pub struct BreakingHandles {
     seen: SeenSizes,
     /// Whether the current request is the first of its size.
     is_first: bool,
-    /// The stream of the first request.
-    main: Option<StreamId>,
+    needs: StreamNeeds,
     /// Whether the device had no room for the current request although it should have: others have taken memory.
     is_refused: bool,
     /// The next step of the ladder.
@@ -123,10 +121,8 @@ impl Policy for BreakingHandles {
     }
 
     fn handle(&self, heap: &Heap, request: &Request, missing: Bytes) -> Option<Bytes> {
-        let is_aside = !is_private(request) && self.main.is_some_and(|main| main != request.stream);
-        let times = if is_aside { TIMES_MISSING_ASIDE } else { TIMES_MISSING };
         let grown = FIRST.max(Bytes(heap.reserved_in(request.pool).get() / PART_OF_RESERVED));
-        let for_request = Bytes(missing.get().saturating_mul(times));
+        let for_request = Bytes(missing.get().saturating_mul(TIMES_MISSING)).min(self.needs.most(request.stream, missing));
         let near_the_end = Bytes(sight::left(heap) / PART_OF_LEFT);
         let size = grown.min(for_request).min(near_the_end).min(MOST).max(LEAST).max(missing);
         size.checked_round_up(PAGE)
@@ -136,7 +132,10 @@ impl Policy for BreakingHandles {
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
         self.is_first = self.seen.note(request.size);
         match BreakingHandles::find(heap, request) {
-            Some(block) => Placement::Reuse(block),
+            Some(block) => {
+                self.seen.close();
+                Placement::Reuse(block)
+            }
             None => Placement::Segment(request.size.checked_round_up(PAGE).unwrap_or(Bytes::MAX)),
         }
     }
@@ -165,7 +164,8 @@ impl Policy for BreakingHandles {
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
         if rung == 0 {
             (self.step, self.is_refused) = (0, false);
-            self.main.get_or_insert(request.stream);
+            self.seen.close();
+            self.needs.note(request.stream, request.size.max(PAGE));
             return Relief::Annex;
         }
         let is_deferring = heap.is_deferring();

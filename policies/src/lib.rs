@@ -26,6 +26,7 @@ mod seen_sizes;
 mod slab;
 mod stalloc;
 mod stamps;
+mod stream_needs;
 mod tlsf;
 mod tlsf_remap;
 mod worst_fit;

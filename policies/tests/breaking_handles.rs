@@ -345,3 +345,31 @@ fn a_request_gets_all_that_is_free_although_others_hold_a_part_of_the_device() {
     allocator.check().unwrap();
     give_all(allocator, kept);
 }
+
+/// The program's function frees memory when no free block serves the request, which is then looked at again.
+#[test]
+fn the_first_of_its_size_takes_the_high_end_also_of_memory_that_was_freed_for_it() {
+    let mut allocator = on(512);
+    let all = take(&mut allocator, 512);
+    let end = all.address().get() + 512 * MIB;
+    let mut held = Some(all);
+    allocator.register_free_memory_callback(Box::new(move |core: &mut Breaking| {
+        held.take().is_some_and(|block| core.free(block).is_ok())
+    }));
+    let first = take(&mut allocator, 8);
+    let second = take(&mut allocator, 8);
+    assert_eq!(first.address().get() + 8 * MIB, end, "the first of its size");
+    assert_eq!(second.address().get() + 512 * MIB, end, "the second");
+}
+
+/// A program may ask for a little on one stream before all its work is on another.
+#[test]
+fn a_stream_that_comes_second_gets_large_handles_once_it_needs_most() {
+    let mut allocator = on(32 << 10);
+    let first = allocator.allocate(Bytes(512), StreamId::DEFAULT).unwrap();
+    let side = StreamId(7);
+    let blocks: Vec<Allocation> = (0..500).map(|_| allocator.allocate(Bytes::mib(20), side).unwrap()).collect();
+    let calls = allocator.device().totals(CallName::MemCreate).calls;
+    assert!(calls <= 40, "{calls} handles for 10,000 MiB");
+    give_all(allocator, blocks.into_iter().chain([first]).collect());
+}

@@ -7,10 +7,9 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::Allocator;
-use crate::block::BlockState;
 use crate::device::{BackendError, DeviceBackend};
 use crate::error::AllocError;
-use crate::heap::{PoolSlot, whole_pages};
+use crate::heap::{BlockView, PoolSlot, whole_pages};
 use crate::policy::Policy;
 use crate::reservation::Run;
 use crate::trace::Observer;
@@ -90,12 +89,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// The whole pages of free blocks in a range, by address: without blocks that belong to another pool or stream than their
     /// segment.
     fn free_pages(&mut self, range: Range<u64>, page: u64, pool: u16) -> Vec<Range<u64>> {
-        let touches = |index: &u32| {
-            let block = self.heap.arena.at(*index);
-            let is_free = block.state == BlockState::Free && block.pool == pool;
-            is_free && block.address < range.end && block.address + block.size > range.start
-        };
-        let blocks: Vec<u32> = self.heap.arena.live().filter(touches).collect();
+        let touches = |block: &BlockView| block.address.0 < range.end && block.address.0 + block.size.0 > range.start;
+        let blocks: Vec<u32> = self.heap.free_blocks(PoolSlot(pool)).filter(touches).map(|block| block.id.index).collect();
         let mut pages = Vec::new();
         for index in blocks {
             let block = self.heap.arena.at(index);

@@ -7,7 +7,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::{Heap, PoolSlot};
+use super::{BlockView, Heap, PoolSlot};
 use crate::block::{BlockId, BlockState};
 use crate::units::{Bytes, DeviceAddress, StreamId};
 
@@ -130,11 +130,9 @@ impl Heap {
 
     /// The free block that holds an address.
     pub(crate) fn free_block_at(&self, address: u64) -> Option<u32> {
-        let holds = |index: &u32| {
-            let block = self.arena.at(*index);
-            block.state == BlockState::Free && block.address <= address && address - block.address < block.size
-        };
-        self.arena.live().find(holds)
+        let mut free = self.pool_slots().flat_map(|pool| self.free_blocks(pool));
+        let holds = |block: &BlockView| block.address.0 <= address && address - block.address.0 < block.size.0;
+        free.find(holds).map(|block| block.id.index)
     }
 
     /// The size of the handle that begins at an address.

@@ -24,11 +24,12 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
-use parkade::units::{Bytes, DeviceAddress, PoolClass, StreamId};
+use parkade::units::{Bytes, DeviceAddress, PoolClass};
 use parkade::{BlockId, BlockView, Candidate, Heap, PoolSlot};
 
 use self::sight::{PAGE, is_private};
 use crate::seen_sizes::SeenSizes;
+use crate::stream_needs::StreamNeeds;
 
 /// Sizes are multiples of this.
 const UNIT: Bytes = Bytes(512);
@@ -42,8 +43,6 @@ const MOST: Bytes = Bytes::mib(1024);
 const PART_OF_RESERVED: u64 = 2;
 /// A handle is at most so many times what is missing, from [`LEAST`] on: a stream that needs little gets little.
 const TIMES_MISSING: u64 = 32;
-/// The same for streams other than that of the first request: what they free serves the others by whole handles only.
-const TIMES_MISSING_ASIDE: u64 = 2;
 /// A handle is at most this part of what may still be reserved, down to [`LEAST`].
 const PART_OF_LEFT: u64 = 3;
 /// What a request misses is at most so many handles.
@@ -77,8 +76,7 @@ pub struct FloatingHandles {
     seen: SeenSizes,
     /// Whether the current request is the first of its size.
     is_first: bool,
-    /// The stream of the first request.
-    main: Option<StreamId>,
+    needs: StreamNeeds,
     /// Whether there was a large request.
     is_fine: bool,
     /// Whether the current request gets handles of just what it misses.
@@ -168,16 +166,14 @@ impl Policy for FloatingHandles {
 
     fn handle(&self, heap: &Heap, request: &Request, missing: Bytes) -> Option<Bytes> {
         let all = sight::all(heap);
-        let is_aside = !is_private(request) && self.main.is_some_and(|main| main != request.stream);
-        let times = if is_aside { TIMES_MISSING_ASIDE } else { TIMES_MISSING };
         let fine = Bytes(all / PART_OF_FINE).max(LEAST_FINE);
         let (most, handles) = match self.most {
             Some(most) => (most, u64::MAX),
-            None if self.is_fine && !is_private(request) => (fine.min(MOST), MOST_FINE_HANDLES),
+            None if self.is_fine => (fine.min(MOST), MOST_FINE_HANDLES),
             None => (MOST, MOST_HANDLES),
         };
         let grown = FIRST.max(Bytes(heap.reserved_in(request.pool).get() / PART_OF_RESERVED));
-        let for_request = Bytes(missing.get().saturating_mul(times));
+        let for_request = Bytes(missing.get().saturating_mul(TIMES_MISSING)).min(self.needs.most(request.stream, missing));
         let near_the_end = Bytes(sight::left(heap) / PART_OF_LEFT);
         let usual = grown.min(for_request).min(near_the_end).min(most).max(LEAST.min(most)).max(Bytes(missing.get() / handles));
         let is_exact = self.is_exact && self.most.is_none();
@@ -192,7 +188,10 @@ impl Policy for FloatingHandles {
         let chosen = self.choose(heap, request);
         self.replaced = chosen.filter(|_| is_wide).and_then(|block| FloatingHandles::replaced_for(heap, request, block));
         match chosen {
-            Some(block) if self.replaced.is_none() => Placement::Reuse(block),
+            Some(block) if self.replaced.is_none() => {
+                self.seen.close();
+                Placement::Reuse(block)
+            }
             _ => Placement::Segment(request.size.checked_round_up(PAGE).unwrap_or(Bytes::MAX)),
         }
     }
@@ -226,8 +225,10 @@ impl Policy for FloatingHandles {
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
         if rung == 0 {
             self.step = 0;
-            self.main.get_or_insert(request.stream);
-            self.is_fine |= request.size.get() >= sight::all(heap) / PART_OF_LARGE;
+            self.seen.close();
+            self.needs.note(request.stream, request.size.max(PAGE));
+            let all = sight::all(heap);
+            self.is_fine |= (all / PART_OF_LARGE..=all).contains(&request.size.get());
             let replaced = self.replaced.take();
             let is_short = || sight::obtainable(heap) < request.size.get().saturating_mul(SHORT);
             self.is_exact = replaced.is_some() || !is_private(request) && FloatingHandles::is_wide(heap, request) && is_short();
