@@ -117,10 +117,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let handles = self.check_moves(handles)?;
         let unmapped = handles.iter().try_for_each(|handle| self.unmap_handle(handle));
         let gone = if keeps || unmapped.is_err() { Ok(()) } else { self.release_spare() };
-        let asked = unmapped
-            .and(gone.map_err(AllocError::from))
-            .and_then(|()| self.ask_device(request, stream_slot, segment, Attempt::Ask));
-        let released = self.release_spare();
+        let asked = unmapped.and_then(|()| self.ask_device(request, stream_slot, segment, Attempt::Ask));
+        let released = gone.and(self.release_spare());
         match asked {
             // Memory that the device failed to release is retried later; the request is served all the same.
             Ok(Some(block)) => Ok(Some(block)),
