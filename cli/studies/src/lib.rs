@@ -4,4 +4,5 @@
 pub mod beside;
 pub mod frontier;
 pub mod merge;
+pub mod replay;
 pub mod sweep;

@@ -6,8 +6,8 @@ use parkade_replay::{LostBeginning, Operation, Outlook, TIMINGS, TimingsThatFit}
 use serde::Serialize;
 
 use super::{Args, Replayed};
-use crate::json_struct::{all, origin, view};
-use crate::release::MadeBy;
+use parkade_terminal::json_struct::{all, origin, view};
+use parkade_terminal::release::MadeBy;
 
 view! {
     /// With several devices the numbers are sums, and `devices` has each device's.

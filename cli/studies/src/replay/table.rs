@@ -7,9 +7,9 @@ use parkade_analysis::ending::Ending;
 use parkade_replay::{Extreme, Outlook, SettingsOrigin, TimingsThatFit};
 
 use super::{Args, Replayed};
-use crate::recording::{self, short_name};
-use crate::table::{Mark, Table};
-use crate::{ending, output, release, size};
+use parkade_terminal::recording::{self, short_name};
+use parkade_terminal::table::{Mark, Table};
+use parkade_terminal::{ending, output, release, size};
 
 const HEADS: [&str; 9] =
     ["recording", "settings", "fits", "oom", "peak allocated", "peak reserved", "retries", "driver calls", "driver time"];

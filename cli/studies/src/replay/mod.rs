@@ -18,10 +18,10 @@ use parkade_recording::Recording;
 use parkade_replay::{Outlook, OutlookOptions, ReplaySettings, TimingsThatFit, replay_device, timings_that_fit};
 
 use self::judged::{Judged, Known};
-use crate::args::{self, Files, Json};
-use crate::each::OnEach;
-use crate::runner::{Command, Form, Lines, Outcome, Subject};
-use crate::{progress, recording, release};
+use parkade_ranks::each::OnEach;
+use parkade_terminal::args::{self, Files, Json};
+use parkade_terminal::runner::{Command, Form, Lines, Outcome, Subject};
+use parkade_terminal::{progress, recording, release};
 
 /// Replay a recorded program's requests under other settings, with another limit, or on a smaller device.
 ///
@@ -41,7 +41,7 @@ use crate::{progress, recording, release};
 
 Exit code: 0 it fits, or no limit is known and nothing was refused; 1 it does not fit; 2 could not run; 3 not known: it gets past the \
 failure of a run that died, or the file lost the part that needed most. Of several recordings the worst: 2, then 1, then 3.")]
-pub(crate) struct Args {
+pub struct Args {
     #[command(flatten)]
     files: Files,
     /// The one of them that is replayed.
@@ -54,7 +54,7 @@ pub(crate) struct Args {
 }
 
 /// A replayed recording.
-pub(crate) struct Replayed {
+pub struct Replayed {
     settings: ReplaySettings,
     /// The limit of each device.
     limits: Vec<Option<u64>>,
