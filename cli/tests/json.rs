@@ -43,7 +43,14 @@ fn recordings() {
             &["verify", "--json", &limited, "--stats", &wrong],
         ],
     );
-    check("replay", &[&["replay", "--json", &limited], &["replay", "--json", &cut, "--settings", "", "--limit", "1GiB"]]);
+    check(
+        "replay",
+        &[
+            &["replay", "--json", &limited],
+            &["replay", "--json", &cut, "--settings", "", "--limit", "1GiB"],
+            &["replay", "--json", &cut, "--policy", "floating-handles", "--limit", "1GiB"],
+        ],
+    );
     check(
         "diagnose",
         &[
@@ -94,6 +101,7 @@ fn several_devices() {
     let two = folder.recording("two.pickle", &two);
     check_devices("verify", &["verify", "--json", &two]);
     check_devices("replay", &["replay", "--json", &two]);
+    check_devices("replay", &["replay", "--json", &two, "--policy", "slab"]);
     check_devices("pack", &["pack", "--json", &two, "--budget", "1000"]);
 }
 

@@ -27,6 +27,7 @@ mod ranks;
 mod readme;
 mod releases;
 mod replay;
+mod replay_policy;
 mod report;
 mod report_answers;
 mod report_kinds;

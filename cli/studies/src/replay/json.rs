@@ -2,16 +2,17 @@
 
 use parkade_analysis::continuation::Doubt;
 use parkade_analysis::ending::Ending;
-use parkade_replay::{LostBeginning, Operation, Outlook, TIMINGS, TimingsThatFit};
+use parkade_replay::{LostBeginning, Operation, Outlook, Requests, TIMINGS, TimingsThatFit};
 use serde::Serialize;
 
-use super::{Args, Replayed};
+use super::policy::{OnDevice, UnderPolicy};
+use super::{Args, UnderSettings};
 use parkade_terminal::json_struct::{all, origin, view};
 use parkade_terminal::release::MadeBy;
 
 view! {
     /// With several devices the numbers are sums, and `devices` has each device's.
-    pub(super) struct Object(args: &Args, replayed: &Replayed) {
+    pub(super) struct Object(args: &Args, replayed: &UnderSettings) {
         file: String = args.file.display().to_string(),
         settings: String = replayed.settings.settings.text.clone(),
         settings_origin: &'static str = origin(replayed.settings.origin),
@@ -27,7 +28,27 @@ view! {
         #[serde(flatten)]
         numbers: OneOrMany = match replayed.devices.as_slice() {
             [device] => OneOrMany::One(Box::new(Numbers::of(device, replayed, 0))),
-            _ => OneOrMany::Many(Sums::of(replayed)),
+            _ => OneOrMany::Many(Sums::of_settings(replayed)),
+        },
+    }
+}
+
+view! {
+    /// The same under a policy: without what settings alone have.
+    pub(super) struct PolicyObject(args: &Args, replayed: &UnderPolicy) {
+        file: String = args.file.display().to_string(),
+        policy: &'static str = replayed.policy.name,
+        made_by: MadeBy = MadeBy::of(&replayed.made_by),
+        capacity_bytes: Option<u64> = args.replay.capacity,
+        limit_bytes: Option<u64> = replayed.limit(),
+        recorded_limit_bytes: Option<u64> = args.replay.recorded.recorded_limit.or(replayed.found_limit),
+        outcome: &'static str = replayed.outcome().name(),
+        endings: Vec<&'static str> = all(&replayed.devices, |device| device.ending.name()),
+        seconds: f64 = replayed.seconds,
+        #[serde(flatten)]
+        numbers: OneOrMany = match replayed.devices.as_slice() {
+            [device] => OneOrMany::One(Box::new(Numbers::under_policy(device, replayed, 0))),
+            _ => OneOrMany::Many(Sums::of_policy(replayed)),
         },
     }
 }
@@ -40,7 +61,7 @@ enum OneOrMany {
 }
 
 view! {
-    struct Numbers(outlook: &Outlook, replayed: &Replayed, place: usize) {
+    struct Numbers(outlook: &Outlook, replayed: &UnderSettings, place: usize) {
         fits: bool = replayed.answer.fits(place),
         ooms: i64 = replayed.answer.ooms(place, outlook),
         fails_at_entry: Option<usize> = replayed.answer.fails_at(place),
@@ -49,9 +70,8 @@ view! {
         retries: i64 = outlook.prediction.stats.num_alloc_retries,
         driver_calls: u64 = outlook.prediction.driver_calls,
         driver_ns: u64 = outlook.prediction.driver_ns,
-        empty_cache_calls: usize =
-            outlook.requests.operations.iter().filter(|(_, operation)| *operation == Operation::EmptyCache).count(),
-        recorded: Recorded = Recorded::of(outlook),
+        empty_cache_calls: usize = empty_cache_calls(&outlook.requests),
+        recorded: Recorded = Recorded::of(&outlook.requests),
         device_errors: u64 = outlook.prediction.device_errors,
         assumed_limit_bytes: Option<u64> = replayed.limits.get(place).copied().flatten().filter(|_| replayed.is_assumed),
         #[serde(flatten)]
@@ -59,12 +79,38 @@ view! {
     }
 }
 
+impl Numbers {
+    fn under_policy(device: &OnDevice, replayed: &UnderPolicy, place: usize) -> Numbers {
+        let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        Numbers {
+            fits: replayed.fits(device),
+            ooms: i64::from(device.fails_at.is_some()),
+            fails_at_entry: device.fails_at,
+            peak_allocated_bytes: signed(device.run.peak_allocated_bytes),
+            peak_reserved_bytes: signed(device.run.peak_reserved_bytes),
+            retries: signed(device.run.retries),
+            driver_calls: device.run.driver_calls,
+            driver_ns: device.run.driver_ns,
+            empty_cache_calls: empty_cache_calls(&device.requests),
+            recorded: Recorded::of(&device.requests),
+            // A request that fails for another reason is an error of the command.
+            device_errors: 0,
+            assumed_limit_bytes: replayed.limits.get(place).copied().flatten().filter(|_| replayed.is_assumed),
+            timing: None,
+        }
+    }
+}
+
+fn empty_cache_calls(requests: &Requests) -> usize {
+    requests.operations.iter().filter(|(_, operation)| *operation == Operation::EmptyCache).count()
+}
+
 view! {
-    struct Recorded(outlook: &Outlook) {
-        peak_reserved_bytes: i64 = outlook.requests.recorded_peak_reserved_bytes,
-        ooms: u64 = outlook.requests.ooms,
-        mismatches: u64 = outlook.requests.mismatches,
-        lost_beginning: Option<Lost> = outlook.requests.lost_beginning.map(Lost::of),
+    struct Recorded(requests: &Requests) {
+        peak_reserved_bytes: i64 = requests.recorded_peak_reserved_bytes,
+        ooms: u64 = requests.ooms,
+        mismatches: u64 = requests.mismatches,
+        lost_beginning: Option<Lost> = requests.lost_beginning.map(Lost::of),
     }
 }
 
@@ -115,12 +161,26 @@ struct Sums {
 }
 
 impl Sums {
-    fn of(replayed: &Replayed) -> Sums {
+    fn of_settings(replayed: &UnderSettings) -> Sums {
         let of_device = |(place, outlook): (usize, &Outlook)| Device {
             device: outlook.device,
             numbers: Numbers::of(outlook, replayed, place),
         };
-        let devices = all(replayed.devices.iter().enumerate(), of_device);
+        let fails_at_entry = replayed.answer.first_failure().map(|(_, entry)| entry);
+        Sums::of(all(replayed.devices.iter().enumerate(), of_device), replayed.fits(), fails_at_entry)
+    }
+
+    fn of_policy(replayed: &UnderPolicy) -> Sums {
+        let of_device = |(place, device): (usize, &OnDevice)| Device {
+            device: device.device,
+            numbers: Numbers::under_policy(device, replayed, place),
+        };
+        let fits = replayed.devices.iter().all(|device| replayed.fits(device));
+        let fails_at_entry = replayed.first_failure().map(|(_, entry)| entry);
+        Sums::of(all(replayed.devices.iter().enumerate(), of_device), fits, fails_at_entry)
+    }
+
+    fn of(devices: Vec<Device>, fits: bool, fails_at_entry: Option<usize>) -> Sums {
         // Sums that do not overflow.
         let sum = |number: &dyn Fn(&Numbers) -> i64| devices.iter().map(|one| number(&one.numbers)).fold(0, i64::saturating_add);
         let signed = |number: u64| i64::try_from(number).unwrap_or(0);
@@ -133,8 +193,8 @@ impl Sums {
             driver_ns: sum(&|one| signed(one.driver_ns)),
             empty_cache_calls: sum(&|one| signed(one.empty_cache_calls as u64)),
             device_errors: sum(&|one| signed(one.device_errors)),
-            fits: replayed.fits(),
-            fails_at_entry: replayed.answer.first_failure().map(|(_, entry)| entry),
+            fits,
+            fails_at_entry,
             devices,
         }
     }

@@ -1,7 +1,9 @@
-//! `parkade replay`: what would a recorded program have needed under other settings, and would it have fitted?
+//! `parkade replay`: what would a recorded program have needed under other settings or a policy of parkade, and would it have fitted?
 
 mod json;
 mod judged;
+mod policy;
+mod policy_table;
 mod table;
 
 use std::io::Write;
@@ -18,12 +20,15 @@ use parkade_recording::Recording;
 use parkade_replay::{Outlook, OutlookOptions, ReplaySettings, TimingsThatFit, replay_device, timings_that_fit};
 
 use self::judged::{Judged, Known};
+use self::policy::UnderPolicy;
+use crate::beside;
 use parkade_ranks::each::OnEach;
+use parkade_ranks::recordings::Inputs;
 use parkade_terminal::args::{self, Files, Json};
 use parkade_terminal::runner::{Command, Form, Lines, Outcome, Subject};
 use parkade_terminal::{progress, recording, release};
 
-/// Replay a recorded program's requests under other settings, with another limit, or on a smaller device.
+/// Replay a recorded program's requests under other settings or a policy of parkade, with another limit, or on a smaller device.
 ///
 /// Every decision of PyTorch's allocator is made again on a simulated device. Segments lie where the recorded process's driver would
 /// have put them, as far as the recording shows. Calls of empty_cache are found in the trace. An out-of-memory error does not end
@@ -32,11 +37,17 @@ use parkade_terminal::{progress, recording, release};
 ///
 /// If the recorded run died of an out-of-memory error, what it would have done next is not in the file. It is estimated from the steps
 /// that came before, as by parkade advise; and without --limit and --capacity the memory is assumed that advise assumes.
+///
+/// With --policy a policy of parkade serves the same requests, in place of PyTorch's allocator and its settings, and segments lie where
+/// NVIDIA's driver was seen to place them in any process. A request that the policy refuses ends the replay. Nothing is estimated then of
+/// the rest of a run that died, so it gets past the error at best.
 #[derive(Parser, Clone)]
 #[command(after_help = "Examples:
   parkade replay snapshot.pickle --settings expandable_segments:True
   parkade replay snapshot.pickle --settings max_split_size_mb:128,garbage_collection_threshold:0.7 --limit 16GiB
   parkade replay snapshot.pickle --settings '' --capacity 24GiB --json
+  parkade replay snapshot.pickle --policy floating-handles --limit 16GiB
+  parkade replay snapshot.pickle --policy floating-handles:handle=32MiB
   parkade replay snapshots/ --settings expandable_segments:True --limit 16GiB
 
 Exit code: 0 it fits, or no limit is known and nothing was refused; 1 it does not fit; 2 could not run; 3 not known: it gets past the \
@@ -49,12 +60,24 @@ pub struct Args {
     file: PathBuf,
     #[command(flatten)]
     replay: args::Replay,
+    /// Serve the requests under a policy of parkade, as breaking-handles or floating-handles, in place of PyTorch's allocator. Not with
+    /// --settings and --profile, which are PyTorch's. parkade sweep --list names all.
+    #[arg(long, value_name = "NAME")]
+    policy: Option<String>,
     #[command(flatten)]
     json: Json,
 }
 
 /// A replayed recording.
-pub struct Replayed {
+pub enum Replayed {
+    /// Under settings of PyTorch's allocator.
+    Settings(Box<UnderSettings>),
+    /// Under a policy of parkade.
+    Policy(Box<UnderPolicy>),
+}
+
+/// A recording that was replayed under settings.
+pub struct UnderSettings {
     settings: ReplaySettings,
     /// The limit of each device.
     limits: Vec<Option<u64>>,
@@ -74,7 +97,7 @@ pub struct Replayed {
     seconds: f64,
 }
 
-impl Replayed {
+impl UnderSettings {
     /// Whether the memory is known, given or assumed.
     fn is_limited(&self, args: &Args) -> bool {
         self.limits.iter().any(Option::is_some) || args.replay.capacity.is_some()
@@ -91,10 +114,28 @@ impl Replayed {
     }
 }
 
-impl Command for Args {
-    type Answer = Replayed;
+impl Args {
+    /// Refuses what a policy has no use for.
+    fn check(&self) -> Result<()> {
+        if self.policy.is_none() {
+            return Ok(());
+        }
+        if self.replay.settings.is_some() {
+            bail!(
+                "--settings and --policy exclude each other: settings are those of PyTorch's allocator, in whose place the policy is; \
+                 leave one out"
+            );
+        }
+        if self.replay.profile.is_some() {
+            bail!(
+                "--profile and --policy exclude each other: a profile is a release of PyTorch's allocator, in whose place the policy is; \
+                 leave one out"
+            );
+        }
+        Ok(())
+    }
 
-    fn compute(&self) -> Result<Replayed> {
+    fn under_settings(&self) -> Result<UnderSettings> {
         let start = Instant::now();
         let args = &self.replay;
         // Before the file is read, so that mistyped settings fail at once.
@@ -128,7 +169,7 @@ impl Command for Args {
         bar.finish_and_clear();
         let answer = known.judge(&traced, &mut devices, &options);
         let seconds = start.elapsed().as_secs_f64();
-        Ok(Replayed {
+        Ok(UnderSettings {
             answer,
             settings,
             limits,
@@ -143,14 +184,31 @@ impl Command for Args {
             seconds,
         })
     }
+}
+
+impl Command for Args {
+    type Answer = Replayed;
+
+    fn compute(&self) -> Result<Replayed> {
+        self.check()?;
+        Ok(match &self.policy {
+            None => Replayed::Settings(Box::new(self.under_settings()?)),
+            // A mistyped name fails before the file is read.
+            Some(name) => Replayed::Policy(Box::new(policy::replay(self, beside::policy(name)?)?)),
+        })
+    }
 
     fn outcome(&self, replayed: &Replayed) -> Outcome {
-        match replayed.answer.outcome {
+        let (outcome, is_limited, any_died) = match replayed {
+            Replayed::Settings(replayed) => (replayed.answer.outcome, replayed.is_limited(self), replayed.answer.any_died()),
+            Replayed::Policy(replayed) => (replayed.outcome(), replayed.is_limited(), replayed.first_death().is_some()),
+        };
+        match outcome {
             advise::Outcome::Fits => Outcome::Good,
             advise::Outcome::GetsPast => Outcome::NotKnown,
             advise::Outcome::DoesNotFit => Outcome::CheckFailed,
             // Without an amount of memory nothing was asked that could fail.
-            advise::Outcome::Unknown if !replayed.is_limited(self) && !replayed.answer.any_died() => Outcome::Good,
+            advise::Outcome::Unknown if !is_limited && !any_died => Outcome::Good,
             advise::Outcome::Unknown => Outcome::NotKnown,
         }
     }
@@ -164,11 +222,17 @@ impl Command for Args {
     }
 
     fn text(&self, replayed: &Replayed, out: &mut dyn Write) -> Result<()> {
-        Ok(table::print(out, self, replayed)?)
+        Ok(match replayed {
+            Replayed::Settings(replayed) => table::print(out, self, replayed),
+            Replayed::Policy(replayed) => policy_table::print(out, self, replayed),
+        }?)
     }
 
     fn json(&self, replayed: &Replayed, lines: &mut Lines) -> Result<()> {
-        lines.add(&json::Object::of(self, replayed))
+        match replayed {
+            Replayed::Settings(replayed) => lines.add(&json::Object::of(self, replayed)),
+            Replayed::Policy(replayed) => lines.add(&json::PolicyObject::of(self, replayed)),
+        }
     }
 }
 
@@ -185,10 +249,18 @@ impl OnEach for Args {
 
     fn keep(&self, _: &Replayed) {}
 
+    fn check_several(&self, _: &Inputs) -> Result<()> {
+        self.check()
+    }
+
     /// The runs as replayed, and where they fail as they are judged. Where no memory is known, nothing was refused, and the recorded errors
     /// stand.
     fn rank_runs(&self, replayed: &Replayed) -> Result<Vec<RankRun>> {
-        let Replayed { recording, own, answer, made_by, .. } = replayed;
+        let replayed = match replayed {
+            Replayed::Settings(replayed) => &**replayed,
+            Replayed::Policy(replayed) => return replayed.rank_runs(),
+        };
+        let UnderSettings { recording, own, answer, made_by, .. } = replayed;
         let of_device = |(place, (device, outlook))| {
             let fails = answer.fails_at(place);
             let recorded = || answer.endings.get(place)?.death().map(|death| death.entry).filter(|_| !replayed.is_limited(self));

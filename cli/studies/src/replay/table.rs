@@ -4,9 +4,9 @@ use std::io::{self, Write};
 
 use parkade_analysis::advise::Outcome;
 use parkade_analysis::ending::Ending;
-use parkade_replay::{Extreme, Outlook, SettingsOrigin, TimingsThatFit};
+use parkade_replay::{Extreme, LostBeginning, Outlook, SettingsOrigin, TimingsThatFit};
 
-use super::{Args, Replayed};
+use super::{Args, UnderSettings};
 use parkade_terminal::recording::{self, short_name};
 use parkade_terminal::table::{Mark, Table};
 use parkade_terminal::{ending, output, release, size};
@@ -14,11 +14,11 @@ use parkade_terminal::{ending, output, release, size};
 const HEADS: [&str; 9] =
     ["recording", "settings", "fits", "oom", "peak allocated", "peak reserved", "retries", "driver calls", "driver time"];
 /// Why what is in the file does not tell.
-const HIDDEN: &str = "what came before its first entry needed more than there is";
+pub(super) const HIDDEN: &str = "what came before its first entry needed more than there is";
 /// The column that is coloured.
-const FITS: usize = 2;
+pub(super) const FITS: usize = 2;
 
-pub(super) fn print(out: &mut dyn Write, args: &Args, replayed: &Replayed) -> io::Result<()> {
+pub(super) fn print(out: &mut dyn Write, args: &Args, replayed: &UnderSettings) -> io::Result<()> {
     let name = short_name(&args.file);
     let is_one_of_many = replayed.devices.len() > 1;
     let name_of = |device: &Outlook| if is_one_of_many { format!("{name} device {}", device.device) } else { name.clone() };
@@ -42,7 +42,7 @@ pub(super) fn print(out: &mut dyn Write, args: &Args, replayed: &Replayed) -> io
 }
 
 /// Whether a device's program fits, in a word; a dash where it is not known.
-fn fits(args: &Args, replayed: &Replayed, place: usize) -> &'static str {
+fn fits(args: &Args, replayed: &UnderSettings, place: usize) -> &'static str {
     let answer = &replayed.answer;
     let is_unknown = answer.outcomes.get(place) == Some(&Outcome::Unknown);
     if answer.fails_at(place).is_some() {
@@ -57,7 +57,7 @@ fn fits(args: &Args, replayed: &Replayed, place: usize) -> &'static str {
     }
 }
 
-fn cells(replayed: &Replayed, device: &Outlook, place: usize, name: String, fits: &str) -> [String; HEADS.len()] {
+fn cells(replayed: &UnderSettings, device: &Outlook, place: usize, name: String, fits: &str) -> [String; HEADS.len()] {
     let prediction = &device.prediction;
     let text = &replayed.settings.settings.text;
     let settings = if text.is_empty() { "default".to_owned() } else { output::one_line(&output::shorten(text, 60)) };
@@ -75,7 +75,7 @@ fn cells(replayed: &Replayed, device: &Outlook, place: usize, name: String, fits
 }
 
 /// The answer, in the lines that the terminal has room for.
-fn verdict(args: &Args, replayed: &Replayed) -> String {
+fn verdict(args: &Args, replayed: &UnderSettings) -> String {
     let (is_good, said) = said(args, replayed);
     let lines = output::paragraph(&said, 0);
     let lines = lines.trim_end();
@@ -83,7 +83,7 @@ fn verdict(args: &Args, replayed: &Replayed) -> String {
 }
 
 /// The answer, and whether it is good news.
-fn said(args: &Args, replayed: &Replayed) -> (bool, String) {
+fn said(args: &Args, replayed: &UnderSettings) -> (bool, String) {
     let answer = &replayed.answer;
     let death = answer.endings.iter().find_map(Ending::death);
     let has_lost = replayed.devices.iter().any(|device| device.requests.lost_beginning.is_some());
@@ -118,7 +118,7 @@ fn said(args: &Args, replayed: &Replayed) -> (bool, String) {
 }
 
 /// What the recorded run had reserved before its first entry, if that is more than what is in the file needs.
-fn had_before(replayed: &Replayed) -> String {
+fn had_before(replayed: &UnderSettings) -> String {
     let reserved = |device: &Outlook| {
         let lost = device.requests.lost_beginning?;
         (lost.reserved_bytes > device.prediction.peak_reserved_bytes().unsigned_abs()).then_some(lost.reserved_bytes)
@@ -127,7 +127,7 @@ fn had_before(replayed: &Replayed) -> String {
 }
 
 /// That it does not fit with some other timings of the streams.
-fn other_timings(replayed: &Replayed) -> String {
+fn other_timings(replayed: &UnderSettings) -> String {
     match replayed.timings.iter().flatten().filter(|timings| timings.fit < timings.of).min_by_key(|timings| timings.fit) {
         Some(TimingsThatFit { fit, of }) => format!(
             "; that depends on when the other streams finish: as recorded it does, but of {of} other timings that were tried {} {}",
@@ -139,7 +139,7 @@ fn other_timings(replayed: &Replayed) -> String {
 }
 
 /// What happens in the memory that is assumed.
-fn with_assumed(replayed: &Replayed) -> String {
+fn with_assumed(replayed: &UnderSettings) -> String {
     let limit = match replayed.limit() {
         Some(bytes) => size::show_bytes(bytes),
         None => "the memory of each device".to_owned(),
@@ -156,14 +156,14 @@ fn with_assumed(replayed: &Replayed) -> String {
 }
 
 /// Which device runs out of memory, if there are several.
-fn runs(replayed: &Replayed, place: usize) -> String {
+fn runs(replayed: &UnderSettings, place: usize) -> String {
     match replayed.devices.as_slice() {
         [_] => "it runs".to_owned(),
         devices => format!("device {} runs", devices.get(place).map_or(0, |device| device.device)),
     }
 }
 
-fn does_not_fit(replayed: &Replayed) -> String {
+fn does_not_fit(replayed: &UnderSettings) -> String {
     let answer = &replayed.answer;
     let Some((place, entry)) = answer.first_failure() else { return "it does not fit".to_owned() };
     let is_one_of_many = replayed.devices.len() > 1;
@@ -187,7 +187,15 @@ fn show(extreme: Extreme) -> String {
     format!("{}{outcome}", size::show(extreme.peak_reserved_bytes))
 }
 
-fn notes(args: &Args, replayed: &Replayed, device: &Outlook, place: usize) -> Vec<String> {
+/// What the file lost, and what stands for it.
+pub(super) fn before_first_entry(lost: LostBeginning) -> String {
+    format!(
+        "not in the file: what came before the first entry; the {} live then count as requested before it",
+        output::count(lost.blocks, "block")
+    )
+}
+
+fn notes(args: &Args, replayed: &UnderSettings, device: &Outlook, place: usize) -> Vec<String> {
     let requests = &device.requests;
     let mut notes = vec![format!("recorded: at most {} reserved", size::show(requests.recorded_peak_reserved_bytes))];
     if place == 0 {
@@ -223,12 +231,7 @@ fn notes(args: &Args, replayed: &Replayed, device: &Outlook, place: usize) -> Ve
     if !replayed.is_limited(args) && replayed.settings.settings.garbage_collection_threshold > 0.0 {
         notes.push("without a limit garbage_collection_threshold does nothing (--limit sets one)".to_owned());
     }
-    if let Some(lost) = requests.lost_beginning {
-        notes.push(format!(
-            "not in the file: what came before the first entry; the {} live then count as requested before it",
-            output::count(lost.blocks, "block")
-        ));
-    }
+    notes.extend(requests.lost_beginning.map(before_first_entry));
     notes.extend(replayed.answer.endings.get(place).and_then(ending::ending));
     if requests.mismatches > 0 {
         notes.push(recording::uncertain_requests(requests.mismatches, requests.decisions));

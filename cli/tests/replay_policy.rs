@@ -1,0 +1,158 @@
+//! `parkade replay --policy`: the requests of a recording under a policy of parkade, in the words and keys of a replay under settings.
+
+use crate::common::{BASE, Folder, MIB, OTHER, call, entry, free, good, pages::shipped, reuses_a_part, segment, unused, used};
+use parkade_recording::{Action, DeviceRecording, Recording};
+use serde_json::Value;
+
+fn json(arguments: &[&str]) -> (i32, Value) {
+    let run = call(&[&["replay", "--json"], arguments].concat());
+    (run.code, serde_json::from_str(run.out.trim_end()).unwrap_or_else(|_| panic!("no JSON: {}{}", run.out, run.err)))
+}
+
+fn last_line(arguments: &[&str]) -> (i32, String) {
+    let run = call(&[&["replay"], arguments].concat());
+    (run.code, run.out.trim_end().lines().last().unwrap_or(&run.err).to_owned())
+}
+
+/// Two independent ways to the same numbers: a prediction of PyTorch's allocator, and its policy in a study.
+#[test]
+fn the_policy_of_pytorch_comes_to_what_its_settings_come_to() {
+    let keys = ["outcome", "endings", "fits", "ooms", "fails_at_entry", "peak_allocated_bytes", "peak_reserved_bytes", "retries"];
+    let costs = ["driver_calls", "driver_ns", "empty_cache_calls", "recorded", "limit_bytes", "capacity_bytes", "made_by"];
+    for (file, memory) in [
+        ("deep_mlp.default", &[][..]),
+        ("deep_mlp.default", &["--limit", "2650MiB"]),
+        ("deep_mlp.default", &["--capacity", "80GiB"]),
+        ("gpt2_varlen.limit12_oom", &["--limit", "12GiB"]),
+    ] {
+        for (policy, settings) in [("pytorch", ""), ("pytorch-expandable", "expandable_segments:True")] {
+            if file.contains("oom") && policy != "pytorch" {
+                continue;
+            }
+            let file = shipped(file);
+            let (code, under_policy) = json(&[&[&*file, "--policy", policy], memory].concat());
+            let (expected, under_settings) = json(&[&[&*file, "--settings", settings], memory].concat());
+            assert_eq!(code, expected, "{file} {memory:?}");
+            for key in keys.iter().chain(&costs) {
+                assert_eq!(under_policy[key], under_settings[key], "{file} {policy} {memory:?} {key}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_policy_is_replayed_with_and_without_a_limit() {
+    let folder = Folder::new("replay-policy");
+    let file = folder.recording("program.pickle", &reuses_a_part());
+    // 140 MiB is too little for PyTorch's defaults; the program holds 120 MiB.
+    let asked = [&file[..], "--limit", "140MiB", "--policy", "floating-handles"];
+    let (code, object) = json(&asked);
+    assert_eq!((code, &object["outcome"], &object["fits"], &object["ooms"]), (0, &"fits".into(), &true.into(), &0.into()));
+    assert_eq!((&object["policy"], &object["settings"]), (&"floating-handles".into(), &Value::Null));
+    assert_eq!((&object["peak_allocated_bytes"], &object["limit_bytes"]), (&(120 * MIB).into(), &(140 * MIB).into()));
+    assert!(object["driver_ns"].as_u64().is_some_and(|cost| cost > 0), "{object}");
+    assert_eq!(last_line(&asked), (0, "it fits".to_owned()));
+    let table = call(&[&["replay"], &asked[..]].concat()).out;
+    assert!(table.starts_with("recording                 policy  fits  oom  peak allocated  peak reserved  retries"), "{table}");
+    let (code, said) = last_line(&[&file, "--policy", "floating-handles:handle=32MiB"]);
+    assert!(code == 0 && said.ends_with("reserved; without --limit or --capacity nothing is refused"), "{code} {said}");
+    for size in ["--limit", "--capacity"] {
+        let short = [&file[..], "--policy", "floating-handles", size, "100MiB"];
+        let (code, object) = json(&short);
+        assert_eq!((code, &object["outcome"], &object["fails_at_entry"]), (1, &"does_not_fit".into(), &6.into()), "{object}");
+        assert_eq!((&object["fits"], &object["ooms"], &object["limit_bytes"]), (&false.into(), &1.into(), &(100 * MIB).into()));
+        assert_eq!(last_line(&short), (1, "it does not fit: it runs out of memory at entry 6".to_owned()));
+    }
+    let area = call(&["replay", &file, "--policy", "tlsf"]).out;
+    assert!(area.contains("the policy reserves memory in advance, by how much there is"), "{area}");
+    let breaking = call(&["replay", &file, "--policy", "breaking-handles"]).out;
+    assert!(breaking.contains("parkade.enable(policy=\"breaking-handles\", serial=True) runs a program so"), "{breaking}");
+}
+
+/// The request that failed is asked for too, and the rest of the run is not known.
+#[test]
+fn a_run_that_died_gets_past_its_error_at_best() {
+    let file = shipped("gpt2_varlen.limit12_oom");
+    let past = "it gets past entry 7268, where the run died; the rest is not in the file, and under a policy it is not estimated";
+    for memory in [&["--limit", "13GiB"][..], &["--capacity", "13GiB"], &[]] {
+        let asked = [&[&*file, "--policy", "breaking-handles"], memory].concat();
+        let (code, object) = json(&asked);
+        assert_eq!((code, &object["outcome"], &object["fits"]), (3, &"gets_past".into(), &false.into()), "{object}");
+        let assumed = if memory.is_empty() { (12_u64 << 30).into() } else { Value::Null };
+        assert_eq!((&object["endings"][0], &object["assumed_limit_bytes"]), (&"died".into(), &assumed));
+        assert_eq!((last_line(&asked), object["ooms"].as_u64()), ((3, past.to_owned()), Some(0)));
+    }
+    // The tensors alone are more than that at the error, but fit before it: the error's own request is what is refused.
+    let (code, object) = json(&[&file, "--policy", "breaking-handles", "--limit", "10.5GiB"]);
+    assert_eq!((code, &object["outcome"], &object["fails_at_entry"]), (1, &"does_not_fit".into(), &7268.into()), "{object}");
+    // In memory that is only assumed, it may have been the limit that was too small.
+    let (code, said) = last_line(&[&file, "--policy", "pytorch"]);
+    let unsure =
+        "not known: in 12.00 GiB it runs out of memory at entry 7268, but the limit may have been higher (--limit sets it)";
+    assert_eq!((code, said.as_str()), (3, unsure));
+}
+
+#[test]
+fn a_run_that_lost_its_beginning_hides_what_came_before() {
+    let folder = Folder::new("replay-policy-lost");
+    let mut run = good();
+    run.devices[0].trace = free(BASE, 11 * MIB).to_vec();
+    run.devices[0].trace.push(entry(Action::Alloc, BASE, 11 * MIB));
+    run.devices[0].segments = vec![segment(vec![used(BASE, 11 * MIB), used(BASE + 11 * MIB, 11 * MIB)])];
+    let asked = |name: &str, run: &Recording| {
+        let file = folder.recording(name, run);
+        let asked = [&file[..], "--policy", "floating-handles", "--limit", "40MiB"];
+        let (code, object) = json(&asked);
+        assert_eq!((code, &object["recorded"]["lost_beginning"]["blocks"]), (last_line(&asked).0, &2.into()), "{object}");
+        last_line(&asked)
+    };
+    assert_eq!(asked("run.pickle", &run), (0, "as far as the file goes, it fits".to_owned()));
+    run.devices[0].segments.push(segment(vec![unused(OTHER, 60 * MIB)]));
+    let hidden = "not known: what is in the file fits, but what came before its first entry needed more than there is";
+    assert_eq!(asked("more-before.pickle", &run), (3, hidden.to_owned()));
+}
+
+#[test]
+fn devices_and_ranks_are_told_apart() {
+    let folder = Folder::new("replay-policy-devices");
+    let mut both = reuses_a_part();
+    both.devices.push(DeviceRecording { device: 3, ..good().devices[0].clone() });
+    let file = folder.recording("both.pickle", &both);
+    let asked = [&file[..], "--policy", "breaking-handles", "--limit", "100MiB"];
+    let (code, object) = json(&asked);
+    assert_eq!((code, &object["fits"], &object["fails_at_entry"]), (1, &false.into(), &6.into()), "{object}");
+    assert_eq!((&object["devices"][0]["fits"], &object["devices"][1]["fits"]), (&false.into(), &true.into()));
+    let run = call(&[&["replay"], &asked[..]].concat());
+    assert!(run.out.contains("both.pickle device 3"), "{}", run.out);
+    assert!(run.out.contains("device 0 runs out of memory first, at entry 6"), "{}", run.out);
+    let ranks = ["rank0.pickle", "rank1.pickle"].map(|name| folder.recording(name, &reuses_a_part()));
+    let run = call(&["replay", "--json", &ranks[0], &ranks[1], "--policy", "floating-handles", "--limit", "100MiB"]);
+    let lines: Vec<Value> = run.out.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
+    let compared = lines.last().expect("a line");
+    assert_eq!((run.code, lines.len(), &lines[1]["policy"]), (1, 3, &"floating-handles".into()), "{}", run.out);
+    assert_eq!((&compared["ranks"][0]["fails_at_entry"], &compared["ranks"][1]["ooms"]), (&6.into(), &1.into()), "{compared}");
+}
+
+#[test]
+fn what_a_policy_cannot_take_is_said_in_one_line() {
+    let folder = Folder::new("replay-policy-bad");
+    let file = folder.recording("program.pickle", &reuses_a_part());
+    let similar = "there is no policy \"braking-handles\": did you mean breaking-handles";
+    let option = "there is no policy \"floating-handles:handle=3MiB\": the option is handle=SIZE, one of 4MiB, ";
+    let missing = "there is no policy \"zzz\"; parkade sweep --list names all";
+    let refused: [(&[&str], &str); 5] = [
+        (&["--policy", "braking-handles"], similar),
+        (&["--policy", "floating-handles:handle=3MiB"], option),
+        (&["--policy", "zzz"], missing),
+        (&["--policy", "slab", "--settings", ""], "--settings and --policy exclude each other"),
+        (&["--policy", "slab", "--profile", "2.11"], "--profile and --policy exclude each other"),
+    ];
+    for (arguments, text) in refused {
+        let run = call(&[&["replay", &file], arguments].concat());
+        assert_eq!((run.code, run.out.as_str()), (2, ""), "{}", run.err);
+        assert!(run.err.starts_with("parkade: ") && run.err.lines().count() == 1 && run.err.contains(text), "{}", run.err);
+        let (code, object) = json(&[&[&*file], arguments].concat());
+        assert!(code == 2 && object["error"].is_string(), "{object}");
+    }
+    assert!(call(&["replay", "--help"]).out.contains("parkade replay snapshot.pickle --policy floating-handles --limit 16GiB"));
+}
