@@ -279,16 +279,27 @@ fn handles_have_the_size_that_the_policy_s_name_says() {
     let expected = [("best-fit-remap", 8), ("best-fit-remap:handle=20MiB", 20), ("best-fit-remap:handle=64MiB", 64)];
     assert_eq!(reserved(&bytes(&rows)), expected.map(|(name, mib)| (name.to_owned(), mib)));
     assert_eq!(call(&asked).out, run.out, "the file is complete");
-    assert!(call(&["sweep", "--help"]).out.contains("first-fit-remap:handle=20MiB"));
+    let help = call(&["sweep", "--help"]).out;
+    assert!(help.contains("first-fit-remap:handle=20MiB") && help.contains("floating-handles:handle=32MiB"), "{help}");
 }
 
 #[test]
 fn the_lists_name_everything() {
     let run = call(&["sweep", "--list"]);
     assert_eq!(run.code, 0);
-    for policy in parkade_policies::CATALOGUE {
+    let policies: Vec<_> = parkade_policies::CATALOGUE.iter().chain(parkade_policies::BESIDE).collect();
+    for policy in &policies {
         assert!(run.out.contains(policy.name) && run.out.contains(policy.says), "{}", policy.name);
     }
+    let beside = run.out.split("\npolicies that are not among `all`\n").nth(1).expect("those beside");
+    let serial = "from our own; needs serial work (serial=True of parkade.enable)";
+    assert!(
+        beside.contains("  floating-handles ") && beside.contains("  breaking-handles ") && beside.contains(serial),
+        "{beside}"
+    );
+    let sizes =
+        "\n                             floating-handles: 4MiB, 8MiB, 16MiB, 20MiB, 32MiB, 64MiB, 128MiB, 256MiB, 512MiB, 1GiB\n";
+    assert!(run.out.contains(sizes), "{}", run.out);
     for workload in &parkade_research::workload::CATALOGUE {
         assert!(run.out.contains(workload.name) && run.out.contains(workload.says), "{}", workload.name);
     }
@@ -298,8 +309,19 @@ fn the_lists_name_everything() {
     let run = call(&["sweep", "--list", "--json"]);
     let object: serde_json::Value = serde_json::from_str(&run.out).expect("JSON");
     let length = |name: &str| object[name].as_array().map(Vec::len);
-    let counts = [parkade_research::workload::CATALOGUE.len(), parkade_policies::CATALOGUE.len(), models.len()];
+    let counts = [parkade_research::workload::CATALOGUE.len(), policies.len(), models.len()];
     assert_eq!(["workloads", "policies", "address_models"].map(length), counts.map(Some));
+    for (shown, policy) in object["policies"].as_array().expect("policies").iter().zip(&policies) {
+        let is_among_all = parkade_policies::CATALOGUE.iter().any(|known| known.name == policy.name);
+        let is_serial = parkade_policies::needs_serial_work(policy.name);
+        assert_eq!((&shown["name"], &shown["is_among_all"]), (&policy.name.into(), &is_among_all.into()));
+        assert_eq!(shown["needs_serial_work"], is_serial, "{shown}");
+        // Every size that the policies know is listed.
+        let sizes: Vec<&str> =
+            shown["handle_sizes"].as_array().expect("sizes").iter().filter_map(serde_json::Value::as_str).collect();
+        let why = parkade_policies::why_unknown(&format!("{}:handle=", policy.name)).expect("not a size");
+        assert_eq!(why.strip_prefix("the option is handle=SIZE, one of ").unwrap_or_default(), sizes.join(", "), "{shown}");
+    }
     assert_eq!(length("generators"), Some(parkade_research::workload::generator_names().count()));
     assert_eq!(object["address_models"][0]["name"], "driver");
     assert!(object["generators"][0]["options"].as_array().is_some_and(|options| options.contains(&"checkpointing".into())));

@@ -61,6 +61,7 @@ use show::Shown;
   parkade sweep --list
   parkade sweep
   parkade sweep --workloads all,snapshot.pickle --policies pytorch,pytorch-expandable --capacities 1.02,1.1,80GiB
+  parkade sweep --workloads snapshot.pickle --policies pytorch-expandable,floating-handles,breaking-handles
   parkade sweep --seeds 5 -o rows.jsonl --html study.html --csv rows.csv
   parkade sweep --shard 1/3 -o part1.jsonl
   parkade merge part1.jsonl part2.jsonl part3.jsonl -o rows.jsonl
@@ -75,8 +76,9 @@ pub struct Args {
     /// the same name are told apart by their folders.
     #[arg(short, long, value_name = "LIST", default_value = "all")]
     workloads: Vec<OsString>,
-    /// Policies, or all. Those that end in -remap take the size of the driver's handles as an option:
-    /// first-fit-remap:handle=20MiB (2MiB unless given).
+    /// Policies, or all, which leaves out floating-handles and breaking-handles. Those that end in -remap take the size of the driver's
+    /// handles as an option, first-fit-remap:handle=20MiB (2MiB unless given), and floating-handles the largest size,
+    /// floating-handles:handle=32MiB.
     #[arg(short, long, value_name = "LIST", default_value = "all")]
     policies: Vec<String>,
     /// The device's memory, as factors of LOAD (1.05) or sizes (80GiB).
