@@ -50,3 +50,39 @@ fn pytorch_is_not_taken_for_another_allocator() {
         assert!(!words(&run).contains("another allocator"), "{arguments:?}: {}", words(&run));
     }
 }
+
+/// A name of a policy means the same wherever one is given, and a wrong one has the same answer.
+#[test]
+fn every_command_that_takes_a_policy_suggests_a_similar_one() {
+    let [_, file] = files();
+    let wrong: [(&str, &str); 5] = [
+        ("braking-handles", ": did you mean breaking-handles or floating-handles?"),
+        ("flaoting-handles:handle=32MiB", ": did you mean floating-handles or breaking-handles?"),
+        ("breaking-handles:handle=32MiB", ": breaking-handles has no options"),
+        ("first-fit", ": it is called first-fit-remap"),
+        ("zzz", "; parkade sweep --list names all"),
+    ];
+    let commands: [&[&str]; 5] = [
+        &["advise", &file, "--policy"],
+        &["replay", &file, "--policy"],
+        &["sweep", "--policies"],
+        &["frontier", "--policies"],
+        &["conform", "--policy"],
+    ];
+    for command in commands {
+        for (name, answer) in wrong {
+            let run = call(&[command, &[name]].concat());
+            let whole = format!("there is no policy {name:?}{answer}\n");
+            assert!(
+                run.code == 2 && run.out.is_empty() && run.err.ends_with(&whole),
+                "{command:?} {name}: {} {}",
+                run.code,
+                run.err
+            );
+        }
+        let help = words(&call(&[command[0], "--help"]));
+        let named = parkade_policies::BESIDE.iter().filter(|policy| help.contains(policy.name)).count();
+        // Advise names one as an example.
+        assert!(named == 2 || command[0] == "advise", "{help}");
+    }
+}

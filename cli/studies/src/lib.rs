@@ -4,5 +4,6 @@
 pub mod beside;
 pub mod frontier;
 pub mod merge;
+pub mod named;
 pub mod replay;
 pub mod sweep;

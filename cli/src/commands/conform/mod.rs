@@ -9,14 +9,14 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::{Parser, ValueEnum};
 use parkade_conformance::backend::{Backend, Cuda, Needs, Simulated};
 use parkade_conformance::checks::laws_any_policy;
 use parkade_conformance::checks::laws_any_policy::Share;
 use parkade_conformance::suite::{Effort, Entry, Reference, Row, Summary};
 use parkade_conformance::{checks, suite};
-use parkade_policies::{CATALOGUE, Named, named, why_unknown};
+use parkade_studies::named::policy;
 
 use crate::args::{Force, Json};
 use crate::outputs::{Target, Wanted};
@@ -33,6 +33,7 @@ use crate::runner::{Command, Form, Lines, Outcome, Subject};
   parkade conform --filter scenario/A5
   parkade conform --cases 20000 --seed 7
   parkade conform --policy tlsf
+  parkade conform --policy breaking-handles
   parkade conform --backend cuda --device 1 --report conformance.md
   parkade conform --json > conformance.jsonl
 
@@ -47,8 +48,8 @@ pub(crate) struct Args {
     /// Run only entries whose group/name contains this text.
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
-    /// Check only the laws of policies, for this policy or for `all`, with every sequence [default: everything, with a tenth of the
-    /// sequences for each policy].
+    /// Check only the laws of policies, for this policy or for `all`, floating-handles and breaking-handles among them, with every
+    /// sequence [default: everything, with a tenth of the sequences for each policy]. parkade sweep --list has them.
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
     /// Random sequences for each law and event timing [default: 1200 simulated, 60 on a real device].
@@ -154,7 +155,7 @@ fn run_on<B: Backend + Sync + 'static>(backend: &B, own: Vec<Entry<B>>, args: &A
     let mut entries = match args.policy.as_deref() {
         None => parkade_scenarios::everything(backend, own_path().as_deref()).into_iter().chain(own).collect(),
         Some("all") => laws_any_policy::entries(backend, None, Share::Whole),
-        Some(name) => laws_any_policy::entries(backend, Some(policy_named(name)?), Share::Whole),
+        Some(name) => laws_any_policy::entries(backend, Some(policy(name)?), Share::Whole),
     };
     if let Some(filter) = &args.filter {
         entries.retain(|entry| entry.title().contains(filter.as_str()));
@@ -184,10 +185,4 @@ fn run_on<B: Backend + Sync + 'static>(backend: &B, own: Vec<Entry<B>>, args: &A
 /// This binary, whose commands some scenarios run. In the Python package's command the program is an interpreter, which has no such commands.
 fn own_path() -> Option<PathBuf> {
     std::env::current_exe().ok().filter(|path| path.file_stem().is_some_and(|name| name == "parkade"))
-}
-
-fn policy_named(name: &str) -> Result<&'static Named> {
-    let names = || CATALOGUE.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ");
-    let why = || why_unknown(name).unwrap_or_else(|| format!("the policies are {}, and all", names()));
-    named(name).with_context(|| format!("there is no policy {name:?}: {}", why()))
 }

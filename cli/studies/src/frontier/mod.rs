@@ -10,11 +10,12 @@ use std::io::{IsTerminal, Write};
 
 use anyhow::{Result, bail};
 use clap::{Parser, ValueEnum};
-use parkade_policies::{CATALOGUE, Named, named, why_unknown};
+use parkade_policies::{CATALOGUE, Named};
 use parkade_research::frontier::{CARDS, CONTEXT_BYTES, Grid, MOST_BATCH, Numbers, Point, card};
 use parkade_research::workload::generators::Optimizer;
 use parkade_research::workload::generators::transformer::{Checkpointing, Transformer};
 
+use crate::named::policy;
 use parkade_terminal::args::Json;
 use parkade_terminal::runner::{Command, Form, Lines, Outcome};
 use parkade_terminal::{output, progress, size};
@@ -46,7 +47,7 @@ pub struct Args {
     /// The devices' memory: cards by name, or sizes.
     #[arg(long, value_name = "DEVICES", value_delimiter = ',', value_parser = Device::parse, default_value = "A100-40GB,H100-80GB,H200-141GB")]
     devices: Vec<Device>,
-    /// Policies by name, or `all`.
+    /// Policies by name, or `all`, which leaves out floating-handles and breaking-handles. parkade sweep --list has them.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "all")]
     policies: Vec<String>,
     /// What is recomputed: none, layer, other (every other layer), sqrt, or a number of layers that are recomputed together.
@@ -223,16 +224,9 @@ fn once<T: Display>(option: &str, values: impl IntoIterator<Item = T>) -> Result
 fn policies(names: &[String]) -> Result<Vec<&'static Named>> {
     let mut policies: Vec<&'static Named> = Vec::new();
     for name in names {
-        let meant: Vec<&'static Named> = match named(name) {
-            Some(policy) => vec![policy],
-            None if name == "all" => CATALOGUE.iter().collect(),
-            None => {
-                let all = || CATALOGUE.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ");
-                match why_unknown(name) {
-                    Some(why) => bail!("there is no policy {name:?}: {why}"),
-                    None => bail!("there is no policy {name:?}; the policies are {}, and all", all()),
-                }
-            }
+        let meant: Vec<&'static Named> = match name.as_str() {
+            "all" => CATALOGUE.iter().collect(),
+            name => vec![policy(name)?],
         };
         for policy in meant {
             if policies.iter().all(|known| known.name != policy.name) {

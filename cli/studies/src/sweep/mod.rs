@@ -30,10 +30,10 @@ use clap::Parser;
 use parkade_research::study::sweep::{BoundRatios, PreparedWorkload, Row, Share, bound_ratios, run_jobs};
 use rayon::prelude::*;
 
+pub(crate) use crate::named::suggestion;
 use builds::Overlap;
 use finished::Finished;
 use names::Study;
-pub(crate) use names::suggestion;
 use parkade_terminal::json_struct::view;
 use parkade_terminal::outputs::{Target, Wanted};
 use parkade_terminal::runner::{Command, Form, Lines};

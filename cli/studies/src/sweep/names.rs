@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use parkade_policies::{CATALOGUE as POLICIES, Named, named, why_unknown};
+use parkade_policies::{CATALOGUE as POLICIES, Named};
 use parkade_recognition::Asked;
 use parkade_recording::DeviceRecording;
 use parkade_replay::{Requests, VerifyOptions};
@@ -16,6 +16,7 @@ use parkade_research::workload::{self, CATALOGUE, NamedWorkload, Workload};
 
 use super::Args;
 use super::lists::workload_items;
+use crate::named::{policy, suggestion};
 use parkade_terminal::{recording, release, size};
 
 /// A plan and what it takes to run it.
@@ -87,13 +88,7 @@ fn policies(lists: &[String]) -> Result<Vec<&'static Named>> {
     for item in items(lists) {
         let found: Vec<&Named> = match item {
             "all" => POLICIES.iter().collect(),
-            name => {
-                let known = || match why_unknown(name) {
-                    Some(why) => format!(": {why}"),
-                    None => suggestion(name, POLICIES.iter().map(|policy| policy.name)),
-                };
-                vec![named(name).ok_or_else(|| anyhow!("there is no policy {name:?}{}", known()))?]
-            }
+            name => vec![policy(name)?],
         };
         policies.extend(found);
     }
@@ -263,35 +258,9 @@ fn unknown(item: &str) -> anyhow::Error {
     anyhow!("there is no workload and no file {item:?}{}", suggestion(item, known))
 }
 
-/// Up to three similar names, as the end of a sentence.
-pub(crate) fn suggestion<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> String {
-    let mut near: Vec<(usize, &str)> = known.into_iter().map(|name| (distance(text, name), name)).collect();
-    near.sort_unstable();
-    let close = near.iter().filter(|(distance, name)| distance * 2 <= name.len().max(text.len()) || name.contains(text));
-    let names: Vec<&str> = close.take(3).map(|&(_, name)| name).collect();
-    if names.is_empty() {
-        "; parkade sweep --list names all".to_owned()
-    } else {
-        format!(": did you mean {}?", names.join(" or "))
-    }
-}
-
-/// The edit distance of the first 60 characters.
-fn distance(one: &str, other: &str) -> usize {
-    let [one, other] = [one, other].map(|text| text.chars().take(60).collect::<String>());
-    strsim::levenshtein(&one, &other)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn similar_names_are_suggested() {
-        assert_eq!((distance("kitten", "sitting"), distance("", "ab"), distance("same", "same")), (3, 2, 0));
-        assert_eq!(suggestion("pytorhc", ["pytorch", "buddy"]), ": did you mean pytorch?");
-        assert_eq!(suggestion("zzz", ["pytorch", "buddy"]), "; parkade sweep --list names all");
-    }
 
     #[test]
     fn capacities_are_factors_or_sizes() {

@@ -10,10 +10,10 @@ use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail};
-use parkade_policies::{named, why_unknown};
 use parkade_research::study::sweep::{BUILD, Plan, Row};
 use serde::{Deserialize, Serialize};
 
+use crate::named::policy;
 use parkade_terminal::output;
 
 /// The version of the file format.
@@ -136,9 +136,8 @@ fn contents(file: &mut impl BufRead) -> Result<Contents> {
     }
     let header: Header = serde_json::from_slice(&line).map_err(|error| anyhow!("line 1: {error}"))?;
     header.plan.check().map_err(|error| anyhow!("line 1: {error}"))?;
-    if let Some(unknown) = header.plan.policies.iter().find(|policy| named(policy).is_none()) {
-        let now = why_unknown(unknown).map(|why| format!(": {why}")).unwrap_or_default();
-        bail!("line 1: there is no policy {unknown:?}{now}");
+    for name in &header.plan.policies {
+        policy(name).map_err(|error| anyhow!("line 1: {error}"))?;
     }
     let (mut rows, mut whole_bytes) = (Vec::new(), line.len() as u64);
     let mut jobs = header.shard.jobs(&header.plan);

@@ -1,0 +1,52 @@
+//! Names that commands are given: the policy of a name, and what may have been meant by a wrong one.
+
+use anyhow::{Result, anyhow};
+use parkade_policies::{BESIDE, CATALOGUE, Named, named, why_unknown};
+
+/// The policy of this name, which may have an option.
+///
+/// # Errors
+/// There is none; the text says why, or which names are similar.
+pub fn policy(name: &str) -> Result<&'static Named> {
+    named(name).ok_or_else(|| {
+        let known = CATALOGUE.iter().chain(BESIDE).map(|policy| policy.name);
+        let why = why_unknown(name).map_or_else(|| suggestion(name, known), |why| format!(": {why}"));
+        anyhow!("there is no policy {name:?}{why}")
+    })
+}
+
+/// Up to three similar names, as the end of a sentence. Options behind the name are not compared.
+pub(crate) fn suggestion<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    let text = text.split(':').next().unwrap_or(text);
+    let mut near: Vec<(usize, &str)> = known.into_iter().map(|name| (distance(text, name), name)).collect();
+    near.sort_unstable();
+    let close = near
+        .iter()
+        .filter(|(distance, name)| distance * 2 <= name.len().max(text.len()) || (!text.is_empty() && name.contains(text)));
+    let names: Vec<&str> = close.take(3).map(|&(_, name)| name).collect();
+    if names.is_empty() {
+        "; parkade sweep --list names all".to_owned()
+    } else {
+        format!(": did you mean {}?", names.join(" or "))
+    }
+}
+
+/// The edit distance of the first 60 characters.
+fn distance(one: &str, other: &str) -> usize {
+    let [one, other] = [one, other].map(|text| text.chars().take(60).collect::<String>());
+    strsim::levenshtein(&one, &other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn similar_names_are_suggested() {
+        assert_eq!((distance("kitten", "sitting"), distance("", "ab"), distance("same", "same")), (3, 2, 0));
+        assert_eq!(suggestion("pytorhc", ["pytorch", "buddy"]), ": did you mean pytorch?");
+        assert_eq!(suggestion("pytorhc:handle=32MiB", ["pytorch", "buddy"]), ": did you mean pytorch?");
+        assert_eq!(suggestion(":handle=32MiB", ["pytorch", "buddy"]), "; parkade sweep --list names all");
+        assert_eq!(suggestion("zzz", ["pytorch", "buddy"]), "; parkade sweep --list names all");
+    }
+}
