@@ -7,21 +7,23 @@
 //! ```
 //!
 //! Arguments are names of policies, workloads of the catalogue, descriptions of workloads and recordings; without workloads, the
-//! whole catalogue. Of each workload with a seed, each of `--seeds` (0-0 by default) is run. For a row, memory is over the load
-//! with pools. Driver time is that of the policy over that of `pytorch-expandable`, both in 1.02 times that load or, if that is
-//! more, in the least memory that `pytorch-expandable` fits in. The columns after it are about the same run of the policy: its
-//! driver time, driver calls and waiting calls in the later half, and retries. `short` is as `driver`, but with the policy in
-//! 1.02 times the load also where `pytorch-expandable` needs more. The last two columns are with plenty of memory: what is
-//! reserved at most, and the driver time. A policy that does not fit in such memory is measured in the least that it fits in.
-//! The last lines are medians and worst cases.
-#![allow(clippy::print_stdout, reason = "a program that prints")]
+//! whole catalogue. Of each workload with a seed, each of `--seeds` (0-0 by default) is run; of a recording, each device has a
+//! row of its own. For a row, memory is over the load with pools. Driver time is that of the policy over that of
+//! `pytorch-expandable`, both in 1.02 times that load or, if that is more, in the least memory that `pytorch-expandable` fits in.
+//! The columns after it are about the same run of the policy: its driver time, driver calls and waiting calls in the later half,
+//! and retries. `short` is as `driver`, but with the policy in 1.02 times the load also where `pytorch-expandable` needs more.
+//! The last two columns are with plenty of memory: what is reserved at most, and the driver time. A policy that does not fit in
+//! such memory is measured in the least that it fits in. The last lines are medians and worst cases.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that prints")]
 
 use std::error::Error;
+use std::ops::RangeInclusive;
 use std::path::Path;
+use std::process::ExitCode;
 
 use parkade::profile::Profile;
-use parkade_policies::named;
-use parkade_recording::read_file;
+use parkade_policies::{named, why_unknown};
+use parkade_recording::{DeviceRecording, read_file};
 use parkade_replay::{ReplaySettings, Requests, VerifyOptions};
 use parkade_research::study::{LOAD_UNIT_BYTES, Outcome, RunOptions, make_for, run, smallest_capacity};
 use parkade_research::workload::{self, CATALOGUE, Workload, parse, recorded::of_requests};
@@ -31,6 +33,8 @@ use rayon::prelude::*;
 const BASE: &str = "pytorch-expandable";
 /// The memory at which driver time is compared, over the load with pools, in hundredths.
 const HUNDREDTHS: u64 = 102;
+/// More seeds than anybody waits for.
+const MOST_SEEDS: u64 = 10_000;
 /// Bytes of a page of the device.
 const PAGE: u64 = 2 << 20;
 
@@ -47,15 +51,23 @@ struct Row {
     plenty_ms: f64,
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let mut words: Vec<String> = std::env::args().skip(1).collect();
-    let mut seeds = 0..=0;
-    if let Some(place) = words.iter().position(|word| word == "--seeds") {
-        let given: Vec<String> = words.drain(place..).collect();
-        let (first, last) = given.get(1).and_then(|text| text.split_once('-')).ok_or("--seeds needs FIRST-LAST, such as 0-3")?;
-        seeds = first.parse()?..=last.parse()?;
+fn main() -> ExitCode {
+    match compare(std::env::args().skip(1).collect()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("against_expandable: {error}");
+            ExitCode::from(2)
+        }
     }
+}
+
+fn compare(mut words: Vec<String>) -> Result<(), Box<dyn Error>> {
+    let seeds = seeds(&mut words)?;
     let (policies, items): (Vec<String>, Vec<String>) = words.into_iter().partition(|word| named(word).is_some());
+    items.iter().try_for_each(|item| check(item))?;
+    if policies.is_empty() {
+        return Err("no policy is given: parkade sweep --list names all".into());
+    }
     let items = if items.is_empty() { CATALOGUE.iter().map(|known| known.name.to_owned()).collect() } else { items };
     let mut jobs: Vec<(String, u64)> = Vec::new();
     for item in items {
@@ -63,17 +75,16 @@ fn main() -> Result<(), Box<dyn Error>> {
         jobs.extend(seeds.clone().take(if is_seeded { usize::MAX } else { 1 }).map(|seed| (item.clone(), seed)));
     }
     let made: Vec<Result<Vec<Row>, String>> = jobs.par_iter().map(|(item, seed)| rows(item, *seed, &policies)).collect();
-    println!(
-        "{:<26}{:<20}{:>7}{:>8}{:>8}{:>9}{:>7}{:>6}{:>8}{:>7}{:>8}{:>9}",
-        "workload", "policy", "memory", "base", "driver", "ms", "later", "waits", "retries", "short", "plenty", "ms"
-    );
-    let mut all: Vec<Row> = Vec::new();
+    let (mut all, mut failed) = (Vec::new(), None);
     for rows in made {
-        for row in rows? {
-            print(&row);
-            all.push(row);
+        match rows {
+            Ok(rows) => all.extend(rows),
+            Err(error) => failed = failed.or(Some(error)),
         }
     }
+    print(&all);
+    // Medians over fewer rows than were asked for would mislead.
+    failed.map_or(Ok(()), Err)?;
     for policy in &policies {
         let of_policy = |value: fn(&Row) -> f64| {
             let mut values: Vec<f64> = all.iter().filter(|row| row.policy == *policy).map(value).collect();
@@ -92,37 +103,75 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn print(row: &Row) {
-    let Row { at_hand, .. } = row;
-    println!(
-        "{:<26}{:<20}{:>7.3}{:>8.3}{:>8.3}{:>9.2}{:>7}{:>6}{:>8}{:>7.3}{:>8.3}{:>9.2}",
-        row.workload,
-        row.policy,
-        row.memory,
-        row.base_memory,
-        row.driver,
-        at_hand.driver_ns as f64 / 1e6,
-        at_hand.later.calls,
-        at_hand.later.waiting_calls,
-        at_hand.retries,
-        row.short,
-        row.plenty,
-        row.plenty_ms,
-    );
+/// The seeds that `--seeds` gives, which is taken out of the words.
+fn seeds(words: &mut Vec<String>) -> Result<RangeInclusive<u64>, Box<dyn Error>> {
+    let Some(place) = words.iter().position(|word| word == "--seeds") else { return Ok(0..=0) };
+    let given: Vec<String> = words.drain(place..words.len().min(place + 2)).collect();
+    let text = given.get(1).map_or("", String::as_str);
+    let range = text.split_once('-').and_then(|(first, last)| Some((first.parse::<u64>().ok()?, last.parse::<u64>().ok()?)));
+    match range {
+        None => Err(format!("--seeds {text:?} is no range: it needs FIRST-LAST, such as 0-3").into()),
+        Some((first, last)) if first > last => Err(format!("--seeds {text} has no seed: the smaller number comes first").into()),
+        Some((first, last)) if last - first >= MOST_SEEDS => Err(format!("--seeds {text} are more than {MOST_SEEDS}").into()),
+        Some((first, last)) => Ok(first..=last),
+    }
 }
 
-/// The rows of one workload.
+/// Refuses what is no policy, and no workload nor file either.
+fn check(item: &str) -> Result<(), Box<dyn Error>> {
+    let name = item.split(':').next().unwrap_or(item);
+    if workload::keys(name).is_some() || Path::new(item).exists() {
+        return Ok(());
+    }
+    let why = why_unknown(item).unwrap_or_else(|| "parkade sweep --list names all policies and workloads".to_owned());
+    Err(format!("there is no policy, workload or file {item:?}: {why}").into())
+}
+
+/// The table. Columns are at least two spaces apart, however long the names are.
+fn print(rows: &[Row]) {
+    let longest = |name: fn(&Row) -> &String, least| rows.iter().map(|row| name(row).len()).max().unwrap_or(0).max(least);
+    let (workloads, policies) = (longest(|row| &row.workload, 24), longest(|row| &row.policy, 18));
+    println!(
+        "{:<workloads$}  {:<policies$}  {:>6}  {:>6}  {:>6}  {:>7}  {:>5}  {:>5}  {:>7}  {:>5}  {:>6}  {:>7}",
+        "workload", "policy", "memory", "base", "driver", "ms", "later", "waits", "retries", "short", "plenty", "ms"
+    );
+    for row in rows {
+        let Row { at_hand, .. } = row;
+        println!(
+            "{:<workloads$}  {:<policies$}  {:>6.3}  {:>6.3}  {:>6.3}  {:>7.2}  {:>5}  {:>5}  {:>7}  {:>5.3}  {:>6.3}  {:>7.2}",
+            row.workload,
+            row.policy,
+            row.memory,
+            row.base_memory,
+            row.driver,
+            at_hand.driver_ns as f64 / 1e6,
+            at_hand.later.calls,
+            at_hand.later.waiting_calls,
+            at_hand.retries,
+            row.short,
+            row.plenty,
+            row.plenty_ms,
+        );
+    }
+}
+
+/// The rows of one item.
 fn rows(item: &str, seed: u64, policies: &[String]) -> Result<Vec<Row>, String> {
-    let workload = load(item, seed).map_err(|error| format!("{item}: {error}"))?;
+    let workloads = load(item, seed).map_err(|error| format!("{item}: {error}"))?;
+    let made: Result<Vec<_>, _> = workloads.iter().map(|workload| rows_of(workload, policies)).collect();
+    Ok(made?.into_iter().flatten().collect())
+}
+
+fn rows_of(workload: &Workload, policies: &[String]) -> Result<Vec<Row>, String> {
     let load = workload.load_with_pools_bytes(LOAD_UNIT_BYTES);
     let usual = load * HUNDREDTHS / 100 / PAGE * PAGE;
-    let (base_least, base) = measure(&workload, BASE, usual)?;
+    let (base_least, base) = measure(workload, BASE, usual)?;
     let mut rows = Vec::new();
     for policy in policies {
-        let (least, at_hand) = measure(&workload, policy, usual.max(base_least))?;
-        let short = if base_least > usual { measure(&workload, policy, usual)?.1 } else { at_hand.clone() };
-        let make = make_for(named(policy).ok_or("no such policy")?, &workload);
-        let plenty = run(&workload, make(), &RunOptions::plenty());
+        let (least, at_hand) = measure(workload, policy, usual.max(base_least))?;
+        let short = if base_least > usual { measure(workload, policy, usual)?.1 } else { at_hand.clone() };
+        let make = make_for(named(policy).ok_or("no such policy")?, workload);
+        let plenty = run(workload, make(), &RunOptions::plenty());
         rows.push(Row {
             workload: workload.name.clone(),
             policy: policy.clone(),
@@ -148,21 +197,29 @@ fn measure(workload: &Workload, policy: &str, usual: u64) -> Result<(u64, Outcom
     Ok((least.capacity_bytes, outcome))
 }
 
-/// A workload of the catalogue with a seed, a described one, or a recording.
-fn load(item: &str, seed: u64) -> Result<Workload, Box<dyn Error>> {
+/// A workload of the catalogue with a seed, a described one, or each device of a recording.
+fn load(item: &str, seed: u64) -> Result<Vec<Workload>, Box<dyn Error>> {
     if let Some(known) = workload::named(item) {
         let made = known.make(seed);
-        return Ok(Workload { name: format!("{item}.{seed}"), ..made });
+        return Ok(vec![Workload { name: format!("{item}.{seed}"), ..made }]);
     }
     let path = Path::new(item);
     if !path.exists() {
-        return Ok(parse(item)?);
+        return Ok(vec![parse(item)?]);
     }
     let recording = read_file(path)?;
     let settings = ReplaySettings::of_recording_as(&Profile::PYTORCH_2_11, recording.settings.as_ref())?;
     let own = VerifyOptions { settings, limit_bytes: None, stats_file: None };
-    let device = recording.devices.into_iter().max_by_key(|device| device.trace.len()).ok_or("the recording has no device")?;
-    let requests = Requests::of_recording(&device, &own, &mut |_| ())?;
+    let traced: Vec<_> = recording.devices.iter().filter(|device| !device.trace.is_empty()).collect();
+    if traced.is_empty() {
+        return Err("the recording has no trace entries".into());
+    }
     let file = path.file_name().unwrap_or_default().to_string_lossy();
-    Ok(of_requests(file.split(".pickle").next().unwrap_or(&file), &requests).workload)
+    let stem = file.split(".pickle").next().unwrap_or(&file);
+    let of_device = |device: &&DeviceRecording| {
+        let requests = Requests::of_recording(device, &own, &mut |_| ())?;
+        let name = if traced.len() > 1 { format!("{stem}.device{}", device.device) } else { stem.to_owned() };
+        Ok(of_requests(&name, &requests).workload)
+    };
+    traced.iter().map(of_device).collect()
 }
