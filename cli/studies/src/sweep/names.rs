@@ -40,20 +40,22 @@ pub(super) fn study(args: &Args) -> Result<Study> {
         let known = Addresses::ALL.map(Addresses::name);
         bail!("there is no address model {:?}{}", args.addresses, suggestion(&args.addresses, known));
     }
-    let (mut sources, mut workloads, mut files) = (Vec::new(), Vec::new(), Vec::new());
-    for found in chosen_workloads(&args.workloads)? {
-        let seeds = if is_seeded(&found.source, args.seeds) { args.seeds } else { 1 };
-        workloads.push(PlannedWorkload { name: found.source.name.clone(), seeds, hash: found.hash });
-        sources.push(found.source);
-        files.extend(found.file);
-    }
-    let plan = Plan {
-        workloads,
+    let mut plan = Plan {
+        workloads: Vec::new(),
         policies: policies.iter().map(|policy| policy.name.to_owned()).collect(),
         capacities,
         addresses: args.addresses.clone(),
         preallocate: args.prealloc,
     };
+    let (mut sources, mut files) = (Vec::new(), Vec::new());
+    for found in chosen_workloads(&args.workloads)? {
+        let seeds = if is_seeded(&found.source, args.seeds) { args.seeds } else { 1 };
+        plan.workloads.push(PlannedWorkload { name: found.source.name.clone(), seeds, hash: found.hash });
+        // After each, as it takes time to generate the others to find that the jobs are too many.
+        plan.check()?;
+        sources.push(found.source);
+        files.extend(found.file);
+    }
     plan.check()?;
     Ok(Study { plan, sources, policies, files })
 }
