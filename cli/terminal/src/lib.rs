@@ -6,6 +6,7 @@ pub mod ending;
 pub mod in_process;
 pub mod json_struct;
 pub mod markup;
+pub mod memory_words;
 pub mod output;
 pub mod outputs;
 pub mod progress;

@@ -6,7 +6,6 @@ mod job_json;
 mod job_table;
 pub(crate) mod job_words;
 mod json;
-mod memory_words;
 mod otherwise;
 mod table;
 pub(crate) mod words;
@@ -33,7 +32,7 @@ use crate::runner::{Command, Form, Lines, Outcome, Subject};
 use crate::{progress, recording, release, size};
 use parkade_studies::beside::{self, Needs};
 
-pub(crate) use memory_words::shows_no_limit;
+pub(crate) use parkade_terminal::memory_words::shows_no_limit;
 
 /// Find the settings under which a recorded run fits, or what it lacks.
 ///

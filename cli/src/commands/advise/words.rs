@@ -6,9 +6,9 @@ use parkade_analysis::continuation::Doubt;
 use parkade_analysis::shown_frame;
 use parkade_recording::{Frame, StackId};
 use parkade_replay::SettingsOrigin;
+use parkade_terminal::memory_words::{LIMIT_SAYS, memory, range};
 
 use super::Advised;
-use super::memory_words::{LIMIT_SAYS, memory, range};
 use super::otherwise::Otherwise;
 use crate::size::{show, show_bytes};
 use crate::{ending, output, recording, release};

@@ -5,10 +5,10 @@ use parkade_analysis::advise::{Advice, DeviceMemory, DeviceOutcome, MemoryBudget
 use crate::size::show_bytes;
 
 /// What tells the limit.
-pub(super) const LIMIT_SAYS: &str = "; --limit says how much there was";
+pub const LIMIT_SAYS: &str = "; --limit says how much there was";
 
 /// Between which sizes the limit was.
-pub(super) fn range(report: &Advice) -> String {
+pub fn range(report: &Advice) -> String {
     let ranges = report.memories.iter().filter_map(|memory| memory.range);
     match ranges.min_by_key(|range| range.below_bytes) {
         Some(range) if range.below_bytes < u64::MAX => {
@@ -20,7 +20,7 @@ pub(super) fn range(report: &Advice) -> String {
 }
 
 /// Where the memory comes from.
-pub(super) fn memory(report: &Advice) -> Vec<String> {
+pub fn memory(report: &Advice) -> Vec<String> {
     if report.given != MemoryBudget::default() {
         return contradicted(report).into_iter().collect();
     }
@@ -42,7 +42,7 @@ pub(super) fn memory(report: &Advice) -> Vec<String> {
 }
 
 /// That nothing shows how much memory a device had, and that so much is assumed.
-pub(crate) fn shows_no_limit(memory: &DeviceMemory, bytes: u64) -> String {
+pub fn shows_no_limit(memory: &DeviceMemory, bytes: u64) -> String {
     let why = if Some(bytes) == memory.range.map(|range| range.least_bytes) { ", which it reserved," } else { "" };
     format!("device {} shows no limit; {}{why} is assumed", memory.device, show_bytes(bytes))
 }
