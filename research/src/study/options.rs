@@ -57,7 +57,7 @@ impl Addresses {
 /// How to run a workload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunOptions {
-    /// The device's memory. Only whole pages of 2 MiB can be used.
+    /// The device's memory. Only whole pages of 2 MiB can be used, and no more than [`PLENTY_BYTES`].
     pub capacity_bytes: u64,
     /// The most that the allocator may take from the device (PyTorch's memory fraction); `None` for no limit.
     pub limit_bytes: Option<u64>,
@@ -88,7 +88,8 @@ impl RunOptions {
     }
 
     pub(super) fn device(&self) -> SimDevice {
-        let options = SimOptions::new(Bytes(self.capacity_bytes));
+        // Some policies ask for a part of what there is, or size what they keep by it, and no request is served above 1 EB.
+        let options = SimOptions::new(Bytes(self.capacity_bytes.min(PLENTY_BYTES)));
         SimDevice::new(match self.addresses {
             Addresses::Driver => options.address_model(ObservedDriver::new()),
             Addresses::Ascending => options.address_model(Ascending::new()),

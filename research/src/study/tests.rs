@@ -135,6 +135,17 @@ fn private_pools_share_nothing_until_they_are_dropped() {
     assert_eq!(plenty(again.collect()).peak_reserved_bytes, 50 * MIB, "a pool can be captured into twice");
 }
 
+/// 16777215 TiB are the most that an argument can name.
+#[test]
+fn absurdly_much_memory_is_enough_for_every_policy() {
+    for name in ["pytorch", "breaking-handles", "floating-handles", "tlsf", "rmm-pool"] {
+        for bytes in [16_777_215 << 40, u64::MAX] {
+            let outcome = run(&hole(), policy(name), &RunOptions::new(bytes));
+            assert!(outcome.fits(), "{name} in {bytes}: {outcome:?}");
+        }
+    }
+}
+
 #[test]
 fn memory_taken_early_serves_later() {
     let options = RunOptions { preallocated_bytes: 130 * MIB, ..RunOptions::new(140 * MIB) };
