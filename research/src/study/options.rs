@@ -66,13 +66,17 @@ pub struct RunOptions {
     /// If not 0, the size of a request on the default stream that is made before the workload and freed at once,
     /// so that memory is taken early.
     pub preallocated_bytes: u64,
+    /// Whether a private pool that is dropped gives its cached memory back at once, as a MemPool does. Otherwise only a policy whose
+    /// pools are allocators of their own does so, and PyTorch's keep it until the cache is released, as those of graphs do.
+    pub destroys_pools: bool,
 }
 
 impl RunOptions {
     /// A device with this much memory that places it like the measured driver.
     #[must_use]
     pub fn new(capacity_bytes: u64) -> RunOptions {
-        RunOptions { capacity_bytes, limit_bytes: None, addresses: Addresses::default(), preallocated_bytes: 0 }
+        let addresses = Addresses::default();
+        RunOptions { capacity_bytes, limit_bytes: None, addresses, preallocated_bytes: 0, destroys_pools: false }
     }
 
     /// More memory than is needed: [`PLENTY_BYTES`].

@@ -186,13 +186,14 @@ struct Run<P: Policy> {
     live: Vec<Option<Allocation>>,
     /// The number of private pools that requests go to.
     routed: u32,
+    destroys_pools: bool,
 }
 
 impl<P: Policy> Run<P> {
     fn new(policy: P, options: &RunOptions) -> Run<P> {
         let mut core = Allocator::new(options.device(), policy, ());
         core.set_limit(options.limit_bytes.map(Bytes));
-        Run { core, live: Vec::new(), routed: 0 }
+        Run { core, live: Vec::new(), routed: 0, destroys_pools: options.destroys_pools }
     }
 
     fn preallocate(&mut self, bytes: u64) -> Result<(), Stop> {
@@ -256,12 +257,12 @@ impl<P: Policy> Run<P> {
         Ok(())
     }
 
-    /// Every beginning counted as one use. A pool that is an allocator of its own is destroyed.
+    /// Every beginning counted as one use. A pool that is an allocator of its own is destroyed, as all are if the options say so.
     fn drop_pool(&mut self, id: PoolId) -> Result<(), Stop> {
         while self.core.pool_use_count(id)? > 0 {
             self.core.release_pool(id)?;
         }
-        if pools_are_allocators(self.core.policy().name()) && self.routed == 0 {
+        if (self.destroys_pools || pools_are_allocators(self.core.policy().name())) && self.routed == 0 {
             self.core.release_cached_pool(id)?;
         }
         Ok(())

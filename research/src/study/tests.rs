@@ -135,6 +135,17 @@ fn private_pools_share_nothing_until_they_are_dropped() {
     assert_eq!(plenty(again.collect()).peak_reserved_bytes, 50 * MIB, "a pool can be captured into twice");
 }
 
+/// As the end of a MemPool does, which calls empty_cache for its pool.
+#[test]
+fn a_pool_is_destroyed_when_it_is_dropped_if_the_options_say_so() {
+    let pool = 1;
+    let captured = [Event::BeginPool { pool }, allocate(0, 50), Event::EndPool { pool }, free(0)];
+    let dropped: Vec<Event> = captured.into_iter().chain([Event::DropPool { pool }, allocate(1, 50)]).collect();
+    assert_eq!(plenty(dropped.clone()).peak_reserved_bytes, 100 * MIB, "nothing releases the cache");
+    let options = RunOptions { destroys_pools: true, ..RunOptions::plenty() };
+    assert_eq!(run(&workload(dropped), pytorch(), &options).peak_reserved_bytes, 50 * MIB);
+}
+
 /// 16777215 TiB are the most that an argument can name.
 #[test]
 fn absurdly_much_memory_is_enough_for_every_policy() {
