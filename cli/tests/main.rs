@@ -4,6 +4,7 @@ mod common;
 
 mod advise;
 mod advise_memory;
+mod advise_policies;
 mod advise_ranks;
 mod advise_survived;
 mod agreement;

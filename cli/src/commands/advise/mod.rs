@@ -189,9 +189,7 @@ impl Command for Args {
         let found = if !traced.is_empty() {
             let options = AdviseOptions { own: verify, profile, memory: space, given, only_given: self.only };
             let report = search(&traced, &options, self.json.json)?;
-            for policy in policies {
-                needs.push(beside::needs(policy, &traced, &options.own, report.own().available_bytes)?);
-            }
+            needs = beside::needs(&policies, &report);
             if named.is_none() {
                 otherwise = otherwise::find(&traced, &options, (&made_by, &report), self.json.json)?;
             }

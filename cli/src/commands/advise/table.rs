@@ -10,6 +10,7 @@ use crate::output;
 use crate::recording::short_name;
 use crate::size::{show, show_bytes};
 use crate::table::{Mark, Table};
+use parkade_studies::beside::{self, Needs};
 
 const HEADS: [&str; 9] =
     ["settings", "fits", "fails at", "oom", "peak reserved", "headroom", "smallest memory", "retries", "driver time"];
@@ -23,8 +24,8 @@ pub(super) fn print(out: &mut dyn Write, advised: &Advised, report: &Advice, all
     let header = output::paragraph(&format!("{name}: {}", header(report)), 0);
     writeln!(out, "{}", output::dim(header.trim_end()))?;
     options(out, report, all)?;
-    for needs in &advised.policies {
-        write!(out, "{}", output::paragraph(&needs.words(), 0))?;
+    for line in advised.policies.iter().map(Needs::words).chain(beside::measure(&advised.policies)) {
+        write!(out, "{}", output::paragraph(&line, 0))?;
     }
     let notes = words::notes(advised, report);
     if !notes.is_empty() {

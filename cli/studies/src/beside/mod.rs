@@ -1,34 +1,34 @@
 //! A policy of parkade beside PyTorch's settings: what it would need for the requests of a recording.
 //!
-//! PyTorch can run on any policy (`parkade.enable(policy=...)`), so it is an option like a setting. The policy serves the recorded
-//! requests in the order of the recording; those that failed there are left out, and of a run that died nothing is estimated.
+//! PyTorch can run on any policy (`parkade.enable(policy=...)`), so it is an option like a setting, and it is asked for the same
+//! requests. Settings are replayed, and policies are run as `parkade sweep` runs them, which differs in when memory comes back that other
+//! streams use: a run does not wait for it ([`measure`] says so).
+
+mod device;
+mod words;
 
 use anyhow::{Result, anyhow};
-use parkade_policies::{BESIDE, CATALOGUE, Named, named, needs_serial_work, why_unknown};
-use parkade_recording::DeviceRecording;
-use parkade_replay::{Requests, VerifyOptions};
-use parkade_research::study::{Outcome, RunOptions, make_for, run, smallest_capacity};
-use parkade_research::workload::recorded::of_requests;
+use parkade_analysis::advise::{Advice, Outcome as Fit};
+use parkade_policies::{BESIDE, CATALOGUE, Named, named, why_unknown};
 use parkade_terminal::json_struct::view;
-use parkade_terminal::{output, size};
 
-/// What a policy needs, on the device that needs most.
+use device::{Asked, Figures, OnDevice};
+pub use words::measure;
+
+/// The policy that decides as PyTorch with expandable_segments:True: settings and policies are compared by it.
+const EXPANDABLE: &str = "pytorch-expandable";
+
+/// What a policy needs.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Needs {
     /// Its name.
     policy: &'static str,
-    /// What may be reserved, if known.
-    available_bytes: Option<u64>,
-    /// Whether every recorded request is served in that; less may be enough where it is not.
-    fits: Option<bool>,
-    /// The least memory in which every recorded request is served.
-    smallest_bytes: u64,
-    /// The most that is reserved, in the memory that there is or with plenty.
-    peak_reserved_bytes: u64,
-    /// What driver calls cost then, on all devices.
-    driver_us: u64,
-    /// Requests that failed in the recording.
-    failed_requests: u64,
+    /// How it fares on each device.
+    devices: Vec<OnDevice>,
+    /// What expandable_segments:True needs by the same measure, on the device that needs most.
+    expandable_bytes: Option<u64>,
+    /// Whether memory that other streams used comes back later than it was freed.
+    has_late_frees: bool,
 }
 
 /// The policy with this name.
@@ -43,76 +43,94 @@ pub fn policy(name: &str) -> Result<&'static Named> {
     })
 }
 
-/// What a policy needs for the recorded requests of each device, which were made under `own`.
-///
-/// # Errors
-/// The requests cannot be read, or the policy does not serve them with plenty of memory either.
-pub fn needs(
-    policy: &'static Named,
-    devices: &[&DeviceRecording],
-    own: &VerifyOptions,
-    available_bytes: Option<u64>,
-) -> Result<Needs> {
-    let mut needs = Needs {
-        policy: policy.name,
-        available_bytes,
-        fits: available_bytes.map(|_| true),
-        smallest_bytes: 0,
-        peak_reserved_bytes: 0,
-        driver_us: 0,
-        failed_requests: 0,
-    };
-    for device in devices {
-        let requests = Requests::of_recording(device, own, &mut |_| ())?;
-        let recorded = of_requests("recording", &requests);
-        let make = make_for(policy, &recorded.workload);
-        let smallest = smallest_capacity(&recorded.workload, &make, &RunOptions::plenty(), available_bytes.as_slice()).map_err(
-            |outcome| {
-                anyhow!("the policy {} does not serve the requests with plenty of memory: {:?}", policy.name, outcome.ending)
-            },
-        )?;
-        let options = available_bytes.map_or_else(RunOptions::plenty, RunOptions::new);
-        let at_hand = run(&recorded.workload, make(), &options);
-        needs.fits = needs.fits.map(|fits| fits && at_hand.fits());
-        let at_hand = Some(at_hand).filter(Outcome::fits).unwrap_or(smallest.outcome);
-        needs.smallest_bytes = needs.smallest_bytes.max(smallest.capacity_bytes);
-        needs.peak_reserved_bytes = needs.peak_reserved_bytes.max(at_hand.peak_reserved_bytes);
-        needs.driver_us += at_hand.driver_ns / 1000;
-        needs.failed_requests += recorded.failed_requests;
+/// What each of these policies needs for the requests on which there is advice, each policy once.
+#[must_use]
+pub fn needs(policies: &[&'static Named], advice: &Advice) -> Vec<Needs> {
+    if policies.is_empty() {
+        return Vec::new();
     }
-    Ok(needs)
+    let asked = Asked::of(advice);
+    let expandable_bytes = named(EXPANDABLE).and_then(|expandable| {
+        let mut each = asked.iter().map(|device| device.smallest_bytes(expandable));
+        each.try_fold(0, |most, bytes| Some(most.max(bytes?)))
+    });
+    let has_late_frees = asked.iter().any(Asked::has_late_frees);
+    let mut needs: Vec<Needs> = Vec::new();
+    for policy in policies {
+        if needs.iter().all(|known| known.policy != policy.name) {
+            let devices = asked.iter().map(|device| device.try_policy(policy)).collect();
+            needs.push(Needs { policy: policy.name, devices, expandable_bytes, has_late_frees });
+        }
+    }
+    needs
 }
 
 impl Needs {
-    /// Whether every recorded request is served in the memory that there is, if that is known.
+    /// The policy's name.
     #[must_use]
-    pub fn fits(&self) -> Option<bool> {
-        self.fits
+    pub fn policy(&self) -> &'static str {
+        self.policy
     }
 
-    /// In words.
+    /// What it comes to: the worst of the devices.
     #[must_use]
-    pub fn words(&self) -> String {
-        let fits = match self.fits() {
-            Some(true) => "fits, ",
-            Some(false) if self.available_bytes.is_some_and(|available| self.smallest_bytes <= available) => {
-                "does not fit, although less would be enough, "
-            }
-            Some(false) => "does not fit, ",
-            None => "",
-        };
-        let left_out = match self.failed_requests {
-            0 => String::new(),
-            count => format!("; {} that failed in the recording left out", output::count(count, "request")),
-        };
-        let promise = if needs_serial_work(self.policy) { ", serial=True" } else { "" };
-        format!(
-            "with parkade.enable(policy={:?}{promise}) instead of settings: {fits}smallest memory {}, {} reserved at most, {:.1} ms of driver calls{left_out}",
-            self.policy,
-            size::show_bytes(self.smallest_bytes),
-            size::show_bytes(self.peak_reserved_bytes),
-            self.driver_us as f64 / 1000.0
-        )
+    pub fn outcome(&self) -> Fit {
+        self.worst().map_or(Fit::Unknown, |device| device.outcome)
+    }
+
+    /// Whether every request is served in the memory that there is, if that is known: what is estimated of the rest of a run that died
+    /// is so too.
+    #[must_use]
+    pub fn fits(&self) -> Option<bool> {
+        self.of_all(|figures| Some(figures.at_hand?.fits))
+    }
+
+    /// Whether every recorded request is, that of which a run died included.
+    #[must_use]
+    pub fn gets_past(&self) -> Option<bool> {
+        self.of_all(|figures| Some(figures.at_hand?.fails_at_entry.is_none()))
+    }
+
+    /// The least memory in which every request is served, on the device that needs most. `None` if the policy does not serve them.
+    #[must_use]
+    pub fn smallest_bytes(&self) -> Option<u64> {
+        self.most(|figures| figures.smallest_bytes)
+    }
+
+    fn worst(&self) -> Option<&OnDevice> {
+        let order = [Fit::DoesNotFit, Fit::Unknown, Fit::GetsPast, Fit::Fits];
+        let badness = |device: &&OnDevice| order.iter().position(|fit| *fit == device.outcome);
+        self.devices.iter().min_by_key(badness)
+    }
+
+    /// Whether it is so on every device, if it is known of each. A policy that does not serve the requests does not in any memory.
+    fn of_all(&self, is_so: impl Fn(&Figures) -> Option<bool>) -> Option<bool> {
+        let of = |device: &OnDevice| device.figures.as_ref().map_or(Some(false), &is_so);
+        self.devices.iter().map(of).try_fold(true, |all, so| Some(all && so?))
+    }
+
+    fn most(&self, of: impl Fn(&Figures) -> u64) -> Option<u64> {
+        self.devices.iter().map(|device| device.figures.as_ref().ok().map(&of)).try_fold(0, |most, one| Some(most.max(one?)))
+    }
+
+    fn peak_reserved_bytes(&self) -> Option<u64> {
+        self.most(|figures| figures.peak_reserved_bytes)
+    }
+
+    fn driver_us(&self) -> Option<u64> {
+        self.devices.iter().map(|device| Some(device.figures.as_ref().ok()?.driver_us)).sum()
+    }
+
+    fn failed_requests(&self) -> u64 {
+        self.devices.iter().map(|device| device.failed_requests).sum()
+    }
+
+    fn fails_at_entry(&self) -> Option<usize> {
+        self.devices.iter().find_map(|device| device.figures.as_ref().ok()?.at_hand?.fails_at_entry)
+    }
+
+    fn why_not(&self) -> Option<&str> {
+        self.devices.iter().find_map(|device| device.figures.as_ref().err()).map(String::as_str)
     }
 }
 
@@ -120,10 +138,16 @@ view! {
     /// The same as a JSON object.
     pub struct Object(needs: &Needs) {
         policy: &'static str = needs.policy,
+        outcome: &'static str = needs.outcome().name(),
         fits: Option<bool> = needs.fits(),
-        smallest_capacity_bytes: u64 = needs.smallest_bytes,
-        peak_reserved_bytes: u64 = needs.peak_reserved_bytes,
-        driver_us: u64 = needs.driver_us,
-        failed_requests: u64 = needs.failed_requests,
+        gets_past: Option<bool> = needs.gets_past(),
+        fails_at_entry: Option<usize> = needs.fails_at_entry(),
+        doubt: Option<&'static str> = needs.devices.iter().find_map(|device| device.doubt).map(|doubt| doubt.name()),
+        smallest_capacity_bytes: Option<u64> = needs.smallest_bytes(),
+        expandable_smallest_capacity_bytes: Option<u64> = needs.expandable_bytes,
+        peak_reserved_bytes: Option<u64> = needs.peak_reserved_bytes(),
+        driver_us: Option<u64> = needs.driver_us(),
+        failed_requests: u64 = needs.failed_requests(),
+        not_served: Option<String> = needs.why_not().map(str::to_owned),
     }
 }

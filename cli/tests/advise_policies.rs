@@ -1,0 +1,102 @@
+//! `parkade advise --policy`: what a policy of parkade would need, beside what settings do.
+
+use crate::common::{Run, call, pages::shipped};
+use serde_json::Value;
+
+const EXPANDABLE: [&str; 3] = ["--settings", "expandable_segments:True", "--only"];
+
+fn text(arguments: &[&str]) -> (i32, String) {
+    let Run { code, out, err } = call(&[&["advise"], arguments].concat());
+    (code, format!("{out}{err}").split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+fn json(arguments: &[&str]) -> (i32, Value) {
+    let run = call(&[&["advise", "--json"], arguments].concat());
+    let last = run.out.lines().last().unwrap_or_default();
+    (run.code, serde_json::from_str(last).unwrap_or_else(|_| panic!("a JSON object: {}{}", run.out, run.err)))
+}
+
+/// The program holds 11.59 GiB with the request of which it died, and no policy can serve it in less.
+#[test]
+fn of_a_run_that_died_the_request_that_ended_it_is_asked_for_too() {
+    let file = shipped("gpt2_varlen.limit12_oom");
+    let asked = [&[&file[..], "--limit", "11GiB", "--policy", "breaking-handles"], &EXPANDABLE[..]].concat();
+    let (code, object) = json(&asked);
+    let needs = &object["policies"][0];
+    assert_eq!((code, &needs["fits"], &needs["gets_past"]), (1, &false.into(), &false.into()), "{needs}");
+    assert_eq!((&needs["outcome"], &needs["fails_at_entry"]), (&"does_not_fit".into(), &7268.into()), "{needs}");
+    let live = object["live"][0]["peak_bytes"].as_u64().expect("bytes");
+    assert!(needs["smallest_capacity_bytes"].as_u64() >= Some(live), "{needs}");
+    let (_, said) = text(&asked);
+    assert!(said.contains("instead of settings: does not get past entry 7268, where the run died; smallest memory 1"), "{said}");
+    assert!(!said.contains("instead of settings: fits"), "{said}");
+}
+
+/// Settings and policies are asked for the same: what is in the file, and what is estimated of the rest.
+#[test]
+fn what_gets_past_the_failure_is_no_plain_fit() {
+    let file = shipped("gpt2_varlen.limit12_oom");
+    let asked = [&[&file[..], "--limit", "12GiB", "--policy", "breaking-handles"], &EXPANDABLE[..]].concat();
+    let (_, object) = json(&asked);
+    let needs = &object["policies"][0];
+    assert_eq!((&needs["fits"], &needs["gets_past"]), (&false.into(), &true.into()), "{needs}");
+    assert_eq!((&needs["outcome"], &needs["fails_at_entry"]), (&"gets_past".into(), &Value::Null), "{needs}");
+    let (_, said) = text(&asked);
+    let past = "instead of settings: gets past entry 7268, where the run died; the rest is not in the file, and by the estimate it would need ";
+    assert!(said.contains(past), "{said}");
+}
+
+#[test]
+fn a_policy_that_does_not_serve_the_requests_leaves_the_advice_as_it_is() {
+    let file = shipped("pools/mempool.default.2");
+    let asked = [&file[..], "--policy", "tlsf", "--policy", "breaking-handles", "--settings", "", "--only"];
+    let (code, object) = json(&asked);
+    assert_eq!((code, &object["outcome"]), (0, &"unknown".into()), "as without policies: {object}");
+    let needs = &object["policies"][0];
+    assert_eq!((&needs["fits"], &needs["outcome"]), (&false.into(), &"does_not_fit".into()), "{needs}");
+    assert_eq!((&needs["smallest_capacity_bytes"], &needs["driver_us"]), (&Value::Null, &Value::Null), "{needs}");
+    assert!(needs["not_served"].as_str().is_some_and(|why| why.starts_with("it finds no memory at entry ")), "{needs}");
+    assert!(object["policies"][1]["smallest_capacity_bytes"].is_u64(), "{object}");
+    let (code, said) = text(&asked);
+    let line = "with parkade.enable(policy=\"tlsf\") instead of settings: does not serve these requests, however much memory there is: it finds no memory at entry ";
+    assert!(code == 0 && said.contains(line) && said.contains("keep the settings as they are"), "{code}: {said}");
+    assert!(!said.contains("OutOfMemory"), "{said}");
+}
+
+/// The simulated device has 4 TiB where no memory is given.
+#[test]
+fn the_simulated_device_is_no_result_of_a_policy_that_takes_all_memory() {
+    let file = shipped("deep_mlp.default");
+    let asked = [&file[..], "--settings", "", "--only", "--policy", "tlsf", "--policy", "pytorch"];
+    let (_, object) = json(&asked);
+    for needs in object["policies"].as_array().expect("policies") {
+        assert!(needs["peak_reserved_bytes"].as_u64().is_some_and(|bytes| bytes < 3 << 30), "{needs}");
+    }
+    let (_, said) = text(&asked);
+    assert!(said.contains("; it takes a part of all that there is, and in the smallest memory 2.6"), "{said}");
+    assert_eq!(said.matches("it takes a part").count(), 1, "{said}");
+}
+
+#[test]
+fn more_memory_than_any_device_has_is_enough() {
+    let file = shipped("deep_mlp.default");
+    let limit = u64::MAX.to_string();
+    let (_, object) = json(&[&file[..], "--limit", &limit, "--settings", "", "--only", "--policy", "breaking-handles"]);
+    assert_eq!(object["policies"][0]["fits"], true, "{object}");
+}
+
+/// Frees that wait for other streams are the one thing in which the two differ; the end of a MemPool is the same.
+#[test]
+fn policies_are_compared_with_settings_by_one_measure() {
+    let asked = |file: &str| json(&[&[&shipped(file)[..], "--policy", "pytorch-expandable"], &EXPANDABLE[..]].concat()).1;
+    let mempool = asked("pools/mempool.default.2");
+    let replayed =
+        mempool["options"].as_array().expect("options").iter().find(|option| option["given"] == true).expect("it was tried");
+    let needs = &mempool["policies"][0];
+    assert_eq!(needs["smallest_capacity_bytes"], replayed["smallest_capacity_bytes"], "{needs}");
+    assert_eq!(needs["smallest_capacity_bytes"], needs["expandable_smallest_capacity_bytes"], "{needs}");
+    let streams = shipped("prefetch_streams.default");
+    let (_, said) = text(&[&[&streams[..], "--policy", "breaking-handles"], &EXPANDABLE[..]].concat());
+    let measure = "a policy that is short of memory does not wait for it; measured so, expandable_segments:True needs 4.60 GiB";
+    assert!(said.contains(measure), "{said}");
+}
