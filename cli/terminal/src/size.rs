@@ -49,7 +49,13 @@ pub fn parse(text: &str) -> Result<u64, String> {
         return Err(format!("{written} is no memory, so nothing could be allocated: for no limit, leave the option out"));
     }
     let meant = meant(written).map_or_else(String::new, |meant| format!(": did you mean {meant}?"));
-    Err(format!("{written} is {}, and PyTorch reserves at least {} MiB at a time{meant}", show_bytes(bytes), LEAST_BYTES >> 20))
+    let least = show_bytes(LEAST_BYTES);
+    // What is only a few bytes short would be shown as no less.
+    let is = match show_bytes(bytes) {
+        shown if shown == least => format!("{bytes} bytes, {} short of 2 MiB", LEAST_BYTES - bytes),
+        shown => shown,
+    };
+    Err(format!("{written} is {is}, and PyTorch reserves at least {} MiB at a time{meant}", LEAST_BYTES >> 20))
 }
 
 /// Reads an amount of memory of which 0 makes sense, such as what something else takes of a device.
@@ -228,6 +234,7 @@ mod tests {
             ("1MiB", "did you mean 1GiB?"),
             ("1.99M", "did you mean 1.99GiB?"),
             ("2MB", "did you mean 2GiB?"),
+            ("2097151", "2097151 is 2097151 bytes, 1 short of 2 MiB, and PyTorch reserves at least 2 MiB at a time"),
         ] {
             let refusal = parse(text).expect_err(text);
             assert!(refusal.contains(said), "{refusal}");
