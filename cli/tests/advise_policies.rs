@@ -1,6 +1,7 @@
 //! `parkade advise --policy`: what a policy of parkade would need, beside what settings do.
 
-use crate::common::{Run, call, pages::shipped};
+use crate::common::documented::check_text;
+use crate::common::{Folder, Run, call, good, pages::shipped, reuses_a_part};
 use serde_json::Value;
 
 const EXPANDABLE: [&str; 3] = ["--settings", "expandable_segments:True", "--only"];
@@ -99,4 +100,60 @@ fn policies_are_compared_with_settings_by_one_measure() {
     let (_, said) = text(&[&[&streams[..], "--policy", "breaking-handles"], &EXPANDABLE[..]].concat());
     let measure = "a policy that is short of memory does not wait for it; measured so, expandable_segments:True needs 4.60 GiB";
     assert!(said.contains(measure), "{said}");
+}
+
+#[test]
+fn without_a_trace_it_is_said_that_no_policy_is_tried() {
+    let folder = Folder::new("policies-no-trace");
+    let mut segments = good();
+    segments.devices[0].trace.clear();
+    let file = folder.recording("segments.pickle", &segments);
+    let note = "--policy is not tried: without a trace the requests are not known";
+    let (code, said) = text(&[&file, "--policy", "slab"]);
+    assert!(code == 3 && said.contains(note), "{code}: {said}");
+    let (_, object) = json(&[&file, "--policy", "slab"]);
+    assert_eq!((&object["policies"], &object["notes"][0]), (&Value::Array(Vec::new()), &note.into()));
+    let (_, said) = text(&[&file, "--policy", "slab", "--settings", ""]);
+    assert!(said.contains("--settings and --policy are not tried: "), "{said}");
+    assert!(!text(&[&file]).1.contains("not tried"), "nothing is named");
+}
+
+#[test]
+fn what_is_named_is_tried_once_and_a_name_that_is_unknown_is_refused_before_any_file_is_read() {
+    let folder = Folder::new("policies-named");
+    let file = folder.recording("program.pickle", &reuses_a_part());
+    let (code, object) = json(&[&file, "--only", "--policy", "slab", "--policy", "slab"]);
+    assert_eq!((code, object["policies"].as_array().map(Vec::len)), (0, Some(1)), "{object}");
+    assert_eq!(object["options"].as_array().map(Vec::len), Some(1), "only the recording's own settings: {object}");
+    assert_eq!(call(&["advise", &file, "--only"]).code, 2, "nothing is named");
+    let unknown = call(&["advise", "missing.pickle", "--policy", "zzz"]);
+    assert!(unknown.code == 2 && !unknown.err.contains("missing.pickle"), "{}", unknown.err);
+    assert!(
+        unknown.err.contains("'--policy <NAME>': there is no policy \"zzz\"; parkade sweep --list names all"),
+        "{}",
+        unknown.err
+    );
+}
+
+#[test]
+fn of_several_ranks_each_policy_is_told_for_all() {
+    let folder = Folder::new("policies-ranks");
+    for (number, rank) in [reuses_a_part(), good()].iter().enumerate() {
+        folder.recording(&format!("rank{number}.pickle"), rank);
+    }
+    // The one holds 120 MiB, the other 20.
+    let asked = |limit| [folder.path(), "--only", "--policy", "slab", "--policy", "floating-handles", "--limit", limit];
+    let (_, object) = json(&asked("140MiB"));
+    let floating = &object["one_setting"]["policies"][1];
+    assert_eq!((&floating["policy"], &floating["outcome"]), (&"floating-handles".into(), &"fits".into()), "{object}");
+    assert_eq!(
+        (&floating["needs_most_rank"], floating["worst_ranks"].as_array().map(Vec::len)),
+        (&0.into(), Some(2)),
+        "{object}"
+    );
+    check_text("Ranks", &object.to_string());
+    let (_, said) = text(&asked("140MiB"));
+    assert!(said.contains("instead of one setting: every one of the 2 ranks fits; rank 0 needs most, 12"), "{said}");
+    let (_, said) = text(&asked("100MiB"));
+    assert!(said.contains("instead of one setting: rank 0 fails; rank 0 needs most, 12"), "{said}");
 }

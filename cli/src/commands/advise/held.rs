@@ -49,7 +49,18 @@ pub(super) fn print(out: &mut dyn Write, advised: &Advised, space: &MemoryBudget
             _ => {}
         }
     }
+    for note in notes(advised) {
+        writeln!(out, "{note}")?;
+    }
     writeln!(out, "\nfor an answer, {}", recording::RECORD_IT)
+}
+
+/// That what is named is not tried.
+fn notes(advised: &Advised) -> Vec<String> {
+    let named = advised.not_tried.join(" and ");
+    let are = if advised.not_tried.len() == 1 { "is" } else { "are" };
+    let note = || format!("{named} {are} not tried: without a trace the requests are not known");
+    if advised.not_tried.is_empty() { Vec::new() } else { vec![note()] }
 }
 
 view! {
@@ -60,9 +71,11 @@ view! {
         outcome: &'static str = if fits(&advised.recording, space) { "unknown" } else { "does_not_fit" },
         verdict: Option<&'static str> = (!fits(&advised.recording, space)).then_some("capacity"),
         options: [(); 0] = [],
+        policies: [(); 0] = [],
         recommendation: Option<()> = None,
         held: Vec<HeldByDevice> = all(&advised.recording.devices, |device| HeldByDevice::of(device.device, Held::at_end(device))),
         not_in_file: &'static str = "the trace",
+        notes: Vec<String> = notes(advised),
         seconds: f64 = advised.seconds,
     }
 }

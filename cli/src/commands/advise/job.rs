@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use parkade_analysis::advise::Outcome as Fit;
 use parkade_analysis::ranks::{JobAdvice, RankAdvice, one_setting, still_to_try};
+use parkade_studies::beside::OnRanks;
 use serde_json::Value;
 
-use super::{Args, Found, job_json, job_table};
+use super::{Args, Found, Kept, job_json, job_table};
 use crate::each::{Finished, OnEach, Together};
 use crate::output;
 use crate::recordings::{Inputs, each};
@@ -27,6 +28,8 @@ pub(super) struct Rank {
 pub(crate) struct Job {
     pub(super) ranks: Vec<Rank>,
     pub(super) advice: JobAdvice,
+    /// How policies fare on them, if any were named.
+    pub(super) policies: Vec<OnRanks>,
     /// How many ranks could not be read.
     pub(super) unread: usize,
     /// Whether they are recordings of more than one program.
@@ -34,9 +37,12 @@ pub(crate) struct Job {
 }
 
 /// Advises on the job, writes the answer as text, and returns it as an addition to the JSON of the ranks.
-pub(super) fn advise(args: &Args, together: Together<'_, Option<RankAdvice>>, out: &mut dyn Write) -> Result<Finished> {
-    let advised = together.kept.iter().filter_map(|(place, advice)| Some((*place, advice.clone()?))).collect();
-    let Some(job) = Job::of(args, &together, advised)? else { return Ok(Finished::default()) };
+pub(super) fn advise(args: &Args, together: Together<'_, Kept>, out: &mut dyn Write) -> Result<Finished> {
+    let traced = || together.kept.iter().filter_map(|(place, kept)| Some((*place, kept.as_ref()?)));
+    let advised = traced().map(|(place, (advice, _))| (place, advice.clone())).collect();
+    let Some(mut job) = Job::of(args, &together, advised)? else { return Ok(Finished::default()) };
+    let number = |place: usize| together.numbers.of_files.get(place).copied();
+    job.policies = OnRanks::of(traced().filter_map(|(place, (_, needs))| Some((number(place)?, needs.as_slice()))));
     job_table::print(out, &job)?;
     Ok(Finished { outcome: job.outcome(), addition: Some(job.addition()?) })
 }
@@ -58,7 +64,7 @@ impl Job {
         let all: Vec<RankAdvice> = ranks.iter().map(|rank| rank.advice.clone()).collect();
         let are_of_several_programs = together.ranks.are_of_several_programs();
         let unread = together.failures.len();
-        Ok(one_setting(&all).map(|advice| Job { ranks, advice, unread, are_of_several_programs }))
+        Ok(one_setting(&all).map(|advice| Job { ranks, advice, policies: Vec::new(), unread, are_of_several_programs }))
     }
 
     /// The same of ranks of which only some are advised on so far. Files that fail are left out: they were complained of before.
@@ -102,7 +108,7 @@ fn try_the_others(args: &Args, ranks: &mut [Rank]) -> Result<()> {
     let paths: Vec<PathBuf> = missing.iter().map(|&(place, _)| ranks[place].file.clone()).collect();
     let work = |path: &Path| {
         let settings = missing.iter().find(|&&(place, _)| ranks[place].file == path).map_or(&[][..], |&(_, settings)| settings);
-        let again = Args { file: path.to_owned(), settings: settings.to_vec(), only: true, ..args.clone() };
+        let again = Args { file: path.to_owned(), settings: settings.to_vec(), policy: Vec::new(), only: true, ..args.clone() };
         Ok(again.compute()?.found)
     };
     let mut found = Vec::new();

@@ -2,6 +2,7 @@
 
 use parkade_analysis::advise::paste_line;
 use parkade_analysis::ranks::Standing;
+use parkade_studies::beside::OnRanksObject;
 
 use super::job::{Job, Rank};
 use super::job_words as words;
@@ -19,6 +20,7 @@ view! {
         enough_bytes: u64 = job.advice.enough.0,
         enough_settings: &'a str = &job.advice.enough.1,
         ranks: Vec<OfRank<'a>> = all(job.ranks.iter().zip(&job.advice.ranks), |(rank, standing)| OfRank::of(rank, *standing)),
+        policies: Vec<OnRanksObject> = all(&job.policies, OnRanksObject::of),
         notes: Vec<String> = words::sentences(job),
     }
 }

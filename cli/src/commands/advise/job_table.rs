@@ -48,6 +48,9 @@ pub(super) fn print(out: &mut dyn Write, job: &Job) -> io::Result<()> {
     }
     writeln!(out)?;
     write!(out, "{}", table.text_with_left(&TEXT))?;
+    for found in &job.policies {
+        write!(out, "{}", output::paragraph(&found.words(&words::ranks(found.worst_ranks())), 0))?;
+    }
     for warning in words::warnings(job) {
         write!(out, "{}", output::alert("warning:", &warning))?;
     }

@@ -160,7 +160,8 @@ fn named(job: &Job, is_such: impl Fn(Fit) -> bool) -> String {
     ranks(&such.map(|(rank, _)| rank.number).collect::<Vec<_>>())
 }
 
-fn ranks(numbers: &[u64]) -> String {
+/// Ranks by their numbers.
+pub(super) fn ranks(numbers: &[u64]) -> String {
     let more = numbers.len().saturating_sub(NAMED);
     match numbers {
         [] => String::new(),

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail};
-use clap::Parser;
+use clap::{ArgGroup, Parser};
 use parkade::profile::Profile as Rules;
 use parkade::settings::Settings;
 use parkade_analysis::advise::{self, Advice, AdviseOptions, MemoryBudget, Progress};
@@ -30,6 +30,7 @@ use crate::args::{Files, Json, Profile, RecordedLimit};
 use crate::each::{Finished, OnEach, Together};
 use crate::runner::{Command, Form, Lines, Outcome, Subject};
 use crate::{progress, recording, release, size};
+use parkade_policies::Named;
 use parkade_studies::beside::{self, Needs};
 
 pub(crate) use parkade_terminal::memory_words::shows_no_limit;
@@ -48,6 +49,7 @@ pub(crate) use parkade_terminal::memory_words::shows_no_limit;
 /// Of several ranks, each is advised on alone, and then one setting is chosen for all of them: the one under which every rank completes
 /// with the widest margin.
 #[derive(Parser, Clone)]
+#[command(group(ArgGroup::new("named").args(["settings", "policy"]).multiple(true)))]
 #[command(after_help = "Examples:
   parkade advise snapshot.pickle --capacity 16GiB
   parkade advise snapshot.pickle --limit 12GiB --settings max_split_size_mb:200
@@ -75,15 +77,15 @@ pub(crate) struct Args {
     /// Also try these settings, as in PYTORCH_CUDA_ALLOC_CONF; may be repeated. '' means PyTorch's defaults.
     #[arg(long, value_name = "SETTINGS")]
     settings: Vec<String>,
-    /// Try only the given settings and the recording's own.
-    #[arg(long, requires = "settings")]
+    /// Try only the settings and policies that are given, and the recording's own settings.
+    #[arg(long, requires = "named")]
     only: bool,
     /// Only this device of the recording [default: all, with one setting for all].
     #[arg(long, value_name = "N")]
     device: Option<u32>,
     /// Also say what a policy of parkade would need in place of PyTorch's allocator, as floating-handles; may be repeated.
-    #[arg(long, value_name = "NAME")]
-    policy: Vec<String>,
+    #[arg(long, value_name = "NAME", value_parser = beside::policy)]
+    policy: Vec<&'static Named>,
     #[command(flatten)]
     recorded: RecordedLimit,
     /// The PyTorch release whose allocator decisions are made, as 2.11 or 2.11.0 [default: the one that made the recording].
@@ -120,6 +122,12 @@ impl Args {
         self.settings.iter().map(|text| Ok(ReplaySettings::given_as(profile, text)?.settings)).collect()
     }
 
+    /// The options that name what to try.
+    fn named(&self) -> Vec<&'static str> {
+        let all = [("--settings", !self.settings.is_empty()), ("--policy", !self.policy.is_empty())];
+        all.into_iter().filter(|&(_, is_given)| is_given).map(|(option, _)| option).collect()
+    }
+
     /// The same under the rules of a release, if one is given.
     pub(crate) fn under(self, profile: Option<Profile>) -> Args {
         Args { profile: profile.or(self.profile), ..self }
@@ -139,6 +147,8 @@ pub(crate) struct Advised {
     found: Found,
     /// What policies need.
     policies: Vec<Needs>,
+    /// Options that name what to try, if the file has no requests to try it on.
+    not_tried: Vec<&'static str>,
     seconds: f64,
 }
 
@@ -173,7 +183,6 @@ impl Command for Args {
         // Before the file is read, so that mistyped settings fail at once.
         let named = self.profile.map(Profile::rules);
         self.given(named.unwrap_or_else(release::newest))?;
-        let policies = self.policy.iter().map(|name| beside::policy(name)).collect::<Result<Vec<_>>>()?;
         let mut recording = recording::read(&self.file)?;
         // The requests are read under the rules of the release that recorded them, and replayed under those chosen.
         let (verify, found) = self.recorded.own(&recording)?;
@@ -189,7 +198,7 @@ impl Command for Args {
         let found = if !traced.is_empty() {
             let options = AdviseOptions { own: verify, profile, memory: space, given, only_given: self.only };
             let report = search(&traced, &options, self.json.json)?;
-            needs = beside::needs(&policies, &report);
+            needs = beside::needs(&self.policy, &report);
             if named.is_none() {
                 otherwise = otherwise::find(&traced, &options, (&made_by, &report), self.json.json)?;
             }
@@ -199,8 +208,9 @@ impl Command for Args {
         } else {
             bail!("the file has no trace entries and no segments: {}", recording::RECORD_IT);
         };
+        let not_tried = if matches!(found, Found::OnlySegments(_)) { self.named() } else { Vec::new() };
         let (file, seconds) = (self.file.clone(), start.elapsed().as_secs_f64());
-        Ok(Advised { file, own, profile, made_by, otherwise, found, policies: needs, seconds, recording })
+        Ok(Advised { file, own, profile, made_by, otherwise, found, policies: needs, not_tried, seconds, recording })
     }
 
     fn outcome(&self, advised: &Advised) -> Outcome {
@@ -230,8 +240,11 @@ impl Command for Args {
     }
 }
 
+/// What of a rank's advice is needed for the job; nothing if it has no trace.
+type Kept = Option<(RankAdvice, Vec<Needs>)>;
+
 impl OnEach for Args {
-    type Kept = Option<RankAdvice>;
+    type Kept = Kept;
 
     fn inputs(&self) -> &[PathBuf] {
         &self.files.files
@@ -241,14 +254,14 @@ impl OnEach for Args {
         Args { file: file.to_owned(), ..self.clone() }
     }
 
-    fn keep(&self, advised: &Advised) -> Option<RankAdvice> {
+    fn keep(&self, advised: &Advised) -> Kept {
         match &advised.found {
-            Found::Report(report) => Some(RankAdvice::of(report)),
+            Found::Report(report) => Some((RankAdvice::of(report), advised.policies.clone())),
             Found::OnlySegments(_) => None,
         }
     }
 
-    fn finish(&self, together: Together<'_, Option<RankAdvice>>, out: &mut dyn Write) -> Result<Finished> {
+    fn finish(&self, together: Together<'_, Kept>, out: &mut dyn Write) -> Result<Finished> {
         job::advise(self, together, out)
     }
 

@@ -5,6 +5,7 @@
 //! streams use: a run does not wait for it ([`measure`] says so).
 
 mod device;
+mod ranks;
 mod words;
 
 use anyhow::{Result, anyhow};
@@ -13,6 +14,7 @@ use parkade_policies::{BESIDE, CATALOGUE, Named, named, why_unknown};
 use parkade_terminal::json_struct::view;
 
 use device::{Asked, Figures, OnDevice};
+pub use ranks::{OnRanks, OnRanksObject};
 pub use words::measure;
 
 /// The policy that decides as PyTorch with expandable_segments:True: settings and policies are compared by it.

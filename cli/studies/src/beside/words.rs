@@ -23,7 +23,8 @@ impl Needs {
     }
 
     /// The call that runs a program on the policy.
-    fn call(&self) -> String {
+    #[must_use]
+    pub fn call(&self) -> String {
         let promise = if needs_serial_work(self.policy) { ", serial=True" } else { "" };
         format!("parkade.enable(policy={:?}{promise})", self.policy)
     }
