@@ -2,6 +2,7 @@
 
 use crate::common::documented::check_text;
 use crate::common::{Folder, Run, call, good, pages::shipped, reuses_a_part};
+use parkade_recording::DeviceRecording;
 use serde_json::Value;
 
 const EXPANDABLE: [&str; 3] = ["--settings", "expandable_segments:True", "--only"];
@@ -156,4 +157,33 @@ fn of_several_ranks_each_policy_is_told_for_all() {
     assert!(said.contains("instead of one setting: every one of the 2 ranks fits; rank 0 needs most, 12"), "{said}");
     let (_, said) = text(&asked("100MiB"));
     assert!(said.contains("instead of one setting: rank 0 fails; rank 0 needs most, 12"), "{said}");
+}
+
+#[test]
+fn of_several_devices_the_one_on_which_it_fares_worst_is_named() {
+    let folder = Folder::new("policies-devices");
+    let mut both = reuses_a_part();
+    both.devices.insert(0, DeviceRecording { device: 3, ..good().devices[0].clone() });
+    let file = folder.recording("both.pickle", &both);
+    let asked = [&file[..], "--only", "--policy", "floating-handles", "--capacity", "100MiB"];
+    let (_, said) = text(&asked);
+    assert!(said.contains("instead of settings: on device 0 it does not fit, smallest memory 12"), "{said}");
+    let (_, object) = json(&asked);
+    let needs = &object["policies"][0];
+    assert_eq!((&needs["fits"], &needs["outcome"]), (&false.into(), &"does_not_fit".into()), "{needs}");
+}
+
+/// The run goes on without them, so the policy need not serve them.
+#[test]
+fn requests_that_a_run_did_without_are_left_out() {
+    let folder = Folder::new("policies-survived");
+    let (source, file) = (shipped("prefetch_streams.default"), format!("{}/survived.pickle", folder.path()));
+    let run = call(&["export", &source, "--limit", "4GiB", "-o", &file]);
+    assert!(run.out.contains("out of memory"), "{}{}", run.out, run.err);
+    let asked = [&[&file[..], "--limit", "8GiB", "--policy", "breaking-handles"], &EXPANDABLE[..]].concat();
+    let (_, object) = json(&asked);
+    let needs = &object["policies"][0];
+    assert_eq!((&needs["outcome"], &needs["failed_requests"]), (&"fits".into(), &41.into()), "{needs}");
+    let (_, said) = text(&asked);
+    assert!(said.contains("; 41 requests that failed in the recording, and that the run did without, are left out"), "{said}");
 }

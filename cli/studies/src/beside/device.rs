@@ -1,7 +1,7 @@
 //! What a policy does with the requests of one device.
 //!
 //! They are those that settings are tried with: of a run that died, the request that ended it counts as one to serve, and what is
-//! estimated of the rest follows. Requests that failed before it, which the run did without, are left out.
+//! estimated of the rest follows. Only requests that failed and that the run did without are left out.
 
 use parkade_analysis::advise::{Advice, DeviceMemory, DeviceOutcome, Outcome as Fit, Program};
 use parkade_analysis::continuation::Doubt;

@@ -36,12 +36,11 @@ impl Needs {
             Ok(figures) => figures,
             Err(why) => return format!("{on}does not serve these requests, however much memory there is: {why}"),
         };
-        let fit = figures.at_hand.map_or_else(String::new, |at_hand| device.fit(figures, at_hand));
+        let fit = figures.at_hand.map_or_else(String::new, |at_hand| device.fit(figures, at_hand, &on));
         let (smallest, peak, driver_us) = (self.smallest_bytes(), self.peak_reserved_bytes(), self.driver_us());
         let in_it = if figures.takes_all { "; it takes a part of all that there is, and in the smallest memory" } else { "," };
         format!(
-            "{}{fit}smallest memory {}{in_it} {} reserved at most, {:.1} ms of driver calls",
-            if fit.is_empty() { "" } else { &on },
+            "{fit}smallest memory {}{in_it} {} reserved at most, {:.1} ms of driver calls",
             size::show_bytes(smallest.unwrap_or(0)),
             size::show_bytes(peak.unwrap_or(0)),
             driver_us.unwrap_or(0) as f64 / 1000.0
@@ -58,8 +57,8 @@ impl Needs {
 }
 
 impl OnDevice {
-    /// Whether it fits, as a beginning of what it needs.
-    fn fit(&self, figures: &Figures, at_hand: AtHand) -> String {
+    /// Whether it fits, as a beginning of what it needs. `on` names the device if there are several.
+    fn fit(&self, figures: &Figures, at_hand: AtHand, on: &str) -> String {
         let assumed = self.available_bytes.filter(|_| self.is_assumed);
         let assumed = assumed.map_or_else(String::new, |bytes| format!("in the {} that is assumed, ", size::show_bytes(bytes)));
         let cut = if self.lost_reserved_bytes.is_some() { "as far as the file goes, " } else { "" };
@@ -69,7 +68,7 @@ impl OnDevice {
             None if self.is_enough(figures) => "does not fit, although less would be enough, ".to_owned(),
             None => "does not fit, ".to_owned(),
         };
-        format!("{assumed}{cut}{does}")
+        format!("{assumed}{cut}{on}{does}")
     }
 
     /// Whether the least memory in which it fits is no more than there is. More is not always better.
