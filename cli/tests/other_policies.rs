@@ -29,6 +29,23 @@ fn memory_that_changed_hands_is_read_and_another_allocator_named_as_a_cause() {
     }
 }
 
+/// What the core decides and the recording does not have was compared too.
+#[test]
+fn no_more_decisions_differ_than_were_compared() {
+    for file in files() {
+        for command in ["verify", "advise"] {
+            let run = call(&[command, "--json", &file]);
+            let object: serde_json::Value = serde_json::from_str(&run.out).unwrap_or_else(|error| panic!("{error}: {}", run.err));
+            let of = |key: &str| {
+                let sum = |devices: &Vec<serde_json::Value>| devices.iter().filter_map(|device| device[key].as_u64()).sum();
+                object[key].as_u64().or_else(|| object["devices"].as_array().map(sum)).expect("a number")
+            };
+            let (differ, compared) = (of("mismatches"), of("decisions"));
+            assert!(0 < differ && differ <= compared, "{command} {file}: {differ} of {compared}");
+        }
+    }
+}
+
 #[test]
 fn the_load_with_pools_of_a_program_under_a_policy_is_found() {
     let [_, file] = files();

@@ -97,7 +97,10 @@ impl<'a> Runner<'a> {
     fn disagree(&mut self, end: usize) {
         let reached = self.at();
         let (stray, count) = self.core.observer_mut().take_stray();
-        self.tally.mismatches += ((end - reached) as u64).max(count);
+        let missed = (end - reached) as u64;
+        self.tally.mismatches += missed.max(count);
+        // Those that the recording does not have were compared too.
+        self.tally.decisions += count.saturating_sub(missed);
         self.position.next.set(end);
         self.tally.first_stray = self.tally.first_stray.or(stray);
         if self.tally.first.is_none() {

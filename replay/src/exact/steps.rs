@@ -123,6 +123,7 @@ impl Runner<'_> {
         let is_plain =
             at > 0 && self.trace[at..end].iter().all(|entry| entry.action == Action::FreeCompleted) && !self.pools.has_private();
         if is_plain && self.waiting > 0 {
+            self.tally.decisions += 1;
             self.tally.mismatches += 1;
             self.tally.first.get_or_insert(Mismatch {
                 entry: Some(at),
@@ -166,6 +167,7 @@ impl Runner<'_> {
             return;
         }
         if let Some(limit) = self.core.heap().limit() {
+            self.tally.decisions += 1;
             self.tally.mismatches += 1;
             self.tally.first.get_or_insert(Mismatch {
                 entry: Some(at),
