@@ -8,9 +8,8 @@ mod device;
 mod ranks;
 mod words;
 
-use anyhow::{Result, anyhow};
 use parkade_analysis::advise::{Advice, Outcome as Fit};
-use parkade_policies::{BESIDE, CATALOGUE, Named, named, why_unknown};
+use parkade_policies::{Named, named};
 use parkade_terminal::json_struct::view;
 
 use device::{Asked, Figures, OnDevice};
@@ -31,18 +30,6 @@ pub struct Needs {
     expandable_bytes: Option<u64>,
     /// Whether memory that other streams used comes back later than it was freed.
     has_late_frees: bool,
-}
-
-/// The policy with this name.
-///
-/// # Errors
-/// There is none; the text has similar names.
-pub fn policy(name: &str) -> Result<&'static Named> {
-    named(name).ok_or_else(|| {
-        let known = CATALOGUE.iter().chain(BESIDE).map(|policy| policy.name);
-        let why = why_unknown(name).map_or_else(|| crate::sweep::suggestion(name, known), |why| format!(": {why}"));
-        anyhow!("there is no policy {name:?}{why}")
-    })
 }
 
 /// What each of these policies needs for the requests on which there is advice, each policy once.

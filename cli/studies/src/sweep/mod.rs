@@ -30,7 +30,6 @@ use clap::Parser;
 use parkade_research::study::sweep::{BoundRatios, PreparedWorkload, Row, Share, bound_ratios, run_jobs};
 use rayon::prelude::*;
 
-pub(crate) use crate::named::suggestion;
 use builds::Overlap;
 use finished::Finished;
 use names::Study;
