@@ -51,7 +51,7 @@ fn the_load_with_pools_of_a_program_under_a_policy_is_found() {
     let [_, file] = files();
     let run = call(&["sweep", "-w", &file, "-p", "pytorch-expandable,breaking-handles"]);
     assert!(
-        run.code == 0 && words(&run).contains("compile_reduce_overhead.breaking-handles 1.125 1.125 1.069"),
+        run.code == 0 && words(&run).contains("compile_reduce_overhead.breaking-handles 1.125 1.100 1.069"),
         "{}",
         words(&run)
     );
@@ -91,7 +91,7 @@ fn every_command_that_takes_a_policy_suggests_a_similar_one() {
             let run = call(&[command, &[name]].concat());
             let whole = format!("there is no policy {name:?}{answer}\n");
             assert!(
-                run.code == 2 && run.out.is_empty() && run.err.ends_with(&whole),
+                run.code == 2 && run.out.is_empty() && run.err.contains(&whole),
                 "{command:?} {name}: {} {}",
                 run.code,
                 run.err

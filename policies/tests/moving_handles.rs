@@ -3,11 +3,13 @@
 
 #[path = "moving_handles/broken.rs"]
 mod broken;
+#[path = "moving_handles/replaced.rs"]
+mod replaced;
 
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
 use parkade::{AllocError, Allocator, Heap, PoolFilter, PoolSlot};
-use parkade_sim::{CallName, FaultError, FaultPlan, SimDevice, SimOptions, When};
+use parkade_sim::{CallName, SimDevice, SimOptions};
 
 const HERE: StreamId = StreamId::DEFAULT;
 const THERE: StreamId = StreamId(0x1000);
@@ -197,21 +199,6 @@ fn what_the_request_does_not_need_is_free_behind_it() {
 }
 
 #[test]
-fn replaced_handles_go_back_and_new_ones_end_where_the_request_does() {
-    let mut allocator = on(48, Toy { replaces: true, ..TOY });
-    let [kept, large] = [8, 40].map(|mib| allocator.allocate(Bytes::mib(mib), THERE).unwrap());
-    allocator.free(large).unwrap();
-    let exact = allocator.allocate(Bytes::mib(10), HERE).unwrap();
-    allocator.check().unwrap();
-    assert_eq!((allocator.heap().reserved(), free_mib(&allocator)), (Bytes::mib(18), vec![]));
-    assert_eq!((calls(&allocator, CallName::MemUnmap), calls(&allocator, CallName::MemRelease)), (1, 1));
-    assert_eq!(allocator.device().used_bytes(), Bytes::mib(18));
-    for block in [kept, exact] {
-        allocator.free(block).unwrap();
-    }
-}
-
-#[test]
 fn nothing_moves_while_a_graph_is_captured() {
     let mut allocator = on(32, TOY);
     let cached = allocator.allocate(Bytes::mib(32), HERE).unwrap();
@@ -388,23 +375,4 @@ fn wrong_answers_about_handles_are_errors_that_change_nothing() {
     assert_eq!(refused(|free| vec![free[0], free[0]]), "the policy toy moves a handle twice");
     let in_use = |free: &[DeviceAddress]| vec![free[0], DeviceAddress(free[1].get() - 8 * MIB)];
     assert_eq!(refused(in_use), "the policy toy moves a handle that is not wholly free");
-}
-
-/// What the device failed to release is released again before new memory is taken, so the request is served all the same.
-#[test]
-fn a_replaced_handle_that_is_not_released_at_first_does_not_fail_the_request() {
-    let mut allocator = on(64, Toy { replaces: true, ..TOY });
-    let blocks = [24, 8, 24].map(|mib| allocator.allocate(Bytes::mib(mib), THERE).unwrap());
-    let [first, kept, last] = blocks;
-    allocator.free(first).unwrap();
-    allocator.free(last).unwrap();
-    allocator.device_mut().set_fault_plan(FaultPlan::none().and(When::NthOf(CallName::MemRelease, 1), FaultError::Code(719)));
-    let served = allocator.allocate(Bytes::mib(56), HERE).unwrap();
-    allocator.check().unwrap();
-    assert_eq!((allocator.heap().reserved(), calls(&allocator, CallName::MemRelease)), (Bytes::mib(64), 3), "one failed");
-    for block in [kept, served] {
-        allocator.free(block).unwrap();
-    }
-    allocator.release_cached().unwrap();
-    assert_eq!(allocator.device().used_bytes(), Bytes::ZERO);
 }
