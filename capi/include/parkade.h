@@ -788,9 +788,10 @@ parkade_status parkade_set_settings(struct parkade_allocator *allocator,
                                     const struct parkade_settings *settings);
 
 // Calls `each` for every handle of the GPU under an allocated block of an expandable segment, lowest first, and writes where the first
-// one is mapped: another process finds the block as far from the start of what it opens. It duplicates the file descriptors first
-// (pidfd_getfd), or is sent them (SCM_RIGHTS). The block must stay allocated for as long as another process has it open. No handle of the
-// allocator is broken while a shared one is mapped.
+// one is mapped: another process finds the block at the same distance from the start of what it opens. It duplicates the file
+// descriptors first (pidfd_getfd), or is sent them (SCM_RIGHTS). They stay open until the handle is unmapped, and a child of fork that
+// inherits them keeps the memory at the device. The block must stay allocated for as long as another process has it open. A handle that
+// was shared is not broken.
 //
 // # Safety
 // The allocator came from `parkade_create` and lives; `first` is null or writable; the function can be called with `user`, and does not
@@ -801,17 +802,26 @@ parkade_status parkade_share(struct parkade_allocator *allocator,
                              void (*each)(void *user, const struct parkade_shared_handle *handle),
                              void *user);
 
-// Opens handles of another process' expandable segment on the GPU with the index `device`, one behind the other, and writes where they are in
-// this process. The file descriptors are this process' own, and may be closed afterwards. Give the memory back with
-// `parkade_shared_close`; until then it stays at the device, also if the other process has given it back.
+// Opens handles of another process's expandable segment on the GPU with the index `device`, one behind the other, and writes where they are in
+// this process. The GPUs of `peers` get access too. The file descriptors are this process's own, and may be closed afterwards. Give the
+// memory back with `parkade_shared_close`; until then it stays at the device, also if the other process has given it back.
 //
 // # Safety
-// `handles` is null or has `count` readable elements, whose file descriptors are open; `address` and `out` are null or writable.
+// `handles` and `peers` are null or have `count` and `peer_count` readable, aligned elements that nobody changes during the call, the
+// file descriptors are open; `address` and `out` are null or writable.
 parkade_status parkade_shared_open(uint32_t device,
                                    const struct parkade_shared_handle *handles,
                                    size_t count,
+                                   const uint32_t *peers,
+                                   size_t peer_count,
                                    void **address,
                                    struct parkade_shared **out);
+
+// Gives the GPU `peer` access to memory of another process.
+//
+// # Safety
+// The memory came from `parkade_shared_open` and was not given back.
+parkade_status parkade_shared_let_peer_access(const struct parkade_shared *shared, uint32_t peer);
 
 // Unmaps memory of another process, after the work that the GPU has. Null does nothing.
 //

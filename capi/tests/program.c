@@ -30,12 +30,14 @@ static void shared(void) {
   struct parkade_shared_handle handles[] = {{.bytes = MIB, .file = 0}, {.bytes = MIB, .file = -1}};
   parkade_shared *memory = NULL;
   void *p = NULL;
-  CHECK(parkade_shared_open(0, NULL, 1, &p, &memory) == PARKADE_INVALID_ARGUMENT);
-  CHECK(parkade_shared_open(0, handles, 2, &p, &memory) == PARKADE_INVALID_ARGUMENT);
-  SAYS("no file descriptor");
-  CHECK(parkade_shared_open(0, handles, 1, NULL, &memory) == PARKADE_INVALID_ARGUMENT);
-  CHECK(parkade_shared_open(0, handles, 1, &p, NULL) == PARKADE_INVALID_ARGUMENT);
-  CHECK(parkade_shared_open(4294967295u, handles, 1, &p, &memory) == PARKADE_NO_DEVICE && !memory && !p);
+  CHECK(parkade_shared_open(0, NULL, 1, NULL, 0, &p, &memory) == PARKADE_INVALID_ARGUMENT);
+  CHECK(parkade_shared_open(0, handles, 2, NULL, 0, &p, &memory) == PARKADE_INVALID_ARGUMENT);
+  SAYS("without a file descriptor");
+  CHECK(parkade_shared_open(0, handles, 0, NULL, 0, &p, &memory) == PARKADE_INVALID_ARGUMENT);
+  CHECK(parkade_shared_open(0, handles, 1, NULL, 0, NULL, &memory) == PARKADE_INVALID_ARGUMENT);
+  CHECK(parkade_shared_open(0, handles, 1, NULL, 0, &p, NULL) == PARKADE_INVALID_ARGUMENT);
+  CHECK(parkade_shared_open(4294967295u, handles, 1, NULL, 0, &p, &memory) == PARKADE_NO_DEVICE && !memory && !p);
+  CHECK(parkade_shared_let_peer_access(NULL, 1) == PARKADE_INVALID_ARGUMENT);
   parkade_shared_close(NULL);
 }
 

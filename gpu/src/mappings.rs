@@ -64,7 +64,7 @@ impl Mappings {
     }
 
     /// The mappings that the device may touch under a range, all of which is mapped, lowest first: (address, bytes). The first may
-    /// begin before the range, the last end behind it. `None` if a part of it has none.
+    /// begin before the range, the last end beyond it. `None` if a part of it has none.
     pub(crate) fn under(&self, address: u64, bytes: u64) -> Option<Vec<(u64, u64)>> {
         if !self.are_open(address, bytes) {
             return None;

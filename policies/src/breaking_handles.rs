@@ -165,7 +165,9 @@ impl Policy for BreakingHandles {
         if rung == 0 {
             (self.step, self.is_refused) = (0, false);
             self.seen.close();
-            self.needs.note(request.stream, request.size.max(PAGE));
+            if request.size.get() <= sight::all(heap) {
+                self.needs.note(request.stream, request.size.max(PAGE));
+            }
             return Relief::Annex;
         }
         let is_deferring = heap.is_deferring();

@@ -367,6 +367,8 @@ fn the_first_of_its_size_takes_the_high_end_also_of_memory_that_was_freed_for_it
 fn a_stream_that_comes_second_gets_large_handles_once_it_needs_most() {
     let mut allocator = on(32 << 10);
     let first = allocator.allocate(Bytes(512), StreamId::DEFAULT).unwrap();
+    // What nobody can have is no need.
+    allocator.allocate(Bytes::mib(10 << 20), StreamId::DEFAULT).unwrap_err();
     let side = StreamId(7);
     let blocks: Vec<Allocation> = (0..500).map(|_| allocator.allocate(Bytes::mib(20), side).unwrap()).collect();
     let calls = allocator.device().totals(CallName::MemCreate).calls;

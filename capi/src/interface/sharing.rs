@@ -18,9 +18,10 @@ pub struct parkade_shared {
 }
 
 /// Calls `each` for every handle of the GPU under an allocated block of an expandable segment, lowest first, and writes where the first
-/// one is mapped: another process finds the block as far from the start of what it opens. It duplicates the file descriptors first
-/// (pidfd_getfd), or is sent them (SCM_RIGHTS). The block must stay allocated for as long as another process has it open. No handle of the
-/// allocator is broken while a shared one is mapped.
+/// one is mapped: another process finds the block at the same distance from the start of what it opens. It duplicates the file
+/// descriptors first (pidfd_getfd), or is sent them (SCM_RIGHTS). They stay open until the handle is unmapped, and a child of fork that
+/// inherits them keeps the memory at the device. The block must stay allocated for as long as another process has it open. A handle that
+/// was shared is not broken.
 ///
 /// # Safety
 /// The allocator came from `parkade_create` and lives; `first` is null or writable; the function can be called with `user`, and does not
@@ -58,17 +59,20 @@ pub unsafe extern "C" fn parkade_share(
     })
 }
 
-/// Opens handles of another process' expandable segment on the GPU with the index `device`, one behind the other, and writes where they are in
-/// this process. The file descriptors are this process' own, and may be closed afterwards. Give the memory back with
-/// `parkade_shared_close`; until then it stays at the device, also if the other process has given it back.
+/// Opens handles of another process's expandable segment on the GPU with the index `device`, one behind the other, and writes where they are in
+/// this process. The GPUs of `peers` get access too. The file descriptors are this process's own, and may be closed afterwards. Give the
+/// memory back with `parkade_shared_close`; until then it stays at the device, also if the other process has given it back.
 ///
 /// # Safety
-/// `handles` is null or has `count` readable elements, whose file descriptors are open; `address` and `out` are null or writable.
+/// `handles` and `peers` are null or have `count` and `peer_count` readable, aligned elements that nobody changes during the call, the
+/// file descriptors are open; `address` and `out` are null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_shared_open(
     device: u32,
     handles: *const parkade_shared_handle,
     count: usize,
+    peers: *const u32,
+    peer_count: usize,
     address: *mut *mut c_void,
     out: *mut *mut parkade_shared,
 ) -> parkade_status {
@@ -80,12 +84,14 @@ pub unsafe extern "C" fn parkade_shared_open(
         }
         // SAFETY: not null, so `count` elements, as the caller says.
         let handles = unsafe { std::slice::from_raw_parts(handles, count) };
-        if handles.iter().any(|handle| handle.file < 0) {
-            return Err(Failure::new(PARKADE_INVALID_ARGUMENT, "a handle has no file descriptor"));
+        // SAFETY: null, or `peer_count` elements, as the caller says.
+        let peers = if peers.is_null() { &[][..] } else { unsafe { std::slice::from_raw_parts(peers, peer_count) } };
+        if handles.is_empty() || handles.iter().any(|handle| handle.file < 0 || handle.bytes == 0) {
+            return Err(Failure::new(PARKADE_INVALID_ARGUMENT, "there is no handle, or one without a file descriptor or a size"));
         }
         // SAFETY: open for as long as the call lasts, as the caller says; -1 was refused.
         let borrowed = |handle: &parkade_shared_handle| (unsafe { BorrowedFd::borrow_raw(handle.file) }, Bytes(handle.bytes));
-        let opened = SharedMemory::open(device, &handles.iter().map(borrowed).collect::<Vec<_>>());
+        let opened = SharedMemory::open(device, &handles.iter().map(borrowed).collect::<Vec<_>>(), peers);
         let memory = opened.map_err(|reason| match reason {
             Unavailable::Refused(error) => Failure::of_device(error.into()),
             absent => Failure::new(PARKADE_NO_DEVICE, absent),
@@ -93,6 +99,19 @@ pub unsafe extern "C" fn parkade_shared_open(
         *address = std::ptr::with_exposed_provenance_mut(memory.address().get() as usize);
         *out = Box::into_raw(Box::new(parkade_shared { memory }));
         Ok(())
+    })
+}
+
+/// Gives the GPU `peer` access to memory of another process.
+///
+/// # Safety
+/// The memory came from `parkade_shared_open` and was not given back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_shared_let_peer_access(shared: *const parkade_shared, peer: u32) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let shared = unsafe { shared.as_ref() }.ok_or_else(|| null("the memory"))?;
+        shared.memory.let_peer_access(peer).map_err(|error| Failure::of_device(error.into()))
     })
 }
 

@@ -94,8 +94,9 @@ impl DeviceBackend for CudaDevice {
         memory.give_back().map_err(|error| (memory, error.into()))
     }
 
-    /// Where the driver maps the host's memory, no other device or process has access to this one's mappings, and all work is queued
-    /// through this device or is promised to be serial ([`CudaDevice::trust_work`]).
+    /// Where the driver maps the host's memory, no other device has access to this one's mappings, and all work is queued
+    /// through this device or is promised to be serial ([`CudaDevice::trust_work`]). A handle that was shared
+    /// ([`CudaDevice::share`]) is not broken.
     fn breaks_handles(&self) -> bool {
         self.can_break()
     }

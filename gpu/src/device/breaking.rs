@@ -9,15 +9,14 @@ use parkade::units::{Bytes, DeviceAddress};
 
 use super::backend::no_room;
 use super::cuda_device::CudaDevice;
-use crate::driver::{CudaPhysical, INVALID_VALUE, OUT_OF_MEMORY, Reservation, STREAM_CAPTURE_CODES, Stage, granularity_bytes};
+use crate::driver::{CudaPhysical, INVALID_VALUE, OUT_OF_MEMORY, STREAM_CAPTURE_CODES, Stage, granularity_bytes};
 use crate::error::DriverError;
 
 impl CudaDevice {
     /// Whether contents may be moved behind the back of whoever knows the addresses, and the driver can do it.
     pub(super) fn can_break(&self) -> bool {
         let is_serial = self.foreign_streams.is_none() || self.serial_work.is_some();
-        let is_shared = self.reservations.values().any(Reservation::is_exported);
-        is_serial && self.can_stage && self.peers.is_empty() && self.elsewhere.is_empty() && !is_shared
+        is_serial && self.can_stage && self.peers.is_empty() && self.elsewhere.is_empty()
     }
 
     pub(super) fn break_mapped(
@@ -27,6 +26,10 @@ impl CudaDevice {
         mut memory: CudaPhysical,
         parts: &[(Bytes, Bytes)],
     ) -> Result<Vec<CudaPhysical>, (CudaPhysical, BackendError)> {
+        // What another process has mapped would not be what is here. Others may serve the request.
+        if self.reservation("cuMemUnmap", address, size).is_ok_and(|there| there.is_exported(address.get(), size.get())) {
+            return Err((memory, BackendError::OutOfMemory { requested: size }));
+        }
         if let Err(error) = self.put_on_stage(address, size, &memory, parts) {
             return Err((memory, stays(error, size)));
         }

@@ -19,8 +19,8 @@ pub struct SharedHandle<'a> {
 }
 
 impl CudaDevice {
-    /// The handles under a range of mapped memory, lowest first: the first may begin before the range, the last end behind it.
-    /// For as long as one of them is mapped, no handle is broken: what another process has mapped would not be what is here.
+    /// The handles under a range of mapped memory, lowest first: the first may begin before the range, the last end beyond it.
+    /// They are not broken while they are mapped: what another process has mapped would not be what is here.
     ///
     /// # Errors
     /// If the range is not all mapped with access in one reservation, or the driver exports no file descriptor.

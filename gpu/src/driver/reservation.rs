@@ -138,6 +138,9 @@ impl Reservation {
     pub(crate) fn export(&mut self, address: u64, bytes: u64) -> Result<Vec<(u64, u64, BorrowedFd<'_>)>, DriverError> {
         let call = "cuMemExportToShareableHandle";
         self.contain(call, address, bytes)?;
+        // After a reset the descriptors are of memory that is no more.
+        let context = Arc::clone(&self.context);
+        let _entered = context.enter()?;
         let handles = self.mappings.under(address, bytes).ok_or(DriverError { call, code: INVALID_VALUE })?;
         for &(place, _) in &handles {
             if !self.exported.contains_key(&place) {
@@ -148,9 +151,9 @@ impl Reservation {
         Ok(handles.into_iter().filter_map(described).collect())
     }
 
-    /// Whether another process may have opened memory that is mapped here.
-    pub(crate) fn is_exported(&self) -> bool {
-        !self.exported.is_empty()
+    /// Whether another process may have opened a handle that is mapped in a part of the range.
+    pub(crate) fn is_exported(&self, address: u64, bytes: u64) -> bool {
+        self.exported.range(address..address.saturating_add(bytes)).next().is_some()
     }
 
     /// Frees the addresses. The driver refuses a part of the range, and a range with mappings. After an error

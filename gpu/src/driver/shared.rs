@@ -10,6 +10,7 @@ use parkade::units::{Bytes, DeviceAddress};
 
 use super::call::{INVALID_VALUE, call};
 use super::context::Context;
+use super::peer::Peer;
 use super::physical::CudaPhysical;
 use super::reservation::Reservation;
 use crate::error::{DriverError, Unavailable};
@@ -32,11 +33,16 @@ pub(super) fn export(context: &Context, address: u64) -> Result<OwnedFd, DriverE
     exported?;
     // SAFETY: the driver has just opened it for the caller, and nobody else knows it.
     let file = unsafe { OwnedFd::from_raw_fd(file) };
-    released.map(|()| file)
+    released?;
+    // A copy is closed by exec: a program that is started would keep the memory at the device.
+    Ok(match file.try_clone() {
+        Ok(copy) => copy,
+        Err(_) => file,
+    })
 }
 
-/// Memory of expandable segments of another process, mapped in this one until it is dropped, which waits for the device's work first.
-/// Meanwhile the memory stays at the device, also if the other process gives it back.
+/// Memory of expandable segments of another process, mapped in this one until it is dropped, which waits for the device's work first,
+/// where the driver can wait. Meanwhile the memory stays at the device, also if the other process gives it back.
 pub struct SharedMemory {
     context: Arc<Context>,
     /// Unmapped before the handles are released.
@@ -45,25 +51,28 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// Opens handles of the sizes that the other process said, one behind the other, for the device with this index. The file
-    /// descriptors may be closed afterwards.
+    /// Opens handles of the sizes that the other process said, one behind the other, for the device with this index and its peers. The
+    /// file descriptors may be closed afterwards.
     ///
     /// # Errors
-    /// If there is no such device, there are no handles, or the driver refuses one: a file descriptor of something else, a handle of another
-    /// size.
-    pub fn open(ordinal: u32, handles: &[(BorrowedFd<'_>, Bytes)]) -> Result<SharedMemory, Unavailable> {
+    /// If there is no such device, a peer is none, there are no handles, or the driver refuses one: a file descriptor of something else, a
+    /// handle of another size.
+    pub fn open(ordinal: u32, handles: &[(BorrowedFd<'_>, Bytes)], peers: &[u32]) -> Result<SharedMemory, Unavailable> {
         let context = Context::open(ordinal)?;
+        let peers = peers.iter().map(|&peer| Peer::of(&context, peer)).collect::<Result<Vec<_>, _>>()?;
         let total = handles.iter().try_fold(0_u64, |sum, (_, bytes)| sum.checked_add(bytes.get()));
+        // No range has so many bytes, or none.
         let total = total.filter(|&total| total > 0).ok_or(DriverError { call: "cuMemAddressReserve", code: INVALID_VALUE })?;
+        let mut opened = Vec::with_capacity(handles.len());
         let mut addresses = Reservation::take(&context, total)?;
-        let (mut place, mut opened) = (addresses.address(), Vec::with_capacity(handles.len()));
+        let mut place = addresses.address();
         for &(file, bytes) in handles {
             let handle = import(&context, file, bytes.get())?;
             addresses.map(place, bytes.get(), &handle)?;
             opened.push(handle);
             place += bytes.get();
         }
-        addresses.set_access(addresses.address(), total, &[])?;
+        addresses.set_access(addresses.address(), total, &peers)?;
         Ok(SharedMemory { context, addresses, _handles: opened })
     }
 
@@ -77,6 +86,14 @@ impl SharedMemory {
     #[must_use]
     pub fn size(&self) -> Bytes {
         Bytes(self.addresses.bytes())
+    }
+
+    /// Gives the device with this index access.
+    ///
+    /// # Errors
+    /// If there is no such device, it cannot reach this one's memory, or a driver call fails. Then it has no access.
+    pub fn let_peer_access(&self, ordinal: u32) -> Result<(), DriverError> {
+        self.addresses.open_to(&Peer::of(&self.context, ordinal)?)
     }
 
     /// Reads from an offset on, after the default stream's work.

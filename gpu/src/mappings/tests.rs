@@ -129,3 +129,17 @@ fn mappings_agree_with_an_array_of_pages() {
     }
     assert!(open_answers > 1_000, "only {open_answers} ranges were open: the sequence tests too little");
 }
+
+#[test]
+fn the_mappings_under_a_range_are_whole_ones() {
+    let mut mappings = mapped(&[1, 10, 1]);
+    assert_eq!(mappings.under(BASE, PAGE), None, "without access");
+    mappings.open(BASE, 12 * PAGE);
+    let [first, second, third] = [(BASE, PAGE), (BASE + PAGE, 10 * PAGE), (BASE + 11 * PAGE, PAGE)];
+    assert_eq!(mappings.under(BASE + 2 * PAGE, 4), Some(vec![second]));
+    assert_eq!(mappings.under(BASE + PAGE - 4, 8), Some(vec![first, second]));
+    assert_eq!(mappings.under(BASE, 12 * PAGE), Some(vec![first, second, third]));
+    assert_eq!(mappings.under(BASE, 12 * PAGE + 1), None, "past the end");
+    mappings.remove(BASE + PAGE, 10 * PAGE);
+    assert_eq!(mappings.under(BASE, 12 * PAGE), None, "across a gap");
+}

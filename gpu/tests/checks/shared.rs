@@ -1,8 +1,10 @@
 //! Memory of one device that is opened again from its file descriptors, as another process opens it.
 
+use std::collections::VecDeque;
 use std::error::Error;
+use std::os::fd::AsRawFd;
 
-use parkade::device::DeviceBackend;
+use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
 use parkade_gpu::{CudaDevice, CudaPhysical, SharedMemory};
 
@@ -38,12 +40,25 @@ pub(super) fn opened_again() -> Outcome {
     let opened = open_again(&mut device, base)?;
     ensure(opened.size() == ALL && opened.address() != base, || format!("{} bytes at {}", opened.size(), opened.address()))?;
     ensure(before - free_bytes(&mut device)? == ALL.get(), || String::from("the second mapping took memory"))?;
-    let wrong = SharedMemory::open(ORDINAL, &[(std::os::fd::AsFd::as_fd(&std::fs::File::open("/dev/null")?), HANDLES[0])]);
+    let wrong = SharedMemory::open(ORDINAL, &[(std::os::fd::AsFd::as_fd(&std::fs::File::open("/dev/null")?), HANDLES[0])], &[]);
     ensure(wrong.is_err(), || String::from("a file of something else was opened"))?;
-    ensure(SharedMemory::open(ORDINAL, &[]).is_err(), || String::from("no handles were opened"))?;
+    ensure(SharedMemory::open(ORDINAL, &[], &[]).is_err(), || String::from("an empty list of handles was opened"))?;
+    let files: Vec<_> = device.share(base, ALL)?.iter().map(|handle| handle.file.as_raw_fd()).collect();
+    let again = device.share(base, ALL)?;
+    ensure(again.iter().map(|handle| handle.file.as_raw_fd()).eq(files), || String::from("a handle was exported twice"))?;
+    let small = SharedMemory::open(ORDINAL, &[(again[1].file, HANDLES[0])], &[]);
+    ensure(small.is_err(), || String::from("a handle was opened as a smaller one"))?;
+    let mut memory = VecDeque::from(memory);
+    let first = memory.pop_front().ok_or("three handles were made")?;
+    match device.break_handle(base, HANDLES[0], first, &[]) {
+        Err((first, BackendError::OutOfMemory { .. })) => memory.push_front(first),
+        other => {
+            return Err(format!("a shared handle was to be broken: {:?}", other.map(|_| ()).map_err(|(_, error)| error)).into());
+        }
+    }
 
     // The first mapping goes; what it held is still there for the second.
-    give_back(&mut device, base, memory)?;
+    give_back(&mut device, base, memory.into())?;
     ensure(before - free_bytes(&mut device)? == ALL.get(), || String::from("memory that is open elsewhere went away"))?;
     drop(opened);
     ensure(free_bytes(&mut device)? == before, || String::from("closed memory did not go back"))?;
@@ -53,7 +68,7 @@ pub(super) fn opened_again() -> Outcome {
 /// Opens it, and compares what both addresses show.
 fn open_again(device: &mut CudaDevice, base: DeviceAddress) -> Result<SharedMemory, Box<dyn Error>> {
     let shared = device.share(base, ALL)?;
-    let opened = SharedMemory::open(ORDINAL, &shared.iter().map(|handle| (handle.file, handle.size)).collect::<Vec<_>>())?;
+    let opened = SharedMemory::open(ORDINAL, &shared.iter().map(|handle| (handle.file, handle.size)).collect::<Vec<_>>(), &[])?;
     let word = |device: &mut CudaDevice, at| -> Result<u32, Box<dyn Error>> {
         let mut bytes = [0; 4];
         opened.read(at, &mut bytes)?;

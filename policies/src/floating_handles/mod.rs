@@ -226,9 +226,11 @@ impl Policy for FloatingHandles {
         if rung == 0 {
             self.step = 0;
             self.seen.close();
-            self.needs.note(request.stream, request.size.max(PAGE));
             let all = sight::all(heap);
-            self.is_fine |= (all / PART_OF_LARGE..=all).contains(&request.size.get());
+            if request.size.get() <= all {
+                self.needs.note(request.stream, request.size.max(PAGE));
+                self.is_fine |= request.size.get() >= all / PART_OF_LARGE;
+            }
             let replaced = self.replaced.take();
             let is_short = || sight::obtainable(heap) < request.size.get().saturating_mul(SHORT);
             self.is_exact = replaced.is_some() || !is_private(request) && FloatingHandles::is_wide(heap, request) && is_short();

@@ -2,6 +2,7 @@
 #include "place.hpp"
 #include <array>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -55,6 +56,13 @@ class Allocator final : public CCA::CUDAAllocator {
   // Memory of other processes, by its text, for as long as anybody here uses it.
   std::mutex imported_mutex;
   std::unordered_map<std::string, std::weak_ptr<void>> imported;
+ public:
+  struct Opened;
+
+ private:
+  std::vector<Opened*> opened;
+  // Which GPU was given access to which one's memory.
+  std::vector<std::pair<c10::DeviceIndex, c10::DeviceIndex>> peer_access;
   c10::ApproximateClockToUnixTimeConverter clock;
 
   Place& made(c10::DeviceIndex device) {
@@ -301,8 +309,8 @@ class Allocator final : public CCA::CUDAAllocator {
     check(parkade_record_stream(of->core, block.get(), handle, of->capturing()));
   }
 #include "reading.inc"
-#include "pools.inc"
 #include "sharing.inc"
+#include "pools.inc"
 };
 
 Allocator& ours() {

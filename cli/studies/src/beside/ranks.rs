@@ -19,8 +19,8 @@ pub struct OnRanks {
     worst_ranks: Vec<u64>,
     /// The rank that needs most, and how much. `None` if there is one that it does not serve in any memory.
     needs_most: Option<(u64, u64)>,
-    /// Whether the memory of every rank is known or assumed.
-    knows_memory: bool,
+    /// Whether the memory of any rank is known or assumed.
+    is_asked: bool,
 }
 
 impl OnRanks {
@@ -47,7 +47,7 @@ impl OnRanks {
             outcome,
             worst_ranks: on_each.iter().filter(|(_, needs)| needs.outcome() == outcome).map(|(rank, _)| *rank).collect(),
             needs_most: bytes.and_then(|bytes| bytes.into_iter().max_by_key(|&(_, bytes)| bytes)),
-            knows_memory: on_each.iter().all(|(_, needs)| needs.fits().is_some()),
+            is_asked: on_each.iter().any(|(_, needs)| needs.fits().is_some()),
         })
     }
 
@@ -67,7 +67,7 @@ impl OnRanks {
             Fit::GetsPast => format!("{worst} get past their failures, after which their files have no more"),
             Fit::DoesNotFit if is_one => format!("{worst} fails"),
             Fit::DoesNotFit => format!("{worst} fail"),
-            Fit::Unknown if self.knows_memory => format!("not known whether {worst} fit{}", if is_one { "s" } else { "" }),
+            Fit::Unknown if self.is_asked => format!("not known whether {worst} fit{}", if is_one { "s" } else { "" }),
             Fit::Unknown => "every rank is served".to_owned(),
         };
         let most = match self.needs_most {

@@ -8,7 +8,7 @@ use super::Needs;
 use super::device::{AtHand, Figures, OnDevice};
 
 /// In what policies are not measured as settings are.
-const MEASURE: &str = "policies are measured otherwise than settings: memory that other streams still used when it was freed comes back where \
+const MEASURE: &str = "policies are measured differently from settings: memory that other streams still used when it was freed comes back where \
      the recording saw it, and a policy that is short of memory does not wait for it";
 
 impl Needs {
