@@ -190,6 +190,19 @@ fn no_file_knows_the_machine() {
     }
 }
 
+/// PyTorch's bridge is compared with PyTorch on the harness's fake driver, where nothing is tried by CI.
+#[test]
+fn the_fake_driver_has_every_function_that_the_cuda_device_needs() {
+    let table = read(&root().join("gpu/src/driver/table.rs"));
+    let fake = read(&root().join("conformance/oracle/pytorch_harness/src/fakecuda.cpp"));
+    let (_, table) = table.split_once("driver_table! {\n").expect("the table of functions");
+    let names: Vec<&str> = table.lines().filter_map(|line| line.strip_prefix("    cu")?.split('(').next()).collect();
+    assert!(names.len() > 40, "{names:?}");
+    for name in names {
+        assert!(fake.contains(&format!("cu{name}(")) || fake.contains(&format!("(cu{name})")), "the fake driver has no cu{name}");
+    }
+}
+
 // ---- the checker itself
 
 #[test]

@@ -588,6 +588,7 @@ X CUresult cuMemAlloc_v2(CUdeviceptr* p, size_t n) { return as_driver(cudaMalloc
 X CUresult cuMemFree_v2(CUdeviceptr p) { return as_driver(cudaFree((void*)p)); }
 X CUresult cuStreamCreate(CUstream* st, unsigned f) { return as_driver(cudaStreamCreateWithPriority(st, f, 0)); }
 X CUresult cuStreamDestroy_v2(CUstream) { return CUDA_SUCCESS; }
+X CUresult cuStreamQuery(CUstream st) { return as_driver(cudaStreamQuery(st)); }
 X CUresult cuStreamSynchronize(CUstream st) { return as_driver(cudaStreamSynchronize(st)); }
 X CUresult cuStreamWaitEvent(CUstream, CUevent, unsigned) { return CUDA_SUCCESS; }
 X CUresult cuEventCreate(CUevent* e, unsigned f) { return as_driver(cudaEventCreateWithFlags(e, f)); }
