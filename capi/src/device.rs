@@ -5,7 +5,7 @@ use std::ffi::c_void;
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
-use parkade_gpu::{CudaDevice, CudaEvent, CudaPhysical, SharedHandle, StreamsAreValid, Unavailable, WorkIsSerial};
+use parkade_gpu::{CudaDevice, CudaEvent, CudaPhysical, SharedHandle, StreamsAreValid, WorkIsSerial};
 use parkade_sim::{SimDevice, SimEvent, SimOptions, SimPhysical};
 
 use crate::failure::Failure;
@@ -83,10 +83,7 @@ impl Device {
     /// The id of a stream of the device with this index, for memory of this one.
     pub(crate) fn stream_elsewhere(&mut self, ordinal: u32, stream: u64) -> Result<StreamId, Failure> {
         match &mut self.kind {
-            Kind::Cuda(device) => device.stream_elsewhere(ordinal, stream).map_err(|reason| match reason {
-                Unavailable::Refused(error) => Failure::of_device(error.into()),
-                absent => Failure::new(PARKADE_NO_DEVICE, absent),
-            }),
+            Kind::Cuda(device) => device.stream_elsewhere(ordinal, stream).map_err(Failure::of_absence),
             Kind::Simulated(device) if device.index() == ordinal => Ok(StreamId(stream)),
             Kind::Simulated(_) => Err(Failure::new(PARKADE_UNSUPPORTED, "the simulated device has no streams of other devices")),
         }

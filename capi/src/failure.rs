@@ -7,6 +7,7 @@ use parkade::checkpoint::CheckpointError;
 use parkade::device::BackendError;
 use parkade::profile::Profile;
 use parkade::{AllocError, PoolError};
+use parkade_gpu::Unavailable;
 use parkade_shared::Error;
 
 use crate::types::{parkade_shortage, parkade_status};
@@ -31,6 +32,14 @@ struct Reason {
 impl Failure {
     pub(crate) fn new(status: parkade_status, text: impl ToString) -> Failure {
         Failure(Box::new(Reason { status, text: text.to_string(), shortage: None }))
+    }
+
+    /// Why a GPU is not there, or a call of its driver failed.
+    pub(crate) fn of_absence(reason: Unavailable) -> Failure {
+        match reason {
+            Unavailable::Refused(error) => Failure::of_device(error.into()),
+            absent => Failure::new(PARKADE_NO_DEVICE, absent),
+        }
     }
 
     /// Why a request failed, in the words of a release.

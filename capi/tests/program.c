@@ -25,7 +25,7 @@ static void no_handle(void *user, const struct parkade_shared_handle *handle) {
   CHECK(!handle);
 }
 
-// Memory of other processes, of which this machine may have none.
+// What is refused before a GPU is asked, so that none is needed.
 static void shared(void) {
   struct parkade_shared_handle handles[] = {{.bytes = MIB, .file = 0}, {.bytes = MIB, .file = -1}};
   parkade_shared *memory = NULL;

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use parkade::units::{Bytes, DeviceAddress};
-use parkade_gpu::{SharedMemory, Unavailable};
+use parkade_gpu::SharedMemory;
 
 use super::{answer, null, ours, place};
 use crate::failure::Failure;
@@ -92,10 +92,7 @@ pub unsafe extern "C" fn parkade_shared_open(
         // SAFETY: open for as long as the call lasts, as the caller says; -1 was refused.
         let borrowed = |handle: &parkade_shared_handle| (unsafe { BorrowedFd::borrow_raw(handle.file) }, Bytes(handle.bytes));
         let opened = SharedMemory::open(device, &handles.iter().map(borrowed).collect::<Vec<_>>(), peers);
-        let memory = opened.map_err(|reason| match reason {
-            Unavailable::Refused(error) => Failure::of_device(error.into()),
-            absent => Failure::new(PARKADE_NO_DEVICE, absent),
-        })?;
+        let memory = opened.map_err(Failure::of_absence)?;
         *address = std::ptr::with_exposed_provenance_mut(memory.address().get() as usize);
         *out = Box::into_raw(Box::new(parkade_shared { memory }));
         Ok(())
