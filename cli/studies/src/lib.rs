@@ -4,6 +4,6 @@
 pub mod beside;
 pub mod frontier;
 pub mod merge;
-pub mod named;
+pub mod policy_names;
 pub mod replay;
 pub mod sweep;

@@ -32,7 +32,7 @@ use crate::runner::{Command, Form, Lines, Outcome, Subject};
 use crate::{progress, recording, release, size};
 use parkade_policies::Named;
 use parkade_studies::beside::{self, Needs};
-use parkade_studies::named;
+use parkade_studies::policy_names;
 
 pub(crate) use parkade_terminal::memory_words::shows_no_limit;
 
@@ -85,7 +85,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N")]
     device: Option<u32>,
     /// Also say what a policy of parkade would need in place of PyTorch's allocator, as floating-handles; may be repeated.
-    #[arg(long, value_name = "NAME", value_parser = named::policy)]
+    #[arg(long, value_name = "NAME", value_parser = policy_names::policy)]
     policy: Vec<&'static Named>,
     #[command(flatten)]
     recorded: RecordedLimit,

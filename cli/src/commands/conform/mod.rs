@@ -16,7 +16,7 @@ use parkade_conformance::checks::laws_any_policy;
 use parkade_conformance::checks::laws_any_policy::Share;
 use parkade_conformance::suite::{Effort, Entry, Reference, Row, Summary};
 use parkade_conformance::{checks, suite};
-use parkade_studies::named::policy;
+use parkade_studies::policy_names::policy;
 
 use crate::args::{Force, Json};
 use crate::outputs::{Target, Wanted};

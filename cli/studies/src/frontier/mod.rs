@@ -15,7 +15,7 @@ use parkade_research::frontier::{CARDS, CONTEXT_BYTES, Grid, MOST_BATCH, Numbers
 use parkade_research::workload::generators::Optimizer;
 use parkade_research::workload::generators::transformer::{Checkpointing, Transformer};
 
-use crate::named::policy;
+use crate::policy_names::policy;
 use parkade_terminal::args::Json;
 use parkade_terminal::runner::{Command, Form, Lines, Outcome};
 use parkade_terminal::{output, progress, size};

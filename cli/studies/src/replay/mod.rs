@@ -21,7 +21,7 @@ use parkade_replay::{Outlook, OutlookOptions, ReplaySettings, TimingsThatFit, re
 
 use self::judged::{Judged, Known};
 use self::policy::UnderPolicy;
-use crate::named;
+use crate::policy_names;
 use parkade_ranks::each::OnEach;
 use parkade_ranks::recordings::Inputs;
 use parkade_terminal::args::{self, Files, Json};
@@ -194,7 +194,7 @@ impl Command for Args {
         Ok(match &self.policy {
             None => Replayed::Settings(Box::new(self.under_settings()?)),
             // A mistyped name fails before the file is read.
-            Some(name) => Replayed::Policy(Box::new(policy::replay(self, named::policy(name)?)?)),
+            Some(name) => Replayed::Policy(Box::new(policy::replay(self, policy_names::policy(name)?)?)),
         })
     }
 

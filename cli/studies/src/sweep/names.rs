@@ -16,7 +16,7 @@ use parkade_research::workload::{self, CATALOGUE, NamedWorkload, Workload};
 
 use super::Args;
 use super::lists::workload_items;
-use crate::named::{policy, suggestion};
+use crate::policy_names::{policy, suggestion};
 use parkade_terminal::{recording, release, size};
 
 /// A plan and what it takes to run it.

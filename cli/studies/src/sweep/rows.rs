@@ -13,7 +13,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use parkade_research::study::sweep::{BUILD, Plan, Row};
 use serde::{Deserialize, Serialize};
 
-use crate::named::policy;
+use crate::policy_names::policy;
 use parkade_terminal::output;
 
 /// The version of the file format.
