@@ -6,7 +6,7 @@
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo};
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
-use parkade::texts::{format_bytes, memory_summary};
+use parkade::texts::format_bytes;
 use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade::{AllocError, Allocator, FreeError};
@@ -94,6 +94,9 @@ fn main() -> Result<(), FreeError> {
     for entry in allocator.observer() {
         println!("  {:<14} {:#x} {}", entry.action.name(), entry.address, format_bytes(entry.size));
     }
-    println!("\n{}", memory_summary(0, allocator.stats(), true));
+    println!("\nWhat memory_stats() would be:");
+    for (key, value) in allocator.stats().entries().iter().filter(|(key, value)| key.contains(".all.") && *value != 0) {
+        println!("  {key} {value}");
+    }
     Ok(())
 }

@@ -8,6 +8,7 @@ mod error;
 mod format;
 pub mod message;
 mod pickle;
+mod summary;
 
 use std::fs::File;
 use std::io::{self, Read, Take};
@@ -21,6 +22,7 @@ pub use data::{
 pub use error::ReadError;
 pub use format::{FormatError, FormatProblem, Place, write};
 pub use pickle::{PickleError, PickleProblem, Style, memory_bound};
+pub use summary::memory_summary;
 
 use compression::{Compression, DecompressError};
 use pickle::Length;

@@ -9,7 +9,8 @@ use parkade_conformance::scripted_allocator::{Request, Stage};
 use parkade_conformance::suite::{Entry, Evidence, Group, Trouble, Verdict};
 use parkade_recording::message::OutOfMemoryMessage;
 
-pub(crate) use parkade::texts::{format_bytes, memory_summary};
+pub(crate) use parkade::texts::format_bytes;
+pub(crate) use parkade_recording::memory_summary;
 
 /// An entry whose check needs its backend alone.
 pub(crate) fn scenario<B: Backend>(

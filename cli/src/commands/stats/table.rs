@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use anyhow::Result;
-use parkade::texts::memory_summary;
 use parkade_analysis::fragmentation::Fragmentation;
+use parkade_recording::memory_summary;
 
 use super::{Args, Device, Moment, Shown};
 use crate::size::{self, show_bytes};

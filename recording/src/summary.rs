@@ -1,9 +1,6 @@
 //! The table of `torch.cuda.memory_summary()` (spec 6.4).
 
-use alloc::format;
-use alloc::string::String;
-
-use crate::stats::{Family, Stat, Stats};
+use parkade::stats::{Family, Stat, Stats};
 
 /// How the numbers of a metric are printed.
 #[derive(Clone, Copy)]
@@ -69,7 +66,7 @@ impl Table {
     }
 
     fn rule(&mut self, mark: char) {
-        self.line(&core::iter::repeat_n(mark, 75).collect::<String>());
+        self.line(&std::iter::repeat_n(mark, 75).collect::<String>());
     }
 
     /// A row of four numbers. `scale` decides the unit of each column: the rows of a metric share them.
