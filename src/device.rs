@@ -3,6 +3,7 @@
 //! The simulated device and the CUDA device implement [`DeviceBackend`]. Methods take `&mut self`: a device
 //! has one owner and no locks; a wrapper can share it.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -242,8 +243,41 @@ pub trait DeviceBackend {
         Err(BackendError::Driver { call: "cudaStreamWaitEvent", code: 801 })
     }
 
+    /// The capture of a graph that the stream takes part in (cudaStreamGetCaptureInfo); `None` if it takes part in none. By default
+    /// nothing is known of captures, and no block is reused during one that other streams of it use (spec 3.8).
+    ///
+    /// # Errors
+    /// Any error of the driver, and if the capture is invalid.
+    fn capture(&mut self, stream: StreamId) -> Result<Option<Capture>, BackendError> {
+        let _ = stream;
+        Ok(None)
+    }
+
+    /// Adds all nodes of the stream's capture that its next work will wait for, directly or through others
+    /// (cudaGraphNodeGetDependencies). Those that are there already have been looked at.
+    ///
+    /// # Errors
+    /// As [`DeviceBackend::capture`].
+    fn add_awaited(&mut self, stream: StreamId, awaited: &mut BTreeSet<GraphNode>) -> Result<(), BackendError> {
+        let _ = (stream, awaited);
+        Ok(())
+    }
+
     /// Destroys an event (cudaEventDestroy).
     fn destroy_event(&mut self, event: Self::Event);
+}
+
+/// A node of a graph, by its handle.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct GraphNode(pub u64);
+
+/// The capture of a graph, as one of its streams sees it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Capture {
+    /// The capture's number, which no other has in this process.
+    pub id: u64,
+    /// The nodes that the stream's next work will wait for.
+    pub ends: Vec<GraphNode>,
 }
 
 /// What a device without virtual memory returns: the driver's code for "not supported".

@@ -20,8 +20,18 @@ use alloc::vec::Vec;
 use self::queues::Queues;
 pub(crate) use self::queues::StreamOrder;
 use crate::block::Arena;
+use crate::device::GraphNode;
 use crate::flat_table::FlatTable;
 use crate::units::StreamId;
+
+/// What is known of a capture of a graph.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct CaptureNotes {
+    /// The pool that its requests go to.
+    pool_number: u16,
+    /// The nodes that each of its streams waits for.
+    awaited: BTreeMap<StreamId, BTreeSet<GraphNode>>,
+}
 
 /// Stream uses and event queues of one allocator. Blocks go by their slots.
 #[derive(Clone, Debug)]
@@ -40,6 +50,10 @@ pub(crate) struct Pending<E> {
     /// Uses recorded while a graph was captured. They are forgotten if the block is given back during the
     /// capture (spec 3.8).
     captured_uses: BTreeMap<u32, BTreeSet<StreamId>>,
+    /// The ends of a captured graph, on all streams that use a deferred block, when it was given back. None if one of them was not captured.
+    ends: BTreeMap<u32, Vec<GraphNode>>,
+    /// By the number of the capture.
+    captures: BTreeMap<u64, CaptureNotes>,
 }
 
 impl<E> Pending<E> {
@@ -52,6 +66,8 @@ impl<E> Pending<E> {
             spare: Vec::new(),
             deferred: VecDeque::new(),
             captured_uses: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            captures: BTreeMap::new(),
         }
     }
 
@@ -89,14 +105,28 @@ impl<E> Pending<E> {
     /// Forgets the uses of a deferred block that were recorded during a capture. PyTorch inserts the others anew,
     /// in their order.
     pub(crate) fn remove_captured_uses(&mut self, arena: &mut Arena, index: u32) {
+        self.ends.remove(&index);
         let Some(captured) = self.captured_uses.remove(&index) else { return };
+        for stream in self.take_uses(arena, index).into_iter().filter(|stream| !captured.contains(stream)) {
+            self.insert_use(arena, index, stream);
+        }
+    }
+
+    /// Takes out all uses of a block, in their order.
+    fn take_uses(&mut self, arena: &mut Arena, index: u32) -> Vec<StreamId> {
         let mut uses = Vec::new();
         while let Some(stream) = self.next_use(arena, index) {
             self.remove_use(arena, index, stream);
             uses.push(stream);
         }
-        for stream in uses.into_iter().filter(|stream| !captured.contains(stream)) {
-            self.insert_use(arena, index, stream);
+        uses
+    }
+
+    /// The streams that use the block and have no event yet, in PyTorch's order.
+    pub(crate) fn uses(&self, arena: &Arena, index: u32) -> Vec<StreamId> {
+        match self.uses.get(&index) {
+            Some(uses) => uses.iter().map(|(stream, ())| stream).collect(),
+            None => arena.at(index).first_use().into_iter().collect(),
         }
     }
 
@@ -151,6 +181,40 @@ impl<E> Pending<E> {
         let taken: Vec<u32> = self.deferred.iter().copied().filter(|&index| matches(index)).collect();
         self.deferred.retain(|&index| !matches(index));
         self.unsettled -= taken.len();
+        taken
+    }
+
+    /// Notes where a captured graph ended on all streams of a deferred block.
+    pub(crate) fn note_ends(&mut self, index: u32, ends: Vec<GraphNode>) {
+        self.ends.insert(index, ends);
+    }
+
+    /// The nodes that a stream waits for in a capture. `None` if the capture is not known and its requests go to no pool: `pool_number` is 0.
+    pub(crate) fn awaited(&mut self, capture: u64, pool_number: u16, stream: StreamId) -> Option<&mut BTreeSet<GraphNode>> {
+        if pool_number == 0 && !self.captures.contains_key(&capture) {
+            return None;
+        }
+        let notes = self.captures.entry(capture).or_insert(CaptureNotes { pool_number, awaited: BTreeMap::new() });
+        Some(notes.awaited.entry(stream).or_default())
+    }
+
+    /// Forgets the captures whose requests went to the pool.
+    pub(crate) fn forget_captures(&mut self, pool_number: u16) {
+        self.captures.retain(|_, notes| notes.pool_number != pool_number);
+    }
+
+    /// Takes out the deferred blocks of the stream that are used no more before its next work in the capture, oldest first, and their uses.
+    pub(crate) fn take_passed(&mut self, arena: &mut Arena, capture: u64, stream: StreamId, stream_slot: u16) -> Vec<u32> {
+        let Some(awaited) = self.captures.get(&capture).and_then(|notes| notes.awaited.get(&stream)) else { return Vec::new() };
+        let is_passed = |index: u32| self.ends.get(&index).is_some_and(|ends| ends.iter().all(|end| awaited.contains(end)));
+        let matches = |&index: &u32| arena.at(index).stream == stream_slot && is_passed(index);
+        let taken: BTreeSet<u32> = self.deferred.iter().copied().filter(matches).collect();
+        let taken = self.take_deferred(|index| taken.contains(&index));
+        for &index in &taken {
+            self.ends.remove(&index);
+            self.captured_uses.remove(&index);
+            self.take_uses(arena, index);
+        }
         taken
     }
 

@@ -452,6 +452,17 @@ parkade_status parkade_serve(struct parkade_allocator *allocator,
                              const struct parkade_request *request,
                              void **out);
 
+// Serves a request at `at`, a multiple of 512, from a free block of its pool and stream that reaches from there far enough, and writes
+// the address to `out`; null if there is no such block: the device is not asked. What is before `at` is handed out first and taken back
+// afterwards, which observers are told, as PyTorch's `allocateWithAddress` does.
+//
+// # Safety
+// As for `parkade_serve`.
+parkade_status parkade_serve_at(struct parkade_allocator *allocator,
+                                const struct parkade_request *request,
+                                void *at,
+                                void **out);
+
 // Takes a block back. Null does nothing. In a child of fork nothing is done: the memory is the parent's.
 //
 // # Safety

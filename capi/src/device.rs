@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 
-use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
+use std::collections::BTreeSet;
+
+use parkade::device::{BackendError, Capture, DeviceBackend, GraphNode, MemoryInfo, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade_gpu::{CudaDevice, CudaEvent, CudaPhysical, SharedHandle, StreamsAreValid, WorkIsSerial};
 use parkade_sim::{SimDevice, SimEvent, SimOptions, SimPhysical};
@@ -287,6 +289,14 @@ impl DeviceBackend for Device {
             (Kind::Simulated(device), Event::Simulated(event)) => DeviceBackend::stream_wait(&mut **device, stream, event),
             _ => Err(OTHER_KIND),
         }
+    }
+
+    fn capture(&mut self, stream: StreamId) -> Result<Option<Capture>, BackendError> {
+        on!(self, device => device.capture(stream))
+    }
+
+    fn add_awaited(&mut self, stream: StreamId, awaited: &mut BTreeSet<GraphNode>) -> Result<(), BackendError> {
+        on!(self, device => device.add_awaited(stream, awaited))
     }
 
     fn destroy_event(&mut self, event: Event) {

@@ -133,18 +133,23 @@ impl parkade_allocator {
             (Core::PyTorch(shared), PARKADE_RAW) => shared.raw_allocate(bytes, stream),
             (Core::Other(shared), 0) => shared.allocate(bytes, stream),
             (Core::Other(shared), PARKADE_RAW) => shared.raw_allocate(bytes, stream),
-            _ => return self.allocate_so(request).map(Some),
+            _ => return self.allocate_so(request, None),
         };
         served.map(Some).map_err(|error| Failure::of_shared(&error, self.profile))
     }
 
-    /// Serves a request with anything else in its flags.
+    /// Serves a request at an address; `None` for one of no bytes, and if no free block has room there.
+    pub(crate) fn allocate_at(&self, request: &parkade_request, at: DeviceAddress) -> Result<Option<DeviceAddress>, Failure> {
+        if request.bytes == 0 { Ok(None) } else { self.allocate_so(request, Some(at)) }
+    }
+
+    /// Serves a request with anything else in its flags, or at an address.
     #[cold]
-    fn allocate_so(&self, request: &parkade_request) -> Result<DeviceAddress, Failure> {
+    fn allocate_so(&self, request: &parkade_request, at: Option<DeviceAddress>) -> Result<Option<DeviceAddress>, Failure> {
         let chosen = PoolId(request.pool.first, request.pool.second);
         let chosen = (request.flags & PARKADE_CHOOSES_POOL != 0).then_some(chosen);
         let lender = chosen.and_then(|pool| self.lender(pool));
-        let served = with_core!(self, core => serve_so(core, request, chosen, lender))?;
+        let served = with_core!(self, core => serve_so(core, request, at, chosen, lender))?;
         served.map_err(|error| Failure::of_request(&error, self.profile))
     }
 
@@ -207,9 +212,10 @@ pub(crate) fn forked() -> Failure {
 fn serve_so<P: Tunable>(
     core: &mut ByAddress<Device, P, Told>,
     request: &parkade_request,
+    at: Option<DeviceAddress>,
     chosen: Option<PoolId>,
     lender: Option<Lender>,
-) -> Result<DeviceAddress, parkade::AllocError> {
+) -> Result<Option<DeviceAddress>, parkade::AllocError> {
     let allocator = core.allocator_mut();
     allocator.choose_pool(chosen);
     allocator.set_capturing(request.flags & PARKADE_CAPTURING != 0);
@@ -218,7 +224,11 @@ fn serve_so<P: Tunable>(
     let settings = allocator.policy_mut().settings_mut().filter(|_| lender.is_some());
     let was_expandable = settings.map(|settings| std::mem::replace(&mut settings.expandable_segments, false));
     let (bytes, stream) = (Bytes(request.bytes), StreamId(request.stream));
-    let served = if request.flags & PARKADE_RAW == 0 { core.allocate(bytes, stream) } else { core.raw_allocate(bytes, stream) };
+    let served = match at {
+        Some(at) => core.allocate_at(bytes, stream, at),
+        None if request.flags & PARKADE_RAW == 0 => core.allocate(bytes, stream).map(Some),
+        None => core.raw_allocate(bytes, stream).map(Some),
+    };
     let allocator = core.allocator_mut();
     if let (Some(was), Some(settings)) = (was_expandable, allocator.policy_mut().settings_mut()) {
         settings.expandable_segments = was;

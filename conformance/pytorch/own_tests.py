@@ -46,7 +46,7 @@ class Side:
         if self.name == "parkade":
             folders.insert(0, str(pathlib.Path(__file__).resolve().parent / "first"))
         path = os.pathsep.join(folder for folder in folders if folder)
-        return allocators.environment(PYTHONPATH=path, TORCHINDUCTOR_CACHE_DIR=self.options.out.resolve() / f"compiled-{self.name}")
+        return allocators.environment(self.options.setting, PYTHONPATH=path, TORCHINDUCTOR_CACHE_DIR=self.options.out.resolve() / f"compiled-{self.name}")
 
     def run(self, what, selection, jobs, seconds):
         """The outcome of each test by its id. `what` names the run, `selection` is what pytest is asked for."""
@@ -157,6 +157,7 @@ def arguments():
     parser.add_argument("--all", action="store_true", help="every test of the files")
     parser.add_argument("--quick", action="store_true", help=f"only {' and '.join(QUICK)} of the first file")
     parser.add_argument("--only", choices=allocators.NAMES, help="run on one allocator alone")
+    parser.add_argument("--setting", default="", help="PYTORCH_CUDA_ALLOC_CONF of the tests, which some of them look at: expandable_segments:True")
     parser.add_argument("--jobs", type=int, default=8, help="tests at the same time (default: %(default)s)")
     parser.add_argument("--again", type=int, default=80, help="run at most this many again alone (default: %(default)s)")
     parser.add_argument("--seconds", type=int, default=240, help="for one file on one allocator (default: %(default)s)")

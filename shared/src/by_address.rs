@@ -101,6 +101,19 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
         }
     }
 
+    /// As [`Allocator::allocate_at`]. Returns the address if a free block has room there.
+    ///
+    /// # Errors
+    /// See [`AllocError`].
+    pub fn allocate_at(
+        &mut self,
+        requested: Bytes,
+        stream: StreamId,
+        address: DeviceAddress,
+    ) -> Result<Option<DeviceAddress>, AllocError> {
+        Ok(self.allocator.allocate_at(requested, stream, address)?.map(|allocation| self.hold(allocation)))
+    }
+
     /// Allocates where more is to be done than taking the first free block.
     #[inline(never)]
     fn allocate_by(

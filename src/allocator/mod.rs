@@ -8,7 +8,9 @@
 mod adopt;
 mod allocation;
 mod annex;
+mod at_address;
 mod breaking;
+mod captured;
 mod checkpoint;
 mod expandable;
 mod identity;
@@ -155,19 +157,30 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
     /// Serves any request, also where more is to be done than reusing a free block.
     fn serve(&mut self, requested: Bytes, stream: StreamId) -> Result<Allocation, AllocError> {
-        if requested.0 == 0 {
-            return Err(AllocError::ZeroSize);
-        }
-        let size = self.policy.round(requested).filter(|&size| size >= requested).ok_or(AllocError::TooLarge { requested })?;
-        self.process_events()?;
-        let stream_slot = self.heap.stream_slot(stream)?;
-        let pool = PoolSlot::of_pool(self.heap.private_pools().number_for(stream), self.policy.classify(size));
-        let request = Request { requested, size, pool, stream, is_expandable: self.policy.is_expandable(pool) };
+        let (request, stream_slot) = self.prepare(requested, stream)?;
         match self.reuse_first(&request, stream_slot) {
             Some(allocation) => Ok(allocation),
             // A copy of its own, so that the other way needs none in memory.
             None => self.place(Request { requested, ..request }, stream_slot),
         }
+    }
+
+    /// Rounds a request and chooses its pool, after looking at the blocks that wait.
+    #[inline(always)]
+    fn prepare(&mut self, requested: Bytes, stream: StreamId) -> Result<(Request, u16), AllocError> {
+        if requested.0 == 0 {
+            return Err(AllocError::ZeroSize);
+        }
+        let size = self.policy.round(requested).filter(|&size| size >= requested).ok_or(AllocError::TooLarge { requested })?;
+        if self.heap.is_deferring() {
+            self.free_passed(stream)?
+        } else {
+            self.process_events()?
+        }
+        let stream_slot = self.heap.stream_slot(stream)?;
+        let pool = PoolSlot::of_pool(self.heap.private_pools().number_for(stream), self.policy.classify(size));
+        let is_expandable = self.policy.is_expandable(pool);
+        Ok((Request { requested, size, pool, stream, is_expandable }, stream_slot))
     }
 
     /// Serves a request where the policy says.

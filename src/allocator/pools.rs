@@ -47,6 +47,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     pub fn end_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
         self.heap.private_pools_mut().end(id)?;
         self.heap.note_routings();
+        if let Some(pool_number) = self.heap.private_pools().number_of(id) {
+            self.pending.forget_captures(pool_number);
+        }
         if self.profile.settles_at_pool_end && self.policy.reuses_in_captures() {
             self.flush_deferred_of(id);
         }

@@ -53,7 +53,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         self.stats.count_waiting(pool.class(), size as i64);
         if self.heap.is_deferring() {
-            self.pending.defer(index);
+            self.defer(index);
             return Ok(());
         }
         self.pending.keep_captured_uses(index);
@@ -225,7 +225,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Makes a block free that waited for events.
-    fn free_waiting(&mut self, index: u32) {
+    pub(super) fn free_waiting(&mut self, index: u32) {
         let block = self.heap.arena.at(index);
         self.stats.count_settled(PoolSlot(block.pool).class(), block.size as i64, block.requested as i64);
         self.free_block(index);

@@ -279,8 +279,8 @@ pub trait Policy {
         false
     }
 
-    /// Whether captures may reuse blocks whose other streams have caught up, which some releases check for
-    /// ([`crate::AllocError::NotCaptured`]) or clean up after.
+    /// Whether captures may reuse blocks once the graph makes their stream wait for the others (spec 3.8), as far as the release does and the
+    /// device knows its graphs ([`crate::device::DeviceBackend::capture`]).
     fn reuses_in_captures(&self) -> bool {
         false
     }

@@ -57,6 +57,7 @@ impl Profile {
             same.forgets_no_split = other.forgets_no_split;
             same.expands_private_pools = other.expands_private_pools;
             same.forgets_captured_uses = other.forgets_captured_uses;
+            same.reuses_by_graph = other.reuses_by_graph;
             same.settles_at_pool_end = other.settles_at_pool_end;
             same.borrows_last = other.borrows_last;
             same.oldest_routing_decides = other.oldest_routing_decides;

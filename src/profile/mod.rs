@@ -60,6 +60,8 @@ pub struct Profile {
     pub settles_before_saving: bool,
     /// Whether the end of a routing does so for blocks of its pool, with the setting graph_capture_record_stream_reuse.
     pub settles_at_pool_end: bool,
+    /// Whether, with that setting, blocks are reused during a capture once the graph makes their stream wait for the others (spec 3.8).
+    pub reuses_by_graph: bool,
     /// Whether pools that serve when the device is out of memory are asked only after the cache has been released, not
     /// before.
     pub borrows_last: bool,
@@ -170,7 +172,7 @@ pub(crate) struct Asserts {
     pub(crate) overreleased: u32,
     /// Emptying the cache during a capture, where that is an assert: what it asserts, and its line.
     pub(crate) capture: Option<(&'static str, u32)>,
-    /// A request for a stream that is not captured, during a capture and with the setting
+    /// A request for a stream that is not captured, or is captured outside of any routing, with the setting
     /// graph_capture_record_stream_reuse, where that is an assert.
     pub(crate) stream: Option<u32>,
     /// A free block of an expandable segment that would be released for an oversize request, where that is an assert.

@@ -89,7 +89,7 @@ impl Profile {
     /// Whether a request fails that is for a stream that is not captured, during a capture and with the setting
     /// graph_capture_record_stream_reuse.
     pub(crate) const fn fails_outside_captures(&self) -> bool {
-        self.asserts.stream.is_some()
+        self.asserts.stream.is_some() && !self.reuses_by_graph
     }
 
     /// The releases that have these rules, oldest first.

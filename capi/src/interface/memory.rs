@@ -52,6 +52,29 @@ pub unsafe extern "C" fn parkade_serve(
     })
 }
 
+/// Serves a request at `at`, a multiple of 512, from a free block of its pool and stream that reaches from there far enough, and writes
+/// the address to `out`; null if there is no such block: the device is not asked. What is before `at` is handed out first and taken back
+/// afterwards, which observers are told, as PyTorch's `allocateWithAddress` does.
+///
+/// # Safety
+/// As for `parkade_serve`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_serve_at(
+    allocator: *mut parkade_allocator,
+    request: *const parkade_request,
+    at: *mut c_void,
+    out: *mut *mut c_void,
+) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let (allocator, request, out) = unsafe { (ours(allocator)?, request.as_ref(), place(out, "the place for the address")?) };
+        let request = request.ok_or_else(|| super::null("the request"))?;
+        let address = allocator.allocate_at(request, DeviceAddress(at.addr() as u64))?;
+        *out = address.map_or(ptr::null_mut(), |address| ptr::with_exposed_provenance_mut(address.get() as usize));
+        Ok(())
+    })
+}
+
 /// Takes a block back. Null does nothing. In a child of fork nothing is done: the memory is the parent's.
 ///
 /// # Safety

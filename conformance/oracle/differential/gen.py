@@ -5,9 +5,9 @@
 
 Flavours: basic streams oom frac gc pools capture boundary large everything, and poolfree, which is pools with a pool_release after each
 pool_end, so that pools can be given back; and lend: many pools that come and go, several of which serve when memory is out, and many streams,
-where nothing is given back while a pool is recorded that other streams use. (poolfree and lend not with expandable segments: there the real
+where nothing is given back while a pool is recorded that other streams use; and graphs: captures of graphs on several streams that wait for each other; and addresses: pools with requests for addresses. (poolfree and lend not with expandable segments: there the real
 allocator corrupts its heap, docs/spec.md 4.10.)
-by_hand and every_operation are not random: they are the scripts by_hand.txt and every_operation.txt, whatever the seed and the number of operations.
+by_hand, every_operation and graph_reuse are not random: they are the scripts of these names, whatever the seed and the number of operations.
 The same arguments always give the same script. A release that lacks an operation gets what it has in its place, or nothing.
 """
 import argparse
@@ -22,7 +22,7 @@ THRESHOLDS = [0, 1, 511, 512, 513, 1024, 4096, 64 * K, 512 * K, M - 512, M, 2 * 
 STREAMS_FLAVOURS = ("streams", "oom", "gc", "pools", "capture", "everything")
 POOLS_FLAVOURS = ("pools", "capture", "everything")
 # Scripts in files of these names.
-HAND_WRITTEN = ("by_hand", "every_operation")
+HAND_WRITTEN = ("by_hand", "every_operation", "graph_reuse")
 # The minor release that first has an operation; that of one with arguments where it has them.
 SINCE = {"pool_use_count": 6, "get_fraction": 6, "enable": 6, "expandable_sizes": 10, "meminfo": 10, "alloc_at": 13, "reserve_class": 15}
 
@@ -220,6 +220,91 @@ class Lending:
         return self.alloc() if r.random() < (0.6 if len(live) < self.live_target else 0.4) else self.free()
 
 
+class Graphs:
+    """Captures of graphs on several streams, which wait for each other in them. Blocks of one stream that others use come back meanwhile."""
+
+    def __init__(self, seed, flavour, live_target, out):
+        self.random = random.Random(f"{seed}/{flavour}")
+        self.live_target, self.out = live_target // 4, out
+        self.live, self.allocations, self.pools = [], 0, 0
+        # The streams that are captured, of which the first began it.
+        self.routed, self.captured = None, []
+
+    def begin(self):
+        r = self.random
+        self.pools += 1
+        self.routed = (self.pools, 0) if r.random() < 0.8 else (0, self.pools)
+        first = r.randrange(1, 5)
+        self.out(f"pool_create {self.routed[0]} {self.routed[1]}")
+        self.out(f"pool_begin {self.routed[0]} {self.routed[1]}" + (f" stream {first}" if r.random() < 0.1 else " all"))
+        self.out(f"capture_begin {first}")
+        self.captured = [first]
+
+    def end_pool(self):
+        self.out(f"capture_end {self.captured[0]}")
+        self.out(f"pool_end {self.routed[0]} {self.routed[1]}")
+        self.routed, self.captured = None, []
+
+    def wait(self):
+        r = self.random
+        stream = r.choice(self.captured) if r.random() < 0.7 else r.randrange(5)
+        self.out(f"capture_wait {stream} {r.choice(self.captured)}")
+        if stream not in self.captured:
+            self.captured.append(stream)
+
+    def alloc(self):
+        r = self.random
+        stream = r.choice(self.captured) if self.captured and r.random() < 0.9 else r.randrange(5)
+        self.allocations += 1
+        name = f"x{self.allocations}"
+        self.live.append(name)
+        self.out(f"alloc {name} {r.choice([512, 4096, 100000, 3 * M, 30 * M])} {stream}")
+        for _ in range(r.choice([0, 0, 1, 1, 2])):
+            self.out(f"record_stream {name} {r.choice(self.captured) if self.captured and r.random() < 0.9 else r.randrange(5)}")
+
+    def step(self):
+        r, out = self.random, self.out
+        u = r.random()
+        if self.routed is None and u < 0.1:
+            return self.begin()
+        if self.captured and u < 0.02:
+            return self.end_pool()
+        if self.captured and u < 0.2:
+            return out(f"capture_work {r.choice(self.captured) if r.random() < 0.98 else r.randrange(5)}")
+        if self.captured and u < 0.4:
+            return self.wait()
+        if u < 0.42:
+            return out(r.choice(["snapshot", "complete all", f"complete_one {r.randrange(5)}", "cache_info"]))
+        if u < 0.425 and not self.captured:
+            return out("empty_cache")
+        if not self.live or r.random() < (0.55 if len(self.live) < self.live_target else 0.4):
+            return self.alloc()
+        return out(f"free {self.live.pop(r.randrange(len(self.live)))}")
+
+
+class Addresses(Script):
+    """The flavour pools, in which half of the requests are for addresses where something was before."""
+
+    def __init__(self, seed, flavour, live_target, out):
+        super().__init__(seed, "pools", live_target // 2, self.put)
+        self.random = random.Random(f"{seed}/{flavour}")
+        # Where something is or was: id, bytes and stream.
+        self.write, self.placed, self.freed = out, {}, []
+
+    def put(self, line):
+        r, words = self.random, line.split()
+        if words[0] == "free" and words[1] in self.placed:
+            self.freed.append(self.placed[words[1]])
+        if words[0] == "alloc" and self.freed and r.random() < 0.5:
+            of, size, stream = r.choice(self.freed[-12:] if r.random() < 0.9 else list(self.placed.values()))
+            offset = r.choice([0, 512 * r.randrange(1 + size // 512), 512 * r.randrange(1 + size // 512), r.randrange(1 + 2 * size)])
+            bytes = max(1, size - offset) if r.random() < 0.2 else r.randrange(1, 2 + max(0, size - offset))
+            line = f"alloc_at {words[1]} {bytes} {stream if r.random() < 0.9 else words[3]} {of} {offset}"
+        elif words[0] == "alloc":
+            self.placed[words[1]] = (words[1], int(words[2]), words[3])
+        self.write(line)
+
+
 def hand_written(flavour):
     """The lines of a hand-written script, without comments."""
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{flavour}.txt"), encoding="utf-8") as file:
@@ -231,7 +316,7 @@ def gen(seed, n, flavour, live_target=120, out=print):
         for line in hand_written(flavour):
             out(line)
         return
-    script = (Lending if flavour == "lend" else Script)(seed, flavour, live_target, out)
+    script = {"lend": Lending, "graphs": Graphs, "addresses": Addresses}.get(flavour, Script)(seed, flavour, live_target, out)
     if flavour in ("frac", "gc"):
         out("set_fraction 0.5")
     for _ in range(n):

@@ -8,7 +8,7 @@ DIR holds the programs of the releases: target/oracle, where `conformance/oracle
 random scripts. The same arguments give the same bytes, but for scripts with checkpoints and with pools: there the real allocator's answers depend on
 where its objects lie in memory.
 
-One file a flavour, NAME.jsonl.xz, one for the hand-written script every_operation.txt, one for the other releases, and one for scripts
+One file a flavour, NAME.jsonl.xz, one for each of the hand-written scripts every_operation.txt and graph_reuse.txt, one for the other releases, and one for scripts
 with checkpoints (checkpoints.py), which has the answers of 2.11 and 2.15, as has the one of the flavour lend. A file is the line "golden answers 1" and
 a sequence of runs; a run is one header line, a JSON object with the key "run", then one answer a line, as many as the header's
 "lines" says. An answer has the text of its operation in "op", so the script is in the file too.
@@ -107,6 +107,23 @@ def lend_runs(options):
             yield header, answers(options.oracle, "\n".join(script) + "\n", CONFIGS[config], FLAVOURS["lend"], addresses, profile)
 
 
+def captured_runs(options):
+    """The hand-written script of blocks that are reused during a capture."""
+    script = "\n".join(gen.hand_written("graph_reuse")) + "\n"
+    for profile, addresses in (("2.11", "up"), ("2.15", "down")):
+        header = {"flavour": "graph_reuse", "config": "default", "settings": "", "capacity": FLAVOURS["graph_reuse"], "addresses": addresses, "seed": 0, "profile": profile}
+        yield header, answers(options.oracle, script, "", FLAVOURS["graph_reuse"], addresses, profile)
+
+
+def address_runs(options):
+    for number, (profile, config) in enumerate((("2.13", "default"), ("2.15", "exp"))):
+        seed, addresses = options.seed + number, ("up", "down")[number % 2]
+        script = []
+        gen.gen(seed, 2 * options.n, "addresses", out=script.append)  # most requests find no room at their address
+        header = {"flavour": "addresses", "config": config, "settings": CONFIGS[config], "capacity": FLAVOURS["addresses"], "addresses": addresses, "seed": seed, "profile": profile}
+        yield header, answers(options.oracle, "\n".join(script) + "\n", CONFIGS[config], FLAVOURS["addresses"], addresses, profile)
+
+
 def release_runs(options):
     """One run of each series, which differ in flavour and settings; what a series alone does is among its own."""
     for number, (profile, flavour, config) in enumerate(RELEASE_RUNS):
@@ -151,6 +168,9 @@ def main():
     files = {flavour: lambda flavour=flavour: random_runs(options, flavour) for flavour in FLAVOURS if flavour not in (*CHECKPOINTS, *gen.HAND_WRITTEN)}
     files["every_operation"] = lambda: hand_written_runs(options)
     files["lend"] = lambda: lend_runs(options)
+    files["graph_reuse"] = lambda: captured_runs(options)
+    files["addresses"] = lambda: address_runs(options)
+    del files["graphs"]  # the order of what becomes free together follows from addresses of the real allocator's own objects
     files["releases"] = lambda: release_runs(options)
     files["checkpoints"] = lambda: checkpoint_runs(options)
     for name in options.only.split(",") if options.only else files:

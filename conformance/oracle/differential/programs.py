@@ -12,14 +12,14 @@ from releases import program, short
 
 G, M = 1 << 30, 1 << 20
 # The capacity in which each flavour of script runs.
-FLAVOURS = {"basic": 8 * G, "streams": 8 * G, "oom": 512 * M, "frac": G, "gc": G, "boundary": 4 * G, "large": 2 * G, "pools": G, "capture": 4 * G, "everything": 2 * G, "poolfree": G, "lend": 256 * M, "ckpt": G, "ckptstreams": G, "by_hand": G, "every_operation": G}
+FLAVOURS = {"basic": 8 * G, "streams": 8 * G, "oom": 512 * M, "frac": G, "gc": G, "boundary": 4 * G, "large": 2 * G, "pools": G, "capture": 4 * G, "everything": 2 * G, "poolfree": G, "lend": 256 * M, "graphs": 4 * G, "addresses": G, "ckpt": G, "ckptstreams": G, "by_hand": G, "every_operation": G, "graph_reuse": G}
 # Private pools: the real allocator's answers are one of several legal outcomes.
-ADDRESS_DEPENDENT = ("pools", "capture", "everything", "poolfree", "ckptstreams")
+ADDRESS_DEPENDENT = ("pools", "capture", "everything", "poolfree", "ckptstreams", "graphs", "addresses")
 # Pools go back in their midst.
 RELEASES_POOLS = ("poolfree", "lend")
 # The minor release that first has what a flavour is about. (Before 2.6 every pool of `pools` can be given back already. Before 2.3 the harness ends the routings of a
 # stream, not of a pool, which answers otherwise where there is none; before 2.10 entries that a history in the script keeps have another form.)
-SINCE = {"poolfree": 6, "lend": 8, "by_hand": 3, "every_operation": 10}
+SINCE = {"poolfree": 6, "lend": 8, "graphs": 10, "addresses": 13, "by_hand": 3, "every_operation": 10, "graph_reuse": 10}
 # Scripts that the real allocator's answers steer.
 CHECKPOINTS = ("ckpt", "ckptstreams")
 CONFIGS = {

@@ -82,10 +82,12 @@ fn checkpoints() {
 }
 
 /// Operations of the harness that the script does not use: pools, captures, and other devices.
-const NOT_USED: [&str; 10] = [
+const NOT_USED: [&str; 12] = [
     "alloc_at",
     "capture_begin",
     "capture_end",
+    "capture_wait",
+    "capture_work",
     "pool_begin",
     "pool_create",
     "pool_end",
@@ -112,6 +114,37 @@ fn every_operation() {
         assert!(NOT_USED.iter().all(|name| !names.contains(name)));
     }
     assert_eq!(runs.len(), 3);
+}
+
+/// Blocks that are reused during a capture, once the graph makes their stream wait for the others that use them.
+#[test]
+fn graph_reuse() {
+    for run in &read("graph_reuse").expect("the file") {
+        assert_eq!(check_run(run), Agreement::Exact, "{}", run.options.profile.name);
+        let answer = |operation: &str| {
+            let found = run.answers.iter().find(|answer| answer.contains(&format!("\"op\":\"alloc {operation} ")));
+            found.unwrap_or_else(|| panic!("no {operation}")).contains("free_completed")
+        };
+        assert!(answer("reused") && answer("after_all") && answer("of_the_owner"), "{}", run.options.profile.name);
+        assert!(!answer("too_early") && !answer("after_two") && !answer("after_mixed"), "{}", run.options.profile.name);
+    }
+}
+
+/// Requests for addresses: most find no room there.
+#[test]
+fn addresses() {
+    for run in &read("addresses").expect("the file") {
+        assert_eq!(check_run(run), Agreement::Exact, "{}", run.options.profile.name);
+        let asked = run.answers.iter().filter(|answer| answer.contains("\"op\":\"alloc_at"));
+        let (served, refused): (Vec<&String>, Vec<&String>) = asked.partition(|answer| answer.contains("\"ok\":1"));
+        let behind_others = served.iter().filter(|answer| answer.contains("free_requested")).count();
+        assert!(
+            served.len() > 20 && behind_others > 5 && refused.len() > 100,
+            "{} {behind_others} {}",
+            served.len(),
+            refused.len()
+        );
+    }
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! [`DeviceBackend`] for the CUDA device.
 
-use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
+use std::collections::BTreeSet;
+
+use parkade::device::{BackendError, Capture, DeviceBackend, GraphNode, MemoryInfo, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
 use super::cuda_device::CudaDevice;
 use crate::driver::{
-    CudaEvent, CudaPhysical, INVALID_VALUE, Memory, OUT_OF_MEMORY, Reservation, is_stream_idle, synchronize_stream,
+    CudaEvent, CudaPhysical, INVALID_VALUE, Memory, OUT_OF_MEMORY, Reservation, add_awaited, capture_of_stream, is_stream_idle,
+    synchronize_stream,
 };
 use crate::error::DriverError;
 use crate::nvml::{GpuProcess, Nvml, NvmlLibrary};
@@ -146,6 +149,16 @@ impl DeviceBackend for CudaDevice {
     fn stream_wait(&mut self, stream: StreamId, event: &CudaEvent) -> Result<(), BackendError> {
         self.admit(stream);
         Ok(CudaDevice::stream_wait(self, stream, event)?)
+    }
+
+    fn capture(&mut self, stream: StreamId) -> Result<Option<Capture>, BackendError> {
+        self.admit(stream);
+        Ok(capture_of_stream(&self.context, self.stream("cuStreamGetCaptureInfo_v3", stream)?)?)
+    }
+
+    fn add_awaited(&mut self, stream: StreamId, awaited: &mut BTreeSet<GraphNode>) -> Result<(), BackendError> {
+        self.admit(stream);
+        Ok(add_awaited(&self.context, self.stream("cuStreamGetCaptureInfo_v3", stream)?, awaited)?)
     }
 
     fn destroy_event(&mut self, event: CudaEvent) {

@@ -6,6 +6,7 @@
 //! is then unmapped fails on the device; as with the driver itself, the caller must wait for it first.
 
 mod call;
+mod capture;
 mod context;
 mod event;
 mod identity;
@@ -21,6 +22,7 @@ mod stream;
 mod table;
 
 pub(crate) use call::{INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, STREAM_CAPTURE_CODES};
+pub(crate) use capture::{add_awaited, of_stream as capture_of_stream};
 pub(crate) use context::Context;
 pub use event::CudaEvent;
 pub(crate) use memory::Memory;

@@ -8,22 +8,24 @@ use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::sync::OnceLock;
 
 use cudarc::driver::sys::{
-    self, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUmemAccessDesc,
-    CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmodule,
-    CUstream, CUuuid,
+    self, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphEdgeData, CUgraphNode,
+    CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
+    CUmemGenericAllocationHandle, CUmodule, CUstream, CUstreamCaptureStatus, CUuuid, cuuint64_t,
 };
 
 use crate::error::Unavailable;
 
 macro_rules! driver_table {
-    ($($name:ident($($argument:ty),*);)*) => {
+    (every { $($name:ident($($argument:ty),*);)* } since $version:literal { $($newer:ident($($newer_argument:ty),*);)* }) => {
         /// Pointers to the driver's functions, under their driver names.
         #[allow(non_snake_case)]
         pub(super) struct Table {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> u32,)*
+            $(#[doc = concat!("Since CUDA ", $version, ".")] pub(super) $newer: Option<unsafe extern "C" fn($($newer_argument),*) -> u32>,)*
         }
 
         $(const _: unsafe fn($($argument),*) -> sys::CUresult = sys::$name;)*
+        $(const _: unsafe fn($($newer_argument),*) -> sys::CUresult = sys::$newer;)*
 
         impl Table {
             fn look_up() -> Result<Table, Unavailable> {
@@ -38,6 +40,11 @@ macro_rules! driver_table {
                         let symbol = unsafe { library.get::<unsafe extern "C" fn($($argument),*) -> u32>(stringify!($name)) };
                         *symbol.map_err(|_| Unavailable::MissingSymbol(stringify!($name)))?
                     },)*
+                    $($newer: {
+                        // SAFETY: as above.
+                        let symbol = unsafe { library.get::<unsafe extern "C" fn($($newer_argument),*) -> u32>(stringify!($newer)) };
+                        symbol.ok().map(|symbol| *symbol)
+                    },)*
                 })
             }
         }
@@ -45,6 +52,7 @@ macro_rules! driver_table {
 }
 
 driver_table! {
+every {
     cuInit(c_uint);
     cuDriverGetVersion(*mut c_int);
     cuDeviceGetCount(*mut c_int);
@@ -94,6 +102,14 @@ driver_table! {
     cuEventQuery(CUevent);
     cuEventSynchronize(CUevent);
     cuEventDestroy_v2(CUevent);
+}
+since 12.3 {
+    cuStreamGetCaptureInfo_v3(
+        CUstream, *mut CUstreamCaptureStatus, *mut cuuint64_t, *mut CUgraph, *mut *const CUgraphNode, *mut *const CUgraphEdgeData,
+        *mut usize
+    );
+    cuGraphNodeGetDependencies_v2(CUgraphNode, *mut CUgraphNode, *mut CUgraphEdgeData, *mut usize);
+}
 }
 
 /// The table, looked up on first use. A failure is not cached: the next call tries again.

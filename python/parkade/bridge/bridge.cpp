@@ -29,6 +29,8 @@ class Allocator final : public CCA::CUDAAllocator {
   uint32_t flags = 0;
   std::mutex mutex;
   std::array<std::atomic<Place*>, MOST_DEVICES> places{};
+  // Those of devices that are not used are there for the entries of snapshots. They live as long as the process.
+  std::array<History*, MOST_DEVICES> histories{};
   std::atomic<int> device_count{0};
   std::atomic<bool> is_caching{true};
   // PyTorch's switch for tools that look at every allocation.
@@ -65,14 +67,23 @@ class Allocator final : public CCA::CUDAAllocator {
   std::vector<std::pair<c10::DeviceIndex, c10::DeviceIndex>> peer_access;
   c10::ApproximateClockToUnixTimeConverter clock;
 
+  // With the mutex held.
+  History& history_of(c10::DeviceIndex device) {
+    auto*& history = histories[device];
+    if (!history) {
+      auto own = std::make_unique<History>(device);
+      for (auto& tracker : trackers) own->track(tracker);
+      if (recording) own->record(recording->enabled, recording->with, recording->most, recording->when, recording->clear, recording->skip);
+      history = own.release();
+    }
+    return *history;
+  }
   Place& made(c10::DeviceIndex device) {
     if (device < 0 || device >= device_count.load()) no_device(device);
     if (auto* place = places[device].load(std::memory_order_acquire)) return *place;
     std::lock_guard<std::mutex> lock(mutex);
     if (auto* place = places[device].load()) return *place;
-    auto place = std::make_unique<Place>(device, policy, release, flags, fraction_at_init);
-    for (auto& tracker : trackers) place->history.track(tracker);
-    if (recording) place->history.record(recording->enabled, recording->with, recording->most, recording->when, recording->clear, recording->skip);
+    auto place = std::make_unique<Place>(history_of(device), policy, release, flags, fraction_at_init);
     if (place->history.is_needed()) place->observe();
     if (first < 0) first = device;
     auto* kept = place.release();  // for the life of the process: memory is freed after everything else has ended
@@ -142,6 +153,10 @@ class Allocator final : public CCA::CUDAAllocator {
     (void)parkade_memory_info(of.core, &free_bytes, &total_bytes);
   }
   void* serve(c10::DeviceIndex device, size_t bytes, cudaStream_t stream, uint32_t flags) {
+    return serve_by(&parkade_serve, device, bytes, stream, flags);
+  }
+  // `ask` has the arguments of parkade_serve. A null answer is none: the caller says why.
+  template <class Ask> void* serve_by(Ask ask, c10::DeviceIndex device, size_t bytes, cudaStream_t stream, uint32_t flags) {
     auto& to = place(device);
     static thread_local bool has_begun = false;
     if (C10_UNLIKELY(!std::exchange(has_begun, true))) begin_thread(to);
@@ -149,9 +164,10 @@ class Allocator final : public CCA::CUDAAllocator {
     parkade_request request{bytes, reinterpret_cast<uint64_t>(stream), flags, {0, 0}};
     void* address = nullptr;
     const bool is_plain = C10_LIKELY(!to.attention.load(std::memory_order_relaxed));
-    const auto status = is_plain ? parkade_serve(to.core, &request, &address) : serve_attentively(to, request, stream, &address);
+    const auto status = is_plain ? ask(to.core, &request, &address) : serve_attentively(ask, to, request, stream, &address);
     rethrow();
     if (C10_UNLIKELY(status != PARKADE_OK)) fail_request(to, status, bytes);
+    if (C10_UNLIKELY(address == nullptr)) return nullptr;
     if (C10_UNLIKELY(device != first)) {
       std::lock_guard<std::mutex> lock(owners_mutex);
       owners[address] = &to;
@@ -162,14 +178,14 @@ class Allocator final : public CCA::CUDAAllocator {
       (*interpreter)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(address));
     return address;
   }
-  static parkade_status serve_attentively(Place& to, parkade_request& request, cudaStream_t stream, void** address) {
+  template <class Ask> static parkade_status serve_attentively(Ask ask, Place& to, parkade_request& request, cudaStream_t stream, void** address) {
     Stack stack(to.history.gather(RecordContext::STATE));
-    if (!to.may_capture()) return parkade_serve(to.core, &request, address);
+    if (!to.may_capture()) return ask(to.core, &request, address);
     // As PyTorch's: calls of the driver that a capture would forbid are not part of it.
     c10::cuda::CUDAStreamCaptureModeGuard guard{cudaStreamCaptureModeRelaxed};
     to.route(request, stream);
     request.flags |= to.capturing();
-    return parkade_serve(to.core, &request, address);
+    return ask(to.core, &request, address);
   }
   static parkade_status free_attentively(Place& of, void* address) {
     Stack stack(of.history.gather(RecordContext::ALL));
@@ -209,6 +225,22 @@ class Allocator final : public CCA::CUDAAllocator {
     void* address = bytes ? serve(device, bytes, c10::cuda::getCurrentCUDAStream(device).stream(), 0) : nullptr;
     return {address, address, &free_block, of};
   }
+#if TORCH_MINOR >= 13
+  // Memory at an address, where it was before.
+  c10::DataPtr allocateWithAddress(size_t bytes, void* at) override {
+    TORCH_CHECK(caches(), "Exact-address allocation is only supported by the native CUDA caching allocator");
+    const auto device = c10::cuda::current_device();
+    void* address = nullptr;
+    if (bytes) {
+      TORCH_CHECK(reinterpret_cast<uintptr_t>(at) % 512 == 0, "mallocWithAddress: addr must be aligned to kMinBlockSize (512 bytes), got ", at);
+      AtAddress marks;
+      auto ask = [at](parkade_allocator* core, const parkade_request* request, void** out) { return parkade_serve_at(core, request, at, out); };
+      address = serve_by(ask, device, bytes, c10::cuda::getCurrentCUDAStream(device).stream(), 0);
+      TORCH_CHECK(address, "Could not allocate CUDA storage at exact address ", at);
+    }
+    return {address, address, &free_block, c10::Device(c10::DeviceType::CUDA, device)};
+  }
+#endif
   c10::DeleterFnPtr raw_deleter() const override { return caches() ? &free_block : &free_direct; }
   void copy_data(void* to, const void* from, size_t bytes) const override { C10_CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice)); }
   void* raw_alloc(size_t bytes) override {

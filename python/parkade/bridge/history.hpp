@@ -40,6 +40,8 @@ struct Call {
   std::string user_metadata;
   std::exception_ptr thrown;  // by a tracker: exceptions must not cross the core
   bool is_in_callback = false;
+  // A request for an address, and whether it has begun to hand out blocks.
+  bool is_at_address = false, has_allocated = false;
 };
 inline Call& call() { thread_local Call own; return own; }
 // How many threads have thrown inside of the core and were not told yet.
@@ -55,9 +57,14 @@ class Stack {
   ~Stack() { call().context = std::move(outer); }
 };
 
+// Marks what a request for an address does, for as long as it lasts.
+struct AtAddress {
+  AtAddress() { call().is_at_address = true; call().has_allocated = false; }
+  ~AtAddress() { call().is_at_address = false; }
+};
+
 class History {
   std::mutex mutex;
-  c10::DeviceIndex device;
   bool is_recording = false;
   RecordContext level = RecordContext::NEVER;
   std::unordered_set<int> skipped;
@@ -117,6 +124,7 @@ class History {
   }
 
  public:
+  const c10::DeviceIndex device;
   explicit History(c10::DeviceIndex device) : device(device) {}
   std::atomic<int> gathers{0};  // the level at which calls gather stacks
   std::atomic<CreateContextFn> recorder{nullptr};
@@ -162,6 +170,12 @@ class History {
     }
   }
 
+  // A snapshot of a device that was not used.
+  void tell_snapshot(const MempoolId_t& pool) {
+    std::lock_guard<std::mutex> lock(mutex);
+    keep(TraceEntry::SNAPSHOT, 0, 0, 0, pool, nullptr);
+  }
+
 #if TORCH_MINOR >= 14
   // An annotation of a live allocation is an entry of its own.
   void annotate(const void* address, const std::string& text) {
@@ -194,6 +208,11 @@ class History {
     auto& own = call();
     auto made = entry(action, device, address, size, stream, pool, level >= RecordContext::ALLOC ? std::move(context) : nullptr,
                       own.compile_contexts.empty() ? "N/A" : own.compile_contexts.top(), own.user_metadata);
+#if TORCH_MINOR >= 15
+    // Not the frees that complete before it.
+    own.has_allocated |= action == TraceEntry::ALLOC;
+    if (own.is_at_address && own.has_allocated) made.internal_metadata_ = "mallocWithAddress";
+#endif
     for (auto& tracker : trackers) tracker(made);
     if (is_recording && !skipped.count(action)) ring.insert(made);
   }

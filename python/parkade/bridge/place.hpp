@@ -53,13 +53,13 @@ class Place {
   }
 
  public:
+  History& history;
   const c10::DeviceIndex device;
-  History history;
   parkade_allocator* core = nullptr;
 
   // `fraction` is that of the settings when PyTorch's allocator was initialised: later strings do not change it.
-  Place(c10::DeviceIndex device, const std::string& policy, const std::string& release, uint32_t flags, double fraction)
-      : takes_settings(policy == "pytorch"), device(device), history(device) {
+  Place(History& history, const std::string& policy, const std::string& release, uint32_t flags, double fraction)
+      : takes_settings(policy == "pytorch"), history(history), device(history.device) {
     const auto text = settings_text();
     parkade_options options{};
     options.size = sizeof options;

@@ -1,6 +1,8 @@
 //! [`DeviceBackend`] for the simulated device: each question goes to the method that is the driver's call.
 
-use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
+use std::collections::BTreeSet;
+
+use parkade::device::{BackendError, Capture, DeviceBackend, GraphNode, MemoryInfo, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
 use super::page_runs::split_physical;
@@ -116,6 +118,15 @@ impl DeviceBackend for SimDevice {
 
     fn stream_wait(&mut self, stream: StreamId, event: &SimEvent) -> Result<(), BackendError> {
         self.event_hold_back(event, stream)
+    }
+
+    fn capture(&mut self, stream: StreamId) -> Result<Option<Capture>, BackendError> {
+        Ok(self.captures.of(stream.get()).cloned())
+    }
+
+    fn add_awaited(&mut self, stream: StreamId, awaited: &mut BTreeSet<GraphNode>) -> Result<(), BackendError> {
+        self.captures.add_awaited(stream.get(), awaited);
+        Ok(())
     }
 
     fn destroy_event(&mut self, event: SimEvent) {

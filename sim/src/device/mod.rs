@@ -3,6 +3,7 @@
 mod access;
 mod backend;
 mod breaking;
+mod capture_calls;
 mod control;
 mod event_calls;
 mod malloc_calls;

@@ -13,7 +13,7 @@ use crate::faults::FaultPlan;
 use crate::memory::{PageRun, PageRuns, PhysicalMemory, Ranges, SharedPages};
 use crate::race::Detector;
 use crate::range_maps::Intervals;
-use crate::streams::Streams;
+use crate::streams::{Captures, Streams};
 use crate::virtual_memory::{AffectedMappings, VirtualMemory};
 
 /// A GPU made of arithmetic.
@@ -46,6 +46,7 @@ pub struct SimDevice {
     pub(super) fabric_probe_due: bool,
     pub(super) cost_model: Arc<dyn CostModel>,
     pub(super) streams: Streams,
+    pub(super) captures: Captures,
     /// `None` until the first work that declares an access.
     pub(super) races: Option<Box<Detector>>,
     pub(super) clock: Clock,
@@ -85,6 +86,7 @@ impl SimDevice {
             fabric_probe_due: options.probes_fabric,
             cost_model: options.cost_model,
             streams: Streams::new(options.event_timing),
+            captures: Captures::default(),
             races: None,
             clock: Clock::default(),
             live_events: BTreeSet::new(),

@@ -5,6 +5,7 @@
 //! under every [`EventTiming`]. If a stream waits for a mark of another stream, its later marks are done only
 //! after that mark, and completing one of them completes that mark.
 
+mod captures;
 mod event;
 mod event_timing;
 mod stream;
@@ -16,6 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 use event_timing::Draws;
 use stream::{Mark, Pending, Stream, Waits};
 
+pub(crate) use captures::Captures;
 pub use event::SimEvent;
 pub use event_timing::EventTiming;
 

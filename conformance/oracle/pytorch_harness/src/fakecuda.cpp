@@ -11,6 +11,7 @@
 //   FAKE_SEG_GAP      bytes left free between two cudaMallocs (default 0)
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <algorithm>
 #include <charconv>
 #include <cstdarg>
 #include <cstdio>
@@ -160,8 +161,34 @@ X unsigned long long fake_capture_begin(cudaStream_t st) {
   State& s = S(); std::lock_guard<std::mutex> g(s.m);
   auto id = s.next_cap++; s.captures[(uintptr_t)st] = {id, {}}; return id;
 }
+// Ends the capture of the stream, on all streams that take part in it.
 X void fake_capture_end(cudaStream_t st) {
-  State& s = S(); std::lock_guard<std::mutex> g(s.m); s.captures.erase((uintptr_t)st);
+  State& s = S(); std::lock_guard<std::mutex> g(s.m);
+  auto at = s.captures.find((uintptr_t)st);
+  if (at == s.captures.end()) return;
+  auto id = at->second.id;
+  for (auto it = s.captures.begin(); it != s.captures.end();) it = it->second.id == id ? s.captures.erase(it) : std::next(it);
+}
+// Work on a captured stream: a node after what the stream has come to. Returns its number, 0 if the stream is not captured.
+X size_t fake_capture_work(cudaStream_t st) {
+  State& s = S(); std::lock_guard<std::mutex> g(s.m);
+  auto at = s.captures.find((uintptr_t)st);
+  if (at == s.captures.end()) return 0;
+  s.nodes.push_back(std::move(at->second.last));
+  at->second.last = {(cudaGraphNode_t)(uintptr_t)s.nodes.size()};
+  return s.nodes.size();
+}
+// Later work of a stream waits for what another one, which is captured, was given so far, and the stream takes part in that capture. Returns 0
+// if the other one is not captured, or the stream in another capture.
+X int fake_capture_wait(cudaStream_t st, cudaStream_t other) {
+  State& s = S(); std::lock_guard<std::mutex> g(s.m);
+  auto of = s.captures.find((uintptr_t)other);
+  if (of == s.captures.end()) return 0;
+  auto& capture = s.captures.try_emplace((uintptr_t)st, Capture{of->second.id, {}}).first->second;
+  if (capture.id != of->second.id) return 0;
+  for (auto node : of->second.last)
+    if (std::find(capture.last.begin(), capture.last.end(), node) == capture.last.end()) capture.last.push_back(node);
+  return 1;
 }
 X int fake_norm(const void* p, char* out, int) {  // into 64 bytes, without a NUL; the length
   State& s = S(); std::lock_guard<std::mutex> g(s.m);
@@ -345,9 +372,11 @@ X cudaError_t cudaStreamIsCapturing(cudaStream_t st, cudaStreamCaptureStatus* o)
 #if CUDART_VERSION >= 13000
 #define EDGE_DATA_OUT const cudaGraphEdgeData** ed,
 #define EDGE_DATA cudaGraphEdgeData*,
+#define NO_EDGE_DATA nullptr,
 #else
 #define EDGE_DATA_OUT
 #define EDGE_DATA
+#define NO_EDGE_DATA
 #endif
 X cudaError_t cudaStreamGetCaptureInfo(cudaStream_t st, cudaStreamCaptureStatus* o, unsigned long long* id,
     cudaGraph_t* gr, const cudaGraphNode_t** deps, EDGE_DATA_OUT size_t* nd) {
@@ -364,7 +393,7 @@ X cudaError_t cudaStreamGetCaptureInfo(cudaStream_t st, cudaStreamCaptureStatus*
   if (nd) *nd = c ? it->second.last.size() : 0;
   return cudaSuccess;
 }
-// A graph's nodes are the empty ones that 2.9 adds to remember what a stream had done when a block was freed: 1 is the first.
+// A graph's nodes are work of the script, and the empty ones that 2.9 adds to remember what a stream had done when a block was freed: 1 is the first.
 static cudaGraphNode_t node(size_t number) { return (cudaGraphNode_t)(uintptr_t)number; }
 X cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t at, cudaGraphNode_t* out, EDGE_DATA size_t* n) {
   State& s = S(); std::lock_guard<std::mutex> g(s.m);
@@ -589,6 +618,19 @@ X CUresult cuMemFree_v2(CUdeviceptr p) { return as_driver(cudaFree((void*)p)); }
 X CUresult cuStreamCreate(CUstream* st, unsigned f) { return as_driver(cudaStreamCreateWithPriority(st, f, 0)); }
 X CUresult cuStreamDestroy_v2(CUstream) { return CUDA_SUCCESS; }
 X CUresult cuStreamQuery(CUstream st) { return as_driver(cudaStreamQuery(st)); }
+// As in CUDA 12.3 and later; CUDA 12's header has other names for them.
+X CUresult cuStreamGetCaptureInfo_v3(CUstream st, CUstreamCaptureStatus* o, cuuint64_t* id, CUgraph* gr, const CUgraphNode** deps, const CUgraphEdgeData** ed, size_t* nd) {
+  cudaStreamCaptureStatus status;
+  unsigned long long number;
+  auto e = cudaStreamGetCaptureInfo(st, &status, &number, (cudaGraph_t*)gr, (const cudaGraphNode_t**)deps, NO_EDGE_DATA nd);
+  *o = (CUstreamCaptureStatus)status;
+  if (id) *id = number;
+  if (ed) *ed = nullptr;
+  return as_driver(e);
+}
+X CUresult cuGraphNodeGetDependencies_v2(CUgraphNode at, CUgraphNode* out, CUgraphEdgeData*, size_t* n) {
+  return as_driver(cudaGraphNodeGetDependencies((cudaGraphNode_t)at, (cudaGraphNode_t*)out, NO_EDGE_DATA n));
+}
 X CUresult cuStreamSynchronize(CUstream st) { return as_driver(cudaStreamSynchronize(st)); }
 X CUresult cuStreamWaitEvent(CUstream, CUevent, unsigned) { return CUDA_SUCCESS; }
 X CUresult cuEventCreate(CUevent* e, unsigned f) { return as_driver(cudaEventCreateWithFlags(e, f)); }

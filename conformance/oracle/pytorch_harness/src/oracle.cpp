@@ -38,6 +38,8 @@ size_t fake_used(int);
 size_t fake_peak(int);
 unsigned long long fake_capture_begin(cudaStream_t);
 void fake_capture_end(cudaStream_t);
+size_t fake_capture_work(cudaStream_t);
+int fake_capture_wait(cudaStream_t, cudaStream_t);
 int fake_norm(const void*, char*, int);
 size_t fake_live_events();
 }
@@ -76,6 +78,7 @@ struct Opts { int log = 1; int stats = 1; bool events = true, raw = false, diges
 static int DEV = 0;
 static std::unordered_map<string, c10::DataPtr> live;
 static std::unordered_map<string, void*> rawlive;
+static std::unordered_map<string, uintptr_t> addresses;  // where each id was allocated last
 static string evs;  // those of the operation, each after a comma
 static std::vector<string> oom_free;
 static std::map<string, std::shared_ptr<CCA::AllocatorState>> ckpts;
@@ -261,6 +264,7 @@ static void run_script(std::istream& in) {
         if (live.count(A(1))) throw std::runtime_error("id already live");
         auto p = CCA::get()->allocate(num(A(2)));
         ptrout(p.get());
+        addresses[a[1]] = (uintptr_t)p.get();
         live[a[1]] = std::move(p);
       } else if (op == "free") {
         auto it = live.find(A(1));
@@ -306,6 +310,12 @@ static void run_script(std::istream& in) {
       } else if (op == "capture_end") {
         fake_capture_end(rawst(std::stol(A(1))));
         release::capture_ends(DEV);
+      } else if (op == "capture_work") {  // capture_work stream
+        auto number = fake_capture_work(rawst(std::stol(A(1))));
+        if (!number) throw std::runtime_error("stream " + a[1] + " is not captured");
+        res += ",\"node\":" + std::to_string(number);
+      } else if (op == "capture_wait") {  // capture_wait stream other
+        if (!fake_capture_wait(rawst(std::stol(A(1))), rawst(std::stol(A(2))))) throw std::runtime_error("stream " + a[1] + " cannot wait for stream " + a[2] + " in its capture");
       } else if (op == "ckpt_save") ckpts[A(1)] = CCA::getCheckpointState(DEV, pool(2));
       else if (op == "ckpt_load") {
         auto d = CCA::setCheckpointPoolState(DEV, ckpts.at(A(1)));
@@ -340,9 +350,12 @@ static void run_script(std::istream& in) {
       else if (op == "meminfo") { auto m = release::memory_info(DEV); res += ",\"free\":" + std::to_string(m.first) + ",\"total\":" + std::to_string(m.second); }
       else if (op == "enable") release::enable(A(1) == "1");
       else if (op == "name") res += ",\"name\":" + jstr(CCA::name());
-      else if (op == "alloc_at") {  // alloc_at id bytes stream address
+      else if (op == "alloc_at") {  // alloc_at id bytes stream of offset
         c10::cuda::setCurrentCUDAStream(st(std::stol(A(3)), DEV));
-        auto p = release::allocate_at(num(A(2)), (void*)num(A(4)));
+        if (live.count(A(1))) throw std::runtime_error("id already live");
+        auto of = addresses.find(A(4));
+        if (of == addresses.end()) throw std::runtime_error("no such id");
+        auto p = release::allocate_at(num(A(2)), (void*)(of->second + num(A(5))));
         ptrout(p.get()); live[a[1]] = std::move(p);
       }
       else if (op == "reserve_class") release::reserve_class(rawst(std::stol(A(1))), a.size() > 2 ? a[2] : "");

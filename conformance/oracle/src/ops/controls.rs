@@ -44,13 +44,26 @@ impl Session {
             "external" => device.set_external_bytes(Bytes(line.number(1)?)),
             "fail_next" => device.fail_next(line.number(1)?),
             "capture_begin" => {
-                let number = self.captures.begin(line.stream(1)?);
-                self.allocator.set_capturing(self.captures.is_capturing());
+                let number = device.begin_capture(handle(line.stream(1)?));
+                self.look_at_capture();
                 return Ok(format!(",\"capture\":{number}"));
             }
             "capture_end" => {
-                self.captures.end(line.stream(1)?);
-                self.allocator.set_capturing(self.captures.is_capturing());
+                device.end_capture(handle(line.stream(1)?));
+                self.look_at_capture();
+            }
+            "capture_work" => {
+                let number = line.stream(1)?;
+                let node = device.capture_work(handle(number));
+                let node = node.ok_or_else(|| Failure::std(format!("stream {number} is not captured")))?;
+                return Ok(format!(",\"node\":{}", node.0));
+            }
+            "capture_wait" => {
+                let (number, other) = (line.stream(1)?, line.stream(2)?);
+                if !device.capture_wait(handle(number), handle(other)) {
+                    return Err(Failure::std(format!("stream {number} cannot wait for stream {other} in its capture")));
+                }
+                self.look_at_capture();
             }
             "device" if line.number(1)? == 0 => self.printed = Printed::default(),
             name if KNOWN_ELSEWHERE.contains(&name) => return Err(unsupported(line)),
@@ -61,7 +74,7 @@ impl Session {
 }
 
 /// Operations of the harness that the simulated device does not have.
-const KNOWN_ELSEWHERE: [&str; 3] = ["alloc_at", "device", "reserve_class"];
+const KNOWN_ELSEWHERE: [&str; 2] = ["device", "reserve_class"];
 
 fn unsupported(line: &Line<'_>) -> Failure {
     Failure::std(format!("{} needs several devices or a newer PyTorch, and neither is simulated", line.name()))

@@ -1,7 +1,7 @@
 //! Operations on allocations: request, free, use on another stream, release what is cached.
 
 use parkade::device::DeviceBackend;
-use parkade::units::{Bytes, PoolId};
+use parkade::units::{Bytes, DeviceAddress, PoolId};
 use parkade::{AllocError, Allocation};
 
 use super::failure::Failure;
@@ -12,10 +12,9 @@ use super::state::Held;
 
 impl Session {
     pub(super) fn alloc(&mut self, line: &Line<'_>) -> Answer {
-        let number = line.stream_or_default(3)?;
-        let stream = handle(number);
-        self.captures.current_stream = number;
-        self.allocator.set_capturing(self.captures.is_capturing());
+        let stream = handle(line.stream_or_default(3)?);
+        self.current_stream = stream;
+        self.look_at_capture();
         let name = line.word(1)?;
         if self.names.lock().live.contains_key(name) {
             return Err(Failure::std("id already live"));
@@ -26,8 +25,45 @@ impl Session {
             self.calls_with_null.push("[\"cudaMalloc\",0,0,\"null\"]");
         }
         let answer = self.pointer(&held);
+        self.addresses.insert(name.to_owned(), held.address().map_or(0, DeviceAddress::get));
         self.names.lock().live.insert(name.to_owned(), held);
         Ok(answer)
+    }
+
+    /// A request at an address: so many bytes behind where a name was allocated last.
+    pub(super) fn alloc_at(&mut self, line: &Line<'_>) -> Answer {
+        let stream = handle(line.stream(3)?);
+        self.current_stream = stream;
+        self.look_at_capture();
+        let name = line.word(1)?;
+        if self.names.lock().live.contains_key(name) {
+            return Err(Failure::std("id already live"));
+        }
+        let base = *self.addresses.get(line.word(4)?).ok_or_else(|| Failure::std("no such id"))?;
+        let bytes = Bytes(line.number(2)?);
+        let address = DeviceAddress(base.wrapping_add(line.number(5)?));
+        if !self.caching {
+            return Err(Failure::c10("Exact-address allocation is only supported by the native CUDA caching allocator"));
+        }
+        let held = if bytes == Bytes::ZERO {
+            Held::Null
+        } else if !address.0.is_multiple_of(512) {
+            let text = "mallocWithAddress: addr must be aligned to kMinBlockSize (512 bytes), got";
+            return Err(Failure::c10(format!("{text} {:#x}", address.0)));
+        } else {
+            let allocated = self.allocator.allocate_at(bytes, stream, address).map_err(Failure::alloc(self.profile))?;
+            let text = "Could not allocate CUDA storage at exact address";
+            Held::Block(allocated.ok_or_else(|| Failure::c10(format!("{text} {:#x}", address.0)))?)
+        };
+        let answer = self.pointer(&held);
+        self.names.lock().live.insert(name.to_owned(), held);
+        Ok(answer)
+    }
+
+    /// Tells the allocator whether the current stream is captured.
+    pub(super) fn look_at_capture(&mut self) {
+        let is_captured = self.allocator.device().is_captured(self.current_stream);
+        self.allocator.set_capturing(is_captured);
     }
 
     pub(super) fn raw_alloc(&mut self, line: &Line<'_>) -> Answer {

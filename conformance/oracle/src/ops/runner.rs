@@ -118,6 +118,7 @@ fn finished(mut answer: String, changes: &str) -> String {
 fn operate(session: &mut Session, line: &Line<'_>) -> Answer {
     match line.name() {
         "alloc" => session.alloc(line),
+        "alloc_at" => session.alloc_at(line),
         "free" => session.free(line),
         "rawalloc" => session.raw_alloc(line),
         "rawfree" => session.raw_free(line),

@@ -17,7 +17,7 @@ use parkade_sim::{LogLevel, SimDevice, SimOptions};
 use super::failure::Failure;
 use super::line::{Line, Unreadable};
 use super::printed;
-use super::state::{Captures, Held, Seen, SharedNames, Watcher};
+use super::state::{Held, Seen, SharedNames, Watcher};
 
 /// Where the simulated device places new segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -57,6 +57,8 @@ pub(super) struct Session {
     pub(super) allocator: Core,
     pub(super) profile: &'static Profile,
     pub(super) names: SharedNames,
+    /// Where each name was allocated last.
+    pub(super) addresses: BTreeMap<String, u64>,
     /// Saved pools, by the script's names.
     pub(super) checkpoints: BTreeMap<String, PoolCheckpoint>,
     pub(super) printed: printed::Printed,
@@ -64,7 +66,8 @@ pub(super) struct Session {
     pub(super) calls_with_null: Vec<&'static str>,
     /// Whether requests go through the allocator or straight to the device.
     pub(super) caching: bool,
-    pub(super) captures: Captures,
+    /// The stream of the last request: requests are for the current stream.
+    pub(super) current_stream: StreamId,
 }
 
 impl Session {
@@ -92,11 +95,12 @@ impl Session {
             allocator,
             profile,
             names,
+            addresses: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
             printed: printed::Printed::default(),
             calls_with_null: Vec::new(),
             caching: true,
-            captures: Captures::default(),
+            current_stream: StreamId::DEFAULT,
         })
     }
 }

@@ -1,6 +1,6 @@
-//! The script's live allocations by name, its stream captures, and what the observer saw during one operation.
+//! The script's live allocations by name, and what the observer saw during one operation.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use parkade::Allocation;
@@ -45,32 +45,6 @@ impl SharedNames {
     /// Locks the names. Never held during a request, whose callback locks them too.
     pub(super) fn lock(&self) -> MutexGuard<'_, Names> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Which streams are being captured, and which stream is current.
-#[derive(Debug, Default)]
-pub(super) struct Captures {
-    begun: u64,
-    streams: BTreeSet<i64>,
-    /// The stream of the last request: requests are for the current stream.
-    pub(super) current_stream: i64,
-}
-
-impl Captures {
-    /// Begins a capture and returns its number, counted from 1.
-    pub(super) fn begin(&mut self, stream: i64) -> u64 {
-        self.begun += 1;
-        self.streams.insert(stream);
-        self.begun
-    }
-
-    pub(super) fn end(&mut self, stream: i64) {
-        self.streams.remove(&stream);
-    }
-
-    pub(super) fn is_capturing(&self) -> bool {
-        self.streams.contains(&self.current_stream)
     }
 }
 

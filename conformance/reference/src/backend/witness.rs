@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use parkade::Allocator;
-use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
+use parkade::device::{BackendError, Capture, DeviceBackend, GraphNode, MemoryInfo, ProcessMemory};
 use parkade::policy::PyTorch;
 use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
@@ -349,6 +349,14 @@ impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
     fn stream_wait(&mut self, stream: StreamId, event: &Self::Event) -> Result<(), BackendError> {
         let asked = MadeCall::to(CallName::StreamWaitEvent).on(stream.get()).with(event.id);
         self.call(asked, |shared| shared.device.stream_wait(stream, &event.event))
+    }
+
+    fn capture(&mut self, stream: StreamId) -> Result<Option<Capture>, BackendError> {
+        self.0.borrow_mut().device.capture(stream)
+    }
+
+    fn add_awaited(&mut self, stream: StreamId, awaited: &mut BTreeSet<GraphNode>) -> Result<(), BackendError> {
+        self.0.borrow_mut().device.add_awaited(stream, awaited)
     }
 
     fn destroy_event(&mut self, event: Self::Event) {

@@ -2,7 +2,9 @@
 //!
 //! It can also make events independent of the device's speed: it then waits for all work before it queries an event.
 
-use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
+use std::collections::BTreeSet;
+
+use parkade::device::{BackendError, Capture, DeviceBackend, GraphNode, MemoryInfo, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade_sim::CallName;
 
@@ -186,6 +188,14 @@ impl<D: TestDevice> DeviceBackend for Recorder<D> {
         let result = self.device.wait(event);
         self.note(CallName::EventSynchronize, Bytes::ZERO, None, &result);
         result
+    }
+
+    fn capture(&mut self, stream: StreamId) -> Result<Option<Capture>, BackendError> {
+        self.device.capture(stream)
+    }
+
+    fn add_awaited(&mut self, stream: StreamId, awaited: &mut BTreeSet<GraphNode>) -> Result<(), BackendError> {
+        self.device.add_awaited(stream, awaited)
     }
 
     fn destroy_event(&mut self, event: D::Event) {
