@@ -106,6 +106,10 @@ unsafe fn add_dependencies(context: &Arc<Context>, node: CUgraphNode, nodes: &mu
     context.count_call();
     // SAFETY: the node is there, as the caller says; only the number is written.
     check(call, unsafe { get_dependencies(node, ptr::null_mut(), ptr::null_mut(), &raw mut count) })?;
+    // The driver refuses to list none.
+    if count == 0 {
+        return Ok(());
+    }
     let mut more = vec![ptr::null_mut(); count];
     context.count_call();
     // SAFETY: the same, and there is room for as many handles as the number says.
