@@ -39,9 +39,9 @@ pub enum AllocError {
     /// PyTorch before 2.8 fails an internal assert: the cache cannot be emptied while requests are routed to a private
     /// pool. Nothing has been released.
     Capturing,
-    /// PyTorch fails an internal assert, with the setting graph_capture_record_stream_reuse and while any requests are routed to a private
-    /// pool: 2.9 where a request is for a stream that is not being captured, later releases where it is for one whose captured requests
-    /// are routed to no pool (spec 3.8).
+    /// PyTorch fails an internal assert, with the setting graph_capture_record_stream_reuse: 2.9 where a request is for a stream that is not
+    /// being captured while others are routed to a private pool, later releases where it is for one that is captured and no routing
+    /// accepts it (spec 3.8).
     NotCaptured,
     /// The device failed, and not for lack of memory.
     Device(BackendError),
@@ -65,22 +65,22 @@ impl AllocError {
             error => error.to_string(),
         }
     }
-}
 
-impl AllocError {
     /// The message of an internal assert that only some releases have.
     fn assertion(&self, profile: &Profile) -> String {
         let asserts = &profile.asserts;
+        let (of_stream, mut more) = (asserts.stream.unwrap_or_default().0, "");
         let (condition, line) = match self {
             AllocError::Capturing => asserts.capture.unwrap_or_default(),
-            AllocError::NotCaptured if profile.reuses_by_graph => ("found", asserts.stream.unwrap_or_default()),
-            AllocError::NotCaptured => ("status == cudaStreamCaptureStatusActive", asserts.stream.unwrap_or_default()),
+            AllocError::NotCaptured if profile.reuses_by_graph => {
+                more = "Could not find memory pool id for capture.";
+                ("found", of_stream)
+            }
+            AllocError::NotCaptured => {
+                more = "Invalid stream capture status";
+                ("status == cudaStreamCaptureStatusActive", of_stream)
+            }
             _ => ("!block->expandable_segment_", asserts.expandable.unwrap_or_default()),
-        };
-        let more = match self {
-            AllocError::NotCaptured if profile.reuses_by_graph => "Could not find memory pool id for capture.",
-            AllocError::NotCaptured => "Invalid stream capture status",
-            _ => "",
         };
         format!("{condition} INTERNAL ASSERT FAILED at \"{}\":{line}, please report a bug to PyTorch. {more}", asserts.file)
     }

@@ -25,7 +25,7 @@ use crate::flat_table::FlatTable;
 use crate::units::StreamId;
 
 /// What is known of a capture of a graph.
-#[derive(Clone, Default, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct CaptureNotes {
     /// The pool that its requests go to.
     pool_number: u16,
@@ -50,10 +50,10 @@ pub(crate) struct Pending<E> {
     /// Uses recorded while a graph was captured. They are forgotten if the block is given back during the
     /// capture (spec 3.8).
     captured_uses: BTreeMap<u32, BTreeSet<StreamId>>,
-    /// The ends of a captured graph, on all streams that use a deferred block, when it was given back. None if one of them was not captured.
-    ends: BTreeMap<u32, Vec<GraphNode>>,
+    /// Where a captured graph ended, on all streams that use a deferred block, when the block was given back.
+    pub(crate) ends: BTreeMap<u32, Vec<GraphNode>>,
     /// By the number of the capture.
-    captures: BTreeMap<u64, CaptureNotes>,
+    pub(crate) captures: BTreeMap<u64, CaptureNotes>,
 }
 
 impl<E> Pending<E> {
@@ -184,11 +184,6 @@ impl<E> Pending<E> {
         taken
     }
 
-    /// Notes where a captured graph ended on all streams of a deferred block.
-    pub(crate) fn note_ends(&mut self, index: u32, ends: Vec<GraphNode>) {
-        self.ends.insert(index, ends);
-    }
-
     /// The nodes that a stream waits for in a capture. `None` if the capture is not known and its requests go to no pool: `pool_number` is 0.
     pub(crate) fn awaited(&mut self, capture: u64, pool_number: u16, stream: StreamId) -> Option<&mut BTreeSet<GraphNode>> {
         if pool_number == 0 && !self.captures.contains_key(&capture) {
@@ -198,18 +193,20 @@ impl<E> Pending<E> {
         Some(notes.awaited.entry(stream).or_default())
     }
 
-    /// Forgets the captures whose requests went to the pool.
-    pub(crate) fn forget_captures(&mut self, pool_number: u16) {
-        self.captures.retain(|_, notes| notes.pool_number != pool_number);
+    /// The newest capture whose requests go to the pool, and its streams.
+    pub(crate) fn newest_capture(&self, pool_number: u16) -> Option<(u64, Vec<StreamId>)> {
+        let (&capture, notes) = self.captures.iter().rev().find(|(_, notes)| notes.pool_number == pool_number)?;
+        Some((capture, notes.awaited.keys().copied().collect()))
     }
 
-    /// Takes out the deferred blocks of the stream that are used no more before its next work in the capture, oldest first, and their uses.
+    /// Takes out the deferred blocks of the stream whose uses its next work in the capture comes after, oldest first, and forgets these uses.
     pub(crate) fn take_passed(&mut self, arena: &mut Arena, capture: u64, stream: StreamId, stream_slot: u16) -> Vec<u32> {
         let Some(awaited) = self.captures.get(&capture).and_then(|notes| notes.awaited.get(&stream)) else { return Vec::new() };
         let is_passed = |index: u32| self.ends.get(&index).is_some_and(|ends| ends.iter().all(|end| awaited.contains(end)));
-        let matches = |&index: &u32| arena.at(index).stream == stream_slot && is_passed(index);
-        let taken: BTreeSet<u32> = self.deferred.iter().copied().filter(matches).collect();
-        let taken = self.take_deferred(|index| taken.contains(&index));
+        let is_taken = |&index: &u32| arena.at(index).stream == stream_slot && is_passed(index);
+        let (taken, left): (Vec<u32>, Vec<u32>) = core::mem::take(&mut self.deferred).into_iter().partition(is_taken);
+        self.deferred = left.into();
+        self.unsettled -= taken.len();
         for &index in &taken {
             self.ends.remove(&index);
             self.captured_uses.remove(&index);

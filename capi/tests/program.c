@@ -123,6 +123,16 @@ static void memory(void) {
   uint64_t free_bytes, total, largest;
   CHECK(parkade_memory_info(a, &free_bytes, &total) == PARKADE_OK && free_bytes == 64 * MIB && total == 64 * MIB);
   CHECK(parkade_largest_free_block(a, &largest) == PARKADE_OK && largest == 0);
+  void *there = NULL, *front = NULL;
+  CHECK(parkade_allocate(a, 4 * MIB, 0, &front) == PARKADE_OK && parkade_free(a, front) == PARKADE_OK);
+  struct parkade_request here = {.bytes = 2 * MIB, .flags = 0};
+  CHECK(parkade_serve_at(a, &here, (char *)front + 2 * MIB, &there) == PARKADE_OK && there == (char *)front + 2 * MIB);
+  CHECK(parkade_serve_at(a, &here, there, &q) == PARKADE_OK && q == NULL);
+  CHECK(parkade_serve_at(a, &here, (char *)front + 7, &q) == PARKADE_OK && q == NULL);
+  here.bytes = UINT64_MAX;
+  CHECK(parkade_serve_at(a, &here, front, &q) == PARKADE_OK && q == NULL);
+  CHECK(parkade_serve_at(a, NULL, front, &q) == PARKADE_INVALID_ARGUMENT);
+  CHECK(parkade_free(a, there) == PARKADE_OK);
   CHECK(parkade_allocate(NULL, 1, 0, &q) == PARKADE_INVALID_ARGUMENT && parkade_allocate(a, 1, 0, NULL) == PARKADE_INVALID_ARGUMENT);
   parkade_destroy(a);
   parkade_destroy(NULL);

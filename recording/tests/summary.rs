@@ -19,9 +19,15 @@ fn stats_from_json(json: &str) -> Stats {
 #[test]
 fn pinned_summaries_are_reproduced() {
     for (json, summary) in [
-        (include_str!("data/gpt2_varlen.limit12_oom.stats.json"), include_str!("data/gpt2_varlen.limit12_oom.summary.txt")),
-        (include_str!("data/llm_serving.default.stats.json"), include_str!("data/llm_serving.default.summary.txt")),
-        (include_str!("data/resnet50_sweep.limit5_oom.stats.json"), include_str!("data/resnet50_sweep.limit5_oom.summary.txt")),
+        (
+            include_str!("summaries/gpt2_varlen.limit12_oom.stats.json"),
+            include_str!("summaries/gpt2_varlen.limit12_oom.summary.txt"),
+        ),
+        (include_str!("summaries/llm_serving.default.stats.json"), include_str!("summaries/llm_serving.default.summary.txt")),
+        (
+            include_str!("summaries/resnet50_sweep.limit5_oom.stats.json"),
+            include_str!("summaries/resnet50_sweep.limit5_oom.summary.txt"),
+        ),
     ] {
         assert_eq!(memory_summary(0, &stats_from_json(json), false), summary);
     }
@@ -44,8 +50,8 @@ fn all_summaries_of_a_folder_are_reproduced() {
 
 #[test]
 fn an_abbreviated_summary_has_no_rows_of_pools() {
-    let stats = stats_from_json(include_str!("data/gpt2_varlen.limit12_oom.stats.json"));
-    let expected: String = include_str!("data/gpt2_varlen.limit12_oom.summary.txt")
+    let stats = stats_from_json(include_str!("summaries/gpt2_varlen.limit12_oom.stats.json"));
+    let expected: String = include_str!("summaries/gpt2_varlen.limit12_oom.summary.txt")
         .split_inclusive('\n')
         .filter(|line| !line.contains(" from "))
         .collect();

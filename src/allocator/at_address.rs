@@ -20,7 +20,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         stream: StreamId,
         address: DeviceAddress,
     ) -> Result<Option<Allocation>, AllocError> {
-        let (request, _) = self.prepare(requested, stream)?;
+        let request = match self.prepare(requested, stream) {
+            Err(AllocError::TooLarge { .. }) => return Ok(None),
+            prepared => prepared?.0,
+        };
         let before = |start: DeviceAddress, size: Bytes| {
             let before = address.0.checked_sub(start.0).filter(|&before| before <= size.0)?;
             (size.0 - before >= request.size.0).then_some(before)

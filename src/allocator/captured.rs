@@ -6,29 +6,39 @@ use alloc::vec::Vec;
 use super::Allocator;
 use crate::device::{DeviceBackend, GraphNode};
 use crate::error::AllocError;
+use crate::heap::PoolError;
 use crate::policy::Policy;
 use crate::trace::Observer;
-use crate::units::StreamId;
+use crate::units::{PoolId, StreamId};
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Puts off recording the events of a block that is given back.
     #[cold]
     pub(super) fn defer(&mut self, index: u32) {
+        let ends = self.graph_ends(index);
         self.pending.defer(index);
-        if self.reuses_by_graph()
-            && let Some(ends) = self.graph_ends(index)
-        {
-            self.pending.note_ends(index, ends);
-        }
+        self.pending.ends.extend(ends.map(|ends| (index, ends)));
     }
 
     fn reuses_by_graph(&self) -> bool {
         self.profile.reuses_by_graph && self.policy.reuses_in_captures()
     }
 
+    /// Forgets the newest capture whose requests went to the pool, which is routed to no more.
+    pub(super) fn end_capture(&mut self, id: PoolId) -> Result<(), PoolError> {
+        let number = self.heap.private_pools().number_of(id).filter(|_| self.reuses_by_graph());
+        let Some((capture, streams)) = number.and_then(|number| self.pending.newest_capture(number)) else { return Ok(()) };
+        if streams.into_iter().any(|stream| !matches!(self.device.capture(stream), Ok(None))) {
+            return Err(PoolError::Captured(id));
+        }
+        self.pending.captures.remove(&capture);
+        Ok(())
+    }
+
     /// Where the captured graph ends now on all streams that use the block. `None` if one of them is not captured, or the device fails: then
     /// the block waits for the capture's end.
     fn graph_ends(&mut self, index: u32) -> Option<Vec<GraphNode>> {
+        self.reuses_by_graph().then_some(())?;
         let mut ends = Vec::new();
         let own = self.heap.stream(self.heap.arena.at(index).stream);
         for stream in core::iter::once(own).chain(self.pending.uses(&self.heap.arena, index)) {

@@ -196,26 +196,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Records that work on `stream` uses the block: once given back, it stays pending until that work is
-    /// done. The block's own stream is ignored, and so is an allocation of another allocator (spec 3.5).
-    pub fn record_stream(&mut self, allocation: &Allocation, stream: StreamId) {
-        let Some(index) = self.resolve(allocation) else { return };
-        if self.heap.stream(self.heap.arena.at(index).stream) != stream {
-            let is_deferring = self.heap.is_deferring() && self.profile.forgets_captured_uses;
-            self.pending.add_use(&mut self.heap.arena, index, stream, is_deferring);
-        }
-    }
-
     /// Registers a callback that may free memory when no free block serves a request. All callbacks are
     /// called each time, in order of registration (spec 2.6).
     pub fn register_free_memory_callback(&mut self, callback: FreeMemoryCallback<D, P, O>) {
         self.callbacks.push(callback);
-    }
-
-    /// Whether the allocation's block is allocated. False if another allocator made it, and if a pool that was restored has made it void.
-    #[must_use]
-    pub fn is_allocated(&self, allocation: &Allocation) -> bool {
-        self.resolve(allocation).is_some()
     }
 
     /// The slot of an allocated block; `None` if another allocator made it.

@@ -43,13 +43,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Stops routing requests to a pool. Does not remove a use.
     ///
     /// # Errors
-    /// If none are routed to it.
+    /// If none are routed to it, or its graph is still being captured.
     pub fn end_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
+        self.end_capture(id)?;
         self.heap.private_pools_mut().end(id)?;
         self.heap.note_routings();
-        if let Some(pool_number) = self.heap.private_pools().number_of(id) {
-            self.pending.forget_captures(pool_number);
-        }
         if self.profile.settles_at_pool_end && self.policy.reuses_in_captures() {
             self.flush_deferred_of(id);
         }

@@ -8,9 +8,19 @@ use crate::error::{AllocError, FreeError};
 use crate::heap::PoolSlot;
 use crate::policy::Policy;
 use crate::trace::{Observer, TraceAction};
-use crate::units::{Bytes, PoolId};
+use crate::units::{Bytes, PoolId, StreamId};
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
+    /// Records that work on `stream` uses the block: once given back, it stays pending until that work is
+    /// done. The block's own stream is ignored, and so is an allocation of another allocator (spec 3.5).
+    pub fn record_stream(&mut self, allocation: &Allocation, stream: StreamId) {
+        let Some(index) = self.resolve(allocation) else { return };
+        if self.heap.stream(self.heap.arena.at(index).stream) != stream {
+            let is_deferring = self.heap.is_deferring() && self.profile.forgets_captured_uses;
+            self.pending.add_use(&mut self.heap.arena, index, stream, is_deferring);
+        }
+    }
+
     /// Takes an allocation back. The block is free at once, unless other streams use it: then once the work
     /// that they have been given so far is done.
     ///

@@ -45,6 +45,12 @@ impl fmt::Display for InvalidFraction {
 impl core::error::Error for InvalidFraction {}
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
+    /// Whether the allocation's block is allocated. False if another allocator made it, and if a pool that was restored has made it void.
+    #[must_use]
+    pub fn is_allocated(&self, allocation: &Allocation) -> bool {
+        self.resolve(allocation).is_some()
+    }
+
     /// The device.
     #[must_use]
     pub fn device(&self) -> &D {

@@ -100,8 +100,7 @@ pub struct Heap {
     /// The number of segments added so far.
     segments_made: u32,
     coalescing: Coalescing,
-    /// Whether cutting the first block is not all that there is to do: only buddies coalesce, or requests may fail
-    /// while any are routed.
+    /// Whether cutting the first block is not all that there is to do: only buddies coalesce, or a capture has to be looked at.
     looks_twice: bool,
     /// Whether requests may fail while any are routed, if the caller's stream is not captured.
     needs_captures: bool,
@@ -165,11 +164,13 @@ impl Heap {
 
     pub(crate) fn set_capturing(&mut self, is_capturing: bool) {
         self.is_capturing = is_capturing;
+        self.note_routings();
     }
 
-    /// To be called when routings have changed.
+    /// To be called when routings or captures have changed.
     pub(crate) fn note_routings(&mut self) {
-        self.looks_twice = self.has_buddies() || (self.needs_captures && self.private_pools.is_routing());
+        let captures = self.deferral == Deferral::WhileCapturing && self.is_capturing;
+        self.looks_twice = self.has_buddies() || captures || (self.needs_captures && self.private_pools.is_routing());
     }
 
     /// Whether requests may fail now, if the caller's stream is not captured.

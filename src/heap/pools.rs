@@ -41,6 +41,9 @@ pub enum PoolError {
     NotInUse(PoolId),
     /// The pool has been released more often than used. Neither its memory goes back nor that of the pools after it.
     Overreleased(PoolId),
+    /// Since PyTorch 2.10, with the setting graph_capture_record_stream_reuse: requests cannot stop to be routed to a pool while a stream of
+    /// its capture is captured. They still are.
+    Captured(PoolId),
     /// More than 32,767 private pools at once.
     TooMany,
 }
@@ -50,6 +53,7 @@ impl PoolError {
     #[must_use]
     pub fn message(&self, profile: &Profile) -> String {
         let asserts = &profile.asserts;
+        let mut more = "";
         let (assertion, line) = match self {
             PoolError::AlreadyRouted(_) => return "beginAllocateToPool: already recording to mempool_id".to_string(),
             PoolError::NotRouted(_) => return "endAllocatePool: not currently recording to mempool_id".to_string(),
@@ -58,8 +62,12 @@ impl PoolError {
             PoolError::Abandoned(_) => ("it->second->use_count > 0", asserts.abandoned),
             PoolError::NotInUse(_) => ("uc >= 0", asserts.not_in_use),
             PoolError::Overreleased(_) => ("it->second->use_count == 0", asserts.overreleased),
+            PoolError::Captured(_) => {
+                more = "This stream should not be capturing when the capture is ended";
+                ("stream_get_capture_info(stream).status == cudaStreamCaptureStatusNone", asserts.stream.unwrap_or_default().1)
+            }
         };
-        format!("{assertion} INTERNAL ASSERT FAILED at \"{}\":{line}, please report a bug to PyTorch. ", asserts.file)
+        format!("{assertion} INTERNAL ASSERT FAILED at \"{}\":{line}, please report a bug to PyTorch. {more}", asserts.file)
     }
 }
 

@@ -172,9 +172,9 @@ pub(crate) struct Asserts {
     pub(crate) overreleased: u32,
     /// Emptying the cache during a capture, where that is an assert: what it asserts, and its line.
     pub(crate) capture: Option<(&'static str, u32)>,
-    /// A request for a stream that is not captured, or is captured outside of any routing, with the setting
-    /// graph_capture_record_stream_reuse, where that is an assert.
-    pub(crate) stream: Option<u32>,
+    /// With the setting graph_capture_record_stream_reuse, where these are asserts: a request for a stream that is not captured, or is
+    /// captured outside of any routing, and the end of a routing during its capture.
+    pub(crate) stream: Option<(u32, u32)>,
     /// A free block of an expandable segment that would be released for an oversize request, where that is an assert.
     pub(crate) expandable: Option<u32>,
     /// A memory fraction outside 0 to 1, where that is an assert.

@@ -87,7 +87,8 @@ fn named(at: usize, part: impl Fn(&(CString, CString)) -> &CString) -> *const c_
 /// Makes an allocator and writes it to `out`. End it with `parkade_destroy`, or never.
 ///
 /// Each stream handle that it is given later must be a stream of the device's primary context, and live for as long as
-/// memory is allocated or recorded for it. The driver does not check handles.
+/// memory is allocated or recorded for it. The driver does not check handles. While such a stream takes part in the capture of a graph, no
+/// other thread may give work to a stream of that capture during a call of the allocator: CUDA asks for it of every graph.
 ///
 /// # Safety
 /// `options` and what it points to can be read, `out` can be written, the streams are as above, and work is as the flag

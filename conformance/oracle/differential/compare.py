@@ -174,13 +174,30 @@ class Comparison:
         return None
 
 
+class Captures:
+    """Which streams take part in a capture, and in which: its first stream."""
+
+    def __init__(self):
+        self.of = {}
+
+    def follow(self, edge, words):
+        """An operation that was carried out: capture_begin, capture_wait or capture_end, with its streams."""
+        if edge == "begin":
+            self.of[words[0]] = words[0]
+        elif edge == "wait":
+            self.of.setdefault(words[0], self.of.get(words[1], words[1]))
+        elif edge == "end" and words[0] in self.of:
+            ended = self.of[words[0]]
+            self.of = {stream: first for stream, first in self.of.items() if first != ended}
+
+
 class Waiting:
     """The real run's blocks that wait for events, and whether the order of some follows from addresses."""
 
     def __init__(self, profile):
         # What puts events off: a capture; up to 2.12 any routing as well.
-        self.puts_off = ("capture",) if minor(profile) >= 13 else ("capture", "pool")
-        self.underway = set()
+        self.puts_off = () if minor(profile) >= 13 else ("pool",)
+        self.routings, self.captures = set(), Captures()
         self.pending, self.deferred = set(), set()
         self.has_no_order = False
 
@@ -190,14 +207,15 @@ class Waiting:
         follow_pending(self.pending, answer)
         kind, _, rest = answer["op"].partition(" ")
         restored = len(self.pending - waited) if kind == "ckpt_load" else 0
-        if self.underway:
+        if self.routings or self.captures.of:
             self.deferred |= self.pending - waited
         if len(self.deferred) > 1 or restored > 1:
             self.has_no_order = True
         subject, _, edge = kind.partition("_")
-        if subject in self.puts_off and edge in ("begin", "end") and answer["ok"]:
-            recorded = (subject, *rest.split()[:2 if subject == "pool" else 1])
-            (self.underway.add if edge == "begin" else self.underway.discard)(recorded)
+        if subject == "capture" and answer["ok"]:
+            self.captures.follow(edge, rest.split())
+        elif subject in self.puts_off and edge in ("begin", "end") and answer["ok"]:
+            (self.routings.add if edge == "begin" else self.routings.discard)(tuple(rest.split()[:2]))
 
     def end(self):
         """The operation was compared."""

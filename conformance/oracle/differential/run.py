@@ -10,7 +10,7 @@ defect that parkade does not copy, or what follows from an order that it takes f
 
 Where blocks are given back during a recording or a capture while other streams use them, the real allocator's own answers depend on where its objects
 lie in memory: it walks a hash table of their addresses. It is therefore run several times with randomised addresses and compared up to the first
-operation in which its own runs disagree by more than an order; before a difference counts, it is run another 24 times.
+operation in which its own runs disagree by more than an order; before a difference counts, it is run another 96 times.
 
 Most time would go into text, so both sides first print digests of their answers. Only if two of them differ are the answers themselves compared.
 
@@ -31,11 +31,11 @@ import checkpoints
 import gen
 import programs
 import progress
-from compare import beginning_in_common, compare
+from compare import Captures, beginning_in_common, compare
 from programs import ADDRESS_DEPENDENT, CHECKPOINTS, CONFIGS, FLAVOURS, RELEASES_POOLS, SINCE, digests, environment, parkade, real, without_calls
 from releases import BUILT, ROOT, accepts, built, built_oracle, minor, program, release, short
 
-RUNS_BEFORE_A_DIFFERENCE_COUNTS = 24
+RUNS_BEFORE_A_DIFFERENCE_COUNTS = 96
 
 
 def seeds(text):
@@ -223,7 +223,7 @@ def with_late_uses(ops, answers, profile):
 
     2.15 takes for a capture only one of the caller's current stream, which is that of the last request.
     """
-    routings, captured, current = set(), set(), "0"
+    routings, captures, current = set(), Captures(), "0"
     # The lines that recorded a use of a live block during a capture; where a line goes instead.
     recorded, places = {}, {}
     for number, (op, answer) in enumerate(zip(ops, answers)):
@@ -231,15 +231,14 @@ def with_late_uses(ops, answers, profile):
         kind = words[0] if words else ""
         if kind == "alloc":
             current = words[3] if len(words) > 3 else "0"
-        routed = current in captured if minor(profile) >= 13 else bool(routings or captured)
+        routed = current in captures.of if minor(profile) >= 13 else bool(routings or captures.of)
         if kind == "pool_begin":
             routings.add(tuple(words[1:3]))
         elif kind == "pool_end":
             routings.discard(tuple(words[1:3]))
-        elif kind == "capture_begin":
-            captured.add(words[1])
-        elif kind == "capture_end":
-            captured.discard(words[1])
+        elif kind.startswith("capture_"):
+            if json.loads(answer).get("ok"):
+                captures.follow(kind.removeprefix("capture_"), words[1:])
         elif kind in ("alloc", "rawalloc") and json.loads(answer).get("ptr"):
             recorded[words[1]] = []
         elif kind == "record_stream" and routed and words[1] in recorded:

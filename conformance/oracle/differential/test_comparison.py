@@ -258,7 +258,7 @@ class WrongRelease(unittest.TestCase):
             with open(wrong, "w", encoding="utf-8") as file:
                 file.write(f'#!/bin/sh\nexec {PARKADE} "$@" --profile {profile}\n')
             os.chmod(wrong, 0o755)
-            options = argparse.Namespace(release="2.7.0", oracle=ORACLE, parkade=wrong, n=1500, rotate=0, configs=config, addresses="up", aslr=4)
+            options = argparse.Namespace(release="2.7.0", oracle=ORACLE, parkade=wrong, n=1500, rotate=0, configs=config, addresses="up", aslr=4, bridge=None)
             command = run.programs.command
             run.programs.command = lambda *arguments: command(*arguments)[:-2]
             try:

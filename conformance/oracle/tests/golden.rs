@@ -119,7 +119,9 @@ fn every_operation() {
 /// Blocks that are reused during a capture, once the graph makes their stream wait for the others that use them.
 #[test]
 fn graph_reuse() {
-    for run in &read("graph_reuse").expect("the file") {
+    let runs = read("graph_reuse").expect("the file");
+    assert_eq!(runs.len(), 2, "two versions");
+    for run in &runs {
         assert_eq!(check_run(run), Agreement::Exact, "{}", run.options.profile.name);
         let answer = |operation: &str| {
             let found = run.answers.iter().find(|answer| answer.contains(&format!("\"op\":\"alloc {operation} ")));
@@ -133,7 +135,9 @@ fn graph_reuse() {
 /// Requests for addresses: most find no room there.
 #[test]
 fn addresses() {
-    for run in &read("addresses").expect("the file") {
+    let runs = read("addresses").expect("the file");
+    assert_eq!(runs.len(), 2, "two versions");
+    for run in &runs {
         assert_eq!(check_run(run), Agreement::Exact, "{}", run.options.profile.name);
         let asked = run.answers.iter().filter(|answer| answer.contains("\"op\":\"alloc_at"));
         let (served, refused): (Vec<&String>, Vec<&String>) = asked.partition(|answer| answer.contains("\"ok\":1"));

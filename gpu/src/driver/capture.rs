@@ -28,7 +28,7 @@ pub(crate) fn of_stream(context: &Arc<Context>, stream: Option<&Stream>) -> Resu
     Ok(is_captured.then_some(capture))
 }
 
-/// Adds the nodes that the stream's next work will wait for, but for what is before one that is there already.
+/// Adds the nodes that the stream's next work will wait for. The nodes before one that is there already are not looked at again.
 ///
 /// # Errors
 /// As [`of_stream`].
@@ -87,8 +87,8 @@ fn look(
     let nodes = if count == 0 {
         &[]
     } else {
-        // SAFETY: an array of the driver's, which stays until the next call for this stream. Nobody else may call it now: whoever gives a
-        // captured stream work from two threads at once has no graph.
+        // SAFETY: an array of the driver's, which stays until the next call for this stream. Nobody else makes one now, as whoever named the
+        // stream has promised (`StreamsAreValid`).
         unsafe { slice::from_raw_parts(nodes, count) }
     };
     each(id, nodes)?;

@@ -28,7 +28,8 @@ impl StreamsAreValid {
     /// Each handle that the device is then given must be that of a stream of its context, or, for
     /// [`CudaDevice::stream_elsewhere`](crate::CudaDevice::stream_elsewhere), of the primary context of the device that is named,
     /// which lives for as long as the device may use it: until the memory that was allocated or recorded for it has no work left. The driver does
-    /// not check handles.
+    /// not check handles. While such a stream takes part in the capture of a graph, no other thread may give work to a stream of that capture
+    /// during a call of the allocator: CUDA asks for it of every graph.
     #[must_use]
     pub const unsafe fn promise() -> StreamsAreValid {
         StreamsAreValid(())

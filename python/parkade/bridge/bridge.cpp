@@ -155,7 +155,7 @@ class Allocator final : public CCA::CUDAAllocator {
   void* serve(c10::DeviceIndex device, size_t bytes, cudaStream_t stream, uint32_t flags) {
     return serve_by(&parkade_serve, device, bytes, stream, flags);
   }
-  // `ask` has the arguments of parkade_serve. A null answer is none: the caller says why.
+  // `ask` has the arguments of parkade_serve. Null is returned if it finds no memory without an error.
   template <class Ask> void* serve_by(Ask ask, c10::DeviceIndex device, size_t bytes, cudaStream_t stream, uint32_t flags) {
     auto& to = place(device);
     static thread_local bool has_begun = false;
@@ -226,7 +226,7 @@ class Allocator final : public CCA::CUDAAllocator {
     return {address, address, &free_block, of};
   }
 #if TORCH_MINOR >= 13
-  // Memory at an address, where it was before.
+  // Memory at an address where there was some before.
   c10::DataPtr allocateWithAddress(size_t bytes, void* at) override {
     TORCH_CHECK(caches(), "Exact-address allocation is only supported by the native CUDA caching allocator");
     const auto device = c10::cuda::current_device();

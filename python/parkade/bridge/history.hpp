@@ -209,7 +209,7 @@ class History {
     auto made = entry(action, device, address, size, stream, pool, level >= RecordContext::ALLOC ? std::move(context) : nullptr,
                       own.compile_contexts.empty() ? "N/A" : own.compile_contexts.top(), own.user_metadata);
 #if TORCH_MINOR >= 15
-    // Not the frees that complete before it.
+    // Frees that complete before the request is served are not part of it.
     own.has_allocated |= action == TraceEntry::ALLOC;
     if (own.is_at_address && own.has_allocated) made.internal_metadata_ = "mallocWithAddress";
 #endif

@@ -57,7 +57,7 @@ impl Captures {
         true
     }
 
-    /// Adds all nodes that the next work of a stream waits for, but for what is before one that is there already.
+    /// Adds all nodes that the next work of a stream waits for. The nodes before one that is there already are not looked at again.
     pub(crate) fn add_awaited(&self, stream: u64, awaited: &mut BTreeSet<GraphNode>) {
         let mut nodes = self.of(stream).map_or(Vec::new(), |capture| capture.ends.clone());
         while let Some(node) = nodes.pop() {

@@ -398,6 +398,7 @@ static cudaGraphNode_t node(size_t number) { return (cudaGraphNode_t)(uintptr_t)
 X cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t at, cudaGraphNode_t* out, EDGE_DATA size_t* n) {
   State& s = S(); std::lock_guard<std::mutex> g(s.m);
   auto& before = s.nodes.at((uintptr_t)at - 1);
+  if (out && before.empty()) return R(cudaErrorInvalidValue);  // as on an H100 with driver 580.159.04
   if (out) for (size_t i = 0; i < *n && i < before.size(); i++) out[i] = before[i];
   if (n) *n = before.size();
   return cudaSuccess;

@@ -42,6 +42,7 @@ impl Session {
         let base = *self.addresses.get(line.word(4)?).ok_or_else(|| Failure::std("no such id"))?;
         let bytes = Bytes(line.number(2)?);
         let address = DeviceAddress(base.wrapping_add(line.number(5)?));
+        let shown = if address.0 == 0 { "0".to_owned() } else { format!("{:#x}", address.0) };
         if !self.caching {
             return Err(Failure::c10("Exact-address allocation is only supported by the native CUDA caching allocator"));
         }
@@ -49,11 +50,11 @@ impl Session {
             Held::Null
         } else if !address.0.is_multiple_of(512) {
             let text = "mallocWithAddress: addr must be aligned to kMinBlockSize (512 bytes), got";
-            return Err(Failure::c10(format!("{text} {:#x}", address.0)));
+            return Err(Failure::c10(format!("{text} {shown}")));
         } else {
             let allocated = self.allocator.allocate_at(bytes, stream, address).map_err(Failure::alloc(self.profile))?;
             let text = "Could not allocate CUDA storage at exact address";
-            Held::Block(allocated.ok_or_else(|| Failure::c10(format!("{text} {:#x}", address.0)))?)
+            Held::Block(allocated.ok_or_else(|| Failure::c10(format!("{text} {shown}")))?)
         };
         let answer = self.pointer(&held);
         self.names.lock().live.insert(name.to_owned(), held);

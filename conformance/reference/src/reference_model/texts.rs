@@ -99,7 +99,8 @@ pub fn of_pool(error: PoolError, profile: &Profile) -> Option<String> {
     let asserted = match error {
         PoolError::AlreadyRouted(_) => return Some("beginAllocateToPool: already recording to mempool_id".to_owned()),
         PoolError::NotRouted(_) => return Some("endAllocatePool: not currently recording to mempool_id".to_owned()),
-        PoolError::TooMany => return None,
+        // No device of the reference knows graphs; docs/spec.md 3.8 has the text.
+        PoolError::TooMany | PoolError::Captured(_) => return None,
         PoolError::Unknown(_) => Asserted::Known,
         PoolError::Abandoned(_) => Asserted::Used,
         PoolError::NotInUse(_) => Asserted::Balanced,
