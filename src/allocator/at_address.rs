@@ -3,6 +3,7 @@
 use super::{Allocation, Allocator};
 use crate::device::DeviceBackend;
 use crate::error::AllocError;
+use crate::heap::BlockView;
 use crate::policy::{Policy, Request};
 use crate::trace::Observer;
 use crate::units::{Bytes, DeviceAddress, StreamId};
@@ -29,15 +30,15 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             (size.0 - before >= request.size.0).then_some(before)
         };
         let may_hold = !self.heap.has_buddies() && address.0.is_multiple_of(512);
-        let blocks = self.heap.free_blocks(request.pool).filter(|block| may_hold && block.stream == stream);
-        let found = { blocks }.find_map(|block| Some((block.id.index, before(block.address, block.size)?)));
+        let holding = |block: BlockView| Some((block.id.index, before(block.address, block.size)?));
+        let found = self.heap.free_blocks(request.pool).filter(|block| may_hold && block.stream == stream).find_map(holding);
         let Some((index, before)) = found else { return Ok(None) };
         self.heap.detach(index);
         let front = (before > 0).then(|| {
-            let front = Request { requested: Bytes(before), size: Bytes(before), ..request };
-            let front = self.hand_out_part(index, &front, true);
+            let for_front = Request { requested: Bytes(before), size: Bytes(before), ..request };
+            let allocation = self.hand_out_part(index, &for_front, true);
             self.heap.detach(index);
-            front
+            allocation
         });
         let splits = self.splits(self.heap.arena.at(index).size, &request);
         let allocation = self.hand_out_part(index, &request, splits);

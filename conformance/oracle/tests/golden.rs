@@ -123,12 +123,16 @@ fn graph_reuse() {
     assert_eq!(runs.len(), 2, "two versions");
     for run in &runs {
         assert_eq!(check_run(run), Agreement::Exact, "{}", run.options.profile.name);
-        let answer = |operation: &str| {
+        let comes_back = |operation: &str| {
             let found = run.answers.iter().find(|answer| answer.contains(&format!("\"op\":\"alloc {operation} ")));
             found.unwrap_or_else(|| panic!("no {operation}")).contains("free_completed")
         };
-        assert!(answer("reused") && answer("after_all") && answer("of_the_owner"), "{}", run.options.profile.name);
-        assert!(!answer("too_early") && !answer("after_two") && !answer("after_mixed"), "{}", run.options.profile.name);
+        assert!(comes_back("reused") && comes_back("after_all") && comes_back("of_the_owner"), "{}", run.options.profile.name);
+        assert!(
+            !comes_back("too_early") && !comes_back("after_two") && !comes_back("after_mixed"),
+            "{}",
+            run.options.profile.name
+        );
     }
 }
 

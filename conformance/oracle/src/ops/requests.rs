@@ -1,7 +1,7 @@
 //! Operations on allocations: request, free, use on another stream, release what is cached.
 
 use parkade::device::DeviceBackend;
-use parkade::units::{Bytes, DeviceAddress, PoolId};
+use parkade::units::{Bytes, DeviceAddress, PoolId, StreamId};
 use parkade::{AllocError, Allocation};
 
 use super::failure::Failure;
@@ -13,12 +13,7 @@ use super::state::Held;
 impl Session {
     pub(super) fn alloc(&mut self, line: &Line<'_>) -> Answer {
         let stream = handle(line.stream_or_default(3)?);
-        self.current_stream = stream;
-        self.look_at_capture();
-        let name = line.word(1)?;
-        if self.names.lock().live.contains_key(name) {
-            return Err(Failure::std("id already live"));
-        }
+        let name = self.new_name(line, stream)?;
         let bytes = Bytes(line.number(2)?);
         let held = self.take(bytes, |core| core.allocate(bytes, stream))?;
         if !self.caching && bytes == Bytes::ZERO {
@@ -33,12 +28,7 @@ impl Session {
     /// A request at an address: so many bytes behind where a name was allocated last.
     pub(super) fn alloc_at(&mut self, line: &Line<'_>) -> Answer {
         let stream = handle(line.stream(3)?);
-        self.current_stream = stream;
-        self.look_at_capture();
-        let name = line.word(1)?;
-        if self.names.lock().live.contains_key(name) {
-            return Err(Failure::std("id already live"));
-        }
+        let name = self.new_name(line, stream)?;
         let base = *self.addresses.get(line.word(4)?).ok_or_else(|| Failure::std("no such id"))?;
         let bytes = Bytes(line.number(2)?);
         let address = DeviceAddress(base.wrapping_add(line.number(5)?));
@@ -59,6 +49,14 @@ impl Session {
         let answer = self.pointer(&held);
         self.names.lock().live.insert(name.to_owned(), held);
         Ok(answer)
+    }
+
+    /// The name of a request for a stream, which is the current one from now on.
+    fn new_name<'a>(&mut self, line: &Line<'a>, stream: StreamId) -> Result<&'a str, Failure> {
+        self.current_stream = stream;
+        self.look_at_capture();
+        let name = line.word(1)?;
+        if self.names.lock().live.contains_key(name) { Err(Failure::std("id already live")) } else { Ok(name) }
     }
 
     /// Tells the allocator whether the current stream is captured.
