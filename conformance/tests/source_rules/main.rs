@@ -9,9 +9,6 @@ mod source;
 
 use source::{code_of, dependencies, files, impurities, missing_attributes};
 
-/// The most lines of a module.
-const LONGEST_MODULE: usize = 400;
-
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
 }
@@ -55,29 +52,6 @@ fn no_files_of_different_folders_use_each_other_in_a_circle() {
     let named: Vec<Vec<_>> =
         circles.iter().map(|circle| circle.iter().map(|file| file.strip_prefix(root()).unwrap_or(file)).collect()).collect();
     assert!(named.is_empty(), "{named:#?}");
-}
-
-/// A crate that grows beyond this has more than one purpose.
-const LARGEST_CRATE: usize = 14_000;
-
-#[test]
-fn crates_are_small() {
-    for crate_root in crate_roots() {
-        let folder = crate_root.parent().expect("a folder");
-        let sources = files(folder).into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
-        let lines: usize = sources.map(|path| read(&path).lines().count()).sum();
-        assert!(lines <= LARGEST_CRATE, "{} has {lines} lines, more than {LARGEST_CRATE}", folder.display());
-    }
-}
-
-#[test]
-fn modules_are_small() {
-    let sources = files(&root()).into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
-    for path in sources {
-        let name = path.strip_prefix(root()).expect("inside").to_string_lossy().into_owned();
-        let lines = read(&path).lines().count();
-        assert!(lines <= LONGEST_MODULE, "{name} has {lines} lines, more than {LONGEST_MODULE}");
-    }
 }
 
 /// Every text of the repository with these endings, by its name.
