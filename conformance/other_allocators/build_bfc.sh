@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# build_bfc.sh [DEST]     The BFC allocator of TensorFlow 2.21.0, out of PyPI's tensorflow-cpu, as DEST/bfc_peer. Downloads 274 MB; needs no GPU.
+# build_bfc.sh [DEST]     The BFC allocator of TensorFlow 2.21.0, out of the package tensorflow-cpu, as DEST/bfc_peer. Downloads 274 MB; needs no GPU.
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
 need_compiler
 need_pip
 enter "${1:-}"
 if [ ! -f tf/complete ]; then
-  echo "downloading tensorflow-cpu 2.21.0 from PyPI: 274 MB, of which its framework library and headers are kept"
+  echo "downloading tensorflow-cpu 2.21.0 with pip: 274 MB, of which its framework library and headers are kept"
   download dl-tf --only-binary=:all: --python-version 3.11 --implementation cp --platform manylinux_2_27_x86_64 tensorflow-cpu==2.21.0
   include=tensorflow/include
   unpack dl-tf/tensorflow_cpu-2.21.0-*.whl tf tensorflow/libtensorflow_framework.so.2 $include/tsl/ $include/xla/tsl/ $include/absl/ $include/external/ \

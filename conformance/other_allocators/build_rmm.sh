@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# build_rmm.sh [DEST]     RMM 26.10.0, the library of PyPI's librmm-cu13, as DEST/rmm_peer. Downloads 12 MB; needs no GPU and no CUDA.
+# build_rmm.sh [DEST]     RMM 26.10.0, the library of the package librmm-cu13, as DEST/rmm_peer. Downloads 12 MB; needs no GPU and no CUDA.
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
 need_compiler
 need_pip
 enter "${1:-}"
 if [ ! -f rmm/complete ]; then
-  echo "downloading RMM 26.10.0, its logger and CUDA headers from PyPI: 12 MB"
+  echo "downloading RMM 26.10.0, its logger and CUDA headers with pip: 12 MB"
   download dl-rmm librmm-cu13==26.10.0 rapids-logger==0.3.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88
   for wheel in dl-rmm/*.whl; do unpack "$wheel" rmm ""; done
   rm -rf dl-rmm

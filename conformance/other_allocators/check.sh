@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# check.sh [--built DIR] [--peer PROGRAM] [SEEDS]     Random scripts through RMM's pool and arenas, TensorFlow's BFC and, if it is built, TLSF, and
-# through the policies rmm-pool, rmm-arena, bfc, bfc-one-region, bfc-xla, bfc-xla-growth, tlsf and tlsf-8. Prints the scripts whose placements or driver
-# calls differ, and how many are identical; exit code 1 if any differs.
+# check.sh [--built DIR] [--peer PROGRAM] [SEEDS]     Random scripts through RMM's pool and arenas and TensorFlow's BFC, and through the policies
+# rmm-pool, rmm-arena, bfc, bfc-one-region, bfc-xla and bfc-xla-growth. Prints the scripts whose placements or driver calls differ, and how many are
+# identical; exit code 1 if any differs.
 # DIR is target/peers, PROGRAM target/release/examples/peer, SEEDS 3 unless given.
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
@@ -91,15 +91,6 @@ for streams in 1 3; do
         "$built/bfc_peer" grow-keep $capacity $((capacity * 3 / 4)) "$t/waves" > "$t/real" 2> /dev/null
         "$peer" bfc-xla-growth $capacity - "$t/waves" one > "$t/policy"
         agree "bfc-xla-growth, $streams streams as one, capacity $capacity, live $live%, waves, seed $seed"
-        # Needs a clone of its own: compared where it is built. The real one's area is no driver call.
-        if [ -x "$built/tlsf_peer" ]; then
-          for kind in "unit tlsf" "raw tlsf-8"; do
-            read -r real policy <<< "$kind"
-            "$built/tlsf_peer" "$real" $capacity "$t/script" > "$t/real"
-            "$peer" "$policy" $((capacity * 2)) $capacity "$t/script" one | grep -v '^# ' > "$t/policy"
-            agree "$policy, $streams streams as one, area $capacity, live $live%, seed $seed"
-          done
-        fi
       done
     done
   done

@@ -7,7 +7,7 @@ usage() { sed -n '2,/^[^#]/{/^[^#]/d;s/^# \{0,1\}//p}' "$0"; }
 fail() { echo "$(basename "$0"): $1" >&2; exit 1; }
 case ${1:-} in -h|--help) usage; exit ;; esac
 
-need_compiler() { command -v g++ > /dev/null && command -v gcc > /dev/null || fail "g++ is missing (Debian: apt install g++)"; }
+need_compiler() { command -v g++ > /dev/null || fail "g++ is missing (Debian: apt install g++)"; }
 need_pip() {
   command -v python3 > /dev/null || fail "python3 is missing (Debian: apt install python3)"
   python3 -m pip --version > /dev/null 2>&1 || fail "pip is missing for $(command -v python3) (Debian: apt install python3-pip)"
@@ -34,6 +34,3 @@ with zipfile.ZipFile(wheel) as archive:
     archive.extractall(folder, [name for name in archive.namelist() if name.startswith(tuple(prefixes))])
 PYTHON
 }
-
-# source_file REPOSITORY COMMIT PATH: a file of a git repository (a clone or a bare one) at a commit, to standard output.
-source_file() { git -C "$1" show "$2:$3" || fail "$1 has no $3 at commit $2: fetch that commit"; }

@@ -8,14 +8,12 @@ import json
 import re
 import sys
 
-MAPPING_CALLS = ("cuMemCreate", "cuMemRelease", "cuMemUnmap", "cuMemMap")
-
 
 def calls_of(words, line):
     """The driver calls that a line tells of, each as (kind, ...); none for other lines."""
     if words[0] == "#":
-        # One call a line, or all calls of a request, separated by commas.
-        return [call for call in map(driver_call, json.loads(f"[{line[2:]}]")) if call]
+        call = driver_call(json.loads(line[2:]))
+        return [call] if call else []
     if words[0] in "+!":
         return [(words[0], int(words[-1]))]
     return {"-": lambda: [("-", int(words[1]))], "w": lambda: [("w",)], "d": lambda: [("defragment",)]}.get(words[0], lambda: [])()
@@ -29,7 +27,7 @@ def driver_call(call):
         return ("-", int(call[2][1:]))
     if call[0] == "cudaStreamWaitEvent":
         return ("w",)
-    return (call[0],) if call[0] in MAPPING_CALLS else None
+    return None
 
 
 def read(path):

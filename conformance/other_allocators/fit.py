@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 """The smallest capacity in which a script fits, for real allocators and for parkade's policies.
 
-  fit.py [--built DIR] [--peer PROGRAM] [--only rmm-pool,rmm-arena,bfc,bfc-one-region,bfc-xla,bfc-xla-growth,tlsf,gmlake] SCRIPT...
+  fit.py [--built DIR] [--peer PROGRAM] [--only rmm-pool,rmm-arena,bfc,bfc-one-region,bfc-xla,bfc-xla-growth] SCRIPT...
 
 Found by bisection in steps of a 256th of the script's largest load, and printed as a multiple of that load. The streams are those of the script for
-RMM and GMLake; BFC and TLSF, which have none, and their policies take all for one. DIR is target/peers, PROGRAM target/release/examples/peer. Unless
---only says otherwise: RMM's and BFC's.
+RMM; BFC, which has none, and its policies take all for one. DIR is target/peers, PROGRAM target/release/examples/peer.
 """
 import argparse
 import os
@@ -33,11 +32,6 @@ def commands(built, peer):
         "bfc-one-region": ("bfc_peer", BFC, lambda c, s: real("bfc_peer", "one", c, c, s), policy("bfc-one-region", "one")),
         "bfc-xla": ("bfc_peer", BFC, lambda c, s: real("bfc_peer", "prealloc", c, c * 3 // 4, s), policy("bfc-xla", "one")),
         "bfc-xla-growth": ("bfc_peer", BFC, lambda c, s: real("bfc_peer", "grow-keep", c, c * 3 // 4, s), policy("bfc-xla-growth", "one")),
-        # The area is the capacity, not its whole pages.
-        "tlsf": ("tlsf_peer", "build_tlsf.sh", lambda c, s: real("tlsf_peer", "unit", c, s),
-                 lambda c, s: [peer, "tlsf", str(1 << 50), str(c), s, "one", "stop"]),
-        "gmlake": ("gmlake_peer", "build_gmlake.sh",
-                   lambda c, s: ["env", "FAKE_EVENTS_AUTO=1", f"FAKE_GPU_BYTES={c}", *real("gmlake_peer", s)], policy("gmlake-like")),
     }
 
 
@@ -54,23 +48,20 @@ def largest_load(script):
     return largest
 
 
-def fits(command, crashes):
-    """Whether the script fits. A real allocator that ends the program, as GMLake does at times, did not serve it; `crashes` notes that."""
+def fits(command):
+    """Whether the script fits."""
     done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3"))
     last = done.stdout.rstrip().rsplit("\n", 1)[-1].split()
-    if done.returncode and crashes is not None:
-        crashes.append(command)
-        return False
-    if not last or last[0] != "=":
-        sys.exit(f"{' '.join(command)} did not finish: {done.stdout[-300:]}")
+    if done.returncode or not last or last[0] != "=":
+        sys.exit(f"{' '.join(command)} did not finish: {(done.stdout + done.stderr)[-300:]}")
     return last[1] != "hangs" and int(last[4]) == 0
 
 
-def smallest(make, script, crashes, guess=None):
+def smallest(make, script, guess=None):
     """The smallest capacity that fits, in steps above the load; None if even 65 times the load does not. The border next to `guess`, if that is given."""
     load = largest_load(script)
     step = -(-load // 256)
-    does_fit = lambda steps: steps >= 0 and fits(make(load + steps * step, script), crashes)
+    does_fit = lambda steps: steps >= 0 and fits(make(load + steps * step, script))
     low, high, by = -1, 1024, 1024
     if guess is not None:
         low, high, by = guess - 1, guess, 1
@@ -106,13 +97,11 @@ def main():
         shown = lambda steps: "none" if steps is None else f"{1 + steps * -(-load // 256) / load:.3f}"
         for name in chosen:
             _, _, real, policy = known[name]
-            crashes = []
-            own = smallest(policy, script, None)
-            found = smallest(real, script, crashes, own), own
-            note = f", the real one crashed with {len(crashes)} of the capacities tried" if crashes else ""
+            own = smallest(policy, script)
+            found = smallest(real, script, own), own
             verdict = "the same" if found[0] == found[1] else "differs"
             script_name = os.path.splitext(os.path.basename(script))[0]
-            print(f"{script_name:28} {name:14} real {shown(found[0])} policy {shown(found[1])} {verdict}{note}", flush=True)
+            print(f"{script_name:28} {name:14} real {shown(found[0])} policy {shown(found[1])} {verdict}", flush=True)
 
 
 if __name__ == "__main__":

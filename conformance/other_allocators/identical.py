@@ -3,10 +3,10 @@
 
   identical.py [--only NAME,...] [--random SCRIPTS] [--operations N] [--built DIR] [--peer PROGRAM] [SNAPSHOT.pickle[.xz]...]
 
-The names are rmm-pool, rmm-arena, bfc, bfc-one-region, bfc-xla, bfc-xla-growth, tlsf, tlsf-8 and gmlake-like; all that are built unless --only says
-otherwise. Random scripts: each with its own capacity, largest request and load, from seed 1 on; RMM's and GMLake's on one, three and eight streams.
-Every other one for BFC comes in waves. GMLake is compared where no request has the 512 MiB from which it stitches. Snapshots: with 300, 110 and 102 % of their largest load; those with the same requests count once. Unpickling runs code, so the
-files must come from you.
+The names are rmm-pool, rmm-arena, bfc, bfc-one-region, bfc-xla and bfc-xla-growth; all that are built unless --only names some.
+Random scripts: each with its own capacity, largest request and load, from seed 1 on; RMM's on one, three and eight streams. Every other one for BFC
+comes in waves. Snapshots: with 300, 110 and 102 % of their largest load; those with the same requests count once. Unpickling runs code, so the files
+must come from you.
 
 Compared are placements, growths, refusals, releases and waits. Prints what differs, and how many scripts are answered identically; exit code 1 if any
 is not. A script that TensorFlow 2.21.0 never returns from is compared up to there, and counted.
@@ -26,10 +26,8 @@ from paths import BUILT, PEER, check
 HERE = os.path.dirname(os.path.abspath(__file__))
 MIB = 1 << 20
 BFC = {"bfc": "grow", "bfc-one-region": "one", "bfc-xla": "prealloc", "bfc-xla-growth": "grow-keep"}
-TLSF = {"tlsf": "unit", "tlsf-8": "raw"}
-STITCHES = 512 * MIB
-PROGRAM = {"gmlake-like": "gmlake_peer", "rmm-pool": "rmm_peer", "rmm-arena": "rmm_peer"} | dict.fromkeys(BFC, "bfc_peer") | dict.fromkeys(TLSF, "tlsf_peer")
-BUILDS = {"rmm_peer": "build_rmm.sh", "bfc_peer": "build_bfc.sh", "tlsf_peer": "build_tlsf.sh", "gmlake_peer": "build_gmlake.sh"}
+PROGRAM = {"rmm-pool": "rmm_peer", "rmm-arena": "rmm_peer"} | dict.fromkeys(BFC, "bfc_peer")
+BUILDS = {"rmm_peer": "build_rmm.sh", "bfc_peer": "build_bfc.sh"}
 WHOLE = 1 << 50
 
 
@@ -48,14 +46,8 @@ def commands(name, device, limit):
     if name == "rmm-arena":
         # RMM's host waits where the policy's streams do.
         return ["arena", WHOLE, multiple(limit or device), "-"], [name, WHOLE, multiple(limit or device)], "+-!"
-    if name == "gmlake-like":
-        return [], [name, device, "-"], "+-!"
-    if name in BFC:
-        share = (limit or device) * (3 if "xla" in name else 4) // 4
-        return [BFC[name], device, share], [name, device, limit or "-"], "+-!w"
-    # The area is simply there.
-    area = limit or device
-    return [TLSF[name], area], [name, max(device, area) + 4 * MIB, area], ""
+    share = (limit or device) * (3 if "xla" in name else 4) // 4
+    return [BFC[name], device, share], [name, device, limit or "-"], "+-!w"
 
 
 def random_job(name, seed, streams, operations):
@@ -66,12 +58,10 @@ def random_job(name, seed, streams, operations):
     if name == "rmm-pool":
         # With maxima of many sizes, because only then does it give segments back.
         limit = r.choice([None, int(size * r.uniform(0.5, 1)), int(size * r.uniform(0.5, 1)), size])
-    elif name not in ("rmm-arena", "gmlake-like"):
+    elif name != "rmm-arena":
         device, limit = r.choice([(size, None), (size, size), (2 * size, size), (size + size // 50, size)])
     live = r.choice([50, 80, 90, 97, 100, 130])
     largest = min(size, r.choice([16 << 10, MIB, 64 * MIB, 64 * MIB, 512 * MIB, size // 8 + 1024, size]))
-    if name == "gmlake-like":
-        largest = min(largest, STITCHES - 2 * MIB)
     waves = 40 if name in BFC and seed % 2 == 0 else 0
     words = [seed, operations, streams, (limit or device) * live // 100, largest, "--waves", waves]
     return [sys.executable, os.path.join(HERE, "gen.py"), *map(str, words)], device, limit
@@ -95,9 +85,8 @@ def recorded_jobs(name, load):
 def answers(options, name, device, limit, script):
     """How the two differ (None: not at all), whether the real one hung, and how many operations were compared."""
     real, policy, kinds = commands(name, device, limit)
-    one = ["one"] if name in BFC or name in TLSF else []
-    # GMLake's driver logs its calls, and says how many bytes it has.
-    environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", FAKE_EVENTS_AUTO="1", FAKE_GPU_BYTES=str(device), LOG="1")
+    one = ["one"] if name in BFC else []
+    environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3")
     both = [os.path.join(options.built, PROGRAM[name]), *real, script], [options.peer, *policy, script, *one]
     with tempfile.TemporaryDirectory() as folder:
         paths = [os.path.join(folder, "real"), os.path.join(folder, "policy")]
@@ -127,7 +116,7 @@ def jobs(options, folder):
     seen = set()
     for name in options.only:
         for seed in range(1, options.random + 1):
-            for streams in (1,) if name in BFC or name in TLSF else (1, 3, 8):
+            for streams in (1,) if name in BFC else (1, 3, 8):
                 make, device, limit = random_job(name, seed, streams, options.operations)
                 yield name, f"{' '.join(make[2:])}, device {device}, limit {limit}", make, device, limit, None
     for number, snapshot in enumerate(options.snapshots):
@@ -138,10 +127,7 @@ def jobs(options, folder):
         load = 0 if made.stdout in seen else largest_load(path)
         seen.add(made.stdout)
         if load:
-            largest = max(int(line.split()[2]) for line in made.stdout.splitlines() if line.startswith("a "))
             for name in options.only:
-                if name == "gmlake-like" and largest > STITCHES - 2 * MIB:
-                    continue
                 for says, device, limit in recorded_jobs(name, load):
                     yield name, f"{os.path.basename(snapshot)}, {says}", None, device, limit, path
 

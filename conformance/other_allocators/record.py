@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """Records what the real allocators answer, for `cargo test -p parkade-policies --test real_ones`: writes policies/tests/data/NAME.xz.
 
-  record.py [--built DIR] bfc|tlsf
+  record.py [--built DIR] bfc
 
 One line per request and driver call, as the real programs print them, with the bytes of each request:
   > POLICY LIMIT_BYTES DEVICE_BYTES    a new allocator, and how much the device has
   + BYTES   ! BYTES   - SEGMENT        the device gave a segment, refused one, got one back
   a ID BYTES SEGMENT+OFFSET|oom        a request
   f ID                                 a block given back; not for blocks that were refused
+
+policies/tests/data/tlsf.xz has the same lines: what mattconte/tlsf at commit deff9ab answered on 23 November 2026. There a segment is the whole area, and
+no driver call is recorded.
 """
 import argparse
 import lzma
@@ -23,7 +26,6 @@ PAGE = 2 << 20
 SCRIPTS = {
     "bfc": [(1, 2000, 954, 2_000_000_001, 97, 64 << 20, 0), (5, 2000, 600, 1_000_000_000, 100, 64 << 20, 40),
             (2, 1500, 120, 300_000_000, 90, 64 << 20, 0), (6, 2000, 470, 1_000_000_000, 95, 64 << 20, 40)],
-    "tlsf": [(1, 2500, 1000, 2_000_000_001, 97, 64 << 20, 0), (2, 2500, 200, 300_000_000, 110, 64 << 20, 0), (3, 2500, 10, 9_000_000, 97, 16 << 10, 0)],
 }
 
 
@@ -33,7 +35,6 @@ def commands(limit, device):
     return {
         "bfc": [("bfc", ["bfc_peer", "grow", device, limit]), ("bfc-one-region", ["bfc_peer", "one", device, limit]),
                 ("bfc-xla", ["bfc_peer", "prealloc", device, share]), ("bfc-xla-growth", ["bfc_peer", "grow-keep", device, share])],
-        "tlsf": [("tlsf", ["tlsf_peer", "unit", limit]), ("tlsf-8", ["tlsf_peer", "raw", limit])],
     }
 
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Runs PyTorch's own tests of its allocator, on its own allocator and on parkade, and lists every difference.
 
-  own_tests.py OUT --tests pytorch/test        test_cuda.py and inductor/test_cudagraph_trees.py, what concerns memory
-  own_tests.py OUT --tests pytorch/test --quick
-  own_tests.py OUT --tests pytorch/test --all  every test of the two files
-  own_tests.py OUT --tests pytorch/test --ids FILE     the tests that FILE names, one a line, as pytest names them
-  own_tests.py --fetch v2.11.0                 how the tests of a release are had
+  own_tests.py OUT --tests FOLDER              test_cuda.py and inductor/test_cudagraph_trees.py, what concerns memory
+  own_tests.py OUT --tests FOLDER --quick
+  own_tests.py OUT --tests FOLDER --all        every test of the two files
+  own_tests.py OUT --tests FOLDER --ids FILE   the tests that FILE names, one a line, as pytest names them
 
-The tests are not part of PyTorch's wheel nor of this repository. They need pytest, pytest-xdist, pytest-timeout, expecttest and hypothesis.
+FOLDER is test/ of PyTorch's sources, at the release that is installed; neither PyTorch's package nor this repository contains it.
+The tests need pytest, pytest-xdist, pytest-timeout, expecttest and hypothesis.
 Several tests run at the same time; those that do not pass on both sides are run again, one at a time, and then only that counts.
 Exit codes: 0 the same tests pass, 1 some pass on one side alone, 2 nothing could be run.
 """
@@ -29,10 +29,6 @@ MEMORY = (
     "memory alloc cach graph pool snapshot oom block segment stream free stats garbage expandable pinned ipc"
 ).split()
 QUICK = "TestBlockStateAbsorption TestMemPool".split()
-FETCH = """git clone --depth 1 --filter=blob:none --sparse --branch {0} https://github.com/pytorch/pytorch pytorch-{0}
-git -C pytorch-{0} sparse-checkout set --no-cone /test/test_cuda.py /test/inductor/
-pip install pytest pytest-xdist pytest-timeout expecttest hypothesis
-{1} OUT --tests pytorch-{0}/test"""
 
 
 class Side:
@@ -150,8 +146,8 @@ def table(found):
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=pathlib.Path, nargs="?", metavar="OUT", help="the folder for reports and logs")
-    parser.add_argument("--tests", type=pathlib.Path, help="the folder test/ of PyTorch's repository, at the release that is installed")
+    parser.add_argument("out", type=pathlib.Path, metavar="OUT", help="the folder for reports and logs")
+    parser.add_argument("--tests", type=pathlib.Path, metavar="FOLDER", required=True, help="the folder test/ of PyTorch's sources, at the release that is installed")
     parser.add_argument("--files", nargs="+", default=FILES, help="files in it (default: %(default)s)")
     parser.add_argument("--ids", type=pathlib.Path, help="a file with the ids of tests")
     parser.add_argument("--all", action="store_true", help="every test of the files")
@@ -162,16 +158,10 @@ def arguments():
     parser.add_argument("--again", type=int, default=80, help="run at most this many again alone (default: %(default)s)")
     parser.add_argument("--seconds", type=int, default=240, help="for one file on one allocator (default: %(default)s)")
     parser.add_argument("--test-seconds", type=int, default=90, help="for one test (default: %(default)s)")
-    parser.add_argument("--fetch", metavar="TAG", help="print the commands that fetch the tests of a release, and end")
     options = parser.parse_args()
-    if options.fetch:
-        print(FETCH.format(options.fetch, sys.argv[0]))
-        return options
-    if not options.out or not options.tests:
-        parser.error("give the folder OUT and --tests; --fetch TAG says how to get the tests")
     for file in options.files:
         if not options.ids and not (options.tests / file).exists():
-            parser.error(f"{options.tests / file} is not there; --fetch TAG says how to get the tests")
+            parser.error(f"{options.tests / file} is not there: --tests takes the folder test/ of PyTorch's sources")
     options.tests = options.tests.resolve()
     allocators.need_torch(parser)
     if options.only != "native":
@@ -181,8 +171,6 @@ def arguments():
 
 def main():
     options = arguments()
-    if options.fetch:
-        return 0
     options.out.mkdir(parents=True, exist_ok=True)
     found, again = run_all(options, [Side(name, options) for name in allocators.NAMES if options.only in (None, name)])
     if not any(found.values()):

@@ -12,7 +12,8 @@
 //!   addresses of its own, so that blocks coalesce only within it;
 //! - when there is none, stitching is tried again, then segments that are entirely free go back.
 //!
-//! As long as no request reaches 512 MiB, each decision is the original's (`conformance/other_allocators`).
+//! As long as no request reaches 512 MiB, each decision is the original's (compared on 23 November 2026:
+//! `conformance/other_allocators/README.md`).
 //!
 //! Different here: the original maps the pages a second time and keeps both views, so that the blocks can be
 //! used again one by one as well as stitched, and coalesce with their old neighbours. Here a page has one

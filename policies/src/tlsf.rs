@@ -15,7 +15,7 @@
 //! beside the memory: the device's is not written to. [`Tlsf::with_headers`] gives every request its header in
 //! the area and aligns to 8 bytes, as the C library does.
 //!
-//! On one stream each decision is the original's: `conformance/other_allocators` compares them. The area is
+//! On one stream each decision is the original's: `tests/real_ones.rs` repeats recorded answers. The area is
 //! all that the limit, or the device, allows; if the device refuses, nine tenths are tried, repeatedly, which
 //! is not the original's: it is given its area. So are streams: a block of another stream is used after that
 //! stream's work if the own stream has none, and neighbours of different streams stay apart until everything

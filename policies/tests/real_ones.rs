@@ -1,6 +1,6 @@
 //! What the real allocators answered to random scripts, and what the policies answer: each placement, region, refusal
-//! and release. `conformance/other_allocators/record.py` recorded it and says what the lines are;
-//! `conformance/other_allocators/check.sh` compares as many scripts as one likes.
+//! and release. `conformance/other_allocators/record.py` says how they were recorded and what the lines are;
+//! `conformance/other_allocators/check.sh` sends as many scripts as you like through TensorFlow's BFC.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;

@@ -7,8 +7,8 @@
 //! peer bench POLICY         nanoseconds per pair of allocation and free
 //! ```
 //!
-//! The policy `tlsf-8` is TLSF with its headers in the area, aligned to 8 bytes. `one` takes all streams for one, `stop` ends at the first request that is refused. `fixed` maps the whole device as one area first; the first time that
-//! the policy would remap pages then counts as out of memory.
+//! `one` takes all streams for one, `stop` ends at the first request that is refused. `fixed` maps the whole device as one area first;
+//! the first time that the policy would remap pages then counts as out of memory.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that prints")]
 
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ use std::time::Instant;
 use parkade::policy::Policy;
 use parkade::units::{Bytes, StreamId};
 use parkade::{AllocError, Allocation, Allocator};
-use parkade_policies::{Tlsf, named};
+use parkade_policies::named;
 use parkade_research::workload::{CATALOGUE, Event};
 use parkade_sim::{CallName, EventTiming, LogLevel, SimDevice, SimOptions};
 
@@ -50,13 +50,9 @@ fn main() -> ExitCode {
 
 /// An allocator under a policy, on a device whose addresses ascend.
 fn core(policy: &str, capacity: Bytes) -> Result<Core, String> {
-    let policy: Box<dyn Policy + Send> = if policy == "tlsf-8" {
-        Box::new(Tlsf::with_headers())
-    } else {
-        (named(policy).ok_or_else(|| format!("there is no policy {policy}: docs/policies.md lists them"))?.make)()
-    };
+    let named = named(policy).ok_or_else(|| format!("there is no policy {policy}: docs/policies.md lists them"))?;
     let device = SimDevice::new(SimOptions::fake_driver(capacity).event_timing(EventTiming::Eager));
-    Ok(Allocator::new(device, policy, ()))
+    Ok(Allocator::new(device, (named.make)(), ()))
 }
 
 /// A script in the making of its answers.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Takes a few files out of a package on PyPI without downloading all of it: `fetch.py torch==2.7.1 FOLDER torch/lib/libc10.so torch/include/c10/`.
+"""Takes a few files out of a published package without downloading all of it: `fetch.py torch==2.7.1 FOLDER torch/lib/libc10.so torch/include/c10/`.
 
   fetch.py REQUIREMENT FOLDER PREFIX...      the files of the package's wheel whose names begin with one of the prefixes, under FOLDER
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds programs that run the real PyTorch CUDA caching allocator, the compiled libc10_cuda.so of the PyPI wheels, on a fake CUDA driver. No GPU needed.
+# Builds programs that run the real PyTorch CUDA caching allocator, the compiled libc10_cuda.so of the published wheels, on a fake CUDA driver. No GPU needed.
 #
 #   setup.sh [DEST] [RELEASE]...     DEST: target/oracle of this repository unless given
 #
@@ -48,7 +48,7 @@ cuda() {
     13) runtime=nvidia-cuda-runtime==13.0.96 crt=nvidia-cuda-crt==13.0.88 folder=nvidia/cu13/include/ headers=nvidia/cu13/include/crt/ ;;
   esac
   if [ ! -f "$at/complete" ]; then
-    echo "downloading the headers of CUDA $1 from PyPI: 1 MB"
+    echo "downloading the headers of CUDA $1 with pip: 1 MB"
     fetch "$runtime" "$at.runtime" "$folder"
     fetch "$crt" "$at.crt" "$headers"
     mkdir -p "$at/include/crt"
@@ -76,7 +76,7 @@ program() {
   minor=${3#2.}
   minor=${minor%.*}
   [ "$minor" -ge 12 ] && standard=c++20
-  # std::string of the wheels on PyPI before 2.7 is that of before C++11.
+  # std::string of the published wheels before 2.7 is that of before C++11.
   [ "$minor" -lt 7 ] && abi=0
   [ "$4" -lt 13 ] && driver=-l:libcuda.so.1
   g++ -std=$standard -O2 -DTORCH_MINOR="$minor" -D_GLIBCXX_USE_CXX11_ABI=$abi -DNDEBUG -I"$torch/include" -I"cuda-$4/include" "$src/$2" -o "$1.new" \
@@ -93,7 +93,7 @@ for release in "${releases[@]}"; do
   [[ $made == *"<$major>"* ]] || cuda "$major"
   made+="<$major>"
   if [ ! -f "torch-$release/complete" ]; then
-    echo "downloading a part of torch $release from PyPI: 5 MB"
+    echo "downloading a part of torch $release with pip: 5 MB"
     minor=${release#2.} more=
     # From 2.8 on c10's headers include some of these.
     [ "${minor%.*}" -lt 8 ] || more=torch/include/torch/headeronly/

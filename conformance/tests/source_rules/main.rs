@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 mod citations;
+mod claims;
 mod imports;
 mod pages;
 mod source;
@@ -162,6 +163,37 @@ fn no_file_knows_the_machine() {
             assert!(!text.contains(path.as_str()), "{} names {path}, which is a path of one machine", file.display());
         }
     }
+}
+
+#[test]
+fn no_file_says_where_to_fetch_the_software_of_others() {
+    let mut cited = 0;
+    for file in files(&root()).into_iter().chain(files(&root().join(".ci"))) {
+        let Ok(text) = String::from_utf8(std::fs::read(&file).unwrap_or_default()) else { continue };
+        let fetches = claims::fetches(&text);
+        assert!(
+            fetches.is_empty(),
+            "{}: {fetches:?}: name the package and its version instead",
+            pages::name(&file, &root()).display()
+        );
+        cited += text.matches("://").count();
+    }
+    assert!(cited > 100, "{cited}");
+}
+
+#[test]
+fn recipes_for_fetching_are_caught() {
+    let at = |address: &str| format!("see [x](https:/{}{address}) and", "/");
+    for cited in ["github.com/a/b/issues/1#issuecomment", "docs.pytorch.org", "www.w3.org/2000/svg", "x", "x#y"] {
+        assert_eq!(claims::fetches(&at(cited)), [""; 0]);
+    }
+    for host in ["archive.example.org/pool/x.tar.xz", "github.com/a/b.git", "github.com/a/b/archive/v1.tar.gz", "raw.example.com"]
+    {
+        assert_eq!(claims::fetches(&at(host)), [host]);
+    }
+    let command = ["git", "clone"].join(" ");
+    assert_eq!(claims::fetches(&format!("{command} --depth 1 REPOSITORY")), [command]);
+    assert_eq!(claims::fetches("a clone of https:// with pip download"), [""; 0]);
 }
 
 /// PyTorch's bridge is compared with PyTorch on the harness's fake driver, where nothing is tried by CI.
