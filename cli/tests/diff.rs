@@ -42,6 +42,33 @@ fn growth_above_the_bound_fails() {
     assert_eq!(object["devices"][0]["comparison"]["peak_reserved_change_bytes"], 2 * MIB);
 }
 
+/// The peak of a run that died is that of what came before: it shows neither that it keeps within a bound nor that another run grew.
+#[test]
+fn a_bound_and_a_run_that_died() {
+    let (died, survived) = (shipped("gpt2_varlen.limit12_oom"), shipped("gpt2_varlen.default"));
+    let cases = [
+        // A died: what B has more is not known to be growth.
+        (&[&*died, &survived, "--fail-above", "2%"][..], 3, "not_known", "is above 11.48 GiB (--fail-above 2%;", "A died"),
+        (&[&died, &survived, "--fail-above", "50%"], 0, "holds", "is not above", "--fail-above 50%"),
+        (&[&died, &survived, "--fail-above", "12GiB"], 1, "exceeded", "too much: peak reserved", "is above 12.00 GiB"),
+        // B died: it may have gone on beyond the bound.
+        (&[&survived, &died, "--fail-above", "2%"], 3, "not_known", "is not above", "B died"),
+        (&[&survived, &died, "--fail-above", "12GiB"], 3, "not_known", "is not above", "B died"),
+        (&[&survived, &died, "--fail-above", "10GiB"], 1, "exceeded", "too much: peak reserved", "is above 10.00 GiB"),
+        (&[&died, "--fail-above", "12GiB"], 3, "not_known", "is not above", "the run died"),
+    ];
+    for (args, code, check, said, why) in cases {
+        let run = call(&[&["diff"], args].concat());
+        let text = run.out.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(run.code, code, "{args:?}: {}{}", run.out, run.err);
+        assert_eq!((text.contains("too much:"), text.contains("not known:")), (code == 1, code == 3), "{args:?}: {text}");
+        assert!(text.contains(said) && text.contains(why), "{args:?}: {text}");
+        assert_eq!(json(args).1["checks"][0]["check"], check, "{args:?}");
+    }
+    let help = call(&["diff", "--help"]).out.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(help.contains("3 not known") && help.contains("grew beyond one that died"), "{help}");
+}
+
 #[test]
 fn a_check_that_cannot_be_made_does_not_pass() {
     let folder = Folder::new("diff-unknown");

@@ -130,7 +130,7 @@ def difference(found: Difference) -> str:
             change = size(b[key]["bytes"] - a[key]["bytes"]) if b else ""
             rows.append((f"device {a['device']}: {name}", size(a[key]["bytes"]), last, change))
     title = found.a.get("file", "") + (f" and {found.b['file']}" if found.b else "")
-    said = ": a bound is exceeded" if found.exceeded else ""
+    said = {1: ": a bound is exceeded", 3: ": not known whether the bounds hold"}.get(found.exit_code, "")
     return page(title + said, table(["", "A", "B", "change"], rows), *map(line, found.notes))
 
 

@@ -67,6 +67,7 @@ def test_diff_checks_bounds(died, snapshot):
     alone = parkade.diff(died, fail_above="5GiB")
     assert not alone.exceeded and alone.b is None and alone.exit_code == 3, "the run died"
     assert parkade.diff(died, fail_above=["4GiB"]).exit_code == 1
+    assert [check["check"] for check in alone.checks] == ["not_known"] and "not known" in alone._repr_html_()
     both = parkade.diff(died, snapshot)
     assert both.b["file"] == "<snapshot>" and both.devices[0]["comparison"]["relation"] == "same_recording"
 

@@ -32,7 +32,7 @@ view! {
 }
 
 /// What came of the bounds.
-const fn check(outcome: Outcome) -> &'static str {
+pub(super) const fn check(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Good => "holds",
         Outcome::CheckFailed => "exceeded",

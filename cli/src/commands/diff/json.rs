@@ -6,7 +6,7 @@ use parkade_analysis::diff::{
 };
 use parkade_recording::StackId;
 
-use super::{Checked, Compared, File, Shown, notes, words};
+use super::{Checked, Compared, File, Shown, folders_json, notes, words};
 use crate::commands::diagnose::stacks::{Call, view as calls};
 use crate::json_struct::{all, origin, view};
 use crate::release::MadeBy;
@@ -16,7 +16,7 @@ view! {
         a: Input = Input::of(&compared.a),
         b: Option<Input> = compared.b.as_ref().map(Input::of),
         devices: Vec<Device<'a>> = all(&compared.devices, |shown| Device::of(compared, shown)),
-        checks: Vec<Bounded> = all(&compared.checks, Bounded::of),
+        checks: Vec<Bounded> = all(&compared.checks, |checked| Bounded::of((compared, checked))),
         exceeded: bool = compared.is_exceeded(),
         notes: Vec<String> = compared.notes.clone(),
     }
@@ -33,16 +33,17 @@ view! {
 }
 
 view! {
-    struct Bounded(checked: &Checked) {
-        device: u32 = checked.device,
-        fail_above: String = checked.text.clone(),
-        kind: &'static str = match checked.check.bound {
+    struct Bounded(of: (&Compared, &Checked)) {
+        device: u32 = of.1.device,
+        fail_above: String = of.1.text.clone(),
+        kind: &'static str = match of.1.check.bound {
             Bound::Growth { .. } => "growth",
             Bound::Peak { .. } => "peak",
         },
-        allowed_bytes: u64 = checked.check.allowed_bytes,
-        peak_reserved_bytes: u64 = checked.check.peak_bytes,
-        exceeded: bool = checked.check.is_exceeded(),
+        allowed_bytes: u64 = of.1.check.allowed_bytes,
+        peak_reserved_bytes: u64 = of.1.check.peak_bytes,
+        exceeded: bool = of.1.check.is_exceeded(),
+        check: &'static str = folders_json::check(of.0.verdict(of.1).outcome()),
     }
 }
 

@@ -44,9 +44,9 @@ use bound::Above;
   parkade diff before.pickle after.pickle --json
   parkade diff before/ after/ --fail-above 2%
 
-Exit code: 0 compared and within the bounds, 1 a peak of reserved memory is above a bound of --fail-above, 2 could not run, 3 not known: \
-within the bounds, but the run that is checked died, so its peak is that of what came before, or a rank is in one folder only. Of \
-several ranks the worst: 2, then 1, then 3.")]
+Exit code: 0 compared and within the bounds, 1 a peak of reserved memory is above a bound of --fail-above, 2 could not run, 3 not known. \
+It is not known whether a run that died keeps within a bound, nor whether a run grew beyond one that died, because the peak of a run \
+that died is that of what came before; nor is it of a rank that is in one folder only. Of several ranks the worst: 2, then 1, then 3.")]
 pub(crate) struct Args {
     /// The first recording, or a folder of ranks.
     a: PathBuf,
@@ -119,6 +119,25 @@ struct Checked {
     check: Check,
 }
 
+/// What came of a bound.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Holds,
+    Exceeded,
+    /// Not known, because this run died: its peak is that of what came before.
+    Died(Which),
+}
+
+impl Verdict {
+    fn outcome(self) -> Outcome {
+        match self {
+            Verdict::Holds => Outcome::Good,
+            Verdict::Exceeded => Outcome::CheckFailed,
+            Verdict::Died(_) => Outcome::NotKnown,
+        }
+    }
+}
+
 /// What was compared.
 pub(crate) struct Compared {
     a: File,
@@ -140,6 +159,19 @@ impl Compared {
     fn is_exceeded(&self) -> bool {
         self.checks.iter().any(|checked| checked.check.is_exceeded())
     }
+
+    /// What came of a bound. A run dies on all devices at once.
+    fn verdict(&self, checked: &Checked) -> Verdict {
+        let died = |run: fn(&Shown) -> &Run| self.devices.iter().any(|shown| run(shown).ending.death().is_some());
+        let is_growth = matches!(checked.check.bound, Bound::Growth { .. });
+        match checked.check.is_exceeded() {
+            // Growth beyond the peak of a run that died is not known to be growth.
+            true if is_growth && died(|shown| shown.runs()[0]) => Verdict::Died(Which::A),
+            true => Verdict::Exceeded,
+            false if died(Shown::last) => Verdict::Died(Which::B),
+            false => Verdict::Holds,
+        }
+    }
 }
 
 impl Command for Args {
@@ -150,17 +182,7 @@ impl Command for Args {
     }
 
     fn outcome(&self, compared: &Compared) -> Outcome {
-        let died = |shown: &Shown| shown.last().ending.death().is_some();
-        // Growth beyond the peak of a run that died is not known to be growth.
-        let first_died = compared.devices.iter().any(|shown| shown.runs()[0].ending.death().is_some());
-        let is_certain = |checked: &Checked| matches!(checked.check.bound, Bound::Peak { .. }) || !first_died;
-        if compared.checks.iter().any(|checked| checked.check.is_exceeded() && is_certain(checked)) {
-            Outcome::CheckFailed
-        } else if compared.is_exceeded() || (!compared.checks.is_empty() && compared.devices.iter().any(died)) {
-            Outcome::NotKnown
-        } else {
-            Outcome::Good
-        }
+        compared.checks.iter().fold(Outcome::Good, |worst, checked| worst.worse(compared.verdict(checked).outcome()))
     }
 
     fn form(&self) -> Form {

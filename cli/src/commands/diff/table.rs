@@ -4,12 +4,12 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use parkade_analysis::diff::{Comparison, Held, Part, Peak, Phase, Relation, Run, StepPair};
+use parkade_analysis::diff::{Comparison, Held, Part, Peak, Phase, Relation, Run, StepPair, Which};
 
 use super::columns::Columns;
 use super::notes;
 use super::words::{self, change};
-use super::{Checked, Compared, Shown};
+use super::{Checked, Compared, Shown, Verdict};
 use crate::output::{self, count};
 use crate::recording::short_name;
 use crate::size::show_bytes;
@@ -259,9 +259,17 @@ fn verdict(compared: &Compared, checked: &Checked) -> String {
     let device = if compared.devices.len() > 1 { format!("device {}: ", checked.device) } else { String::new() };
     let allowed = format!("{} (--fail-above {}; {} bytes)", show_bytes(check.allowed_bytes), checked.text, check.allowed_bytes);
     let peak = format!("{device}peak reserved {} ({} bytes)", show_bytes(check.peak_bytes), check.peak_bytes);
-    if check.is_exceeded() {
-        output::alert("too much:", &format!("{peak} is above {allowed}"))
-    } else {
-        output::paragraph(&format!("{peak} is not above {allowed}"), 0)
+    match compared.verdict(checked) {
+        Verdict::Exceeded => output::alert("too much:", &format!("{peak} is above {allowed}")),
+        Verdict::Holds => output::paragraph(&format!("{peak} is not above {allowed}"), 0),
+        Verdict::Died(which) => {
+            let (is, run) = match which {
+                Which::A => ("is above", "A"),
+                Which::B if matches!(compared.devices[0], Shown::Two(_)) => ("is not above", "B"),
+                Which::B => ("is not above", "the run"),
+            };
+            let because = format!("{run} died, and its peak is that of what came before");
+            output::alert("not known:", &format!("{peak} {is} {allowed}, but {because}"))
+        }
     }
 }
