@@ -1,5 +1,7 @@
 //! What pages state that can be looked up: hosts, sentences on lines, numbers that follow from the sources.
 
+use super::pages::{numbered_prose, without_targets};
+
 /// Hosts that may be cited: documentation, threads and standards. Software is named as a package with its version, not by where it lies.
 const CITED: [&str; 8] = [
     "docs.pytorch.org",
@@ -29,4 +31,60 @@ pub(super) fn fetches(text: &str) -> Vec<String> {
     let commands =
         [["git", "clone"], ["git", "fetch"], ["git", "submodule"], ["curl", "-"], ["wget", "-"]].map(|words| words.join(" "));
     uncited.chain(commands.into_iter().filter(|command| text.contains(command.as_str()))).collect()
+}
+
+/// The most characters of a line of prose, without what links lead to.
+const LONGEST_LINE: usize = 200;
+
+/// Lines of prose that are too long or hold more than one sentence, each with its number. Tables, headings and code are not prose.
+pub(super) fn crowded_lines(page: &str) -> Vec<String> {
+    let prose = numbered_prose(page).filter(|(_, line)| !line.trim_start().starts_with(['|', '#']));
+    let crowded = prose.filter_map(|(number, line)| {
+        let shown = without_targets(line);
+        let characters = shown.chars().count();
+        if characters > LONGEST_LINE {
+            return Some(format!("line {number} has {characters} characters"));
+        }
+        second_sentence(&shown).map(|next| format!("line {number} has a second sentence: {next}"))
+    });
+    crowded.collect()
+}
+
+/// What follows the first sentence of a line. Code counts as a word, and sentences within parentheses do not count.
+fn second_sentence(line: &str) -> Option<String> {
+    let (line, mut is_code, mut depth) = (without_mark(line.trim_start()), false, 0_i32);
+    for (at, c) in line.char_indices() {
+        is_code ^= c == '`';
+        depth += i32::from(!is_code && c == '(') - i32::from(!is_code && c == ')');
+        let Some(rest) = line[at..].strip_prefix(['.', '!', '?']) else { continue };
+        let next = rest.trim_start_matches(['*', '"', '_']);
+        let begins = next.strip_prefix(' ').is_some_and(|next| {
+            next.starts_with('`') || next.trim_start_matches(['*', '[']).starts_with(|c: char| c.is_ascii_uppercase())
+        });
+        // A letter by itself is an initial.
+        let word = line[..at].rsplit(' ').next().unwrap_or_default();
+        if !is_code && depth == 0 && begins && word.chars().count() > 1 {
+            return Some(next.trim_start().chars().take(30).collect());
+        }
+    }
+    None
+}
+
+/// A line without the mark of a list's item.
+fn without_mark(line: &str) -> &str {
+    let (mark, rest) = line.split_once(' ').unwrap_or(("", line));
+    let is_number = mark.strip_suffix('.').is_some_and(|mark| mark.len() <= 2 && mark.chars().all(|c| c.is_ascii_alphanumeric()));
+    if mark == "-" || is_number { rest } else { line }
+}
+
+/// The number that a page states between two texts; `None` if it does not have them.
+pub(super) fn stated(page: &str, before: &str, after: &str) -> Option<usize> {
+    let (number, _) = page.split_once(before)?.1.split_once(after)?;
+    number.replace(',', "").parse().ok()
+}
+
+/// The whole numbers in a column of the table with this in its head, counted from 0.
+pub(super) fn column(page: &str, head: &str, place: usize) -> Vec<u64> {
+    let rows = page.lines().skip_while(|line| !line.contains(head)).take_while(|line| line.starts_with('|'));
+    rows.filter_map(|row| row.split('|').nth(place + 1)?.trim().replace(',', "").parse().ok()).collect()
 }

@@ -1,6 +1,11 @@
 //! Tidiness: what creeps into a code base when nobody looks.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+
+use parkade::profile::{RELEASES, Release};
+use parkade::stats::Stats;
+use parkade_research::workload::CATALOGUE;
 
 mod citations;
 mod claims;
@@ -194,6 +199,72 @@ fn recipes_for_fetching_are_caught() {
     let command = ["git", "clone"].join(" ");
     assert_eq!(claims::fetches(&format!("{command} --depth 1 REPOSITORY")), [command]);
     assert_eq!(claims::fetches("a clone of https:// with pip download"), [""; 0]);
+}
+
+#[test]
+fn pages_have_one_sentence_a_line_and_no_long_line() {
+    let of_page = |(path, text): (PathBuf, String)| (pages::name(&path, &root()), claims::crowded_lines(&text));
+    let crowded: Vec<_> = texts(&["md"]).into_iter().map(of_page).filter(|(_, lines)| !lines.is_empty()).collect();
+    assert!(crowded.is_empty(), "{crowded:#?}");
+}
+
+#[test]
+fn crowded_lines_are_caught() {
+    let long = "x ".repeat(100);
+    for line in [&*format!("{long}y"), "One. Two.", "- `a`. `b`", "3. **One.** Two", "(a) it? [C](d.md)", "A GPU. **It** is."] {
+        assert_eq!(claims::crowded_lines(&format!("# T\n{line}\n")).len(), 1, "{line}");
+    }
+    for line in [
+        &*format!("[x](y{long})"),
+        &format!("| {long} |"),
+        &format!("```\n{long}\n```"),
+        "2. One (a. B) `c. D` e.g. f.",
+        "D. Knuth",
+    ] {
+        assert_eq!(claims::crowded_lines(line), [""; 0], "{line}");
+    }
+}
+
+#[test]
+fn numbers_that_pages_state_are_right() {
+    let lines = |path: &str| read(&root().join(path)).lines().count();
+    let recordings = std::fs::read_dir(root().join("conformance/recordings")).expect("a folder").flatten();
+    let recordings = recordings.filter(|entry| entry.file_name().to_string_lossy().ends_with(".pickle.xz")).count();
+    let series = |release: &&Release| release.name.rsplit_once('.').map_or(release.name, |(series, _)| series);
+    let series = RELEASES.iter().collect::<Vec<_>>().chunk_by(|a, b| series(a) == series(b)).count();
+    let operations =
+        claims::column(&read(&root().join("docs/releases.md")), "| operations compared |", 2).iter().sum::<u64>() / 1_000_000;
+    let workloads = claims::stated(
+        &read(&root().join("docs/numbers.md")),
+        "Geometric means of the table by workload over n of ",
+        " workloads",
+    );
+    let keys = Stats::default().entries().len();
+    for (page, before, after, right) in [
+        ("README.md", "with a complete ", "-line policy", lines("conformance/tests/own_policy.rs")),
+        ("README.md", "out-of-memory errors;\n  ", " of them are in `conformance/recordings/`", recordings),
+        ("README.md", "no difference in ", " million random operations", usize::try_from(operations).expect("small")),
+        ("README.md", "random operations over ", " series of releases", series),
+        ("README.md", "`--stats` also compares all ", " statistics", keys),
+        ("README.md", "the policies that `all` means on ", " workloads", workloads.expect("numbers.md says it")),
+        ("docs/writing-a-backend.md", "It is complete: a device of ", " lines", lines("conformance/tests/own_backend.rs")),
+        ("docs/bounds.md", "Of the study's ", " workloads six", CATALOGUE.len()),
+        ("docs/fidelity.md", "then all ", " keys of `memory_stats()`", keys),
+    ] {
+        assert_eq!(claims::stated(&read(&root().join(page)), before, after), Some(right), "{page}: {before}...{after}");
+    }
+}
+
+#[test]
+fn only_the_crates_that_contributing_names_have_unsafe_code() {
+    let unsafe_files = texts(&["rs"]).into_iter().filter(|(_, text)| source::has_unsafe(text));
+    let folder = |path: PathBuf| pages::name(&path, &root()).iter().next().expect("a folder").to_string_lossy().into_owned();
+    let folders: BTreeSet<String> = unsafe_files.map(|(path, _)| folder(path)).collect();
+    let page = read(&root().join("CONTRIBUTING.md"));
+    let line = page.lines().find(|line| line.starts_with("- **unsafe code** is in ")).expect("the rule");
+    let named: BTreeSet<String> =
+        line.split('`').skip(1).step_by(2).map(|folder| folder.trim_end_matches('/').to_owned()).collect();
+    assert_eq!(folders, named);
 }
 
 /// PyTorch's bridge is compared with PyTorch on the harness's fake driver, where nothing is tried by CI.

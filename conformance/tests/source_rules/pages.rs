@@ -4,8 +4,13 @@ use std::path::{Component, Path, PathBuf};
 
 /// The lines of a page outside of fenced code.
 fn prose(page: &str) -> impl Iterator<Item = &str> {
+    numbered_prose(page).map(|(_, line)| line)
+}
+
+/// The same, with their numbers from 1.
+pub(super) fn numbered_prose(page: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut is_code = false;
-    page.lines().filter(move |line| {
+    (1..).zip(page.lines()).filter(move |(_, line)| {
         let is_fence = line.trim_start().starts_with("```");
         is_code ^= is_fence;
         !is_code && !is_fence
@@ -30,9 +35,9 @@ pub(super) fn anchors(page: &str) -> Vec<String> {
     anchors
 }
 
-/// A heading's text, with links written as their words alone.
-fn without_targets(heading: &str) -> String {
-    let mut parts = heading.split("](");
+/// A line's text, with links written as their words alone.
+pub(super) fn without_targets(line: &str) -> String {
+    let mut parts = line.split("](");
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |text, part| text + part.split_once(')').map_or("", |(_, rest)| rest))
 }

@@ -152,6 +152,11 @@ pub(super) fn impurities(source: &str) -> Vec<String> {
     found
 }
 
+/// Whether there is unsafe code: comments, strings and attributes about it do not count, tests do.
+pub(super) fn has_unsafe(source: &str) -> bool {
+    contains_word(&without_comments_and_texts(source), "unsafe")
+}
+
 /// The attributes that a crate root lacks.
 pub(super) fn missing_attributes(root: &str) -> Vec<&'static str> {
     let code = code_of(root);
