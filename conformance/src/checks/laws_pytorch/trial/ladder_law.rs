@@ -100,9 +100,6 @@ impl<D: TestDevice> Trial<D> {
         let unmapped = calls.iter().position(|made| made.name == CallName::MemUnmap);
         let in_order = unmapped.is_none_or(|unmapped| waited.is_some_and(|waited| waited < unmapped));
         ensure(Law::NoEarlyReuse, in_order, || "pages were unmapped without waiting for the segment's stream".to_owned())?;
-        let reserved = calls.iter().any(|made| made.name == CallName::AddressReserve);
-        let mapped = self.core.observer()[self.followed..].iter().any(|entry| entry.action == TraceAction::SegmentMap);
-        self.has_bare_addresses |= reserved && !mapped;
         Ok(())
     }
 

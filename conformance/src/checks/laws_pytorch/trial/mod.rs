@@ -88,8 +88,6 @@ pub struct Trial<D: TestDevice> {
     reserved_before: u64,
     /// Address ranges that the allocator had reserved before it.
     ranges_before: BTreeMap<u64, u64>,
-    /// Whether addresses were reserved for which there was no memory: they stay reserved until there is.
-    has_bare_addresses: bool,
     /// `num_alloc_retries` before it.
     retries_before: i64,
     /// How many allocations there have been.
@@ -133,7 +131,6 @@ impl<D: TestDevice> Trial<D> {
             checks_contents: true,
             reserved_before: 0,
             ranges_before: BTreeMap::new(),
-            has_bare_addresses: false,
             retries_before: 0,
             names: 0,
             script: Vec::new(),
