@@ -314,12 +314,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let _ = self.release_leftovers();
     }
 
-    /// The streams that may use memory of expandable segments. If there are any, also the streams that use
-    /// other blocks.
+    /// The streams that may use memory of expandable segments: their own, those that use blocks, and all once blocks may
+    /// belong to another stream than their segment.
     fn streams_of_reservations(&self) -> BTreeSet<StreamId> {
         let own: BTreeSet<StreamId> = self.reservations.iter().map(|(_, range)| range.stream).collect();
         let others = self.pending.streams(&self.heap.arena).filter(|_| !own.is_empty());
-        let moved_to = if self.heap.mixes_streams() { self.heap.streams_seen() } else { &[] };
+        let is_mixed = self.heap.mixes_streams() || self.heap.has_parts_elsewhere();
+        let moved_to = if is_mixed { self.heap.streams_seen() } else { &[] };
         own.iter().copied().chain(others).chain(moved_to.iter().copied()).collect()
     }
 }

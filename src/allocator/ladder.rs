@@ -25,6 +25,15 @@ use crate::units::{Bytes, DeviceAddress};
 /// fault.
 const MOST_RUNGS: u32 = 512;
 
+/// A detached block that a rung of the ladder has yielded.
+pub(super) enum Obtained {
+    /// The policy is still to say whether it is split.
+    ToSplit(u32),
+    /// The policy has said that all of it is handed out. It is not asked again: another answer would leave a remainder that was
+    /// never coalesced with the free block behind it.
+    Whole(u32),
+}
+
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Serves a request for which there is no free block.
     #[cold]
@@ -35,21 +44,24 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         stream_slot: u16,
         segment: Bytes,
     ) -> Result<Allocation, AllocError> {
-        let (index, request) = self.obtain(&request, stream_slot, segment)?;
-        let handed_out = self.hand_out(index, &request);
+        let (obtained, request) = self.obtain(&request, stream_slot, segment)?;
+        let handed_out = match obtained {
+            Obtained::ToSplit(index) => self.hand_out(index, &request),
+            Obtained::Whole(index) => Ok(self.hand_out_part(index, &request, false)),
+        };
         // A rung may have counted the block as a free part, without the peaks.
         self.stats.raise_peaks_of_splits(request.pool.class(), 1, 1);
         handed_out
     }
 
     /// Climbs the ladder for a request that no free block serves. `segment` is the size of a new segment for
-    /// it. Returns a detached block, and the request with the pool that serves it.
+    /// it. Returns a block, and the request with the pool that serves it.
     ///
     /// The pool stays until then, also if a callback abandons it and makes others: the request goes to none of
     /// those. In PyTorch the request holds a pointer to the pool, which dangles if the callback releases the
     /// pool's cache.
     #[cold]
-    fn obtain(&mut self, request: &Request, stream_slot: u16, segment: Bytes) -> Result<(u32, Request), AllocError> {
+    fn obtain(&mut self, request: &Request, stream_slot: u16, segment: Bytes) -> Result<(Obtained, Request), AllocError> {
         let pool_number = request.pool.pool_number();
         if pool_number != 0 {
             self.heap.note_growing_pool();
@@ -60,10 +72,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         obtained
     }
 
-    fn climb(&mut self, request: &Request, stream_slot: u16, mut segment: Bytes) -> Result<(u32, Request), AllocError> {
+    fn climb(&mut self, request: &Request, stream_slot: u16, mut segment: Bytes) -> Result<(Obtained, Request), AllocError> {
         if self.run_free_memory_callbacks() {
             match self.policy.place(&self.heap, request) {
-                Placement::Reuse(id) => return Ok((self.take(id, request, stream_slot)?, *request)),
+                Placement::Reuse(id) => return Ok((Obtained::ToSplit(self.take(id, request, stream_slot)?), *request)),
                 Placement::Segment(bytes) => segment = bytes,
             }
         }
@@ -85,11 +97,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 }
                 Relief::Annex => self.annex(request, stream_slot),
                 Relief::Borrow => match self.borrow(request, stream_slot)? {
-                    Some(borrowed) => return Ok(borrowed),
+                    Some((block, request)) => return Ok((Obtained::ToSplit(block), request)),
                     None => None,
                 },
                 Relief::Transfer { block, waits } => self.transfer(request, stream_slot, block, waits)?,
-                Relief::TransferPart { block } => self.transfer_part(request, stream_slot, block)?,
+                Relief::TransferPart { block } => match self.transfer_part(request, stream_slot, block)? {
+                    Some(obtained) => return Ok((obtained, *request)),
+                    None => None,
+                },
                 Relief::TransferAll { from } => self.transfer_all(request, stream_slot, from).map(|()| None)?,
                 Relief::Provide { bytes, stream } => self.provide(request, bytes, stream).map(|()| None)?,
                 Relief::Remap { blocks } => self.remap(request, stream_slot, segment, &blocks)?,
@@ -104,7 +119,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 Relief::GiveUp => return Err(self.out_of_memory(request, segment)),
             };
             if let Some(block) = block {
-                return Ok((block, *request));
+                return Ok((Obtained::ToSplit(block), *request));
             }
         }
         Err(self.fault("never gives up").into())

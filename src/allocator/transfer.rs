@@ -7,6 +7,7 @@
 
 use super::Allocator;
 use super::expandable::Freed;
+use super::ladder::Obtained;
 use crate::block::{BlockId, BlockState};
 use crate::device::{BackendError, DeviceBackend};
 use crate::error::AllocError;
@@ -34,12 +35,19 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
     /// Takes a free block from another stream, or the part of it that is split off for the request; detached. The
     /// rest stays with its stream. `None` while a graph is captured.
-    pub(super) fn transfer_part(&mut self, request: &Request, stream_slot: u16, id: BlockId) -> Result<Option<u32>, AllocError> {
+    ///
+    /// A block taken whole has not been coalesced with its neighbours of the request's stream, so it must be handed out whole.
+    pub(super) fn transfer_part(
+        &mut self,
+        request: &Request,
+        stream_slot: u16,
+        id: BlockId,
+    ) -> Result<Option<Obtained>, AllocError> {
         let Some((index, whole)) = self.ordered_block(request, stream_slot, id, true)? else { return Ok(None) };
         if !self.splits(whole, request) {
             self.heap.detach(index);
             self.heap.change_stream(index, stream_slot);
-            return Ok(Some(index));
+            return Ok(Some(Obtained::Whole(index)));
         }
         // No more than the request needs, so that nothing is left to choose an end of.
         let part = if self.policy.takes_high_end(request) { request.size } else { self.policy.cut(Bytes(whole), request) };
@@ -57,7 +65,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             self.heap.detach(index);
             self.put_back_unused(index);
         }
-        Ok(Some(low))
+        Ok(Some(Obtained::ToSplit(low)))
     }
 
     /// Moves all free blocks of the pool from another stream to the request's.
