@@ -209,8 +209,9 @@ impl Policy for BreakingHandles {
                     }
                 }
                 9 => return Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskAgain },
-                // How much the device has left is not known: it may be enough with all that is free.
-                10 if self.is_refused => {
+                // The device refused what the heap had room for, now or before. How much it has left is not known: it may be
+                // enough with all that is free.
+                10 if self.is_refused || sight::has_room(heap, request) => {
                     let handles: Vec<_> = sight::partly_free(heap).map(|part| part.handle.address).collect();
                     if !handles.is_empty() {
                         return Relief::Break { handles };
