@@ -53,7 +53,7 @@ impl Policy for Tightest {
 
 #[expect(clippy::print_stdout, reason = "an example prints")]
 fn main() {
-    let effort = Effort { cases: 40, seed: 0 };
+    let effort = Effort::new(40, 0);
     for overlooks in [false, true] {
         let (Ok(report) | Err(report)) = check(move || Tightest { overlooks, requests: 0 }, &effort);
         println!("{}\n\n{report}", if report.passed() { "every law holds" } else { "a law is broken" });

@@ -11,7 +11,7 @@ fn main() {
     let filter = std::env::args().nth(1).unwrap_or_default();
     let mut entries = contract::entries(&Simulated);
     entries.retain(|entry| entry.name.contains(&filter));
-    let rows = run(&Simulated, &entries, None, &Effort { cases: 1, seed: 0 }, &Silent);
+    let rows = run(&Simulated, &entries, None, &Effort::new(1, 0), &Silent);
     println!("facts: {}\n", Simulated.facts().source);
     for row in &rows {
         println!("{:<36} {}  {}", row.name, row.status.name(), row.says);

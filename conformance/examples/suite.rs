@@ -32,11 +32,12 @@ fn main() -> ExitCode {
     let filter = after("--filter").map_or("", String::as_str);
     let mut entries = checks::entries(&Simulated);
     entries.retain(|entry| entry.title().contains(filter));
-    let effort = Effort { cases: number("--cases").unwrap_or(800) as u32, seed: number("--seed").unwrap_or(0) };
+    let effort = Effort::new(number("--cases").unwrap_or(800) as u32, number("--seed").unwrap_or(0));
     let rows = run(&Simulated, &entries, None, &effort, &Silent);
     for row in rows.iter().filter(|row| row.status == Status::Fail) {
-        let [group, name, reason] = [row.group.name(), &row.name, &row.reason].map(quoted);
-        println!("{{\"group\":{group},\"name\":{name},\"status\":\"fail\",\"reason\":{reason}}}");
+        let script = row.script.as_deref().unwrap_or_default();
+        let [group, name, reason, script] = [row.group.name(), &row.name, &row.reason, script].map(quoted);
+        println!("{{\"group\":{group},\"name\":{name},\"status\":\"fail\",\"reason\":{reason},\"script\":{script}}}");
     }
     let mut slowest: Vec<_> = rows.iter().map(|row| (row.took, row.name.as_str())).collect();
     slowest.sort();

@@ -55,7 +55,7 @@ impl Harness {
             Err(VarError::NotUnicode(text)) => return Err(BadCases(text.to_string_lossy().into_owned())),
             Ok(text) => text.parse().ok().filter(|&cases| cases > 0).ok_or(BadCases(text))?,
         };
-        Ok(Harness { arguments: Arguments::from_args(), effort: Effort { cases, seed: 0 }, trials: Vec::new() })
+        Ok(Harness { arguments: Arguments::from_args(), effort: Effort::new(cases, 0), trials: Vec::new() })
     }
 
     /// Adds the whole suite for a backend.

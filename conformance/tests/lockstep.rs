@@ -8,7 +8,7 @@ use parkade_conformance::suite::{Effort, Trouble, Verdict};
 use parkade_sim::address::{Descending, Reuse};
 use parkade_sim::{CallName, EventTiming, FaultError, FaultPlan, PAGE_BYTES, SimDevice, SimOptions, When};
 
-const EFFORT: Effort = Effort { cases: 1, seed: 0 };
+const EFFORT: Effort = Effort::new(1, 0);
 
 /// Where the device puts segments.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use parkade_conformance::suite::{Effort, Trouble};
 use parkade_scenarios::{entries, id_of};
 
 /// Random sequences of a scenario that draws some.
-const EFFORT: Effort = Effort { cases: 60, seed: 0 };
+const EFFORT: Effort = Effort::new(60, 0);
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);

@@ -12,7 +12,7 @@ use parkade_conformance::suite::{Effort, Entry, Reference, Trouble, check};
 use parkade_scenarios::entries;
 
 /// Random sequences of a scenario that draws some.
-const EFFORT: Effort = Effort { cases: 60, seed: 0 };
+const EFFORT: Effort = Effort::new(60, 0);
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();

@@ -13,7 +13,7 @@ use parkade_scenarios::{docs_page, entries, id_of, rows};
 use parkade_sim::SimDevice;
 
 /// Random sequences of a scenario that draws some.
-const EFFORT: Effort = Effort { cases: 60, seed: 0 };
+const EFFORT: Effort = Effort::new(60, 0);
 /// Entries that run commands of the binary. It is not built for these tests; those of parkade-cli run them.
 const OF_THE_BINARY: [&str; 3] = ["D5/enable", "D5/kill", "D8/info"];
 

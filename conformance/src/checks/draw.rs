@@ -1,9 +1,14 @@
 //! Random draws of the checks: a runner determined by the seed, the event timings, what the device allows, and integers.
 
-use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use std::fmt::Debug;
+
+use proptest::strategy::Strategy;
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseResult, TestError, TestRng, TestRunner};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::backend::{Backend, EventTiming};
-use crate::suite::{Effort, Requirement};
+use crate::suite::{Effort, PROGRAM, Requirement};
 
 /// The most shrinking steps for a failing sequence; more would take minutes on a real device.
 const SHRINKS: u32 = 4000;
@@ -16,6 +21,36 @@ pub fn runner(effort: &Effort, salt: impl Into<u64>) -> TestRunner {
     seed[8..16].copy_from_slice(&salt.into().to_le_bytes());
     let config = Config { cases: effort.cases, failure_persistence: None, max_shrink_iters: SHRINKS, ..Config::default() };
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed))
+}
+
+/// Runs `one` on drawn programs until one fails, which is then shrunk; or on the program that `effort` names, and on no other.
+///
+/// # Errors
+/// The failure and the smallest program found that shows it; [`TestError::Abort`] if none could be drawn, or if the named one
+/// is not a program of this strategy.
+pub fn hunt<S>(
+    effort: &Effort,
+    salt: impl Into<u64>,
+    strategy: &S,
+    one: impl Fn(S::Value) -> TestCaseResult,
+) -> Result<(), TestError<S::Value>>
+where
+    S: Strategy,
+    S::Value: Debug + DeserializeOwned,
+{
+    let Some(text) = effort.program else { return runner(effort, salt).run(strategy, one) };
+    let program = || serde_json::from_str(text).map_err(|error| TestError::Abort(format!("not a program: {error}").into()));
+    match one(program()?) {
+        Ok(()) => Ok(()),
+        Err(error) => Err(TestError::Fail(error.to_string().into(), program()?)),
+    }
+}
+
+/// The line of a script that names a program for [`Effort::program`].
+#[must_use]
+pub fn program_line(program: &impl Serialize) -> String {
+    let text = serde_json::to_string(program).unwrap_or_else(|error| format!("cannot be written: {error}"));
+    format!("{PROGRAM}{text}\n")
 }
 
 /// The event timings to check under: all of them on a simulated device; a real one has its own.

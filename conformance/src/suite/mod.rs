@@ -16,4 +16,4 @@ pub use reference::Reference;
 pub use requirement::Requirement;
 pub use row::{Row, Status, Summary};
 pub use run::{check, run};
-pub use verdict::{Effort, Evidence, Trouble, Verdict};
+pub use verdict::{Effort, Evidence, PROGRAM, Trouble, Verdict};

@@ -12,7 +12,20 @@ pub struct Effort {
     pub cases: u32,
     /// The seed that they are drawn from.
     pub seed: u64,
+    /// The only sequence to run instead of drawn ones: what an earlier failure printed behind [`PROGRAM`].
+    pub program: Option<&'static str>,
 }
+
+impl Effort {
+    /// So many random sequences per law, drawn from this seed.
+    #[must_use]
+    pub const fn new(cases: u32, seed: u64) -> Effort {
+        Effort { cases, seed, program: None }
+    }
+}
+
+/// Begins the line of a failure's script that [`Effort::program`] takes to run the failing sequence again.
+pub const PROGRAM: &str = "# program ";
 
 /// What an entry shows.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]

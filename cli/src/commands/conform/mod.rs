@@ -168,7 +168,7 @@ fn run_on<B: Backend + Sync + 'static>(backend: &B, own: Vec<Entry<B>>, args: &A
     }
     // Before minutes are spent. An earlier report stays until the new one is complete.
     let outputs = Wanted::new(args.force.force, args.form()).writes("--report", args.report.as_ref()).check()?;
-    let effort = Effort { cases: args.cases.unwrap_or(cases), seed: args.seed };
+    let effort = Effort::new(args.cases.unwrap_or(cases), args.seed);
     let start = Instant::now();
     let hangs_after = (!backend.is_simulated()).then(|| watch::hangs_after(&effort));
     let watch = watch::Watch::new(entries.len(), args.json.json, hangs_after);

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use parkade::units::Bytes;
+use serde::{Deserialize, Serialize};
 
 /// What a check needs from its device.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
@@ -33,7 +34,7 @@ impl Default for Simulation {
 }
 
 /// When a simulated device reports an event complete.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum EventTiming {
     /// When its work is done, by the device's clock.
     Clock,
@@ -46,7 +47,7 @@ pub enum EventTiming {
 }
 
 /// Where new segments go.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Places {
     /// Each above the previous one.
     Ascending,

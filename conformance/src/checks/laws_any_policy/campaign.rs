@@ -10,7 +10,7 @@ use super::step::{Setup, Step, programs};
 use super::subject::{Stopped, Subject};
 use super::watched::Reached;
 use crate::backend::{Backend, EventTiming, Unable};
-use crate::checks::draw::runner;
+use crate::checks::draw::{hunt, program_line};
 use crate::suite::{Effort, Evidence, Trouble, Verdict};
 
 /// The budget for shrinking a failing program's values, in steps performed. After that, unneeded steps are removed.
@@ -74,10 +74,11 @@ fn random(effort: &Effort, salt: u64, timing: EventTiming, one: impl Fn(&Setup, 
         Err(Failure::Program(failure)) => failure,
     };
     // Run the smallest one again: on a real device the failure may depend on timing.
-    Err(match one(&failure.setup, &failure.steps) {
-        Err(Stopped::Broken(again, script)) => Trouble::Fail { reason: again.to_string(), script: Some(script) },
-        _ => Trouble::Fail { reason: format!("seen only once: {}", failure.broken), script: Some(failure.script) },
-    })
+    let (reason, script) = match one(&failure.setup, &failure.steps) {
+        Err(Stopped::Broken(again, script)) => (again.to_string(), script),
+        _ => (format!("seen only once: {}", failure.broken), failure.script),
+    };
+    Err(Trouble::Fail { reason, script: Some(script + &program_line(&(failure.setup, failure.steps))) })
 }
 
 /// Why a search ended early.
@@ -108,7 +109,7 @@ pub(super) fn search(
 ) -> Result<u64, Failure> {
     let (operations, unable, broken) = (Cell::new(0), RefCell::new(None), RefCell::new(None));
     let spent = Cell::new(0);
-    let outcome = runner(effort, salt).run(&programs(timing, LONGEST), |(setup, steps)| {
+    let outcome = hunt(effort, salt, &programs(timing, LONGEST), |(setup, steps)| {
         if broken.borrow().is_some() {
             spent.set(spent.get() + steps.len());
         }

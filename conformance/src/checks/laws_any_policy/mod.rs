@@ -40,6 +40,8 @@ pub use check::{Report, check, check_with};
 const SHARE: u32 = 10;
 /// How many times more programs the policy with random answers gets than others: it must reach unlikely combinations.
 const WRONG_SHARE: u32 = 10;
+/// How many policies with random answers also see driver calls fail in the program that climbs every rung.
+const WRONG_FAULT_SEEDS: u64 = 24;
 
 /// What holds under every policy.
 pub const LAWS: [(Law, &str); 16] = [
@@ -147,7 +149,9 @@ fn entries_of<B: Backend + 'static, P: Policy + 'static>(backend: &B, subject: &
 
 fn wrong_answers<B: Backend + 'static>(backend: &B, share: Share) -> Vec<Entry<B>> {
     let may_expand = may_expand(backend);
-    let subject = Subject::new("wrong-answers", move |seed| Wrong::new(seed).expandable_only_if(may_expand)).expected_wrong();
+    let subject = Subject::new("wrong-answers", move |seed| Wrong::new(seed).expandable_only_if(may_expand))
+        .expected_wrong()
+        .failing_with((0..WRONG_FAULT_SEEDS).collect());
     let says = "any invalid answer of a policy gives an error that names the policy, and nothing leaks";
     let entry = |(name, timing)| {
         let subject = subject.clone();
@@ -157,5 +161,11 @@ fn wrong_answers<B: Backend + 'static>(backend: &B, share: Share) -> Vec<Entry<B
             campaign::every_law(&subject, backend, &effort, timing)
         })
     };
-    timings(backend).into_iter().map(entry).collect()
+    let mut entries: Vec<Entry<B>> = timings(backend).into_iter().map(entry).collect();
+    let says = "whatever a policy answers and whichever driver call fails, the heap stays valid and nothing leaks";
+    entries.push(Entry::new(Group::Law, "policy/wrong-answers/faults", says, move |backend, effort| {
+        let part = share.of(effort);
+        faults::every_call(&subject, backend, &Effort { cases: part.cases * WRONG_SHARE, ..part })
+    }));
+    entries
 }

@@ -6,9 +6,10 @@ use proptest::prelude::*;
 use crate::backend::STREAMS;
 use crate::checks::laws_pytorch::operation::POOLS;
 use crate::checks::laws_pytorch::trial::stream_name;
+use serde::{Deserialize, Serialize};
 
 /// One step. Pools are numbered from 1 to [`POOLS`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum PoolStep {
     /// Creates the pool, or adds a use to it.
     Create(u64),

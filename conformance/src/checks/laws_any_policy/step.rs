@@ -10,9 +10,10 @@ use super::pool_step::{PoolStep, pool_step};
 use crate::backend::{EventTiming, Places, STREAMS};
 use crate::checks::laws_pytorch::operation::sizes;
 use crate::checks::laws_pytorch::trial::stream_name;
+use serde::{Deserialize, Serialize};
 
 /// One step. Allocations are given by their index among the live ones, wrapping around; streams by their index in [`STREAMS`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum Step {
     /// Requests this many bytes for a stream, and fills them on that stream.
     Allocate(u64, usize),
@@ -49,7 +50,7 @@ pub(super) enum Step {
 }
 
 /// The device and policy that a program runs with.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct Setup {
     /// The device's memory in bytes.
     pub(super) capacity: u64,

@@ -6,7 +6,7 @@ use parkade::policy::Policy;
 
 use super::habits::Habits;
 use super::step::{Setup, Step};
-use super::trial::{Mode, Trial};
+use super::trial::{Expected, Trial};
 use super::watched::Reached;
 use crate::backend::{Backend, Unable};
 use crate::law::{Broken, Law};
@@ -16,7 +16,7 @@ pub(super) struct Subject<P> {
     pub(super) name: String,
     make: Arc<dyn Fn(u64) -> P + Send + Sync>,
     /// Which errors are expected.
-    mode: Mode,
+    pub(super) expected: Expected,
     habits: Habits,
     /// The seeds that it is created with when calls are made to fail.
     pub(super) fault_seeds: Vec<u64>,
@@ -25,7 +25,7 @@ pub(super) struct Subject<P> {
 impl<P> Clone for Subject<P> {
     fn clone(&self) -> Subject<P> {
         let (name, make, fault_seeds) = (self.name.clone(), Arc::clone(&self.make), self.fault_seeds.clone());
-        Subject { name, make, mode: self.mode, habits: self.habits, fault_seeds }
+        Subject { name, make, expected: self.expected, habits: self.habits, fault_seeds }
     }
 }
 
@@ -40,7 +40,13 @@ pub(super) enum Stopped {
 impl<P: Policy> Subject<P> {
     /// The policy that `make` creates from a seed, which randomly assembled policies use.
     pub(super) fn new(name: impl Into<String>, make: impl Fn(u64) -> P + Send + Sync + 'static) -> Subject<P> {
-        Subject { name: name.into(), make: Arc::new(make), mode: Mode::Honest, habits: Habits::default(), fault_seeds: vec![0] }
+        Subject {
+            name: name.into(),
+            make: Arc::new(make),
+            expected: Expected::default(),
+            habits: Habits::default(),
+            fault_seeds: vec![0],
+        }
     }
 
     /// The same subject, created with each of these seeds when calls are made to fail.
@@ -55,11 +61,11 @@ impl<P: Policy> Subject<P> {
 
     /// The same subject, expected to give invalid answers.
     pub(super) fn expected_wrong(self) -> Subject<P> {
-        Subject { mode: Mode::Wrong, ..self }
+        Subject { expected: Expected { wrong_answers: true, ..self.expected }, ..self }
     }
 
     pub(super) fn trial<B: Backend>(&self, backend: &B, setup: &Setup) -> Result<Trial<B::Device, P>, Stopped> {
-        Trial::new(backend, setup, (self.make)(setup.policy_seed), self.mode, self.habits).map_err(Stopped::Unable)
+        Trial::new(backend, setup, (self.make)(setup.policy_seed), self.expected, self.habits).map_err(Stopped::Unable)
     }
 
     /// Runs a program to its end, and leaves the resulting state in place.

@@ -111,7 +111,7 @@ fn no_step_can_go<P: Policy>(subject: &Subject<P>, seed: u64) -> usize {
         Err(Stopped::Broken(broken, _)) => Some(broken.law),
         _ => None,
     };
-    let found = search(&Effort { cases: 200, seed }, 0x901c, EventTiming::Seeded(0), &one);
+    let found = search(&Effort::new(200, seed), 0x901c, EventTiming::Seeded(0), &one);
     let Err(Failure::Program(failing)) = found else { panic!("{}, seed {seed}: nothing found", subject.name) };
     let Failing { setup, steps, .. } = *failing;
     let broken = law(&setup, &steps);

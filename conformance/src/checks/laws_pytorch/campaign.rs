@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestError};
 
 use crate::backend::{Backend, EventTiming, Unable};
-use crate::checks::draw::runner;
+use crate::checks::draw::{hunt, program_line};
 use crate::checks::laws_pytorch::operation::{Operation, Setup, operations_for, setup_under, virtual_setup_under};
 use crate::checks::laws_pytorch::trial::Trial;
 use crate::law::{Broken, Law};
@@ -67,8 +67,7 @@ impl Campaign {
     fn run<B: Backend>(&self, backend: &B, effort: &Effort) -> Result<Found, Unable> {
         let (operations, sequences) = (Cell::new(0), Cell::new(0));
         let unable = Cell::new(None);
-        let mut runner = runner(effort, self.is_virtual);
-        let outcome = runner.run(&self.cases(), |(setup, sequence)| {
+        let outcome = hunt(effort, self.is_virtual, &self.cases(), |(setup, sequence)| {
             sequences.set(sequences.get() + 1);
             match run_sequence(backend, &setup, &sequence) {
                 Ok(()) => {
@@ -87,13 +86,14 @@ impl Campaign {
         }
         let broken = match outcome {
             Ok(()) => None,
-            Err(TestError::Fail(reason, (setup, sequence))) => Some(match run_sequence(backend, &setup, &sequence) {
-                Err(Stopped::Broken(broken, script)) => (broken, script),
-                // On a real device a failure may depend on timing.
-                _ => {
-                    (Broken::new(Law::Determinism, format!("seen only once: {reason}")), format!("# {setup:?}\n# {sequence:?}\n"))
-                }
-            }),
+            Err(TestError::Fail(reason, program)) => {
+                let (broken, script) = match run_sequence(backend, &program.0, &program.1) {
+                    Err(Stopped::Broken(broken, script)) => (broken, script),
+                    // On a real device a failure may depend on timing.
+                    _ => (Broken::new(Law::Determinism, format!("seen only once: {reason}")), String::new()),
+                };
+                Some((broken, script + &program_line(&program)))
+            }
             Err(TestError::Abort(reason)) => Some((Broken::new(Law::Determinism, reason), String::new())),
         };
         Ok(Found { operations: operations.get(), sequences: sequences.get(), broken })

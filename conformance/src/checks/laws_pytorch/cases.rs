@@ -5,9 +5,11 @@ use std::fmt::Debug;
 
 use proptest::strategy::Strategy;
 use proptest::test_runner::{TestCaseError, TestError};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::campaign::Stopped;
-use crate::checks::draw::runner;
+use crate::checks::draw::{hunt, program_line};
 use crate::suite::{Effort, Evidence, Trouble, Verdict};
 
 /// Runs drawn cases; each returns its number of operations. The smallest case found that breaks the law is reported with its
@@ -15,10 +17,10 @@ use crate::suite::{Effort, Evidence, Trouble, Verdict};
 pub(super) fn run<S>(effort: &Effort, salt: u64, strategy: &S, one: impl Fn(&S::Value) -> Result<u64, Stopped>) -> Verdict
 where
     S: Strategy,
-    S::Value: Debug,
+    S::Value: Debug + Serialize + DeserializeOwned,
 {
     let (operations, unable, broken) = (Cell::new(0), RefCell::new(None), RefCell::new(None));
-    let outcome = runner(effort, salt).run(strategy, |case| match one(&case) {
+    let outcome = hunt(effort, salt, strategy, |case| match one(&case) {
         Ok(done) => {
             operations.set(operations.get() + done);
             Ok(())
@@ -42,8 +44,8 @@ where
             let measured = format!("{} operations in {} programs", operations.get(), effort.cases);
             Ok(Evidence { operations: operations.get(), measured, text: String::new() })
         }
-        (Err(TestError::Fail(..)), Some((found, script))) => {
-            Err(Trouble::Fail { reason: found.to_string(), script: Some(script) })
+        (Err(TestError::Fail(_, program)), Some((found, script))) => {
+            Err(Trouble::Fail { reason: found.to_string(), script: Some(script + &program_line(&program)) })
         }
         (Err(error), _) => Err(Trouble::fail(error.to_string())),
     }

@@ -9,13 +9,14 @@ use proptest::prelude::*;
 
 use crate::backend::{EventTiming, Places, STREAMS};
 use crate::reference_model::{Rules, SETTINGS};
+use serde::{Deserialize, Serialize};
 
 /// Sizes at which a rule changes, and sizes whose difference is such a size.
 pub const THRESHOLDS: [u64; 14] =
     [512, 1024, MIB / 2, MIB, 2 * MIB, 9 * MIB, 10 * MIB, 18 * MIB, 19 * MIB, 20 * MIB, 21 * MIB, 32 * MIB, 52 * MIB, 64 * MIB];
 
 /// One thing that happens to an allocator or to its device.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Operation {
     /// Requests this many bytes for a stream, given by its index in [`STREAMS`].
     Allocate(u64, usize),
@@ -67,7 +68,7 @@ pub enum Operation {
 pub const POOLS: u64 = 3;
 
 /// The device and settings that a sequence runs with.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Setup {
     /// The device's memory in bytes.
     pub capacity: u64,

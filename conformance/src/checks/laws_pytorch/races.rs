@@ -16,6 +16,7 @@ use crate::checks::draw::{may_expand, timings};
 use crate::law::Law;
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 use play::{Kind, Play, Step};
+use serde::{Deserialize, Serialize};
 
 /// Of the programs that do not record their streams, at least one in this many must race.
 const RACING_ONE_IN: u32 = 2;
@@ -23,7 +24,7 @@ const RACING_ONE_IN: u32 = 2;
 const LONGEST: usize = 120;
 
 /// A program and its event timing.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Program {
     timing: EventTiming,
     is_virtual: bool,

@@ -8,7 +8,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::{TestCaseError, TestError};
 
 use crate::backend::{Backend, EventTiming, Unable};
-use crate::checks::draw::{may_expand, runner};
+use crate::checks::draw::{hunt, may_expand, program_line, runner};
 use crate::checks::laws_pytorch::operation::{Operation, Setup, operations, operations_for, setup_under, virtual_setup_under};
 use crate::checks::laws_pytorch::trial::{Finished, Trial};
 use crate::law::{Broken, Law, ensure};
@@ -56,7 +56,7 @@ fn check_cases<B: Backend>(
         setup.prop_flat_map(|setup| (Just(setup), operations_for(&setup, 1..80)))
     });
     let (unable, count) = (std::cell::Cell::new(None), std::cell::Cell::new(0));
-    let outcome = runner(&cases, salt).run(&strategy, |(setup, sequence)| match check(backend, &setup, &sequence) {
+    let outcome = hunt(&cases, salt, &strategy, |(setup, sequence)| match check(backend, &setup, &sequence) {
         Ok(()) => {
             count.set(count.get() + sequence.len() as u64);
             Ok(())
@@ -78,7 +78,7 @@ fn check_cases<B: Backend>(
                     // The script ends where the trial fails.
                     let _ = trial.apply(operation);
                 }
-                trial.script()
+                trial.script() + &program_line(&(setup, sequence))
             });
             Err(Trouble::Fail { reason: reason.to_string(), script })
         }

@@ -6,7 +6,7 @@ use parkade::snapshot::SegmentInfo;
 use parkade::stats::Family;
 use parkade::units::PoolClass;
 
-use super::{Mode, Trial};
+use super::Trial;
 use crate::backend::TestDevice;
 use crate::checks::laws_pytorch::trial::Account;
 use crate::law::{Broken, Law, ensure};
@@ -42,7 +42,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
     /// Whether memory may come from expandable segments.
     pub(super) fn may_expand(&self) -> bool {
         let classes = [PoolClass::Small, PoolClass::Large];
-        self.mode == Mode::Wrong
+        self.expected.wrong_answers
             || classes.into_iter().any(|class| self.core.policy().is_expandable(PoolSlot::default_pool(class)))
     }
 
@@ -62,7 +62,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         // A lowered limit applies only to later growth. Expandable segments map whole pages for what the limit allowed.
         let page = |class| self.core.policy().page(PoolSlot::default_pool(class)).get();
         let slack = if self.may_expand() { page(PoolClass::Small).max(page(PoolClass::Large)) } else { 0 };
-        let grew = reserved > self.reserved_before && self.mode != Mode::Wrong;
+        let grew = reserved > self.reserved_before && !self.expected.wrong_answers;
         let limit = self.core.heap().limit();
         let kept = !grew || limit.is_none_or(|limit| reserved <= limit.get() + slack);
         ensure(Law::Limit, kept, || format!("{reserved} bytes are reserved, and the limit is {limit:?}"))
@@ -85,7 +85,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         let mut device = self.device.steer();
         // Ranges of less than a page share one.
         let has_whole_pages = ranges.iter().all(|(_, bytes)| bytes.is_multiple_of(page));
-        let is_exact = has_whole_pages && self.mode == Mode::Honest;
+        let is_exact = has_whole_pages && self.expected.nothing();
         let Some(device) = device.insight().filter(|_| is_exact) else { return Ok(()) };
         let rounded: u64 = ranges.iter().map(|(_, bytes)| bytes).sum();
         let mapped: u64 = segments.iter().filter(|segment| segment.expandable).map(|segment| segment.total.get()).sum();

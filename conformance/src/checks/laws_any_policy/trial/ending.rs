@@ -7,7 +7,7 @@ use parkade::units::Bytes;
 use parkade_sim::{CallName, FaultPlan};
 
 use super::super::step::Step;
-use super::{Mode, Outcome, Trial};
+use super::{Outcome, Trial};
 use crate::backend::TestDevice;
 use crate::law::{Broken, Law, ensure};
 
@@ -44,7 +44,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
                 break;
             }
         }
-        if self.mode != Mode::Wrong {
+        if !self.expected.wrong_answers {
             self.check_nothing_left()?;
         }
         let (trace, stats) = (std::mem::take(self.core.observer_mut()), self.core.stats().clone());
@@ -74,7 +74,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         let known = self.core.expandable_segments().iter().filter(|(_, _, mapped)| *mapped == Bytes::ZERO).count();
         let bare = self.device.bare_ranges().min(known);
         let is_empty = holdings.ranges == 0 && holdings.physical == 0 && holdings.reservations == bare;
-        let excused = keeps || self.mode == Mode::Faults;
+        let excused = keeps || self.expected.faults;
         ensure(Law::Endings, is_empty || excused, || format!("an empty heap keeps {holdings:?}"))
     }
 

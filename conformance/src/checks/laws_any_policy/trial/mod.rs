@@ -33,14 +33,19 @@ use crate::reference_model::{History, Routing};
 use book::Book;
 
 /// Which errors are expected.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Mode {
-    /// None.
-    Honest,
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Expected {
     /// Driver calls fail by a plan.
-    Faults,
+    pub(super) faults: bool,
     /// The policy gives invalid answers.
-    Wrong,
+    pub(super) wrong_answers: bool,
+}
+
+impl Expected {
+    /// Whether neither is.
+    fn nothing(self) -> bool {
+        self == Expected::default()
+    }
 }
 
 /// The outcome of a step.
@@ -61,7 +66,7 @@ pub(super) struct Trial<D: TestDevice, P: Policy> {
     core: Allocator<WitnessedDevice<D>, Watched<P>, Vec<TraceEntry>>,
     device: WitnessedDevice<D>,
     streams: [StreamId; 4],
-    mode: Mode,
+    expected: Expected,
     habits: Habits,
     setup: Setup,
     /// The page of the device, and its code for "invalid value".
@@ -96,7 +101,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         backend: &B,
         setup: &Setup,
         policy: P,
-        mode: Mode,
+        expected: Expected,
         habits: Habits,
     ) -> Result<Trial<D, P>, Unable> {
         let Setup { timing, places, .. } = *setup;
@@ -110,7 +115,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
             core: Allocator::new(device.clone(), Watched::new(policy), Vec::new()),
             device,
             streams,
-            mode,
+            expected,
             habits,
             setup: *setup,
             page: facts.page,
@@ -133,7 +138,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
 
     /// Makes driver calls fail by a plan that counts from now.
     pub(super) fn plan_faults(&mut self, plan: FaultPlan) {
-        self.mode = Mode::Faults;
+        self.expected.faults = true;
         self.device.plan_faults(plan);
     }
 
@@ -163,17 +168,17 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         drop(self.device.list_calls());
         self.was_deferring = self.should_defer();
         let outcome = self.carry_out(step)?;
-        if self.mode == Mode::Faults {
+        if self.expected.faults {
             self.calls.push(self.device.calls_so_far().iter().map(|call| call.name).collect());
         }
         match &outcome {
             // A page size that the device does not have is an invalid answer, too; the driver rejects it as an invalid value.
-            Outcome::Failed(BackendError::Driver { code, .. }) if self.mode == Mode::Wrong && *code == self.invalid_value => {}
+            Outcome::Failed(BackendError::Driver { code, .. }) if self.expected.wrong_answers && *code == self.invalid_value => {}
             Outcome::Failed(error) => {
-                ensure(Law::Faults, self.mode == Mode::Faults, || format!("the device failed without a planned fault: {error}"))?
+                ensure(Law::Faults, self.expected.faults, || format!("the device failed without a planned fault: {error}"))?
             }
             Outcome::AtFault => {
-                ensure(Law::Answers, self.mode == Mode::Wrong, || "the policy gave an invalid answer".to_owned())?
+                ensure(Law::Answers, self.expected.wrong_answers, || "the policy gave an invalid answer".to_owned())?
             }
             Outcome::Done | Outcome::Refused => {}
         }

@@ -9,7 +9,7 @@ use parkade_sim::CallName;
 
 use super::super::watched::{Answer, changed_since_answer};
 use super::book::Live;
-use super::{Mode, Outcome, Trial};
+use super::{Outcome, Trial};
 use crate::backend::TestDevice;
 use crate::law::{Broken, Law, ensure};
 
@@ -30,7 +30,9 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
                 }
                 Ok(Outcome::Refused)
             }
-            Err(AllocError::TooLarge { .. }) if self.mode == Mode::Wrong || bytes > self.setup.capacity => Ok(Outcome::Refused),
+            Err(AllocError::TooLarge { .. }) if self.expected.wrong_answers || bytes > self.setup.capacity => {
+                Ok(Outcome::Refused)
+            }
             Err(AllocError::Device(error)) => Ok(Outcome::Failed(error)),
             Err(AllocError::Policy(fault)) => self.at_fault(&fault),
             Err(error) => self.failed_in_pool(&error),
@@ -62,13 +64,14 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         let policy = self.core.policy();
         let rounded = policy.round(Bytes(requested)).unwrap_or(Bytes::ZERO).get();
         // A policy with random answers would answer differently now; and a policy is not asked about blocks that are not split.
-        if self.mode != Mode::Wrong && !self.routing.is_whole(live.pool) {
+        if !self.expected.wrong_answers && !self.routing.is_whole(live.pool) {
             let expected = policy.kept(rounded);
             ensure(Law::Placement, size == expected, || {
                 format!("{requested} bytes got a block of {size}, but the policy said {expected}")
             })?;
         }
-        let unit = if self.mode == Mode::Wrong { 1 } else { policy.round(Bytes(1)).map_or(512, |unit| unit.get().clamp(1, 512)) };
+        let unit =
+            if self.expected.wrong_answers { 1 } else { policy.round(Bytes(1)).map_or(512, |unit| unit.get().clamp(1, 512)) };
         self.book.add(live, size, unit, &self.device.witness())?;
         self.fill(self.book.live.len() - 1, stream)
     }
@@ -82,7 +85,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         let holds = match notes.answer {
             Some(Answer::Reuse(place)) => place.map(|place| self.core.policy().expected_at(place)) == Some(address),
             // A policy with random answers may change its mind about the end after it has cut a part.
-            Some(Answer::TransferPart(_)) if self.mode == Mode::Wrong && self.core.policy().took_high_end() => true,
+            Some(Answer::TransferPart(_)) if self.expected.wrong_answers && self.core.policy().took_high_end() => true,
             Some(Answer::TransferPart(place)) => place == Some(address),
             // It first merges with free blocks of its new stream beside it.
             Some(Answer::Transfer(_)) if self.core.policy().took_high_end() => true,
@@ -149,7 +152,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
     pub(super) fn at_fault(&self, fault: &PolicyFault) -> Result<Outcome, Broken> {
         let name = self.core.policy().name();
         ensure(Law::Answers, fault.policy == name, || format!("the fault is that of {name}, but the error says {fault}"))?;
-        ensure(Law::Answers, self.mode == Mode::Wrong, || fault.to_string())?;
+        ensure(Law::Answers, self.expected.wrong_answers, || fault.to_string())?;
         let is_cut = fault.problem.starts_with("cuts");
         let is_block = fault.problem.starts_with("releases") || fault.problem.starts_with("remaps");
         // What a rung did before its invalid part stays: blocks released before an invalid one, or a segment that was then split

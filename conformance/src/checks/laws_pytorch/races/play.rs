@@ -8,6 +8,7 @@ use parkade::{AllocError, Allocation, Allocator};
 use crate::backend::{Backend, Core, EventTiming, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
 use crate::checks::laws_pytorch::trial::stream_name;
 use crate::law::{Broken, Law, ensure};
+use serde::{Deserialize, Serialize};
 
 /// The device's memory in these programs.
 const CAPACITY: Bytes = Bytes(192 * MIB);
@@ -26,7 +27,7 @@ pub(super) enum Kind {
 }
 
 /// A step of a program. Buffers are given by their index among the live ones, wrapping around; streams by their index.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) enum Step {
     /// Allocates a buffer of this many bytes and fills it on its stream.
     Allocate(u64, usize),

@@ -9,9 +9,11 @@ use proptest::prelude::*;
 
 use crate::backend::{EventTiming, Places, STREAMS};
 use crate::checks::laws_pytorch::operation::sizes;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// One step of a program. Allocations, pools and checkpoints go by numbers that wrap around.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) enum Step {
     /// A request of this many bytes for a stream.
     Allocate(u64, usize),
@@ -58,7 +60,7 @@ pub(super) enum Step {
 }
 
 /// What a free-memory callback does, if it does not free a block. Streams and pools go by numbers.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) enum Order {
     Allocate(u64, usize),
     ReleaseCached,
@@ -132,10 +134,11 @@ pub(super) fn profiles() -> impl Iterator<Item = &'static Profile> {
 }
 
 /// What a program runs on.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct Scene {
     /// The release whose rules apply.
-    pub(super) release: &'static str,
+    #[serde(deserialize_with = "known_release")]
+    pub(super) release: ReleaseName,
     pub(super) capacity: u64,
     pub(super) timing: EventTiming,
     pub(super) places: Places,
@@ -149,6 +152,16 @@ pub(super) struct Scene {
     pub(super) adopted: Option<u64>,
     /// Whether everything is given back before the allocator is dropped.
     pub(super) is_finished: bool,
+}
+
+/// Not written as a reference below, so that a scene can be read from text that does not live forever.
+type ReleaseName = &'static str;
+
+/// The name of a release, as [`profiles`] has it.
+fn known_release<'de, D: Deserializer<'de>>(deserializer: D) -> Result<&'static str, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    let found = profiles().map(|profile| profile.name).find(|known| *known == name);
+    found.ok_or_else(|| D::Error::custom(format!("there is no release {name:?}")))
 }
 
 impl Scene {

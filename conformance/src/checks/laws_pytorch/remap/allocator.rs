@@ -11,6 +11,7 @@ use crate::backend::{Backend, Core, Needs, TestDevice, WitnessedDevice};
 use crate::checks::laws_pytorch::campaign::Stopped;
 use crate::checks::laws_pytorch::trial::stream_name;
 use crate::law::{Broken, Law, ensure};
+use serde::{Deserialize, Serialize};
 
 /// The device's memory in these programs.
 const CAPACITY: Bytes = Bytes(160 * MIB);
@@ -18,7 +19,7 @@ const CAPACITY: Bytes = Bytes(160 * MIB);
 const STRETCH: u64 = 256 << 10;
 
 /// A step of a program. Allocations are given by their index among the live ones, wrapping around.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) enum Step {
     /// Allocates this many bytes for one of two streams, and fills them.
     Allocate(u64, usize),

@@ -1,0 +1,67 @@
+//! Sequences that once broke a law, as `.ci/soak` found and shrank them: each must pass from now on.
+//!
+//! A file of `conformance/corpus` begins with `# entry GROUP/NAME`. Its line `# program ...` is the sequence; the rest says it in words.
+//! An entry whose failures are not single sequences has a line `# seed SEED cases CASES` instead.
+
+use std::path::Path;
+
+use parkade_conformance::backend::Simulated;
+use parkade_conformance::checks::entries;
+use parkade_conformance::checks::laws_any_policy::{self, Share};
+use parkade_conformance::suite::{Effort, Entry, PROGRAM, Row, Silent, Status, run};
+
+/// What follows `start` on the first line that begins with it.
+fn after<'a>(text: &'a str, start: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(start))
+}
+
+/// How the entry is run again.
+fn effort_of(text: &str) -> Option<Effort> {
+    if let Some(program) = after(text, PROGRAM) {
+        return Some(Effort { program: Some(program.to_owned().leak()), ..Effort::new(1, 0) });
+    }
+    let (seed, cases) = after(text, "# seed ")?.split_once(" cases ")?;
+    Some(Effort::new(cases.parse().ok()?, seed.parse().ok()?))
+}
+
+/// Runs the entry that a file names.
+fn replay(text: &str) -> Result<(), String> {
+    let title = after(text, "# entry ").ok_or("no line `# entry`")?;
+    let effort = effort_of(text).ok_or("neither a line `# program` nor `# seed SEED cases CASES`")?;
+    // With all sequences for each policy, as `parkade conform --policy all`: where they are part of the whole suite, fewer are drawn.
+    let policies = laws_any_policy::entries(&Simulated, None, Share::Whole);
+    let found = policies.into_iter().chain(entries(&Simulated)).find(|entry| entry.title() == title);
+    let entry: Entry<Simulated> = found.ok_or_else(|| format!("there is no entry {title}: was it renamed?"))?;
+    let rows = run(&Simulated, &[entry], None, &effort, &Silent);
+    match rows.first() {
+        Some(Row { status: Status::Pass, .. }) => Ok(()),
+        Some(row) => Err(row.reason.clone()),
+        None => Err("it did not run".to_owned()),
+    }
+}
+
+#[test]
+fn what_once_broke_a_law_breaks_none() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    let files = std::fs::read_dir(&folder).expect("conformance/corpus").map(|file| file.expect("a file").path());
+    let mut files: Vec<_> = files.filter(|path| path.extension().is_some_and(|end| end == "txt")).collect();
+    files.sort();
+    assert!(!files.is_empty(), "conformance/corpus has no sequences");
+    let failures: Vec<String> = files
+        .iter()
+        .filter_map(|path| {
+            let text = std::fs::read_to_string(path).expect("text");
+            replay(&text).err().map(|reason| format!("{}: {reason}", path.display()))
+        })
+        .collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[test]
+fn a_file_that_cannot_be_replayed_is_a_failure() {
+    let unknown = "# entry law/renamed\n# program []\n";
+    assert!(replay(unknown).is_err_and(|reason| reason.contains("renamed")));
+    let broken = "# entry law/contents/remapped-by-hand\n# program {\"pages\":3}\n";
+    assert!(replay(broken).is_err_and(|reason| reason.contains("not a program")));
+    assert!(replay("# entry law/contents/remapped-by-hand\n").is_err());
+}
