@@ -41,7 +41,7 @@ enum parkade_status
   PARKADE_OK = 0,
   // There is no memory, even after the retry ladder.
   PARKADE_OUT_OF_MEMORY = 1,
-  // An argument is a null pointer, no known name, or out of its range.
+  // An argument is a null pointer, no known name, out of its range, or has unknown flags.
   PARKADE_INVALID_ARGUMENT = 2,
   // No block that was handed out begins at the address.
   PARKADE_UNKNOWN_ADDRESS = 3,
@@ -156,7 +156,7 @@ typedef struct parkade_options {
   size_t size;
   // The device's index.
   uint32_t device;
-  // `PARKADE_KEEPS_CONTEXT` and `PARKADE_WORK_IS_SERIAL`, or nothing.
+  // `PARKADE_KEEPS_CONTEXT` and `PARKADE_WORK_IS_SERIAL`, or nothing; others are refused.
   uint32_t flags;
   // Not 0: the simulated device with this many bytes, instead of the GPU.
   uint64_t simulated_bytes;
@@ -182,7 +182,7 @@ typedef struct parkade_request {
   uint64_t bytes;
   // The stream's handle; 0 is the default stream.
   uint64_t stream;
-  // `PARKADE_RAW`, `PARKADE_CAPTURING`, `PARKADE_CHOOSES_POOL`.
+  // `PARKADE_RAW`, `PARKADE_CAPTURING`, `PARKADE_CHOOSES_POOL`, or nothing; others are refused.
   uint32_t flags;
   // The pool that is chosen.
   struct parkade_pool pool;
@@ -445,7 +445,8 @@ parkade_status parkade_allocate(struct parkade_allocator *allocator,
                                 uint64_t stream,
                                 void **out);
 
-// Serves a request that says more than its size and stream, and writes the address to `out`.
+// Serves a request that says more than its size and stream, and writes the address to `out`. Unknown flags are refused with
+// `PARKADE_INVALID_ARGUMENT`, here as in every call that has flags.
 //
 // # Safety
 // The allocator came from `parkade_create` and lives; `request` is null or readable, `out` null or writable.
@@ -471,14 +472,14 @@ parkade_status parkade_serve_at(struct parkade_allocator *allocator,
 parkade_status parkade_free(struct parkade_allocator *allocator,
                             void *address);
 
-// As `parkade_free`, with `PARKADE_CAPTURING` or nothing as flags.
+// As `parkade_free`, with `PARKADE_CAPTURING` or nothing as flags; other flags are refused.
 //
 // # Safety
 // As for `parkade_free`.
 parkade_status parkade_free_so(struct parkade_allocator *allocator, void *address, uint32_t flags);
 
 // Records that work on `stream` uses the block: once given back, it is free only when that work is done. The flags are
-// `PARKADE_CAPTURING` or nothing.
+// `PARKADE_CAPTURING` or nothing; others are refused.
 //
 // # Safety
 // The allocator came from `parkade_create` and lives.
@@ -510,7 +511,7 @@ parkade_status parkade_block(struct parkade_allocator *allocator,
                              struct parkade_block_info *out);
 
 // Gives cached memory back to the device: all of it, or that of one private pool without uses. The flags are
-// `PARKADE_CAPTURING` or nothing.
+// `PARKADE_CAPTURING` or nothing; others are refused.
 //
 // # Safety
 // The allocator came from `parkade_create` and lives; `pool` is null or readable.

@@ -34,6 +34,21 @@ impl Failure {
         Failure(Box::new(Reason { status, text: text.to_string(), shortage: None }))
     }
 
+    /// Refuses flags beside the known ones, each with its name: a later version may give them a meaning that this one lacks.
+    #[inline]
+    pub(crate) fn check_flags(whose: &str, flags: u32, known: &[(u32, &str)]) -> Result<(), Failure> {
+        let all = known.iter().fold(0, |all, (flag, _)| all | flag);
+        if flags & !all == 0 { Ok(()) } else { Err(Failure::of_flags(whose, flags, known)) }
+    }
+
+    #[cold]
+    fn of_flags(whose: &str, flags: u32, known: &[(u32, &str)]) -> Failure {
+        let names: Vec<&str> = known.iter().map(|(_, name)| *name).collect();
+        let known = names.join(", ");
+        let text = format!("{whose} has the flags {flags:#x}, and this library knows these alone: {known}");
+        Failure::new(PARKADE_INVALID_ARGUMENT, text)
+    }
+
     /// Why a GPU is not there, or a call of its driver failed.
     pub(crate) fn of_absence(reason: Unavailable) -> Failure {
         match reason {

@@ -55,11 +55,11 @@ macro_rules! with_core {
 }
 pub(crate) use with_core;
 
-/// The same, in which the caller's current stream is captured if the flags say so. In one turn: a request that another
-/// thread makes meanwhile is not captured.
+/// The same, in which the caller's current stream is captured if the flags of the call say so. In one turn: a request that
+/// another thread makes meanwhile is not captured. It returns from the function if the flags have anything else.
 macro_rules! with_core_so {
     ($allocator:expr, $flags:expr, $core:ident => $work:expr) => {{
-        let is_capturing = $flags & $crate::types::PARKADE_CAPTURING != 0;
+        let is_capturing = $crate::serve::is_capturing($flags)?;
         $crate::serve::with_core!($allocator, $core => {
             $core.allocator_mut().set_capturing(is_capturing);
             let outcome = $work;
@@ -125,7 +125,7 @@ impl parkade_allocator {
     #[inline]
     pub(crate) fn allocate(&self, request: &parkade_request) -> Result<Option<DeviceAddress>, Failure> {
         if request.bytes == 0 {
-            return Ok(None);
+            return check_flags(request).map(|()| None);
         }
         let (bytes, stream) = (Bytes(request.bytes), StreamId(request.stream));
         let served = match (&self.core, request.flags) {
@@ -140,12 +140,13 @@ impl parkade_allocator {
 
     /// Serves a request at an address; `None` for one of no bytes, and if no free block has room there.
     pub(crate) fn allocate_at(&self, request: &parkade_request, at: DeviceAddress) -> Result<Option<DeviceAddress>, Failure> {
-        if request.bytes == 0 { Ok(None) } else { self.allocate_so(request, Some(at)) }
+        if request.bytes == 0 { check_flags(request).map(|()| None) } else { self.allocate_so(request, Some(at)) }
     }
 
     /// Serves a request with anything else in its flags, or at an address.
     #[cold]
     fn allocate_so(&self, request: &parkade_request, at: Option<DeviceAddress>) -> Result<Option<DeviceAddress>, Failure> {
+        check_flags(request)?;
         let chosen = PoolId(request.pool.first, request.pool.second);
         let chosen = (request.flags & PARKADE_CHOOSES_POOL != 0).then_some(chosen);
         let lender = chosen.and_then(|pool| self.lender(pool));
@@ -188,7 +189,7 @@ impl parkade_allocator {
 impl parkade_allocator {
     /// Takes a block back with something in the flags.
     pub(crate) fn free_so(&self, address: DeviceAddress, flags: u32) -> Result<(), Failure> {
-        if flags & PARKADE_CAPTURING == 0 {
+        if !is_capturing(flags)? {
             return self.free(address);
         }
         let freed = with_core_so!(self, flags, core => core.free(address));
@@ -199,6 +200,19 @@ impl parkade_allocator {
         };
         freed.map_err(|error| Failure::of_shared(&error, self.profile))
     }
+}
+
+/// Refuses a request with flags that it cannot have.
+fn check_flags(request: &parkade_request) -> Result<(), Failure> {
+    let known =
+        [(PARKADE_RAW, "PARKADE_RAW"), (PARKADE_CAPTURING, "PARKADE_CAPTURING"), (PARKADE_CHOOSES_POOL, "PARKADE_CHOOSES_POOL")];
+    Failure::check_flags("parkade_request", request.flags, &known)
+}
+
+/// Whether the flags of a call say that the caller's current stream is being captured, which is all that they can say.
+pub(crate) fn is_capturing(flags: u32) -> Result<bool, Failure> {
+    Failure::check_flags("the call", flags, &[(PARKADE_CAPTURING, "PARKADE_CAPTURING")])?;
+    Ok(flags != 0)
 }
 
 /// What a child of fork is told.

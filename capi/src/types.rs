@@ -14,7 +14,7 @@ pub enum parkade_status {
     PARKADE_OK = 0,
     /// There is no memory, even after the retry ladder.
     PARKADE_OUT_OF_MEMORY = 1,
-    /// An argument is a null pointer, no known name, or out of its range.
+    /// An argument is a null pointer, no known name, out of its range, or has unknown flags.
     PARKADE_INVALID_ARGUMENT = 2,
     /// No block that was handed out begins at the address.
     PARKADE_UNKNOWN_ADDRESS = 3,
@@ -66,7 +66,7 @@ pub struct parkade_options {
     pub size: usize,
     /// The device's index.
     pub device: u32,
-    /// `PARKADE_KEEPS_CONTEXT` and `PARKADE_WORK_IS_SERIAL`, or nothing.
+    /// `PARKADE_KEEPS_CONTEXT` and `PARKADE_WORK_IS_SERIAL`, or nothing; others are refused.
     pub flags: u32,
     /// Not 0: the simulated device with this many bytes, instead of the GPU.
     pub simulated_bytes: u64,
@@ -94,7 +94,7 @@ pub struct parkade_request {
     pub bytes: u64,
     /// The stream's handle; 0 is the default stream.
     pub stream: u64,
-    /// `PARKADE_RAW`, `PARKADE_CAPTURING`, `PARKADE_CHOOSES_POOL`.
+    /// `PARKADE_RAW`, `PARKADE_CAPTURING`, `PARKADE_CHOOSES_POOL`, or nothing; others are refused.
     pub flags: u32,
     /// The pool that is chosen.
     pub pool: parkade_pool,

@@ -2,6 +2,7 @@
 #include "parkade.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -327,6 +328,69 @@ static void destructors_of_threads(void) {
   parkade_destroy(ends);
 }
 
+// Whether a call with flags that are known, or not, answers so.
+#define ANSWERS(known, call) \
+  do { \
+    if (known) CHECK((call) == PARKADE_OK); \
+    else { CHECK((call) == PARKADE_INVALID_ARGUMENT); SAYS("flags 0x"); } \
+  } while (0)
+
+// Every bit that means nothing is refused by every call that has flags, before the call does anything; those that mean something are not.
+static void flags(void) {
+  parkade_allocator *a = make("pytorch", NULL, 64 * MIB);
+  struct parkade_stats before, after;
+  void *held = NULL, *p = NULL;
+  CHECK(parkade_allocate(a, 2 * MIB, 0, &held) == PARKADE_OK && parkade_read_stats(a, &before) == PARKADE_OK);
+  for (int bit = 0; bit <= 32; bit++) {
+    const uint32_t flag = bit < 32 ? 1u << bit : UINT32_MAX;
+    const bool is_options = flag == PARKADE_KEEPS_CONTEXT || flag == PARKADE_WORK_IS_SERIAL;
+    const bool is_requests = flag == PARKADE_RAW || flag == PARKADE_CAPTURING || flag == PARKADE_CHOOSES_POOL;
+    const bool is_captures = flag == PARKADE_CAPTURING;
+    struct parkade_options options = {.size = sizeof options, .simulated_bytes = MIB, .flags = flag};
+    parkade_allocator *made = NULL;
+    ANSWERS(is_options, parkade_create(&options, &made));
+    parkade_destroy(made);
+    for (uint64_t bytes = 0; bytes <= 2 * MIB; bytes += 2 * MIB) {
+      struct parkade_request request = {.bytes = bytes, .flags = flag};
+      p = NULL;
+      ANSWERS(is_requests, parkade_serve(a, &request, &p));
+      CHECK(!p == !(is_requests && bytes) && parkade_free(a, p) == PARKADE_OK);
+      p = NULL;
+      ANSWERS(is_requests, parkade_serve_at(a, &request, (char *)held + 2 * MIB, &p));
+      CHECK(!p == !(is_requests && bytes) && parkade_free(a, p) == PARKADE_OK);
+    }
+    ANSWERS(is_captures, parkade_record_stream(a, held, 0, flag));
+    ANSWERS(is_captures, parkade_record_stream_of(a, held, 0, 0, flag));
+    ANSWERS(is_captures, parkade_empty_cache(a, NULL, flag));
+    ANSWERS(is_captures, parkade_free_so(a, NULL, flag));
+    if (!is_captures) ANSWERS(false, parkade_free_so(a, held, flag));
+  }
+  for (int route = -1; route <= 4; route++) {
+    const struct parkade_pool pool = {0, 7 + route};
+    const bool is_route = route == PARKADE_ROUTE_ALL || route == PARKADE_ROUTE_STREAM || route == PARKADE_ROUTE_CHOSEN;
+    CHECK(parkade_pool_begin(a, pool, route, 0) == (is_route ? PARKADE_OK : PARKADE_INVALID_ARGUMENT));
+    if (is_route) CHECK(parkade_pool_end(a, pool) == PARKADE_OK && parkade_pool_release(a, pool) == PARKADE_OK);
+  }
+  CHECK(parkade_read_stats(a, &after) == PARKADE_OK && after.allocated_bytes.all.current == before.allocated_bytes.all.current);
+  CHECK(parkade_free_so(a, held, 0) == PARKADE_OK);
+  parkade_destroy(a);
+}
+
+// What PyTorch's plug-in interface says on stderr, where nobody reads it: that is no reason to end a program.
+static void stderr_that_nobody_reads(void) {
+  int ends[2], status = -1;
+  CHECK(!pipe(ends));
+  close(ends[0]);
+  const pid_t child = fork();
+  if (!child) {
+    signal(SIGPIPE, SIG_IGN);
+    dup2(ends[1], 2);
+    _exit(parkade_plug_alloc(-1, 0, NULL) != NULL);
+  }
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+  close(ends[1]);
+}
+
 int main(void) {
   CHECK(parkade_interface_version() == PARKADE_INTERFACE_VERSION && strstr(parkade_header(), "parkade_create"));
   options();
@@ -335,6 +399,8 @@ int main(void) {
   callbacks();
   pools();
   settings();
+  flags();
+  stderr_that_nobody_reads();
   threads_and_fork();
   threads_that_capture();
   destructors_of_threads();

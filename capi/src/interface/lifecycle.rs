@@ -106,13 +106,8 @@ pub unsafe extern "C" fn parkade_create(options: *const parkade_options, out: *m
             );
             return Err(Failure::new(PARKADE_INVALID_ARGUMENT, text));
         }
-        if options.flags & !(PARKADE_KEEPS_CONTEXT | PARKADE_WORK_IS_SERIAL) != 0 {
-            let text = format!(
-                "the options have the flags {:#x}, and this library knows PARKADE_KEEPS_CONTEXT and PARKADE_WORK_IS_SERIAL alone",
-                options.flags
-            );
-            return Err(Failure::new(PARKADE_INVALID_ARGUMENT, text));
-        }
+        let known = [(PARKADE_KEEPS_CONTEXT, "PARKADE_KEEPS_CONTEXT"), (PARKADE_WORK_IS_SERIAL, "PARKADE_WORK_IS_SERIAL")];
+        Failure::check_flags("parkade_options", options.flags, &known)?;
         // SAFETY: null or texts, as the caller says.
         let (policy, settings, release) = unsafe {
             (text(options.policy, "the policy")?, text(options.settings, "the settings")?, text(options.release, "the release")?)

@@ -11,7 +11,7 @@ use super::{answer, id, ours, place};
 use crate::device::Device;
 use crate::failure::Failure;
 use crate::inside;
-use crate::serve::{Core, parkade_allocator, with_core, with_core_so};
+use crate::serve::{Core, is_capturing, parkade_allocator, with_core, with_core_so};
 use crate::told::{Told, User};
 use crate::types::parkade_status::{self, *};
 use crate::types::{parkade_block_info, parkade_free_memory, parkade_observer, parkade_pool, parkade_request};
@@ -32,7 +32,8 @@ pub unsafe extern "C" fn parkade_allocate(
     unsafe { parkade_serve(allocator, &raw const request, out) }
 }
 
-/// Serves a request that says more than its size and stream, and writes the address to `out`.
+/// Serves a request that says more than its size and stream, and writes the address to `out`. Unknown flags are refused with
+/// `PARKADE_INVALID_ARGUMENT`, here as in every call that has flags.
 ///
 /// # Safety
 /// The allocator came from `parkade_create` and lives; `request` is null or readable, `out` null or writable.
@@ -90,23 +91,23 @@ pub unsafe extern "C" fn parkade_free(allocator: *mut parkade_allocator, address
     })
 }
 
-/// As `parkade_free`, with `PARKADE_CAPTURING` or nothing as flags.
+/// As `parkade_free`, with `PARKADE_CAPTURING` or nothing as flags; other flags are refused.
 ///
 /// # Safety
 /// As for `parkade_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_free_so(allocator: *mut parkade_allocator, address: *mut c_void, flags: u32) -> parkade_status {
-    if address.is_null() {
-        return PARKADE_OK;
-    }
     answer(|| {
+        if address.is_null() {
+            return is_capturing(flags).map(drop);
+        }
         // SAFETY: null or valid, as the caller says.
         unsafe { ours(allocator) }?.free_so(DeviceAddress(address.addr() as u64), flags)
     })
 }
 
 /// Records that work on `stream` uses the block: once given back, it is free only when that work is done. The flags are
-/// `PARKADE_CAPTURING` or nothing.
+/// `PARKADE_CAPTURING` or nothing; others are refused.
 ///
 /// # Safety
 /// The allocator came from `parkade_create` and lives.
@@ -195,7 +196,7 @@ pub unsafe extern "C" fn parkade_block(
 }
 
 /// Gives cached memory back to the device: all of it, or that of one private pool without uses. The flags are
-/// `PARKADE_CAPTURING` or nothing.
+/// `PARKADE_CAPTURING` or nothing; others are refused.
 ///
 /// # Safety
 /// The allocator came from `parkade_create` and lives; `pool` is null or readable.

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::ffi::c_void;
+use std::io::{self, Write};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -68,7 +69,8 @@ fn of(device: i32) -> Result<&'static parkade_allocator, Failure> {
 fn tell(failed: &'static OnceLock<()>, call: &str) {
     failed.get_or_init(|| {
         let text = super::LAST.try_with(|last| last.borrow().text.to_string_lossy().into_owned()).unwrap_or_default();
-        eprintln!("parkade: {call}: {text}");
+        // Not `eprintln`, which panics where nobody reads it, and a panic here ends the program.
+        let _ = writeln!(io::stderr(), "parkade: {call}: {text}");
     });
 }
 
