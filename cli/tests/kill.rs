@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::trials::{self, Needs};
 use common::{Folder, call, call_with};
-use nvml::{call_fake, fake};
+use nvml::{call_fake, fake, with_fake};
 
 /// A process that sleeps, and is noticed as soon as it ends.
 struct Sleeper {
@@ -74,6 +74,7 @@ fn main() -> ExitCode {
         ),
         ("without_a_terminal_or_a_yes_nothing_is_sent", Needs::Compiler, without_a_terminal_or_a_yes_nothing_is_sent),
         ("a_process_that_only_shares_the_pid_is_left_alone", Needs::Compiler, a_process_that_only_shares_the_pid_is_left_alone),
+        ("what_was_done_and_cannot_be_written_is_said", Needs::Compiler, what_was_done_and_cannot_be_written_is_said),
         ("a_process_that_stays_is_a_failed_check", Needs::Compiler, a_process_that_stays_is_a_failed_check),
         ("what_parkade_runs_in_is_never_ended", Needs::Compiler, what_parkade_runs_in_is_never_ended),
         ("ids_that_mean_more_than_a_process_are_refused", Needs::Nothing, ids_that_mean_more_than_a_process_are_refused),
@@ -118,6 +119,23 @@ fn a_process_that_only_shares_the_pid_is_left_alone() {
     assert!(run.err.contains("holds no memory on a GPU and is left alone: NVML lists none"), "{}", run.err);
     assert!(sleeper.is_running());
     sleeper.end();
+}
+
+/// The process is ended all the same, and nobody who reads nothing is told.
+fn what_was_done_and_cannot_be_written_is_said() {
+    let folder = fake("kill-full");
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").expect("it is there").into();
+    let unread = || std::io::pipe().expect("a pipe").1.into();
+    let said =
+        "parkade: the process was dealt with, and that cannot be said: cannot write standard output: No space left on device";
+    for (stdout, code, said) in [(full as fn() -> Stdio, 2, said), (unread, 0, "")] {
+        let sleeper = Sleeper::on_gpu(&folder);
+        let mut command = with_fake(&folder, &["kill", &sleeper.pid, "--yes"], &[("FAKE_NVML_PID", &sleeper.pid)]);
+        let output = command.stdout(stdout()).output().expect("the binary runs");
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(code) && err.starts_with(said) && err.is_empty() == said.is_empty(), "{err}");
+        assert_eq!(sleeper.ended_by(), Some(15));
+    }
 }
 
 fn a_process_that_stays_is_a_failed_check() {

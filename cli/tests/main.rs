@@ -34,6 +34,7 @@ mod report_answers;
 mod report_kinds;
 mod report_ranks;
 mod report_targets;
+mod streams;
 mod sweep;
 mod sweep_spread;
 mod usage;

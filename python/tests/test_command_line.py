@@ -38,14 +38,23 @@ def test_help_and_usage_name_the_command(command):
     assert command("--version").stdout.decode().split() == ["parkade", parkade.__version__]
 
 
-def test_a_closed_pipe_is_no_failure(died):
+@pytest.mark.parametrize("arguments", [["--json"], ["--csv"], []])
+def test_a_closed_pipe_is_no_failure(died, arguments):
     process = subprocess.Popen(
-        [sys.executable, "-m", "parkade", "stats", died, "--every", "1", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", "parkade", "stats", died, "--every", "1", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert process.stdout is not None and process.stderr is not None
     process.stdout.read(1)
     process.stdout.close()
     assert process.stderr.read() == b"" and process.wait() == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["completions", "bash"]])
+def test_a_full_disk_is_a_failure(arguments):
+    with open("/dev/full", "wb") as full:
+        run = subprocess.run([sys.executable, "-m", "parkade", *arguments], stdout=full, stderr=subprocess.PIPE, check=False)
+    assert run.returncode == 2 and run.stderr.startswith(b"parkade: cannot write standard output: ")
 
 
 def test_it_is_on_the_path(died):

@@ -79,7 +79,11 @@ impl Command for Args {
         ensure!(self.yes || can_ask, "there is no terminal to ask on: --yes ends process {pid} without the question");
         let nvml = NvmlLibrary::open().context("only processes that NVML lists can be ended")?;
         let killing = Killing { nvml: &nvml, host: &Linux, pid, signal: self.signal, patience: self.wait };
-        killing.run(&mut output::stdout(), |question| if self.yes { Ok(true) } else { ask(question) })
+        let mut out = output::stdout();
+        let outcome = killing.run(&mut out, |question| if self.yes { Ok(true) } else { ask(question) })?;
+        // What could not be written is kept, and fails again.
+        out.flush().context("the process was dealt with, and that cannot be said")?;
+        Ok(outcome)
     }
 
     fn outcome(&self, outcome: &Outcome) -> Outcome {
@@ -281,7 +285,7 @@ impl<H: Host> Killing<'_, H> {
     }
 }
 
-/// Prints a line at once. A closed pipe changes nothing, as the exit code says the same.
+/// Prints a line at once. A process is ended, or not, whether this can be written or not.
 fn say(out: &mut impl Write, line: &str) {
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }

@@ -1,6 +1,6 @@
 //! Running a command on several recordings: one file as ever, several one after the other, and the ranks compared at the end.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
@@ -105,7 +105,6 @@ pub fn run_each<C: OnEach>(command: &C) -> Outcome {
         },
         _ => match run_all(command, &inputs) {
             Ok(outcome) => outcome,
-            Err(error) if output::is_broken_pipe(&error) => Outcome::Good,
             Err(error) => {
                 output::complain(&format!("{error:#}"));
                 Outcome::CouldNotRun
@@ -219,6 +218,6 @@ fn print_ranks(form: Form, ranks: &Ranks, addition: Option<(&'static str, Value)
             print_bytes(form, lines.text().as_bytes())
         }
         // It has rows of one kind only.
-        Form::Data => Ok(io::stdout().flush()?),
+        Form::Data => Ok(()),
     }
 }

@@ -9,9 +9,72 @@ use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 use textwrap::{WordSeparator, WordSplitter};
 
+/// A stream that takes everything once nobody reads it any more: nobody misses it, and how a command ends does not depend on it.
+pub struct Stream<W> {
+    to: W,
+    /// What the sentence about another error calls it; `None` if somebody else says it.
+    name: Option<String>,
+    is_unread: bool,
+}
+
+impl<W: Write> Stream<W> {
+    /// What is written to `to`; its name is for sentences about errors.
+    pub fn named(to: W, name: impl Display) -> Stream<W> {
+        Stream { to, name: Some(name.to_string()), is_unread: false }
+    }
+
+    pub(crate) const fn unnamed(to: W) -> Stream<W> {
+        Stream { to, name: None, is_unread: false }
+    }
+
+    /// Whether what was written last found no reader.
+    pub const fn is_unread(&self) -> bool {
+        self.is_unread
+    }
+
+    fn unless_unread<T>(&mut self, done: io::Result<T>, unread: T) -> io::Result<T> {
+        let error = match done {
+            Ok(done) => return Ok(done),
+            Err(error) => error,
+        };
+        match (error.kind(), &self.name) {
+            // Some programs read output through a socket, which is reset.
+            (io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset, _) => {
+                self.is_unread = true;
+                Ok(unread)
+            }
+            // It is written again.
+            (io::ErrorKind::Interrupted, _) | (_, None) => Err(error),
+            (kind, Some(name)) => Err(io::Error::new(kind, format!("cannot write {name}: {error}"))),
+        }
+    }
+}
+
+impl<W: Write> Write for Stream<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.to.write(bytes);
+        self.unless_unread(written, bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let flushed = self.to.flush();
+        self.unless_unread(flushed, ())
+    }
+}
+
 /// Standard output, buffered.
-pub fn stdout() -> BufWriter<StdoutLock<'static>> {
-    BufWriter::new(io::stdout().lock())
+pub fn stdout() -> BufWriter<Stream<StdoutLock<'static>>> {
+    BufWriter::new(Stream::named(io::stdout().lock(), "standard output"))
+}
+
+/// The stream for text for people, buffered: standard error if standard output is left to data. Colours go where it is no terminal.
+pub(crate) fn text() -> BufWriter<Box<dyn Write>> {
+    let stream: Box<dyn Write> = if is_stdout_left_to_data() {
+        Box::new(Stream::named(anstream::AutoStream::auto(io::stderr().lock()), "standard error"))
+    } else {
+        Box::new(Stream::named(anstream::AutoStream::auto(io::stdout().lock()), "standard output"))
+    };
+    BufWriter::new(stream)
 }
 
 /// Whether a file is written to standard output.
@@ -23,7 +86,7 @@ pub(crate) fn leave_stdout_to_data() {
 }
 
 /// Whether text for people goes to standard error.
-pub(crate) fn is_stdout_left_to_data() -> bool {
+fn is_stdout_left_to_data() -> bool {
     IS_STDOUT_TAKEN.load(Ordering::Relaxed)
 }
 
@@ -108,11 +171,6 @@ pub fn list(items: impl IntoIterator<Item = impl Display>) -> String {
     items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether the error is a closed pipe.
-pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe))
-}
-
 /// Text that reports success. The runner strips colours if standard output is not a terminal or `NO_COLOR` is set.
 pub fn good(text: &str) -> String {
     styled(AnsiColor::Green.on_default(), text)
@@ -181,6 +239,32 @@ mod tests {
         let line = json(text).expect("JSON");
         assert_eq!(line, "\"a\\n\\u001b\\u007f\\u009b\\u2028\\u202eü😀\\\"\\\\\"");
         assert_eq!(serde_json::from_str::<String>(&line).expect("a string"), text);
+    }
+
+    /// A writer that fails in one way.
+    struct Failing(io::ErrorKind);
+
+    impl Write for Failing {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(self.0.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Err(self.0.into())
+        }
+    }
+
+    #[test]
+    fn a_stream_without_a_reader_takes_everything() {
+        for kind in [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset] {
+            let mut stream = Stream::named(Failing(kind), "it");
+            assert!(!stream.is_unread());
+            assert!(stream.write(b"text").is_ok_and(|bytes| bytes == 4) && stream.flush().is_ok() && stream.is_unread());
+        }
+        let mut full = Stream::named(Failing(io::ErrorKind::StorageFull), "it");
+        let error = full.write(b"text").expect_err("a failure");
+        assert_eq!((error.kind(), full.is_unread()), (io::ErrorKind::StorageFull, false));
+        assert!(error.to_string().starts_with("cannot write it: "), "{error}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! One way to run every command: compute, print as text or JSON, turn the outcome into the exit code.
 
-use std::io::{self, BufWriter, Write};
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -103,7 +103,7 @@ pub trait Command {
     /// Prints the answer as text or data.
     ///
     /// # Errors
-    /// It cannot be written. A closed pipe is none for the user.
+    /// It cannot be written.
     fn text(&self, _: &Self::Answer, _: &mut dyn Write) -> Result<()> {
         Ok(())
     }
@@ -151,11 +151,10 @@ impl Lines {
     }
 }
 
-/// Runs a command and returns how it ended, which a closed pipe does not change.
+/// Runs a command and returns how it ended. Output that nobody reads does not change that.
 pub fn run<C: Command>(command: &C) -> Outcome {
     let answer = match command.compute() {
         Ok(answer) => answer,
-        Err(error) if output::is_broken_pipe(&error) => return Outcome::Good,
         Err(error) => return fail(command, error),
     };
     let printed = print(command, &answer);
@@ -163,11 +162,11 @@ pub fn run<C: Command>(command: &C) -> Outcome {
         output::complain(&remark);
     }
     match printed {
-        Err(error) if !output::is_broken_pipe(&error) => {
+        Err(error) => {
             output::complain(&format!("{error:#}"));
             Outcome::CouldNotRun
         }
-        _ => command.outcome(&answer),
+        Ok(()) => command.outcome(&answer),
     }
 }
 
@@ -188,7 +187,7 @@ pub fn render<C: Command>(command: &C, answer: &C::Answer) -> Result<Vec<u8>> {
 /// Prints what was rendered in this form.
 ///
 /// # Errors
-/// Standard output is closed or full.
+/// Standard output is full.
 pub fn print_bytes(form: Form, bytes: &[u8]) -> Result<()> {
     on_stdout(form, |out| Ok(out.write_all(bytes)?))
 }
@@ -203,18 +202,7 @@ fn write_answer<C: Command>(command: &C, answer: &C::Answer, out: &mut dyn Write
 }
 
 fn on_stdout(form: Form, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
-    if form == Form::Text && output::is_stdout_left_to_data() {
-        let mut out = BufWriter::new(anstream::AutoStream::auto(io::stderr().lock()));
-        write(&mut out)?;
-        return Ok(out.flush()?);
-    }
-    if form == Form::Text {
-        // Strips colours unless standard output is a terminal.
-        let mut out = BufWriter::new(anstream::AutoStream::auto(io::stdout().lock()));
-        write(&mut out)?;
-        return Ok(out.flush()?);
-    }
-    let mut out = output::stdout();
+    let mut out: Box<dyn Write> = if form == Form::Text { Box::new(output::text()) } else { Box::new(output::stdout()) };
     write(&mut out)?;
     Ok(out.flush()?)
 }
@@ -223,7 +211,7 @@ fn on_stdout(form: Form, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> Re
 pub fn fail<C: Command>(command: &C, error: anyhow::Error) -> Outcome {
     let subject = command.subject();
     if command.form() == Form::Json && !matches!(subject, Subject::Command) {
-        // Standard output may be closed, and standard error has the message too.
+        // Standard output may be full, and standard error has the message too.
         let mut lines = Lines::default();
         let _ =
             lines.add(&failure(subject, &format!("{error:#}"))).and_then(|()| print_bytes(Form::Json, lines.text().as_bytes()));

@@ -8,12 +8,21 @@ use clap::{Arg, Command, Error};
 use crate::output;
 use crate::runner::{self, Form, Lines, Outcome, Subject};
 
-/// Prints clap's answer to the arguments: an error (exit code 2), or help (0).
+/// Prints clap's answer to the arguments: an error (exit code 2), or help (0, or 2 where it cannot be written).
 pub fn answer(error: &Error, arguments: &[OsString], program: &Command) -> Outcome {
-    if error.use_stderr() && wants_json(arguments.iter().skip(1).cloned(), program) {
+    if !error.use_stderr() {
+        return match runner::print_bytes(Form::Text, error.render().ansi().to_string().as_bytes()) {
+            Ok(()) => Outcome::Good,
+            Err(error) => {
+                output::complain(&format!("{error:#}"));
+                Outcome::CouldNotRun
+            }
+        };
+    }
+    if wants_json(arguments.iter().skip(1).cloned(), program) {
         let mut lines = Lines::default();
         let added = lines.add(&runner::failure(Subject::None, &one_line(error)));
-        // Standard output may be closed, and the error is printed below.
+        // Standard output may be full, and the error is printed below.
         let _ = added.and_then(|()| runner::print_bytes(Form::Json, lines.text().as_bytes()));
     }
     let said = error.to_string();
@@ -24,7 +33,7 @@ pub fn answer(error: &Error, arguments: &[OsString], program: &Command) -> Outco
         let lines: String = said.lines().map(|line| output::one_line(line) + "\n").collect();
         let _ = std::io::stderr().write_all(lines.as_bytes());
     }
-    if error.exit_code() == 0 { Outcome::Good } else { Outcome::CouldNotRun }
+    Outcome::CouldNotRun
 }
 
 /// Whether `--json` is among the arguments of a subcommand that has it, or of an unknown one. `--json=VALUE` counts too, except

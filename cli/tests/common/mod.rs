@@ -6,6 +6,7 @@ pub(crate) mod documented;
 pub(crate) mod pages;
 pub(crate) mod sweeps;
 pub(crate) mod trials;
+pub(crate) mod usual;
 pub(crate) mod writers;
 
 use std::fs;

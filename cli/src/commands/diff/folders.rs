@@ -61,7 +61,6 @@ pub(super) fn run(args: &Args) -> Option<Outcome> {
     }
     let outcome = match compare_all(args) {
         Ok(outcome) => outcome,
-        Err(error) if output::is_broken_pipe(&error) => Outcome::Good,
         Err(error) => fail(args, error),
     };
     Some(outcome)

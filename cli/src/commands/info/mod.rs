@@ -49,7 +49,10 @@ impl Command for Args {
     fn compute(&self) -> Result<()> {
         let in_place = self.watch.is_some() && io::stdout().is_terminal() && !self.json.json;
         let look = Look { json: self.json.json, in_place };
-        look.show(&mut Source::open()?, &mut output::stdout(), || self.watch.map(std::thread::sleep).is_some())
+        look.show(&mut Source::open()?, &mut output::stdout(), |out| {
+            // Until interrupted, or until nobody reads.
+            self.watch.filter(|_| !out.get_ref().is_unread()).map(std::thread::sleep).is_some()
+        })
     }
 
     fn form(&self) -> Form {
@@ -65,7 +68,7 @@ struct Look {
 
 impl Look {
     /// Reads and shows, again for as long as `pause` returns true.
-    fn show(&self, source: &mut Source, out: &mut impl Write, mut pause: impl FnMut() -> bool) -> Result<()> {
+    fn show<W: Write>(&self, source: &mut Source, out: &mut W, mut pause: impl FnMut(&W) -> bool) -> Result<()> {
         let mut is_first = true;
         loop {
             let reading = source.read()?;
@@ -83,7 +86,7 @@ impl Look {
             }
             out.flush()?;
             is_first = false;
-            if !pause() {
+            if !pause(out) {
                 return Ok(());
             }
         }

@@ -48,7 +48,7 @@ fn read(devices: Vec<NvmlDevice>) -> Reading {
 
 fn shown(devices: Vec<NvmlDevice>, look: &Look, mut again: u32) -> String {
     let mut out = Vec::new();
-    let pause = || {
+    let pause = |_: &Vec<u8>| {
         again = again.saturating_sub(1);
         again > 0
     };

@@ -25,7 +25,7 @@ use std::io;
 use std::io::Write;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Parser;
 use parkade_research::study::sweep::{BoundRatios, PreparedWorkload, Row, Share, bound_ratios, run_jobs};
 use rayon::prelude::*;
@@ -34,9 +34,10 @@ use builds::Overlap;
 use finished::Finished;
 use names::Study;
 use parkade_terminal::json_struct::view;
+use parkade_terminal::output::{self, Stream};
 use parkade_terminal::outputs::{Target, Wanted};
+use parkade_terminal::progress;
 use parkade_terminal::runner::{Command, Form, Lines};
-use parkade_terminal::{output, progress};
 use rows::{Header, Shard};
 use show::Shown;
 
@@ -223,12 +224,13 @@ fn do_jobs(args: &Args, study: &Study) -> Result<Vec<Row>> {
                 rows::check_program(path, rows, args.force)?;
                 check_programs(path, study, rows)
             })?;
-            (rows, Some((target, Box::new(file) as Box<dyn Write>)))
+            (rows, Some(Box::new(Stream::named(file, target)) as Box<dyn Write>))
         }
-        Some((target, None)) => {
-            let mut out = io::stdout();
-            out.write_all(&header.line()?).with_context(|| format!("cannot write {target}"))?;
-            (Vec::new(), Some((target, Box::new(out) as Box<dyn Write>)))
+        Some((_, None)) => {
+            let mut out = output::stdout();
+            out.write_all(&header.line()?)?;
+            out.flush()?;
+            (Vec::new(), Some(Box::new(out) as Box<dyn Write>))
         }
     };
     let jobs: Vec<u64> = args.shard.jobs(&study.plan).skip(rows.len()).collect();
@@ -237,8 +239,8 @@ fn do_jobs(args: &Args, study: &Study) -> Result<Vec<Row>> {
     bar.set_length((rows.len() + jobs.len()) as u64);
     bar.set_position(rows.len() as u64);
     let done = run_jobs(&study.plan, &study.sources, &study.policies, &jobs, &pool, |row| {
-        if let Some((target, out)) = &mut sink {
-            append(out, &row).with_context(|| format!("cannot write {target}"))?;
+        if let Some(out) = &mut sink {
+            append(out, &row)?;
         }
         rows.push(row);
         bar.inc(1);
@@ -294,5 +296,6 @@ fn find_bounds(args: &Args, study: &Study) -> Result<Vec<Option<BoundRatios>>> {
 /// Writes a row at once, so that an interruption cuts at most the last line.
 fn append(out: &mut dyn Write, row: &Row) -> io::Result<()> {
     let line = output::json(row)? + "\n";
-    out.write_all(line.as_bytes())
+    out.write_all(line.as_bytes())?;
+    out.flush()
 }

@@ -134,15 +134,13 @@ impl Outputs {
     /// # Errors
     /// What the system or `pieces` answered, with the name of the file.
     pub fn write_with<T>(self, target: &Target, pieces: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> Result<T> {
-        let write = || match target.file() {
-            Some(file) => Place::of(file)?.write(self.force, pieces),
-            None => {
-                let mut out = output::stdout();
-                let made = pieces(&mut out)?;
-                out.flush()?;
-                Ok(made)
-            }
+        let Some(file) = target.file() else {
+            let mut out = output::stdout();
+            let made = pieces(&mut out)?;
+            out.flush()?;
+            return Ok(made);
         };
-        write().with_context(|| format!("cannot write {target}"))
+        let written = Place::of(file).and_then(|place| place.write(self.force, pieces));
+        written.with_context(|| format!("cannot write {target}"))
     }
 }

@@ -5,12 +5,13 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::target::{end_of_links, folder_of};
+use crate::output::Stream;
 
 /// What is at the end of a path.
 pub(super) enum Place {
     /// Nothing yet, or a file. The path is behind all links.
     File(PathBuf),
-    /// A device or a pipe, which is written to as it is: nothing in it is lost.
+    /// A device or a pipe, which is written to as it is: nothing in it is lost. Nobody may read it.
     Device(PathBuf),
 }
 
@@ -54,7 +55,9 @@ impl Place {
     /// Writes it piece by piece. A file that is there is replaced only if `replaces`, also if it came after all checks.
     pub(super) fn write<T>(&self, replaces: bool, pieces: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> io::Result<T> {
         let file = match self {
-            Place::Device(device) => return written(&OpenOptions::new().write(true).open(device)?, pieces),
+            Place::Device(device) => {
+                return written(Stream::unnamed(OpenOptions::new().write(true).open(device)?), pieces);
+            }
             Place::File(file) => file,
         };
         let (temporary, draft) = create_beside(file)?;
@@ -90,7 +93,7 @@ fn put(draft: &Path, file: &Path, replaces: bool) -> io::Result<()> {
     }
 }
 
-fn written<T>(file: &File, pieces: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> io::Result<T> {
+fn written<T>(file: impl Write, pieces: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> io::Result<T> {
     let mut out = BufWriter::new(file);
     let made = pieces(&mut out)?;
     out.flush()?;
