@@ -78,8 +78,10 @@ impl Command {
     }
 }
 
-/// Runs the command that the process's arguments name, prints its answer, and returns its exit code.
+/// Runs the command that the process's arguments name, prints its answer, and returns its exit code. A signal that ends the process
+/// meanwhile leaves no half-written file: the process is this program's, so its signals are.
 pub fn main() -> ExitCode {
+    outputs::remove_on_signals();
     run_command(&std::env::args_os().collect::<Vec<_>>()).into()
 }
 

@@ -14,6 +14,7 @@ mod diagnose_limit;
 mod died_lost_beginning;
 mod diff;
 mod diff_ranks;
+mod drafts;
 mod enable;
 mod escapes;
 mod export_and_stats;

@@ -1,7 +1,9 @@
 //! The one way in which commands write files: never an input, never over another file unless forced, whole or not at all.
 //!
-//! `target` tells what a path leads to, `place` writes one file.
+//! `target` tells what a path leads to, `place` writes one file, as a `draft` at first; `maker` tells whose a draft is.
 
+mod draft;
+mod maker;
 mod place;
 mod target;
 
@@ -15,6 +17,7 @@ use crate::runner::Form;
 use place::Place;
 use target::is_same_file;
 
+pub use draft::remove_on_signals;
 pub use target::Target;
 
 /// The files that a command was asked to write, before they are checked.
@@ -98,11 +101,13 @@ impl<'a> Wanted<'a> {
         let cannot = |error: io::Error| anyhow!("cannot write {what}: {error}");
         let place = Place::of(file).map_err(cannot)?;
         if kind == Kind::Continued {
+            place.tidy();
             return Ok(());
         }
         if !self.force && place.is_taken() {
             bail!("{what} already exists: --force overwrites it");
         }
+        place.tidy();
         place.try_beside().map_err(cannot)
     }
 }

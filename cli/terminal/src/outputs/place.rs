@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use super::draft::{self, Draft};
 use super::target::{end_of_links, folder_of};
 use crate::output::Stream;
 
@@ -45,11 +46,17 @@ impl Place {
         matches!(self, Place::File(file) if fs::symlink_metadata(file).is_ok())
     }
 
+    /// Removes what killed processes left in the folder.
+    pub(super) fn tidy(&self) {
+        if let Place::File(file) = self {
+            draft::remove_left_over(folder_of(file));
+        }
+    }
+
     /// Tries what [`Place::write`] begins with.
     pub(super) fn try_beside(&self) -> io::Result<()> {
         let Place::File(file) = self else { return Ok(()) };
-        let (temporary, _) = create_beside(file)?;
-        fs::remove_file(temporary)
+        Draft::beside(file).map(drop)
     }
 
     /// Writes it piece by piece. A file that is there is replaced only if `replaces`, also if it came after all checks.
@@ -60,36 +67,18 @@ impl Place {
             }
             Place::File(file) => file,
         };
-        let (temporary, draft) = create_beside(file)?;
-        let made = written(&draft, pieces).and_then(|made| {
-            draft.sync_all()?;
-            if let Ok(old) = fs::metadata(file) {
-                fs::set_permissions(&temporary, old.permissions())?;
-            }
-            put(&temporary, file, replaces)?;
-            Ok(made)
-        });
-        if made.is_err() {
-            let _ = fs::remove_file(&temporary);
-        } else if let Ok(folder) = File::open(folder_of(file)) {
+        let draft = Draft::beside(file)?;
+        let made = written(draft.file(), pieces)?;
+        draft.file().sync_all()?;
+        if let Ok(old) = fs::metadata(file) {
+            draft.file().set_permissions(old.permissions())?;
+        }
+        draft.put(file, replaces)?;
+        if let Ok(folder) = File::open(folder_of(file)) {
             // The file is whole already; some file systems cannot do this to a folder.
             let _ = folder.sync_all();
         }
-        made
-    }
-}
-
-/// Moves the draft to its place.
-fn put(draft: &Path, file: &Path, replaces: bool) -> io::Result<()> {
-    if replaces {
-        return fs::rename(draft, file);
-    }
-    // A hard link never replaces anything. A file system without them leaves what `Outputs::check` found.
-    match fs::hard_link(draft, file) {
-        Ok(()) => fs::remove_file(draft),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
-        Err(_) if fs::symlink_metadata(file).is_ok() => Err(io::ErrorKind::AlreadyExists.into()),
-        Err(_) => fs::rename(draft, file),
+        Ok(made)
     }
 }
 
@@ -98,18 +87,4 @@ fn written<T>(file: impl Write, pieces: impl FnOnce(&mut dyn Write) -> io::Resul
     let made = pieces(&mut out)?;
     out.flush()?;
     Ok(made)
-}
-
-/// A new hidden file in the same folder. Its name is short, however long the file's own is.
-fn create_beside(file: &Path) -> io::Result<(PathBuf, File)> {
-    let mut number = 0_u32;
-    loop {
-        let path = file.with_file_name(format!(".parkade-{}-{number}.part", std::process::id()));
-        match OpenOptions::new().write(true).create_new(true).open(&path) {
-            Ok(draft) => return Ok((path, draft)),
-            // Of another thread, or of a process that was killed.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < 1000 => number += 1,
-            Err(error) => return Err(error),
-        }
-    }
 }

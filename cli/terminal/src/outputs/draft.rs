@@ -1,0 +1,195 @@
+//! A file while it is written: beside its place, under a name that says whose it is.
+//!
+//! It goes with its process on every end that can be caught. What a killed process left is removed by the next one that writes to the
+//! folder and can tell that the other is gone.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use super::maker::Maker;
+
+/// The drafts that signals remove. Without a value nothing removes them, and nobody waits for a lock: inside of other programs, which
+/// may fork.
+static DRAFTS: OnceLock<Mutex<BTreeSet<PathBuf>>> = OnceLock::new();
+
+fn drafts() -> Option<MutexGuard<'static, BTreeSet<PathBuf>>> {
+    DRAFTS.get().map(|drafts| drafts.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// A hidden file that is removed when it is dropped.
+pub(super) struct Draft {
+    path: PathBuf,
+    file: File,
+}
+
+impl Draft {
+    /// A new one in the folder of this file. Its name is short, however long the file's own is.
+    pub(super) fn beside(file: &Path) -> io::Result<Draft> {
+        let maker = Maker::this();
+        // Held until it is known: a signal finds every draft that is there.
+        let mut drafts = drafts();
+        let mut number = 0_u32;
+        loop {
+            let path = file.with_file_name(name(&maker, number));
+            match OpenOptions::new().write(true).create_new(true).open(&path) {
+                Ok(file) => {
+                    if let Some(drafts) = &mut drafts {
+                        drafts.insert(path.clone());
+                    }
+                    return Ok(Draft { path, file });
+                }
+                // Of another thread.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < 1000 => number += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// What is written to.
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Moves it to its place. A file that is there is replaced only if `replaces`.
+    pub(super) fn put(self, file: &Path, replaces: bool) -> io::Result<()> {
+        if replaces {
+            return fs::rename(&self.path, file);
+        }
+        // A hard link never replaces anything. A file system without them leaves what `Outputs::check` found.
+        match fs::hard_link(&self.path, file) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
+            Err(_) if fs::symlink_metadata(file).is_ok() => Err(io::ErrorKind::AlreadyExists.into()),
+            Err(_) => fs::rename(&self.path, file),
+        }
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        // It may have been moved to its place.
+        let _ = fs::remove_file(&self.path);
+        if let Some(mut drafts) = drafts() {
+            drafts.remove(&self.path);
+        }
+    }
+}
+
+fn name(maker: &Maker, number: u32) -> String {
+    format!(".parkade-{maker}-{number}.part")
+}
+
+/// The process that made a draft with this name; `None` if it is no draft's.
+fn maker_of(name: &str) -> Option<Maker> {
+    let (maker, number) = name.strip_prefix(".parkade-")?.strip_suffix(".part")?.rsplit_once('-')?;
+    number.parse::<u32>().ok()?;
+    maker.parse().ok()
+}
+
+/// Removes the drafts in a folder whose processes are gone.
+pub(super) fn remove_left_over(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    let here = Maker::this();
+    for entry in entries.flatten() {
+        let Some(maker) = entry.file_name().to_str().and_then(maker_of) else { continue };
+        if entry.file_type().is_ok_and(|kind| kind.is_file()) && maker.is_gone(&here) {
+            // Another process may have removed it by now.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// From now on drafts are removed when a signal ends this process, which ends it as before. For the program that a process runs, and no
+/// library inside of one. A signal that is ignored stays so, and a file that grows larger than the process may make it is an error.
+#[cfg(unix)]
+pub fn remove_on_signals() {
+    use std::sync::atomic::AtomicBool;
+    use std::sync::{Arc, mpsc};
+    use std::thread;
+
+    use signal_hook::consts::SIGXFSZ;
+    use signal_hook::flag;
+    use signal_hook::iterator::Signals;
+    use signal_hook::low_level::emulate_default_handler;
+
+    let _ = flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
+    let (ready, is_ready) = mpsc::channel();
+    let wait = move || {
+        let Ok(mut signals) = Signals::new(ending_signals()) else { return };
+        DRAFTS.get_or_init(Mutex::default);
+        let _ = ready.send(());
+        let Some(signal) = signals.forever().next() else { return };
+        // Held until the end: no draft is made any more.
+        let drafts = drafts();
+        for draft in drafts.iter().flat_map(|drafts| drafts.iter()) {
+            let _ = fs::remove_file(draft);
+        }
+        let _ = emulate_default_handler(signal);
+    };
+    // The handlers are there only if the thread is, as a signal would be lost without it.
+    if thread::Builder::new().name("signals".to_owned()).stack_size(64 << 10).spawn(wait).is_ok() {
+        let _ = is_ready.recv();
+    }
+}
+
+/// The signals that end a process unless it handles them, but those of its own faults, and those that it was started to ignore: by nohup,
+/// or in the background of a script. Where that is not known, those that are rarely ignored.
+#[cfg(unix)]
+fn ending_signals() -> Vec<i32> {
+    use signal_hook::consts::*;
+    let ignored = fs::read_to_string("/proc/self/status").ok().and_then(|status| {
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
+        u64::from_str_radix(mask.trim(), 16).ok()
+    });
+    let all = [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGALRM, SIGVTALRM, SIGPROF, SIGUSR1, SIGUSR2, SIGXCPU];
+    match ignored {
+        Some(ignored) => all.into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0).collect(),
+        None => all[..2].to_vec(),
+    }
+}
+
+/// Signals are not known here.
+#[cfg(not(unix))]
+pub fn remove_on_signals() {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_says_whose_it_is() {
+        let maker = Maker::this();
+        assert_eq!(maker_of(&name(&maker, 7)), Some(maker.clone()));
+        let parsed = maker_of(".parkade-a-host.1.2-33-44-0.part").expect("a draft");
+        assert_eq!(parsed.to_string(), "a-host.1.2-33-44");
+        for other in
+            [".parkade-1-0.part", ".parkade-h-1-2-x.part", ".parkade-h-1-x-0.part", ".parkade-h-x-2-0.part", "h-1-2-0.part"]
+        {
+            assert_eq!(maker_of(other), None, "{other}");
+        }
+        assert!(name(&maker, u32::MAX).len() < 200);
+    }
+
+    #[test]
+    fn a_draft_that_is_dropped_is_gone() {
+        let folder = std::env::temp_dir().join(format!("parkade-draft-{}", std::process::id()));
+        fs::create_dir(&folder).expect("a folder");
+        let count = || fs::read_dir(&folder).expect("the folder").count();
+        let (one, other) = (Draft::beside(&folder.join("file")), Draft::beside(&folder.join("file")));
+        assert_eq!(count(), 2);
+        remove_left_over(&folder);
+        assert_eq!(count(), 2, "of a process that lives");
+        drop((one, other));
+        assert_eq!(count(), 0);
+        // As work ends that is cancelled.
+        let unwound = std::panic::catch_unwind(|| {
+            let _draft = Draft::beside(&folder.join("file"));
+            std::panic::resume_unwind(Box::new(()));
+        });
+        assert!(unwound.is_err() && count() == 0);
+        fs::remove_dir(&folder).expect("an empty folder");
+    }
+}
