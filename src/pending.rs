@@ -226,17 +226,14 @@ impl<E> Pending<E> {
     /// Takes all events, in use or not.
     pub(crate) fn drain_events(&mut self) -> impl Iterator<Item = E> {
         let mut events = core::mem::take(&mut self.spare);
-        for place in 0..self.queues.places() {
-            let queued = self.queues.at_mut(place).map(core::mem::take).unwrap_or_default();
-            events.extend(queued.into_iter().map(|(event, _)| event));
-        }
+        events.extend(self.queues.drain());
         events.into_iter()
     }
 
     /// Every stream that uses a block or that a block waits for, with repetitions.
     pub(crate) fn streams(&self, arena: &Arena) -> impl Iterator<Item = StreamId> {
         let first = arena.live().filter_map(|index| arena.at(index).first_use());
-        let waited_for = self.queues.iter().filter(|(_, events)| !events.is_empty()).map(|&(stream, _)| stream);
+        let waited_for = self.queues.iter().filter(|(_, events)| !events.is_empty()).map(|(stream, _)| stream);
         first.chain(self.uses.values().flat_map(|uses| uses.iter().map(|(stream, ())| stream))).chain(waited_for)
     }
 
@@ -249,42 +246,45 @@ impl<E> Pending<E> {
         }
     }
 
-    /// The number of places for queues. They are numbered from 0, in the order in which they are looked at, until
-    /// an event comes for another stream or [`Pending::forget_empty_queues`] is called. Some may be empty.
-    pub(crate) fn queues(&self) -> usize {
-        self.queues.places()
+    /// The first queue that is not before this one, from 0, in the order in which they are looked at, which stays until an event comes for
+    /// another stream or [`Pending::forget_empty_queues`] is called. It may be empty.
+    pub(crate) fn queue_from(&self, queue: u64) -> Option<u64> {
+        self.queues.place_from(queue)
     }
 
     /// The oldest event of a queue.
-    pub(crate) fn front(&self, queue: usize) -> Option<&E> {
-        self.event_at(queue, 0)
+    pub(crate) fn front(&self, queue: u64) -> Option<&E> {
+        self.event_at((queue, 0))
     }
 
-    /// The first event whose block matches, by stream, oldest first: its queue and its place there.
-    pub(crate) fn first_where(&self, wanted: impl Fn(u32) -> bool) -> Option<(usize, usize)> {
-        (0..self.queues.places()).find_map(|number| {
-            let (_, events) = self.queues.at(number)?;
-            let place = events.iter().position(|&(_, index)| wanted(index))?;
-            Some((number, place))
-        })
+    /// The first event whose block matches, by stream, oldest first, that is not before this one: its queue and its place there.
+    pub(crate) fn first_where(&self, from: (u64, usize), wanted: impl Fn(u32) -> bool) -> Option<(u64, usize)> {
+        let mut next = Some(from);
+        while let Some((from, passed)) = next {
+            let queue = self.queues.place_from(from)?;
+            let passed = if queue == from { passed } else { 0 };
+            let mut places = self.queues.at(queue).into_iter().flatten().enumerate().skip(passed);
+            if let Some((place, _)) = places.find(|(_, (_, index))| wanted(*index)) {
+                return Some((queue, place));
+            }
+            next = queue.checked_add(1).map(|queue| (queue, 0));
+        }
+        None
     }
 
-    /// The event at this place of a queue.
-    pub(crate) fn event_at(&self, queue: usize, place: usize) -> Option<&E> {
-        let (_, events) = self.queues.at(queue)?;
-        events.get(place).map(|(event, _)| event)
+    /// The event of this queue, at this place.
+    pub(crate) fn event_at(&self, (queue, place): (u64, usize)) -> Option<&E> {
+        self.queues.at(queue)?.get(place).map(|(event, _)| event)
     }
 
     /// Removes the oldest event of a queue, which is complete, and returns its block. The event can be reused.
-    pub(crate) fn pop(&mut self, arena: &mut Arena, queue: usize) -> Option<u32> {
-        self.take_at(arena, queue, 0)
+    pub(crate) fn pop(&mut self, arena: &mut Arena, queue: u64) -> Option<u32> {
+        self.take_at(arena, (queue, 0))
     }
 
-    /// The same for the event at this place of the queue.
-    pub(crate) fn take_at(&mut self, arena: &mut Arena, queue: usize, place: usize) -> Option<u32> {
-        let events = self.queues.at_mut(queue)?;
-        // The oldest is taken out without moving the others.
-        let (event, index) = if place == 0 { events.pop_front() } else { events.remove(place) }?;
+    /// The same for the event of this queue, at this place.
+    pub(crate) fn take_at(&mut self, arena: &mut Arena, (queue, place): (u64, usize)) -> Option<u32> {
+        let (event, index) = self.queues.take(queue, place)?;
         self.spare.push(event);
         self.unsettled -= 1;
         let block = arena.at_mut(index);
@@ -292,7 +292,7 @@ impl<E> Pending<E> {
         Some(index)
     }
 
-    /// Forgets queues without events; those that are ordered by handle if they are many.
+    /// Forgets queues without events.
     pub(crate) fn forget_empty_queues(&mut self) {
         self.queues.forget_empty();
     }

@@ -117,7 +117,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
     /// Returns whether every queue was looked at.
     fn poll_each_queue(&mut self) -> Result<bool, BackendError> {
-        for queue in 0..self.pending.queues() {
+        let mut from = Some(0);
+        while let Some(queue) = from.and_then(|from| self.pending.queue_from(from)) {
             while let Some(event) = self.pending.front(queue) {
                 if !self.device.is_complete(event)? {
                     if D::COMPLETES_BY_HANDLE {
@@ -127,6 +128,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 }
                 self.complete_front(queue);
             }
+            from = queue.checked_add(1);
         }
         Ok(true)
     }
@@ -142,11 +144,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     fn wait_for_each_queue(&mut self) -> Result<(), BackendError> {
-        for queue in 0..self.pending.queues() {
+        let mut from = Some(0);
+        while let Some(queue) = from.and_then(|from| self.pending.queue_from(from)) {
             while let Some(event) = self.pending.front(queue) {
                 self.device.wait(event)?;
                 self.complete_front(queue);
             }
+            from = queue.checked_add(1);
         }
         Ok(())
     }
@@ -161,21 +165,23 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     fn wait_for_events_of(&mut self, pool_number: u16) -> Result<(), BackendError> {
+        let mut from = (0, 0);
         loop {
             let arena = &self.heap.arena;
             let of_pool = |block: u32| PoolSlot(arena.at(block).pool).pool_number() == pool_number;
-            let Some((queue, place)) = self.pending.first_where(of_pool) else { return Ok(()) };
-            if let Some(event) = self.pending.event_at(queue, place) {
+            let Some(place) = self.pending.first_where(from, of_pool) else { return Ok(()) };
+            if let Some(event) = self.pending.event_at(place) {
                 self.device.wait(event)?;
             }
-            if let Some(block) = self.pending.take_at(&mut self.heap.arena, queue, place) {
+            if let Some(block) = self.pending.take_at(&mut self.heap.arena, place) {
                 self.complete(block);
             }
+            from = place;
         }
     }
 
     /// Notes that the oldest event of the queue is complete.
-    fn complete_front(&mut self, queue: usize) {
+    fn complete_front(&mut self, queue: u64) {
         if let Some(index) = self.pending.pop(&mut self.heap.arena, queue) {
             self.complete(index);
         }

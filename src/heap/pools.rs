@@ -109,6 +109,8 @@ pub(crate) struct PrivatePools {
     numbers: BTreeMap<PoolId, u16>,
     /// By number less one.
     pools: Vec<Option<PrivatePool>>,
+    /// The places there that are free again.
+    vacant: BTreeSet<usize>,
     routings: Vec<(PoolId, PoolFilter)>,
     /// The pool that the caller chose for the requests that follow.
     chosen: Option<PoolId>,
@@ -187,11 +189,14 @@ impl PrivatePools {
             return Ok((pool_number, false));
         }
         let pool = PrivatePool { id, uses: 1, awaited: 0 };
-        let vacant = self.pools.iter().position(Option::is_none);
+        let vacant = self.vacant.first().copied();
         let place = vacant.unwrap_or(self.pools.len());
         let pool_number = u16::try_from(place + 1).ok().filter(|&pool_number| pool_number < 1 << 15).ok_or(PoolError::TooMany)?;
         match vacant {
-            Some(place) => self.pools[place] = Some(pool),
+            Some(place) => {
+                self.vacant.remove(&place);
+                self.pools[place] = Some(pool);
+            }
             None => self.pools.push(Some(pool)),
         }
         self.numbers.insert(id, pool_number);
@@ -300,6 +305,7 @@ impl PrivatePools {
     pub(crate) fn forget(&mut self, pool_number: u16, forgets_no_split: bool) {
         let place = usize::from(pool_number).wrapping_sub(1);
         if let Some(pool) = self.pools.get_mut(place).and_then(Option::take) {
+            self.vacant.insert(place);
             self.numbers.remove(&pool.id);
             self.freeable.remove(hash(pool.id), pool.id);
             if forgets_no_split {

@@ -1,16 +1,16 @@
 //! The queues of events, one for each stream that has some, in the order in which they are looked at.
 //!
 //! That order is the one of PyTorch's hash table of streams. A device whose events complete by handle has its
-//! queues in the order of the handles instead, and of these, some empty ones stay: there may be a queue for each
-//! block that waits.
+//! queues in the order of the handles instead. There may be one for each block that waits, and events may come for
+//! any of them next, so a queue goes with its last event.
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use crate::flat_table::FlatTable;
 use crate::units::StreamId;
 
-/// How many queues without events are kept beside as many as have some, and how many of those that the table had.
+/// The memory of how many empty queues of the table is kept.
 const KEPT_EMPTY: usize = 16;
 
 /// PyTorch's number for the type of device, which is part of a stream's hash.
@@ -44,7 +44,7 @@ impl StreamOrder {
 #[derive(Clone, Debug)]
 pub(super) enum Queues<E> {
     /// Ascending by handle.
-    ByHandle(Vec<(StreamId, Events<E>)>),
+    ByHandle(BTreeMap<StreamId, Events<E>>),
     /// In PyTorch's order; and unused queues, whose memory is used again.
     Hashed { table: FlatTable<StreamId, (StreamId, Events<E>)>, unused: Vec<Events<E>>, order: StreamOrder },
 }
@@ -52,7 +52,7 @@ pub(super) enum Queues<E> {
 impl<E> Queues<E> {
     pub(super) fn new(order: StreamOrder) -> Queues<E> {
         match order {
-            StreamOrder::ByHandle => Queues::ByHandle(Vec::new()),
+            StreamOrder::ByHandle => Queues::ByHandle(BTreeMap::new()),
             StreamOrder::Hashed(_) => Queues::Hashed { table: FlatTable::default(), unused: Vec::new(), order },
         }
     }
@@ -60,16 +60,7 @@ impl<E> Queues<E> {
     /// Adds an event to a stream's queue.
     pub(super) fn push(&mut self, stream: StreamId, event: E, block: u32) {
         match self {
-            Queues::ByHandle(queues) => {
-                let place = match queues.binary_search_by_key(&stream, |(other, _)| *other) {
-                    Ok(place) => place,
-                    Err(place) => {
-                        queues.insert(place, (stream, VecDeque::new()));
-                        place
-                    }
-                };
-                queues[place].1.push_back((event, block));
-            }
+            Queues::ByHandle(queues) => queues.entry(stream).or_default().push_back((event, block)),
             Queues::Hashed { table, unused, order } => {
                 let hash = order.hash(stream);
                 if let Some((_, events)) = table.find(hash, stream).and_then(|place| table.at_mut(place)) {
@@ -83,57 +74,73 @@ impl<E> Queues<E> {
         }
     }
 
-    /// The number of places for queues. Some may have none, or an empty one.
-    pub(super) fn places(&self) -> usize {
+    /// The first place for a queue that is not before this one. There may be none at it, or an empty one.
+    pub(super) fn place_from(&self, place: u64) -> Option<u64> {
         match self {
-            Queues::ByHandle(queues) => queues.len(),
-            Queues::Hashed { table, .. } => table.places(),
+            Queues::ByHandle(queues) => queues.range(StreamId(place)..).next().map(|(stream, _)| stream.0),
+            Queues::Hashed { table, .. } => Some(place).filter(|&place| place < table.places() as u64),
         }
     }
 
-    /// The queue at a place, with its stream.
-    pub(super) fn at(&self, place: usize) -> Option<&(StreamId, Events<E>)> {
+    /// The events at a place.
+    pub(super) fn at(&self, place: u64) -> Option<&Events<E>> {
         match self {
-            Queues::ByHandle(queues) => queues.get(place),
-            Queues::Hashed { table, .. } => table.at(place),
+            Queues::ByHandle(queues) => queues.get(&StreamId(place)),
+            Queues::Hashed { table, .. } => table.at(place as usize).map(|(_, events)| events),
         }
     }
 
-    /// The events at a place, to change them.
-    pub(super) fn at_mut(&mut self, place: usize) -> Option<&mut Events<E>> {
-        let queue = match self {
-            Queues::ByHandle(queues) => queues.get_mut(place),
-            Queues::Hashed { table, .. } => table.at_mut(place),
+    /// Takes out the event at a position of the queue at a place, with its block.
+    pub(super) fn take(&mut self, place: u64, position: usize) -> Option<(E, u32)> {
+        let events = match self {
+            Queues::ByHandle(queues) => queues.get_mut(&StreamId(place)),
+            Queues::Hashed { table, .. } => table.at_mut(place as usize).map(|(_, events)| events),
+        }?;
+        // The oldest is taken out without moving the others.
+        let taken = if position == 0 { events.pop_front() } else { events.remove(position) };
+        if let Queues::ByHandle(queues) = self
+            && queues.get(&StreamId(place)).is_some_and(VecDeque::is_empty)
+        {
+            queues.remove(&StreamId(place));
+        }
+        taken
+    }
+
+    /// Takes out all events.
+    pub(super) fn drain(&mut self) -> Vec<E> {
+        let places: Vec<u64> = self.places().collect();
+        let mut events = Vec::new();
+        for place in places {
+            events.extend(core::iter::from_fn(|| self.take(place, 0)).map(|(event, _)| event));
+        }
+        events
+    }
+
+    fn places(&self) -> impl Iterator<Item = u64> {
+        core::iter::successors(self.place_from(0), |place| self.place_from(place.checked_add(1)?))
+    }
+
+    /// The streams that have events, or had some, with these, in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (StreamId, &Events<E>)> {
+        let stream_at = |place: u64| match self {
+            Queues::ByHandle(_) => Some(StreamId(place)),
+            Queues::Hashed { table, .. } => table.at(place as usize).map(|&(stream, _)| stream),
         };
-        queue.map(|(_, events)| events)
+        self.places().filter_map(move |place| Some((stream_at(place)?, self.at(place)?)))
     }
 
-    /// All queues, in order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &(StreamId, Events<E>)> {
-        (0..self.places()).filter_map(|place| self.at(place))
-    }
-
-    /// Forgets queues without events: all of the table's, as PyTorch does, and otherwise if they are many, since
-    /// polling looks at each.
+    /// Forgets queues without events, as PyTorch does.
     pub(super) fn forget_empty(&mut self) {
-        match self {
-            Queues::ByHandle(queues) => {
-                let empty = queues.iter().filter(|(_, events)| events.is_empty()).count();
-                if empty > queues.len() - empty + KEPT_EMPTY {
-                    queues.retain(|(_, events)| !events.is_empty());
-                }
-            }
-            Queues::Hashed { table, unused, .. } => {
-                let mut place = 0;
-                while place < table.places() {
-                    // What is behind a key that goes comes to its place.
-                    if !table.at(place).is_some_and(|(_, events)| events.is_empty()) {
-                        place += 1;
-                    } else if let Some((_, events)) = table.remove_at(place)
-                        && unused.len() < KEPT_EMPTY
-                    {
-                        unused.push(events);
-                    }
+        if let Queues::Hashed { table, unused, .. } = self {
+            let mut place = 0;
+            while place < table.places() {
+                // What is behind a key that goes comes to its place.
+                if !table.at(place).is_some_and(|(_, events)| events.is_empty()) {
+                    place += 1;
+                } else if let Some((_, events)) = table.remove_at(place)
+                    && unused.len() < KEPT_EMPTY
+                {
+                    unused.push(events);
                 }
             }
         }

@@ -48,6 +48,11 @@ fn uses_are_a_set_and_come_in_the_order_of_the_real_table() {
     assert!(!arena.at(0).has_uses() && pending.uses.is_empty());
 }
 
+fn places(pending: &Pending<u64>) -> Vec<u64> {
+    let after = |&place: &u64| pending.queue_from(place + 1);
+    core::iter::successors(pending.queue_from(0), after).collect()
+}
+
 /// The same for the queues, two of which went in between.
 #[test]
 fn queues_are_in_the_order_of_the_real_table() {
@@ -55,14 +60,14 @@ fn queues_are_in_the_order_of_the_real_table() {
     arena.at_mut(0).state = BlockState::Pending;
     arena.at_mut(0).set_events(0);
     let streams = |pending: &Pending<u64>| -> Vec<u64> {
-        (0..pending.queues()).filter_map(|queue| pending.front(queue)).copied().collect()
+        places(pending).iter().filter_map(|&queue| pending.front(queue)).copied().collect()
     };
     for stream in 1..=7 {
         pending.push(&mut arena, StreamId(stream * 0x1000), stream, 0);
     }
     assert_eq!(streams(&pending), [2, 7, 5, 3, 1, 6, 4]);
     for gone in [4, 2] {
-        let place = (0..pending.queues()).find(|&place| pending.front(place) == Some(&gone));
+        let place = places(&pending).into_iter().find(|&place| pending.front(place) == Some(&gone));
         assert_eq!(pending.pop(&mut arena, place.unwrap()), Some(0));
     }
     pending.forget_empty_queues();
@@ -73,7 +78,7 @@ fn queues_are_in_the_order_of_the_real_table() {
 }
 
 #[test]
-fn queues_by_handle_go_once_most_are_empty() {
+fn queues_by_handle_go_with_their_last_events() {
     let (mut arena, mut pending) = (arena(), Pending::new(StreamOrder::ByHandle));
     arena.at_mut(0).state = BlockState::Pending;
     arena.at_mut(0).set_events(0);
@@ -81,12 +86,15 @@ fn queues_by_handle_go_once_most_are_empty() {
     for stream in (0..100).rev() {
         pending.push(&mut arena, StreamId(stream), stream, 0);
     }
-    assert_eq!((pending.queues(), arena.at(0).events()), (100, 100));
+    pending.push(&mut arena, StreamId(90), 90, 0);
+    assert_eq!((places(&pending).len(), arena.at(0).events()), (100, 101));
     for queue in 0..80 {
-        assert_eq!(pending.front(queue), Some(&(queue as u64)));
+        assert_eq!(pending.front(queue), Some(&queue));
         assert_eq!(pending.pop(&mut arena, queue), Some(0));
+        assert_eq!(pending.queue_from(0), Some(queue + 1));
     }
-    assert!(!pending.is_idle());
-    pending.forget_empty_queues();
-    assert_eq!((pending.queues(), pending.front(0), arena.at(0).events()), (20, Some(&80), 20));
+    assert_eq!((pending.first_where((85, 0), |_| true), pending.first_where((90, 1), |_| true)), (Some((85, 0)), Some((90, 1))));
+    assert_eq!((pending.take_at(&mut arena, (90, 1)), pending.first_where((90, 1), |_| true)), (Some(0), Some((91, 0))));
+    assert!(!pending.is_idle() && pending.is_consistent(&arena));
+    assert_eq!((places(&pending).len(), pending.drain_events().count(), arena.at(0).events()), (20, 101, 20));
 }
