@@ -1,6 +1,7 @@
 //! Comparing each decision of the core with the recording's next entry.
 
-use parkade::trace::{Observer, TraceEntry};
+use parkade::trace::{Observer, TraceAction, TraceEntry};
+use parkade::units::PoolId;
 use parkade_recording::Entry;
 
 use super::position::Position;
@@ -17,11 +18,13 @@ pub(crate) struct Comparer<'a> {
     pub(crate) stray_count: u64,
     /// Set while the state before the first entry is rebuilt: nothing is compared.
     pub(crate) muted: bool,
+    /// Where memory was taken from the device in this operation, and for which pools; `None` if nobody asks.
+    pub(crate) taken: Option<Vec<(u64, PoolId)>>,
 }
 
 impl<'a> Comparer<'a> {
     pub(crate) fn new(trace: &'a [Entry], position: &'a Position) -> Comparer<'a> {
-        Comparer { trace, position, stray: None, stray_count: 0, muted: false }
+        Comparer { trace, position, stray: None, stray_count: 0, muted: false, taken: None }
     }
 
     /// Ends an operation; returns its first decision that did not agree, and how many did not.
@@ -35,6 +38,11 @@ impl Observer for Comparer<'_> {
     fn observe(&mut self, entry: &TraceEntry) {
         if self.muted {
             return;
+        }
+        if let Some(taken) = &mut self.taken
+            && matches!(entry.action, TraceAction::SegmentAlloc | TraceAction::SegmentMap)
+        {
+            taken.push((entry.address, entry.pool));
         }
         let next = self.position.next.get();
         let decision = Decision::from(entry);

@@ -2,6 +2,8 @@
 
 use std::cell::Cell;
 
+use parkade_recording::{Action, Entry};
+
 /// How far the replay is; shared by the runner, the device, the policy and the observer.
 #[derive(Debug, Default)]
 pub(crate) struct Position {
@@ -15,4 +17,21 @@ pub(crate) struct Position {
     pub(crate) refusals: Cell<u64>,
     /// How many blocks were copied to try readings, in all.
     pub(crate) copied: Cell<u64>,
+    /// Of an entry and the first one from there on that maps pages: all entries between have the same.
+    mapped: Cell<Option<(usize, Option<usize>)>>,
+}
+
+impl Position {
+    /// The first entry from the next one on that maps pages.
+    pub(crate) fn next_map(&self, trace: &[Entry]) -> Option<usize> {
+        let next = self.next.get();
+        if let Some((from, known)) = self.mapped.get()
+            && (from..=known.unwrap_or(usize::MAX)).contains(&next)
+        {
+            return known;
+        }
+        let found = trace.iter().skip(next).position(|entry| entry.action == Action::SegmentMap).map(|behind| next + behind);
+        self.mapped.set(Some((next, found)));
+        found
+    }
 }

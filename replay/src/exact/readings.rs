@@ -10,7 +10,7 @@ use parkade_recording::Action;
 
 use super::replay_core::ReplayCore;
 use super::runner::Runner;
-use super::tally::{Release, Tally};
+use super::tally::{Mark, Release};
 use crate::entries::{gives_memory, takes_memory};
 
 /// A pool without memory, for requests that failed in a pool that nothing names. No recording has it: in PyTorch's
@@ -110,9 +110,16 @@ impl<'a> Runner<'a> {
     }
 
     /// A copy of the state, to return to.
-    pub(super) fn copy(&self) -> (ReplayCore<'a>, Tally) {
+    pub(super) fn copy(&self) -> (ReplayCore<'a>, Mark) {
         self.count_copy();
-        (self.core.clone(), self.tally.clone())
+        (self.core.clone(), self.tally.mark())
+    }
+
+    /// Returns to this state, which is kept.
+    pub(super) fn return_to(&mut self, core: &ReplayCore<'a>, tally: &Mark) {
+        self.core = core.clone();
+        self.tally.return_to(tally);
+        self.count_copy();
     }
 
     fn count_copy(&self) {
@@ -138,8 +145,7 @@ impl<'a> Runner<'a> {
                     return true;
                 }
             }
-            (self.core, self.tally) = (core.clone(), tally.clone());
-            self.count_copy();
+            self.return_to(&core, &tally);
             self.position.next.set(at);
         }
         self.try_readings(at, request, readings)
@@ -153,8 +159,7 @@ impl<'a> Runner<'a> {
             if self.try_reading(at, request, reading) {
                 return true;
             }
-            (self.core, self.tally) = (saved.clone(), tally.clone());
-            self.count_copy();
+            self.return_to(&saved, &tally);
             self.position.next.set(at);
             self.position.refusals.set(0);
         }
@@ -228,8 +233,7 @@ impl<'a> Runner<'a> {
             if is_good && (self.at() == end || self.try_releases(end)) {
                 return true;
             }
-            (self.core, self.tally) = (core.clone(), tally.clone());
-            self.count_copy();
+            self.return_to(&core, &tally);
             self.position.next.set(at);
         }
         false

@@ -55,13 +55,12 @@ impl<'a> RecordedDevice<'a> {
     /// reserved so far grows into. A range grows upwards from its lowest address without gaps (spec 4.2),
     /// so its end tells what belongs to it.
     fn next_base(&self) -> Option<u64> {
-        let rest = self.trace.get(self.position.next.get()..)?;
-        let mut maps = rest.iter().filter(|entry| entry.action == Action::SegmentMap);
-        let first = maps.next()?;
-        let mut reserved = self.reserved.clone();
-        if !grow(&mut reserved, first.address, first.size) {
-            return Some(first.address);
+        let first = self.position.next_map(self.trace)?;
+        if self.reserved.range(..=self.trace[first].address).next_back().is_none_or(|(_, end)| self.trace[first].address > *end) {
+            return Some(self.trace[first].address);
         }
+        let mut reserved = self.reserved.clone();
+        let mut maps = self.trace[first..].iter().filter(|entry| entry.action == Action::SegmentMap);
         maps.find(|entry| !grow(&mut reserved, entry.address, entry.size)).map(|entry| entry.address)
     }
 

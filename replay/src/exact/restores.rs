@@ -102,7 +102,8 @@ impl Runner<'_> {
         let (core, tally) = self.copy();
         let mut agrees = self.explain_as_requests(end);
         if !agrees {
-            (self.core, self.tally) = (core.clone(), tally.clone());
+            self.core = core.clone();
+            self.tally.return_to(&tally);
             self.position.next.set(at);
             self.position.refusals.set(0);
             agrees = self.was_possible(&checkpoint, at) && self.restore(&checkpoint, end);
@@ -110,7 +111,8 @@ impl Runner<'_> {
         if agrees {
             self.tally.decisions += (end - at) as u64;
         } else {
-            (self.core, self.tally) = (core, tally);
+            self.core = core;
+            self.tally.return_to(&tally);
             self.position.next.set(at);
         }
         agrees

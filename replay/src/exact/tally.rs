@@ -18,7 +18,7 @@ pub struct Mismatch {
 }
 
 /// The counts of a replay.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Tally {
     /// Decisions compared.
     pub(crate) decisions: u64,
@@ -49,6 +49,32 @@ impl Tally {
     pub(crate) fn effort(&self) -> u64 {
         self.releases.len() as u64 + self.refusals + self.restores
     }
+
+    /// The present state, to return to.
+    pub(crate) fn mark(&self) -> Mark {
+        let lengths = [self.releases.len(), self.failed_in.len(), self.ambiguous.len()];
+        let (first, releases) = (self.first.clone(), Vec::new());
+        Mark { counts: Tally { first, releases, failed_in: Vec::new(), ambiguous: Vec::new(), ..*self }, lengths }
+    }
+
+    /// Returns to a state that the replay has gone on from.
+    pub(crate) fn return_to(&mut self, mark: &Mark) {
+        let [releases, failed_in, ambiguous] = mark.lengths;
+        self.releases.truncate(releases);
+        self.failed_in.truncate(failed_in);
+        self.ambiguous.truncate(ambiguous);
+        let first = mark.counts.first.clone();
+        let now = std::mem::take(self);
+        *self = Tally { first, releases: now.releases, failed_in: now.failed_in, ambiguous: now.ambiguous, ..mark.counts };
+    }
+}
+
+/// A state of a tally. As its lists only grow, their lengths are enough: a copy of each would make every reading cost as much as all
+/// calls before it.
+pub(crate) struct Mark {
+    /// Everything but the lists.
+    counts: Tally,
+    lengths: [usize; 3],
 }
 
 /// A call that gives cached memory back.

@@ -5,6 +5,7 @@
 use parkade::policy::PyTorch;
 use parkade::snapshot::SegmentInfo;
 use parkade::stats::Stats;
+use parkade::units::PoolId;
 use parkade_recording::DeviceRecording;
 
 use super::attempts::{make_runner, replay_to_end};
@@ -19,6 +20,7 @@ pub struct Moment<'a> {
     /// How many entries of the trace are done; also the number of the next one.
     pub entries: usize,
     stats: &'a Stats,
+    taken: &'a [(u64, PoolId)],
     segments: &'a dyn Fn() -> Vec<SegmentInfo>,
 }
 
@@ -27,6 +29,13 @@ impl Moment<'_> {
     #[must_use]
     pub fn segments(&self) -> Vec<SegmentInfo> {
         (self.segments)()
+    }
+
+    /// Where the operation took memory from the device, in the order in which it did, and for which pools: the first bytes of segments and
+    /// of pages that were mapped.
+    #[must_use]
+    pub fn taken(&self) -> &[(u64, PoolId)] {
+        self.taken
     }
 
     /// The stats so far.
@@ -52,7 +61,8 @@ pub fn watch_device(
     let mut start = Start::find(recording, &PyTorch::of(own.settings.profile, own.settings.settings.clone()))?;
     replay_to_end(recording, own, &mut start, &mut |_| {})?;
     watch(recording, own, &start, &mut |entries, core| {
-        visit(&Moment { entries, stats: core.stats(), segments: &|| core.segments() });
+        let taken = core.observer().taken.as_deref().unwrap_or(&[]);
+        visit(&Moment { entries, stats: core.stats(), taken, segments: &|| core.segments() });
     })
 }
 
@@ -65,9 +75,11 @@ fn watch(
 ) -> Result<(), VerifyError> {
     let position = Position::default();
     let mut runner = make_runner(recording, options, start, &position)?;
+    runner.core.observer_mut().taken = Some(Vec::new());
     visit(0, &runner.core);
     while runner.step() {
         visit(runner.at(), &runner.core);
+        runner.core.observer_mut().taken.iter_mut().for_each(Vec::clear);
     }
     Ok(())
 }
