@@ -7,6 +7,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use parkade_recording::StackId;
+use rustc_hash::FxHashMap;
 
 use super::portable_stack::Stacks;
 use super::side::Replayed;
@@ -119,12 +120,15 @@ pub(super) fn growth(a: (&Replayed<'_>, u32, &Stacks), b: (&Replayed<'_>, u32, &
     let (a_has_stacks, b_has_stacks) = (!a.2.is_empty(), !b.2.is_empty());
     let by_stack = a_has_stacks && b_has_stacks;
     let mut groups: BTreeMap<Key, [Share; 2]> = BTreeMap::new();
+    // Many stacks may have one portable form, and the comparison looks at all of them.
+    let mut has_same_lines: FxHashMap<u64, bool> = FxHashMap::default();
     for (place, (own, other)) in [(a, b), (b, a)].into_iter().enumerate() {
         for ((stack, class), held) in holders(own.0, own.1, by_stack) {
             let key = match own.2.forms(stack) {
                 Some(forms) => {
-                    let exact = own.2.has_same_lines(other.2, forms.portable).then_some(forms.exact);
-                    Key::Stack { portable: forms.portable, exact }
+                    let portable = forms.portable;
+                    let is_same = has_same_lines.entry(portable).or_insert_with(|| own.2.has_same_lines(other.2, portable));
+                    Key::Stack { portable, exact: is_same.then_some(forms.exact) }
                 }
                 None => Key::Sizes(class),
             };

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::stats::Family;
 use parkade_recording::{Action, BlockState, DeviceRecording, Entry, Segment, StackId};
-use parkade_replay::{Moment, VerifyError, VerifyOptions, watch_device};
+use parkade_replay::{VerifyError, VerifyOptions, watch_device};
 use rustc_hash::FxHashMap;
 
 /// Stands for a moment after the recording's end.
@@ -88,7 +88,10 @@ impl HeapLog {
                 return writer.begin(&moment.segments());
             }
             let entries = &recording.trace[done..moment.entries];
-            writer.look_up_pools(entries, moment, has_pools);
+            if has_pools {
+                // A trace does not state the pools of new memory, the replay does.
+                writer.pools.extend(moment.taken().iter().map(|&(address, pool)| (address, (pool.0, pool.1))));
+            }
             writer.operation(done as u32, entries, allocated.saturating_sub(before));
             done = moment.entries;
         })?;
@@ -152,21 +155,6 @@ impl Writer {
                 let (address, size, requested) = (block.address.get(), block.size.get(), block.requested.get());
                 let block = BlockLife { address, size, requested, stack: StackId::NONE, born: 0, freed, gone: NEVER };
                 self.hand_out(block);
-            }
-        }
-    }
-
-    /// Looks up the pools of new memory: a trace does not state them, the replayed heap does.
-    fn look_up_pools(&mut self, entries: &[Entry], moment: &Moment<'_>, has_pools: bool) {
-        let takes = |entry: &Entry| matches!(entry.action, Action::SegmentAlloc | Action::SegmentMap);
-        if !has_pools || !entries.iter().any(takes) {
-            return;
-        }
-        let segments = moment.segments();
-        for entry in entries.iter().filter(|entry| takes(entry)) {
-            let behind = segments.partition_point(|segment| segment.address.get() <= entry.address);
-            if let Some(segment) = behind.checked_sub(1).and_then(|place| segments.get(place)) {
-                self.pools.insert(entry.address, (segment.pool.0, segment.pool.1));
             }
         }
     }
