@@ -14,6 +14,8 @@ use super::{OWN_MARK, words};
 use crate::output;
 
 const WIDTH: f64 = 1000.0;
+const KINDS: [(MarkerKind, &str); 3] =
+    [(MarkerKind::OutOfMemory, "out of memory"), (MarkerKind::Retry, "retry"), (MarkerKind::EmptyCache, "empty_cache")];
 const STYLE: &str = "text{font:12px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#5b6470}\
 .title{font-size:15px;font-weight:600;fill:#15181d}.paper{fill:#fff}.grid{stroke:#e3e7ec}.axis{stroke:#9aa3ae}\
 .reserved{fill:#d9dee6}.reserved-line{fill:none;stroke:#7b8694;stroke-width:1.2}.active{fill:#f0a63a}.allocated{fill:#3b6fd8}\
@@ -112,11 +114,16 @@ pub(super) fn timeline(report: &Report, device: &Device) -> String {
         let y = plot.y(limit);
         let _ = writeln!(svg, "<path class=\"limit\" d=\"M{} {y:.1}H{}\"/>", plot.left, plot.right);
     }
+    let places = KINDS.map(|(kind, _)| (kind, moments_of(&device.timeline.markers, kind)));
     for marker in device.timeline.markers.iter().rev() {
         let x = plot.x(f64::from(marker.moment) / moments);
         // Of two kinds at one place the less serious one goes below.
-        let is_near = |other: &&Marker| (f64::from(other.moment) - f64::from(marker.moment)).abs() < moments / 150.0;
-        let is_below = device.timeline.markers.iter().filter(is_near).any(|other| other.kind < marker.kind);
+        let is_near = |other: &u32| f64::from(other.abs_diff(marker.moment)) < moments / 150.0;
+        let has_near = |moments: &Vec<u32>| {
+            let behind = moments.partition_point(|&moment| moment < marker.moment);
+            moments[behind.saturating_sub(1)..].iter().take(2).any(is_near)
+        };
+        let is_below = places.iter().any(|(kind, moments)| *kind < marker.kind && has_near(moments));
         let (class, top) = (marker.kind.name(), plot.bottom + if is_below { 11.0 } else { 2.0 });
         let _ = writeln!(svg, "<path class=\"{class}\" d=\"M{x:.1} {top}l-4 8h8Z\"/>");
     }
@@ -131,6 +138,11 @@ pub(super) fn timeline(report: &Report, device: &Device) -> String {
     let rows = legend(&mut key, device);
     let height = 378.0 + LEGEND_STEP * (rows - 1) as f64;
     format!("{}{svg}{key}</svg>\n", begin(height, &file_name(report), &words::what_happened(device)))
+}
+
+/// The moments of the markers of a kind; they are in order.
+fn moments_of(markers: &[Marker], kind: MarkerKind) -> Vec<u32> {
+    markers.iter().filter(|marker| marker.kind == kind).map(|marker| marker.moment).collect()
 }
 
 /// Whether a block ever waited for other streams: longer than from the entry that asks for its release to the next.
@@ -151,9 +163,7 @@ fn legend(svg: &mut String, device: &Device) -> usize {
             format!("limit {}{}", show_bytes(limit), if device.limit.is_assumed() { ", assumed" } else { "" }),
         ));
     }
-    let kinds =
-        [(MarkerKind::OutOfMemory, "out of memory"), (MarkerKind::Retry, "retry"), (MarkerKind::EmptyCache, "empty_cache")];
-    for (kind, name) in kinds {
+    for (kind, name) in KINDS {
         let count = words::count_of(device, kind);
         if count > 0 {
             items.push((format!("<path class=\"{}\" d=\"M5 -8l-4 8h8Z\"/>", kind.name()), format!("{name} ({count})")));
