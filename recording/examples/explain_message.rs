@@ -6,9 +6,9 @@
 #![allow(clippy::print_stdout, reason = "it is a program for people")]
 
 use std::error::Error;
-use std::io::Read;
+use std::fs::File;
 
-use parkade_recording::message::OutOfMemoryMessage;
+use parkade_recording::message::{MessageLog, ReadMessage};
 
 /// A message of PyTorch 2.0, with the line breaks of a log.
 const EXAMPLE: &str = "\
@@ -17,19 +17,19 @@ GiB total capacity; 28.60 GiB already allocated; 3.92 GiB free; 33.95 GiB
 reserved in total by PyTorch)";
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let text = match std::env::args().nth(1) {
+    let log = match std::env::args().nth(1) {
         None => {
             println!("{EXAMPLE}\n");
-            EXAMPLE.to_owned()
+            MessageLog::read(EXAMPLE)
         }
-        Some(path) if path == "-" => {
-            let mut text = String::new();
-            std::io::stdin().read_to_string(&mut text)?;
-            text
-        }
-        Some(path) => String::from_utf8_lossy(&std::fs::read(path)?).into_owned(),
+        Some(path) if path == "-" => MessageLog::read_from(std::io::stdin().lock())?,
+        Some(path) => MessageLog::read_from(File::open(path)?)?,
     };
-    let message = OutOfMemoryMessage::parse(&text)?;
+    let complete = log.messages.into_iter().find_map(|logged| match logged.message {
+        ReadMessage::Complete(message) => Some(message),
+        ReadMessage::Partial(_) => None,
+    });
+    let message = complete.ok_or(log.error)?;
     println!("GPU {} has {}, of which {} was free.", message.device, message.total, message.free);
     if let Some(limit) = message.limit {
         println!("The process was limited to {limit}.");

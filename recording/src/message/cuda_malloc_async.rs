@@ -14,6 +14,7 @@
 //!
 //! Without a fraction the limit is 2^64 - 1 bytes, as in this one. Programs often show the first line alone.
 
+use std::ops::Range;
 use std::sync::LazyLock;
 
 use regex::Regex;
@@ -51,16 +52,13 @@ static FIGURE: LazyLock<Regex> = LazyLock::new(|| {
 const NEAR: usize = 1000;
 
 impl CudaMallocAsyncMessage {
-    /// The first such message in a text without line breaks.
-    pub(super) fn find(text: &str) -> Option<CudaMallocAsyncMessage> {
-        let head = HEAD.captures(text)?;
-        let device = head[1].parse().ok()?;
+    /// The first such message that begins in a part of a text without line breaks, of which more is known behind it.
+    pub(super) fn find(text: &str, part: Range<usize>) -> Option<CudaMallocAsyncMessage> {
+        let near = &text[..text.floor_char_boundary(part.end + NEAR)];
+        let head = HEAD.captures_at(near, part.start)?;
+        let (device, begin) = (head[1].parse().ok()?, head.get(0).filter(|head| head.start() < part.end)?.end());
         let mut found = CudaMallocAsyncMessage { device, allocated: None, requested: None, total: None, free: None, limit: None };
-        let begin = head.get(0).map_or(0, |head| head.end());
-        let mut end = begin.saturating_add(NEAR).min(text.len());
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
+        let end = text.floor_char_boundary(begin.saturating_add(NEAR));
         for figure in FIGURE.captures_iter(&text[begin..end]) {
             let shift = match &figure[4] {
                 "KiB" => 10,

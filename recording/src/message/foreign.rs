@@ -1,5 +1,6 @@
 //! Out-of-memory messages that are not those of PyTorch's GPU allocator: who wrote them, and how much was wanted.
 
+use std::ops::Range;
 use std::sync::LazyLock;
 
 use regex::{Captures, Regex};
@@ -110,26 +111,62 @@ static TENSOR: LazyLock<Regex> = LazyLock::new(|| compiled(r"allocating tensor w
 const NEAR: usize = 400;
 
 impl ForeignMessage {
-    /// Where messages of named frameworks begin: not those in words that PyTorch's own messages have too.
-    pub(super) fn named(text: &str) -> Vec<usize> {
-        let is_named = |framework: Framework| !matches!(framework, Framework::Cuda | Framework::Hip | Framework::Plain);
-        let named = SIGNS.iter().filter(|(framework, _)| is_named(*framework));
-        named.flat_map(|(_, sign)| sign.find_iter(text).map(|found| found.start())).collect()
-    }
-
     /// The first message of another framework in a text without line breaks. Texts about PyTorch's own allocator are not looked for.
     pub(super) fn find(text: &str) -> Option<ForeignMessage> {
-        let (framework, at) = SIGNS.iter().find_map(|(framework, sign)| Some((*framework, sign.find(text)?)))?;
-        let (mut start, mut end) = (at.start().saturating_sub(NEAR), at.end().saturating_add(NEAR).min(text.len()));
-        while !text.is_char_boundary(start) {
-            start -= 1;
-        }
-        while !text.is_char_boundary(end) {
-            end += 1;
-        }
-        let (before, after) = (&text[start..at.end()], &text[at.start()..end]);
+        let mut signs = SIGNS.iter();
+        signs.find_map(|(framework, sign)| Some(ForeignMessage::at(*framework, text, sign.find(text)?.range())))
+    }
+
+    /// How special a framework's signs are: of messages in one line that of the lowest number counts.
+    pub(super) fn order(framework: Framework) -> usize {
+        SIGNS.iter().position(|(of, _)| *of == framework).unwrap_or(SIGNS.len())
+    }
+
+    /// The message whose sign is here.
+    fn at(framework: Framework, text: &str, sign: Range<usize>) -> ForeignMessage {
+        let start = text.floor_char_boundary(sign.start.saturating_sub(NEAR));
+        let end = text.ceil_char_boundary(sign.end.saturating_add(NEAR));
+        let (before, after) = (&text[start..sign.end], &text[sign.start..end]);
         let wanted_bytes = [after, before].into_iter().find_map(|near| tensor_bytes(near).or_else(|| wanted(near)));
-        Some(ForeignMessage { framework, wanted_bytes })
+        ForeignMessage { framework, wanted_bytes }
+    }
+}
+
+/// The signs of a text that is read part by part.
+#[derive(Default)]
+pub(super) struct Signs {
+    /// The first message of each framework.
+    first: [Option<ForeignMessage>; 11],
+}
+
+impl Signs {
+    /// No sign is longer than this.
+    pub(super) const LONGEST: usize = 1000;
+
+    /// Reads the signs that begin in a part of a text, of which more is known around it. Returns where those of named frameworks are, in
+    /// the order of the text: not those in words that PyTorch's own messages have too. The others are only read where `is_all`.
+    pub(super) fn read(&mut self, text: &str, part: Range<usize>, is_all: bool) -> Vec<usize> {
+        let mut places = Vec::new();
+        let near = &text[..text.floor_char_boundary(part.end + Self::LONGEST)];
+        for ((framework, sign), first) in SIGNS.iter().zip(&mut self.first) {
+            let is_named = !matches!(framework, Framework::Cuda | Framework::Hip | Framework::Plain);
+            let mut from = part.start;
+            while is_named || (is_all && first.is_none()) {
+                let Some(found) = sign.find_at(near, from).filter(|found| found.start() < part.end) else { break };
+                first.get_or_insert_with(|| ForeignMessage::at(*framework, text, found.range()));
+                if is_named {
+                    places.push(found.start());
+                }
+                from = found.end();
+            }
+        }
+        places.sort_unstable();
+        places
+    }
+
+    /// The message of the most special sign.
+    pub(super) fn first(&self) -> Option<ForeignMessage> {
+        self.first.iter().flatten().next().copied()
     }
 }
 

@@ -11,7 +11,9 @@
 //! Sizes are printed with two decimals, so each is known to within half of its last digit.
 
 mod cuda_malloc_async;
+mod distinct;
 mod foreign;
+mod lines;
 mod log;
 #[cfg(test)]
 mod log_tests;
@@ -19,13 +21,15 @@ mod out_of_memory;
 mod parse;
 mod partial;
 mod prefix;
+mod scan;
 mod size;
+mod stems;
 #[cfg(test)]
 mod tests;
 
 pub use cuda_malloc_async::CudaMallocAsyncMessage;
 pub use foreign::{ForeignMessage, Framework};
-pub use log::{FirstFailure, LoggedMessage, MessageLog, OtherMessage, ReadMessage, ToldBy};
+pub use log::{FirstFailure, LoggedMessage, MOST_MESSAGES, MessageLog, OtherMessage, ReadMessage, ToldBy};
 pub use out_of_memory::{MessageError, OutOfMemoryMessage, ProcessUse};
 pub use partial::PartialMessage;
 pub use prefix::LogTime;

@@ -5,7 +5,7 @@ use std::fmt;
 use super::size::Size;
 
 /// What a message says.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct OutOfMemoryMessage {
     /// The size of the segment that the device was asked for, which may be larger than the request.
     pub tried: Size,
@@ -31,7 +31,7 @@ pub struct OutOfMemoryMessage {
 }
 
 /// A process that used memory of the device.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ProcessUse {
     /// Its process id; `None` for the process whose message this is.
     pub pid: Option<u32>,

@@ -12,7 +12,7 @@ use super::size::Size;
 const UNITS: [(&str, u32); 4] = [("bytes", 0), ("KiB", 10), ("MiB", 20), ("GiB", 30)];
 
 /// The figures of a message that is cut.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct PartialMessage {
     /// The size of the segment that the device was asked for.
     pub tried: Option<Size>,

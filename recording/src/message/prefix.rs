@@ -8,6 +8,8 @@ use std::sync::LazyLock;
 
 use regex::{Captures, Regex};
 
+use super::stems::Stems;
+
 /// A rank before a line, in one of the groups.
 static RANK: LazyLock<Regex> = LazyLock::new(|| {
     compiled(
@@ -23,6 +25,8 @@ static RANK: LazyLock<Regex> = LazyLock::new(|| {
 /// A rank within a line.
 static NAMED_RANK: LazyLock<Regex> =
     LazyLock::new(|| compiled(r"(?i)(?:^|[^a-z])(local[_ ]|global[_ ])?rank[\x22']?[ :=]{0,3}([0-9]{1,9})(?:[^0-9]|$)"));
+/// It has this; the letter after it has a third form.
+const STEM: Stems<1> = Stems::of(["ran"]);
 /// A time before a line: the parts of the date, those of the time, the fraction, the zone.
 static TIME: LazyLock<Regex> = LazyLock::new(|| {
     compiled(
@@ -114,12 +118,14 @@ impl<'a> Prefix<'a> {
         loop {
             // Nearly all lines begin with a letter that no prefix begins with.
             let is_possible = prefix.rest.starts_with(|c: char| c == '[' || c.is_ascii_digit() || "rRgGEWIFD".contains(c));
-            if let Some(captures) = TIME.captures(prefix.rest).filter(|_| is_possible && prefix.time.is_none()) {
+            if !is_possible {
+                return prefix;
+            }
+            if let Some(captures) = TIME.captures(prefix.rest).filter(|_| prefix.time.is_none()) {
                 prefix.time = Some(LogTime::of(&captures));
                 prefix.skip(&captures);
-            } else if let Some(captures) = RANK
-                .captures(prefix.rest)
-                .filter(|captures| is_possible && (prefix.rank.is_none() || (!is_named && captures.get(1).is_some())))
+            } else if let Some(captures) =
+                RANK.captures(prefix.rest).filter(|captures| prefix.rank.is_none() || (!is_named && captures.get(1).is_some()))
             {
                 is_named = captures.get(1).is_some();
                 prefix.rank = captures.iter().skip(1).flatten().next().and_then(|digits| digits.as_str().parse().ok());
@@ -135,12 +141,45 @@ impl<'a> Prefix<'a> {
     }
 }
 
-/// The rank that a text names, such as `rank=3`; a local rank only if it names no other.
-pub(super) fn named_rank(text: &str) -> Option<u32> {
-    let is_local = |captures: &Captures<'_>| captures.get(1).is_some_and(|word| word.as_str().starts_with(['l', 'L']));
-    let ranks: Vec<(bool, u32)> =
-        NAMED_RANK.captures_iter(text).filter_map(|captures| Some((is_local(&captures), captures[2].parse().ok()?))).collect();
-    ranks.iter().find(|(is_local, _)| !is_local).or(ranks.first()).map(|&(_, rank)| rank)
+/// The rank that a line names before a place, such as `rank=3`; a local rank only if it names no other. Of a line that has many messages,
+/// every part is read once.
+#[derive(Default)]
+pub(super) struct NamedRank {
+    /// How much of the line has been read.
+    read: usize,
+    local: Option<u32>,
+    global: Option<u32>,
+}
+
+impl NamedRank {
+    /// No name is longer than this.
+    const LONGEST: usize = 64;
+
+    /// The rank that is named in the line up to here; what was asked before ended earlier in the same line.
+    pub(super) fn before(&mut self, line: &str) -> Option<u32> {
+        let named = |captures: &Captures<'_>| {
+            let is_local = captures.get(1).is_some_and(|word| word.as_str().starts_with(['l', 'L']));
+            captures[2].parse().ok().map(|rank: u32| if is_local { (Some(rank), None) } else { (None, Some(rank)) })
+        };
+        self.read = self.read.min(line.len());
+        while self.global.is_none() {
+            let captures = if STEM.are_in(&line[self.read..]) { NAMED_RANK.captures_at(line, self.read) } else { None };
+            let end = captures.as_ref().and_then(|captures| captures.get(0)).map_or(line.len(), |found| found.end());
+            let (local, global) = captures.as_ref().and_then(named).unwrap_or_default();
+            if end == line.len() {
+                // The number may go on.
+                self.read = self.read.max(line.floor_char_boundary(line.len().saturating_sub(Self::LONGEST)));
+                return global.or(self.local).or(local);
+            }
+            (self.read, self.local, self.global) = (end, self.local.or(local), global);
+        }
+        self.global
+    }
+
+    /// So much of the line's beginning is no longer there.
+    pub(super) fn forget(&mut self, bytes: usize) {
+        self.read = self.read.saturating_sub(bytes);
+    }
 }
 
 #[cfg(test)]
@@ -188,6 +227,13 @@ mod tests {
 
     #[test]
     fn a_line_may_name_its_rank() {
+        let named_rank = |line: &str| {
+            let whole = NamedRank::default().before(line);
+            let mut onwards = NamedRank::default();
+            let ends = (0..=line.len()).filter(|&end| line.is_char_boundary(end));
+            assert_eq!(ends.map(|end| onwards.before(&line[..end])).last(), Some(whole), "{line}");
+            whole
+        };
         assert_eq!(named_rank("ERROR rank=3 step 7"), Some(3));
         assert_eq!(named_rank("local_rank: 1, global_rank: 9:"), Some(9));
         assert_eq!(named_rank("local rank 1"), Some(1));

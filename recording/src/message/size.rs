@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// A number of bytes, known as precisely as the message prints it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Size {
     /// The nearest whole number of bytes.
     pub bytes: u64,

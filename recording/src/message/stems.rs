@@ -1,0 +1,79 @@
+//! A quick look whether a text may have words that are worth a search by regular expressions.
+
+/// Parts of words, of which at least one is in every text that is looked for, in small or capital letters.
+pub(super) struct Stems<const N: usize> {
+    stems: [&'static str; N],
+    /// How many bytes of each stem are compared first: the length of the shortest.
+    compared: usize,
+    /// For two bytes, how far it is from them to the end of the bytes compared first, if they are in a stem.
+    shifts: [u8; 1 << 10],
+}
+
+/// The place of two bytes in the table; that of a letter is the same as that of its capital.
+const fn place(first: u8, second: u8) -> usize {
+    ((first as usize & 31) << 5) | (second as usize & 31)
+}
+
+impl<const N: usize> Stems<N> {
+    /// Stems in small letters of ASCII, each of at least two.
+    pub(super) const fn of(stems: [&'static str; N]) -> Stems<N> {
+        let (mut compared, mut stem) = (u8::MAX as usize, 0);
+        while stem < N {
+            let length = stems[stem].len();
+            compared = if length < compared { length } else { compared };
+            stem += 1;
+        }
+        let mut shifts = [compared as u8 - 1; 1 << 10];
+        stem = 0;
+        while stem < N {
+            let (bytes, mut at) = (stems[stem].as_bytes(), 1);
+            while at < compared {
+                let (place, shift) = (place(bytes[at - 1], bytes[at]), (compared - 1 - at) as u8);
+                shifts[place] = if shift < shifts[place] { shift } else { shifts[place] };
+                at += 1;
+            }
+            stem += 1;
+        }
+        Stems { stems, compared, shifts }
+    }
+
+    /// Whether one of them is in the text.
+    pub(super) fn are_in(&self, text: &str) -> bool {
+        let text = text.as_bytes();
+        let is_at = |rest: &[u8]| {
+            let is = |stem: &&str| rest.get(..stem.len()).is_some_and(|bytes| bytes.eq_ignore_ascii_case(stem.as_bytes()));
+            self.stems.iter().any(is)
+        };
+        let mut end = self.compared - 1;
+        while let Some(&[first, second]) = text.get(end - 1..=end) {
+            match self.shifts[place(first, second)] {
+                0 if is_at(&text[end + 1 - self.compared..]) => return true,
+                0 => end += 1,
+                shift => end += usize::from(shift),
+            }
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stem_is_found_wherever_it_is() {
+        const STEMS: Stems<3> = Stems::of(["memory", "oom-kill", "alloc_failed"]);
+        for length in 0..30 {
+            for word in ["memory", "MEMORY", "Memory", "oom-kill", "ALLOC_FAILED"] {
+                for filler in ["m", "o", "em", "memor", "x", "é", "oom-"] {
+                    let before = filler.repeat(length);
+                    assert!(
+                        STEMS.are_in(&format!("{before}{word}")) && STEMS.are_in(&format!("{before}{word}{before}")),
+                        "{before}"
+                    );
+                    assert!(!STEMS.are_in(&format!("{before}{}#{before}", &word[..word.len() - 1])), "{before}{word}");
+                }
+            }
+        }
+    }
+}
