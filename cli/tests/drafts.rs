@@ -17,7 +17,7 @@ use crate::common::{BASE, Folder, MIB, call, entry, free, good, parkade, recordi
 fn place(name: &str) -> Folder {
     let folder = Folder::new(name);
     let mut trace = vec![entry(Action::SegmentAlloc, BASE, 20 * MIB)];
-    for _ in 0..40_000 {
+    for _ in 0..20_000 {
         trace.push(entry(Action::Alloc, BASE, 5 * MIB));
         trace.extend(free(BASE, 5 * MIB));
     }
