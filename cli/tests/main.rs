@@ -11,6 +11,7 @@ mod agreement;
 mod diagnose;
 mod diagnose_cuda_malloc_async;
 mod diagnose_limit;
+mod diagnose_logs;
 mod died_lost_beginning;
 mod diff;
 mod diff_ranks;

@@ -8,7 +8,8 @@ pub(crate) mod stacks;
 mod table;
 mod words;
 
-use std::io::{Read, Write};
+use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -26,8 +27,6 @@ use crate::each::OnEach;
 use crate::runner::{Command, Form, Lines, Outcome, Subject};
 use crate::{output, progress, recording, release, size};
 
-/// At most this much of standard input is searched for a message.
-const LONGEST_TEXT: u64 = 64 << 20;
 /// The number of fences that JSON lists; the text shows fewer.
 const FENCES: usize = 20;
 
@@ -53,7 +52,8 @@ pub(crate) struct Args {
     /// The one of them that is diagnosed.
     #[arg(skip)]
     file: Option<PathBuf>,
-    /// An out-of-memory message of any PyTorch version, or a log with those of several ranks; - reads standard input.
+    /// An out-of-memory message of any PyTorch version, or a log of any size with those of several ranks, or the name of a file that has
+    /// one of them; - reads standard input.
     /// The rank that failed first is explained, if the log tells which; else the first message.
     #[arg(long, value_name = "TEXT")]
     #[arg(conflicts_with_all = ["files", "entry", "device", "limit", "capacity", "settings", "profile"])]
@@ -195,13 +195,15 @@ impl OnEach for Args {
 }
 
 fn diagnose_text(text: &str) -> Result<Found> {
-    let log = if text == "-" {
-        let mut bytes = Vec::new();
-        std::io::stdin().lock().take(LONGEST_TEXT).read_to_end(&mut bytes).context("standard input")?;
-        MessageLog::read(&String::from_utf8_lossy(&bytes))
-    } else {
-        MessageLog::read(text)
+    let log = match text {
+        "-" => MessageLog::read_from(std::io::stdin().lock()).context("standard input")?,
+        file if Path::new(file).exists() => File::open(file).and_then(MessageLog::read_from).with_context(|| file.to_owned())?,
+        text => MessageLog::read(text),
     };
+    let is_found = log.explained().is_some() || log.cuda_malloc_async.is_some() || log.foreign.is_some();
+    if !is_found && text != "-" && !text.is_empty() && !text.contains(char::is_whitespace) && !Path::new(text).exists() {
+        bail!("{} is not an out-of-memory message, and there is no such file", output::shorten(text, 200));
+    }
     Ok(match log.cuda_malloc_async {
         Some(found) => Found::CudaMallocAsync(found),
         None => Found::Message(Box::new(message::diagnose(log)?)),

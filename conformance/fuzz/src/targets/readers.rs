@@ -1,7 +1,7 @@
 //! Everything that reads a file or a text from a stranger.
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{Read, Write};
 
 use parkade::settings::{Dialect, Settings};
 use parkade_analysis::diagnose::{diagnose_message, diagnose_partial};
@@ -181,6 +181,8 @@ pub(super) fn log(choices: &mut Choices<'_>) -> Vec<u8> {
 
 pub(super) fn read_log(bytes: &[u8], _: u8) -> Reached {
     let log = MessageLog::read(&String::from_utf8_lossy(bytes));
+    let (begin, end) = bytes.split_at(bytes.len() / 2);
+    assert!(MessageLog::read_from(begin.chain(end)).is_ok_and(|halves| halves == log));
     let explained = log.explained();
     assert!(explained.is_none_or(|place| place < log.messages.len()));
     if log.messages.is_empty() {

@@ -41,7 +41,7 @@ view! {
         unallocated_suffices: Option<&'static str> = certainty(diagnosis, |whole| whole.unallocated_suffices),
         available_suffices: Option<&'static str> = certainty(diagnosis, |whole| whole.available_suffices),
         device_had_room: Option<&'static str> = certainty(diagnosis, |whole| whole.device_had_room),
-        notes: Vec<String> = diagnosis.explained().notes(),
+        notes: Vec<String> = diagnosis.notes(),
         first_failure: Option<First> = diagnosis.log.first.as_ref().map(First::of),
         messages: Vec<Message> = all(
             diagnosis.log.messages.iter().zip(&diagnosis.diagnoses).enumerate(),

@@ -12,7 +12,7 @@ use anyhow::{Result, bail};
 use parkade_analysis::diagnose::{
     Applies, MessageDiagnosis, MessageVerdict, PartialDiagnosis, diagnose_message, diagnose_partial,
 };
-use parkade_recording::message::{ForeignMessage, LoggedMessage, MessageLog, OtherMessage, ReadMessage};
+use parkade_recording::message::{ForeignMessage, LoggedMessage, MOST_MESSAGES, MessageLog, OtherMessage, ReadMessage};
 
 pub(super) use self::json::Object;
 use super::layout::{hanging, step, width, wrapped};
@@ -76,6 +76,18 @@ impl LogDiagnosis {
 
     fn logged(&self) -> &LoggedMessage {
         &self.log.messages[self.explained]
+    }
+
+    /// How sure the explanation is, and what the log has beside its messages.
+    fn notes(&self) -> Vec<String> {
+        let mut notes = self.explained().notes();
+        if self.log.left_out > 0 {
+            notes.push(format!(
+                "the log has {} behind the first {MOST_MESSAGES} different ones; they are counted, but not listed or compared",
+                output::count(self.log.left_out, "more message")
+            ));
+        }
+        notes
     }
 
     /// Not known if the message that is explained lacks what would decide.
@@ -143,7 +155,7 @@ pub(super) fn print(out: &mut dyn Write, diagnosis: &LogDiagnosis) -> io::Result
         step(out, place, &word, finding)?;
     }
     writeln!(out, "\n{}", output::dim("how certain this is"))?;
-    for note in explained.notes().into_iter().chain(diagnosis.log.others.iter().map(other)) {
+    for note in diagnosis.notes().into_iter().chain(diagnosis.log.others.iter().map(other)) {
         hanging(out, "  ", 2, &note)?;
     }
     Ok(())

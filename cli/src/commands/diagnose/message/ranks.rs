@@ -58,7 +58,11 @@ fn heading(diagnosis: &LogDiagnosis) -> String {
         None => "which came first is not known, because their lines have no times that tell; the first in the log is explained"
             .to_owned(),
     };
-    format!("{}{of}; {first}", count(messages.len(), "different out-of-memory message"))
+    let found = count(messages.len(), "different out-of-memory message");
+    match diagnosis.log.left_out {
+        0 => format!("{found}{of}; {first}"),
+        more => format!("the first {found}{of}, and {more} more behind them that are only counted; {first}"),
+    }
 }
 
 fn told(diagnosis: &LogDiagnosis, first: &FirstFailure) -> String {
@@ -70,7 +74,11 @@ fn told(diagnosis: &LogDiagnosis, first: &FirstFailure) -> String {
         ToldBy::Times => "by the times of the lines",
         ToldBy::Launcher => "as torchrun observed",
     };
-    let without = if first.message.is_none() { ", but no message of it is in the text" } else { "" };
+    let without = match (first.message, diagnosis.log.left_out) {
+        (Some(_), _) => "",
+        (None, 0) => ", but no message of it is in the text",
+        (None, _) => ", but no message of it is among the first",
+    };
     format!("{rank} failed first, at {}, {by}{without}", crate::output::one_line(&first.time))
 }
 
