@@ -21,6 +21,7 @@ mod out_of_memory;
 mod parse;
 mod partial;
 mod prefix;
+mod reader;
 mod scan;
 mod size;
 mod stems;

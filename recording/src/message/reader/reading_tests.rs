@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::super::foreign::Framework;
 use super::super::lines::PIECE;
+use super::super::log::*;
 use super::*;
 
 /// A message of its own for each number.
