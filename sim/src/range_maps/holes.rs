@@ -46,6 +46,11 @@ impl Holes {
         Some(start)
     }
 
+    /// No hole is longer than this; the longest may be shorter.
+    pub(crate) fn longest_at_most(&self) -> u64 {
+        self.longest_at_most
+    }
+
     /// How many holes there are.
     pub(crate) fn count(&self) -> usize {
         self.by_start.len()
@@ -94,7 +99,8 @@ impl Holes {
     pub(crate) fn parts(&self, start: u64, length: u64) -> Vec<(u64, u64)> {
         let end = start.saturating_add(length);
         let clip = |(hole, found): (u64, u64)| (hole.max(start), hole.saturating_add(found).min(end));
-        let overlapping = self.iter().filter(|&(hole, found)| hole < end && start < hole.saturating_add(found)).map(clip);
+        let first = self.around(start).map_or(start, |(hole, _)| hole);
+        let overlapping = self.by_start.range(first..end.max(first)).map(|(&hole, &found)| clip((hole, found)));
         overlapping.map(|(from, to)| (from, to - from)).collect()
     }
 

@@ -46,9 +46,10 @@ impl<T> Intervals<T> {
         self.by_start.len()
     }
 
-    /// All ranges, lowest first: start and size in bytes.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.by_start.iter().map(|(&start, &(bytes, _))| (start, bytes))
+    /// The ranges that overlap the addresses from `start` up to `end`, lowest first: start and size in bytes.
+    pub(crate) fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
+        let first = self.covering(start).map_or(start, |(first, _, _)| first);
+        self.by_start.range(first..end.max(first)).map(|(&start, &(bytes, _))| (start, bytes))
     }
 
     /// The range that covers `address`: start, size in bytes, value.

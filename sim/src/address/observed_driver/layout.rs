@@ -4,22 +4,13 @@
 //! is book-keeping: each address is in a hole of a chunk, in the space between chunks, used by the program,
 //! used by somebody else ("hidden"), or not known to be free.
 
+use super::chunks::{Chunk, Chunks};
 use crate::range_maps::{Holes, Intervals};
 
 /// Chunks start and end on multiples of this, in bytes.
 pub(super) const GRANULE_BYTES: u64 = 32 << 20;
 /// A gap must be this much longer than a chunk that is put into it, in bytes.
 pub(super) const SLACK_BYTES: u64 = 32 << 20;
-
-/// A part of the address space that the driver holds and serves requests from.
-#[derive(Clone, Debug)]
-struct Chunk {
-    start: u64,
-    end: u64,
-    holes: Holes,
-    /// Whether somebody else made it. Then its true ends are unknown.
-    is_foreign: bool,
-}
 
 /// Where a range would go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,8 +34,7 @@ impl Spot {
 pub(super) struct Layout {
     /// Addresses known to be free and in no chunk.
     space: Holes,
-    /// Oldest first.
-    chunks: Vec<Chunk>,
+    chunks: Chunks,
     /// What others use, of chunks and of the space.
     hidden: Intervals<()>,
 }
@@ -57,8 +47,7 @@ impl Layout {
 
     /// Where the driver would put a range of `bytes` bytes.
     pub(super) fn choose(&mut self, bytes: u64) -> Option<Spot> {
-        let hole = self.chunks.iter_mut().rev().find_map(|chunk| chunk.holes.first_fit(bytes));
-        if let Some((address, hole_bytes)) = hole {
+        if let Some((address, hole_bytes)) = self.chunks.newest_fit(bytes) {
             return Some(Spot::Hole { address, hole_bytes });
         }
         let length = bytes.checked_next_multiple_of(GRANULE_BYTES)?;
@@ -70,37 +59,43 @@ impl Layout {
     pub(super) fn take(&mut self, spot: Spot, bytes: u64) {
         match spot {
             Spot::Hole { address, .. } => {
-                if let Some(chunk) = self.chunk_at(address) {
-                    chunk.holes.remove(address, bytes);
-                }
+                self.chunks.change(address, |chunk| chunk.holes.remove(address, bytes));
             }
             Spot::New { address, .. } => {
                 let length = bytes.next_multiple_of(GRANULE_BYTES);
                 self.space.remove(address, length);
                 let mut holes = Holes::default();
                 holes.insert(address + bytes, length - bytes);
-                self.chunks.push(Chunk { start: address, end: address + length, holes, is_foreign: false });
+                self.chunks.add_newest(Chunk { start: address, end: address + length, holes, is_foreign: false });
             }
         }
     }
 
     /// Frees a range. A chunk that is empty then returns to the space, unless somebody else made it: then it
-    /// may not be empty.
-    pub(super) fn release(&mut self, address: u64, bytes: u64) {
-        let Some(at) = self.chunks.iter().position(|chunk| (chunk.start..chunk.end).contains(&address)) else { return };
-        let chunk = &mut self.chunks[at];
-        chunk.holes.insert(address, bytes);
-        if !chunk.is_foreign && chunk.holes.are_only(chunk.start, chunk.end - chunk.start) {
-            let chunk = self.chunks.remove(at);
+    /// may not be empty. Returns whether it did.
+    pub(super) fn release(&mut self, address: u64, bytes: u64) -> bool {
+        let is_empty = self.chunks.change(address, |chunk| {
+            chunk.holes.insert(address, bytes);
+            !chunk.is_foreign && chunk.holes.are_only(chunk.start, chunk.end - chunk.start)
+        });
+        if is_empty == Some(true)
+            && let Some(chunk) = self.chunks.remove(address)
+        {
             self.space.insert(chunk.start, chunk.end - chunk.start);
         }
+        is_empty == Some(true)
+    }
+
+    /// Whether no chunk has, or begins right behind, any of the addresses from `start` up to `end`.
+    pub(super) fn has_no_chunk(&self, start: u64, end: u64) -> bool {
+        self.chunks.overlapping(start, end.saturating_add(1)).is_empty()
     }
 
     /// Adds addresses that are free. Those in chunks or hidden stay as they are.
     pub(super) fn add_space(&mut self, start: u64, bytes: u64) {
         let mut fresh = self.outside_chunks(start, bytes);
-        self.space.iter().for_each(|(taken, length)| fresh.remove(taken, length));
-        self.hidden.iter().for_each(|(taken, length)| fresh.remove(taken, length));
+        let taken = self.space.parts(start, bytes).into_iter().chain(self.hidden_in(start, bytes));
+        taken.for_each(|(taken, length)| fresh.remove(taken, length));
         fresh.iter().for_each(|(start, length)| self.space.insert(start, length));
     }
 
@@ -119,31 +114,41 @@ impl Layout {
     fn outside_chunks(&self, start: u64, bytes: u64) -> Holes {
         let mut outside = Holes::default();
         outside.insert(start, bytes);
-        self.chunks.iter().for_each(|chunk| outside.remove(chunk.start, chunk.end - chunk.start));
+        let inside = self.chunks.overlapping(start, start.saturating_add(bytes));
+        inside.into_iter().for_each(|(start, end)| outside.remove(start, end - start));
         outside
     }
 
     fn add_foreign(&mut self, start: u64, end: u64) {
         let mut merged = Chunk { start, end, holes: Holes::default(), is_foreign: true };
         merged.holes.insert(start, end - start);
-        while let Some(at) =
-            self.chunks.iter().position(|other| other.is_foreign && (other.end == merged.start || other.start == merged.end))
-        {
-            let other = self.chunks.remove(at);
+        while let Some(other) = self.foreign_beside(merged.start, merged.end) {
             merged.start = merged.start.min(other.start);
             merged.end = merged.end.max(other.end);
             other.holes.iter().for_each(|(hole, length)| merged.holes.insert(hole, length));
         }
-        self.chunks.insert(0, merged);
+        self.chunks.add_oldest(merged);
+    }
+
+    /// Takes out somebody else's chunk that touches these addresses.
+    fn foreign_beside(&mut self, start: u64, end: u64) -> Option<Chunk> {
+        let before = start.checked_sub(1).and_then(|last| self.chunks.at(last));
+        let behind = self.chunks.at(end).filter(|chunk| chunk.start == end);
+        let beside = before.filter(|chunk| chunk.is_foreign).or(behind.filter(|chunk| chunk.is_foreign))?.start;
+        self.chunks.remove(beside)
     }
 
     /// Others take the free parts of these addresses.
     pub(super) fn hide(&mut self, start: u64, bytes: u64) {
         let mut taken = self.space.parts(start, bytes);
         self.space.remove(start, bytes);
-        for chunk in &mut self.chunks {
-            taken.extend(chunk.holes.parts(start, bytes));
-            chunk.holes.remove(start, bytes);
+        for (inside, _) in self.chunks.overlapping(start, start.saturating_add(bytes)) {
+            let parts = self.chunks.change(inside, |chunk| {
+                let parts = chunk.holes.parts(start, bytes);
+                chunk.holes.remove(start, bytes);
+                parts
+            });
+            taken.extend(parts.into_iter().flatten());
         }
         for (start, bytes) in taken {
             self.hidden.insert(start, bytes, ());
@@ -154,41 +159,33 @@ impl Layout {
     pub(super) fn unhide(&mut self, start: u64, bytes: u64) {
         for (piece, length) in self.hidden_in(start, bytes) {
             self.hidden.remove(piece);
-            match self.chunk_at(piece) {
-                Some(chunk) => chunk.holes.insert(piece, length),
-                None => self.space.insert(piece, length),
+            if self.chunks.change(piece, |chunk| chunk.holes.insert(piece, length)).is_none() {
+                self.space.insert(piece, length);
             }
         }
     }
 
-    fn chunk_at(&mut self, address: u64) -> Option<&mut Chunk> {
-        self.chunks.iter_mut().find(|chunk| (chunk.start..chunk.end).contains(&address))
-    }
-
     /// The pieces used by others that overlap these addresses.
     pub(super) fn hidden_in(&self, start: u64, bytes: u64) -> Vec<(u64, u64)> {
-        let end = start + bytes;
-        self.hidden.iter().filter(|&(piece, length)| piece < end && start < piece + length).collect()
+        self.hidden.overlapping(start, start + bytes).collect()
     }
 
     /// Start and end of the chunk that contains an address.
     pub(super) fn chunk_around(&self, address: u64) -> Option<(u64, u64)> {
-        let chunk = self.chunks.iter().find(|chunk| (chunk.start..chunk.end).contains(&address))?;
-        Some((chunk.start, chunk.end))
+        self.chunks.at(address).map(|chunk| (chunk.start, chunk.end))
     }
 
     /// The hole or gap that contains all of these addresses: its start and end, and whether it is a hole of a
     /// chunk.
     pub(super) fn free_around(&self, start: u64, bytes: u64) -> Option<(u64, u64, bool)> {
         let around = |holes: &Holes| holes.around(start).filter(|&(_, end)| start + bytes <= end);
-        let hole = self.chunks.iter().find_map(|chunk| around(&chunk.holes));
+        let hole = self.chunks.at(start).and_then(|chunk| around(&chunk.holes));
         hole.map(|(start, end)| (start, end, true)).or_else(|| around(&self.space).map(|(start, end)| (start, end, false)))
     }
 
     /// The lowest known address.
     pub(super) fn lowest(&self) -> Option<u64> {
-        let chunk = self.chunks.iter().map(|chunk| chunk.start).min();
         let space = self.space.iter().map(|(start, _)| start).next();
-        chunk.into_iter().chain(space).min()
+        self.chunks.lowest().into_iter().chain(space).min()
     }
 }

@@ -3,7 +3,7 @@
 //! The rules predict the recorded placements one by one. Where they fail, the smallest assumption is made
 //! that explains the real address: addresses became free, somebody else's chunk has room, or somebody else is
 //! where the rules would go. If a later placement shows that a region is longer, or is a chunk, it was so
-//! from its first moment: then learning starts over with that.
+//! from its first moment: then learning starts over with that, unless it changes nothing that came before.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -60,13 +60,23 @@ impl LearnedAddressSpace {
 
     /// The same with another bound on the effort: the pieces of address space visited.
     pub(super) fn within(most_effort: usize, steps: &[PlacementStep]) -> LearnedAddressSpace {
+        LearnedAddressSpace::attempt(most_effort, steps, Attempt::default)
+    }
+
+    /// The same, starting over wherever something is learned.
+    #[cfg(test)]
+    pub(super) fn starting_over(most_effort: usize, steps: &[PlacementStep]) -> LearnedAddressSpace {
+        LearnedAddressSpace::attempt(most_effort, steps, || Attempt { always_starts_over: true, ..Attempt::default() })
+    }
+
+    fn attempt(most_effort: usize, steps: &[PlacementStep], fresh: fn() -> Attempt) -> LearnedAddressSpace {
         let mut regions: Vec<Region> = Vec::new();
         let mut ignored: BTreeSet<usize> = (0..steps.len()).filter(|&at| !steps[at].is_sane()).collect();
         let mut effort_left = most_effort;
         // Each attempt extends a region, makes it a chunk, or ignores one more step. Few are needed; the
         // bound is for odd traces.
         for _ in 0..=steps.len() * 2 {
-            let mut attempt = Attempt { regions: regions.clone(), ..Attempt::default() };
+            let mut attempt = Attempt { regions: regions.clone(), ..fresh() };
             attempt.effort_left = effort_left;
             let failed = (0..steps.len()).find(|at| !ignored.contains(at) && !attempt.step(&steps[*at]));
             effort_left = attempt.effort_left;
@@ -110,6 +120,27 @@ struct Attempt {
     /// When the program's own chunks were made, by their start.
     births: BTreeMap<u64, u64>,
     live: BTreeSet<u64>,
+    /// Where the events are by which the regions began.
+    beginnings: Vec<usize>,
+    /// The moment of the last range that was taken.
+    last_taken: Option<u64>,
+    /// The last moment with a step that the longer end of a chunk could have changed: not only did a range go into the lowest hole of a
+    /// chunk, or leave one.
+    disturbed: Option<u64>,
+    /// What the present step has learned, if it need not start over.
+    learned: Option<Learned>,
+    /// Whether to start over even then.
+    #[cfg(test)]
+    always_starts_over: bool,
+}
+
+/// What changes nothing before the step that shows it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Learned {
+    /// A region begins with the step. If an earlier step has the same moment, it begins with that one.
+    Beginning,
+    /// The last region is a chunk whose end is farther away than was known, and that was not needed so far.
+    End,
 }
 
 impl Attempt {
@@ -127,13 +158,27 @@ impl Attempt {
 
     /// Replays one step. False if something was learned that requires another attempt.
     fn step(&mut self, step: &PlacementStep) -> bool {
+        let is_first = step.taken && self.last_taken.replace(step.moment) != Some(step.moment);
+        self.try_step(step) || (self.goes_on(is_first) && self.try_step(step))
+    }
+
+    fn goes_on(&self, is_first: bool) -> bool {
+        #[cfg(test)]
+        if self.always_starts_over {
+            return false;
+        }
+        self.learned.is_some_and(|learned| is_first || learned == Learned::End)
+    }
+
+    fn try_step(&mut self, step: &PlacementStep) -> bool {
+        self.learned = None;
         self.spend(self.layout.pieces() + self.regions.len());
         if self.effort_left == 0 {
             return false;
         }
         if !step.taken {
-            if self.live.remove(&step.address) {
-                self.layout.release(step.address, step.bytes);
+            if self.live.remove(&step.address) && self.layout.release(step.address, step.bytes) {
+                self.disturbed = Some(step.moment);
             }
             return true;
         }
@@ -141,16 +186,21 @@ impl Attempt {
         while let Some(&Region { moment, start, end, is_chunk }) = self.regions.get(self.begun)
             && moment <= step.moment
         {
+            self.beginnings.push(self.events.len());
             self.assume(moment, if is_chunk { Change::Chunk } else { Change::Space }, start, end);
             self.begun += 1;
         }
-        if self.chooses(step).is_some() {
+        if let Some(spot) = self.chooses(step) {
             self.explained += usize::from(begun == self.begun);
+            if matches!(spot, Spot::New { .. }) {
+                self.disturbed = Some(step.moment);
+            }
         } else {
-            if !self.make_free(step) {
+            if !self.make_free(step, begun == self.begun) {
                 return false;
             }
             self.block_others(step);
+            self.disturbed = Some(step.moment);
         }
         let Some(spot) = self.chooses(step) else {
             self.unexplained += 1;
@@ -177,10 +227,11 @@ impl Attempt {
     }
 
     /// Makes the recorded address free, so that the rules could choose it. False if a region had to be
-    /// changed for that.
-    fn make_free(&mut self, step: &PlacementStep) -> bool {
+    /// changed for that. `begins_none`: no region begins with this step.
+    fn make_free(&mut self, step: &PlacementStep, begins_none: bool) -> bool {
         let &PlacementStep { moment, address, bytes, .. } = step;
-        for (start, length) in self.layout.hidden_in(address, bytes) {
+        let hidden = self.layout.hidden_in(address, bytes);
+        for &(start, length) in &hidden {
             self.assume(moment, Change::Unhide, start, start + length);
         }
         let end = (address + bytes).next_multiple_of(GRANULE_BYTES);
@@ -191,7 +242,12 @@ impl Attempt {
             Some((start, gap_end, false)) if is_aligned && start <= lowest && gap_end >= end => return true,
             _ => {}
         }
-        if self.lengthen_chunk(address, end) {
+        if let Some((place, known_end)) = self.lengthen_chunk(address, end) {
+            if hidden.is_empty() && begins_none && self.was_not_needed(place, known_end, end) {
+                self.layout.add_chunk(known_end, end - known_end);
+                self.events[self.beginnings[place]].bytes += end - known_end;
+                self.learned = Some(Learned::End);
+            }
             return false;
         }
         if let Some((start, known_end)) = self.layout.chunk_around(address) {
@@ -207,12 +263,25 @@ impl Attempt {
         } else {
             self.widen_gap(moment, address, end);
         }
+        self.learned = self.learned.filter(|_| hidden.is_empty());
         false
+    }
+
+    /// Whether all went as it would have if the region, which is a chunk, had ended at `end` from its beginning on, and not at `known_end`.
+    /// It is the oldest chunk, so ranges that went into other chunks would have done so too; and what is added lies above its holes, so
+    /// ranges that went into one of them would have gone there. Ranges that found no hole at all might have gone to its end.
+    fn was_not_needed(&self, place: usize, known_end: u64, end: u64) -> bool {
+        let region = &self.regions[place];
+        let is_last = region.is_chunk && place + 1 == self.begun;
+        let is_undisturbed = self.disturbed.is_none_or(|disturbed| disturbed < region.moment);
+        is_last && is_undisturbed && known_end < end && self.layout.has_no_chunk(known_end, end)
     }
 
     fn begin(&mut self, moment: u64, start: u64, end: u64, is_chunk: bool) {
         let at = self.regions.partition_point(|region| region.moment <= moment);
         self.regions.insert(at, Region { moment, start, end, is_chunk });
+        let is_next = at == self.begun && self.last_taken == Some(moment);
+        self.learned = is_next.then_some(Learned::Beginning);
     }
 
     /// Extends a gap down to a chunk that lies outside all known gaps, or adds a gap for it.
@@ -226,19 +295,21 @@ impl Attempt {
         }
     }
 
-    /// Extends somebody else's chunk that a range starts in, or right after. It may have been taken for a gap.
-    fn lengthen_chunk(&mut self, address: u64, end: u64) -> bool {
+    /// Extends somebody else's chunk that a range starts in, or right after. It may have been taken for a gap. Returns the place of its region
+    /// and the end that was known.
+    fn lengthen_chunk(&mut self, address: u64, end: u64) -> Option<(usize, u64)> {
         let known_end = self.layout.chunk_around(address).map(|(_, end)| end);
         let is_in = |region: &Region| Some(region.end) == known_end && region.end < end;
         let is_it = |region: &Region| region.is_chunk && (is_in(region) || region.end == address);
-        if let Some(region) = self.regions.iter_mut().find(|region| is_it(region)) {
-            region.end = end;
-            return true;
+        if let Some(place) = self.regions.iter().position(is_it) {
+            return Some((place, std::mem::replace(&mut self.regions[place].end, end)));
         }
         let is_it = |region: &Region| !region.is_chunk && !region.is_bottom() && is_in(region);
-        let Some(region) = self.regions.iter_mut().find(|region| is_it(region)) else { return false };
-        *region = Region { start: region.start + SLACK_BYTES, end, is_chunk: true, ..*region };
-        true
+        let place = self.regions.iter().position(is_it)?;
+        let region = self.regions[place];
+        self.regions[place] = Region { start: region.start + SLACK_BYTES, end, is_chunk: true, ..region };
+        // What it would have been as a chunk is not known.
+        Some((place, end))
     }
 
     /// Assumes somebody else wherever the rules would go instead of the recorded address.

@@ -36,6 +36,7 @@
 //! of all chunks 3,257, no slack 3,641, a slack of 64 MiB 3,476.
 
 mod change;
+mod chunks;
 mod layout;
 mod learn;
 mod rules;

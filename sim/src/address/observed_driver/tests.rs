@@ -147,6 +147,63 @@ fn learning_is_consistent_on_any_steps() {
     }
 }
 
+/// Ranges that lie one behind the other, now and then farther away, and some of which go.
+fn rising(seed: u64) -> Vec<PlacementStep> {
+    let (mut steps, mut live, mut state, mut next) = (Vec::new(), Vec::new(), seed, 1 << 46);
+    for number in 0..150_u64 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let draw = state >> 33;
+        // Several ranges may be taken for one request.
+        let moment = number / (1 + seed % 3);
+        if draw.is_multiple_of(2 + seed % 7) && !live.is_empty() {
+            let (address, bytes) = live.swap_remove(draw as usize / 3 % live.len());
+            steps.push(PlacementStep { moment, taken: false, address, bytes });
+            continue;
+        }
+        let bytes = [1, 1, 1, 10, 8, 32, 36, 74][(draw / 7 % (1 + seed % 8)) as usize] * PAGE_BYTES;
+        next += if (draw / 91).is_multiple_of(1 + seed % 13) { 0 } else { draw / 5 % 4 * (16 << 20) };
+        live.push((next, bytes));
+        steps.push(PlacementStep { moment, taken: true, address: next, bytes });
+        next += bytes;
+    }
+    steps
+}
+
+#[test]
+fn going_on_learns_what_starting_over_does() {
+    let both = |steps: &[PlacementStep]| {
+        let learned = format!("{:?}", LearnedAddressSpace::from_steps(steps));
+        assert_eq!(learned, format!("{:?}", LearnedAddressSpace::starting_over(1 << 28, steps)));
+    };
+    both(&llm_serving());
+    for seed in 0..60 {
+        both(&rising(seed));
+        both(&made_by(Ascending::new(), seed));
+        both(&made_by(Descending::new(), seed));
+    }
+}
+
+/// It need not start over for each chunk.
+#[test]
+fn ranges_one_behind_the_other_are_learned_in_passing() {
+    let rising = |count: u64, pages: u64| -> Vec<PlacementStep> {
+        let step = |n| PlacementStep {
+            moment: n,
+            taken: true,
+            address: (1 << 46) + n * pages * PAGE_BYTES,
+            bytes: pages.min(16) * PAGE_BYTES,
+        };
+        (0..count).map(step).collect()
+    };
+    // Side by side, in a chunk or in one each; so far from each other that none is in a chunk beside another's. Each step is charged for all
+    // pieces that there are.
+    for (pages, effort) in [(1, 1 << 15), (16, 1 << 15), (512, 1 << 24)] {
+        let steps = rising(1_000, pages);
+        assert_eq!(LearnedAddressSpace::within(effort, &steps).placements, 1_000, "{pages} pages");
+        assert_eq!(LearnedAddressSpace::starting_over(effort, &steps).placements, 0, "{pages} pages");
+    }
+}
+
 #[test]
 fn invalid_steps_do_no_harm() {
     let step = |moment, taken, address, bytes| PlacementStep { moment, taken, address, bytes };
