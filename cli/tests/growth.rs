@@ -1,8 +1,8 @@
 //! What a command costs grows as what it reads does.
 //!
-//! Recordings that differ in one dimension only, one eight times as large as the other, for every command that reads a recording. Twice as
-//! much of anything may cost 2.3 times the processor time: a little more than twice, as larger tables are slower. The processor's time
-//! hardly depends on what else runs. A program of its own, because it counts the time of the whole process.
+//! Two recordings differ in one dimension only, one eight times as large as the other. Twice as much may cost 2.3 times the processor time:
+//! a little more than twice, as larger tables are slower. The processor's time hardly depends on what else runs. `ALWAYS` has the pairs of
+//! dimension and command that each run measures. This is a test program by itself because it counts the time of the whole process.
 #![cfg(unix)]
 
 mod common;
