@@ -23,8 +23,8 @@ pub struct Live {
     pub stream: u64,
     /// Other streams that use it.
     pub uses: Vec<u64>,
-    /// Streams whose use the allocator forgets, however often it is recorded; see [`Model::forget`].
-    pub forgotten: Vec<u64>,
+    /// Those of them whose use was recorded while requests were routed to a private pool; see [`Model::give_back`].
+    pub captured: Vec<u64>,
 }
 
 /// A freed allocation that other streams' work may still use.
@@ -93,29 +93,32 @@ impl Model {
                 format!("the allocation at {address:#x} of {requested} bytes reuses memory before its events are done: {other:?}")
             })?;
         }
-        self.live.push(Live { address, requested, stream, uses: Vec::new(), forgotten: Vec::new() });
+        self.live.push(Live { address, requested, stream, uses: Vec::new(), captured: Vec::new() });
         Ok(())
     }
 
-    /// Records that a stream uses a live allocation.
-    pub fn record(&mut self, which: usize, stream: u64) {
+    /// Records that a stream uses a live allocation, `captured` if requests are routed to a private pool.
+    pub fn record(&mut self, which: usize, stream: u64, captured: bool) {
         let live = &mut self.live[which];
-        if live.stream != stream && !live.uses.contains(&stream) && !live.forgotten.contains(&stream) {
+        if live.stream == stream {
+            return;
+        }
+        if !live.uses.contains(&stream) {
             live.uses.push(stream);
+        }
+        if captured && !live.captured.contains(&stream) {
+            live.captured.push(stream);
         }
     }
 
-    /// Records a stream's use reported while requests are routed to a private pool: 2.11 then forgets that the stream uses the
-    /// allocation, even if that was recorded before or is recorded again.
-    pub fn forget(&mut self, which: usize, stream: u64) {
-        let live = &mut self.live[which];
-        live.uses.retain(|&used| used != stream);
-        live.forgotten.push(stream);
-    }
-
     /// Frees a live allocation. Must be called before the core frees it.
-    pub fn give_back(&mut self, which: usize, witness: &Witness) {
-        let Live { address, requested, uses, .. } = self.live.swap_remove(which);
+    ///
+    /// What is freed while requests are routed to a private pool, `deferred`, does not wait for a stream whose use was recorded
+    /// during such a time, even if the use was recorded before or again: so do 2.4 to 2.15 (spec 3.8).
+    /// What is freed at any other time waits for all of its streams.
+    pub fn give_back(&mut self, which: usize, deferred: bool, witness: &Witness) {
+        let Live { address, requested, mut uses, captured, .. } = self.live.swap_remove(which);
+        uses.retain(|stream| !(deferred && captured.contains(stream)));
         if !uses.is_empty() {
             let waits = uses.iter().map(|&stream| (stream, witness.recorded(stream))).collect();
             self.leaving.push(Leaving { address, requested, waits });

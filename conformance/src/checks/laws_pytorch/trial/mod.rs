@@ -190,11 +190,7 @@ impl<D: TestDevice> Trial<D> {
             Operation::Free(which) => return self.free(which),
             Operation::RecordStream(which, stream) if !self.held.is_empty() => {
                 let which = which % self.held.len();
-                if self.core.heap().is_deferring() {
-                    self.model.forget(which, self.streams[stream].get());
-                } else {
-                    self.model.record(which, self.streams[stream].get());
-                }
+                self.model.record(which, self.streams[stream].get(), self.core.heap().is_deferring());
                 self.core.record_stream(&self.held[which].allocation, self.streams[stream]);
             }
             Operation::RecordStream(..) => return Ok(Outcome::Nothing),
@@ -283,7 +279,7 @@ impl<D: TestDevice> Trial<D> {
         let which = which % self.held.len();
         self.read_back(which)?;
         let held = self.held.swap_remove(which);
-        self.model.give_back(which, &self.device.witness());
+        self.model.give_back(which, self.core.heap().is_deferring(), &self.device.witness());
         match self.core.free(held.allocation) {
             Ok(()) => Ok(Outcome::Done),
             Err(FreeError::Device(error)) => Ok(Outcome::Failed(error)),
