@@ -198,8 +198,7 @@ impl Policy for BreakingHandles {
                 3 => return Relief::Wait,
                 6 => {
                     let left = if self.is_refused { 0 } else { sight::left(heap) };
-                    let handles = sight::breakable(heap, request, left);
-                    if !handles.is_empty() {
+                    if let Some(handles) = sight::breakable(heap, request, left).filter(|handles| !handles.is_empty()) {
                         return Relief::Break { handles };
                     }
                 }
@@ -209,9 +208,9 @@ impl Policy for BreakingHandles {
                     }
                 }
                 9 => return Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskAgain },
-                // The device refused what the heap had room for, now or before. How much it has left is not known: it may be
-                // enough with all that is free.
-                10 if self.is_refused || sight::has_room(heap, request) => {
+                // Where others hold memory, the device may have refused a new handle, or the memory that breaking one takes.
+                // It may have room now, because the wholly free handles went back.
+                10 if sight::breakable(heap, request, sight::left(heap)).is_some() => {
                     let handles: Vec<_> = sight::partly_free(heap).map(|part| part.handle.address).collect();
                     if !handles.is_empty() {
                         return Relief::Break { handles };

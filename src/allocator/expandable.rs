@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::Allocator;
+use crate::block::Block;
 use crate::device::{BackendError, DeviceBackend};
 use crate::error::AllocError;
 use crate::heap::PoolSlot;
@@ -65,16 +66,21 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 None => return Ok(None),
             },
         };
+        // Free memory before it that the search passed over coalesces with what is mapped, and counts for nothing.
+        let start = self.heap.arena.at(block).address;
         if self.heap.is_unmapped(block) && !self.map_block(request, block, size, has_handles)? {
             return Ok(None);
         }
-        while self.heap.arena.at(block).size < size {
-            let next = self.heap.arena.at(block).next;
+        loop {
+            let Block { address, size: bytes, next, .. } = *self.heap.arena.at(block);
+            let missing = size.saturating_sub(address + bytes - start);
+            if missing == 0 {
+                break;
+            }
             // A run that was found is long enough; a new segment may be too short.
             if !self.heap.is_unmapped(next) {
                 return Err(AllocError::TooLarge { requested: request.requested });
             }
-            let missing = size - self.heap.arena.at(block).size;
             if !self.map_block(request, next, missing, has_handles)? {
                 return Ok(None);
             }

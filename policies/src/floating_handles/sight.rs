@@ -75,8 +75,8 @@ pub(crate) fn elsewhere(heap: &Heap, request: &Request) -> Option<BlockId> {
 }
 
 /// Handles to break for what the request misses beside wholly free ones and `left`, what may still be reserved: those that give
-/// the most. Empty if that is not enough, or nothing is missing.
-pub(crate) fn breakable(heap: &Heap, request: &Request, left: u64) -> Vec<DeviceAddress> {
+/// the most. `None` if all of them are not enough.
+pub(crate) fn breakable(heap: &Heap, request: &Request, left: u64) -> Option<Vec<DeviceAddress>> {
     let place = heap.growth_place(request.pool, request.stream, request.size, PAGE);
     let there = breakable_for(heap, place.missing, &place.addresses, left);
     // What is free there may be more than the request's segment can use of it: so it grows somewhere else.
@@ -84,7 +84,7 @@ pub(crate) fn breakable(heap: &Heap, request: &Request, left: u64) -> Vec<Device
         let size = request.size.checked_round_up(PAGE).unwrap_or(Bytes::MAX);
         breakable_for(heap, size, &(DeviceAddress(0)..DeviceAddress(0)), left)
     };
-    there.or_else(elsewhere).unwrap_or_default()
+    there.or_else(elsewhere)
 }
 
 /// The same where the request's segment grows at these addresses: what is free there serves it anyway. `None` if it is not enough.

@@ -147,6 +147,11 @@ impl<P: Policy> Watched<P> {
         self.high.set(None);
     }
 
+    /// Whether the heap has more memory than when the policy last saw it.
+    pub(super) fn saw_less_than(&self, heap: &Heap) -> bool {
+        self.notes.borrow().picture.0 < heap.reserved().get()
+    }
+
     fn says(&self, answer: Answer) {
         self.notes.borrow_mut().answer = Some(answer);
     }
