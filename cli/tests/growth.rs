@@ -253,10 +253,13 @@ const ALWAYS: [(&str, &str); 9] = [
     ("entries", "verify FILE"),
 ];
 
-fn is_measured(dimension: &str, command: &[&str]) -> bool {
+fn is_always_measured(dimension: &str, command: &[&str]) -> bool {
     let command = command.join(" ");
-    let is_all = std::env::var("PARKADE_GROWTH").is_ok_and(|value| value == "all");
-    is_all || ALWAYS.iter().any(|(name, begins)| *name == dimension && command.starts_with(begins))
+    ALWAYS.iter().any(|(name, begins)| *name == dimension && command.starts_with(begins))
+}
+
+fn is_measured(dimension: &str, command: &[&str]) -> bool {
+    std::env::var("PARKADE_GROWTH").is_ok_and(|value| value == "all") || is_always_measured(dimension, command)
 }
 
 fn used_time() -> Duration {
@@ -264,14 +267,19 @@ fn used_time() -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// The processor time of a command. That it may have nothing to say of the file is no matter.
+/// The processor time of a command that may fail.
 fn cost(command: &[&str], file: &str, out: &str) -> Duration {
+    run(command, file, out).0
+}
+
+/// The processor time of a command, and how it failed.
+fn run(command: &[&str], file: &str, out: &str) -> (Duration, Result<(), String>) {
     let argument = |&argument: &&str| OsString::from(argument.replace("FILE", file).replace("OUT", out));
     let force = ["export", "report"].contains(&command[0]) && command.contains(&"OUT");
     let arguments = ["parkade"].iter().chain(command).chain(force.then_some(&"--force")).map(argument);
     let begin = used_time();
-    let _ = parkade_cli::answer(arguments.collect::<Vec<_>>());
-    used_time() - begin
+    let answered = parkade_cli::answer(arguments.collect::<Vec<_>>());
+    (used_time() - begin, answered.map(drop).map_err(|error| format!("{error:#}")))
 }
 
 /// How much a doubling costs, at least as often as was measured, and the larger time. `None` if that is too short.
@@ -308,6 +316,12 @@ fn twice_as_much_of_anything_costs_about_twice() {
             });
             for (_, command) in COMMANDS.iter().filter(|(parts, command)| *parts == part && is_measured(name, command)) {
                 let line = format!("{name}, {}", command.join(" "));
+                // A command that fails at once costs nothing, however much it is given.
+                if is_always_measured(name, command)
+                    && let (_, Err(error)) = run(command, &files[1], &out)
+                {
+                    failures.push(format!("{line}: {error}"));
+                }
                 let Some((growth, took)) = growth(command, &files, &out) else { continue };
                 let verdict = format!("{line}: {growth:.2} for each doubling; {} took {took:?}", most / part);
                 eprintln!("{verdict}");
@@ -317,5 +331,5 @@ fn twice_as_much_of_anything_costs_about_twice() {
             }
         }
     }
-    assert!(failures.is_empty(), "these grow faster than what they read:\n{}", failures.join("\n"));
+    assert!(failures.is_empty(), "these fail, or grow faster than what they read:\n{}", failures.join("\n"));
 }
