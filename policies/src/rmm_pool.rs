@@ -146,13 +146,15 @@ impl RmmPool {
         let limit = heap.limit().filter(|limit| request.size.0 <= limit.0 / UNIT * UNIT)?;
         let mut whole: Vec<_> = heap.free_blocks(request.pool).filter(|block| !block.is_split && !block.is_expandable).collect();
         whole.sort_unstable_by_key(|block| block.address);
-        let mut left = left(heap, limit);
+        // After the limit was lowered more may be reserved than it allows.
+        let most = limit.0 / UNIT * UNIT - request.size.0;
+        let mut reserved = heap.reserved().0;
         let mut blocks = Vec::new();
         for block in whole {
-            if left >= request.size.0 {
+            if reserved <= most {
                 break;
             }
-            left += block.size.0;
+            reserved -= block.size.0;
             blocks.push(block.id);
         }
         Some(blocks)
