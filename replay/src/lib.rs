@@ -12,6 +12,7 @@ mod initial_state;
 mod inputs;
 mod pools;
 mod predict;
+pub mod recognition;
 mod timings_that_fit;
 
 pub use decision::Decision;

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use parkade::profile::Profile;
-use parkade_recognition::{CapacityHint, finding_limit};
 use parkade_recording::DeviceRecording;
+use parkade_replay::recognition::{CapacityHint, finding_limit};
 use parkade_replay::{TIMINGS, VerifyError, VerifyOptions};
 use rayon::prelude::*;
 

@@ -3,9 +3,9 @@
 //! All that advice says of memory comes from here. Where no memory is given, an out-of-memory error shows a range in which the limit was.
 //! Options are tried with one size in it, and an answer holds only if it is the same in the whole range.
 
-use parkade_recognition::{CapacityHint, capacity_hint as hint, most_reserved};
 use parkade_recording::DeviceRecording;
 use parkade_replay::ReplaySettings;
+use parkade_replay::recognition::{CapacityHint, capacity_hint as hint, most_reserved};
 
 use super::options::MemoryBudget;
 

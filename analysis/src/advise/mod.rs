@@ -43,6 +43,6 @@ pub use likely::LikelyRuns;
 pub use memory::{DeviceMemory, MemoryContradiction, MemoryRange};
 pub use options::{AdviseOptions, MemoryBudget, Progress};
 pub use outcome::{Enough, Outcome};
-pub use parkade_recognition::{CapacityHint, capacity_hint};
+pub use parkade_replay::recognition::{CapacityHint, capacity_hint};
 pub use program::{LivePeak, Program};
 pub use verdict::{FirstFailure, Verdict};

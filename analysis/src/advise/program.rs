@@ -1,7 +1,7 @@
 //! One device's program: its requests, the addresses of its segments, and its live peak.
 
-use parkade_recognition::{capacity_hint as hint, most_reserved};
 use parkade_recording::{DeviceRecording, StackId};
+use parkade_replay::recognition::{capacity_hint as hint, most_reserved};
 use parkade_replay::{Operation, Requests, Slots, VerifyError, VerifyOptions, learned_addresses};
 use parkade_sim::address::LearnedAddressSpace;
 use rustc_hash::FxHashMap;

@@ -2,8 +2,8 @@
 
 use parkade::policy::{Policy, PyTorch};
 use parkade::units::{Bytes, PoolId, StreamId};
-use parkade_recognition::{capacity_hint as hint, segment_bytes, verify_finding_limit};
 use parkade_recording::{Action, DeviceRecording, Entry, Segment};
+use parkade_replay::recognition::{capacity_hint as hint, segment_bytes, verify_finding_limit};
 use parkade_replay::{DeviceVerdict, Operation, Requests, VerifyError, VerifyOptions};
 
 use super::breakdown::{Asked, Breakdown};

@@ -6,8 +6,8 @@
 use parkade::policy::PyTorch;
 use parkade::snapshot::SegmentInfo;
 use parkade::stats::Family;
-use parkade_recognition::{growth_bytes, reserved_at_start, segment_bytes};
 use parkade_recording::{Action, DeviceRecording, Entry};
+use parkade_replay::recognition::{growth_bytes, reserved_at_start, segment_bytes};
 use parkade_replay::{VerifyError, VerifyOptions, watch_device};
 
 use super::limit::LimitEvidence;

@@ -4,8 +4,8 @@ use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::snapshot::SegmentInfo;
 use parkade::stats::{Family, Stats};
-use parkade_recognition::verify_finding_limit;
 use parkade_recording::DeviceRecording;
+use parkade_replay::recognition::verify_finding_limit;
 use parkade_replay::{
     AfterFailure, PredictOptions, PredictedRun, Requests, Timing, VerifyError, VerifyOptions, device_like, learned_addresses,
     watch_device,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use parkade::profile::Release;
-use parkade_recognition::in_words;
+use parkade_replay::recognition::in_words;
 
 use super::request_sizes::RequestSizes;
 use super::run::RankRun;

@@ -3,8 +3,8 @@
 use std::hash::{Hash, Hasher};
 
 use parkade::profile::Release;
-use parkade_recognition::{Recognition, most_reserved, verify_finding_limit};
 use parkade_recording::{Action, DeviceRecording};
+use parkade_replay::recognition::{Recognition, most_reserved, verify_finding_limit};
 use parkade_replay::{DeviceVerdict, Outlook, ReplaySettings, VerifyError, VerifyOptions};
 use rustc_hash::FxHasher;
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Args;
 use parkade::profile::{Profile as Rules, UnknownRelease};
-use parkade_recognition::{Asked, Recognition, find_limit};
 use parkade_recording::Recording;
+use parkade_replay::recognition::{Asked, Recognition, find_limit};
 use parkade_replay::{ReplaySettings, VerifyOptions};
 
 use crate::runner::Form;

@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use parkade::profile::{Profile as Rules, RELEASES, Release};
-use parkade_recognition::{Asked, Basis, Differing, Recognition, RecognitionError, RefutedLimit, recognise};
 use parkade_recording::{DeviceRecording, Recording};
+use parkade_replay::recognition::{Asked, Basis, Differing, Recognition, RecognitionError, RefutedLimit, recognise};
 
 use crate::json_struct::{all, view};
 use crate::{recording, size};

@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use parkade::profile::{RELEASES, Release};
-use parkade_recognition::{Asked, Basis, RefutedLimit, most_reserved, recognise, verify};
 use parkade_recording::{DeviceRecording, FileFields, Recording, read_file};
+use parkade_replay::recognition::{Asked, Basis, RefutedLimit, most_reserved, recognise, verify};
 
 /// The snapshots with the names of their releases.
 fn snapshots() -> Vec<(String, Recording)> {

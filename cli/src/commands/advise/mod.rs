@@ -20,8 +20,8 @@ use parkade::profile::Profile as Rules;
 use parkade::settings::Settings;
 use parkade_analysis::advise::{self, Advice, AdviseOptions, MemoryBudget, Progress};
 use parkade_analysis::ranks::{RankAdvice, RankRun};
-use parkade_recognition::Recognition;
 use parkade_recording::{DeviceRecording, Recording};
+use parkade_replay::recognition::Recognition;
 use parkade_replay::{ReplaySettings, VerifyOptions};
 
 use otherwise::Otherwise;

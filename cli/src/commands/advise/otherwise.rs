@@ -3,9 +3,9 @@
 use anyhow::Result;
 use parkade::profile::Release;
 use parkade_analysis::advise::{Advice, AdviseOptions};
-use parkade_recognition::{Recognition, in_words};
 use parkade_recording::DeviceRecording;
 use parkade_replay::VerifyOptions;
+use parkade_replay::recognition::{Recognition, in_words};
 
 use super::search;
 use crate::json_struct::view;

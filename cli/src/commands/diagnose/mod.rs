@@ -16,9 +16,9 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use parkade_analysis::diagnose::{Contradiction, DiagnoseOptions, Diagnosis, diagnose_device};
 use parkade_analysis::ranks::RankRun;
-use parkade_recognition::{Asked, Recognition};
 use parkade_recording::Recording;
 use parkade_recording::message::{CudaMallocAsyncMessage, MessageLog};
+use parkade_replay::recognition::{Asked, Recognition};
 use parkade_replay::{ReplaySettings, SettingsOrigin, VerifyOptions};
 
 use self::message::cuda_malloc_async;

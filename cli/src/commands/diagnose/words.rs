@@ -2,8 +2,8 @@
 
 use parkade_analysis::annotations::phase_at;
 use parkade_analysis::diagnose::{Applies, Cause, Contradiction, Diagnosis, Limit, Onset, PINNED_PART, Verdict, Why};
-use parkade_recognition::Basis;
 use parkade_recording::Recording;
+use parkade_replay::recognition::Basis;
 
 use super::layout::POOLS_DO_NOT_SHARE;
 use super::{Diagnosed, excess};

@@ -18,9 +18,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use parkade_analysis::diff::{Bound, Check, Comparison, Part, Run, Side, Which, diff, show};
-use parkade_recognition::Recognition;
 use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::VerifyOptions;
+use parkade_replay::recognition::Recognition;
 
 use crate::args::{Json, RecordedLimit};
 use crate::recording;

@@ -2,9 +2,9 @@
 
 use parkade_analysis::diff::{Comparison, Origin, Part, Phase, REPETITION, Relation, Run, SizeClass, Steps};
 use parkade_analysis::fragmentation::Fragmentation;
-use parkade_recognition::in_words;
 use parkade_recording::StackId;
 use parkade_replay::SettingsOrigin;
+use parkade_replay::recognition::in_words;
 
 use super::{Compared, File};
 use crate::commands::diagnose::stacks;

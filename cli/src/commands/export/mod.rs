@@ -13,9 +13,9 @@ use parkade::profile::Profile as Rules;
 use parkade::stats::Family;
 use parkade_analysis::holders::Holders;
 use parkade_analysis::timeline::Timeline;
-use parkade_recognition::Recognition;
 use parkade_recording::{Action, DeviceRecording, Recording, Style, write};
 use parkade_replay::export::{ExportOptions, Exported, ExportedDevice, export};
+use parkade_replay::recognition::Recognition;
 use parkade_replay::{AfterFailure, ReplaySettings, Requests, VerifyError, VerifyOptions, verify_device};
 
 use crate::args::{self, Force, Json};

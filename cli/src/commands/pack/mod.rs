@@ -9,9 +9,9 @@ use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail};
 use clap::Parser;
-use parkade_recognition::Recognition;
 use parkade_recording::Recording;
 use parkade_replay::Requests;
+use parkade_replay::recognition::Recognition;
 use parkade_research::packing::{
     self, Buffer, CsvFile, DEFAULT_STEPS, Effort, Found, Instance, Recorded, Refused, is_csv, pack_watched, read_csv, write_csv,
 };

@@ -9,8 +9,8 @@ use parkade_analysis::ending::Ending;
 use parkade_analysis::holders::Holders;
 use parkade_analysis::ranks::RankRun;
 use parkade_analysis::timeline::{Curve, Holder, Levels, TimeSamples, Timeline, holders};
-use parkade_recognition::{Asked, Recognition};
 use parkade_recording::{Action, DeviceRecording, Recording, StackTable};
+use parkade_replay::recognition::{Asked, Recognition};
 use parkade_replay::{DeviceVerdict, ReplaySettings, Requests, VerifyOptions, verify_device};
 
 use super::labels::Labels;

@@ -4,8 +4,8 @@
 
 use anyhow::Result;
 use parkade_analysis::advise::{CapacityHint, DeviceMemory, MemoryBudget, capacity_hint};
-use parkade_recognition::find_limit;
 use parkade_recording::DeviceRecording;
+use parkade_replay::recognition::find_limit;
 use parkade_replay::{VerifyError, VerifyOptions, verify_device};
 
 use super::Args;

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use parkade_analysis::ranks::{RankAdvice, RankRun};
-use parkade_recognition::Asked;
 use parkade_recording::DeviceRecording;
 use parkade_replay::VerifyOptions;
+use parkade_replay::recognition::Asked;
 
 use super::choice::{Choice, MOST_IN_FULL};
 use super::html::{self, Frame, Place};

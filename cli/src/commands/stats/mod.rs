@@ -11,8 +11,8 @@ use clap::Parser;
 use parkade_analysis::annotations::steps;
 use parkade_analysis::fragmentation::{Fragmentation, ReplayOptions, Sample, sample_recorded_run, sample_replayed_run};
 use parkade_analysis::ranks::RankRun;
-use parkade_recognition::{Asked, Recognition};
 use parkade_recording::{DeviceRecording, Recording};
+use parkade_replay::recognition::{Asked, Recognition};
 use parkade_replay::{ReplaySettings, VerifyOptions};
 
 use crate::args::{Files, Json, Profile};

@@ -12,8 +12,8 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use parkade_analysis::ranks::RankRun;
-use parkade_recognition::{Asked, Recognition};
 use parkade_recording::Recording;
+use parkade_replay::recognition::{Asked, Recognition};
 use parkade_replay::{DeviceVerdict, ReplaySettings, StatsFile};
 
 use crate::args::{Files, Json, Profile};
@@ -228,7 +228,7 @@ fn verify(file: &Path, args: &Args, statistics: Option<&StatsFile>, bar: &Bar, d
         *reported = entries.max(*reported);
         bar.set_position(done.load(Ordering::Relaxed));
     };
-    let verified = parkade_recognition::verify(&recording, &traced, &asked, &mut progress);
+    let verified = parkade_replay::recognition::verify(&recording, &traced, &asked, &mut progress);
     traced.iter().enumerate().for_each(|(place, device)| progress(place, device.trace.len()));
     let (made_by, verified) = verified.map_err(|error| release::explain(error, &traced))?;
     let assumed_limit = verified.iter().find_map(|(_, limit)| *limit);

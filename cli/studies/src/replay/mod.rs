@@ -15,8 +15,8 @@ use clap::Parser;
 use parkade::profile::Profile as Rules;
 use parkade_analysis::advise;
 use parkade_analysis::ranks::{Failure, RankRun};
-use parkade_recognition::Recognition;
 use parkade_recording::Recording;
+use parkade_replay::recognition::Recognition;
 use parkade_replay::{Outlook, OutlookOptions, ReplaySettings, TimingsThatFit, replay_device, timings_that_fit};
 
 use self::judged::{Judged, Known};

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use parkade_policies::{CATALOGUE as POLICIES, Named};
-use parkade_recognition::Asked;
 use parkade_recording::DeviceRecording;
+use parkade_replay::recognition::Asked;
 use parkade_replay::{Requests, VerifyOptions};
 use parkade_research::study::Addresses;
 use parkade_research::study::sweep::{Capacity, Plan, PlannedWorkload, PreparedWorkload, Source};

@@ -2,8 +2,8 @@
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
-use parkade_recognition::{Asked, recognise};
 use parkade_recording::{Action, DeviceRecording, Recording};
+use parkade_replay::recognition::{Asked, recognise};
 use parkade_replay::{ReplaySettings, VerifyOptions};
 
 /// How many cases there are.

@@ -1,10 +1,10 @@
 //! How much memory the recorded run had, as far as an out-of-memory error in the recording shows.
 
+use crate::ReplaySettings;
 use parkade::policy::PyTorch;
 use parkade_recording::{Action, DeviceRecording};
-use parkade_replay::ReplaySettings;
 
-use crate::reserved::{growth_bytes, reserved_at_start, segment_bytes, whole_gibibytes};
+use super::reserved::{growth_bytes, reserved_at_start, segment_bytes, whole_gibibytes};
 
 /// In less than a segment for small blocks nothing could be allocated (spec 1.3), so nobody sets such a limit.
 const LEAST_LIMIT_BYTES: u64 = 2 << 20;

@@ -1,10 +1,10 @@
 //! Which releases decide alike about a file, so that one replay answers for all of them.
 
+use crate::{ReplaySettings, VerifyError};
 use parkade::profile::{Profile, Release, Scope};
 use parkade_recording::{Action, DeviceRecording, Recording};
-use parkade_replay::{ReplaySettings, VerifyError};
 
-use crate::recognise::Asked;
+use super::recognise::Asked;
 
 /// All that a replay may meet under settings that nobody would set to one division.
 pub(crate) const ANY_REPLAY: Scope = Scope { checkpoints: false, one_division: false, ..Scope::EVERYTHING };

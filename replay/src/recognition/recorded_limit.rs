@@ -3,10 +3,10 @@
 //! Garbage is collected from a share of the limit on. So where decisions differ without a limit, those that the out-of-memory errors
 //! allow are tried, and the one under which every decision is the recorded one was the run's.
 
+use crate::{DeviceVerdict, VerifyError, VerifyOptions, verify_device};
 use parkade_recording::DeviceRecording;
-use parkade_replay::{DeviceVerdict, VerifyError, VerifyOptions, verify_device};
 
-use crate::capacity_hint::{CapacityHint, hint};
+use super::capacity_hint::{CapacityHint, hint};
 
 /// Verifies a device and finds its limit, if none is given and garbage collection shows it. Returns the verdict under that limit, and the
 /// limit in bytes: the smallest in whole gibibytes that explains every decision; `None` if none was looked for, or none does.

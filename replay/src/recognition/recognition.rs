@@ -1,11 +1,11 @@
 //! What was found out about the release that made a recording, and how to say it.
 
+use crate::ReplaySettings;
 use parkade::profile::{Profile, Release};
-use parkade_replay::ReplaySettings;
 
-use crate::groups::ANY_REPLAY;
-use crate::names::{in_order, in_words};
-use crate::possible::{Evidence, Possible};
+use super::groups::ANY_REPLAY;
+use super::names::{in_order, in_words};
+use super::possible::{Evidence, Possible};
 
 /// How the releases are known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,9 +1,9 @@
 //! Which releases a file's own contents allow: its keys, its settings string, the names of its statistics.
 
+use crate::StatsFile;
 use parkade::profile::{Profile, RELEASES, Release};
 use parkade::settings::Settings;
 use parkade_recording::{DatedKey, FieldEvidence, Minor, Part, Recording};
-use parkade_replay::StatsFile;
 
 /// The releases that may have made a file, judging by its contents alone.
 #[derive(Clone, Debug)]

@@ -1,15 +1,15 @@
 //! Trying the releases that may have made a recording.
 
+use crate::{DeviceVerdict, ReplaySettings, SettingsOrigin, StatsFile, Trial, VerifyError, VerifyOptions, try_device};
 use parkade::profile::{Profile, RELEASES, Scope};
 use parkade_recording::{Action, DeviceRecording, Recording};
-use parkade_replay::{DeviceVerdict, ReplaySettings, SettingsOrigin, StatsFile, Trial, VerifyError, VerifyOptions, try_device};
 
-use crate::groups::{Group, groups as groups_of, scope};
-use crate::names::in_order;
-use crate::possible::{Evidence, Possible, possible};
-use crate::recognition::{Basis, Differing, Recognition, RefutedLimit};
-use crate::recorded_limit::{finding_limit, verify_finding_limit};
-use crate::reserved::most_reserved;
+use super::groups::{Group, groups as groups_of, scope};
+use super::names::in_order;
+use super::possible::{Evidence, Possible, possible};
+use super::recognition::{Basis, Differing, Recognition, RefutedLimit};
+use super::recorded_limit::{finding_limit, verify_finding_limit};
+use super::reserved::most_reserved;
 
 /// What the caller knows of a recorded run.
 #[derive(Clone, Copy, Default, Debug)]

@@ -1,0 +1,53 @@
+//! Which release of PyTorch made a memory snapshot, and under which memory limit: what a snapshot does not say, but shows.
+//!
+//! ```rust
+//! use parkade_replay::recognition::{Asked, Basis, recognise};
+//!
+//! let recording = parkade_recording::read_file("../conformance/recordings/deep_mlp.default.pickle.xz")?;
+//! let devices: Vec<_> = recording.devices.iter().collect();
+//! let found = recognise(&recording, &devices, &Asked::default())?;
+//! assert_eq!(found.basis, Basis::Replay, "every decision was made again");
+//! assert!(found.releases.iter().any(|release| release.name == "2.11.0"));
+//! println!("{}", found.words());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! ## How a release is recognised
+//!
+//! 1. **The file's contents.**
+//!    Each release writes certain keys into a snapshot, and understands certain keys of the settings string.
+//!    `possible.rs` keeps the releases that may have written what is there, and left out what is not.
+//! 2. **Groups.**
+//!    Releases whose rules cannot differ on what occurs in the file are tried as one: the rules of private pools decide nothing where there are none.
+//!    `groups.rs` forms them; `Profile::decides_like` knows which rules matter.
+//! 3. **A replay of each group, up to its first difference.**
+//!    Rules that differ usually do so within a few hundred entries.
+//! 4. **A full replay of each**, if none explains the file as it is read first: with guesses at private pools that it does not name.
+//! 5. **The others,** up to their first difference, if still none explains it: then what the file has is contradicted by what it decides.
+//!
+//! Every release that gives each recorded decision is named (docs/recognition.md).
+//! If none does, the one with the fewest differences is used, and the answer says so.
+//! A limit that the recorded run exceeded excludes no release.
+//!
+//! ## Errors and panics
+//!
+//! An error means that the settings or the trace cannot be read under the rules of any release.
+//! No recording makes this crate panic.
+//! There is no `unsafe` code.
+
+mod capacity_hint;
+mod groups;
+mod names;
+mod possible;
+mod recognise;
+mod recognition;
+mod recorded_limit;
+mod reserved;
+
+pub use capacity_hint::{CapacityHint, hint as capacity_hint};
+pub use names::in_words;
+pub use possible::{Evidence, Possible, possible};
+pub use recognise::{Asked, RecognitionError, VerifiedDevice, recognise, verify};
+pub use recognition::{Basis, Differing, Recognition, RefutedLimit};
+pub use recorded_limit::{find_limit, finding_limit, verify_finding_limit};
+pub use reserved::{growth_bytes, most_reserved, reserved_at_start, segment_bytes};
