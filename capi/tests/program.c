@@ -57,7 +57,7 @@ static void options(void) {
   o.policy = "pytorch"; o.settings = "max_split_size_mb:1";
   CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_SETTINGS);
   SAYS("max_split_size");
-  o.policy = "slab"; o.settings = "expandable_segments:True";
+  o.policy = "bfc"; o.settings = "expandable_segments:True";
   CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_SETTINGS);
   o.policy = "pytorch"; o.settings = NULL; o.release = "1.13";
   CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_ARGUMENT);
@@ -222,14 +222,14 @@ static void pools(void) {
 }
 
 static void settings(void) {
-  parkade_allocator *a = make("pytorch", NULL, 256 * MIB), *slab = make("slab", NULL, 256 * MIB);
+  parkade_allocator *a = make("pytorch", NULL, 256 * MIB), *bfc = make("bfc", NULL, 256 * MIB);
   struct parkade_settings read;
   CHECK(parkade_read_settings(a, &read) == PARKADE_OK && read.max_split_bytes == UINT64_MAX && !read.expandable_segments);
   CHECK(parkade_apply_settings(a, "max_split_size_mb:64,roundup_power2_divisions:4") == PARKADE_OK);
   CHECK(parkade_read_settings(a, &read) == PARKADE_OK && read.max_split_bytes == 64 * MIB && read.roundup_power2_divisions[15] == 4);
-  CHECK(parkade_apply_settings(a, "nothing:1") == PARKADE_INVALID_SETTINGS && parkade_apply_settings(slab, "") == PARKADE_UNSUPPORTED);
+  CHECK(parkade_apply_settings(a, "nothing:1") == PARKADE_INVALID_SETTINGS && parkade_apply_settings(bfc, "") == PARKADE_UNSUPPORTED);
   read.expandable_segments = true;
-  CHECK(parkade_set_settings(a, &read) == PARKADE_OK && parkade_set_settings(slab, &read) == PARKADE_UNSUPPORTED);
+  CHECK(parkade_set_settings(a, &read) == PARKADE_OK && parkade_set_settings(bfc, &read) == PARKADE_UNSUPPORTED);
   struct parkade_settings odd[] = {read, read, read};
   odd[0].large_segment_bytes = 3;
   odd[1].garbage_collection_threshold = 0.0 / 0.0;
@@ -245,7 +245,7 @@ static void settings(void) {
   CHECK(parkade_share(a, &p, &first, no_handle, NULL) == PARKADE_UNKNOWN_ADDRESS);
   CHECK(parkade_share(a, p, &first, NULL, NULL) == PARKADE_INVALID_ARGUMENT && parkade_share(a, p, NULL, no_handle, NULL) == PARKADE_INVALID_ARGUMENT);
   parkade_destroy(a);
-  parkade_destroy(slab);
+  parkade_destroy(bfc);
 }
 
 static void *work(void *of) {

@@ -58,12 +58,12 @@ fn a_policy_of_parkade_is_an_option_of_its_own() {
     let folder = Folder::new("advise-policy");
     let file = folder.recording("program.pickle", &reuses_a_part());
     // 140 MiB is too little for PyTorch's defaults; the program holds 120 MiB.
-    let asked = [&file[..], "--capacity", "140MiB", "--policy", "floating-handles", "--policy", "slab"];
+    let asked = [&file[..], "--capacity", "140MiB", "--policy", "floating-handles", "--policy", "best-fit-remap"];
     let (code, object) = json(&asked);
     assert_eq!(code, 0);
     let policies = object["policies"].as_array().expect("policies");
     let names: Vec<_> = policies.iter().map(|needs| needs["policy"].clone()).collect();
-    assert_eq!(names, ["floating-handles", "slab"]);
+    assert_eq!(names, ["floating-handles", "best-fit-remap"]);
     let smallest = policies[0]["smallest_capacity_bytes"].as_u64().expect("a size");
     assert!((120 * MIB..=128 * MIB).contains(&smallest), "{smallest}");
     assert_eq!(policies[0]["fits"], true);

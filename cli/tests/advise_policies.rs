@@ -51,7 +51,7 @@ fn what_gets_past_the_failure_is_no_plain_fit() {
 #[test]
 fn a_policy_that_does_not_serve_the_requests_leaves_the_advice_as_it_is() {
     let file = shipped("pools/mempool.default.2");
-    let asked = [&file[..], "--policy", "tlsf", "--policy", "breaking-handles", "--settings", "", "--only"];
+    let asked = [&file[..], "--policy", "bfc-one-region", "--policy", "breaking-handles", "--settings", "", "--only"];
     let (code, object) = json(&asked);
     assert_eq!((code, &object["outcome"]), (0, &"unknown".into()), "as without policies: {object}");
     let needs = &object["policies"][0];
@@ -60,7 +60,7 @@ fn a_policy_that_does_not_serve_the_requests_leaves_the_advice_as_it_is() {
     assert!(needs["not_served"].as_str().is_some_and(|why| why.starts_with("it finds no memory at entry ")), "{needs}");
     assert!(object["policies"][1]["smallest_capacity_bytes"].is_u64(), "{object}");
     let (code, said) = text(&asked);
-    let line = "with parkade.enable(policy=\"tlsf\") instead of settings: does not serve these requests, however much memory there is: it finds no memory at entry ";
+    let line = "with parkade.enable(policy=\"bfc-one-region\") instead of settings: does not serve these requests, however much memory there is: it finds no memory at entry ";
     assert!(code == 0 && said.contains(line) && said.contains("keep the settings as they are"), "{code}: {said}");
     assert!(!said.contains("OutOfMemory"), "{said}");
 }
@@ -69,7 +69,7 @@ fn a_policy_that_does_not_serve_the_requests_leaves_the_advice_as_it_is() {
 #[test]
 fn the_simulated_device_is_no_result_of_a_policy_that_takes_all_memory() {
     let file = shipped("deep_mlp.default");
-    let asked = [&file[..], "--settings", "", "--only", "--policy", "tlsf", "--policy", "pytorch"];
+    let asked = [&file[..], "--settings", "", "--only", "--policy", "bfc-one-region", "--policy", "pytorch"];
     let (_, object) = json(&asked);
     for needs in object["policies"].as_array().expect("policies") {
         assert!(needs["peak_reserved_bytes"].as_u64().is_some_and(|bytes| bytes < 3 << 30), "{needs}");
@@ -110,11 +110,11 @@ fn without_a_trace_it_is_said_that_no_policy_is_tried() {
     segments.devices[0].trace.clear();
     let file = folder.recording("segments.pickle", &segments);
     let note = "--policy is not tried: without a trace the requests are not known";
-    let (code, said) = text(&[&file, "--policy", "slab"]);
+    let (code, said) = text(&[&file, "--policy", "best-fit-remap"]);
     assert!(code == 3 && said.contains(note), "{code}: {said}");
-    let (_, object) = json(&[&file, "--policy", "slab"]);
+    let (_, object) = json(&[&file, "--policy", "best-fit-remap"]);
     assert_eq!((&object["policies"], &object["notes"][0]), (&Value::Array(Vec::new()), &note.into()));
-    let (_, said) = text(&[&file, "--policy", "slab", "--settings", ""]);
+    let (_, said) = text(&[&file, "--policy", "best-fit-remap", "--settings", ""]);
     assert!(said.contains("--settings and --policy are not tried: "), "{said}");
     assert!(!text(&[&file]).1.contains("not tried"), "nothing is named");
 }
@@ -123,7 +123,7 @@ fn without_a_trace_it_is_said_that_no_policy_is_tried() {
 fn what_is_named_is_tried_once_and_a_name_that_is_unknown_is_refused_before_any_file_is_read() {
     let folder = Folder::new("policies-named");
     let file = folder.recording("program.pickle", &reuses_a_part());
-    let (code, object) = json(&[&file, "--only", "--policy", "slab", "--policy", "slab"]);
+    let (code, object) = json(&[&file, "--only", "--policy", "best-fit-remap", "--policy", "best-fit-remap"]);
     assert_eq!((code, object["policies"].as_array().map(Vec::len)), (0, Some(1)), "{object}");
     assert_eq!(object["options"].as_array().map(Vec::len), Some(1), "only the recording's own settings: {object}");
     assert_eq!(call(&["advise", &file, "--only"]).code, 2, "nothing is named");
@@ -143,7 +143,7 @@ fn of_several_ranks_each_policy_is_told_for_all() {
         folder.recording(&format!("rank{number}.pickle"), rank);
     }
     // The one holds 120 MiB, the other 20.
-    let asked = |limit| [folder.path(), "--only", "--policy", "slab", "--policy", "floating-handles", "--limit", limit];
+    let asked = |limit| [folder.path(), "--only", "--policy", "best-fit-remap", "--policy", "floating-handles", "--limit", limit];
     let (_, object) = json(&asked("140MiB"));
     let floating = &object["one_setting"]["policies"][1];
     assert_eq!((&floating["policy"], &floating["outcome"]), (&"floating-handles".into(), &"fits".into()), "{object}");

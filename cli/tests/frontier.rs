@@ -3,7 +3,7 @@
 use crate::common::call;
 
 /// A small model on a small device, under few policies.
-const SMALL: [&str; 7] = ["frontier", "--model", "gpt2", "--policies", "pytorch,buddy", "--most-batch", "64"];
+const SMALL: [&str; 7] = ["frontier", "--model", "gpt2", "--policies", "pytorch,best-fit-remap", "--most-batch", "64"];
 
 fn small(arguments: &[&str]) -> crate::common::Run {
     call(&[&SMALL[..], arguments].concat())
@@ -21,7 +21,7 @@ fn the_table_says_what_fits_and_why_no_more() {
     assert!(lines[3].starts_with(&why[..70]) && lines[3].ends_with("4.0 x the bytes of the parameters"), "{}", lines[3]);
     assert!(lines[5].starts_with("gpt2 on 8GB (7.45 GiB): ") && lines[6].starts_with("  the load allows a batch of "));
     assert!(lines[7].starts_with("  policy "), "{}", lines[7]);
-    assert!(lines[8].starts_with("  pytorch ") && lines[9].starts_with("  buddy "), "{}", run.out);
+    assert!(lines[8].starts_with("  pytorch ") && lines[9].starts_with("  best-fit-remap "), "{}", run.out);
     assert!(run.out.contains("gpt2 on 7.2GiB (7.20 GiB)"), "{}", run.out);
     let searches = lines.last().expect("a line");
     assert!(searches.starts_with("the batch is the largest tried that fits; in ") && searches.contains(" of 4 searches a "));
@@ -76,7 +76,10 @@ fn json_and_csv_have_the_same_numbers() {
         assert!(point["batch"].as_u64() <= point["bound_batch"].as_u64(), "{point}");
     }
     let of: Vec<_> = points.iter().map(|point| (point["checkpointing"].as_str(), point["policy"].as_str())).collect();
-    assert_eq!(of[0..3], [(Some("none"), Some("pytorch")), (Some("none"), Some("buddy")), (Some("layer"), Some("pytorch"))]);
+    assert_eq!(
+        of[0..3],
+        [(Some("none"), Some("pytorch")), (Some("none"), Some("best-fit-remap")), (Some("layer"), Some("pytorch"))]
+    );
 }
 
 #[test]

@@ -101,7 +101,7 @@ fn several_devices() {
     let two = folder.recording("two.pickle", &two);
     check_devices("verify", &["verify", "--json", &two]);
     check_devices("replay", &["replay", "--json", &two]);
-    check_devices("replay", &["replay", "--json", &two, "--policy", "slab"]);
+    check_devices("replay", &["replay", "--json", &two, "--policy", "best-fit-remap"]);
     check_devices("pack", &["pack", "--json", &two, "--budget", "1000"]);
 }
 
@@ -133,14 +133,14 @@ fn messages() {
 
 #[test]
 fn studies() {
-    let sweep = ["sweep", "--json", "-w", "mlp", "-p", "pytorch,buddy", "-c", "1.05", "--bounds", "1000"];
+    let sweep = ["sweep", "--json", "-w", "mlp", "-p", "pytorch,best-fit-remap", "-c", "1.05", "--bounds", "1000"];
     let seeded = [
         "sweep",
         "--json",
         "-w",
         "mlp,serving:requests=3,slots=2",
         "-p",
-        "pytorch,buddy",
+        "pytorch,best-fit-remap",
         "-c",
         "1.05",
         "--seeds",
@@ -156,7 +156,7 @@ fn studies() {
         check("sweep --shard", &[&[&sweep[..], &["--shard", shard, "-o", file]].concat()]);
     }
     check("sweep", &[&["merge", "--json", &one, &two, "-o", &all]]);
-    let policies = ["--policies", "pytorch,buddy", "--most-batch", "64", "--devices", "1GiB,600MiB"];
+    let policies = ["--policies", "pytorch,best-fit-remap", "--most-batch", "64", "--devices", "1GiB,600MiB"];
     check("frontier", &[&[&["frontier", "--json", "--model", SMALL_MODEL], &policies[..]].concat()]);
     check("conform", &[&["conform", "--json", "--filter", "scenario/A5"]]);
 }

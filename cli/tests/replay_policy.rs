@@ -63,7 +63,7 @@ fn a_policy_is_replayed_with_and_without_a_limit() {
         assert_eq!((&object["fits"], &object["ooms"], &object["limit_bytes"]), (&false.into(), &1.into(), &(100 * MIB).into()));
         assert_eq!(last_line(&short), (1, "it does not fit: it runs out of memory at entry 6".to_owned()));
     }
-    let area = call(&["replay", &file, "--policy", "tlsf"]).out;
+    let area = call(&["replay", &file, "--policy", "bfc-one-region"]).out;
     assert!(area.contains("the policy reserves memory in advance, by how much there is"), "{area}");
     let breaking = call(&["replay", &file, "--policy", "breaking-handles"]).out;
     assert!(breaking.contains("parkade.enable(policy=\"breaking-handles\", serial=True) runs a program so"), "{breaking}");
@@ -144,8 +144,8 @@ fn what_a_policy_cannot_take_is_said_in_one_line() {
         (&["--policy", "braking-handles"], similar),
         (&["--policy", "floating-handles:handle=3MiB"], option),
         (&["--policy", "zzz"], missing),
-        (&["--policy", "slab", "--settings", ""], "--settings and --policy exclude each other"),
-        (&["--policy", "slab", "--profile", "2.11"], "--profile and --policy exclude each other"),
+        (&["--policy", "best-fit-remap", "--settings", ""], "--settings and --policy exclude each other"),
+        (&["--policy", "best-fit-remap", "--profile", "2.11"], "--profile and --policy exclude each other"),
     ];
     for (arguments, text) in refused {
         let run = call(&[&["replay", &file], arguments].concat());

@@ -227,7 +227,7 @@ fn policies_are_tested_over_seeds_and_never_over_workloads() {
             "-w",
             &format!("{server},mlp:depth=3,batch=64"),
             "-p",
-            "pytorch,buddy",
+            "pytorch,best-fit-remap",
             "-c",
             "1.1",
             "--bounds",
@@ -253,9 +253,11 @@ fn policies_are_tested_over_seeds_and_never_over_workloads() {
 fn one_policy_is_compared_with_none() {
     let folder = Folder::new("sweep-one");
     let recording = folder.recording("good.pickle", &good());
-    let one = |more: &[&str]| call(&[&["sweep", "-w", &recording, "-p", "tlsf", "-c", "1.0", "--bounds", "0"], more].concat());
+    let one = |more: &[&str]| {
+        call(&[&["sweep", "-w", &recording, "-p", "bfc-one-region", "-c", "1.0", "--bounds", "0"], more].concat())
+    };
     let text = one(&[]).out;
-    assert!(text.contains("memory/LOAD") && !text.contains("/tlsf") && !text.contains("Holm"), "{text}");
+    assert!(text.contains("memory/LOAD") && !text.contains("/bfc-one-region") && !text.contains("Holm"), "{text}");
     let markdown = one(&["--markdown"]).out;
     assert!(!markdown.contains("Wilcoxon") && !markdown.contains("| effect |"), "{markdown}");
     assert_eq!(json(&one(&["--json"]))["policies"][0]["versus_baseline"], serde_json::Value::Null);
@@ -331,9 +333,10 @@ fn the_lists_name_everything() {
 fn adversaries_are_workloads() {
     let folder = Folder::new("sweep-adversaries");
     let rows = at(&folder, "rows.jsonl");
-    let robson = "robson:against=buddy,unit_bytes=2MiB,live_units=64,largest_units=8";
+    let robson = "robson:against=first-fit-remap,unit_bytes=2MiB,live_units=64,largest_units=8";
     let workloads = format!("{robson},best-fit-attack:gaps=9,largest_units=8,unit_bytes=2MiB,comb:teeth=4");
-    let run = call(&["sweep", "-w", &workloads, "-p", "best-fit-remap,buddy", "-c", "1.5", "--seeds", "2", "-o", &rows]);
+    let run =
+        call(&["sweep", "-w", &workloads, "-p", "best-fit-remap,first-fit-remap", "-c", "1.5", "--seeds", "2", "-o", &rows]);
     assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
     let rows: Vec<serde_json::Value> =
         bytes(&rows).lines().skip(1).map(|line| serde_json::from_str(line).expect("a row")).collect();
@@ -347,7 +350,7 @@ fn adversaries_are_workloads() {
         rows.iter().find(is_wanted).and_then(|row| row["peak_reserved_bytes"].as_u64()).expect("a row") >> 20
     };
     // Robson's formula, 64 (1 + log2(8) / 2) - 8 + 1 units of 2 MiB; and what best fit is made to need, (9 + 2) (8 - 2) units.
-    assert!(reserved_mib("robson", "buddy") >= 153 * 2, "{}", reserved_mib("robson", "buddy"));
+    assert!(reserved_mib("robson", "first-fit-remap") >= 153 * 2, "{}", reserved_mib("robson", "first-fit-remap"));
     assert_eq!(reserved_mib("best-fit-attack", "best-fit-remap"), 66 * 2);
 }
 
@@ -359,7 +362,9 @@ fn bad_arguments_are_answered_in_one_line() {
     for (arguments, said) in [
         (&["-p", "pytorhc"][..], "did you mean pytorch"),
         (&["-p", "first-fit-remap:handle=3MiB"], "the option is handle=SIZE, one of 2MiB, 4MiB, "),
-        (&["-p", "buddy:handle=4MiB"], "buddy has no options"),
+        (&["-p", "bfc:handle=4MiB"], "bfc has no options"),
+        (&["-p", "buddy"], "there is no policy \"buddy\": it was removed; use best-fit-remap"),
+        (&["-p", "tlsf-remap:handle=4MiB"], "tlsf-remap was removed; use best-fit-remap"),
         (&["-p", "first-fit:handle=4MiB"], "first-fit is called first-fit-remap"),
         (&["-w", "gtp2"], "did you mean gpt2"),
         (&["-w", ""], "no workloads"),

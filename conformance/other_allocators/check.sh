@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# check.sh [--built DIR] [--peer PROGRAM] [SEEDS]     Random scripts through RMM's pool and arenas and TensorFlow's BFC, and through the policies
-# rmm-pool, rmm-arena, bfc, bfc-one-region, bfc-xla and bfc-xla-growth. Prints the scripts whose placements or driver calls differ, and how many are
+# check.sh [--built DIR] [--peer PROGRAM] [SEEDS]     Random scripts through RMM's pool and TensorFlow's BFC, and through the policies
+# rmm-pool, bfc, bfc-one-region, bfc-xla and bfc-xla-growth. Prints the scripts whose placements or driver calls differ, and how many are
 # identical; exit code 1 if any differs.
 # DIR is target/peers, PROGRAM target/release/examples/peer, SEEDS 3 unless given.
 set -euo pipefail
@@ -24,10 +24,10 @@ trap 'rm -rf "$t"' EXIT
 count=0
 same=0
 
-# agree NAME [--no-waits]: compares the outputs $t/real and $t/policy.
+# agree NAME: compares the outputs $t/real and $t/policy.
 agree() {
   count=$((count + 1))
-  if line=$(python3 "$here/compare.py" "$t/real" "$t/policy" "${@:2}"); then same=$((same + 1)); else echo "$1: $line"; fi
+  if line=$(python3 "$here/compare.py" "$t/real" "$t/policy"); then same=$((same + 1)); else echo "$1: $line"; fi
 }
 
 for streams in 1 3 8; do
@@ -53,17 +53,6 @@ for streams in 1 3 8; do
         "$built/rmm_peer" pool "$capacity" $initial $rounded "$t/script" > "$t/real"
         "$peer" rmm-pool "$capacity" $limit "$t/script" > "$t/policy"
         agree "rmm-pool, $streams streams, capacity $capacity, maximum $maximum, largest $largest, live $live%, seed $seed"
-      done
-    done
-    # The size of the area, largest request.
-    for configuration in "2147483648 67108864" "1999999744 67108864" "67108864 2097152"; do
-      read -r size largest <<< "$configuration"
-      for live in 50 97; do
-        python3 "$here/gen.py" "$seed" 10000 $streams $((size / 100 * live)) "$largest" > "$t/script"
-        "$built/rmm_peer" arena $((1 << 50)) "$size" - "$t/script" > "$t/real"
-        "$peer" rmm-arena $((1 << 50)) "$size" "$t/script" > "$t/policy"
-        # RMM's host waits where the policy's streams do.
-        agree "rmm-arena, $streams streams, size $size, largest $largest, live $live%, seed $seed" --no-waits
       done
     done
   done

@@ -16,7 +16,7 @@ def calls_of(words, line):
         return [call] if call else []
     if words[0] in "+!":
         return [(words[0], int(words[-1]))]
-    return {"-": lambda: [("-", int(words[1]))], "w": lambda: [("w",)], "d": lambda: [("defragment",)]}.get(words[0], lambda: [])()
+    return {"-": lambda: [("-", int(words[1]))], "w": lambda: [("w",)]}.get(words[0], lambda: [])()
 
 
 def driver_call(call):
@@ -48,15 +48,15 @@ def read(path):
     return operations, totals
 
 
-def memory(calls, kinds="+-!w"):
+def memory(calls):
     """The calls that must be the same: segments, refusals, releases and waits."""
-    return tuple(call for call in calls if call[0] in kinds)
+    return tuple(call for call in calls if call[0] in "+-!w")
 
 
-def first_difference(real, policy, kinds):
-    """The first operation whose answer, or whose calls of these kinds, differ; None if none does."""
+def first_difference(real, policy):
+    """The first operation whose answer, or whose calls that must be the same, differ; None if none does."""
     both = zip(real, policy)
-    return next((k for k, (a, b) in enumerate(both) if a[:3] != b[:3] or memory(a[3], kinds) != memory(b[3], kinds)), None)
+    return next((k for k, (a, b) in enumerate(both) if a[:3] != b[:3] or memory(a[3]) != memory(b[3])), None)
 
 
 def main():
@@ -64,12 +64,10 @@ def main():
     parser.add_argument("real", metavar="REAL", help="the real allocator's output")
     parser.add_argument("policy", metavar="POLICY", help="the policy's output")
     parser.add_argument("-v", action="store_true", help="also show what lies around the first difference")
-    parser.add_argument("--no-waits", action="store_true", help="waits of streams for each other may differ")
     options = parser.parse_args()
-    kinds = "+-!" if options.no_waits else "+-!w"
     (real, real_totals), (policy, policy_totals) = read(options.real), read(options.policy)
     count = min(len(real), len(policy))
-    first = first_difference(real, policy, kinds)
+    first = first_difference(real, policy)
     if first is not None and options.v:
         for k in range(max(0, first - 2), min(count, first + 3)):
             print("   ", k, "real", real[k], "| policy", policy[k])
@@ -78,7 +76,7 @@ def main():
     refused = [[operation[2] == "oom" for operation in pair] for pair in pairs]
     segments = [sum(call[0] == "+" for operation in operations for call in operation[3]) for operations in (real, policy)]
     print(f"allocs {len(pairs)} same place {percent(sum(a[2] == b[2] for a, b in pairs))}"
-          f" same driver calls {percent(sum(memory(a[3], kinds) == memory(b[3], kinds) for a, b in pairs))}"
+          f" same driver calls {percent(sum(memory(a[3]) == memory(b[3]) for a, b in pairs))}"
           f" first difference at {'-' if first is None else first} of {count};"
           f" oom real {sum(a for a, _ in refused)} policy {sum(b for _, b in refused)} both {sum(a and b for a, b in refused)};"
           f" segments {segments[0]} {segments[1]}; peak MiB {real_totals.get('peak', 0) / 2**20:.1f} {policy_totals.get('peak', 0) / 2**20:.1f};"

@@ -3,7 +3,7 @@
 
   identical.py [--only NAME,...] [--random SCRIPTS] [--operations N] [--built DIR] [--peer PROGRAM] [SNAPSHOT.pickle[.xz]...]
 
-The names are rmm-pool, rmm-arena, bfc, bfc-one-region, bfc-xla and bfc-xla-growth; all that are built unless --only names some.
+The names are rmm-pool, bfc, bfc-one-region, bfc-xla and bfc-xla-growth; all that are built unless --only names some.
 Random scripts: each with its own capacity, largest request and load, from seed 1 on; RMM's on one, three and eight streams. Every other one for BFC
 comes in waves. Snapshots: with 300, 110 and 102 % of their largest load; those with the same requests count once. Unpickling runs code, so the files
 must come from you.
@@ -26,9 +26,8 @@ from paths import BUILT, PEER, check
 HERE = os.path.dirname(os.path.abspath(__file__))
 MIB = 1 << 20
 BFC = {"bfc": "grow", "bfc-one-region": "one", "bfc-xla": "prealloc", "bfc-xla-growth": "grow-keep"}
-PROGRAM = {"rmm-pool": "rmm_peer", "rmm-arena": "rmm_peer"} | dict.fromkeys(BFC, "bfc_peer")
+PROGRAM = {"rmm-pool": "rmm_peer"} | dict.fromkeys(BFC, "bfc_peer")
 BUILDS = {"rmm_peer": "build_rmm.sh", "bfc_peer": "build_bfc.sh"}
-WHOLE = 1 << 50
 
 
 def multiple(size):
@@ -37,17 +36,14 @@ def multiple(size):
 
 
 def commands(name, device, limit):
-    """The words for the real program and for the policy, without the script, and the calls that are compared."""
+    """The words for the real program and for the policy, without the script."""
     if name == "rmm-pool":
         # It begins with half of the device, or with the maximum if that is less, and may exceed that by up to 255 bytes.
         initial = multiple(device // 2) if limit is None else min(multiple(device // 2), multiple(limit))
         most = ("-", "-") if limit is None else (multiple(limit), multiple(limit) + 255)
-        return ["pool", device, initial, most[0]], [name, device, most[1]], "+-!w"
-    if name == "rmm-arena":
-        # RMM's host waits where the policy's streams do.
-        return ["arena", WHOLE, multiple(limit or device), "-"], [name, WHOLE, multiple(limit or device)], "+-!"
+        return ["pool", device, initial, most[0]], [name, device, most[1]]
     share = (limit or device) * (3 if "xla" in name else 4) // 4
-    return [BFC[name], device, share], [name, device, limit or "-"], "+-!w"
+    return [BFC[name], device, share], [name, device, limit or "-"]
 
 
 def random_job(name, seed, streams, operations):
@@ -58,7 +54,7 @@ def random_job(name, seed, streams, operations):
     if name == "rmm-pool":
         # With maxima of many sizes, because only then does it give segments back.
         limit = r.choice([None, int(size * r.uniform(0.5, 1)), int(size * r.uniform(0.5, 1)), size])
-    elif name != "rmm-arena":
+    else:
         device, limit = r.choice([(size, None), (size, size), (2 * size, size), (size + size // 50, size)])
     live = r.choice([50, 80, 90, 97, 100, 130])
     largest = min(size, r.choice([16 << 10, MIB, 64 * MIB, 64 * MIB, 512 * MIB, size // 8 + 1024, size]))
@@ -76,15 +72,13 @@ def recorded_jobs(name, load):
             yield f"{percent} %, as a maximum", 2 * size, size
         elif "xla" in name:
             yield f"{percent} %", -(-size * 4 // 3), None
-        elif name == "bfc" or name == "bfc-one-region":
-            yield f"{percent} %", 2 * size, size
         else:
-            yield f"{percent} %", size, None
+            yield f"{percent} %", 2 * size, size
 
 
 def answers(options, name, device, limit, script):
     """How the two differ (None: not at all), whether the real one hung, and how many operations were compared."""
-    real, policy, kinds = commands(name, device, limit)
+    real, policy = commands(name, device, limit)
     one = ["one"] if name in BFC else []
     environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3")
     both = [os.path.join(options.built, PROGRAM[name]), *real, script], [options.peer, *policy, script, *one]
@@ -99,7 +93,7 @@ def answers(options, name, device, limit, script):
         (ours, totals), (theirs, _) = compare.read(paths[1]), compare.read(paths[0])
     if not totals or (len(ours) != len(theirs) and not hung):
         return f"{len(theirs)} operations were answered, and {len(ours)} by the policy", hung, 0
-    first = compare.first_difference(theirs, ours, kinds)
+    first = compare.first_difference(theirs, ours)
     return None if first is None else f"operation {first}: real {theirs[first]}, policy {ours[first]}", hung, len(theirs)
 
 

@@ -8,9 +8,6 @@ One line per request and driver call, as the real programs print them, with the 
   + BYTES   ! BYTES   - SEGMENT        the device gave a segment, refused one, got one back
   a ID BYTES SEGMENT+OFFSET|oom        a request
   f ID                                 a block given back; not for blocks that were refused
-
-policies/tests/data/tlsf.xz has the same lines: what mattconte/tlsf at commit deff9ab answered on 23 November 2026. There a segment is the whole area, and
-no driver call is recorded.
 """
 import argparse
 import lzma

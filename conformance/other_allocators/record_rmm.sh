@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# record_rmm.sh [BUILT]     Writes recorded/rmm.txt.xz: what RMM's pool and arenas answer to random scripts, for a test that needs no RMM.
+# record_rmm.sh [BUILT]     Writes recorded/rmm.txt.xz: what RMM's pool answers to random scripts, for a test that needs no RMM.
 # BUILT is target/peers unless given.
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
@@ -10,14 +10,10 @@ trap 'rm -rf "$t"' EXIT
 capacity=268435456
 
 script() { python3 "$here/gen.py" "$@" > "$t/script"; }
-# pool MAXIMUM LIMIT, arena: the answers to the script.
+# pool MAXIMUM LIMIT: the answers to the script.
 pool() {
   "$built/rmm_peer" pool $capacity $((capacity / 2)) "$1" "$t/script" > "$t/real"
   python3 "$here/record_run.py" rmm-pool $capacity "$2" "$t/script" "$t/real" >> "$t/rmm.txt"
-}
-arena() {
-  "$built/rmm_peer" arena $((1 << 40)) $capacity - "$t/script" > "$t/real"
-  python3 "$here/record_run.py" rmm-arena $((1 << 40)) $capacity "$t/script" "$t/real" --no-waits >> "$t/rmm.txt"
 }
 
 for streams in 1 3 8; do
@@ -28,8 +24,6 @@ for streams in 1 3 8; do
   # The first segment is in use throughout; the others are given back for larger ones.
   script 4$streams 1400 $streams 134000000 117000000 --smallest 1048576 --resident $((capacity / 2))
   pool 268435200 268435455
-  script 3$streams 1400 $streams $((capacity / 100 * 97)) 8388608
-  arena
 done
 mkdir -p "$here/recorded"
 xz -9e --stdout "$t/rmm.txt" > "$here/recorded/rmm.txt.xz"

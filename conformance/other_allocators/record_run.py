@@ -3,7 +3,7 @@
 
 The first line is `run POLICY CAPACITY LIMIT`, then each request has one: `a BYTES STREAM = CALLS... PLACE` or `f NUMBER = CALLS...`. The NUMBER
 counts the allocations from 1. Calls are +BYTES and !BYTES for segments given and refused, -N for segment N given back, and w for a wait. Frees of
-what was refused are left out, and with --no-waits the waits.
+what was refused are left out.
 """
 import argparse
 
@@ -17,14 +17,13 @@ def main():
     parser.add_argument("limit", metavar="LIMIT", help="the limit in bytes; - for none")
     parser.add_argument("script", metavar="SCRIPT", help="the script")
     parser.add_argument("real", metavar="REAL", help="the real allocator's output for it")
-    parser.add_argument("--no-waits", action="store_true", help="leave out the waits")
     options = parser.parse_args()
     requests = [line.split() for line in open(options.script) if line[:2] in ("a ", "f ")]
     print("run", options.policy, options.capacity, options.limit)
     numbers, made = {}, 0
     for words, (kind, name, answer, calls) in zip(requests, read(options.real)[0], strict=True):
         assert words[:2] == [kind, name], f"the answer {kind} {name} is not one to {' '.join(words)}"
-        said = [call[0] + "".join(map(str, call[1:])) for call in calls if call[0] in "+-!w" and not (call == ("w",) and options.no_waits)]
+        said = [call[0] + "".join(map(str, call[1:])) for call in calls if call[0] in "+-!w"]
         if kind == "a":
             made += 1
             numbers[name] = made

@@ -8,8 +8,7 @@ use parkade::settings::Settings;
 use parkade::units::Bytes;
 
 use crate::{
-    BestFit, Bfc, BreakingHandles, Buddy, CudaAsync, FirstFit, FloatingHandles, GmLake, HandleReuse, NextFit, RmmArena, RmmPool,
-    Slab, Stalloc, Tlsf, TlsfRemap, WorstFit, handles,
+    BestFit, Bfc, BreakingHandles, CudaAsync, FirstFit, FloatingHandles, GmLake, NextFit, RmmPool, Stalloc, WorstFit, handles,
 };
 
 /// A policy by name.
@@ -58,13 +57,6 @@ pub const CATALOGUE: &[Named] = &[
         make: || Box::new(PyTorch::of(&Profile::PYTORCH_2_15, expandable())),
     },
     Named {
-        name: "pytorch-expandable-reuse",
-        says: "pytorch-expandable, but when memory is out the handles of free pages are mapped for the request",
-        source: "pytorch/pytorch issue 166116, a question; c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.11",
-        keeps_memory: false,
-        make: || Box::new(HandleReuse::new()),
-    },
-    Named {
         name: "first-fit-remap",
         says: "the free block at the lowest address that is large enough; a growing region of remappable pages per stream",
         source: "Knuth, The Art of Computer Programming, 2.5, algorithm A",
@@ -91,27 +83,6 @@ pub const CATALOGUE: &[Named] = &[
         source: "Wilson and others, Dynamic Storage Allocation, IWMM 1995",
         keeps_memory: false,
         make: || Box::new(WorstFit::default()),
-    },
-    Named {
-        name: "buddy",
-        says: "powers of two; blocks are split in half, and coalesce with their buddies",
-        source: "Knowlton, A Fast Storage Allocator, CACM 1965; Knuth, 2.5, algorithms R and S",
-        keeps_memory: false,
-        make: || Box::new(Buddy),
-    },
-    Named {
-        name: "tlsf",
-        says: "two-level segregated fit in one fixed area, as large as the limit or the device",
-        source: "Masmano and others, TLSF, ECRTS 2004; mattconte/tlsf, tlsf.c",
-        keeps_memory: true,
-        make: || Box::new(Tlsf::new()),
-    },
-    Named {
-        name: "tlsf-remap",
-        says: "two-level segregated fit's choice of blocks, on a growing region of remappable pages per stream",
-        source: "Masmano and others, TLSF, ECRTS 2004",
-        keeps_memory: false,
-        make: || Box::new(TlsfRemap::default()),
     },
     Named {
         name: "bfc",
@@ -142,13 +113,6 @@ pub const CATALOGUE: &[Named] = &[
         make: || Box::new(Bfc::xla_growing()),
     },
     Named {
-        name: "slab",
-        says: "every segment serves one of eight sizes between two powers of two; free segments go back when memory is out",
-        source: "our own; Bonwick, The Slab Allocator, USENIX Summer 1994",
-        keeps_memory: false,
-        make: || Box::new(Slab::new()),
-    },
-    Named {
         name: "stalloc",
         says: "STAlloc's: in studies the program's first step is planned ahead; everything else is PyTorch's policy",
         source: "STAlloc, arXiv 2507.16274; infinigence/STAlloc",
@@ -161,13 +125,6 @@ pub const CATALOGUE: &[Named] = &[
         source: "rapidsai/rmm, pool_memory_resource, stream_ordered_memory_resource.hpp",
         keeps_memory: true,
         make: || Box::new(RmmPool::new()),
-    },
-    Named {
-        name: "rmm-arena",
-        says: "RAPIDS' arenas in half of the device, or in all of a limit: superblocks per stream for small requests, first fit for large ones",
-        source: "rapidsai/rmm, arena_memory_resource, detail/arena.hpp",
-        keeps_memory: true,
-        make: || Box::new(RmmArena::new()),
     },
     Named {
         name: "cuda-async",
@@ -208,7 +165,7 @@ fn expandable() -> Settings {
 }
 
 /// Policies whose originals have no private pools, so that a program would make one more allocator for each.
-const WITHOUT_PRIVATE_POOLS: &[&str] = &["tlsf", "bfc", "bfc-one-region", "bfc-xla", "bfc-xla-growth", "rmm-pool", "rmm-arena"];
+const WITHOUT_PRIVATE_POOLS: &[&str] = &["bfc", "bfc-one-region", "bfc-xla", "bfc-xla-growth", "rmm-pool"];
 
 /// Whether a private pool is one more allocator under the policy with this name, and so gives its memory back when the
 /// program drops it ([`release_cached_pool`](parkade::Allocator::release_cached_pool)).
@@ -250,4 +207,20 @@ const RENAMED: &[(&str, &str)] = &[
 #[must_use]
 pub fn renamed(name: &str) -> Option<&'static str> {
     RENAMED.iter().find(|(before, _)| *before == name).map(|(_, now)| *now)
+}
+
+/// Policies that parkade no longer has, and the one to use instead, by what it needs or by its original.
+const REMOVED: &[(&str, &str)] = &[
+    ("buddy", "best-fit-remap"),
+    ("pytorch-expandable-reuse", "pytorch-expandable"),
+    ("rmm-arena", "rmm-pool"),
+    ("slab", "best-fit-remap"),
+    ("tlsf", "bfc-one-region"),
+    ("tlsf-remap", "best-fit-remap"),
+];
+
+/// What to use instead of the policy that had this name and was removed; `None` if there was none.
+#[must_use]
+pub fn removed(name: &str) -> Option<&'static str> {
+    REMOVED.iter().find(|(before, _)| *before == name).map(|(_, instead)| *instead)
 }

@@ -33,16 +33,6 @@ pub trait Fit {
 
     /// The free block that serves the request.
     fn find(&mut self, heap: &Heap, request: &Request) -> Option<BlockId>;
-
-    /// As [`Fit::find`], once the device is out of memory.
-    fn find_at_last(&mut self, heap: &Heap, request: &Request) -> Option<BlockId> {
-        self.find(heap, request)
-    }
-
-    /// See [`Policy::stamp`].
-    fn stamp(&self) -> u64 {
-        0
-    }
 }
 
 /// A policy that takes free blocks by a rule, and new memory from a growing region.
@@ -114,11 +104,6 @@ impl<F: Fit> Policy for GrowingRegion<F> {
     }
 
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
-        plain_ladder::plain(heap, rung, || self.fit.find_at_last(heap, request))
-    }
-
-    #[inline]
-    fn stamp(&self, _: PoolSlot) -> u64 {
-        self.fit.stamp()
+        plain_ladder::plain(heap, rung, || self.fit.find(heap, request))
     }
 }

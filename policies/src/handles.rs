@@ -14,12 +14,11 @@ use parkade::policy::Policy;
 use parkade::units::Bytes;
 
 use crate::best_fit::Best;
-use crate::catalogue::{BESIDE, CATALOGUE, Named, renamed};
+use crate::catalogue::{BESIDE, CATALOGUE, Named, removed, renamed};
 use crate::first_fit::First;
 use crate::floating_handles::FloatingHandles;
 use crate::growing_region::{Fit, GrowingRegion};
 use crate::next_fit::Next;
-use crate::tlsf_remap::TwoLevels;
 use crate::worst_fit::Worst;
 
 /// What a name with this option has between policy and size.
@@ -61,7 +60,6 @@ const SIZED: &[Named] = sized! {
     "next-fit-remap" with_handles Next, "";
     "best-fit-remap" with_handles Best, "";
     "worst-fit-remap" with_handles Worst, "";
-    "tlsf-remap" with_handles TwoLevels, "";
     "floating-handles" floating, "at most ";
 };
 
@@ -79,21 +77,28 @@ fn is_of(sized: &Named, policy: &str) -> bool {
     sized.name.split_once(OPTION).is_some_and(|(own, _)| own == policy)
 }
 
-/// Why there is no policy of this name, if more can be said than that: it was renamed, or has no such option.
+/// Why there is no policy of this name, if more can be said than that: it was renamed or removed, or has no such option.
 ///
 /// ```
 /// use parkade_policies::why_unknown;
 /// assert_eq!(why_unknown("gmlake").as_deref(), Some("it is called gmlake-like"));
-/// assert_eq!(why_unknown("buddy:handle=20MiB").as_deref(), Some("buddy has no options"));
+/// assert_eq!(why_unknown("tlsf-remap").as_deref(), Some("it was removed; use best-fit-remap"));
+/// assert_eq!(why_unknown("bfc:handle=20MiB").as_deref(), Some("bfc has no options"));
 /// ```
 #[must_use]
 pub fn why_unknown(name: &str) -> Option<String> {
     if let Some(now) = renamed(name) {
         return Some(format!("it is called {now}"));
     }
+    if let Some(instead) = removed(name) {
+        return Some(format!("it was removed; use {instead}"));
+    }
     let (policy, _) = name.split_once(':')?;
     if let Some(now) = renamed(policy) {
         return Some(format!("{policy} is called {now}"));
+    }
+    if let Some(instead) = removed(policy) {
+        return Some(format!("{policy} was removed; use {instead}"));
     }
     let known = CATALOGUE.iter().chain(BESIDE).find(|known| known.name == policy)?;
     let sizes = SIZED.iter().filter(|sized| is_of(sized, known.name)).filter_map(|sized| sized.name.split_once(OPTION));
@@ -118,7 +123,7 @@ mod tests {
     #[test]
     fn each_size_is_a_policy_with_such_pages() {
         let large = PoolSlot::default_pool(PoolClass::Large);
-        for policy in ["first-fit-remap", "next-fit-remap", "best-fit-remap", "worst-fit-remap", "tlsf-remap"] {
+        for policy in ["first-fit-remap", "next-fit-remap", "best-fit-remap", "worst-fit-remap"] {
             let pages: Vec<u64> =
                 ["2MiB", "4MiB", "8MiB", "16MiB", "20MiB", "32MiB", "64MiB", "128MiB", "256MiB", "512MiB", "1GiB"]
                     .iter()
@@ -140,7 +145,7 @@ mod tests {
             "first-fit-remap:handle=3MiB",
             "first-fit-remap:handle=",
             "first-fit-remap:",
-            "buddy:handle=2MiB",
+            "bfc:handle=2MiB",
             "pytorch:handle=20MiB",
             "floating-handles:handle=2MiB",
         ] {
@@ -153,6 +158,8 @@ mod tests {
         let largest = "the option is handle=SIZE, one of 4MiB, 8MiB, 16MiB, 20MiB, 32MiB, 64MiB, 128MiB, 256MiB, 512MiB, 1GiB";
         assert_eq!(why_unknown("floating-handles:handle=2MiB").as_deref(), Some(largest));
         assert_eq!(why_unknown("first-fit:handle=4MiB").as_deref(), Some("first-fit is called first-fit-remap"));
+        assert_eq!(why_unknown("buddy").as_deref(), Some("it was removed; use best-fit-remap"));
+        assert_eq!(why_unknown("tlsf-remap:handle=4MiB").as_deref(), Some("tlsf-remap was removed; use best-fit-remap"));
         assert_eq!(
             (why_unknown("first-fit-remap"), why_unknown("nothing"), why_unknown("nothing:handle=4MiB")),
             (None, None, None)

@@ -6,7 +6,7 @@ use parkade::snapshot::BlockActivity;
 use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, MIB, PoolClass, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, PoolFilter, PoolSlot};
-use parkade_policies::{BESIDE, CATALOGUE, FirstStep, Named, Plan, Stalloc, Traced, named, renamed};
+use parkade_policies::{BESIDE, CATALOGUE, FirstStep, Named, Plan, Stalloc, Traced, named, removed, renamed};
 use parkade_sim::{Access, Kernel, SimDevice, SimOptions};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -91,13 +91,6 @@ impl World {
         !self.named.name.starts_with("pytorch")
     }
 
-    /// Whether every free block that is large enough serves. A block of RMM's arenas lies in one superblock, and those
-    /// that are in use do not coalesce with their neighbours: of a free range across two, only the parts serve. TLSF does
-    /// not look at the list below the one that a request is rounded up to.
-    fn serves_from_any_block(&self) -> bool {
-        !["rmm-arena", "tlsf"].contains(&self.named.name)
-    }
-
     fn take(&mut self, bytes: u64, stream: u64) -> Result<(), TestCaseError> {
         match self.core.allocate(Bytes(bytes), StreamId(stream)) {
             Ok(allocation) => {
@@ -144,7 +137,7 @@ impl World {
         }
         let pool = PoolSlot::default_pool(policy.classify(size));
         let fitting = heap.first_at_least(pool, StreamId(stream), size);
-        if self.looks_after_waiting() && self.serves_from_any_block() {
+        if self.looks_after_waiting() {
             prop_assert_eq!(fitting, None, "a free block of {} bytes serves", size);
         }
         if !self.named.keeps_memory {
@@ -264,6 +257,7 @@ fn names_are_unique_and_those_of_the_policies() {
     names.dedup();
     assert_eq!(names.len(), CATALOGUE.len());
     assert_eq!((renamed("gmlake"), renamed("gmlake-like")), (Some("gmlake-like"), None));
+    assert_eq!((removed("slab"), removed("bfc")), (Some("best-fit-remap"), None));
     for named in CATALOGUE.iter().filter(|named| !named.name.starts_with("pytorch")) {
         assert_eq!((named.make)().name(), named.name);
         assert!(!named.says.is_empty() && !named.source.is_empty(), "{}", named.name);

@@ -3,9 +3,8 @@
 mod policy_run;
 
 use parkade::PoolFilter;
-use parkade::units::{Bytes, MIB, PoolId};
-use parkade_policies::{CATALOGUE, RmmArena, named, pools_are_allocators};
-use parkade_sim::SimOptions;
+use parkade::units::{MIB, PoolId};
+use parkade_policies::{CATALOGUE, named, pools_are_allocators};
 use policy_run::Run;
 
 fn pool(number: u64) -> PoolId {
@@ -45,30 +44,7 @@ fn each_private_pool_of_bfc_begins_with_2_mib() {
     }
 }
 
-#[test]
-fn a_private_pool_of_arenas_takes_what_requests_need() {
-    let mut run = Run::new("rmm-arena", 1024);
-    run.take_mib('a', 1);
-    assert_eq!(run.segments_mib(), [512]);
-    for number in 1..12 {
-        assert_eq!(in_pool(&mut run, number, &[1, 1, 3, 20]), [2, 4, 20], "pool {number}: 1 and 1 share an area");
-    }
-    drop_pool(&mut run, 3);
-    assert_eq!(in_pool(&mut run, 12, &[5, 7]), [6, 8], "under the number of the pool that is gone");
-    assert_eq!(run.reserved_mib(), 512 + 10 * 26 + 14);
-}
-
-#[test]
-fn an_arena_of_the_whole_device_leaves_no_room_for_a_private_pool() {
-    let mut run = Run::of(Box::new(RmmArena::whole()), SimOptions::new(Bytes::mib(64)));
-    run.take_mib('a', 1);
-    assert_eq!(run.segments_mib(), [64]);
-    run.core.begin_pool(pool(1), PoolFilter::All).expect("not routed");
-    assert!(run.is_out(1));
-}
-
-const ALLOCATORS_OF_THEIR_OWN: [&str; 7] =
-    ["bfc", "bfc-one-region", "bfc-xla", "bfc-xla-growth", "rmm-pool", "rmm-arena", "tlsf"];
+const ALLOCATORS_OF_THEIR_OWN: [&str; 5] = ["bfc", "bfc-one-region", "bfc-xla", "bfc-xla-growth", "rmm-pool"];
 
 /// Nobody calls `empty_cache`: the next request that no free block serves finds the memory of the pool given back.
 #[test]

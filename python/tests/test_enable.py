@@ -70,7 +70,7 @@ def test_an_unknown_policy_is_a_value_error_with_the_known_ones(torch):
     with pytest.raises(ValueError, match='no policy "pytorhc".*pytorch'):
         parkade.enable("pytorhc")
     with pytest.raises(ValueError, match="takes no settings"):
-        parkade.enable("slab", settings="expandable_segments:True")
+        parkade.enable("bfc", settings="expandable_segments:True")
 
 
 def test_a_missing_compiler_is_told_with_the_way_around(torch, monkeypatch, tmp_path):

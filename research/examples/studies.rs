@@ -147,7 +147,7 @@ fn adversaries() -> Result<(), Box<dyn Error>> {
 
 /// A row for each policy, without those that take a part of the device at the start, whatever the workload needs.
 fn rows<T: Send>(row: impl Fn(&Named) -> T + Sync) -> Vec<(&'static str, T)> {
-    let leaves_out = ["tlsf", "bfc-one-region", "bfc-xla", "rmm-pool", "rmm-arena"];
+    let leaves_out = ["bfc-one-region", "bfc-xla", "rmm-pool"];
     let policies = CATALOGUE.par_iter().filter(|policy| !leaves_out.contains(&policy.name));
     policies.map(|policy| (policy.name, row(policy))).collect()
 }

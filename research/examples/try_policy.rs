@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo run --profile try -p parkade-research --example try_policy
-//! cargo run --profile try -p parkade-research --example try_policy -- tlsf buddy gpt2:steps=4 serving-blocks:requests=60
+//! cargo run --profile try -p parkade-research --example try_policy -- bfc best-fit-remap gpt2:steps=4 serving-blocks:requests=60
 //! ```
 //!
 //! Without arguments it tries `FillFirst` below: edit it, or put your own policy in its place. Arguments are names

@@ -44,9 +44,9 @@ mod tests {
     #[test]
     fn similar_names_are_suggested() {
         assert_eq!((distance("kitten", "sitting"), distance("", "ab"), distance("same", "same")), (3, 2, 0));
-        assert_eq!(suggestion("pytorhc", ["pytorch", "buddy"]), ": did you mean pytorch?");
-        assert_eq!(suggestion("pytorhc:handle=32MiB", ["pytorch", "buddy"]), ": did you mean pytorch?");
-        assert_eq!(suggestion(":handle=32MiB", ["pytorch", "buddy"]), "; parkade sweep --list names all");
-        assert_eq!(suggestion("zzz", ["pytorch", "buddy"]), "; parkade sweep --list names all");
+        assert_eq!(suggestion("pytorhc", ["pytorch", "bfc"]), ": did you mean pytorch?");
+        assert_eq!(suggestion("pytorhc:handle=32MiB", ["pytorch", "bfc"]), ": did you mean pytorch?");
+        assert_eq!(suggestion(":handle=32MiB", ["pytorch", "bfc"]), "; parkade sweep --list names all");
+        assert_eq!(suggestion("zzz", ["pytorch", "bfc"]), "; parkade sweep --list names all");
     }
 }

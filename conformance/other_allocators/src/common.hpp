@@ -8,7 +8,6 @@
 //   ! BYTES               it refused one
 //   - N                   it got one back
 //   w                     a stream waits for another's event
-//   d                     the arenas are defragmented
 //   a ID N+OFFSET         where the block lies, or "a ID oom"
 //   f ID                  freed, or "f ID none" where the ID has no memory
 //   = ops ... peak ...    the totals, as the last line

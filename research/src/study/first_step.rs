@@ -1,24 +1,20 @@
-//! What studies tell a policy that it has to be told ([`make_for`]): the first step of a workload, which is planned
-//! ahead, or the size of an area.
+//! What studies tell a policy that plans ahead ([`make_for`]): the first step of a workload.
 
 use std::sync::Arc;
 
 use parkade::policy::Policy;
 use parkade::units::Bytes;
-use parkade_policies::{FirstStep, Named, Plan, RmmArena, Stalloc, Traced};
+use parkade_policies::{FirstStep, Named, Plan, Stalloc, Traced};
 
 use super::run::handle;
 use crate::workload::Workload;
 
-/// Makes policies of this name for runs of this workload. `stalloc` gets a plan of the workload's first step, and
-/// `rmm-arena` an area of all the memory there is, as whoever has nothing else on the device would tell RMM; otherwise
-/// half of it would be left idle. All others are those of the catalogue.
+/// Makes policies of this name for runs of this workload. `stalloc` gets a plan of the workload's first step; all others
+/// are those of the catalogue.
 #[must_use]
 pub fn make_for(policy: &Named, workload: &Workload) -> Box<dyn Fn() -> Box<dyn Policy + Send> + Send + Sync> {
-    match policy.name {
-        "stalloc" => {}
-        "rmm-arena" => return Box::new(|| Box::new(RmmArena::whole())),
-        _ => return Box::new(policy.make),
+    if policy.name != "stalloc" {
+        return Box::new(policy.make);
     }
     let plan = Arc::new(first_step(workload).map(|step| Plan::of(&step)).unwrap_or_default());
     Box::new(move || Box::new(Stalloc::with_plan(Arc::clone(&plan))))

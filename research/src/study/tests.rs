@@ -149,7 +149,7 @@ fn a_pool_is_destroyed_when_it_is_dropped_if_the_options_say_so() {
 /// 16777215 TiB are the most that an argument can name.
 #[test]
 fn absurdly_much_memory_is_enough_for_every_policy() {
-    for name in ["pytorch", "breaking-handles", "floating-handles", "tlsf", "rmm-pool"] {
+    for name in ["pytorch", "breaking-handles", "floating-handles", "bfc-one-region", "rmm-pool"] {
         for bytes in [16_777_215 << 40, u64::MAX] {
             let outcome = run(&hole(), policy(name), &RunOptions::new(bytes));
             assert!(outcome.fits(), "{name} in {bytes}: {outcome:?}");
@@ -236,7 +236,7 @@ fn a_pool_that_is_an_allocator_of_its_own_is_destroyed_when_it_is_dropped() {
     let graph = |pool, buffer| [Event::BeginPool { pool }, allocate(buffer, 40), Event::EndPool { pool }, free(buffer)];
     let drop = Event::DropPool { pool: 1 };
     let events: Vec<Event> = graph(1, 0).into_iter().chain([drop]).chain(graph(2, 1)).collect();
-    for (name, fits) in [("rmm-pool", true), ("rmm-arena", true), ("bfc", true), ("tlsf", true), ("pytorch", false)] {
+    for (name, fits) in [("rmm-pool", true), ("bfc", true), ("bfc-one-region", true), ("pytorch", false)] {
         let outcome = run(&workload(events.clone()), policy(name), &RunOptions::new(72 * MIB));
         assert_eq!(outcome.fits(), fits, "{name}: {outcome:?}");
     }

@@ -32,7 +32,7 @@ use crate::runner::{Command, Form, Lines, Outcome, Subject};
   parkade conform
   parkade conform --filter scenario/A5
   parkade conform --cases 20000 --seed 7
-  parkade conform --policy tlsf
+  parkade conform --policy bfc
   parkade conform --policy breaking-handles
   parkade conform --backend cuda --device 1 --report conformance.md
   parkade conform --json > conformance.jsonl

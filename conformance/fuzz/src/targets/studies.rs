@@ -146,7 +146,10 @@ pub(super) fn arguments(choices: &mut Choices<'_>) -> Vec<u8> {
         format!("--precision={}", number(&["half", "half-master", "fp32"])),
         format!("--devices={}", number(&["1GiB", "600MiB", "24GB", "A100-40GB", "20MiB"])),
         format!("--context={}", number(&["1", "1MiB", "10MiB"])),
-        format!("--policies={}", number(&["pytorch", "tlsf", "gmlake-like", "pytorch-expandable,buddy", "all"])),
+        format!(
+            "--policies={}",
+            number(&["pytorch", "bfc-one-region", "gmlake-like", "pytorch-expandable,best-fit-remap", "all"])
+        ),
     ];
     let others = ["", ",tied=false", ",attention=materialized", ",ratio=1"];
     let mut lines = vec![format!("{model}{}", choices.pick(&others))];
