@@ -84,8 +84,7 @@ pub enum CheckpointError {
     TailGrew(DeviceAddress),
     /// The same where memory is mapped up to the segment's end.
     TailMapped(DeviceAddress),
-    /// Free neighbours stay apart, by the policy's rule or because blocks changed streams, so the saved
-    /// splits cannot be redone. Not PyTorch's.
+    /// Free neighbours stay apart because blocks changed streams, so the saved splits cannot be redone. Not PyTorch's.
     Parted,
     /// The device failed to record an event. A save has changed nothing. A restore has given back all the
     /// pool's blocks (the one in question stays pending until a later request succeeds) and handed out
@@ -113,9 +112,9 @@ impl fmt::Display for CheckpointError {
             CheckpointError::TailInUse(_) => f.write_str("Invalid expandable segment structure during checkpoint restore"),
             CheckpointError::TailGrew(_) => write!(f, "Expected curr_block->next == nullptr{UNEXPLAINED}"),
             CheckpointError::TailMapped(_) => write!(f, "Expected !curr_block->mapped{UNEXPLAINED}"),
-            CheckpointError::Parted => f.write_str(
-                "a pool cannot be restored where free neighbours stay apart, by the policy's rule or for their streams",
-            ),
+            CheckpointError::Parted => {
+                f.write_str("a pool cannot be restored where free neighbours stay apart because they belong to different streams")
+            }
             CheckpointError::Device(error) => error.fmt(f),
         }
     }

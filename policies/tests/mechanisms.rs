@@ -1,9 +1,9 @@
-//! What a policy can ask of the allocator beyond PyTorch's moves: buddies, blocks that change streams, pages
+//! What a policy can ask of the allocator beyond PyTorch's moves: blocks that change streams, pages
 //! that move, segments of another size. And a wrong answer is an error that changes nothing.
 
-use parkade::policy::{Attempt, Coalescing, Placement, Policy, Relief, Request};
+use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, MIB, PoolClass, PoolId, StreamId};
-use parkade::{AllocError, Allocator, CheckpointError, Heap, PoolFilter, PoolSlot};
+use parkade::{AllocError, Allocator, Heap, PoolFilter, PoolSlot};
 use parkade_sim::{CallName, SimDevice, SimOptions};
 
 const MEBIBYTE: u64 = MIB;
@@ -12,7 +12,6 @@ const MEBIBYTE: u64 = MIB;
 #[derive(Clone)]
 struct Toy {
     grows: bool,
-    coalescing: Coalescing,
     /// The bytes to keep of a block, given its size and the request's; `None`: it is not split.
     cut: fn(u64, u64) -> Option<u64>,
     relieve: fn(&Heap, &Request, u32) -> Relief,
@@ -20,7 +19,7 @@ struct Toy {
 
 impl Default for Toy {
     fn default() -> Toy {
-        Toy { grows: false, coalescing: Coalescing::Neighbours, cut: |_, size| Some(size), relieve: ask }
+        Toy { grows: false, cut: |_, size| Some(size), relieve: ask }
     }
 }
 
@@ -66,10 +65,6 @@ impl Policy for Toy {
         (self.cut)(whole.get(), request.size.get()).map_or(whole, Bytes)
     }
 
-    fn coalescing(&self) -> Coalescing {
-        self.coalescing
-    }
-
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
         (self.relieve)(heap, request, rung)
     }
@@ -83,33 +78,6 @@ fn free_sizes(allocator: &mut Allocator<SimDevice, Toy>) -> Vec<u64> {
     let blocks = allocator.segments().into_iter().flat_map(|segment| segment.blocks);
     let free = blocks.filter(|block| block.state == parkade::snapshot::BlockActivity::Inactive);
     free.map(|block| block.size.get() / MEBIBYTE).collect()
-}
-
-/// Splits in halves as long as a half is large enough.
-fn halve(whole: u64, size: u64) -> Option<u64> {
-    (whole / 2 >= size).then_some(whole / 2)
-}
-
-#[test]
-fn halves_are_cut_off_one_by_one_and_only_halves_become_one_again() {
-    let mut allocator = on(64, Toy { coalescing: Coalescing::Buddies, cut: halve, ..Toy::default() });
-    let first = allocator.allocate(Bytes::mib(2), StreamId::DEFAULT).unwrap();
-    allocator.check().unwrap();
-    assert_eq!(free_sizes(&mut allocator), [2, 4, 8]);
-    let second = allocator.allocate(Bytes::mib(2), StreamId::DEFAULT).unwrap();
-    let third = allocator.allocate(Bytes::mib(2), StreamId::DEFAULT).unwrap();
-    assert_eq!(free_sizes(&mut allocator), [2, 8]);
-    // The second is the other half of the first, not of the third: those two are free neighbours and stay
-    // apart.
-    allocator.free(second).unwrap();
-    allocator.free(third).unwrap();
-    allocator.check().unwrap();
-    assert_eq!(free_sizes(&mut allocator), [2, 4, 8]);
-    allocator.free(first).unwrap();
-    allocator.check().unwrap();
-    assert_eq!(free_sizes(&mut allocator), [16]);
-    allocator.release_cached().unwrap();
-    assert_eq!(allocator.heap().reserved(), Bytes::ZERO);
 }
 
 #[test]
@@ -351,20 +319,4 @@ fn cuts_without_an_end_are_an_error() {
     assert!(matches!(refused, Err(AllocError::Policy(_))), "{refused:?}");
     allocator.check().unwrap();
     assert_eq!(free_sizes(&mut allocator), [16]);
-}
-
-#[test]
-fn a_pool_is_not_restored_where_free_neighbours_stay_apart() {
-    let mut allocator = on(64, Toy { coalescing: Coalescing::Never, ..Toy::default() });
-    allocator.create_pool(GRAPH).unwrap();
-    allocator.begin_pool(GRAPH, PoolFilter::All).unwrap();
-    let large = allocator.allocate(Bytes::mib(4), StreamId::DEFAULT).unwrap();
-    let saved = allocator.checkpoint_pool(GRAPH).unwrap();
-    allocator.free(large).unwrap();
-    let halves = [2, 2].map(|mib| allocator.allocate(Bytes::mib(mib), StreamId::DEFAULT).unwrap());
-    assert_eq!(allocator.restore_pool(&saved).unwrap_err(), CheckpointError::Parted);
-    allocator.check().unwrap();
-    for half in halves {
-        allocator.free(half).unwrap();
-    }
 }

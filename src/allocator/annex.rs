@@ -36,7 +36,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     pub(super) fn settle(&mut self) {
         // Where requests are routed already, some stream may be captured: asking it would end the capture.
         let may_capture = self.heap.is_deferring() || self.heap.private_pools().is_recording();
-        if !self.policy.annexes() || may_capture || !self.heap.merges_neighbours() {
+        if !self.policy.annexes() || may_capture {
             return;
         }
         let waits = self.heap.may_wait_for_pools() && self.policy.waits_for_pools(&self.heap);

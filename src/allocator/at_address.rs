@@ -11,7 +11,7 @@ use crate::units::{Bytes, DeviceAddress, StreamId};
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Serves a request at an address, a multiple of 512, from a free block of its pool and stream that reaches from there far enough
     /// (spec 2.16). `None` if there is none: the device is not asked. What is before the address is handed out first and taken back
-    /// afterwards, which the observer is told. A policy whose blocks have sizes of their own, as buddies, serves none.
+    /// afterwards, which the observer is told.
     ///
     /// # Errors
     /// See [`AllocError`].
@@ -29,7 +29,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             let before = address.0.checked_sub(start.0).filter(|&before| before <= size.0)?;
             (size.0 - before >= request.size.0).then_some(before)
         };
-        let may_hold = !self.heap.has_buddies() && address.0.is_multiple_of(512);
+        let may_hold = address.0.is_multiple_of(512);
         let holding = |block: BlockView| Some((block.id.index, before(block.address, block.size)?));
         let found = self.heap.free_blocks(request.pool).filter(|block| may_hold && block.stream == stream).find_map(holding);
         let Some((index, before)) = found else { return Ok(None) };

@@ -57,7 +57,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if self.heap.private_pools().freeable().contains(&pool_number) {
             return Err(CheckpointError::Abandoned(id));
         }
-        if !self.heap.merges_neighbours() || self.heap.is_parted(pool_number) {
+        if self.heap.is_parted(pool_number) {
             return Err(CheckpointError::Parted);
         }
         Fit { heap: &self.heap, pool_number, takes_grown: self.profile.restores_grown_segments }.check(checkpoint)?;

@@ -42,9 +42,6 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if size < request.size.0 {
             return Err(self.fault("maps less than the request needs").into());
         }
-        if !self.heap.merges_neighbours() {
-            return Err(self.fault("grows segments in which free neighbours do not all become one block").into());
-        }
         if page == Bytes::ZERO {
             return Err(self.fault("names pages of no bytes").into());
         }

@@ -113,7 +113,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let profile = policy.profile();
         let order = if D::COMPLETES_BY_HANDLE { StreamOrder::ByHandle } else { StreamOrder::Hashed(device.index()) };
         let (pending, reservations) = (Pending::new(order), Reservations::new());
-        let heap = Heap::new(profile, policy.free_order(), policy.coalescing(), total_memory);
+        let heap = Heap::new(profile, policy.free_order(), total_memory);
         let (taken, callbacks, identity) = (TakenRanges::default(), Vec::new(), Identity::new());
         Allocator {
             device,
@@ -232,7 +232,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if splits && self.policy.takes_high_end(request) {
             return Ok(self.hand_out_high_end(index, request));
         }
-        if splits && (self.heap.has_buddies() || self.policy.cut(Bytes(whole), request) != request.size) {
+        if splits && self.policy.cut(Bytes(whole), request) != request.size {
             return self.hand_out_cut(index, *request);
         }
         Ok(self.hand_out_part(index, request, splits))

@@ -108,7 +108,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             self.heap.detach(id.index);
             return Ok(self.hand_out_high_end(id.index, request));
         }
-        if self.heap.has_buddies() || self.policy.cut(Bytes(whole), request) != request.size {
+        if self.policy.cut(Bytes(whole), request) != request.size {
             self.heap.detach(id.index);
             return self.hand_out_cut(id.index, *request);
         }
@@ -193,7 +193,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         // A front may have been left before, where the request's bytes were to begin.
         let before = self.heap.arena.at(front).prev;
         let is_free = self.heap.arena.get(before).is_some_and(|block| block.state == BlockState::Free);
-        if self.heap.has_buddies() || is_free && self.heap.may_merge(before, front) {
+        if is_free && self.heap.may_merge(before, front) {
             self.heap.detach(front);
             self.put_back_unused(front);
         }

@@ -61,10 +61,6 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if !is_expandable {
             self.count_parts(request.pool.class(), was_split, (whole - part.0) as i64, part.0 as i64);
         }
-        if self.heap.has_buddies() {
-            self.heap.detach(index);
-            self.put_back_unused(index);
-        }
         Ok(Some(Obtained::ToSplit(low)))
     }
 

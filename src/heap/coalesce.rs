@@ -1,11 +1,11 @@
 //! Coalescing: how a block is put back, and which free neighbours it absorbs.
 //!
-//! PyTorch's rule, all of them, is the fast path. Other rules of [`Coalescing`], and segments with blocks of
-//! several streams, take a separate one.
+//! All of one stream do. Neighbours of different streams stay apart until all streams have been waited for. Segments
+//! with blocks of several streams, and free blocks in another order than by size, take a separate path.
 
 use alloc::vec::Vec;
 
-use super::{Coalescing, Heap, PoolSlot};
+use super::{Heap, PoolSlot};
 use crate::block::{Arena, Block, BlockState, NIL, Slots};
 
 /// How the free blocks that are only a part of their segment have changed as a block was put back. Two numbers, so
@@ -35,11 +35,10 @@ impl Heap {
     /// its slot, whichever neighbours it absorbs. `count` is told before the index is brought up to date.
     #[inline(always)]
     pub(crate) fn put_back(&mut self, index: u32, stamp: u64, count: impl FnOnce(Coalesced)) {
-        let merges_all = self.coalescing == Coalescing::Neighbours && !self.mixes_streams;
         let (slots, vacant) = self.arena.parts_mut();
         let Block { pool, stream, mut prev, mut next, mut address, mut size, .. } = *slots.at(index);
-        let Some(free) = self.free[usize::from(pool)].by_size_mut(stream).filter(|_| merges_all) else {
-            return count(self.put_back_by_rule(index, stamp));
+        let Some(free) = self.free[usize::from(pool)].by_size_mut(stream).filter(|_| !self.mixes_streams) else {
+            return count(self.put_back_beside_others(index, stamp));
         };
         let (mut absorbed, own_size) = (0, size);
         // The neighbours are of the same pool and stream.
@@ -74,13 +73,13 @@ impl Heap {
         free.settle(slots, before);
     }
 
-    /// The same where neighbours coalesce by another rule, or the free blocks have another order, or there are
-    /// none of the stream yet.
+    /// The same where neighbours may be of other streams, or the free blocks have another order, or there are none of
+    /// the stream yet.
     #[cold]
     #[inline(never)]
-    fn put_back_by_rule(&mut self, index: u32, stamp: u64) -> Coalesced {
+    fn put_back_beside_others(&mut self, index: u32, stamp: u64) -> Coalesced {
         let own_size = self.arena.at(index).size;
-        let absorbed = self.absorb_by_rule(index);
+        let absorbed = self.absorb_neighbours(index);
         let block = self.arena.at_mut(index);
         block.state = BlockState::Detached;
         let (size, is_split) = (block.size, block.is_split());
@@ -88,8 +87,8 @@ impl Heap {
         Coalesced::of(own_size, absorbed, size, is_split)
     }
 
-    /// Absorbs neighbours as long as the rule allows. Returns how many.
-    fn absorb_by_rule(&mut self, index: u32) -> i64 {
+    /// Absorbs the free neighbours of the block's stream. Returns how many.
+    fn absorb_neighbours(&mut self, index: u32) -> i64 {
         let mut absorbed = 0;
         loop {
             let block = self.arena.at(index);
@@ -109,36 +108,7 @@ impl Heap {
 
     /// Whether two neighbours coalesce once both are free.
     pub(crate) fn may_merge(&self, low: u32, high: u32) -> bool {
-        let (before, after) = (self.arena.at(low), self.arena.at(high));
-        before.stream == after.stream
-            && match self.coalescing {
-                Coalescing::Neighbours => true,
-                Coalescing::Never => false,
-                Coalescing::Buddies => {
-                    let offset = before.address - self.segment_base(low);
-                    before.size == after.size && before.size.checked_mul(2).is_some_and(|both| offset.is_multiple_of(both))
-                }
-            }
-    }
-
-    /// The first byte of the block's segment.
-    pub(crate) fn segment_base(&self, index: u32) -> u64 {
-        let mut first = self.arena.at(index);
-        while let Some(before) = self.arena.get(first.prev) {
-            first = before;
-        }
-        first.address
-    }
-
-    /// Whether all free neighbours coalesce.
-    pub(crate) fn merges_neighbours(&self) -> bool {
-        self.coalescing == Coalescing::Neighbours
-    }
-
-    /// Whether only buddies coalesce. Then the remainder of a split may coalesce with the free block behind it.
-    #[inline]
-    pub(crate) fn has_buddies(&self) -> bool {
-        self.coalescing == Coalescing::Buddies
+        self.arena.at(low).stream == self.arena.at(high).stream
     }
 
     /// Whether blocks of one segment may belong to different streams.

@@ -58,20 +58,6 @@ impl PoolSlot {
     }
 }
 
-/// Which free neighbours in a segment coalesce. Neighbours of different streams stay apart until all streams
-/// have been waited for. Expandable segments need [`Coalescing::Neighbours`]: newly mapped memory coalesces
-/// with free memory beside it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Coalescing {
-    /// All.
-    Neighbours,
-    /// Two of the same size whose offset in the segment is a multiple of both together: the halves of a block
-    /// in a buddy system.
-    Buddies,
-    /// None.
-    Never,
-}
-
 /// Unmapped blocks of one pool, by stream and address.
 type Unmapped = BTreeSet<(StreamId, u64, u32)>;
 
@@ -99,8 +85,7 @@ pub struct Heap {
     is_capturing: bool,
     /// The number of segments added so far.
     segments_made: u32,
-    coalescing: Coalescing,
-    /// Whether cutting the first block is not all that there is to do: only buddies coalesce, or a capture has to be looked at.
+    /// True if a request may not take the fast path, because the rules of captures apply.
     looks_twice: bool,
     /// Whether requests may fail while any are routed, if the caller's stream is not captured.
     needs_captures: bool,
@@ -123,7 +108,7 @@ pub struct Heap {
 
 impl Heap {
     /// An empty heap for a device of `device_total` bytes.
-    pub(crate) fn new(profile: &Profile, free_order: FreeOrder, coalescing: Coalescing, device_total: Bytes) -> Heap {
+    pub(crate) fn new(profile: &Profile, free_order: FreeOrder, device_total: Bytes) -> Heap {
         Heap {
             arena: Arena::new(profile.tie_break == TieBreak::BlockAge),
             free: vec![FreeIndex::new(free_order), FreeIndex::new(free_order)],
@@ -139,8 +124,7 @@ impl Heap {
             deferral: profile.deferral,
             is_capturing: false,
             segments_made: 0,
-            coalescing,
-            looks_twice: coalescing == Coalescing::Buddies,
+            looks_twice: false,
             needs_captures: profile.fails_outside_captures(),
             mixes_streams: false,
             has_parts_elsewhere: false,
@@ -170,7 +154,7 @@ impl Heap {
     /// To be called when routings or captures have changed.
     pub(crate) fn note_routings(&mut self) {
         let captures = self.deferral == Deferral::WhileCapturing && self.is_capturing;
-        self.looks_twice = self.has_buddies() || captures || (self.needs_captures && self.private_pools.is_routing());
+        self.looks_twice = captures || (self.needs_captures && self.private_pools.is_routing());
     }
 
     /// Whether requests may fail now, if the caller's stream is not captured.

@@ -194,13 +194,6 @@ impl Heap {
         Bytes(private.flat_map(|pool| self.free_blocks(pool)).map(|block| block.size.0).sum())
     }
 
-    /// The first byte of a block's segment; `None` if there is no such block. Takes time in proportion to the
-    /// blocks before it.
-    #[must_use]
-    pub fn segment_start(&self, id: BlockId) -> Option<DeviceAddress> {
-        self.arena.resolve(id).map(|index| DeviceAddress(self.segment_base(index)))
-    }
-
     /// Whether nothing of a block's segment is in use: each of its blocks is free or, in expandable segments, unmapped. False if
     /// there is no such block. Takes time in proportion to the blocks.
     #[must_use]

@@ -21,7 +21,6 @@ use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 pub use pytorch::PyTorch;
 use wrapper::with_wrapper;
 
-pub use crate::heap::Coalescing;
 pub use crate::index::FreeOrder;
 
 /// One request on its way through the allocator.
@@ -263,11 +262,6 @@ pub trait Policy {
     /// end all the same.
     fn takes_high_end(&self, _request: &Request) -> bool {
         false
-    }
-
-    /// Which free neighbours coalesce. Asked once.
-    fn coalescing(&self) -> Coalescing {
-        Coalescing::Neighbours
     }
 
     /// The `rung`-th step of the retry ladder, from 0.

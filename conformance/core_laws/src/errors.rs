@@ -167,7 +167,7 @@ fn fixed() -> Result<(), Broken> {
     ] {
         texts::check(&error.to_string(), texts::of_checkpoint(&error))?;
     }
-    let parted = "a pool cannot be restored where free neighbours stay apart, by the policy's rule or for their streams";
+    let parted = "a pool cannot be restored where free neighbours stay apart because they belong to different streams";
     says(CheckpointError::Parted.to_string(), parted)?;
     says(UnknownStatistic { key: "a\"b".to_owned() }.to_string(), r#"the allocator has no statistic called "a\"b""#)
 }

@@ -3,7 +3,7 @@
 
 mod moving;
 
-use parkade::policy::{Attempt, Coalescing, Placement, Policy, Relief, Request};
+use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, MIB, PoolClass, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, BlockId, Heap, PoolFilter, PoolSlot};
 use parkade_reference::law::{Broken, Law, ensure};
@@ -30,7 +30,6 @@ struct Scripted {
     /// To how many bytes a block of so many is cut for a request of so many; `None`: it is not split.
     cut: fn(u64, u64) -> Option<u64>,
     is_expandable: bool,
-    coalescing: Coalescing,
     page: u64,
     reservation: u64,
     /// How many bytes are mapped for a request of so many.
@@ -51,7 +50,6 @@ const SOUND: Scripted = Scripted {
     relieve: |_, _, _, rung| if rung == 0 { ask(Attempt::Ask) } else { Relief::GiveUp },
     cut: |_, size| Some(size),
     is_expandable: false,
-    coalescing: Coalescing::Neighbours,
     page: 2 * MIB,
     reservation: 64 * MIB,
     growth: |size| size,
@@ -120,10 +118,6 @@ impl Policy for Scripted {
 
     fn cut(&self, whole: Bytes, request: &Request) -> Bytes {
         (self.cut)(whole.get(), request.size.get()).map_or(request.size, Bytes)
-    }
-
-    fn coalescing(&self) -> Coalescing {
-        self.coalescing
     }
 
     fn releasable(&self, heap: &Heap) -> Vec<BlockId> {
@@ -245,7 +239,7 @@ fn cases() -> Vec<Case> {
 }
 
 /// Segments, rungs and ranges of addresses just as they may be, and one beyond.
-fn borders() -> [(&'static str, Scripted); 20] {
+fn borders() -> [(&'static str, Scripted); 18] {
     let sound = || SOUND;
     let expandable = || Scripted { is_expandable: true, ..SOUND };
     let placing = |place: Place| Scripted { place, ..SOUND };
@@ -269,14 +263,6 @@ fn borders() -> [(&'static str, Scripted); 20] {
         ("", Scripted { has_own_segments: true, growth: |_| 64 * MIB, ..expandable() }),
         ("reserves fewer addresses than it maps", Scripted { has_own_segments: true, growth: |_| 64 * MIB + 1, ..expandable() }),
         ("reserves no addresses", Scripted { has_own_segments: true, reservation: 0, ..expandable() }),
-        (
-            "grows segments in which free neighbours do not all become one block",
-            Scripted { coalescing: Coalescing::Buddies, ..expandable() },
-        ),
-        (
-            "grows segments in which free neighbours do not all become one block",
-            Scripted { coalescing: Coalescing::Never, ..expandable() },
-        ),
         ("CUDA out of memory. Tried to allocate more than 1EB memory.", Scripted { round: |bytes| bytes - 1, ..SOUND }),
     ]
 }
@@ -286,9 +272,9 @@ fn failed(error: impl std::fmt::Display) -> Broken {
 }
 
 /// An allocator in this state, and what is held of it.
-fn prepared(named: Named, coalescing: Coalescing) -> Result<(Core, Vec<Allocation>), Broken> {
+fn prepared(named: Named) -> Result<(Core, Vec<Allocation>), Broken> {
     let is_expandable = matches!(named, Named::Expandable);
-    let policy = Scripted { is_expandable, coalescing, ..SOUND };
+    let policy = Scripted { is_expandable, ..SOUND };
     let mut core = Allocator::new(Kept::new(SimOptions::new(Bytes(600 * MIB))), policy, ());
     let mut held = Vec::new();
     if matches!(named, Named::Nothing) {
@@ -331,7 +317,7 @@ pub(crate) fn check(_: &Draws) -> Outcome {
 
 /// Small pages that are remapped for a request with larger ones do not stand for those.
 fn remapped() -> Result<(), Broken> {
-    let (mut core, _) = prepared(Named::Expandable, Coalescing::Neighbours)?;
+    let (mut core, _) = prepared(Named::Expandable)?;
     let relieve: Relieve = |own, _, _, rung| match rung {
         0 => Relief::Remap { blocks: own.blocks() },
         1 => ask(Attempt::Ask),
@@ -350,7 +336,7 @@ fn released() -> Result<(), Broken> {
     let in_use = "the policy scripted releases memory while a graph is captured, or of a private pool in use";
     let cases = [(Named::Private, in_use), (Named::Capturing, in_use), (Named::Whole, "")];
     for (named, says) in cases {
-        let (mut core, held) = prepared(named, Coalescing::Neighbours)?;
+        let (mut core, held) = prepared(named)?;
         let before = core.heap().reserved();
         let text = core.release_cached().err().map_or(String::new(), |error| error.to_string());
         let kept = core.heap().reserved() == before;
@@ -362,7 +348,7 @@ fn released() -> Result<(), Broken> {
 }
 
 fn one((says, named, scripted, bytes, stream): &Case) -> Result<(), Broken> {
-    let (mut core, mut held) = prepared(*named, scripted.coalescing)?;
+    let (mut core, mut held) = prepared(*named)?;
     let block = core.policy().block;
     *core.policy_mut() = Scripted { block, ..scripted.clone() };
     let before = (core.segments(), core.heap().reserved(), core.device().held());

@@ -1,9 +1,9 @@
-//! Policies assembled at random from everything that a policy may do: how it searches, splits and merges, and the rungs and
+//! Policies assembled at random from everything that a policy may do: how it searches and splits, and the rungs and
 //! order of its ladder. They are not useful, but all of them are valid.
 //!
 //! They cover what the named policies use in few combinations or not at all.
 
-use parkade::policy::{Attempt, Coalescing, Placement, Policy, Relief, Request};
+use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::profile::Profile;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, StreamId};
 use parkade::{BlockId, BlockView, Heap, PoolSlot};
@@ -76,7 +76,6 @@ pub(super) struct Drawn {
     /// 0 picks the smallest fitting block, 1 the largest, 2 the lowest address.
     fit: u64,
     cutting: Cutting,
-    coalescing: Coalescing,
     rungs: Vec<Rung>,
     profile: &'static Profile,
     /// Whether private pools take the default pool's memory.
@@ -98,13 +97,6 @@ impl Drawn {
             3 => Cutting::Loose,
             _ => Cutting::Never,
         };
-        let coalescing = match of(&[0, 0, 1, 1, 2]) {
-            0 => Coalescing::Neighbours,
-            1 => Coalescing::Buddies,
-            _ => Coalescing::Never,
-        };
-        // Expandable segments require it.
-        let coalescing = if is_expandable.contains(&true) { Coalescing::Neighbours } else { coalescing };
         let rungs = (0..of(&[0, 1, 2, 4]))
             .map(|_| match of(&[0, 1, 2, 2, 3, 4, 4, 5, 6, 7, 7, 8, 9]) {
                 0 => Rung::Ask,
@@ -135,21 +127,7 @@ impl Drawn {
         let annexes = of(&[0, 0, 1]) == 1;
         let first = (annexes && of(&[0, 1, 1]) == 1).then_some(Rung::Annex);
         let rungs = first.into_iter().chain(rungs.into_iter().map(with_handles)).collect();
-        Drawn {
-            unit,
-            segment,
-            pages,
-            handle,
-            takes_high_end,
-            is_expandable,
-            small,
-            fit,
-            cutting,
-            coalescing,
-            rungs,
-            profile,
-            annexes,
-        }
+        Drawn { unit, segment, pages, handle, takes_high_end, is_expandable, small, fit, cutting, rungs, profile, annexes }
     }
 
     /// The same policy, without expandable segments unless `holds`.
@@ -319,10 +297,6 @@ impl Policy for Drawn {
             Cutting::Loose => Bytes(size + (whole - size) / 4 / 512 * 512),
             _ => request.size,
         }
-    }
-
-    fn coalescing(&self) -> Coalescing {
-        self.coalescing
     }
 
     /// Its own rungs; then a wait and another search, other streams' blocks, and a release of everything.

@@ -49,7 +49,7 @@ pub const LAWS: [(Law, &str); 16] = [
     (Law::Alignment, "addresses are multiples of 512, or of the unit that the policy rounds to"),
     (Law::Accounting, "every reserved byte is live, rounding, pending, inactive split or whole, and the statistics agree"),
     (Law::Counters, "allocated minus freed equals current, peaks are not below it, and pools add up to the totals"),
-    (Law::Coalescing, "exactly those adjacent free blocks are merged that the policy's rule says"),
+    (Law::Coalescing, "no two adjacent free blocks of one stream are left"),
     (Law::NoEarlyReuse, "nothing is reused or unmapped before the work that used it is done, even when blocks change streams"),
     (Law::Placement, "a request gets the block or segment that the policy chose, split as it said"),
     (Law::NoFalseOutOfMemory, "a refused request is still refused after waiting for all work and giving everything back"),

@@ -1,7 +1,7 @@
 //! Coverage of the programs: a rung that no program reaches is not tested.
 
 use parkade::Heap;
-use parkade::policy::{Attempt, Coalescing, Placement, Policy, Relief, Request};
+use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, PoolClass};
 use parkade_policies::{BESIDE, CATALOGUE};
 
@@ -54,19 +54,19 @@ fn the_policies_whose_calls_fail_move_memory_in_both_ways() {
 const ONE_AREA: &str = "bfc-one-region";
 
 #[test]
-fn private_pools_serve_under_every_policy_that_leaves_memory_and_are_loaded_under_most_whose_neighbours_merge() {
+fn private_pools_serve_under_every_policy_that_leaves_memory_and_are_loaded_under_most() {
     let (setup, steps) = captures();
-    let (mut merge, mut load) = (0, 0);
+    let mut load = 0;
     for named in CATALOGUE.iter().chain(BESIDE) {
         let make = named.make;
         let subject = Subject::new(named.name, move |_| make()).with(Habits::of(named));
         let run = reached(subject.whole_run(&Simulated, &setup, &steps));
         assert_eq!(run.private > 0, named.name != ONE_AREA, "{}: {run:?}", named.name);
-        merge += u32::from(make().coalescing() == Coalescing::Neighbours);
-        load += u32::from(run.loads > 0);
+        load += usize::from(run.loads > 0);
     }
     // A pool whose blocks have changed streams or are used elsewhere cannot be loaded.
-    assert!(merge > 8 && load * 3 >= merge * 2, "{load} of {merge} load");
+    let all = CATALOGUE.len() + BESIDE.len();
+    assert!(load * 3 >= all * 2, "{load} of {all} load");
 }
 
 /// It never waits and never gives anything back, so it runs out of memory too early.

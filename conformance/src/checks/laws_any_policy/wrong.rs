@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use parkade::policy::{Attempt, Coalescing, FreeOrder, Placement, Policy, Relief, Request};
+use parkade::policy::{Attempt, FreeOrder, Placement, Policy, Relief, Request};
 use parkade::profile::Profile;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, StreamId};
 use parkade::{BlockId, Heap, PoolSlot};
@@ -16,7 +16,6 @@ pub(super) struct Wrong {
     /// Blocks that were free at some point; some may be in use or gone by now.
     seen: RefCell<Vec<BlockId>>,
     profile: &'static Profile,
-    coalescing: Coalescing,
     free_order: FreeOrder,
     /// How often an answer is plausible, in hundredths.
     right: u64,
@@ -33,20 +32,10 @@ impl Wrong {
     pub(super) fn new(seed: u64) -> Wrong {
         let mut draws = Draws::new(seed);
         let profile = [&Profile::PYTORCH_2_11, &Profile::PYTORCH_2_15][draws.below(2) as usize];
-        let coalescing = [Coalescing::Neighbours, Coalescing::Buddies, Coalescing::Never][draws.below(3) as usize];
         let free_order = if draws.below(2) == 0 { FreeOrder::ByAddress } else { FreeOrder::BySize };
         let right = [30, 60, 80, 95][draws.below(4) as usize];
         let is_patient = draws.below(8) == 0;
-        Wrong {
-            draws: RefCell::new(draws),
-            seen: RefCell::default(),
-            profile,
-            coalescing,
-            free_order,
-            right,
-            is_patient,
-            may_expand: true,
-        }
+        Wrong { draws: RefCell::new(draws), seen: RefCell::default(), profile, free_order, right, is_patient, may_expand: true }
     }
 
     /// The same policy, without expandable segments unless `may_expand`.
@@ -192,10 +181,6 @@ impl Policy for Wrong {
             2 => Bytes(whole.get() - 1),
             _ => self.size(request.size.get()),
         }
-    }
-
-    fn coalescing(&self) -> Coalescing {
-        self.coalescing
     }
 
     fn relieve(&mut self, heap: &Heap, request: &Request, _: u32) -> Relief {

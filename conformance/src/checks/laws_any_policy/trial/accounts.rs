@@ -12,11 +12,11 @@ use crate::checks::laws_pytorch::trial::Account;
 use crate::law::{Broken, Law, ensure};
 
 impl<D: TestDevice, P: Policy> Trial<D, P> {
-    /// Checks every law that holds between steps; `only_merges` means that the step split no block.
+    /// Checks every law that holds between steps.
     ///
     /// # Errors
     /// The first broken law.
-    pub(super) fn check(&mut self, only_merges: bool) -> Result<(), Broken> {
+    pub(super) fn check(&mut self) -> Result<(), Broken> {
         self.core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
         let segments = self.core.segments();
         self.check_pools(&segments)?;
@@ -27,15 +27,11 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         self.followed = self.core.observer().len();
         self.book.check(&segments, &self.device.witness())?;
         self.check_merged(&segments)?;
-        if only_merges {
-            self.check_not_overmerged(&segments)?;
-        }
         self.check_accounts(&segments)?;
         self.check_device(&segments)?;
         self.ledger.check(self.core.stats(), self.may_expand())?;
         self.check_races()?;
         self.reserved_before = self.core.heap().reserved().get();
-        self.before = segments;
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 
 use parkade::checkpoint::{CheckpointError, SavedState};
 use parkade::device::BackendError;
-use parkade::policy::{Coalescing, Policy};
+use parkade::policy::Policy;
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade::{Allocation, FreeError, PoolCheckpoint};
@@ -84,8 +84,6 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         let witness = self.device.witness();
         match self.core.restore_pool(&checkpoint) {
             Ok(restored) => {
-                let rule = self.core.policy().coalescing();
-                ensure(Law::Pools, rule == Coalescing::Neighbours, || format!("pool {pool} was loaded under the rule {rule:?}"))?;
                 let mut freed = restored.freed;
                 freed.sort_unstable();
                 let held = self.addresses_of(pool);
@@ -105,7 +103,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
                 ensure(Law::Pools, is_same, || format!("loading pool {pool} failed with {error}, but something changed"))?;
                 let policy = self.core.policy();
                 let is_legal = match error {
-                    CheckpointError::Parted => policy.coalescing() != Coalescing::Neighbours || policy.has_transferred(),
+                    CheckpointError::Parted => policy.has_transferred(),
                     CheckpointError::LostPool(_) => self.core.pool_use_count(id(pool)).is_err(),
                     CheckpointError::Abandoned(_) => self.routing.uses(pool) == 0,
                     _ => !self.fits(&before, &checkpoint),

@@ -1,6 +1,6 @@
 //! The endings law: no matter what happened before, nothing is left.
 
-use parkade::policy::{Coalescing, Policy};
+use parkade::policy::Policy;
 use parkade::stats::{Family, Stats};
 use parkade::trace::TraceEntry;
 use parkade::units::Bytes;
@@ -56,10 +56,8 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
     /// Checks that nothing is in use, and that everything went back that the policy gives back.
     fn check_nothing_left(&self) -> Result<(), Broken> {
         let (named, whole) = (self.core.policy().releasable(self.core.heap()), self.core.heap().releasable());
-        // A policy may keep memory forever; it then names nothing as releasable. And if the policy does not merge all neighbours,
-        // a segment need not become whole again; whether blocks merge as they should is checked after every step.
-        let apart = self.core.policy().coalescing() != Coalescing::Neighbours && self.free_blocks().all(|block| block.is_split);
-        let keeps = apart || named.is_empty() && !whole.is_empty();
+        // A policy may keep memory forever; it then names nothing as releasable.
+        let keeps = named.is_empty() && !whole.is_empty();
         for family in Family::ALL {
             let is_kept = keeps
                 && matches!(family, Family::Segment | Family::ReservedBytes | Family::InactiveSplit | Family::InactiveSplitBytes);

@@ -17,7 +17,6 @@ use std::collections::BTreeMap;
 
 use parkade::device::BackendError;
 use parkade::policy::Policy;
-use parkade::snapshot::SegmentInfo;
 use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, StreamId};
 use parkade::{AllocError, Allocator, PoolCheckpoint};
@@ -86,8 +85,7 @@ pub(super) struct Trial<D: TestDevice, P: Policy> {
     /// The device calls of each step, if calls are made to fail.
     calls: Vec<Vec<CallName>>,
     words: u32,
-    /// The heap and the reserved bytes after the previous step.
-    before: Vec<SegmentInfo>,
+    /// The reserved bytes after the previous step.
     reserved_before: u64,
     script: Vec<String>,
 }
@@ -130,7 +128,6 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
             saved: BTreeMap::new(),
             calls: Vec::new(),
             words: 0,
-            before: Vec::new(),
             reserved_before: 0,
             script,
         })
@@ -183,7 +180,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
             Outcome::Done | Outcome::Refused => {}
         }
         self.check_calls(step)?;
-        self.check(matches!(step, Step::Free(_) | Step::ProcessEvents))?;
+        self.check()?;
         Ok(outcome)
     }
 
@@ -225,7 +222,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
                     Outcome::Done => {}
                     failed => return Ok(failed),
                 }
-                self.check(true)?;
+                self.check()?;
                 return self.allocate(bytes, stream);
             }
             Step::Use(which, place) => self.use_by(which % self.book.live.len(), self.streams[place])?,

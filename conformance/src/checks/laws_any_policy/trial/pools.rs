@@ -1,7 +1,7 @@
 //! Private pools under any policy: their use counts, which requests they get, and what must not happen while a graph is captured.
 
 use parkade::AllocError;
-use parkade::policy::{Coalescing, Policy};
+use parkade::policy::Policy;
 use parkade::profile::Deferral;
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::trace::TraceAction;
@@ -114,11 +114,8 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         let pool_of_segment = segment.pool.1;
         ensure(Law::Pools, pool_of_segment == pool, || format!("{bytes} bytes of pool {pool} came from {segment:?}"))?;
         ensure(Law::Pools, !is_borrowed || pool != 0, || format!("the default pool lent {bytes} bytes"))?;
-        // Unless all neighbours are merged, the block after it may have been free before.
-        if self.routing.is_whole(pool)
-            && self.core.policy().coalescing() == Coalescing::Neighbours
-            && !self.core.policy().has_transferred()
-        {
+        // Where blocks have changed streams, the block after it may have been free before.
+        if self.routing.is_whole(pool) && !self.core.policy().has_transferred() {
             let mut behind = segment.blocks.iter().skip_while(|block| block.address != live.address()).skip(1);
             let rest = behind.next().filter(|next| next.state == BlockActivity::Inactive);
             ensure(Law::Pools, rest.is_none(), || format!("{bytes} bytes were split off in pool {pool}, leaving {rest:?}"))?;

@@ -1,6 +1,6 @@
 //! One request and one free: what the allocator did with the policy's answers.
 
-use parkade::policy::{Coalescing, Policy, PolicyFault};
+use parkade::policy::{Policy, PolicyFault};
 use parkade::snapshot::BlockActivity;
 use parkade::trace::TraceAction;
 use parkade::units::{Bytes, StreamId};
@@ -118,7 +118,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         };
         answer.map_err(|error| Broken::new(Law::Answers, format!("giving memory back after a refusal failed: {error}")))?;
         let after = self.core.heap().reserved();
-        self.check(false)?;
+        self.check()?;
         self.core.policy_mut().begin();
         let again = self.core.allocate(Bytes(bytes), stream);
         ensure(Law::NoFalseOutOfMemory, again.is_err(), || {
@@ -161,7 +161,7 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         // wrongly.
         let unchanged = match self.core.policy().notes().answer {
             // What was left free before the block has become one with it again.
-            Some(Answer::Reuse(_)) => !is_cut || self.core.policy().coalescing() == Coalescing::Neighbours,
+            Some(Answer::Reuse(_)) => true,
             Some(Answer::Transfer(_) | Answer::TransferPart(_)) => !is_cut,
             Some(Answer::Segment(_, blocks) | Answer::Rung(blocks)) => !is_cut && blocks <= usize::from(is_block),
             None => false,

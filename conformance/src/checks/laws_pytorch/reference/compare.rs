@@ -262,7 +262,6 @@ pub(super) fn queries<D: DeviceBackend, P: Policy>(
             heap.lowest_at_least(slot, stream, size, DeviceAddress(from)) == lowest.min_by_key(|block| block.address).copied(),
         ),
         ("first_at_least_elsewhere", heap.first_at_least_elsewhere(slot, stream, size).collect::<Vec<_>>() == first_elsewhere),
-        ("segment_start", heap.segment_start(picked.id) == Some(reference.segment_of(picked.address.get()).0)),
     ];
     let wrong = checks.iter().find(|(_, holds)| !holds).map(|(name, _)| *name);
     ensure(Law::Reference, wrong.is_none(), || {
