@@ -12,14 +12,12 @@ const MEBIBYTE: u64 = MIB;
 #[derive(Clone)]
 struct Toy {
     grows: bool,
-    /// The bytes to keep of a block, given its size and the request's; `None`: it is not split.
-    cut: fn(u64, u64) -> Option<u64>,
     relieve: fn(&Heap, &Request, u32) -> Relief,
 }
 
 impl Default for Toy {
     fn default() -> Toy {
-        Toy { grows: false, cut: |_, size| Some(size), relieve: ask }
+        Toy { grows: false, relieve: ask }
     }
 }
 
@@ -57,12 +55,8 @@ impl Policy for Toy {
         }
     }
 
-    fn splits(&self, whole: Bytes, request: &Request) -> bool {
-        (self.cut)(whole.get(), request.size.get()).is_some()
-    }
-
-    fn cut(&self, whole: Bytes, request: &Request) -> Bytes {
-        (self.cut)(whole.get(), request.size.get()).map_or(whole, Bytes)
+    fn splits(&self, _: Bytes, _: &Request) -> bool {
+        true
     }
 
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
@@ -78,17 +72,6 @@ fn free_sizes(allocator: &mut Allocator<SimDevice, Toy>) -> Vec<u64> {
     let blocks = allocator.segments().into_iter().flat_map(|segment| segment.blocks);
     let free = blocks.filter(|block| block.state == parkade::snapshot::BlockActivity::Inactive);
     free.map(|block| block.size.get() / MEBIBYTE).collect()
-}
-
-#[test]
-fn a_cut_that_cannot_be_is_an_error_and_changes_nothing() {
-    // Keeps 8 of 16 MiB, then more than there is.
-    let cut = |whole: u64, _: u64| Some(if whole == 16 * MEBIBYTE { 8 * MEBIBYTE } else { whole + 512 });
-    let mut allocator = on(64, Toy { cut, ..Toy::default() });
-    let refused = allocator.allocate(Bytes::mib(2), StreamId::DEFAULT);
-    assert!(matches!(refused, Err(AllocError::Policy(_))), "{refused:?}");
-    allocator.check().unwrap();
-    assert_eq!(free_sizes(&mut allocator), [16]);
 }
 
 /// Takes the first free block of any other stream that is large enough, with a wait.
@@ -309,14 +292,4 @@ fn memory_of_a_pool_in_use_is_not_taken_from_under_its_graphs() {
     assert!(matches!(refused, Err(AllocError::Policy(_))), "{refused:?}");
     assert_eq!(allocator.heap().reserved(), Bytes::mib(16));
     allocator.check().unwrap();
-}
-
-#[test]
-fn cuts_without_an_end_are_an_error() {
-    let cut = |whole: u64, size: u64| (whole > size + 512).then(|| whole - 1);
-    let mut allocator = on(64, Toy { cut, ..Toy::default() });
-    let refused = allocator.allocate(Bytes::mib(1), StreamId::DEFAULT);
-    assert!(matches!(refused, Err(AllocError::Policy(_))), "{refused:?}");
-    allocator.check().unwrap();
-    assert_eq!(free_sizes(&mut allocator), [16]);
 }

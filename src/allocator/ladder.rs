@@ -47,11 +47,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let (obtained, request) = self.obtain(&request, stream_slot, segment)?;
         let handed_out = match obtained {
             Obtained::ToSplit(index) => self.hand_out(index, &request),
-            Obtained::Whole(index) => Ok(self.hand_out_part(index, &request, false)),
+            Obtained::Whole(index) => self.hand_out_part(index, &request, false),
         };
         // A rung may have counted the block as a free part, without the peaks.
         self.stats.raise_peaks_of_splits(request.pool.class(), 1, 1);
-        handed_out
+        Ok(handed_out)
     }
 
     /// Climbs the ladder for a request that no free block serves. `segment` is the size of a new segment for

@@ -51,9 +51,6 @@ pub use view::InvalidFraction;
 /// [`Allocator::allocate`] refuses requests of this many bytes and more (spec 1.1, `ONE_EXA`).
 const TOO_LARGE: u64 = 1 << 60;
 
-/// The most splits for one request: enough to halve 2^64 bytes down to one.
-const MOST_SPLITS: usize = 64;
-
 /// A block that is handed out.
 struct Part {
     id: BlockId,
@@ -79,8 +76,8 @@ struct Cut {
     whole: u64,
     /// Whether it was only a part of its segment before.
     was_split: bool,
-    /// The number of free blocks split off.
-    rests: i64,
+    /// Whether a free block was split off.
+    splits: bool,
     /// Whether what is left of it is oversize.
     is_oversize: bool,
 }
@@ -226,16 +223,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Splits the detached block if the policy says so, and hands it out (spec 3.2).
-    fn hand_out(&mut self, index: u32, request: &Request) -> Result<Allocation, AllocError> {
+    fn hand_out(&mut self, index: u32, request: &Request) -> Allocation {
         let whole = self.heap.arena.at(index).size;
         let splits = self.splits(whole, request);
         if splits && self.policy.takes_high_end(request) {
-            return Ok(self.hand_out_high_end(index, request));
+            return self.hand_out_high_end(index, request);
         }
-        if splits && self.policy.cut(Bytes(whole), request) != request.size {
-            return self.hand_out_cut(index, *request);
-        }
-        Ok(self.hand_out_part(index, request, splits))
+        self.hand_out_part(index, request, splits)
     }
 
     /// Hands out the detached block, or only as many bytes as the request's size if it splits.
@@ -245,53 +239,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let index = if splits { self.heap.split(index, request.size.0, self.policy.stamp(request.pool)) } else { index };
         let part = Part::of(index, self.heap.arena.at_mut(index), request.requested);
         let is_oversize = self.policy.is_oversize(Bytes(part.size));
-        self.account(&part, request, &Cut { whole, was_split, rests: i64::from(splits), is_oversize })
-    }
-
-    /// Hands out the low part of the detached block, with several splits or one that keeps more than the request's size.
-    #[cold]
-    #[inline(never)]
-    fn hand_out_cut(&mut self, index: u32, request: Request) -> Result<Allocation, AllocError> {
-        let block = self.heap.arena.at(index);
-        let (whole, was_split) = (block.size, block.is_split());
-        let request = &request;
-        let part = self.policy.cut(Bytes(whole), request);
-        let mut parts = alloc::vec![part];
-        let mut size = Bytes(whole);
-        // All answers are checked before the first split.
-        while let Some(&last) = parts.last() {
-            if last < request.size || last >= size {
-                self.put_back_unused(index);
-                return Err(self.fault("cuts a block to fewer bytes than were asked for, or to as many as it has").into());
-            }
-            if last == request.size || !self.policy.splits(last, request) {
-                break;
-            }
-            if parts.len() == MOST_SPLITS {
-                self.put_back_unused(index);
-                return Err(self.fault("cuts a block without an end").into());
-            }
-            size = last;
-            parts.push(self.policy.cut(last, request));
-        }
-        let stamp = self.policy.stamp(request.pool);
-        let mut rests = Vec::new();
-        let low = parts.iter().fold(index, |index, part| {
-            let low = self.heap.split(index, part.0, stamp);
-            rests.push(self.heap.arena.id(index));
-            low
-        });
-        let part = Part::of(low, self.heap.arena.at_mut(low), request.requested);
-        let is_oversize = self.policy.is_oversize(Bytes(part.size));
-        let allocation = self.account(&part, request, &Cut { whole, was_split, rests: parts.len() as i64, is_oversize });
-        // Remainders may coalesce with each other or with free blocks behind them, by the policy's rule.
-        for rest in rests.into_iter().rev() {
-            if let Some(rest) = self.heap.arena.resolve(rest) {
-                self.heap.detach(rest);
-                self.put_back_unused(rest);
-            }
-        }
-        Ok(allocation)
+        self.account(&part, request, &Cut { whole, was_split, splits, is_oversize })
     }
 
     /// Counts and tells that the block is handed out, which was split as `cut` says.
@@ -333,9 +281,9 @@ fn count(stats: &mut Stats, part: &Part, request: &Request, cut: &Cut) {
     let class = request.pool.class();
     let &Part { size, is_expandable, .. } = part;
     if !is_expandable {
-        match (cut.rests != 0, cut.was_split) {
-            (true, true) => stats.count_split_again(class, cut.rests - 1, size as i64),
-            (true, false) => stats.count_split_off(class, cut.rests, (cut.whole - size) as i64),
+        match (cut.splits, cut.was_split) {
+            (true, true) => stats.count_split_again(class, size as i64),
+            (true, false) => stats.count_split_off(class, (cut.whole - size) as i64),
             (false, true) => stats.count_split_taken(class, size as i64),
             (false, false) => {}
         }

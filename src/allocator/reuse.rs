@@ -65,19 +65,16 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if whole == size.0 || !self.policy.splits(Bytes(whole), request) {
             let is_oversize = self.policy.is_oversize(Bytes(whole));
             let part = Part::of(index, block, requested);
-            count(&mut self.stats, &part, request, &Cut { whole, was_split, rests: 0, is_oversize });
+            count(&mut self.stats, &part, request, &Cut { whole, was_split, splits: false, is_oversize });
             blocks.remove(slots, index);
             return Some(self.tell_handed_out(&part, request));
-        }
-        if self.policy.cut(Bytes(whole), request) != size {
-            return None;
         }
         let is_oversize = self.policy.is_oversize(size);
         block.stamp = self.policy.stamp(pool);
         let before = blocks.resize(slots, index, whole - size.0);
         let (low, block) = vacant.split(slots, index, size.0);
         let part = Part::of(low, block, requested);
-        count(&mut self.stats, &part, request, &Cut { whole, was_split, rests: 1, is_oversize });
+        count(&mut self.stats, &part, request, &Cut { whole, was_split, splits: true, is_oversize });
         blocks.settle(slots, before);
         vacant.give_rank(slots, low);
         Some(self.tell_handed_out(&part, request))
@@ -102,21 +99,17 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             let is_oversize = self.policy.is_oversize(Bytes(whole));
             self.heap.detach(id.index);
             let part = Part::of(id.index, self.heap.arena.at_mut(id.index), request.requested);
-            return Ok(self.account(&part, request, &Cut { whole, was_split, rests: 0, is_oversize }));
+            return Ok(self.account(&part, request, &Cut { whole, was_split, splits: false, is_oversize }));
         }
         if self.policy.takes_high_end(request) {
             self.heap.detach(id.index);
             return Ok(self.hand_out_high_end(id.index, request));
         }
-        if self.policy.cut(Bytes(whole), request) != request.size {
-            self.heap.detach(id.index);
-            return self.hand_out_cut(id.index, *request);
-        }
         let (stamp, is_oversize) = (self.policy.stamp(request.pool), self.policy.is_oversize(request.size));
         match self.heap.cut(id.index, request.size.0, (request.pool, stream_slot), stamp) {
             Some((low, block)) => {
                 let part = Part::of(low, block, request.requested);
-                Ok(self.account(&part, request, &Cut { whole, was_split, rests: 1, is_oversize }))
+                Ok(self.account(&part, request, &Cut { whole, was_split, splits: true, is_oversize }))
             }
             None => Ok(self.reuse_part(id.index, *request)),
         }

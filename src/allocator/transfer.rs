@@ -49,17 +49,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             self.heap.change_stream(index, stream_slot);
             return Ok(Some(Obtained::Whole(index)));
         }
-        // No more than the request needs, so that nothing is left to choose an end of.
-        let part = if self.policy.takes_high_end(request) { request.size } else { self.policy.cut(Bytes(whole), request) };
-        if part < request.size || part.0 >= whole {
-            return Err(self.fault("cuts a block to fewer bytes than were asked for, or to as many as it has").into());
-        }
         let (was_split, is_expandable) = (self.heap.arena.at(index).is_split(), self.heap.arena.at(index).is_expandable());
         self.heap.detach(index);
-        let low = self.heap.split(index, part.0, self.policy.stamp(request.pool));
+        let low = self.heap.split(index, request.size.0, self.policy.stamp(request.pool));
         self.heap.change_stream(low, stream_slot);
         if !is_expandable {
-            self.count_parts(request.pool.class(), was_split, (whole - part.0) as i64, part.0 as i64);
+            self.count_parts(request.pool.class(), was_split, (whole - request.size.0) as i64, request.size.0 as i64);
         }
         Ok(Some(Obtained::ToSplit(low)))
     }

@@ -57,7 +57,7 @@ impl Heap {
         Some((blocks, slots, vacant))
     }
 
-    /// Whether blocks of a pool are cut as the policy says, and only once for a request.
+    /// True if a block of the pool may be cut without a look at captures or at pools whose blocks are kept whole.
     #[inline(always)]
     pub(crate) fn cuts_plainly(&self, pool: PoolSlot) -> bool {
         !self.looks_twice && !self.private_pools.is_kept_whole(pool.pool_number())

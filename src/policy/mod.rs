@@ -246,19 +246,12 @@ pub trait Policy {
     /// has freed memory in between.
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement;
 
-    /// Whether to split a block of `whole` bytes, found or new. Only asked about blocks larger than the
-    /// request; asked again about the part kept if [`Policy::cut`] keeps more than the request needs.
+    /// Whether to split a block of `whole` bytes, found or new, at the request's size. Only asked about blocks larger than
+    /// the request. The rest, behind it, becomes free.
     fn splits(&self, whole: Bytes, request: &Request) -> bool;
 
-    /// How many bytes to keep of a block that is split: at least the request's size, fewer than `whole`. The
-    /// rest, behind it, becomes free.
-    fn cut(&self, whole: Bytes, request: &Request) -> Bytes {
-        let _ = whole;
-        request.size
-    }
-
-    /// Whether the request gets the high end of a block that is split for it, so that what is before stays free. Then
-    /// [`Policy::cut`] is not asked. [`Policy::place`] is asked first. A part that [`Relief::TransferPart`] moves is the low
+    /// Whether the request gets the high end of a block that is split for it, so that what is before stays free.
+    /// [`Policy::place`] is asked first. A part that [`Relief::TransferPart`] moves is the low
     /// end all the same.
     fn takes_high_end(&self, _request: &Request) -> bool {
         false

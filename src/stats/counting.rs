@@ -68,23 +68,19 @@ impl Stats {
         }
     }
 
-    /// Counts free blocks of together `bytes` bytes that are split off a whole segment.
+    /// Counts a free block of `bytes` bytes that is split off a whole segment.
     #[inline(always)]
-    pub(crate) fn count_split_off(&mut self, class: PoolClass, blocks: i64, bytes: i64) {
-        let count_headroom = self.families[Family::InactiveSplit as usize].add(class, blocks);
+    pub(crate) fn count_split_off(&mut self, class: PoolClass, bytes: i64) {
+        let count_headroom = self.families[Family::InactiveSplit as usize].add(class, 1);
         let byte_headroom = self.families[Family::InactiveSplitBytes as usize].add(class, bytes);
         if count_headroom | byte_headroom < 0 {
             self.raise_peaks_of_splits(class, 1, 1);
         }
     }
 
-    /// Counts that one of the free blocks that are a part of their segment lost `bytes` bytes, and is `more` blocks
-    /// more.
+    /// Counts that one of the free blocks that are a part of their segment lost `bytes` bytes.
     #[inline(always)]
-    pub(crate) fn count_split_again(&mut self, class: PoolClass, more: i64, bytes: i64) {
-        if more > 0 {
-            self.change_splits(class, more, 0);
-        }
+    pub(crate) fn count_split_again(&mut self, class: PoolClass, bytes: i64) {
         self.families[Family::InactiveSplitBytes as usize].subtract(class, bytes);
     }
 

@@ -102,7 +102,7 @@ fn answers(policy: &dyn Policy, request: &Request) -> String {
     let slots = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool);
     let of_size = sizes.map(|size| {
         let (rounded, class) = (policy.round(size), policy.classify(size));
-        let cut = (size > request.size).then(|| (policy.splits(size, request), policy.cut(size, request)));
+        let cut = (size > request.size).then(|| policy.splits(size, request));
         (rounded, class, cut, policy.reservation(size), policy.is_oversize(size), policy.rejects(Bytes(1), size, Bytes(MIB)))
     });
     let of_slot = slots.map(|slot| (policy.is_expandable(slot), policy.page(slot), policy.stamp(slot)));

@@ -27,8 +27,7 @@ struct Scripted {
     round: fn(u64) -> u64,
     place: Place,
     relieve: Relieve,
-    /// To how many bytes a block of so many is cut for a request of so many; `None`: it is not split.
-    cut: fn(u64, u64) -> Option<u64>,
+    splits: bool,
     is_expandable: bool,
     page: u64,
     reservation: u64,
@@ -48,7 +47,7 @@ const SOUND: Scripted = Scripted {
         found.map_or(Placement::Segment(request.size.max(Bytes(2 * MIB))), |block| Placement::Reuse(block.id))
     },
     relieve: |_, _, _, rung| if rung == 0 { ask(Attempt::Ask) } else { Relief::GiveUp },
-    cut: |_, size| Some(size),
+    splits: true,
     is_expandable: false,
     page: 2 * MIB,
     reservation: 64 * MIB,
@@ -112,12 +111,8 @@ impl Policy for Scripted {
         (self.place)(self, heap, request)
     }
 
-    fn splits(&self, whole: Bytes, request: &Request) -> bool {
-        (self.cut)(whole.get(), request.size.get()).is_some()
-    }
-
-    fn cut(&self, whole: Bytes, request: &Request) -> Bytes {
-        (self.cut)(whole.get(), request.size.get()).map_or(request.size, Bytes)
+    fn splits(&self, _: Bytes, _: &Request) -> bool {
+        self.splits
     }
 
     fn releasable(&self, heap: &Heap) -> Vec<BlockId> {
@@ -157,7 +152,7 @@ fn reuse(scripted: &Scripted) -> Placement {
     scripted.block.map_or(Placement::Segment(Bytes(4 * MIB)), Placement::Reuse)
 }
 
-/// Every case, with policies that answer through `place`, through `relieve`, and through `cut`.
+/// Every case, with policies that answer through `place` and through `relieve`.
 fn cases() -> Vec<Case> {
     use Named::{Capturing, Expandable, Gone, Nothing, Part, Private, Used, Whole};
     const BLOCK: u64 = 4 * MIB;
@@ -221,20 +216,7 @@ fn cases() -> Vec<Case> {
     cases.extend(all.map(|(says, named, scripted, bytes, stream)| (says, named, scripted.clone(), bytes, stream)));
     cases.extend(moving::cases());
     cases.extend(borders().map(|(says, scripted)| (says, Nothing, scripted, 700, 0)));
-    let chain = |cut| Scripted { cut, ..SOUND };
-    let cut_wrongly = "cuts a block to fewer bytes than were asked for, or to as many as it has";
-    let all = [
-        ("", chain(|_, _| None)),
-        ("", chain(|whole, _| Some(whole - 512))),
-        (cut_wrongly, chain(|_, size| Some(size - 512))),
-        (cut_wrongly, chain(|whole, _| Some(whole))),
-        (cut_wrongly, chain(|whole, _| Some(whole + 512))),
-        (cut_wrongly, chain(|whole, size| Some(if whole > size + 1024 { whole - 512 } else { size - 512 }))),
-    ];
-    cases.extend(all.map(|(says, scripted)| (says, Whole, scripted, BLOCK - 8 * 512, 0)));
-    let by_512 = chain(|whole, size| (whole > size).then(|| whole - 512));
-    cases.push(("", Whole, by_512.clone(), BLOCK - 64 * 512, 0));
-    cases.push(("cuts a block without an end", Whole, by_512, BLOCK - 65 * 512, 0));
+    cases.push(("", Whole, Scripted { splits: false, ..SOUND }, BLOCK - 8 * 512, 0));
     cases
 }
 

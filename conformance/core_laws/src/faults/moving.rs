@@ -31,8 +31,7 @@ pub(super) fn cases() -> Vec<Case> {
     let to_77 = first(|_, _, request, _| Relief::Provide { bytes: request.size, stream: StreamId(77) });
     let nothing = first(|_, _, _, _| Relief::Provide { bytes: Bytes::ZERO, stream: StreamId::DEFAULT });
     let high = first(|own, _, _, _| own.block.map_or(Relief::GiveUp, |block| Relief::ReuseAt { block, offset: Bytes(1024) }));
-    let cutting = |cut| Scripted { cut, ..parting.clone() };
-    let cut_wrongly = "cuts a block to fewer bytes than were asked for, or to as many as it has";
+    let unsplit = Scripted { splits: false, ..parting.clone() };
     let of_another = "transfers a block of another pool, or of the request's own stream";
     let unknown = "transfers the blocks of an unknown stream, or of the request's own";
     let all = [
@@ -40,10 +39,7 @@ pub(super) fn cases() -> Vec<Case> {
         ("", Whole, parting.clone(), SMALL + 512, 9),
         ("", Part, parting.clone(), SMALL + 512, 9),
         ("", Capturing, parting.clone(), BLOCK, 9),
-        ("", Whole, cutting(|_, _| None), SMALL + 512, 9),
-        ("", Whole, cutting(|whole, _| (whole > BLOCK - 1024).then(|| whole - 512)), BLOCK - 2048, 9),
-        (cut_wrongly, Whole, cutting(|_, size| Some(size - 512)), BLOCK - 512, 9),
-        (cut_wrongly, Whole, cutting(|whole, _| Some(whole)), BLOCK - 512, 9),
+        ("", Whole, unsplit, SMALL + 512, 9),
         ("transfers a block that does not exist", Gone, parting.clone(), BLOCK, 9),
         ("transfers a block that is not free", Used, parting.clone(), BLOCK, 9),
         ("transfers a block that is too small", Whole, parting.clone(), BLOCK + 512, 9),

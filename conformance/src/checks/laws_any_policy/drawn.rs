@@ -20,10 +20,6 @@ enum Cutting {
     Exact,
     /// To the request's size, unless less than this would remain.
     Rest(u64),
-    /// In halves, while a half is large enough.
-    Halves,
-    /// The request keeps a quarter of the remainder.
-    Loose,
     /// Not at all.
     Never,
 }
@@ -90,11 +86,9 @@ impl Drawn {
         let unit = of(&[512, 512, 256, 4096, MIB]);
         let (segment, page) = (of(&[2 * MIB, 16 * MIB, 20 * MIB, 64 * MIB]), of(&[2 * MIB, 2 * MIB, 16 * MIB]));
         let is_expandable = [of(&[0, 0, 0, 1]) == 1, of(&[0, 0, 1]) == 1];
-        let cutting = match of(&[0, 1, 2, 2, 3, 4]) {
+        let cutting = match of(&[0, 1, 1, 2]) {
             0 => Cutting::Exact,
             1 => Cutting::Rest(of(&[512, 8192, MIB])),
-            2 => Cutting::Halves,
-            3 => Cutting::Loose,
             _ => Cutting::Never,
         };
         let rungs = (0..of(&[0, 1, 2, 4]))
@@ -284,18 +278,7 @@ impl Policy for Drawn {
         match self.cutting {
             Cutting::Exact => true,
             Cutting::Rest(least) => whole - size >= least,
-            Cutting::Halves => whole.is_multiple_of(1024) && whole / 2 >= size,
-            Cutting::Loose => whole - size >= 16384,
             Cutting::Never => false,
-        }
-    }
-
-    fn cut(&self, whole: Bytes, request: &Request) -> Bytes {
-        let (whole, size) = (whole.get(), request.size.get());
-        match self.cutting {
-            Cutting::Halves => Bytes(whole / 2),
-            Cutting::Loose => Bytes(size + (whole - size) / 4 / 512 * 512),
-            _ => request.size,
         }
     }
 

@@ -205,9 +205,7 @@ impl<P: Policy> Wrapper for Watched<P> {
 
     fn splits(&self, whole: Bytes, request: &Request) -> bool {
         let splits = self.policy.splits(whole, request);
-        if !splits {
-            self.kept.set(whole.get());
-        }
+        self.kept.set(if splits { request.size.get() } else { whole.get() });
         splits
     }
 
@@ -215,12 +213,6 @@ impl<P: Policy> Wrapper for Watched<P> {
         let takes = self.policy.takes_high_end(request);
         self.high.set(takes.then_some(request.size.get()));
         takes
-    }
-
-    fn cut(&self, whole: Bytes, request: &Request) -> Bytes {
-        let part = self.policy.cut(whole, request);
-        self.kept.set(part.get());
-        part
     }
 
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {

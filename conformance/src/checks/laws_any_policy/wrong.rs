@@ -174,15 +174,6 @@ impl Policy for Wrong {
         self.below(4) > 0
     }
 
-    fn cut(&self, whole: Bytes, request: &Request) -> Bytes {
-        match self.below(8) {
-            0 | 1 => Bytes(whole.get() / 2 / 512 * 512),
-            // The most that a cut may keep, so that it is asked about the remainder again and again.
-            2 => Bytes(whole.get() - 1),
-            _ => self.size(request.size.get()),
-        }
-    }
-
     fn relieve(&mut self, heap: &Heap, request: &Request, _: u32) -> Relief {
         let attempt = match self.below(5) {
             0 => Attempt::No,

@@ -153,17 +153,13 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         let name = self.core.policy().name();
         ensure(Law::Answers, fault.policy == name, || format!("the fault is that of {name}, but the error says {fault}"))?;
         ensure(Law::Answers, self.expected.wrong_answers, || fault.to_string())?;
-        let is_cut = fault.problem.starts_with("cuts");
         let is_block = fault.problem.starts_with("releases") || fault.problem.starts_with("remaps");
         // A segment that grows at several gaps asks for the handles of each, and keeps what it has mapped.
         let has_mapped = fault.problem.starts_with("takes a handle") && self.core.policy().saw_less_than(self.core.heap());
-        // What a rung did before its invalid part stays: blocks released before an invalid one, or a segment that was then split
-        // wrongly.
+        // What a rung did before its invalid part stays: blocks released before an invalid one.
         let unchanged = match self.core.policy().notes().answer {
-            // What was left free before the block has become one with it again.
-            Some(Answer::Reuse(_)) => true,
-            Some(Answer::Transfer(_) | Answer::TransferPart(_)) => !is_cut,
-            Some(Answer::Segment(_, blocks) | Answer::Rung(blocks)) => !is_cut && blocks <= usize::from(is_block),
+            Some(Answer::Reuse(_) | Answer::Transfer(_) | Answer::TransferPart(_)) => true,
+            Some(Answer::Segment(_, blocks) | Answer::Rung(blocks)) => blocks <= usize::from(is_block),
             None => false,
         };
         let changed = changed_since_answer(&self.core).filter(|_| unchanged && !has_mapped && fault.problem != "never gives up");
