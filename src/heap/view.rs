@@ -1,7 +1,6 @@
 //! The heap as policies see it: read-only.
 
 use alloc::vec::Vec;
-use core::ops::Range;
 
 use super::{Heap, PoolSlot};
 use crate::block::{BlockId, BlockState, NIL};
@@ -94,15 +93,6 @@ impl Heap {
     pub fn largest(&self, pool: PoolSlot, stream: StreamId) -> Option<BlockView> {
         let slot = self.known_stream_slot(stream)?;
         self.free[usize::from(pool.0)].largest_of(&self.arena, slot).map(|index| self.view(index))
-    }
-
-    /// The free block of the pool and stream with the highest stamp among those whose size is in `sizes`; of
-    /// equal stamps the smallest block, then the lowest address. Looks at all blocks of these sizes.
-    #[must_use]
-    #[inline]
-    pub fn latest(&self, pool: PoolSlot, stream: StreamId, sizes: Range<Bytes>) -> Option<BlockView> {
-        let slot = self.known_stream_slot(stream)?;
-        self.free[usize::from(pool.0)].latest(&self.arena, slot, sizes.start.0, sizes.end.0).map(|index| self.view(index))
     }
 
     /// The free blocks of the pool and stream with at least `size` bytes, the smallest first; of equal ones

@@ -184,29 +184,6 @@ impl BinnedBlocks {
         })
     }
 
-    /// The block with the highest stamp among those with at least `from` and fewer than `to` bytes; of equal
-    /// stamps the first in order.
-    #[inline]
-    pub(crate) fn latest(&self, slots: &[Block], from: u64, to: u64) -> Option<u32> {
-        let end = bin_of(to.saturating_sub(1));
-        let mut found: Option<(u64, u32)> = None;
-        let mut look = |index: u32| {
-            let block = slots.at(index);
-            if (from..to).contains(&block.size) && found.is_none_or(|(stamp, _)| block.stamp > stamp) {
-                found = Some((block.stamp, index));
-            }
-        };
-        let mut next = self.directory.first_from(bin_of(from));
-        while let Some(bin) = next.filter(|&bin| bin <= end) {
-            match self.oversized(bin) {
-                Some(oversized) => oversized.at_least(from).for_each(&mut look),
-                None => list(slots, self.directory.get(bin).head).for_each(&mut look),
-            }
-            next = self.directory.first_after(bin);
-        }
-        found.map(|(_, index)| index)
-    }
-
     /// The first of the largest blocks.
     #[inline]
     pub(crate) fn largest(&self, slots: &[Block]) -> Option<u32> {

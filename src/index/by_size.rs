@@ -136,17 +136,6 @@ impl BySize {
         merged(self.newest.filter(|own| own >= size), others, move |newest, other| first(slots, newest, other) == newest)
     }
 
-    /// The block with the highest stamp among those with at least `from` and fewer than `to` bytes; of equal
-    /// stamps the first in order.
-    #[inline]
-    pub(crate) fn latest(&self, slots: &[Block], from: u64, to: u64) -> Option<u32> {
-        let newest = self.newest.filter(|own| (from..to).contains(&own));
-        better(newest, self.others.latest(slots, from, to), |newest, other| {
-            let stamps = (slots.at(newest).stamp, slots.at(other).stamp);
-            if stamps.0 == stamps.1 { first(slots, newest, other) == newest } else { stamps.0 > stamps.1 }
-        })
-    }
-
     /// The first of the largest blocks.
     #[inline]
     pub(crate) fn largest(&self, slots: &[Block]) -> Option<u32> {

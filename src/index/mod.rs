@@ -173,19 +173,6 @@ impl FreeIndex {
         }
     }
 
-    /// The stream's block with the highest stamp among those with at least `from` and fewer than `to` bytes;
-    /// of equal stamps the first in the order by size.
-    #[inline]
-    pub(crate) fn latest(&self, slots: &[Block], stream_slot: u16, from: u64, to: u64) -> Option<u32> {
-        match self.by_size(stream_slot) {
-            Some(blocks) => blocks.latest(slots, from, to),
-            None => {
-                let blocks = self.sorted(slots, stream_slot, |own| (from..to).contains(&own));
-                blocks.into_iter().rev().max_by_key(|&index| slots.at(index).stamp)
-            }
-        }
-    }
-
     /// The blocks of one stream with fewer than `size` bytes, in reverse order.
     pub(crate) fn below<'a>(&'a self, slots: &'a [Block], stream_slot: u16, size: u64) -> impl Iterator<Item = u32> + 'a {
         match self.by_size(stream_slot) {

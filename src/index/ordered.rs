@@ -41,11 +41,6 @@ impl OrderedBlocks {
         self.keys.range((size, 0, 0, 0)..).map(|key| key.3)
     }
 
-    pub(crate) fn latest(&self, slots: &[Block], from: u64, to: u64) -> Option<u32> {
-        // `max_by_key` returns the last of equal ones.
-        self.keys.range((from, 0, 0, 0)..(to, 0, 0, 0)).rev().map(|key| key.3).max_by_key(|&index| slots.at(index).stamp)
-    }
-
     pub(crate) fn largest(&self, slots: &[Block]) -> Option<u32> {
         self.first_at_least(slots, self.keys.last()?.0)
     }

@@ -65,19 +65,10 @@ impl Both {
         let arena = &self.arena;
         assert_eq!(self.bins.first_at_least(arena, size), self.tree.first_at_least(arena, size), "first of at least {size}");
         assert_eq!(self.bins.largest(arena), self.tree.largest(arena));
-        self.same_latest(size, size.saturating_add(1));
-    }
-
-    fn same_latest(&self, from: u64, to: u64) {
-        let arena = &self.arena;
-        assert_eq!(self.bins.latest(arena, from, to), self.tree.latest(arena, from, to), "the latest from {from} to {to}");
     }
 
     fn same_walks(&self, size: u64) {
         let arena = &self.arena;
-        for to in [size, size.saturating_add(size / 32), u64::MAX] {
-            self.same_latest(size, to);
-        }
         assert!(self.bins.at_least(arena, size).eq(self.tree.at_least(arena, size)), "at least {size}");
         if let Some(first) = self.tree.first_at_least(arena, size) {
             assert_eq!(self.bins.first_behind(arena, first), self.tree.at_least(arena, size).nth(1), "behind {size}");

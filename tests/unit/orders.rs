@@ -75,8 +75,6 @@ fn answers((arena, index): &(Arena, FreeIndex), stream: u16, size: u64, other: u
         index.lowest_at_least(arena, stream, size, 0),
         index.lowest_at_least(arena, stream, size, other * 20),
         index.largest_of(arena, stream),
-        index.latest(arena, stream, size.min(other), size.max(other)),
-        index.latest(arena, stream, size, u64::MAX),
     ];
     answers.extend(index.at_least(arena, stream, size).map(Some));
     answers.extend(index.at_least(arena, stream, 0).map(|block| index.following(arena, block)));

@@ -238,17 +238,9 @@ pub(super) fn queries<D: DeviceBackend, P: Policy>(
         }
     }
     let largest = own.last().and_then(|last| own.iter().find(|block| block.size == last.size)).map(|block| **block);
-    let latest =
-        smaller.iter().rev().fold(
-            None,
-            |best: Option<BlockView>, block| {
-                if best.is_none_or(|best| block.stamp > best.stamp) { Some(*block) } else { best }
-            },
-        );
     let unseen = StreamId(0x5eed);
     let has_nothing = heap.at_least(slot, unseen, Bytes(0)).chain(heap.below(slot, unseen, Bytes::MAX)).next().is_none()
         && heap.first_at_least(slot, unseen, Bytes(0)).or(heap.largest(slot, unseen)).is_none()
-        && heap.latest(slot, unseen, Bytes(0)..Bytes::MAX).is_none()
         && heap.lowest_at_least(slot, unseen, Bytes(0), DeviceAddress(0)).is_none();
     let checks = [
         ("a stream without blocks", has_nothing),
@@ -256,7 +248,6 @@ pub(super) fn queries<D: DeviceBackend, P: Policy>(
         ("below", heap.below(slot, stream, size).collect::<Vec<_>>() == smaller),
         ("first_at_least", heap.first_at_least(slot, stream, size) == larger.first().copied()),
         ("largest", heap.largest(slot, stream) == largest),
-        ("latest", heap.latest(slot, stream, Bytes(0)..size) == latest),
         (
             "lowest_at_least",
             heap.lowest_at_least(slot, stream, size, DeviceAddress(from)) == lowest.min_by_key(|block| block.address).copied(),
