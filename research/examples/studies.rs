@@ -1,17 +1,15 @@
 //! Small studies, each a table of docs/studies.md or docs/bounds.md: preallocation, the order of graph captures,
-//! what adversaries force, and what MEMO's plan in two levels needs.
+//! and what adversaries force.
 //!
-//! `cargo run --release -p parkade-research --example studies -- preallocation`, or `captures`, `adversaries` or `memo`
+//! `cargo run --release -p parkade-research --example studies -- preallocation`, or `captures` or `adversaries`
 #![allow(clippy::print_stdout, reason = "a program that prints")]
 
 use std::error::Error;
 
 use parkade_policies::{BESIDE, CATALOGUE, Named};
-use parkade_research::bounds::{BoundsError, MemoPlan, NoLayers};
-use parkade_research::packing::Effort;
 use parkade_research::study::{LOAD_UNIT_BYTES, RunOptions, run, smallest_capacity};
 use parkade_research::workload::generators::adversaries::{Robson, best_fit_attack, comb, fence, robson, stream_per_buffer};
-use parkade_research::workload::{self, Workload, parse};
+use parkade_research::workload::{Workload, parse};
 use rayon::prelude::*;
 
 /// Training with mixed lifetimes, and with samples of different lengths.
@@ -31,8 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some("preallocation") => preallocation(),
         Some("captures") => captures(),
         Some("adversaries") => adversaries(),
-        Some("memo") => memo(),
-        _ => Err("name a study: preallocation, captures, adversaries or memo".into()),
+        _ => Err("name a study: preallocation, captures or adversaries".into()),
     }
 }
 
@@ -86,33 +83,6 @@ fn captures() -> Result<(), Box<dyn Error>> {
     };
     for (policy, cells) in rows(|policy| workloads.iter().map(|workload| cell(workload, policy)).collect::<Vec<_>>()) {
         println!("| {policy} | {} |", cells.join(" | "));
-    }
-    Ok(())
-}
-
-/// The packer's budget for a plan.
-const MEMO_EFFORT: Effort = Effort { steps: 100_000_000, seed: 1 };
-
-fn memo() -> Result<(), Box<dyn Error>> {
-    println!("| workload | plan in two levels | packing | layers | of all requests in them |\n|---|---|---|---|---|");
-    let rows: Vec<Result<String, BoundsError>> = workload::CATALOGUE
-        .par_iter()
-        .map(|named| {
-            let workload = named.make(1);
-            Ok(match MemoPlan::of(&workload, &MEMO_EFFORT)? {
-                Ok(plan) => {
-                    let over = |bytes: u64| bytes as f64 / plan.load_bytes.max(1) as f64;
-                    let percent = 100 * plan.in_layers / plan.requests.max(1);
-                    let (height, packing) = (over(plan.height_bytes), over(plan.packing_bytes));
-                    format!("| {} | {height:.3} | {packing:.3} | {} | {percent} % |", named.name, plan.layers)
-                }
-                Err(NoLayers::NoStep) => format!("| {} | no step repeats | | | |", named.name),
-                Err(NoLayers::NoLayers) => format!("| {} | no layers in a step | | | |", named.name),
-            })
-        })
-        .collect();
-    for row in rows {
-        println!("{}", row?);
     }
     Ok(())
 }

@@ -248,7 +248,7 @@ fn numbers_that_pages_state_are_right() {
         ("README.md", "`--stats` also compares all ", " statistics", keys),
         ("README.md", "the policies that `all` means on ", " workloads", workloads.expect("numbers.md says it")),
         ("docs/writing-a-backend.md", "It is complete: a device of ", " lines", lines("conformance/tests/own_backend.rs")),
-        ("docs/bounds.md", "Of the study's ", " workloads six", CATALOGUE.len()),
+        ("CHANGELOG.md", "and a catalogue of ", " workloads", CATALOGUE.len()),
         ("docs/fidelity.md", "then all ", " keys of `memory_stats()`", keys),
     ] {
         assert_eq!(claims::stated(&read(&root().join(page)), before, after), Some(right), "{page}: {before}...{after}");

@@ -6,7 +6,6 @@
 //! 1. **Load**: the most bytes live at once, as requested and rounded to blocks of 512 bytes.
 //! 2. **Page ideal** ([`pages`]): what an allocator needs that takes memory in pages and remaps them at will.
 //! 3. **Packing** ([`crate::packing`]): addresses in one region, every lifetime known in advance, nothing ever moved.
-//!    [`MemoPlan`] is what a plan in two levels, a layer and then the program, needs.
 //! 4. **Robson's bounds** ([`robson`]): what the worst workload with this load and these sizes forces on any
 //!    allocator that learns of requests one by one and never moves memory; and what is enough for the best such
 //!    allocator, for first fit and for any fit.
@@ -17,7 +16,6 @@
 
 mod all;
 mod lifetimes;
-mod memo;
 mod packed;
 pub mod pages;
 pub mod robson;
@@ -26,7 +24,6 @@ mod tests;
 
 pub use all::{BLOCK_BYTES, Bounds};
 pub use lifetimes::buffers;
-pub use memo::{MemoPlan, NoLayers};
 pub use packed::BoundsError;
 pub use pages::PageIdeal;
 pub use robson::Robson;
