@@ -334,9 +334,8 @@ fn adversaries_are_workloads() {
     let folder = Folder::new("sweep-adversaries");
     let rows = at(&folder, "rows.jsonl");
     let robson = "robson:against=first-fit-remap,unit_bytes=2MiB,live_units=64,largest_units=8";
-    let workloads = format!("{robson},best-fit-attack:gaps=9,largest_units=8,unit_bytes=2MiB,comb:teeth=4");
-    let run =
-        call(&["sweep", "-w", &workloads, "-p", "best-fit-remap,first-fit-remap", "-c", "1.5", "--seeds", "2", "-o", &rows]);
+    let workloads = format!("{robson},comb:teeth=4,fence:cycles=9");
+    let run = call(&["sweep", "-w", &workloads, "-p", "best-fit-remap,first-fit-remap", "-c", "1.5", "--seeds", "2", "-o", &rows]);
     assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
     let rows: Vec<serde_json::Value> =
         bytes(&rows).lines().skip(1).map(|line| serde_json::from_str(line).expect("a row")).collect();
@@ -349,9 +348,9 @@ fn adversaries_are_workloads() {
         };
         rows.iter().find(is_wanted).and_then(|row| row["peak_reserved_bytes"].as_u64()).expect("a row") >> 20
     };
-    // Robson's formula, 64 (1 + log2(8) / 2) - 8 + 1 units of 2 MiB; and what best fit is made to need, (9 + 2) (8 - 2) units.
+    // Robson's formula, 64 (1 + log2(8) / 2) - 8 + 1 units of 2 MiB; and four teeth of 20 MiB, four gaps and one request as large as these.
     assert!(reserved_mib("robson", "first-fit-remap") >= 153 * 2, "{}", reserved_mib("robson", "first-fit-remap"));
-    assert_eq!(reserved_mib("best-fit-attack", "best-fit-remap"), 66 * 2);
+    assert_eq!(reserved_mib("comb", "best-fit-remap"), 3 * 4 * 20);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::error::Error;
 
 use parkade_policies::{BESIDE, CATALOGUE, Named};
 use parkade_research::study::{LOAD_UNIT_BYTES, RunOptions, run, smallest_capacity};
-use parkade_research::workload::generators::adversaries::{Robson, best_fit_attack, comb, fence, robson, stream_per_buffer};
+use parkade_research::workload::generators::adversaries::{Robson, comb, fence, robson, stream_per_buffer};
 use parkade_research::workload::{Workload, parse};
 use rayon::prelude::*;
 
@@ -91,7 +91,7 @@ fn adversaries() -> Result<(), Box<dyn Error>> {
     // A multiple of every policy's page, so that no page is shared.
     let unit_bytes = 160 << 20;
     let numbers = Robson { unit_bytes, largest_units: 16, live_units: 256 };
-    let plain = [best_fit_attack(120, 24, unit_bytes)?, comb(64, 20 << 20)?, fence(100)?, stream_per_buffer(100, 32, 1 << 30)?];
+    let plain = [comb(64, 20 << 20)?, fence(100)?, stream_per_buffer(100, 32, 1 << 30)?];
     println!("| policy | Robson's | {} |", plain.iter().map(|workload| workload.name.as_str()).collect::<Vec<_>>().join(" | "));
     println!("|---|---|{}", "---|".repeat(plain.len()));
     let row = |policy: &Named| {

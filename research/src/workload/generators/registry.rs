@@ -22,7 +22,7 @@ use crate::workload::Workload;
 type Default = fn() -> Box<dyn Generator>;
 
 /// All generators, in the order in which messages name them. One that is not here is not found by name.
-const ALL: [(&str, Default); 14] = [
+const ALL: [(&str, Default); 13] = [
     ("transformer", || Box::new(Trained { model: Transformer::default(), steps: 20 })),
     ("chain", || Box::new(DescribedChain::default())),
     ("cnn", || Box::new(Cnn::default())),
@@ -33,7 +33,6 @@ const ALL: [(&str, Default); 14] = [
     ("prefetch", || Box::new(Prefetch::default())),
     ("graphs", || Box::new(Graphs::default())),
     ("robson", || Box::new(RobsonAgainst::new("first-fit-remap"))),
-    ("best-fit-attack", || Box::new(Pattern::best_fit_attack())),
     ("comb", || Box::new(Pattern::comb())),
     ("fence", || Box::new(Pattern::fence())),
     ("stream-per-buffer", || Box::new(Pattern::stream_per_buffer())),

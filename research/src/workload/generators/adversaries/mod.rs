@@ -2,11 +2,10 @@
 //!
 //! [`robson`] reacts to where a policy places buffers. It plays against a real allocator and returns the resulting
 //! [`Workload`](crate::workload::Workload), which can then be run under other policies. The others do not depend
-//! on the policy: [`best_fit_attack`], and three patterns that were reported against PyTorch ([`fence`], [`comb`],
-//! [`stream_per_buffer`]). docs/bounds.md says what each of them forces, and on which policies.
+//! on the policy: three patterns that were reported against PyTorch ([`fence`], [`comb`], [`stream_per_buffer`]).
+//! docs/bounds.md says what each of them forces, and on which policies.
 
 mod attack;
-mod best_fit;
 pub(super) mod options;
 mod patterns;
 mod probe;
@@ -15,6 +14,5 @@ mod robson;
 mod tests;
 
 pub use attack::{Attack, AttackError};
-pub use best_fit::best_fit_attack;
 pub use patterns::{comb, fence, stream_per_buffer};
 pub use robson::{Robson, robson};

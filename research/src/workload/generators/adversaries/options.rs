@@ -3,7 +3,6 @@
 
 use parkade_policies::{CATALOGUE, Named, named, why_unknown};
 
-use super::best_fit::best_fit_attack;
 use super::patterns::{comb, fence, stream_per_buffer};
 use super::robson::{Robson, robson};
 use crate::workload::Workload;
@@ -69,18 +68,6 @@ pub(in crate::workload::generators) struct Pattern {
 const NONE: Key = "";
 
 impl Pattern {
-    pub(in crate::workload::generators) fn best_fit_attack() -> Pattern {
-        Pattern {
-            keys: ["gaps", "largest_units", "unit_bytes"],
-            values: [120, 24, 160 * MIB],
-            make: |[gaps, largest, unit]| {
-                // More gaps would make too many events.
-                let gaps = count("gaps", gaps, 1700)?;
-                Ok(best_fit_attack(gaps, largest, unit)?)
-            },
-        }
-    }
-
     pub(in crate::workload::generators) fn comb() -> Pattern {
         Pattern {
             keys: ["teeth", "tooth_bytes", NONE],
@@ -179,8 +166,6 @@ mod tests {
     #[test]
     fn the_other_adversaries_are_made_of_their_numbers() {
         for (text, workload) in [
-            ("best-fit-attack:gaps=9,largest_units=8,unit_bytes=2MiB", best_fit_attack(9, 8, 2 * MIB)),
-            ("best-fit-attack", best_fit_attack(120, 24, 160 * MIB)),
             ("comb:teeth=5,tooth_bytes=3MiB", comb(5, 3 * MIB)),
             ("fence:cycles=7", fence(7)),
             ("stream-per-buffer:calls=5,streams=3,bytes=1GiB", stream_per_buffer(5, 3, 1024 * MIB)),
@@ -196,7 +181,6 @@ mod tests {
         let said = |text: &str| parse(text).unwrap_err().to_string();
         assert!(said("robson:against=worst").starts_with("against is worst; allowed: pytorch, "));
         assert_eq!(said("robson:largest_units=3"), "there is no such adversary: the largest size must be a power of two");
-        assert_eq!(said("best-fit-attack:gaps=5000"), "gaps is 5000; allowed: 1 to 1700");
         assert_eq!(said("comb:teeth=0"), "teeth is 0; allowed: 1 to 1048576");
         assert_eq!(said("stream-per-buffer:streams=70000"), "streams is 70000; allowed: 1 to 65535");
         assert!(said("comb:teeth=1000000,tooth_bytes=9GiB").starts_with("the live buffers would take more than"));

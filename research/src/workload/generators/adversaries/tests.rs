@@ -4,11 +4,10 @@ use parkade::policy::{Policy, PyTorch};
 use parkade::settings::Settings;
 use parkade::units::PoolClass;
 use parkade_policies::{CATALOGUE, Named, named};
-use std::collections::BTreeMap;
 
 use parkade::PoolSlot;
 
-use super::{AttackError, Robson, best_fit_attack, comb, fence, robson, stream_per_buffer};
+use super::{AttackError, Robson, comb, fence, robson, stream_per_buffer};
 use crate::bounds::robson::{any_fit, first_fit, powers_of_two};
 use crate::study::{Ending, RunOptions, run};
 use crate::workload::{Event, Workload};
@@ -143,37 +142,6 @@ fn segments_that_several_blocks_share_do_not_escape_it() {
 }
 
 #[test]
-fn best_fit_does_far_worse_than_first_fit_under_its_attack() {
-    let (gaps, largest) = (120, 24);
-    let mut needed = BTreeMap::new();
-    for (policy, page) in any_fits() {
-        let attack = best_fit_attack(gaps, largest, page).unwrap();
-        let load = attack.load_bytes(1) / page;
-        assert!(load < u64::from(gaps) + 6 * largest, "{load}");
-        let units = reserved(&attack, (policy.make)()) / page;
-        assert!((load..=any_fit(load, largest) as u64).contains(&units), "{}: {units}", policy.name);
-        if policy.name == "first-fit-remap" {
-            assert!(units as f64 <= first_fit(load, largest), "{units}");
-        }
-        needed.insert(policy.name, units);
-    }
-    // Each request goes where the attack wants it.
-    let forced = (u64::from(gaps) + 2) * (largest - 2);
-    for name in ["best-fit-remap", "pytorch-expandable", "pytorch-2.15-expandable"] {
-        assert_eq!(needed[name], forced, "{name}");
-    }
-    assert!(3 * needed["first-fit-remap"] < forced, "{needed:?}");
-}
-
-#[test]
-fn the_attack_on_best_fit_needs_the_load_for_each_policy() {
-    let attack = best_fit_attack(20, 12, 32 * MIB).unwrap();
-    for policy in CATALOGUE {
-        assert!(reserved(&attack, (policy.make)()) >= attack.load_bytes(1), "{}", policy.name);
-    }
-}
-
-#[test]
 fn the_fence_makes_reserved_memory_grow_as_it_was_reported() {
     let settings = Settings { expandable_segments: true, max_split_bytes: 128 * MIB, ..Settings::default() };
     let whole = fence(101).unwrap();
@@ -231,8 +199,6 @@ fn every_stream_keeps_a_buffer_of_its_own() {
 #[test]
 fn numbers_that_make_no_adversary_are_refused() {
     let refused = |result: Result<Workload, AttackError>| matches!(result, Err(AttackError::Shape(_)));
-    assert!(refused(best_fit_attack(0, 8, 1)) && refused(best_fit_attack(5, 5, 1)) && refused(best_fit_attack(5, 8, 0)));
-    assert!(refused(best_fit_attack(u32::MAX, 8, 1)) && refused(best_fit_attack(5, u64::MAX, u64::MAX)));
     assert!(refused(comb(0, 5)) && refused(comb(5, 0)) && refused(comb(u32::MAX, u64::MAX)) && refused(comb(u32::MAX, 1)));
     assert!(refused(fence(0)) && refused(fence(u32::MAX)));
     assert!(
@@ -250,7 +216,7 @@ fn numbers_that_make_no_adversary_are_refused() {
 #[test]
 fn numbers_of_buffers_are_in_order() {
     let attack = robson((of_catalogue("pytorch").make)(), Robson { unit_bytes: 512, largest_units: 8, live_units: 64 }).unwrap();
-    for workload in [best_fit_attack(9, 8, 512).unwrap(), comb(4, 1).unwrap(), fence(3).unwrap(), attack.workload] {
+    for workload in [comb(4, 1).unwrap(), fence(3).unwrap(), attack.workload] {
         let numbers = workload.events.iter().filter_map(|event| match event {
             Event::Allocate { buffer, .. } => Some(*buffer),
             _ => None,
