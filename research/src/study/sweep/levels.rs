@@ -1,6 +1,8 @@
 //! Means with their range. Only over seeds, which are drawn at random, is there a confidence interval: workloads are
 //! chosen by hand, and an interval over them would say nothing about others.
 
+use statrs::statistics::Statistics;
+
 use crate::study::statistics::{Interval, interval_of_mean, mean};
 
 /// The level of the confidence intervals.
@@ -40,8 +42,7 @@ fn with_range(values: &[f64], mean: impl FnOnce() -> Option<f64>) -> Option<Leve
 }
 
 fn geometric_mean(values: &[f64]) -> Option<f64> {
-    let logs: Vec<f64> = values.iter().map(|value| value.max(f64::MIN_POSITIVE).ln()).collect();
-    mean(&logs).map(f64::exp)
+    (!values.is_empty()).then(|| values.iter().map(|value| value.max(f64::MIN_POSITIVE)).geometric_mean())
 }
 
 /// The geometric mean over workloads, with its range; `None` without values.
