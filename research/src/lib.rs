@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 pub mod bounds;
-pub mod frontier;
 pub mod study;
 pub mod workload;
 

@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 pub mod beside;
-pub mod frontier;
 pub mod merge;
 pub mod policy_names;
 pub mod replay;

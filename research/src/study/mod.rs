@@ -8,6 +8,7 @@
 mod capacity;
 mod curves;
 mod first_step;
+pub mod largest_batch;
 mod options;
 mod run;
 pub mod statistics;

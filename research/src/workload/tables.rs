@@ -4,7 +4,7 @@ use super::CATALOGUE;
 use super::generators::Optimizer;
 use super::generators::chain::{Chain, Keeping};
 use super::generators::transformer::{Attention, Checkpointing, Precision, Transformer};
-use crate::frontier::{CARDS, CONTEXT_BYTES};
+use crate::study::largest_batch::{CARDS, CONTEXT_BYTES};
 
 const PAGE: &str = include_str!("../../../docs/workloads.md");
 

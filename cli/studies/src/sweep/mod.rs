@@ -11,6 +11,7 @@ mod grids;
 mod html;
 pub mod jobs;
 mod json;
+pub mod largest_batch;
 mod list;
 mod lists;
 mod memory_grids;

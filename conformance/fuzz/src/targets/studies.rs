@@ -11,7 +11,8 @@ use parkade_research::packing::{self, Effort, Instance, Recorded, is_csv, pack_w
 use parkade_research::study::sweep::PreparedWorkload;
 use parkade_research::study::{RunOptions, curves, run, smallest_capacity};
 use parkade_research::workload::recorded::of_requests;
-use parkade_studies::{frontier as frontiers, merge as merges, sweep as sweeps};
+use parkade_studies::sweep::largest_batch as frontiers;
+use parkade_studies::{merge as merges, sweep as sweeps};
 use parkade_terminal::runner::{Command, render};
 
 use super::case::Case;

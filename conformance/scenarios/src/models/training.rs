@@ -5,7 +5,7 @@ use parkade::settings::Settings;
 use parkade_conformance::backend::Backend;
 use parkade_conformance::suite::{Entry, Evidence, Trouble, Verdict};
 use parkade_policies::named;
-use parkade_research::frontier::{CARDS, CONTEXT_BYTES, Grid, Numbers, Point};
+use parkade_research::study::largest_batch::{CARDS, CONTEXT_BYTES, Grid, Numbers, Point};
 use parkade_research::study::{RunOptions, run};
 use parkade_research::workload::generators::Optimizer;
 use parkade_research::workload::generators::transformer::{Attention, Checkpointing, Precision, Transformer};

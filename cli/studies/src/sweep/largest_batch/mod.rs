@@ -11,7 +11,7 @@ use std::io::{IsTerminal, Write};
 use anyhow::{Result, bail};
 use clap::{Parser, ValueEnum};
 use parkade_policies::{CATALOGUE, Named};
-use parkade_research::frontier::{CARDS, CONTEXT_BYTES, Grid, MOST_BATCH, Numbers, Point, card};
+use parkade_research::study::largest_batch::{CARDS, CONTEXT_BYTES, Grid, MOST_BATCH, Numbers, Point, card};
 use parkade_research::workload::generators::Optimizer;
 use parkade_research::workload::generators::transformer::{Checkpointing, Transformer};
 

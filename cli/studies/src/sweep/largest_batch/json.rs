@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::Result;
-use parkade_research::frontier::{Point, Why};
+use parkade_research::study::largest_batch::{Point, Why};
 use serde::Serialize;
 
 use super::Args;

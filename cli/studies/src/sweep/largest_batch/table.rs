@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use parkade_research::frontier::{Case, Point, Why};
+use parkade_research::study::largest_batch::{Case, Point, Why};
 
 use super::Args;
 use super::model::checkpointing_name;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Result, anyhow, bail};
-use parkade_research::frontier::Numbers;
+use parkade_research::study::largest_batch::Numbers;
 use parkade_research::workload::generators::transformer::{Attention, Checkpointing, Transformer};
 
 /// Reads a model: a preset, sizes, or a preset whose sizes are changed.
