@@ -5,13 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
-use clap::Parser;
 use parkade_ranks::each::OnEach;
 use parkade_terminal::in_process::{Failure, on_threads};
 use parkade_terminal::progress::Watch;
 
 use crate::runner::{self, Outcome};
-use crate::{Cli, Command, usage};
+use crate::{Command, parse, usage};
 
 /// What a command would have printed.
 pub struct Answered {
@@ -27,12 +26,12 @@ pub struct Answered {
 /// `parkade` takes.
 ///
 /// The command is about one recording (advise, diagnose, report, stats, replay, export, pack), about recordings (verify, diff), or about
-/// a study (sweep, merge, frontier).
+/// a study (sweep, merge).
 ///
 /// # Errors
 /// See [`Failure`].
 pub fn answer(arguments: &[OsString], threads: Option<usize>, watch: &Arc<Watch>) -> Result<Answered, Failure> {
-    let cli = Cli::try_parse_from(arguments).map_err(|error| Failure::Usage(usage::one_line(&error)))?;
+    let cli = parse(arguments).map_err(|error| Failure::Usage(usage::one_line(&error)))?;
     on_threads(threads, watch, || answer_of(&cli.command))
 }
 
@@ -49,7 +48,6 @@ pub(crate) fn answer_of(command: &Command) -> Result<Answered> {
         Command::Pack(args) => about(args),
         Command::Sweep(args) => about(args),
         Command::Merge(args) => about(args),
-        Command::Frontier(args) => about(args),
         _ => bail!("this command answers on a terminal only"),
     }
 }

@@ -12,13 +12,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::Result;
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use signal_hook::consts::SIGABRT;
 use signal_hook::flag::register_conditional_shutdown;
 
 use commands::{
-    advise, completions, conform, diagnose, diff, enable, export, frontier, info, man, merge, ops, pack, replay, report, stats,
-    sweep, verify,
+    advise, completions, conform, diagnose, diff, enable, export, info, man, merge, ops, pack, replay, report, stats, sweep,
+    verify,
 };
 #[cfg(target_os = "linux")]
 use parkade_kill as kill;
@@ -59,7 +60,6 @@ enum Command {
     Pack(pack::Args),
     Sweep(sweep::Args),
     Merge(merge::Args),
-    Frontier(frontier::Args),
     Conform(conform::Args),
     Ops(ops::Args),
     Info(info::Args),
@@ -73,8 +73,8 @@ enum Command {
 impl Command {
     /// Whether it computes on several threads.
     const fn is_parallel(&self) -> bool {
-        use Command::{Advise, Conform, Diff, Frontier, Merge, Report, Sweep};
-        matches!(self, Advise(_) | Conform(_) | Diff(_) | Frontier(_) | Merge(_) | Report(_) | Sweep(_))
+        use Command::{Advise, Conform, Diff, Merge, Report, Sweep};
+        matches!(self, Advise(_) | Conform(_) | Diff(_) | Merge(_) | Report(_) | Sweep(_))
     }
 }
 
@@ -91,7 +91,7 @@ pub fn main() -> ExitCode {
 pub fn run_command(arguments: &[OsString]) -> Outcome {
     // If it cannot be registered, an abort ends the process by its signal, as everywhere.
     let _registered = register_conditional_shutdown(SIGABRT, Outcome::CouldNotRun as i32, Arc::new(AtomicBool::new(true)));
-    let cli = match Cli::try_parse_from(arguments) {
+    let cli = match parse(arguments) {
         Ok(cli) => cli,
         Err(error) => return usage::answer(&error, arguments, &Cli::command()),
     };
@@ -114,7 +114,6 @@ pub fn run_command(arguments: &[OsString]) -> Outcome {
         Command::Pack(args) => run(args),
         Command::Sweep(args) => run(args),
         Command::Merge(args) => run(args),
-        Command::Frontier(args) => run(args),
         Command::Ops(args) => run(args),
         Command::Info(args) => run(args),
         #[cfg(target_os = "linux")]
@@ -123,6 +122,16 @@ pub fn run_command(arguments: &[OsString]) -> Outcome {
         Command::Completions(args) => run(&args.of(Cli::command())),
         Command::Man(args) => run(&args.of(Cli::command())),
     }
+}
+
+/// The command of these arguments. One that has another name now is refused with that name.
+fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
+    if arguments.get(1).is_some_and(|name| name == "frontier") {
+        let said = "`parkade frontier` is `parkade sweep --largest-batch` now: models are workloads (-w transformer:preset=7b,mixed=on,steps=3), \
+                    devices are capacities (-c H100-80GB,24GB)";
+        return Err(Cli::command().error(ErrorKind::InvalidSubcommand, said));
+    }
+    Cli::try_parse_from(arguments)
 }
 
 /// What a command about recordings prints on standard output, and on standard error beside it. Files are written as the arguments say.

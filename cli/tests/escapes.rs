@@ -130,7 +130,7 @@ fn messages_scripts_and_tables_are_written_out() {
     check(&call(&["enable", HOSTILE]), &["enable"]);
     check_both(&["sweep", "-w", HOSTILE]);
     check_both(&["merge", &stats, "-o", "x"]);
-    check_both(&["frontier", "--model", HOSTILE]);
+    check_both(&["sweep", "--largest-batch", "-w", HOSTILE]);
     check(&call(&["conform", "--filter", HOSTILE]), &["conform"]);
     for arguments in [&["verify", "x", "--limit", HOSTILE][..], &["verify", HOSTILE, "--nosuch", HOSTILE], &[HOSTILE]] {
         check(&call(arguments), arguments);

@@ -8,7 +8,7 @@ use crate::common::documented::{check_text, documented, is_path_of, keys};
 use crate::common::*;
 use serde_json::Value;
 
-const SMALL_MODEL: &str = "layers=2,hidden=256,heads=4,vocabulary=1000,sequence=128";
+const SMALL_MODEL: &str = "transformer:mixed=on,steps=2,layers=2,hidden=256,heads=4,vocabulary=1000,sequence=128";
 
 /// Runs the commands and compares what they print with a section.
 fn check(heading: &str, commands: &[&[&str]]) {
@@ -156,8 +156,8 @@ fn studies() {
         check("sweep --shard", &[&[&sweep[..], &["--shard", shard, "-o", file]].concat()]);
     }
     check("sweep", &[&["merge", "--json", &one, &two, "-o", &all]]);
-    let policies = ["--policies", "pytorch,best-fit-remap", "--most-batch", "64", "--devices", "1GiB,600MiB"];
-    check("frontier", &[&[&["frontier", "--json", "--model", SMALL_MODEL], &policies[..]].concat()]);
+    let policies = ["--policies", "pytorch,best-fit-remap", "--most-batch", "64", "--capacities", "1GiB,600MiB"];
+    check("sweep --largest-batch", &[&[&["sweep", "--largest-batch", "--json", "-w", SMALL_MODEL], &policies[..]].concat()]);
     check("conform", &[&["conform", "--json", "--filter", "scenario/A5"]]);
 }
 

@@ -83,7 +83,7 @@ fn every_command_that_takes_a_policy_suggests_a_similar_one() {
         &["advise", &file, "--policy"],
         &["replay", &file, "--policy"],
         &["sweep", "--policies"],
-        &["frontier", "--policies"],
+        &["sweep", "--largest-batch", "--policies"],
         &["conform", "--policy"],
     ];
     for command in commands {

@@ -10,8 +10,7 @@ fn error(run: &Run) -> String {
 
 #[test]
 fn usage_errors_are_json_where_it_is_asked_for() {
-    for subcommand in ["verify", "replay", "advise", "diagnose", "stats", "export", "pack", "sweep", "merge", "frontier", "info"]
-    {
+    for subcommand in ["verify", "replay", "advise", "diagnose", "stats", "export", "pack", "sweep", "merge", "info"] {
         let plain = call(&[subcommand, "--no-such-option"]);
         assert_eq!((plain.code, plain.out.as_str()), (2, ""), "{subcommand}");
         let run = call(&[subcommand, "--json", "--no-such-option"]);
@@ -37,7 +36,7 @@ fn json_is_asked_for_with_a_value_too_which_is_a_mistake_of_its_own() {
     assert!(error(&call(&["--json", "sweep"])).starts_with("unexpected argument '--json' found"));
     assert_eq!(call(&["sweep", "--json=false"]).out, "", "which is none");
     // An option's value, and another option that begins so.
-    assert_eq!(call(&["frontier", "--context", "--json"]).out, "");
+    assert_eq!(call(&["sweep", "--context", "--json"]).out, "");
     assert_eq!(call(&["sweep", "--jsonl"]).out, "");
 }
 
@@ -69,7 +68,7 @@ fn no_memory_is_refused_wherever_it_is_a_limit() {
         &["advise", "file", "--capacity", "0B"],
         &["replay", "file", "--recorded-limit", "0"],
         &["pack", "file", "--recorded-limit", "0"],
-        &["frontier", "--devices", "0GiB"],
+        &["sweep", "--largest-batch", "-c", "0GiB"],
         &["sweep", "-c", "0GiB"],
     ] {
         let run = call(arguments);
@@ -114,8 +113,8 @@ fn a_size_without_its_unit_is_refused_wherever_it_is_memory() {
         &["stats", "file", "--limit"],
         &["export", "file", "-o", "out", "--limit"],
         &["ops", "-", "--capacity"],
-        &["frontier", "--devices"],
-        &["frontier", "--context"],
+        &["sweep", "--largest-batch", "--capacities"],
+        &["sweep", "--largest-batch", "--context"],
     ] {
         let run = call(&[arguments, &["16"]].concat());
         let option = arguments.last().expect("an option");
@@ -145,7 +144,7 @@ fn less_than_a_page_is_refused_wherever_it_is_a_limit() {
         &["stats", "file", "--limit"],
         &["export", "file", "-o", "out", "--limit"],
         &["diff", "file", "--fail-above"],
-        &["frontier", "--devices"],
+        &["sweep", "--largest-batch", "-c"],
         &["sweep", "-w", "all", "-c"],
     ] {
         for (size, meant) in [("1B", "1GiB"), ("700KiB", "700MiB"), ("1M", "1GiB")] {

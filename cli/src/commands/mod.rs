@@ -18,5 +18,4 @@ pub(crate) mod report;
 pub(crate) mod stats;
 pub(crate) mod verify;
 
-pub(crate) use parkade_studies::sweep::largest_batch as frontier;
 pub(crate) use parkade_studies::{merge, replay, sweep};

@@ -14,7 +14,7 @@ fn least_read(target: &str) -> u64 {
         // Random opcodes, and bytes that are damaged.
         "opcodes" => 0,
         "bytes" => 1,
-        "compressed" | "size" | "merge" | "frontier" => 15,
+        "compressed" | "size" | "merge" | "largest-batch" => 15,
         // Commands refuse what they cannot answer for, such as steps where there are none.
         _ if target.starts_with("printed-") => 15,
         "message" | "settings" | "buffers" => 30,

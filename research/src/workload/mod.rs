@@ -18,7 +18,7 @@ mod study_workloads;
 mod well_formed;
 
 pub use event::{Event, Workload};
-pub use parse::{generator_names, keys, parse};
+pub use parse::{generator_names, keys, parse, transformer};
 pub use step::{RepeatingStep, Requested};
 pub use study_workloads::{CATALOGUE, NamedWorkload, named};
 pub use well_formed::Malformed;

@@ -7,6 +7,7 @@
 //! ([`preallocate`](super::generators::preallocate)).
 
 use super::event::Workload;
+use super::generators::transformer::Transformer;
 use super::generators::{self, WorkloadError};
 use super::study_workloads::{CATALOGUE, named};
 
@@ -31,6 +32,18 @@ pub fn parse(text: &str) -> Result<Workload, WorkloadError> {
     let allowed = |c: char| if c.is_ascii_alphanumeric() || "-_.=".contains(c) { c } else { '.' };
     workload.name = text.chars().map(allowed).collect();
     Ok(workload)
+}
+
+/// The transformer that a description trains, and the number of its steps; `None` if it is no description of a
+/// `transformer`.
+///
+/// # Errors
+/// [`WorkloadError`] names the option that is wrong and what is allowed.
+#[must_use]
+pub fn transformer(text: &str) -> Option<Result<(Transformer, u64), WorkloadError>> {
+    let (name, options) = text.split_once(':').unwrap_or((text, ""));
+    let (generator, own) = named(name).map_or((name, ""), |named| named.generator_and_options());
+    (generator == generators::TRANSFORMER).then(|| generators::transformer_of(&[own, options]))
 }
 
 /// The keys of the options of a generator or of a workload of the catalogue; `None` if there is none of this name.

@@ -2,6 +2,7 @@
 //!
 //! `names` turns the arguments into a plan, `lists` divides lists of workloads, `list` shows the names, `rows` keeps the file of rows. `finished` is the result; `show` prints
 //! it as JSON (`json`), tables (`grids`, `memory_grids`, `driver_grids`, `grid`) or a page (`html`, `plot`). `builds` tells which builds made the rows.
+//! `largest_batch` answers the other question that a sweep can be asked.
 
 pub(crate) mod builds;
 mod driver_grids;
@@ -11,7 +12,7 @@ mod grids;
 mod html;
 pub mod jobs;
 mod json;
-pub mod largest_batch;
+mod largest_batch;
 mod list;
 mod lists;
 mod memory_grids;
@@ -38,7 +39,7 @@ use parkade_terminal::json_struct::view;
 use parkade_terminal::output::{self, Stream};
 use parkade_terminal::outputs::{Target, Wanted};
 use parkade_terminal::progress;
-use parkade_terminal::runner::{Command, Form, Lines};
+use parkade_terminal::runner::{Command, Form, Lines, Outcome};
 use rows::{Header, Shard};
 use show::Shown;
 
@@ -57,6 +58,13 @@ use show::Shown;
 /// will, and the best packing found offline, with every lifetime known in advance.
 ///
 /// A row depends on its job alone, so any number of threads or machines gives the same bytes.
+///
+/// With --largest-batch the question is another: how large a batch fits? For each training of a transformer, device and policy the largest
+/// batch is found by bisection: it fits, and one more sample does not. Whether a batch fits need not be monotone, so some larger batches
+/// are tried too, and how often one fits although a smaller one does not is reported. Also shown are the largest batch whose live bytes
+/// fit at all, which no policy exceeds, and why the next one fails. Cards have the memory that a CUDA program sees in total: A100-40GB
+/// (42,298,834,944 bytes, 39.39 GiB, as reported), H100-80GB (81,082 MiB, 79.18 GiB, as reported), H200-141GB (150,109,880,320 bytes,
+/// 139.80 GiB, measured). The driver's context is taken off each device first.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade sweep --list
@@ -66,24 +74,26 @@ use show::Shown;
   parkade sweep --seeds 5 -o rows.jsonl --html study.html --csv rows.csv
   parkade sweep --shard 1/3 -o part1.jsonl
   parkade merge part1.jsonl part2.jsonl part3.jsonl -o rows.jsonl
+  parkade sweep --largest-batch
+  parkade sweep --largest-batch --workloads transformer:preset=7b,checkpointing=layer,steps=3 --capacities H100-80GB,24GB
 
 A file of rows (-o) is continued where it ends: after an interruption the same command does only what is missing. Each row names the \
 build that made it, by its version and a hash of the sources that decide. Rows of another build are not continued without --force; \
 the result then says how many rows each build made.
 
-Exit code: 0 done, 2 could not run.")]
+Exit code: 0 done, 1 with --largest-batch if no batch fits anywhere, 2 could not run.")]
 pub struct Args {
     /// Workloads: names, descriptions of generated ones, recordings, or all. Separated by commas, or given several times. Recordings of
-    /// the same name are told apart by their folders.
-    #[arg(short, long, value_name = "LIST", default_value = "all")]
+    /// the same name are told apart by their folders. [default: all; with --largest-batch transformer:preset=7b,mixed=on,steps=3]
+    #[arg(short, long, value_name = "LIST")]
     workloads: Vec<OsString>,
     /// Policies, or all, which leaves out floating-handles and breaking-handles. Those that end in -remap take the size of the driver's
     /// handles as an option, first-fit-remap:handle=20MiB (2MiB unless given), and floating-handles the largest size,
     /// floating-handles:handle=32MiB.
     #[arg(short, long, value_name = "LIST", default_value = "all")]
     policies: Vec<String>,
-    /// The device's memory, as factors of LOAD (1.05) or sizes (80GiB).
-    #[arg(short, long, value_name = "LIST", default_value = "1.0,1.02,1.05,1.1,1.25")]
+    /// The device's memory, as factors of LOAD (1.05) or sizes (80GiB). [default: 1.0,1.02,1.05,1.1,1.25; with --largest-batch all cards]
+    #[arg(short, long, value_name = "LIST")]
     capacities: Vec<String>,
     /// How many seeds to generate each workload from (1, 2 and so on). A workload that ignores its seed is run once.
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -112,6 +122,8 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
     #[command(flatten)]
+    asked: largest_batch::Asked,
+    #[command(flatten)]
     shown: Shown,
     /// List the workloads, generators, policies and address models; with --json as one object.
     #[arg(long)]
@@ -126,6 +138,8 @@ pub enum Answer {
     Part(Vec<Row>),
     /// The whole sweep.
     Whole(Box<Finished>),
+    /// The largest batches.
+    Batches(largest_batch::Found),
 }
 
 impl Command for Args {
@@ -134,6 +148,9 @@ impl Command for Args {
     fn compute(&self) -> Result<Answer> {
         if self.list {
             return Ok(Answer::List);
+        }
+        if self.asked.largest_batch {
+            return largest_batch::find(self).map(Answer::Batches);
         }
         let study = names::study(self)?;
         if self.force && self.output.is_none() && !self.shown.writes() {
@@ -160,6 +177,13 @@ impl Command for Args {
         Ok(Answer::Whole(Box::new(finished)))
     }
 
+    fn outcome(&self, answer: &Answer) -> Outcome {
+        match answer {
+            Answer::Batches(found) if !found.is_any() => Outcome::CheckFailed,
+            _ => Outcome::Good,
+        }
+    }
+
     fn form(&self) -> Form {
         self.shown.form()
     }
@@ -168,6 +192,7 @@ impl Command for Args {
         match answer {
             Answer::List => Ok(list::print(out)?),
             Answer::Whole(finished) => self.shown.text(finished, out),
+            Answer::Batches(found) => found.print(self, out),
             Answer::Part(rows) => {
                 let (path, count) = (output::one_line(&self.path()), output::count(rows.len() as u64, "row"));
                 writeln!(out, "part {}: {count} in {path}; parkade merge puts the parts together", self.shard)?;
@@ -183,6 +208,7 @@ impl Command for Args {
         match answer {
             Answer::List => lines.add(&list::Object::of()),
             Answer::Whole(finished) => Shown::json(finished, lines),
+            Answer::Batches(found) => lines.add(&largest_batch::Object::of(found)),
             Answer::Part(rows) => lines.add(&Part::of(self, rows)),
         }
     }

@@ -19,6 +19,9 @@ use super::lists::workload_items;
 use crate::policy_names::{policy, suggestion};
 use parkade_terminal::{recording, release, size};
 
+/// The capacities unless others are given.
+const CAPACITIES: &str = "1.0,1.02,1.05,1.1,1.25";
+
 /// A plan and what it takes to run it.
 pub(super) struct Study {
     pub(super) plan: Plan,
@@ -35,7 +38,8 @@ pub(super) fn study(args: &Args) -> Result<Study> {
         bail!("there is nothing to do: --seeds 0");
     }
     let policies = policies(&args.policies)?;
-    let capacities = capacities(&args.capacities)?;
+    let default = [CAPACITIES.to_owned()];
+    let capacities = capacities(if args.capacities.is_empty() { &default } else { &args.capacities })?;
     if Addresses::named(&args.addresses).is_none() {
         let known = Addresses::ALL.map(Addresses::name);
         bail!("there is no address model {:?}{}", args.addresses, suggestion(&args.addresses, known));
@@ -48,7 +52,8 @@ pub(super) fn study(args: &Args) -> Result<Study> {
         preallocate: args.prealloc,
     };
     let (mut sources, mut files) = (Vec::new(), Vec::new());
-    for found in chosen_workloads(&args.workloads)? {
+    let all = [OsString::from("all")];
+    for found in chosen_workloads(if args.workloads.is_empty() { &all } else { &args.workloads })? {
         let seeds = if is_seeded(&found.source, args.seeds) { args.seeds } else { 1 };
         plan.workloads.push(PlannedWorkload { name: found.source.name.clone(), seeds, hash: found.hash });
         // After each, as it takes time to generate the others to find that the jobs are too many.
@@ -81,11 +86,12 @@ pub(super) fn same_programs(sources: &[Source]) -> Vec<(&str, &str)> {
 }
 
 /// The non-empty items of comma-separated lists.
-fn items(lists: &[String]) -> impl Iterator<Item = &str> {
+pub(super) fn items(lists: &[String]) -> impl Iterator<Item = &str> {
     lists.iter().flat_map(|list| list.split(',')).map(str::trim).filter(|item| !item.is_empty())
 }
 
-fn policies(lists: &[String]) -> Result<Vec<&'static Named>> {
+/// The policies of these names, each once.
+pub(super) fn policies(lists: &[String]) -> Result<Vec<&'static Named>> {
     let mut policies: Vec<&'static Named> = Vec::new();
     for item in items(lists) {
         let found: Vec<&Named> = match item {

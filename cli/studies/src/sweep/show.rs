@@ -106,6 +106,16 @@ impl Shown {
         self.csv.is_some() || self.html.is_some()
     }
 
+    /// The file of rows.
+    pub(super) fn csv(&self) -> Option<&Target> {
+        self.csv.as_ref()
+    }
+
+    /// A table for documents.
+    pub(super) fn noted(&self, grid: &Grid) -> String {
+        if self.latex { grid.latex() } else { grid.markdown() }
+    }
+
     /// What these files are to hold.
     pub(crate) fn made(&self, finished: &Finished) -> Result<Vec<(&Target, Vec<u8>)>> {
         let csv = self.csv.iter().map(|target| Ok((target, csv_of(&finished.rows)?)));
@@ -116,14 +126,13 @@ impl Shown {
     /// Prints the tables.
     pub(crate) fn text(&self, finished: &Finished, out: &mut dyn Write) -> Result<()> {
         if self.form() == Form::Data {
-            let notation = if self.latex { Grid::latex } else { Grid::markdown };
             let mut grids = grids::all(finished);
             // Tables are copied separately, so each has the notes.
             for grid in &mut grids {
                 let about_builds = finished.about_builds().iter().fold(String::new(), |text, line| text + " " + line);
                 grid.note += &output::one_line(&about_builds);
             }
-            let tables: Vec<String> = grids.iter().map(notation).collect();
+            let tables: Vec<String> = grids.iter().map(|grid| self.noted(grid)).collect();
             return Ok(write!(out, "{}", tables.join("\n"))?);
         }
         writeln!(out, "{}", finished::subject(&finished.plan))?;

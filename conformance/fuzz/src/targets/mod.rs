@@ -8,7 +8,7 @@
 //! | `readers` | what reads a file or a text |
 //! | `commands` | what a command does with a recording |
 //! | `printed` | what a command prints and writes, as the binary runs it |
-//! | `studies` | sweep, merge, frontier, pack, ops |
+//! | `studies` | sweep, merge, pack, ops |
 //! | `case` | the options of a command |
 
 mod case;
@@ -87,7 +87,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "printed-report", kind: Kind::Command, make: commands::recording, run: printed::report, ending: "pickle" },
     Target { name: "printed-advise", kind: Kind::Command, make: commands::recording, run: printed::advise, ending: "pickle" },
     Target { name: "printed-pack", kind: Kind::Command, make: studies::packable, run: printed::pack, ending: "bin" },
-    Target { name: "frontier", kind: Kind::Command, make: studies::arguments, run: studies::frontier, ending: "txt" },
+    Target { name: "largest-batch", kind: Kind::Command, make: studies::arguments, run: studies::largest_batch, ending: "txt" },
 ];
 
 /// Makes what all inputs rest on, so that the first execution is not charged with it.

@@ -1,4 +1,4 @@
-//! Sweep, merge, frontier, pack and ops. Sweep's rows, merge and frontier are run as the binary runs them, arguments and output included.
+//! Sweep, merge, pack and ops. Sweep's rows, its largest batches and merge are run as the binary runs them, arguments and output included.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -11,7 +11,6 @@ use parkade_research::packing::{self, Effort, Instance, Recorded, is_csv, pack_w
 use parkade_research::study::sweep::PreparedWorkload;
 use parkade_research::study::{RunOptions, curves, run, smallest_capacity};
 use parkade_research::workload::recorded::of_requests;
-use parkade_studies::sweep::largest_batch as frontiers;
 use parkade_studies::{merge as merges, sweep as sweeps};
 use parkade_terminal::runner::{Command, render};
 
@@ -127,42 +126,42 @@ pub(super) fn merge(bytes: &[u8], case: u8) -> Reached {
     Reached::Read
 }
 
-/// Arguments of `parkade frontier`, a line each. About half of them are valid.
+/// Arguments of `parkade sweep --largest-batch`, a line each. About half of them are valid.
 pub(super) fn arguments(choices: &mut Choices<'_>) -> Vec<u8> {
     const WRONG: [&str; 7] = ["0", "18446744073709551615", "", "x", "-1", "4294967296", "63"];
     let mut number = |sound: &[&'static str]| if choices.once_in(28) { choices.pick(&WRONG) } else { choices.pick(sound) };
-    let model = format!(
-        "--model=layers={},hidden={},heads={},vocabulary={},sequence={}",
+    let (precision, master_copy) = (number(&["bf16", "fp16", "fp32"]), number(&["on", "off"]));
+    let workload = format!(
+        "--workloads=transformer:layers={},hidden={},heads={},vocabulary={},sequence={},steps={},accumulation={},checkpointing={},precision={precision},master_copy={master_copy}",
         number(&["1", "2", "3"]),
         number(&["64", "128", "192"]),
         number(&["1", "2", "4"]),
         number(&["100", "1", "50257"]),
         number(&["16", "1", "64"]),
+        number(&["1", "2"]),
+        number(&["1", "1", "2"]),
+        number(&["none", "layer", "other", "sqrt", "2"]),
     );
     let sizes = [
         format!("--most-batch={}", number(&["1", "2", "8"])),
-        format!("--steps={}", number(&["1", "2"])),
-        format!("--accumulation={}", number(&["1", "1", "2"])),
-        format!("--checkpointing={}", number(&["none", "layer", "other", "sqrt", "2"])),
-        format!("--precision={}", number(&["half", "half-master", "fp32"])),
-        format!("--devices={}", number(&["1GiB", "600MiB", "24GB", "A100-40GB", "20MiB"])),
+        format!("--capacities={}", number(&["1GiB", "600MiB", "24GB", "A100-40GB", "20MiB"])),
         format!("--context={}", number(&["1", "1MiB", "10MiB"])),
         format!(
             "--policies={}",
             number(&["pytorch", "bfc-one-region", "gmlake-like", "pytorch-expandable,best-fit-remap", "all"])
         ),
     ];
-    let others = ["", ",tied=false", ",attention=materialized", ",ratio=1"];
-    let mut lines = vec![format!("{model}{}", choices.pick(&others))];
+    let others = ["", ",tied=off", ",attention=materialized", ",mlp_ratio=1", ",mixed=on"];
+    let mut lines = vec![format!("{workload}{}", choices.pick(&others))];
     lines.extend(sizes);
-    lines.push(choices.pick(&["--json", "--csv", "--no-scratch"]).to_owned());
+    lines.push(choices.pick(&["--json", "--latex", "--markdown"]).to_owned());
     lines.join("\n").into_bytes()
 }
 
-pub(super) fn frontier(bytes: &[u8], _: u8) -> Reached {
+pub(super) fn largest_batch(bytes: &[u8], _: u8) -> Reached {
     let text = String::from_utf8_lossy(bytes);
-    let arguments = std::iter::once("frontier").chain(text.lines());
-    let Ok(command) = frontiers::Args::try_parse_from(arguments) else { return Reached::Refused };
+    let arguments = ["sweep", "--largest-batch"].into_iter().chain(text.lines());
+    let Ok(command) = sweeps::Args::try_parse_from(arguments) else { return Reached::Refused };
     let Ok(found) = command.compute() else { return Reached::Refused };
     drop(render(&command, &found).expect("what was found can be printed"));
     Reached::Read

@@ -5,9 +5,8 @@ use parkade::settings::Settings;
 use parkade_conformance::backend::Backend;
 use parkade_conformance::suite::{Entry, Evidence, Trouble, Verdict};
 use parkade_policies::named;
-use parkade_research::study::largest_batch::{CARDS, CONTEXT_BYTES, Grid, Numbers, Point};
+use parkade_research::study::largest_batch::{CARDS, CONTEXT_BYTES, Grid, Point, Training};
 use parkade_research::study::{RunOptions, run};
-use parkade_research::workload::generators::Optimizer;
 use parkade_research::workload::generators::transformer::{Attention, Checkpointing, Precision, Transformer};
 
 use crate::story::{claim, failed, format_bytes, scenario};
@@ -35,7 +34,7 @@ fn base() -> Transformer {
     }
 }
 
-/// The device of the frontier, in bytes.
+/// The device of the largest batch, in bytes.
 const DEVICE_BYTES: u64 = 24 << 30;
 
 fn cures() -> Verdict {
@@ -63,7 +62,7 @@ fn cures() -> Verdict {
     for (name, transformer) in all {
         let (found, batch) = (peak(&transformer)?, largest_batch(&transformer)?);
         claim(name == "none" || found < plain, || format!("{name}: {found} bytes, {plain} without"))?;
-        // A smaller batch is a way to be within the frontier, and does not move it.
+        // A smaller batch is a way to fit, and does not make a larger one fit.
         let is_batch = transformer.batch != base().batch;
         claim(name == "none" || is_batch || batch > plain_batch, || {
             format!("{name}: a batch of {batch}, {plain_batch} without")
@@ -81,27 +80,16 @@ fn peak(transformer: &Transformer) -> Result<u64, Trouble> {
 
 /// The largest batch that PyTorch's policy trains in the device's memory.
 fn largest_batch(transformer: &Transformer) -> Result<u64, Trouble> {
-    let numbers = if transformer.precision == Precision::Fp32 { Numbers::Fp32 } else { Numbers::Half };
-    let points = walk(&Grid {
-        checkpointings: vec![transformer.checkpointing],
-        accumulations: vec![transformer.accumulation],
-        ..grid(transformer.clone(), numbers, vec![DEVICE_BYTES])?
-    })?;
+    let points = walk(&grid(transformer.clone(), vec![DEVICE_BYTES])?)?;
     Ok(points.first().map_or(0, |point| point.batch))
 }
 
-fn grid(transformer: Transformer, numbers: Numbers, devices_bytes: Vec<u64>) -> Result<Grid, Trouble> {
+fn grid(transformer: Transformer, devices_bytes: Vec<u64>) -> Result<Grid, Trouble> {
     Ok(Grid {
-        models: vec![("model".to_owned(), transformer)],
-        numbers: vec![numbers],
-        optimizers: vec![Optimizer::Adam],
-        checkpointings: vec![Checkpointing::None],
-        accumulations: vec![1],
-        sequences: Vec::new(),
+        trainings: vec![Training { name: "model".to_owned(), transformer, steps: 2 }],
         devices_bytes,
         context_bytes: CONTEXT_BYTES,
         policies: vec![named("pytorch").ok_or_else(|| failed("there is no policy pytorch"))?],
-        steps: 2,
         most_batch: 512,
     })
 }
@@ -125,13 +113,13 @@ fn seven_billion() -> Verdict {
     }
     text.push('\n');
     let devices: Vec<u64> = CARDS.iter().map(|card| card.total_bytes).collect();
-    for (name, numbers, times, fits) in [
-        ("two bytes, states of two", Numbers::Half, 4, [false, true, true]),
-        ("two bytes, a master copy of four", Numbers::HalfWithMaster, 8, [false, false, true]),
+    for (name, master_copy, times, fits) in [
+        ("two bytes, states of two", false, 4, [false, true, true]),
+        ("two bytes, a master copy of four", true, 8, [false, false, true]),
     ] {
-        let points = walk(&grid(model.clone(), numbers, devices.clone())?)?;
-        let case = points.first().map(|point| &point.case).ok_or_else(|| failed("nothing was searched"))?;
-        let (states, weights) = (case.state_bytes(), case.parameter_bytes());
+        let points = walk(&grid(Transformer { master_copy, ..model.clone() }, devices.clone())?)?;
+        let training = points.first().map(|point| &point.case.training).ok_or_else(|| failed("nothing was searched"))?;
+        let (states, weights) = (training.state_bytes(), training.parameter_bytes());
         claim(states == times * weights, || format!("{name}: {states} bytes of states for {weights} of weights"))?;
         let batches: Vec<u64> = points.iter().map(|point| point.batch).collect();
         claim(batches.iter().map(|&batch| batch > 0).eq(fits), || format!("{name}: {batches:?}"))?;

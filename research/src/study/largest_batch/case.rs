@@ -1,60 +1,29 @@
-//! A way of training a model on a device.
+//! A training of a transformer, and that on a device.
 
 use crate::workload::generators::transformer::{Precision, Transformer};
 
-/// How weights, gradients and activations are stored, and what the optimizer keeps.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Numbers {
-    /// Two bytes everywhere.
-    Half,
-    /// Two bytes, with a second copy of the weights and with optimizer states of four bytes.
-    HalfWithMaster,
-    /// Four bytes everywhere.
-    Fp32,
-}
-
-impl Numbers {
-    /// All of these.
-    pub const ALL: [Numbers; 3] = [Numbers::Half, Numbers::HalfWithMaster, Numbers::Fp32];
-
-    /// Its name: lower case, words joined by hyphens.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Numbers::Half => "half",
-            Numbers::HalfWithMaster => "half-master",
-            Numbers::Fp32 => "fp32",
-        }
-    }
-
-    pub(super) const fn precision(self) -> Precision {
-        match self {
-            Numbers::Half | Numbers::HalfWithMaster => Precision::Half,
-            Numbers::Fp32 => Precision::Fp32,
-        }
-    }
-}
-
-/// A way of training on a device: everything about a point but the policy.
+/// A transformer, how it is trained and for how long. Its batch is what is searched for.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Case {
-    /// The model's name.
-    pub model: String,
-    /// The model, with one sample per micro-batch.
+pub struct Training {
+    /// Its name.
+    pub name: String,
+    /// The model; its batch is replaced.
     pub transformer: Transformer,
-    /// How numbers are stored.
-    pub numbers: Numbers,
-    /// The device's memory, in bytes.
-    pub device_bytes: u64,
-    /// The device's memory without the driver's context, in bytes.
-    pub usable_bytes: u64,
+    /// The number of training steps. The second step is the first that starts with the optimizer's states.
+    pub steps: u64,
 }
 
-impl Case {
+impl Training {
     /// The model with this batch.
     #[must_use]
     pub fn with_batch(&self, batch: u64) -> Transformer {
         Transformer { batch, ..self.transformer.clone() }
+    }
+
+    /// The smallest batch: each piece of a micro-batch needs a sample.
+    #[must_use]
+    pub fn least_batch(&self) -> u64 {
+        self.transformer.accumulation.saturating_mul(self.transformer.chunks).max(1)
     }
 
     /// The bytes of the parameters.
@@ -69,10 +38,22 @@ impl Case {
     pub fn state_bytes(&self) -> u64 {
         let states = self.transformer.optimizer.states() as u64;
         let element = self.transformer.precision.bytes();
-        let each = match self.numbers {
-            Numbers::Half | Numbers::Fp32 => element * (2 + states),
-            Numbers::HalfWithMaster => 2 * element + 4 * (1 + states),
+        let each = if self.transformer.master_copy && self.transformer.precision == Precision::Half {
+            2 * element + 4 * (1 + states)
+        } else {
+            element * (2 + states)
         };
         self.transformer.parameters().saturating_mul(each)
     }
+}
+
+/// A training on a device: everything about a point but the policy.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Case {
+    /// The training.
+    pub training: Training,
+    /// The device's memory, in bytes.
+    pub device_bytes: u64,
+    /// The device's memory without the driver's context, in bytes.
+    pub usable_bytes: u64,
 }

@@ -3,11 +3,10 @@
 use parkade_policies::Named;
 use rayon::prelude::*;
 
-use super::case::{Case, Numbers};
+use super::case::{Case, Training};
 use super::point::Point;
 use super::search;
-use crate::workload::generators::transformer::{Checkpointing, Transformer};
-use crate::workload::generators::{Optimizer, WorkloadError};
+use crate::workload::generators::WorkloadError;
 
 /// What the driver's context takes of a device before a program allocates anything: about 500 MiB (facts: Memory
 /// of the device).
@@ -22,38 +21,26 @@ pub const MOST_BATCH: u64 = 1 << 20;
 /// Lists; every combination of them is searched.
 #[derive(Clone, Debug)]
 pub struct Grid {
-    /// Models by name. The lists below replace their batch, precision, optimizer, checkpointing and accumulation.
-    pub models: Vec<(String, Transformer)>,
-    /// How numbers are stored.
-    pub numbers: Vec<Numbers>,
-    /// What updates the weights.
-    pub optimizers: Vec<Optimizer>,
-    /// What is recomputed.
-    pub checkpointings: Vec<Checkpointing>,
-    /// Micro-batches per step.
-    pub accumulations: Vec<u64>,
-    /// Tokens per sample; if empty, each model's own.
-    pub sequences: Vec<u64>,
+    /// The trainings.
+    pub trainings: Vec<Training>,
     /// The memory of each device, in bytes.
     pub devices_bytes: Vec<u64>,
     /// What the driver's context takes of each device, in bytes.
     pub context_bytes: u64,
     /// The policies.
     pub policies: Vec<&'static Named>,
-    /// The number of training steps. The second step is the first that starts with the optimizer's states.
-    pub steps: u64,
     /// The largest batch that is tried.
     pub most_batch: u64,
 }
 
 /// Why a grid cannot be searched.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
-pub enum FrontierError {
+pub enum GridError {
     /// A model cannot be trained this way.
-    #[error("{model}: {error}")]
+    #[error("{training}: {error}")]
     Workload {
-        /// The model's name.
-        model: String,
+        /// The training's name.
+        training: String,
         /// The reason.
         error: WorkloadError,
     },
@@ -77,9 +64,9 @@ pub enum FrontierError {
         /// The context's memory, in bytes.
         context_bytes: u64,
     },
-    /// The largest batch is beyond [`MOST_BATCH`], or smaller than the number of micro-batches.
+    /// The largest batch is beyond [`MOST_BATCH`], or smaller than the smallest that can be trained.
     #[error(
-        "batches up to {most_batch} cannot be searched: choose at most {MOST_BATCH}, and at least as many as a step has micro-batches"
+        "batches up to {most_batch} cannot be searched: choose at most {MOST_BATCH}, and at least a sample for each micro-batch and each of its pieces"
     )]
     Batch {
         /// The largest batch to try.
@@ -92,13 +79,13 @@ impl Grid {
     /// `progress` is called after each point, from any thread.
     ///
     /// # Errors
-    /// [`FrontierError`], before anything is searched.
-    pub fn walk(&self, progress: &(dyn Fn() + Sync)) -> Result<Vec<Point>, FrontierError> {
+    /// [`GridError`], before anything is searched.
+    pub fn walk(&self, progress: &(dyn Fn() + Sync)) -> Result<Vec<Point>, GridError> {
         let cases = self.cases()?;
         let of_case = |case: &Case| {
-            let bound = search::bound(case, self.steps, self.most_batch);
+            let bound = search::bound(case, self.most_batch);
             let points = self.policies.par_iter().map(|policy| {
-                let point = search::point(case, policy, &bound, self.steps, self.most_batch);
+                let point = search::point(case, policy, &bound, self.most_batch);
                 progress();
                 point
             });
@@ -110,74 +97,42 @@ impl Grid {
     /// The number of points.
     #[must_use]
     pub fn points(&self) -> usize {
-        let own =
-            [self.models.len(), self.numbers.len(), self.optimizers.len(), self.checkpointings.len(), self.accumulations.len()];
-        let rest = [self.sequences.len().max(1), self.devices_bytes.len(), self.policies.len()];
-        own.into_iter().chain(rest).fold(1, usize::saturating_mul)
+        [self.trainings.len(), self.devices_bytes.len(), self.policies.len()].into_iter().fold(1, usize::saturating_mul)
     }
 
-    fn check(&self) -> Result<(), FrontierError> {
-        let lists = [
-            ("models", self.models.len()),
-            ("precisions", self.numbers.len()),
-            ("optimizers", self.optimizers.len()),
-            ("checkpointings", self.checkpointings.len()),
-            ("accumulations", self.accumulations.len()),
-            ("devices", self.devices_bytes.len()),
-            ("policies", self.policies.len()),
-        ];
+    fn check(&self) -> Result<(), GridError> {
+        let lists =
+            [("trainings", self.trainings.len()), ("devices", self.devices_bytes.len()), ("policies", self.policies.len())];
         if let Some(&(list, _)) = lists.iter().find(|(_, length)| *length == 0) {
-            return Err(FrontierError::Empty { list });
+            return Err(GridError::Empty { list });
         }
         let points = self.points();
         if points > MOST_POINTS {
-            return Err(FrontierError::TooMany { points });
+            return Err(GridError::TooMany { points });
         }
-        let most_accumulation = self.accumulations.iter().copied().max().unwrap_or(0);
-        if self.most_batch > MOST_BATCH || self.most_batch < most_accumulation.max(1) {
-            return Err(FrontierError::Batch { most_batch: self.most_batch });
+        let least = self.trainings.iter().map(Training::least_batch).max().unwrap_or(1);
+        if self.most_batch > MOST_BATCH || self.most_batch < least {
+            return Err(GridError::Batch { most_batch: self.most_batch });
         }
         let context_bytes = self.context_bytes;
         match self.devices_bytes.iter().find(|&&device_bytes| device_bytes <= context_bytes) {
-            Some(&device_bytes) => Err(FrontierError::NoMemory { device_bytes, context_bytes }),
+            Some(&device_bytes) => Err(GridError::NoMemory { device_bytes, context_bytes }),
             None => Ok(()),
         }
     }
 
-    fn cases(&self) -> Result<Vec<Case>, FrontierError> {
+    fn cases(&self) -> Result<Vec<Case>, GridError> {
         self.check()?;
         let mut cases = Vec::new();
-        for (model, transformer) in &self.models {
-            let own = [transformer.sequence];
-            let sequences = if self.sequences.is_empty() { &own } else { &self.sequences[..] };
-            for (&numbers, &optimizer) in self.numbers.iter().flat_map(|n| self.optimizers.iter().map(move |o| (n, o))) {
-                for (&checkpointing, &accumulation) in
-                    self.checkpointings.iter().flat_map(|c| self.accumulations.iter().map(move |a| (c, a)))
-                {
-                    for &sequence in sequences {
-                        let transformer = Transformer {
-                            precision: numbers.precision(),
-                            master_copy: numbers == Numbers::HalfWithMaster,
-                            optimizer,
-                            checkpointing,
-                            accumulation,
-                            batch: accumulation.max(1),
-                            sequence,
-                            ..transformer.clone()
-                        };
-                        // Whether the workload can be generated does not depend on the device.
-                        let refused = |error| FrontierError::Workload { model: model.clone(), error };
-                        transformer.workload(self.steps).map_err(refused)?;
-                        cases.extend(self.devices_bytes.iter().map(|&device_bytes| Case {
-                            model: model.clone(),
-                            transformer: transformer.clone(),
-                            numbers,
-                            device_bytes,
-                            usable_bytes: device_bytes - self.context_bytes,
-                        }));
-                    }
-                }
-            }
+        for training in &self.trainings {
+            // Whether the workload can be generated does not depend on the device.
+            let smallest = training.with_batch(training.least_batch()).workload(training.steps);
+            smallest.map_err(|error| GridError::Workload { training: training.name.clone(), error })?;
+            cases.extend(self.devices_bytes.iter().map(|&device_bytes| Case {
+                training: training.clone(),
+                device_bytes,
+                usable_bytes: device_bytes - self.context_bytes,
+            }));
         }
         Ok(cases)
     }

@@ -1,5 +1,4 @@
-//! The out-of-memory frontier of training a transformer: the largest batch that fits, by policy, device and way of
-//! training.
+//! The largest batch with which a transformer can be trained, by policy and device.
 //!
 //! A [`Grid`] is every combination of its lists; [`Grid::walk`] returns a [`Point`] for each. Each point also has
 //! a [`Bound`]: the largest batch whose live bytes fit into the device at all, which no policy can exceed. All of
@@ -15,6 +14,6 @@ mod search;
 mod tests;
 
 pub use cards::{CARDS, Card, card};
-pub use case::{Case, Numbers};
-pub use grid::{CONTEXT_BYTES, FrontierError, Grid, MOST_BATCH, MOST_POINTS};
+pub use case::{Case, Training};
+pub use grid::{CONTEXT_BYTES, Grid, GridError, MOST_BATCH, MOST_POINTS};
 pub use point::{Bound, Point, Why};

@@ -1,4 +1,4 @@
-//! A point of the frontier: the largest batch that fits, and why the next one does not.
+//! A point of a grid: the largest batch that fits, and why the next one does not.
 
 use super::case::Case;
 
@@ -14,7 +14,7 @@ pub struct Bound {
 /// The result for a case under a policy.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Point {
-    /// The way of training, and the device.
+    /// The training, and the device.
     pub case: Case,
     /// The policy's name.
     pub policy: &'static str,

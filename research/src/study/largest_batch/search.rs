@@ -4,8 +4,8 @@
 //! policy is tried at that batch; if it fails, a threshold is bisected below. Fitting need not be monotone: a
 //! policy may serve a larger batch and refuse a smaller one. So further batches are tried between the threshold
 //! and what the load allows, all of them if they are few ([`threshold`]). The result is the largest of the batches
-//! tried that fits, and one sample more does not fit. Gradient accumulation needs at least one sample per
-//! micro-batch, so smaller batches are not tried with it.
+//! tried that fits, and one sample more does not fit. Each micro-batch, and each of its pieces, needs a
+//! sample, so smaller batches are not tried.
 
 use std::collections::BTreeMap;
 
@@ -23,10 +23,15 @@ const FURTHER_RUNS: usize = 16;
 
 /// The largest batch whose load fits into the case's device, up to `most_batch`.
 #[must_use]
-pub(super) fn bound(case: &Case, steps: u64, most_batch: u64) -> Bound {
-    let least = case.transformer.accumulation;
+pub(super) fn bound(case: &Case, most_batch: u64) -> Bound {
+    let least = case.training.least_batch();
     // What cannot be generated is too large for any device. The smallest batch has been generated before.
-    let load = |batch| case.with_batch(batch).workload(steps).map_or(u64::MAX, |workload| workload.load_bytes(BLOCK_BYTES));
+    let load = |batch| {
+        case.training
+            .with_batch(batch)
+            .workload(case.training.steps)
+            .map_or(u64::MAX, |workload| workload.load_bytes(BLOCK_BYTES))
+    };
     let fits = |load_bytes: u64| load_bytes <= case.usable_bytes;
     let smallest = load(least);
     if !fits(smallest) {
@@ -48,7 +53,7 @@ pub(super) fn bound(case: &Case, steps: u64, most_batch: u64) -> Bound {
 }
 
 /// The largest batch that fits under a policy.
-pub(super) fn point(case: &Case, policy: &'static Named, bound: &Bound, steps: u64, most_batch: u64) -> Point {
+pub(super) fn point(case: &Case, policy: &'static Named, bound: &Bound, most_batch: u64) -> Point {
     let mut point = Point {
         case: case.clone(),
         policy: policy.name,
@@ -60,14 +65,14 @@ pub(super) fn point(case: &Case, policy: &'static Named, bound: &Bound, steps: u
         why: Why::NotTried,
         runs: 0,
     };
-    let least = case.transformer.accumulation;
+    let least = case.training.least_batch();
     if bound.batch == 0 {
-        let (state_bytes, load_bytes) = (case.state_bytes(), bound.load_bytes);
+        let (state_bytes, load_bytes) = (case.training.state_bytes(), bound.load_bytes);
         let is_states = state_bytes > case.usable_bytes;
         point.why = if is_states { Why::States { state_bytes } } else { Why::Load { batch: least, load_bytes } };
         return point;
     }
-    let mut search = Search { most: bound.batch, attempt: &|batch| attempt(case, policy, steps, batch), tried: BTreeMap::new() };
+    let mut search = Search { most: bound.batch, attempt: &|batch| attempt(case, policy, batch), tried: BTreeMap::new() };
     let batch = search.largest(least);
     if let Some(Ok(Fits { reserved_bytes, load_bytes })) = search.tried.get(&batch) {
         (point.batch, point.reserved_bytes, point.load_bytes) = (batch, *reserved_bytes, *load_bytes);
@@ -128,8 +133,8 @@ impl Search<'_> {
     }
 }
 
-fn attempt(case: &Case, policy: &Named, steps: u64, batch: u64) -> Result<Fits, Why> {
-    let Ok(workload) = case.with_batch(batch).workload(steps) else {
+fn attempt(case: &Case, policy: &Named, batch: u64) -> Result<Fits, Why> {
+    let Ok(workload) = case.training.with_batch(batch).workload(case.training.steps) else {
         return Err(Why::Load { batch, load_bytes: u64::MAX });
     };
     let load_bytes = workload.load_bytes(BLOCK_BYTES);

@@ -33,4 +33,4 @@ pub use lengths::Lengths;
 pub use models::{Optimizer, Work, alternate, autograd, cnn, graphs, mlp, prefetch, transformer, varlen};
 pub use prealloc::preallocate;
 
-pub(super) use registry::{keys, make, names};
+pub(super) use registry::{TRANSFORMER, keys, make, names, transformer as transformer_of};

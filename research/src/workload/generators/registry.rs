@@ -21,9 +21,12 @@ use crate::workload::Workload;
 /// Makes a generator with its default options.
 type Default = fn() -> Box<dyn Generator>;
 
+/// The generator of [`transformer`].
+pub(in crate::workload) const TRANSFORMER: &str = "transformer";
+
 /// All generators, in the order in which messages name them. One that is not here is not found by name.
 const ALL: [(&str, Default); 13] = [
-    ("transformer", || Box::new(Trained { model: Transformer::default(), steps: 20 })),
+    (TRANSFORMER, || Box::new(Trained { model: Transformer::default(), steps: 20 })),
     ("chain", || Box::new(DescribedChain::default())),
     ("cnn", || Box::new(Cnn::default())),
     ("mlp", || Box::new(Trained { model: Mlp::default(), steps: 20 })),
@@ -60,7 +63,26 @@ pub(in crate::workload) fn make(name: &str, lists: &[&str]) -> Option<Result<Wor
     Some(configured(name, default(), lists))
 }
 
+/// The transformer that lists of options describe, as for [`make`], and the number of its steps.
+pub(in crate::workload) fn transformer(lists: &[&str]) -> Result<(Transformer, u64), WorkloadError> {
+    let mut trained = Trained { model: Transformer::default(), steps: 20 };
+    match set_all(TRANSFORMER, &mut trained, lists)? {
+        Some(bytes) => values::refused(PREALLOC, &bytes.to_string(), "nothing where the batch is searched for"),
+        None => Ok((trained.model, trained.steps)),
+    }
+}
+
 fn configured(name: &'static str, mut generator: Box<dyn Generator>, lists: &[&str]) -> Result<Workload, WorkloadError> {
+    let reserved = set_all(name, &mut *generator, lists)?;
+    let workload = generator.make()?;
+    match reserved {
+        Some(bytes) => preallocate(&workload, bytes),
+        None => Ok(workload),
+    }
+}
+
+/// Sets all options, and returns the bytes of [`PREALLOC`].
+fn set_all(name: &'static str, generator: &mut dyn Generator, lists: &[&str]) -> Result<Option<u64>, WorkloadError> {
     let mut reserved = None;
     for options in lists {
         let mut keys = BTreeSet::new();
@@ -69,14 +91,10 @@ fn configured(name: &'static str, mut generator: Box<dyn Generator>, lists: &[&s
             if !keys.insert(key) {
                 return Err(WorkloadError::Twice { option: key.into() });
             }
-            set(&mut *generator, name, (at, option), &mut reserved)?;
+            set(generator, name, (at, option), &mut reserved)?;
         }
     }
-    let workload = generator.make()?;
-    match reserved {
-        Some(bytes) => preallocate(&workload, bytes),
-        None => Ok(workload),
-    }
+    Ok(reserved)
 }
 
 fn set(
