@@ -71,7 +71,8 @@ fn json_and_csv_have_the_same_numbers() {
     let file = format!("{}/points.csv", folder.path());
     let models = ["none", "layer", "4"]
         .map(|way| format!("transformer:preset=gpt2,precision=fp32,optimizer=sgd,sequence=512,checkpointing={way},steps=3"));
-    let asked = ["sweep", "--largest-batch", "-w", &models.join(","), "-p", "pytorch,buddy", "--most-batch", "64", "-c", "8GB"];
+    let asked =
+        ["sweep", "--largest-batch", "-w", &models.join(","), "-p", "pytorch,best-fit-remap", "--most-batch", "64", "-c", "8GB"];
     let run = call(&[&asked[..], &["--json", "--csv", &file]].concat());
     assert_eq!((run.code, run.err.as_str()), (0, ""));
     let object: serde_json::Value = serde_json::from_str(&run.out).expect("one JSON object");
@@ -94,7 +95,10 @@ fn json_and_csv_have_the_same_numbers() {
     }
     let of: Vec<_> = points.iter().map(|point| (point["workload"].as_str(), point["policy"].as_str())).collect();
     let [none, layer, _] = &models;
-    assert_eq!(of[0..3], [(none, "pytorch"), (none, "best-fit-remap"), (layer, "pytorch")].map(|(m, p)| (Some(m.as_str()), Some(p))));
+    assert_eq!(
+        of[0..3],
+        [(none, "pytorch"), (none, "best-fit-remap"), (layer, "pytorch")].map(|(m, p)| (Some(m.as_str()), Some(p)))
+    );
 }
 
 #[test]

@@ -335,7 +335,8 @@ fn adversaries_are_workloads() {
     let rows = at(&folder, "rows.jsonl");
     let robson = "robson:against=first-fit-remap,unit_bytes=2MiB,live_units=64,largest_units=8";
     let workloads = format!("{robson},comb:teeth=4,fence:cycles=9");
-    let run = call(&["sweep", "-w", &workloads, "-p", "best-fit-remap,first-fit-remap", "-c", "1.5", "--seeds", "2", "-o", &rows]);
+    let run =
+        call(&["sweep", "-w", &workloads, "-p", "best-fit-remap,first-fit-remap", "-c", "1.5", "--seeds", "2", "-o", &rows]);
     assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
     let rows: Vec<serde_json::Value> =
         bytes(&rows).lines().skip(1).map(|line| serde_json::from_str(line).expect("a row")).collect();
