@@ -218,7 +218,7 @@ fn pages_go_where_they_are_needed_without_new_ones() {
         }
         _ => ask(heap, request, rung - 1),
     };
-    let mut allocator = on(16, Toy { grows: true, relieve, ..Toy::default() });
+    let mut allocator = on(16, Toy { grows: true, relieve });
     let blocks: Vec<_> = (0..8).map(|_| allocator.allocate(Bytes::mib(2), StreamId::DEFAULT).unwrap()).collect();
     let created = allocator.device().totals(CallName::MemCreate).calls;
     let mut kept = Vec::new();

@@ -6,8 +6,8 @@ use parkade_recording::{Action, DeviceRecording, Recording};
 
 use super::groups::{Group, groups as groups_of, scope};
 use super::names::in_order;
+use super::outcome::{Basis, Differing, Recognition, RefutedLimit};
 use super::possible::{Evidence, Possible, possible};
-use super::recognition::{Basis, Differing, Recognition, RefutedLimit};
 use super::recorded_limit::{finding_limit, verify_finding_limit};
 use super::reserved::most_reserved;
 
