@@ -1,6 +1,8 @@
 //! What a policy can ask of the allocator beyond PyTorch's moves: blocks that change streams, pages
 //! that move, segments of another size. And a wrong answer is an error that changes nothing.
 
+use std::cell::Cell;
+
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, MIB, PoolClass, PoolId, StreamId};
 use parkade::{AllocError, Allocator, Heap, PoolFilter, PoolSlot};
@@ -13,11 +15,15 @@ const MEBIBYTE: u64 = MIB;
 struct Toy {
     grows: bool,
     relieve: fn(&Heap, &Request, u32) -> Relief,
+    /// Whether it refuses to split a block and then agrees, in turn.
+    is_fickle: bool,
+    /// How often it was asked whether to split one.
+    asked: Cell<u32>,
 }
 
 impl Default for Toy {
     fn default() -> Toy {
-        Toy { grows: false, relieve: ask }
+        Toy { grows: false, relieve: ask, is_fickle: false, asked: Cell::new(0) }
     }
 }
 
@@ -56,7 +62,8 @@ impl Policy for Toy {
     }
 
     fn splits(&self, _: Bytes, _: &Request) -> bool {
-        true
+        self.asked.set(self.asked.get() + 1);
+        !self.is_fickle || self.asked.get().is_multiple_of(2)
     }
 
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
@@ -152,6 +159,32 @@ fn a_segment_is_provided_on_a_stream_and_another_takes_what_it_needs_of_it() {
     assert_eq!(free_by_stream(&allocator), [(HERE, 32)]);
 }
 
+/// If a second answer counted, the rest of the moved block would be free beside another free block of its stream.
+#[test]
+fn whether_a_block_of_another_stream_is_split_is_asked_once() {
+    let relieve = |heap: &Heap, request: &Request, rung: u32| {
+        let other = heap.free_blocks(request.pool).find(|block| block.stream != request.stream && block.size >= request.size);
+        match (rung, other) {
+            (0, Some(block)) => Relief::TransferPart { block: block.id },
+            _ => ask(heap, request, rung),
+        }
+    };
+    let mut allocator = on(16, Toy { relieve, ..Toy::default() });
+    let (here, there) = (StreamId::DEFAULT, StreamId(0x1000));
+    let [_low, middle, high] = [10, 4, 2].map(|mib| allocator.allocate(Bytes::mib(mib), here).unwrap());
+    allocator.free(middle).unwrap();
+    let moved = allocator.allocate(Bytes::mib(4), there).unwrap();
+    allocator.free(moved).unwrap();
+    allocator.free(high).unwrap();
+    assert_eq!(free_by_stream(&allocator), [(here, 2), (there, 4)]);
+    allocator.policy_mut().is_fickle = true;
+    allocator.policy_mut().asked.set(0);
+    let _served = allocator.allocate(Bytes::mib(3), here).unwrap();
+    assert_eq!(allocator.policy().asked.get(), 1);
+    assert_eq!(free_by_stream(&allocator), [(here, 2)], "the request has the whole block of 4 MiB");
+    allocator.check().unwrap();
+}
+
 #[test]
 fn all_blocks_of_a_stream_move_and_become_one_with_those_beside_them() {
     let relieve =
@@ -218,7 +251,7 @@ fn pages_go_where_they_are_needed_without_new_ones() {
         }
         _ => ask(heap, request, rung - 1),
     };
-    let mut allocator = on(16, Toy { grows: true, relieve });
+    let mut allocator = on(16, Toy { grows: true, relieve, ..Toy::default() });
     let blocks: Vec<_> = (0..8).map(|_| allocator.allocate(Bytes::mib(2), StreamId::DEFAULT).unwrap()).collect();
     let created = allocator.device().totals(CallName::MemCreate).calls;
     let mut kept = Vec::new();
