@@ -141,7 +141,7 @@ impl RmmPool {
     }
 
     /// Entirely free segments of the request's pool, by address, until the maximum leaves enough for the
-    /// request. `None` if no maximum keeps the pool from growing, or not even all of it would do.
+    /// request, or all of them if it never does. `None` without a maximum, or if the request exceeds it.
     fn reclaimed(heap: &Heap, request: &Request) -> Option<Vec<BlockId>> {
         let limit = heap.limit().filter(|limit| request.size.0 <= limit.0 / UNIT * UNIT)?;
         let mut whole: Vec<_> = heap.free_blocks(request.pool).filter(|block| !block.is_split && !block.is_expandable).collect();
