@@ -226,7 +226,9 @@ impl Fit<'_> {
             let is_last = blocks.peek().is_none();
             if saved.state == SavedState::Unmapped {
                 if !self.takes_grown {
-                    return self.check_same_tail(room, after, segment.address);
+                    self.check_same_tail(room, after, segment.address)?;
+                    // Blocks that followed these addresses have no memory now.
+                    return if is_last { Ok(()) } else { Err(CheckpointError::SizeDiffers(DeviceAddress(at))) };
                 }
                 let fits = is_last && self.is_tail(room, after);
                 return if fits { Ok(()) } else { Err(CheckpointError::TailInUse(segment.address)) };

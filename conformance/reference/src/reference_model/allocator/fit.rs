@@ -44,7 +44,8 @@ fn check_run(segment: &Segment, place: usize, (address, _, saved): &SavedRun, ta
         let (size, is_last) = (size.get(), number + 1 == saved.len());
         if state == SavedState::Unmapped {
             if !takes_grown {
-                return check_same_tail(room, behind, *address);
+                check_same_tail(room, behind, *address)?;
+                return if is_last { Ok(()) } else { Err(CheckpointError::SizeDiffers(DeviceAddress(at))) };
             }
             let fits = is_last && is_tail(room, behind);
             return if fits { Ok(()) } else { Err(CheckpointError::TailInUse(*address)) };

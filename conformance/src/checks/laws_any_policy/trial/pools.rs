@@ -74,11 +74,18 @@ impl<D: TestDevice, P: Policy> Trial<D, P> {
         if !self.was_deferring || !is_deferring || matches!(step, Step::Pool(PoolStep::Save(_))) {
             return Ok(());
         }
-        // Pages of an unused pool may be given back at any time, after waiting for their stream (spec 4.6).
+        // Pages of an unused pool may be given back at any time, after waiting for their stream (spec 4.6). Where the wait fails, or
+        // giving them back, no entry tells of it.
         let entries = &self.core.observer()[self.before_step..];
         let unmaps = entries.iter().any(|entry| entry.action == TraceAction::SegmentUnmap && entry.pool.1 != 0);
-        let is_forbidden = |name: &CallName| FORBIDDEN.contains(name) && !(unmaps && *name == CallName::StreamSynchronize);
-        let call = self.device.calls_so_far().into_iter().find(|call| is_forbidden(&call.name));
+        let calls = self.device.calls_so_far();
+        let fails = |place: usize| {
+            let next = calls.get(place + 1).filter(|next| next.name == CallName::MemUnmap);
+            calls[place].error.is_some() || next.is_some_and(|next| next.error.is_some())
+        };
+        let may_wait = |place: usize| calls[place].name == CallName::StreamSynchronize && (unmaps || fails(place));
+        let call = (0..calls.len()).find(|&place| FORBIDDEN.contains(&calls[place].name) && !may_wait(place));
+        let call = call.map(|place| &calls[place]);
         ensure(Law::Pools, call.is_none(), || format!("{call:?} while a graph is captured"))
     }
 
