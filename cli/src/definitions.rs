@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Arg, Command, CommandFactory};
 
 use crate::Cli;
-use crate::outputs::Target;
+use crate::terminal::outputs::Target;
 
 #[path = "../tests/common/writers.rs"]
 #[allow(dead_code, reason = "the tests of files use the rest")]

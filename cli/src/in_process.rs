@@ -4,13 +4,14 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::each::OnEach;
+use crate::terminal::in_process::{Failure, on_threads};
+use crate::terminal::progress::Watch;
 use anyhow::{Result, anyhow, bail};
-use parkade_ranks::each::OnEach;
-use parkade_terminal::in_process::{Failure, on_threads};
-use parkade_terminal::progress::Watch;
 
-use crate::runner::{self, Outcome};
-use crate::{Command, parse, usage};
+use crate::terminal::runner::{self, Outcome};
+use crate::terminal::usage;
+use crate::{Command, parse};
 
 /// What a command would have printed.
 pub struct Answered {

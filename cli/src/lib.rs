@@ -1,10 +1,14 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
-mod commands;
+pub mod commands;
 #[cfg(test)]
 mod definitions;
+pub mod each;
 pub mod in_process;
+pub mod ranks;
+pub mod recordings;
+pub mod terminal;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -17,20 +21,16 @@ use clap::{CommandFactory, Parser, Subcommand};
 use signal_hook::consts::SIGABRT;
 use signal_hook::flag::register_conditional_shutdown;
 
+#[cfg(target_os = "linux")]
+use commands::kill;
 use commands::{
     advise, completions, conform, diagnose, diff, enable, export, info, man, merge, ops, pack, replay, report, stats, sweep,
     verify,
 };
-#[cfg(target_os = "linux")]
-use parkade_kill as kill;
-use parkade_ranks::each::run_each;
-// Every command finds what it shares with others under `crate::`.
-use parkade_ranks::{each, ranks, recordings};
-use parkade_terminal::{
-    args, ending, json_struct, output, outputs, progress, recording, release, runner, size, table, threads, usage,
-};
-pub use runner::Outcome;
-use runner::run;
+use each::run_each;
+pub use terminal::runner::Outcome;
+use terminal::runner::run;
+use terminal::{output, outputs, threads, usage};
 
 /// What holds for all commands.
 const AFTER_HELP: &str = "\

@@ -9,8 +9,8 @@ use parkade_capi as _;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use parkade_ranks::recordings::Inputs;
-use parkade_terminal::runner::{self, Lines, Subject};
+use parkade_cli::recordings::Inputs;
+use parkade_cli::terminal::runner::{self, Lines, Subject};
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;

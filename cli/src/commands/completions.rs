@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Parser;
 use clap_complete::{Shell, generate};
 
-use crate::runner::{Command, Form};
+use crate::terminal::runner::{Command, Form};
 
 /// Print the completion script of a shell, for commands, options and file names.
 ///

@@ -9,10 +9,10 @@ use clap::Parser;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
-use crate::args::Force;
-use crate::output;
-use crate::outputs::{Target, Wanted};
-use crate::runner::{Command, Form};
+use crate::terminal::args::Force;
+use crate::terminal::output;
+use crate::terminal::outputs::{Target, Wanted};
+use crate::terminal::runner::{Command, Form};
 
 /// Print the manual page of parkade or of one of its commands, or write all of them.
 #[derive(Parser)]

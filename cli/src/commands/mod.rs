@@ -1,9 +1,10 @@
 //! The commands, one module each.
 //!
-//! A command is a struct `Args` for clap that implements [`Command`](parkade_terminal::runner::Command): what it computes, as text and as JSON.
-//! A new one is a module here and a line in each list of `lib.rs`. Those about studies, and `replay`, are in a crate of their own.
+//! A command is a struct `Args` for clap that implements [`Command`](crate::terminal::runner::Command): what it computes, as text and as JSON.
+//! A new one is a module here and a line in each list of `lib.rs`.
 
 pub(crate) mod advise;
+pub mod beside;
 pub(crate) mod completions;
 pub(crate) mod conform;
 pub(crate) mod diagnose;
@@ -11,11 +12,15 @@ pub(crate) mod diff;
 pub(crate) mod enable;
 pub(crate) mod export;
 pub(crate) mod info;
+#[cfg(target_os = "linux")]
+pub(crate) mod kill;
 pub(crate) mod man;
+pub mod merge;
 pub(crate) mod ops;
 pub(crate) mod pack;
+pub mod policy_names;
+pub mod replay;
 pub(crate) mod report;
 pub(crate) mod stats;
+pub mod sweep;
 pub(crate) mod verify;
-
-pub(crate) use parkade_studies::{merge, replay, sweep};

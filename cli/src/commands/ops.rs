@@ -8,9 +8,9 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 use parkade_oracle::ops::{Addresses, OpsOptions, OpsRunner};
 
-use crate::args::Profile;
-use crate::runner::Command;
-use crate::{output, size};
+use crate::terminal::args::Profile;
+use crate::terminal::runner::Command;
+use crate::terminal::{output, size};
 
 /// The longest line that a script may have, in bytes.
 const LONGEST_LINE: u64 = 1 << 20;

@@ -7,9 +7,9 @@ use parkade_analysis::advise::{Held, MemoryBudget};
 use parkade_recording::Recording;
 
 use super::Advised;
-use crate::json_struct::{all, view};
-use crate::recording::{self, short_name};
-use crate::size;
+use crate::terminal::json_struct::{all, view};
+use crate::terminal::recording::{self, short_name};
+use crate::terminal::size;
 
 fn available(space: &MemoryBudget) -> Option<u64> {
     space.capacity_bytes.into_iter().chain(space.limit_bytes).min()

@@ -5,17 +5,17 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use crate::commands::beside::OnRanks;
 use anyhow::Result;
 use parkade_analysis::advise::Outcome as Fit;
 use parkade_analysis::ranks::{JobAdvice, RankAdvice, one_setting, still_to_try};
-use parkade_studies::beside::OnRanks;
 use serde_json::Value;
 
 use super::{Args, Found, Kept, job_json, job_table};
 use crate::each::{Finished, OnEach, Together};
-use crate::output;
 use crate::recordings::{Inputs, each};
-use crate::runner::{Command, Outcome};
+use crate::terminal::output;
+use crate::terminal::runner::{Command, Outcome};
 
 /// One rank's advice.
 pub(super) struct Rank {

@@ -1,12 +1,12 @@
 //! One setting for all ranks as JSON.
 
+use crate::commands::beside::OnRanksObject;
 use parkade_analysis::advise::paste_line;
 use parkade_analysis::ranks::Standing;
-use parkade_studies::beside::OnRanksObject;
 
 use super::job::{Job, Rank};
 use super::job_words as words;
-use crate::json_struct::{all, view};
+use crate::terminal::json_struct::{all, view};
 
 view! {
     pub(super) struct Object<'a>(job: &'a Job) {

@@ -8,10 +8,10 @@ use super::job::Job;
 use super::job_words as words;
 use super::table::show_signed;
 use super::words::shown;
-use crate::output;
-use crate::recording::short_name;
-use crate::size::show_bytes;
-use crate::table::{Mark, Table};
+use crate::terminal::output;
+use crate::terminal::recording::short_name;
+use crate::terminal::size::show_bytes;
+use crate::terminal::table::{Mark, Table};
 
 const HEADS: [&str; 7] = ["rank", "recording", "best alone", "needs", "one for all", "needs with it", "headroom"];
 /// The columns of text.

@@ -4,8 +4,8 @@ use parkade_analysis::advise::{Outcome as Fit, paste_line};
 
 use super::job::{Job, Rank};
 use super::words::{KEEP, also, shown};
-use crate::output::list;
-use crate::size::show_bytes;
+use crate::terminal::output::list;
+use crate::terminal::size::show_bytes;
 
 /// How many ranks are named.
 const NAMED: usize = 8;

@@ -8,9 +8,9 @@ use parkade_analysis::advise::{
 use parkade_analysis::caution::Caution;
 
 use super::{Advised, otherwise, words};
-use crate::json_struct::{all, origin, view};
-use crate::release::MadeBy;
-use parkade_studies::beside;
+use crate::commands::beside;
+use crate::terminal::json_struct::{all, origin, view};
+use crate::terminal::release::MadeBy;
 
 view! {
     pub(super) struct Object<'a>(advised: &'a Advised, report: &'a Advice) {

@@ -26,15 +26,15 @@ use parkade_replay::{ReplaySettings, VerifyOptions};
 
 use otherwise::Otherwise;
 
-use crate::args::{Files, Json, Profile, RecordedLimit};
+use crate::commands::beside::{self, Needs};
+use crate::commands::policy_names;
 use crate::each::{Finished, OnEach, Together};
-use crate::runner::{Command, Form, Lines, Outcome, Subject};
-use crate::{progress, recording, release, size};
+use crate::terminal::args::{Files, Json, Profile, RecordedLimit};
+use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
+use crate::terminal::{progress, recording, release, size};
 use parkade_policies::Named;
-use parkade_studies::beside::{self, Needs};
-use parkade_studies::policy_names;
 
-pub(crate) use parkade_terminal::memory_words::shows_no_limit;
+pub(crate) use crate::terminal::memory_words::shows_no_limit;
 
 /// Find the settings under which a recorded run fits, or what it lacks.
 ///

@@ -8,7 +8,7 @@ use parkade_replay::VerifyOptions;
 use parkade_replay::recognition::{Recognition, in_words};
 
 use super::search;
-use crate::json_struct::view;
+use crate::terminal::json_struct::view;
 
 /// Advice of releases that explain the recording too, where it is another.
 pub(super) struct Otherwise {

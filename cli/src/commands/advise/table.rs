@@ -6,11 +6,11 @@ use std::io::Write;
 use parkade_analysis::advise::{Advice, AdvisedOption, Outcome, Program, Verdict};
 
 use super::{Advised, words};
-use crate::output;
-use crate::recording::short_name;
-use crate::size::{show, show_bytes};
-use crate::table::{Mark, Table};
-use parkade_studies::beside::{self, Needs};
+use crate::commands::beside::{self, Needs};
+use crate::terminal::output;
+use crate::terminal::recording::short_name;
+use crate::terminal::size::{show, show_bytes};
+use crate::terminal::table::{Mark, Table};
 
 const HEADS: [&str; 9] =
     ["settings", "fits", "fails at", "oom", "peak reserved", "headroom", "smallest memory", "retries", "driver time"];

@@ -1,17 +1,17 @@
 //! Sentences about the options, for people.
 
+use crate::terminal::memory_words::{LIMIT_SAYS, memory, range};
 use parkade_analysis::advise::{Advice, AdvisedOption, FirstFailure, LikelyRuns, Outcome, Program, Reason, Verdict};
 use parkade_analysis::caution::{Caution, Severity};
 use parkade_analysis::continuation::Doubt;
 use parkade_analysis::shown_frame;
 use parkade_recording::{Frame, StackId};
 use parkade_replay::SettingsOrigin;
-use parkade_terminal::memory_words::{LIMIT_SAYS, memory, range};
 
 use super::Advised;
 use super::otherwise::Otherwise;
-use crate::size::{show, show_bytes};
-use crate::{ending, output, recording, release};
+use crate::terminal::size::{show, show_bytes};
+use crate::terminal::{ending, output, recording, release};
 
 /// The number of holders listed.
 pub(super) const HOLDERS: usize = 5;

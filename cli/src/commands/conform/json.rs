@@ -2,7 +2,7 @@
 
 use parkade_conformance::suite::Row;
 
-use crate::json_struct::view;
+use crate::terminal::json_struct::view;
 
 view! {
     pub(super) struct Line<'a>(row: &'a Row) {

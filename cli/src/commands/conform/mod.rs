@@ -9,6 +9,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use crate::commands::policy_names::policy;
 use anyhow::{Result, anyhow, bail};
 use clap::{Parser, ValueEnum};
 use parkade_conformance::backend::{Backend, Cuda, Needs, Simulated};
@@ -16,11 +17,10 @@ use parkade_conformance::checks::laws_any_policy;
 use parkade_conformance::checks::laws_any_policy::Share;
 use parkade_conformance::suite::{Effort, Entry, Reference, Row, Summary};
 use parkade_conformance::{checks, suite};
-use parkade_studies::policy_names::policy;
 
-use crate::args::{Force, Json};
-use crate::outputs::{Target, Wanted};
-use crate::runner::{Command, Form, Lines, Outcome, Subject};
+use crate::terminal::args::{Force, Json};
+use crate::terminal::outputs::{Target, Wanted};
+use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
 
 /// Check the laws of the allocator, the device contract, the documents' scenarios and PyTorch's own allocator tests.
 ///

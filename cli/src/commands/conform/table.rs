@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use parkade_conformance::suite::{Row, Status};
 
 use super::Run;
-use crate::output;
+use crate::terminal::output;
 
 /// Longer scripts are cut; `--json` and the report have all of it.
 const SCRIPT_LINES: usize = 40;

@@ -2,8 +2,8 @@
 
 use parkade_analysis::diagnose::{Diagnosis, Excess, ExcessCause, ExcessPart, Peak, Question};
 
-use crate::output::count;
-use crate::size::show_bytes;
+use crate::terminal::output::count;
+use crate::terminal::size::show_bytes;
 
 /// Whether this is the question.
 pub(super) fn is_asked(diagnosis: &Diagnosis) -> bool {

@@ -9,8 +9,8 @@ use parkade_replay::DeviceVerdict;
 use super::layout::Step;
 use super::stacks::Call;
 use super::{Diagnosed, stacks, words};
-use crate::json_struct::{all, origin, view};
-use crate::release::MadeBy;
+use crate::terminal::json_struct::{all, origin, view};
+use crate::terminal::release::MadeBy;
 
 view! {
     /// A diagnosed recording: one part for each device.

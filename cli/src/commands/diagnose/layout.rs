@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
-use crate::json_struct::view;
-use crate::output;
+use crate::terminal::json_struct::view;
+use crate::terminal::output;
 
 /// The names of the five steps.
 pub(super) const STEPS: [&str; 5] = ["capacity", "fragmentation", "settings", "empty_cache", "snapshot"];

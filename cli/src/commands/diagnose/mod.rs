@@ -22,10 +22,10 @@ use parkade_replay::recognition::{Asked, Recognition};
 use parkade_replay::{ReplaySettings, SettingsOrigin, VerifyOptions};
 
 use self::message::cuda_malloc_async;
-use crate::args::{Json, Profile};
 use crate::each::OnEach;
-use crate::runner::{Command, Form, Lines, Outcome, Subject};
-use crate::{output, progress, recording, release, size};
+use crate::terminal::args::{Json, Profile};
+use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
+use crate::terminal::{output, progress, recording, release, size};
 
 /// The number of fences that JSON lists; the text shows fewer.
 const FENCES: usize = 20;

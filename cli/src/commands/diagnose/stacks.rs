@@ -3,8 +3,8 @@
 use parkade_analysis::{own_frame, shown_frame};
 use parkade_recording::{Frame, Recording, StackId};
 
-use crate::json_struct::view;
-use crate::output;
+use crate::terminal::json_struct::view;
+use crate::terminal::output;
 
 /// The folder of installed libraries.
 const LIBRARIES: &str = "site-packages/";

@@ -9,9 +9,9 @@ use parkade_recording::StackId;
 
 use super::layout::{STEPS, hanging, step, width, wrapped};
 use super::{Diagnosed, excess, stacks, words};
-use crate::output::{self, count};
-use crate::recording::{self, short_name};
-use crate::size::show_bytes;
+use crate::terminal::output::{self, count};
+use crate::terminal::recording::{self, short_name};
+use crate::terminal::size::show_bytes;
 
 /// The number of stacks and fences shown.
 const SHOWN: usize = 5;

@@ -7,10 +7,10 @@ use parkade_replay::recognition::Basis;
 
 use super::layout::POOLS_DO_NOT_SHARE;
 use super::{Diagnosed, excess};
-use crate::ending;
-use crate::output::{self, count};
-use crate::recording;
-use crate::size::{self, show_bytes};
+use crate::terminal::ending;
+use crate::terminal::output::{self, count};
+use crate::terminal::recording;
+use crate::terminal::size::{self, show_bytes};
 
 /// The moment that is diagnosed.
 pub(super) fn occasion(diagnosis: &Diagnosis, entries: usize) -> String {

@@ -2,7 +2,7 @@
 
 use parkade_analysis::diff::Bound;
 
-use crate::size;
+use crate::terminal::size;
 
 /// Digits of a percentage behind the point that count.
 const DIGITS: usize = 6;

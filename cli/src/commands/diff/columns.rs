@@ -3,8 +3,8 @@
 use parkade_analysis::diff::Run;
 
 use super::words::{change, percent};
-use crate::size::show_bytes;
-use crate::table::Table;
+use crate::terminal::size::show_bytes;
+use crate::terminal::table::Table;
 
 /// A table with a column for each run and, for two, the change.
 pub(super) struct Columns<'r> {

@@ -10,8 +10,8 @@ use parkade_analysis::diff::{Relation, Run};
 use super::matching::{Matched, Pair, matched};
 use super::{Args, Compared, Shown, compare, folders_json, folders_table};
 use crate::recordings::Inputs;
-use crate::runner::{Command, Form, Lines, Outcome, fail, print_bytes, render};
-use crate::{output, recording};
+use crate::terminal::runner::{Command, Form, Lines, Outcome, fail, print_bytes, render};
+use crate::terminal::{output, recording};
 
 /// What is kept of one rank's comparison.
 pub(super) struct Rank {

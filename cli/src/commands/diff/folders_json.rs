@@ -1,8 +1,8 @@
 //! The comparison of two folders as one JSON object.
 
 use super::folders::{Job, Peaks, Rank};
-use crate::json_struct::{all, view};
-use crate::runner::Outcome;
+use crate::terminal::json_struct::{all, view};
+use crate::terminal::runner::Outcome;
 
 view! {
     pub(super) struct Object<'a>(job: &'a Job) {

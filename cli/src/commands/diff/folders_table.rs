@@ -4,11 +4,11 @@ use std::io::{self, Write};
 
 use super::folders::{Job, Rank};
 use super::words::{change, percent};
-use crate::output::{self, count};
-use crate::recording::short_name;
-use crate::runner::Outcome;
-use crate::size::show_bytes;
-use crate::table::{Mark, Table};
+use crate::terminal::output::{self, count};
+use crate::terminal::recording::short_name;
+use crate::terminal::runner::Outcome;
+use crate::terminal::size::show_bytes;
+use crate::terminal::table::{Mark, Table};
 
 /// The columns of text.
 const TEXT: [usize; 2] = [0, 1];

@@ -8,8 +8,8 @@ use parkade_recording::StackId;
 
 use super::{Checked, Compared, File, Shown, folders_json, notes, words};
 use crate::commands::diagnose::stacks::{Call, view as calls};
-use crate::json_struct::{all, origin, view};
-use crate::release::MadeBy;
+use crate::terminal::json_struct::{all, origin, view};
+use crate::terminal::release::MadeBy;
 
 view! {
     pub(super) struct Object<'a>(compared: &'a Compared) {

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::output::list;
 use crate::recordings::{RankNumbers, RanksFrom};
+use crate::terminal::output::list;
 
 /// A rank's files.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -22,9 +22,9 @@ use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::VerifyOptions;
 use parkade_replay::recognition::Recognition;
 
-use crate::args::{Json, RecordedLimit};
-use crate::recording;
-use crate::runner::{Command, Form, Lines, Outcome, run};
+use crate::terminal::args::{Json, RecordedLimit};
+use crate::terminal::recording;
+use crate::terminal::runner::{Command, Form, Lines, Outcome, run};
 
 use bound::Above;
 

@@ -4,9 +4,9 @@ use parkade_analysis::diff::{Comparison, Grouping, NoSteps, Origin, Part, Run, S
 use parkade_replay::SettingsOrigin;
 
 use super::{Compared, File, Shown};
-use crate::output::count;
-use crate::size::show_bytes;
-use crate::{ending, recording, release};
+use crate::terminal::output::count;
+use crate::terminal::size::show_bytes;
+use crate::terminal::{ending, recording, release};
 
 /// All there is to know beside the numbers.
 pub(super) fn all(compared: &Compared, shown: &Shown) -> Vec<String> {

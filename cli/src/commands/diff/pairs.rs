@@ -1,6 +1,6 @@
 //! Which device of one file is compared with which of the other.
 
-use crate::output::list;
+use crate::terminal::output::list;
 
 /// The pairs of devices, and what to say about those that differ. Devices of one number belong together; if no number is in both files,
 /// the devices are paired in order.

@@ -10,10 +10,10 @@ use super::columns::Columns;
 use super::notes;
 use super::words::{self, change};
 use super::{Checked, Compared, Shown, Verdict};
-use crate::output::{self, count};
-use crate::recording::short_name;
-use crate::size::show_bytes;
-use crate::table::Table;
+use crate::terminal::output::{self, count};
+use crate::terminal::recording::short_name;
+use crate::terminal::size::show_bytes;
+use crate::terminal::table::Table;
 
 /// Groups of blocks that are listed without --all.
 const GROUPS: usize = 10;

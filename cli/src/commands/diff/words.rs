@@ -8,8 +8,8 @@ use parkade_replay::recognition::in_words;
 
 use super::{Compared, File};
 use crate::commands::diagnose::stacks;
-use crate::output::{self, count};
-use crate::size::show_bytes;
+use crate::terminal::output::{self, count};
+use crate::terminal::size::show_bytes;
 
 /// The change from one value to the other as a share of the first; `None` if that is 0.
 pub(super) fn share(a: u64, b: u64) -> Option<f64> {

@@ -10,9 +10,9 @@ use clap::Parser;
 use parkade::profile::RELEASES;
 use parkade::settings::{ErrorKind, Settings, SettingsError};
 
-use crate::args::Profile;
-use crate::output;
-use crate::runner::{Command, Form, Outcome};
+use crate::terminal::args::Profile;
+use crate::terminal::output;
+use crate::terminal::runner::{Command, Form, Outcome};
 use shell::Shell;
 
 /// The variable that is set: the one of PyTorch's names that takes precedence.

@@ -3,7 +3,7 @@
 use parkade::settings::{Backend, Settings};
 use parkade::texts::format_double;
 
-use crate::size::show_bytes;
+use crate::terminal::size::show_bytes;
 
 /// A line for each setting.
 pub(super) fn of(settings: &Settings) -> Vec<String> {

@@ -4,8 +4,8 @@ use parkade::stats::Family;
 use parkade_replay::export::ExportedDevice;
 
 use super::{Args, Made, Shortage};
-use crate::json_struct::{all, view};
-use crate::release::MadeBy;
+use crate::terminal::json_struct::{all, view};
+use crate::terminal::release::MadeBy;
 
 view! {
     pub(super) struct Object<'a>(args: &'a Args, made: &'a Made) {

@@ -18,10 +18,10 @@ use parkade_replay::export::{ExportOptions, Exported, ExportedDevice, export};
 use parkade_replay::recognition::Recognition;
 use parkade_replay::{AfterFailure, ReplaySettings, Requests, VerifyError, VerifyOptions, verify_device};
 
-use crate::args::{self, Force, Json};
-use crate::outputs::{Outputs, Target, Wanted};
-use crate::runner::{Command, Form, Lines, Subject};
-use crate::{output, progress, recording, release, size};
+use crate::terminal::args::{self, Force, Json};
+use crate::terminal::outputs::{Outputs, Target, Wanted};
+use crate::terminal::runner::{Command, Form, Lines, Subject};
+use crate::terminal::{output, progress, recording, release, size};
 use perfetto::{Run, Slices};
 use recorded::as_recorded;
 

@@ -12,7 +12,7 @@ use parkade_analysis::timeline::{BlockLife, NEVER, Timeline};
 use parkade_recording::{Action, DeviceRecording, Recording, StackId};
 use serde::Serialize;
 
-use crate::output;
+use crate::terminal::output;
 
 /// One device's run.
 pub(super) struct Run<'a> {

@@ -6,7 +6,7 @@ use parkade_replay::export::{Exported, ExportedDevice};
 use parkade_replay::{VerifyOptions, verify_device};
 
 use super::Shortage;
-use crate::recording;
+use crate::terminal::recording;
 
 /// The recording unchanged, with what its replay under its own settings shows.
 pub(super) fn as_recorded(

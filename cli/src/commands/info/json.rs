@@ -1,7 +1,7 @@
 //! A reading as one JSON object.
 
 use super::source::{Device, Process, Reading};
-use crate::json_struct::{all, view};
+use crate::terminal::json_struct::{all, view};
 
 view! {
     /// Unknown values are null; a refused value has an `..._error` with the reason.

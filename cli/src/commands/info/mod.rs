@@ -12,9 +12,9 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Parser;
 
-use crate::args::{Json, interval};
-use crate::output;
-use crate::runner::{Command, Form, Lines};
+use crate::terminal::args::{Json, interval};
+use crate::terminal::output;
+use crate::terminal::runner::{Command, Form, Lines};
 use source::Source;
 
 /// The default number of seconds between two readings.

@@ -113,7 +113,7 @@ fn device(told: NvmlDevice) -> Device {
 
 #[cfg(target_os = "linux")]
 fn process_name(pid: u32) -> Option<String> {
-    parkade_kill::name_of(pid)
+    crate::commands::kill::name_of(pid)
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use crate::size::show_bytes;
+use crate::terminal::size::show_bytes;
 
 use super::source::{Device, Process, Reading};
-use crate::output;
-use crate::table::Table;
+use crate::terminal::output;
+use crate::terminal::table::Table;
 
 const HEADS: [&str; 8] = ["gpu", "name", "total", "free", "used", "driver's own", "listed", "unlisted"];
 /// The column of text; the others are numbers.

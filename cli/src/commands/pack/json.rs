@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::{Args, Packed};
-use crate::json_struct::{all, view};
-use crate::release::MadeBy;
+use crate::terminal::json_struct::{all, view};
+use crate::terminal::release::MadeBy;
 
 view! {
     /// With several devices, `devices` has the numbers of each.

@@ -16,10 +16,10 @@ use parkade_research::packing::{
     self, Buffer, CsvFile, DEFAULT_STEPS, Effort, Found, Instance, Recorded, Refused, is_csv, pack_watched, read_csv, write_csv,
 };
 
-use crate::args::{Force, Json, RecordedLimit};
-use crate::outputs::{Target, Wanted};
-use crate::runner::{Command, Form, Lines, Subject};
-use crate::{output, progress, recording};
+use crate::terminal::args::{Force, Json, RecordedLimit};
+use crate::terminal::outputs::{Target, Wanted};
+use crate::terminal::runner::{Command, Form, Lines, Subject};
+use crate::terminal::{output, progress, recording};
 
 /// Pack a program's buffers offline: sizes and lifetimes are known, addresses are searched for.
 ///

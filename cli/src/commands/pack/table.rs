@@ -3,11 +3,11 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use crate::size::show_bytes;
+use crate::terminal::size::show_bytes;
 
 use super::Packed;
-use crate::recording::short_name;
-use crate::{output, release};
+use crate::terminal::recording::short_name;
+use crate::terminal::{output, release};
 
 pub(super) fn print(out: &mut dyn Write, file: &Path, packed: &[Packed]) -> io::Result<()> {
     let name = short_name(file);

@@ -12,7 +12,7 @@ use super::gather::Device;
 use super::markup::grouped;
 use super::tries::Tried;
 use crate::commands::advise::{self as advise_commands, words};
-use crate::output;
+use crate::terminal::output;
 
 /// The name of empty settings.
 pub(super) const DEFAULT: &str = "default";

@@ -5,14 +5,14 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crate::size::show_bytes;
+use crate::terminal::size::show_bytes;
 use parkade_analysis::holders::Folded;
 
 use super::gather::Report;
 use super::markup::{escape, grouped};
 use super::{OWN_MARK, words};
-use crate::output;
-use crate::recording::short_name;
+use crate::terminal::output;
+use crate::terminal::recording::short_name;
 
 const WIDTH: f64 = 1200.0;
 const MARGIN: f64 = 10.0;

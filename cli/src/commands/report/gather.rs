@@ -17,8 +17,8 @@ use super::labels::Labels;
 use super::limit::Limit;
 use super::tries::{Rest, Tried, Tries};
 use super::{Args, Part, advice, tries};
-use crate::args::Profile;
-use crate::{progress, recording, release};
+use crate::terminal::args::Profile;
+use crate::terminal::{progress, recording, release};
 
 /// Buckets of the curves that a page always has.
 const OVERVIEW_BUCKETS: usize = 4096;

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use crate::size::show_bytes;
+use crate::terminal::size::show_bytes;
 use parkade_analysis::holders::KindUse;
 use parkade_analysis::timeline::HolderKey;
 use parkade_recording::StackId;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::commands::advise::words::REACHES_BEYOND;
-use crate::size::show_bytes;
+use crate::terminal::size::show_bytes;
 use anyhow::Result;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use parkade_analysis::advise::Outcome;
@@ -15,7 +15,7 @@ use super::gather::{Device, Report};
 use super::markup::{escape, fill, grouped};
 use super::tries::{Fared, Tried};
 use super::{OWN_MARK, holders_table, words};
-use crate::size;
+use crate::terminal::size;
 
 const PAGE: &str = include_str!("web/page.html");
 const DEVICE: &str = include_str!("web/device.html");

@@ -8,8 +8,8 @@ use super::gather::{Curves, Device, Report, curves};
 use super::kinds::{FoundSteps, NoStack, OfKind, found_steps};
 use super::tries::{Fared, Rest, Tried};
 use super::{kinds, words};
-use crate::json_struct::{all, origin, view};
-use crate::release::MadeBy;
+use crate::terminal::json_struct::{all, origin, view};
+use crate::terminal::release::MadeBy;
 
 /// Buckets of the curves.
 const BUCKETS: usize = 1000;

@@ -3,13 +3,13 @@
 
 use std::io::{self, Write};
 
-use crate::size::show_bytes;
+use crate::terminal::size::show_bytes;
 use parkade_analysis::holders::{Held, How, Kind, KindUse, StepLife, StepMark, Steps, Told, WithoutStack};
 
 use super::gather::Device;
 use super::markup::{counted, grouped};
-use crate::json_struct::{all, view};
-use crate::output;
+use crate::terminal::json_struct::{all, view};
+use crate::terminal::output;
 
 view! {
     pub(super) struct OfKind(used: &KindUse) {

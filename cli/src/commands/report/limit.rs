@@ -9,7 +9,7 @@ use parkade_replay::recognition::find_limit;
 use parkade_replay::{VerifyError, VerifyOptions, verify_device};
 
 use super::Args;
-use crate::recording;
+use crate::terminal::recording;
 
 /// The limit of the recorded run on a device, and the memory with which settings are tried there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -1,3 +1,3 @@
 //! Text in HTML and SVG, escaped: shared with the pages of studies.
 
-pub(crate) use parkade_terminal::markup::{counted, escape, fill, grouped, point};
+pub(crate) use crate::terminal::markup::{counted, escape, fill, grouped, point};

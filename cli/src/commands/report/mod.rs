@@ -31,12 +31,12 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use parkade_analysis::ranks::RankRun;
 
-use crate::args::{Files, Force, Json, Profile};
 use crate::each::{Finished, OnEach, Together};
-use crate::outputs::{Outputs, Target, Wanted};
 use crate::recordings::Inputs;
-use crate::runner::{Command, Form, Lines, Subject};
-use crate::{output, size};
+use crate::terminal::args::{Files, Force, Json, Profile};
+use crate::terminal::outputs::{Outputs, Target, Wanted};
+use crate::terminal::runner::{Command, Form, Lines, Subject};
+use crate::terminal::{output, size};
 
 use gather::Report;
 

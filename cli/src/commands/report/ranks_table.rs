@@ -9,9 +9,9 @@ use super::words;
 use crate::commands::advise::job::Job;
 use crate::commands::advise::job_words::what_to_do;
 use crate::each::Together;
-use crate::output;
 use crate::ranks::{Ranks, Row, Standing};
-use crate::recording::short_name;
+use crate::terminal::output;
+use crate::terminal::recording::short_name;
 
 /// How many files that could not be shown are named.
 const NAMED: usize = 8;

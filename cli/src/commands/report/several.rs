@@ -20,20 +20,20 @@ use super::ranks_table::Named;
 use super::{Args, Part, data, gather, ranks_table, tries, wrote};
 use crate::commands::advise::{self, job::Job};
 use crate::each::{Finished, Together};
-use crate::output;
-use crate::outputs::Target;
 use crate::ranks::Row;
-use crate::recording::{self, short_name};
 use crate::recordings::{Inputs, each};
-use crate::release;
-use crate::runner::Outcome;
+use crate::terminal::output;
+use crate::terminal::outputs::Target;
+use crate::terminal::recording::{self, short_name};
+use crate::terminal::release;
+use crate::terminal::runner::Outcome;
 
 /// What the one setting for all ranks takes at most, with all that it may break.
 const SETTING_BYTES: usize = 8 << 10;
 
 /// What is compared of the runs in a file, under the limit that its section assumes.
 pub(super) fn runs(args: &Args) -> Result<Vec<RankRun>> {
-    tries::given_settings(args, args.profile.map_or_else(release::newest, crate::args::Profile::rules))?;
+    tries::given_settings(args, args.profile.map_or_else(release::newest, crate::terminal::args::Profile::rules))?;
     let recording = recording::read(&args.file)?;
     let made_by = release::of(&recording, &Asked { limit_bytes: args.limit, ..Asked::default() })?;
     let chosen = gather::chosen_devices(&recording, args.device)?;

@@ -4,14 +4,14 @@
 
 use std::fmt::Write as _;
 
-use crate::size::show_bytes;
+use crate::terminal::size::show_bytes;
 use parkade_analysis::timeline::{Curve, Marker, MarkerKind, NEVER, SegmentNow};
 
 use super::gather::{Device, Report, curves};
 use super::markup::{counted, escape, grouped, point};
 use super::palette::{SIZES, size_class};
 use super::{OWN_MARK, words};
-use crate::output;
+use crate::terminal::output;
 
 const WIDTH: f64 = 1000.0;
 const KINDS: [(MarkerKind, &str); 3] =

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use crate::size::show_bytes;
+use crate::terminal::size::show_bytes;
 use parkade_analysis::advise::Outcome;
 use parkade_analysis::timeline::{Curve, MarkerKind};
 
@@ -10,9 +10,9 @@ use super::gather::{Device, Report, curves};
 use super::markup::grouped;
 use super::{kinds, words};
 use crate::commands::advise::words::REACHES_BEYOND;
-use crate::output::{self, wrapped};
-use crate::recording::short_name;
-use crate::size;
+use crate::terminal::output::{self, wrapped};
+use crate::terminal::recording::short_name;
+use crate::terminal::size;
 
 /// Columns left of the graph.
 const LABELS: usize = 12;

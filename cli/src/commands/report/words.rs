@@ -1,6 +1,6 @@
 //! The sentences of a report: what happened, how exact the replay is, and what the file lacks.
 
-use crate::size::show_bytes;
+use crate::terminal::size::show_bytes;
 use parkade_analysis::advise::Outcome;
 use parkade_analysis::timeline::{HeapLog, HolderKey, Marker, MarkerKind};
 use parkade_replay::SettingsOrigin;
@@ -9,7 +9,7 @@ use super::gather::{Device, Report};
 use super::markup::{counted, grouped};
 use super::tries::Tried;
 use crate::commands::advise;
-use crate::{ending, output, recording, release, size};
+use crate::terminal::{ending, output, recording, release, size};
 
 /// Reserved memory that no block uses at a moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use parkade_analysis::fragmentation::Fragmentation;
 
 use super::{Args, Device, LeftOut, Moment, Shown};
-use crate::json_struct::{all, view};
-use crate::release::MadeBy;
+use crate::terminal::json_struct::{all, view};
+use crate::terminal::release::MadeBy;
 
 view! {
     pub(super) struct Object<'a>(args: &Args, shown: &'a Shown) {

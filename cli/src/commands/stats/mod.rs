@@ -15,10 +15,10 @@ use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::recognition::{Asked, Recognition};
 use parkade_replay::{ReplaySettings, VerifyOptions};
 
-use crate::args::{Files, Json, Profile};
 use crate::each::OnEach;
-use crate::runner::{Command, Form, Lines, Outcome, Subject};
-use crate::{args, recording, release, size};
+use crate::terminal::args::{Files, Json, Profile};
+use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
+use crate::terminal::{args, recording, release, size};
 
 /// Show what torch.cuda.memory_stats() and memory_summary() would have reported, and how fragmented memory was.
 ///

@@ -7,9 +7,9 @@ use parkade_analysis::fragmentation::Fragmentation;
 use parkade_recording::memory_summary;
 
 use super::{Args, Device, Moment, Shown};
-use crate::size::{self, show_bytes};
-use crate::table::Table;
-use crate::{output, release};
+use crate::terminal::size::{self, show_bytes};
+use crate::terminal::table::Table;
+use crate::terminal::{output, release};
 
 /// The documents call fragmentation above this a risk.
 const RISK: f64 = 0.3;

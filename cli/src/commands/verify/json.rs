@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use parkade_replay::{DeviceVerdict, Guess, StatsCheck};
 
 use super::Verified;
-use crate::json_struct::{all, origin, view};
-use crate::release::MadeBy;
+use crate::terminal::json_struct::{all, origin, view};
+use crate::terminal::release::MadeBy;
 
 view! {
     /// With several devices the numbers are sums, and `devices` has each device's.

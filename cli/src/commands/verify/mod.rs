@@ -16,12 +16,12 @@ use parkade_recording::Recording;
 use parkade_replay::recognition::{Asked, Recognition};
 use parkade_replay::{DeviceVerdict, ReplaySettings, StatsFile};
 
-use crate::args::{Files, Json, Profile};
-use crate::progress::{self, Bar};
 use crate::ranks::Ranks;
 use crate::recordings::{Inputs, each};
-use crate::runner::{self, Command, Form, Lines, Outcome, Subject};
-use crate::{output, recording, release, size};
+use crate::terminal::args::{Files, Json, Profile};
+use crate::terminal::progress::{self, Bar};
+use crate::terminal::runner::{self, Command, Form, Lines, Outcome, Subject};
+use crate::terminal::{output, recording, release, size};
 
 /// Replay recordings under their own settings and compare every decision.
 ///

@@ -7,8 +7,8 @@ use parkade_replay::{Decision, DeviceVerdict, Guess, SettingsOrigin};
 
 use super::Verified;
 use crate::ranks::Ranks;
-use crate::table::{Mark, Table};
-use crate::{output, recording, release, size};
+use crate::terminal::table::{Mark, Table};
+use crate::terminal::{output, recording, release, size};
 
 /// The number of entries of a block's history, or of names in a list, that is shown.
 const HISTORY: usize = 6;

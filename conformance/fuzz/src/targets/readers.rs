@@ -5,11 +5,11 @@ use std::io::{Read, Write};
 
 use parkade::settings::{Dialect, Settings};
 use parkade_analysis::diagnose::{diagnose_message, diagnose_partial};
+use parkade_cli::terminal::size as sizes;
 use parkade_recording::message::{MessageLog, OutOfMemoryMessage, ReadMessage};
 use parkade_recording::{Recording, StackId, StackTable, Style, read, write};
 use parkade_replay::StatsFile;
 use parkade_research::packing::{is_csv, read_csv};
-use parkade_terminal::size as sizes;
 
 use super::Reached;
 use crate::choices::Choices;

@@ -4,6 +4,8 @@ use std::fs;
 use std::sync::OnceLock;
 
 use clap::Parser;
+use parkade_cli::commands::{merge as merges, sweep as sweeps};
+use parkade_cli::terminal::runner::{Command, render};
 use parkade_oracle::ops::{Addresses, OpsOptions, OpsRunner};
 use parkade_policies::CATALOGUE;
 use parkade_replay::Requests;
@@ -11,8 +13,6 @@ use parkade_research::packing::{self, Effort, Instance, Recorded, is_csv, pack_w
 use parkade_research::study::sweep::PreparedWorkload;
 use parkade_research::study::{RunOptions, curves, run, smallest_capacity};
 use parkade_research::workload::recorded::of_requests;
-use parkade_studies::{merge as merges, sweep as sweeps};
-use parkade_terminal::runner::{Command, render};
 
 use super::case::Case;
 use super::commands::Opened;

@@ -5,9 +5,9 @@ use std::io::{self, Write};
 use parkade_recording::message::{CudaMallocAsyncMessage, Size};
 
 use super::super::layout::{hanging, width, wrapped};
-use crate::json_struct::view;
-use crate::output;
-use crate::runner::Outcome;
+use crate::terminal::json_struct::view;
+use crate::terminal::output;
+use crate::terminal::runner::Outcome;
 
 /// What the figures say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

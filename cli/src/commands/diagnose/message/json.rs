@@ -6,7 +6,7 @@ use parkade_recording::message::{FirstFailure, LoggedMessage, OtherMessage, Size
 use super::super::layout::Step;
 use super::ranks::Figures;
 use super::{Explained, LogDiagnosis};
-use crate::json_struct::{all, view};
+use crate::terminal::json_struct::{all, view};
 
 view! {
     pub(in super::super) struct Object(diagnosis: &LogDiagnosis) {

@@ -16,9 +16,9 @@ use parkade_recording::message::{ForeignMessage, LoggedMessage, MOST_MESSAGES, M
 
 pub(super) use self::json::Object;
 use super::layout::{hanging, step, width, wrapped};
-use crate::output;
-use crate::runner::Outcome;
-use crate::size::show_bytes;
+use crate::terminal::output;
+use crate::terminal::runner::Outcome;
+use crate::terminal::size::show_bytes;
 
 /// The messages of a log, each diagnosed.
 pub(crate) struct LogDiagnosis {

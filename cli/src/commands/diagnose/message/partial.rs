@@ -4,7 +4,7 @@ use parkade_analysis::diagnose::{Applies, Certainty, MessageVerdict, PartialDiag
 use parkade_recording::message::Size;
 
 use super::whole::{SNAPSHOT, capacity_or_fragmentation};
-use crate::output;
+use crate::terminal::output;
 
 /// Parts in a sentence: `a`, `a and b`, `a, b and c`.
 fn enumerated(parts: &[&str]) -> String {

@@ -7,8 +7,8 @@ use parkade_recording::message::{FirstFailure, Size, ToldBy};
 
 use super::super::layout::hanging;
 use super::{Explained, LogDiagnosis};
-use crate::output::count;
-use crate::table::{Mark, Table};
+use crate::terminal::output::count;
+use crate::terminal::table::{Mark, Table};
 
 /// So many rows are shown; JSON has all.
 const SHOWN: usize = 40;
@@ -79,7 +79,7 @@ fn told(diagnosis: &LogDiagnosis, first: &FirstFailure) -> String {
         (None, 0) => ", but no message of it is in the text",
         (None, _) => ", but no message of it is among the first",
     };
-    format!("{rank} failed first, at {}, {by}{without}", crate::output::one_line(&first.time))
+    format!("{rank} failed first, at {}, {by}{without}", crate::terminal::output::one_line(&first.time))
 }
 
 /// The verdict in words.

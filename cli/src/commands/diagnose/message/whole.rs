@@ -3,7 +3,7 @@
 use parkade_analysis::diagnose::{Applies, Certainty, MessageDiagnosis, MessageVerdict};
 
 use super::super::layout::POOLS_DO_NOT_SHARE;
-use crate::size::show_bytes;
+use crate::terminal::size::show_bytes;
 
 /// What only a recording says.
 pub(super) const SNAPSHOT: &str = "a message does not say where the free memory is, who holds the rest, or since when: record a run with \

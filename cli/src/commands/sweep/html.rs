@@ -1,0 +1,209 @@
+//! The page of a sweep: three plots and the tables, without a script or network access.
+
+use parkade_policies::Named;
+use parkade_research::study::sweep::{Capacity, Plan, Share, Source, Summary};
+use parkade_research::study::{Addresses, LOAD_UNIT_BYTES, RunOptions, curves, live_curve};
+
+use super::finished::{Finished, subject};
+use super::grids;
+use super::plot::{Axis, Plot, Scale};
+use crate::terminal::markup::{escape, fill};
+use crate::terminal::size::show_bytes;
+
+const PAGE: &str = include_str!("web/page.html");
+const STYLE: &str = include_str!("web/style.css");
+/// Points of a curve.
+const POINTS: usize = 400;
+/// Programs that need more times their load are drawn at the edge.
+const WIDEST: f64 = 2.0;
+
+pub(super) fn page(finished: &Finished, summary: &Summary, curve: Option<&str>) -> String {
+    let plan = &finished.plan;
+    let plots = [frontier(finished), over_time(finished, summary, curve).unwrap_or_default(), cost(finished)];
+    let tables: String = grids::all(finished).iter().map(super::grid::Grid::html).collect();
+    let about_builds: String =
+        finished.about_builds().iter().map(|line| format!("<p class=\"meta warning\">{}</p>\n", escape(line))).collect();
+    let values = [
+        ("version", env!("CARGO_PKG_VERSION")),
+        ("style", STYLE),
+        ("subject", &escape(&subject(plan))),
+        ("builds", &about_builds),
+        ("plots", &plots.concat()),
+        ("tables", &tables),
+    ];
+    fill(PAGE, &values)
+}
+
+fn card(title: &str, note: &str, plot: &Plot) -> String {
+    let svg = plot.svg(title);
+    format!("<section class=\"card\"><h2>{}</h2><p class=\"note\">{}</p>{svg}</section>\n", escape(title), escape(note))
+}
+
+/// The share of programs that fit, over the memory available.
+fn frontier(finished: &Finished) -> String {
+    let plan = &finished.plan;
+    let mut ratios = vec![Vec::new(); plan.policies.len()];
+    let mut programs = vec![0_usize; plan.policies.len()];
+    for row in finished.rows.iter().filter(|row| row.capacity == Capacity::Smallest) {
+        let Some(job) = plan.job(row.job) else { continue };
+        programs[job.policy] += 1;
+        ratios[job.policy].extend(row.capacity_bytes.map(|bytes| bytes as f64 / row.load_bytes.max(1) as f64));
+    }
+    let most = ratios.iter().flatten().copied().fold(1.02, f64::max);
+    let to = (most * 1.01).min(WIDEST);
+    let x =
+        Axis { name: "memory over LOAD".to_owned(), from: 1.0, to, scale: Scale::Linear, show: |value| format!("{value:.2}") };
+    let y = Axis {
+        name: "programs that fit".to_owned(),
+        from: 0.0,
+        to: 1.0,
+        scale: Scale::Linear,
+        show: |value| format!("{:.0} %", value * 100.0),
+    };
+    let mut plot = Plot::new(x, y);
+    for (number, name) in plan.policies.iter().enumerate() {
+        let sorted = &mut ratios[number];
+        sorted.sort_by(f64::total_cmp);
+        let share = |count: usize| count as f64 / programs[number].max(1) as f64;
+        let mut points = vec![(1.0, 0.0)];
+        for (count, &ratio) in sorted.iter().enumerate().filter(|(_, ratio)| **ratio <= to) {
+            points.extend([(ratio, share(count)), (ratio, share(count + 1))]);
+        }
+        let reached = points.last().map_or(0.0, |last| last.1);
+        points.push((to, reached));
+        plot.line(name, number, points);
+    }
+    let beyond =
+        if most > to { format!(" Programs that need more than {to:.1} LOAD are beyond the right edge.") } else { String::new() };
+    let note = format!(
+        "The share of programs whose smallest memory (of those tried) is at most this. Further left and higher is better.{beyond}"
+    );
+    card("Fit frontier", &note, &plot)
+}
+
+/// Reserved memory over the course of one program.
+fn over_time(finished: &Finished, summary: &Summary, curve: Option<&str>) -> Option<String> {
+    let plan = &finished.plan;
+    let chosen = match curve {
+        Some(name) => plan.workloads.iter().position(|workload| workload.name == name),
+        None => most_different(plan, summary),
+    };
+    let (source, policies) = (finished.sources.get(chosen?)?, &finished.policies);
+    let workload = (source.make)(1);
+    let load = live_curve(&workload, LOAD_UNIT_BYTES, POINTS);
+    let options = RunOptions {
+        addresses: Addresses::named(&plan.addresses)?,
+        preallocated_bytes: plan.preallocate.map_or(0, |share: Share| share.of(load.iter().copied().max().unwrap_or(0))),
+        ..RunOptions::plenty()
+    };
+    let left_out: Vec<&str> = finished.taking_a_share().collect();
+    let drawn = policies.iter().enumerate().filter(|(_, policy)| !left_out.contains(&policy.name));
+    let of_policy = |policy: &Named| curves(&workload, (policy.make)(), &options, POINTS).reserved_bytes;
+    let reserved: Vec<(usize, &str, Vec<u64>)> = drawn.map(|(number, policy)| (number, policy.name, of_policy(policy))).collect();
+    let all = reserved.iter().flat_map(|(_, _, curve)| curve);
+    let top = all.chain(&load).copied().max().unwrap_or(1).max(1) as f64;
+    let events = workload.events.len() as f64;
+    let x =
+        Axis { name: "events of the program".to_owned(), from: 0.0, to: events.max(1.0), scale: Scale::Linear, show: counted };
+    let gib = f64::from(1 << 30);
+    let (name, unit): (_, f64) = if top >= gib { ("GiB", gib) } else { ("MiB", f64::from(1 << 20)) };
+    let y = Axis { name: format!("memory, {name}"), from: 0.0, to: top * 1.04 / unit, scale: Scale::Linear, show: decimal };
+    let mut plot = Plot::new(x, y);
+    let points = |curve: &[u64]| -> Vec<(f64, f64)> {
+        let width = events / load.len().max(1) as f64;
+        curve.iter().enumerate().map(|(place, &bytes)| ((place as f64 + 0.5) * width, bytes as f64 / unit)).collect()
+    };
+    plot.area("live bytes", &points(&load));
+    for (number, name, curve) in &reserved {
+        plot.line(name, *number, points(curve));
+    }
+    let says = said(source);
+    let peak = show_bytes(load.iter().copied().max().unwrap_or(0));
+    let note = format!(
+        "{}{says} LOAD is {peak}. With plenty of memory, so nothing is given back for want of it; each point is the most of its part.{}",
+        source.name,
+        about_left_out(finished)
+    );
+    Some(card("Reserved over time", &note, &plot))
+}
+
+fn said(source: &Source) -> String {
+    if source.says.is_empty() { ".".to_owned() } else { format!(": {}.", source.says.trim_end_matches('.')) }
+}
+
+/// The workload whose smallest memory depends most on the policy.
+fn most_different(plan: &Plan, summary: &Summary) -> Option<usize> {
+    let spread = |workload: &usize| {
+        let ratios = || summary.cells.iter().filter_map(|cells| cells[*workload].ratio).map(|ratio| ratio.mean);
+        ratios().fold(1.0, f64::max) / ratios().fold(f64::INFINITY, f64::min)
+    };
+    (0..plan.workloads.len()).max_by(|one, other| spread(one).total_cmp(&spread(other)))
+}
+
+/// A sentence on the policies that are not drawn; empty if there are none.
+fn about_left_out(finished: &Finished) -> String {
+    let names: Vec<&str> = finished.taking_a_share().collect();
+    if names.is_empty() {
+        String::new()
+    } else {
+        format!(" Left out, since they would take a share of all memory there is: {}.", names.join(", "))
+    }
+}
+
+/// Driver time with plenty over the smallest memory.
+fn cost(finished: &Finished) -> String {
+    let plan = &finished.plan;
+    let Some(plenty) = plan.capacities.iter().position(|capacity| *capacity == Capacity::Plenty) else { return String::new() };
+    // Each policy's number, its memory over the load, and its driver time in milliseconds.
+    let points: Vec<(usize, f64, f64)> = finished
+        .summary
+        .policies
+        .iter()
+        .enumerate()
+        .filter_map(|(number, policy)| Some((number, policy.ratio?.mean, policy.driver_ns[plenty]?.mean / 1e6)))
+        .collect();
+    let right = points.iter().map(|point| point.1).fold(1.0, f64::max);
+    let costs = || points.iter().map(|point| point.2).filter(|cost| *cost > 0.0);
+    let (low, high) = (costs().fold(f64::INFINITY, f64::min), costs().fold(0.0, f64::max));
+    if high <= 0.0 {
+        return String::new();
+    }
+    let x = Axis {
+        name: "smallest memory over LOAD (mean)".to_owned(),
+        from: 1.0,
+        to: (1.0 + (right - 1.0) * 1.06).max(1.02),
+        scale: Scale::Linear,
+        show: |value| format!("{value:.2}"),
+    };
+    let y = Axis {
+        name: "driver time with plenty, ms (mean)".to_owned(),
+        from: low / 1.3,
+        to: high * 1.3,
+        scale: Scale::Logarithmic,
+        show: decimal,
+    };
+    let mut plot = Plot::new(x, y);
+    let mut drawn: Vec<(f64, f64)> = Vec::new();
+    for &(number, ratio, cost) in &points {
+        let pixel = plot.pixel((ratio, cost));
+        let touching = drawn.iter().filter(|other| (other.0 - pixel.0).hypot(other.1 - pixel.1) < 6.0).count();
+        let radius = [9.0, 6.0, 3.5][touching.min(2)];
+        plot.dot(&plan.policies[number], number, (ratio, cost), radius);
+        drawn.push(pixel);
+    }
+    let note = format!(
+        "Each policy once: geometric means over the workloads. Further left needs less memory, lower costs less of the driver’s time.{}",
+        about_left_out(finished)
+    );
+    card("Cost against fit", &note, &plot)
+}
+
+/// As many decimals as a tick needs.
+fn decimal(value: f64) -> String {
+    let text = format!("{value:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn counted(value: f64) -> String {
+    crate::terminal::markup::grouped(value as u64)
+}

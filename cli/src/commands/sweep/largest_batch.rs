@@ -1,0 +1,323 @@
+//! `parkade sweep --largest-batch`: how large a batch fits, for each training of a transformer, device and policy?
+//!
+//! The workloads, policies and capacities of a sweep say what is searched; the capacities are devices. What was found is shown as
+//! tables, JSON and CSV.
+
+use std::io::Write;
+
+use anyhow::{Result, anyhow, bail};
+use clap::Parser;
+use parkade_research::study::largest_batch::{CARDS, CONTEXT_BYTES, Case, Grid as Search, Point, Training, Why, card};
+use parkade_research::workload;
+use serde::Serialize;
+
+use super::grid::Grid;
+use super::lists::workload_items;
+use super::{Args, names, threads};
+use crate::terminal::json_struct::{all, view};
+use crate::terminal::outputs::Wanted;
+use crate::terminal::runner::{Command, Form};
+use crate::terminal::size::{self, show_bytes};
+use crate::terminal::table::Table;
+use crate::terminal::{output, progress};
+
+/// What is searched unless workloads are given: a model of 6.7 billion parameters, with scratch memory.
+pub(super) const WORKLOAD: &str = "transformer:preset=7b,mixed=on,steps=3";
+/// Its devices, unless capacities are given.
+const DEVICES: &str = "A100-40GB,H100-80GB,H200-141GB";
+
+/// What to search for beside memory.
+#[derive(Parser)]
+pub(super) struct Asked {
+    /// Find the largest batch that fits. The workloads are trainings of transformers, whose batch is replaced, and the capacities are
+    /// devices: cards by name (A100-40GB, H100-80GB, H200-141GB), with the memory that a program sees, or sizes.
+    #[arg(long, conflicts_with_all = ["seeds", "prealloc", "bounds", "addresses", "shard", "output", "baseline", "html", "list"])]
+    pub(super) largest_batch: bool,
+    /// The largest batch to try, with --largest-batch.
+    #[arg(long, value_name = "N", default_value_t = 4096, requires = "largest_batch")]
+    most_batch: u64,
+    /// What the driver's context takes of each device, with --largest-batch.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_or_none, allow_hyphen_values = true, default_value_t = CONTEXT_BYTES, requires = "largest_batch")]
+    context: u64,
+}
+
+/// A device's memory, as given and in bytes.
+struct Device {
+    text: String,
+    bytes: u64,
+}
+
+/// What was found.
+pub struct Found {
+    context_bytes: u64,
+    most_batch: u64,
+    devices: Vec<Device>,
+    points: Vec<Point>,
+}
+
+/// Searches, and writes the file of --csv.
+pub(super) fn find(args: &Args) -> Result<Found> {
+    let asked = &args.asked;
+    let devices = devices(&args.capacities)?;
+    let search = Search {
+        trainings: trainings(args)?,
+        devices_bytes: devices.iter().map(|device| device.bytes).collect(),
+        context_bytes: asked.context,
+        policies: names::policies(&args.policies)?,
+        most_batch: asked.most_batch,
+    };
+    if args.force && !args.shown.writes() {
+        bail!("--force has nothing to overwrite: with --largest-batch it is for --csv");
+    }
+    let outputs = args.shown.add_to(Wanted::new(args.force, args.form())).check()?;
+    let pool = threads(args, search.points())?;
+    let bar = progress::of("combinations", args.shown.json.json);
+    bar.set_length(search.points() as u64);
+    let points = pool.install(|| search.walk(&|| bar.inc(1)));
+    bar.finish_and_clear();
+    let found = Found { context_bytes: asked.context, most_batch: asked.most_batch, devices, points: points? };
+    if let Some(target) = args.shown.csv() {
+        outputs.write(target, &csv_of(&found.points)?)?;
+    }
+    Ok(found)
+}
+
+/// The trainings of the workloads that are asked for, each once. `all` are those of the catalogue.
+fn trainings(args: &Args) -> Result<Vec<Training>> {
+    let mut items: Vec<String> = Vec::new();
+    for list in &args.workloads {
+        for item in workload_items(list)? {
+            let item = item.to_string_lossy().into_owned();
+            let meant = match item.as_str() {
+                "all" => workload::CATALOGUE
+                    .iter()
+                    .filter(|known| workload::transformer(known.name).is_some())
+                    .map(|it| it.name.into())
+                    .collect(),
+                _ => vec![item],
+            };
+            items.extend(meant);
+        }
+    }
+    if args.workloads.is_empty() {
+        items.push(WORKLOAD.to_owned());
+    }
+    let mut trainings: Vec<Training> = Vec::new();
+    for item in items {
+        if trainings.iter().any(|known| known.name == item) {
+            continue;
+        }
+        let Some(read) = workload::transformer(&item) else {
+            bail!(
+                "{item:?} does not train a transformer, and only for those the largest batch is searched: write {WORKLOAD}, \
+                 transformer:layers=24,hidden=2048,heads=16, or a name like gpt2"
+            );
+        };
+        let (transformer, steps) = read.map_err(|error| anyhow!("{item}: {error}"))?;
+        trainings.push(Training { name: item, transformer, steps });
+    }
+    Ok(trainings)
+}
+
+/// Devices by card or size, each once.
+fn devices(lists: &[String]) -> Result<Vec<Device>> {
+    let default = [DEVICES.to_owned()];
+    let mut devices: Vec<Device> = Vec::new();
+    for text in names::items(if lists.is_empty() { &default } else { lists }) {
+        let bytes = match card(text) {
+            Some(card) => card.total_bytes,
+            None => size::parse(text).map_err(|error| {
+                anyhow!(
+                    "--capacities: {error}; with --largest-batch they are sizes, or cards by name: {}",
+                    CARDS.map(|card| card.name).join(", ")
+                )
+            })?,
+        };
+        if devices.iter().all(|known| known.bytes != bytes) {
+            devices.push(Device { text: text.to_owned(), bytes });
+        }
+    }
+    Ok(devices)
+}
+
+impl Found {
+    /// Whether some batch fits somewhere.
+    pub(super) fn is_any(&self) -> bool {
+        self.points.iter().any(|point| point.batch > 0)
+    }
+
+    /// Prints a table for each training and device.
+    pub(super) fn print(&self, args: &Args, out: &mut dyn Write) -> Result<()> {
+        let grids: Vec<Grid> = self.points.chunk_by(|a, b| a.case == b.case).map(|of_case| self.grid(of_case)).collect();
+        if args.form() == Form::Data {
+            let tables: Vec<String> = grids.iter().map(|grid| args.shown.noted(grid)).collect();
+            return Ok(write!(out, "{}", tables.join("\n"))?);
+        }
+        writeln!(out, "{} of each device go to the driver's context", show_bytes(self.context_bytes))?;
+        for grid in &grids {
+            writeln!(out, "\n{}\n  {}", grid.title, grid.note)?;
+            let mut table = Table::plain(2, HEADS);
+            grid.rows.iter().for_each(|row| table.row(row.clone()));
+            if !grid.rows.is_empty() {
+                write!(out, "{}", table.text_with_left(&[0, HEADS.len() - 1]))?;
+            }
+        }
+        let searched = self.points.iter().filter(|point| point.runs > 0).count();
+        if searched > 0 {
+            let count = self.not_monotone();
+            writeln!(
+                out,
+                "\nthe batch is the largest tried that fits; in {count} of {searched} searches a smaller one does not fit"
+            )?;
+        }
+        Ok(())
+    }
+
+    /// The number of searches in which a batch below the one found does not fit.
+    fn not_monotone(&self) -> usize {
+        self.points.iter().filter(|point| point.fails_below_batch.is_some()).count()
+    }
+
+    /// The table of one training on one device, without rows where nothing fits under any policy.
+    fn grid(&self, points: &[Point]) -> Grid {
+        let first = &points[0];
+        let Case { training, device_bytes, .. } = &first.case;
+        let device = self.devices.iter().find(|device| device.bytes == *device_bytes);
+        let device = device.map_or_else(|| device_bytes.to_string(), |device| output::one_line(&device.text));
+        let billions = training.transformer.parameters() as f64 / 1e9;
+        let name = output::one_line(&training.name);
+        let title = format!("{name} on {device} ({}): {billions:.2} billion parameters", show_bytes(*device_bytes));
+        let note = match &first.why {
+            Why::States { state_bytes } => {
+                let times = *state_bytes as f64 / training.parameter_bytes().max(1) as f64;
+                let states = show_bytes(*state_bytes);
+                format!(
+                    "nothing fits: parameters, gradients and the optimizer's states alone need {states}, {times:.1} x the bytes of the parameters"
+                )
+            }
+            _ if first.bound.batch == 0 => {
+                format!("nothing fits: the smallest batch has {} live at once", show_bytes(first.bound.load_bytes))
+            }
+            _ => format!(
+                "the load allows a batch of {}, with {} live at once",
+                first.bound.batch,
+                show_bytes(first.bound.load_bytes)
+            ),
+        };
+        let rows = points.iter().filter(|point| point.bound.batch > 0).map(cells).collect();
+        Grid { title, note, header: HEADS.map(Into::into).into(), rows }
+    }
+}
+
+const HEADS: [&str; 5] = ["policy", "batch", "reserved", "live", "the next one"];
+
+fn cells(point: &Point) -> Vec<String> {
+    let (reserved, live) = match point.batch {
+        0 => ("-".to_owned(), "-".to_owned()),
+        _ => (show_bytes(point.reserved_bytes), show_bytes(point.load_bytes)),
+    };
+    vec![point.policy.to_owned(), point.batch.to_string(), reserved, live, in_words(&point.why)]
+}
+
+/// Why the next batch does not fit.
+fn in_words(why: &Why) -> String {
+    match why {
+        Why::States { state_bytes } => format!("the states alone need {}", show_bytes(*state_bytes)),
+        Why::Load { batch, load_bytes: u64::MAX } => format!("{batch}: more than 1 PiB live"),
+        Why::Load { batch, load_bytes } => format!("{batch}: {} live", show_bytes(*load_bytes)),
+        Why::Stranded { batch, asked_bytes, live_bytes, reserved_bytes } => format!(
+            "{batch}: {} live of {} reserved, {} more refused",
+            show_bytes(*live_bytes),
+            show_bytes(*reserved_bytes),
+            show_bytes(*asked_bytes)
+        ),
+        Why::Fault { batch, reason } => format!("{batch}: {}", output::one_line(reason)),
+        Why::NotTried => "not tried".to_owned(),
+    }
+}
+
+view! {
+    pub(super) struct Object<'a>(found: &'a Found) {
+        context_bytes: u64 = found.context_bytes,
+        most_batch: u64 = found.most_batch,
+        not_monotone: usize = found.not_monotone(),
+        points: Vec<WithNext<'a>> = all(&found.points, |point| WithNext { row: Row::of(point), next: Next::of(&point.why) }),
+    }
+}
+
+#[derive(Serialize)]
+struct WithNext<'a> {
+    #[serde(flatten)]
+    row: Row<'a>,
+    next: Next,
+}
+
+view! {
+    /// The columns shared by JSON and CSV.
+    struct Row<'a>(point: &'a Point) {
+        workload: &'a str = &point.case.training.name,
+        parameters: u64 = point.case.training.transformer.parameters(),
+        steps: u64 = point.case.training.steps,
+        state_bytes: u64 = point.case.training.state_bytes(),
+        device_bytes: u64 = point.case.device_bytes,
+        usable_bytes: u64 = point.case.usable_bytes,
+        policy: &'static str = point.policy,
+        batch: u64 = point.batch,
+        reserved_bytes: u64 = point.reserved_bytes,
+        load_bytes: u64 = point.load_bytes,
+        fails_below_batch: Option<u64> = point.fails_below_batch,
+        bound_batch: u64 = point.bound.batch,
+        bound_load_bytes: u64 = point.bound.load_bytes,
+        runs: u32 = point.runs,
+    }
+}
+
+/// Why the next batch does not fit.
+#[derive(Serialize)]
+#[serde(tag = "why", rename_all = "kebab-case")]
+enum Next {
+    States { state_bytes: u64 },
+    Load { batch: u64, load_bytes: u64 },
+    Stranded { batch: u64, asked_bytes: u64, live_bytes: u64, reserved_bytes: u64 },
+    Fault { batch: u64, reason: String },
+    NotTried,
+}
+
+impl Next {
+    fn of(why: &Why) -> Next {
+        match *why {
+            Why::States { state_bytes } => Next::States { state_bytes },
+            Why::Load { batch, load_bytes } => Next::Load { batch, load_bytes },
+            Why::Stranded { batch, asked_bytes, live_bytes, reserved_bytes } => {
+                Next::Stranded { batch, asked_bytes, live_bytes, reserved_bytes }
+            }
+            Why::Fault { batch, ref reason } => Next::Fault { batch, reason: reason.clone() },
+            Why::NotTried => Next::NotTried,
+        }
+    }
+
+    /// The word for it.
+    fn kind(&self) -> &'static str {
+        match self {
+            Next::States { .. } => "states",
+            Next::Load { .. } => "load",
+            Next::Stranded { .. } => "stranded",
+            Next::Fault { .. } => "fault",
+            Next::NotTried => "not-tried",
+        }
+    }
+}
+
+/// A row for each point; why the next batch does not fit in words too.
+fn csv_of(points: &[Point]) -> Result<Vec<u8>> {
+    #[derive(Serialize)]
+    struct InWords {
+        next: &'static str,
+        next_in_words: String,
+    }
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    for point in points {
+        writer.serialize((Row::of(point), InWords { next: Next::of(&point.why).kind(), next_in_words: in_words(&point.why) }))?;
+    }
+    Ok(writer.into_inner()?)
+}

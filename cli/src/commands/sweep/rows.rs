@@ -1,0 +1,210 @@
+//! Files of rows: a header line with the plan, then a line for each row in the order of the jobs.
+//!
+//! Reading any file takes at most a line of memory beyond its rows, and only a file with the same plan is continued. A last line without
+//! a line break was cut by an interruption and is dropped. Each row names its build, as another build may decide differently.
+
+use std::fmt;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, anyhow, bail};
+use parkade_research::study::sweep::{BUILD, Plan, Row};
+use serde::{Deserialize, Serialize};
+
+use crate::commands::policy_names::policy;
+use crate::terminal::output;
+
+/// The version of the file format.
+const FORM: u32 = 4;
+/// The longest header line and the longest row, in bytes.
+const LONGEST_HEADER: u64 = 4 << 20;
+const LONGEST_ROW: u64 = 16 << 10;
+
+/// A part of a sweep's jobs: those whose number modulo `parts` is `part - 1`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct Shard {
+    pub(crate) part: u64,
+    pub(crate) parts: u64,
+}
+
+impl Shard {
+    /// All jobs.
+    pub(crate) const WHOLE: Shard = Shard { part: 1, parts: 1 };
+
+    /// The numbers of its jobs.
+    pub(crate) fn jobs(self, plan: &Plan) -> impl Iterator<Item = u64> + use<> {
+        let step = usize::try_from(self.parts).unwrap_or(usize::MAX);
+        (self.part - 1..plan.jobs()).step_by(step)
+    }
+}
+
+impl fmt::Display for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.part, self.parts)
+    }
+}
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Shard, String> {
+        let refused = || format!("{text:?} is not a part: write 2/3 for the second of three, counted from 1");
+        let (part, parts) = text.split_once('/').ok_or_else(refused)?;
+        let number = |text: &str| text.parse::<u64>().map_err(|_| refused());
+        let shard = Shard { part: number(part)?, parts: number(parts)? };
+        if shard.part == 0 || shard.part > shard.parts { Err(refused()) } else { Ok(shard) }
+    }
+}
+
+impl From<Shard> for String {
+    fn from(shard: Shard) -> String {
+        shard.to_string()
+    }
+}
+
+impl TryFrom<String> for Shard {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Shard, String> {
+        text.parse()
+    }
+}
+
+/// The first line.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Header {
+    parkade_sweep: u32,
+    pub(crate) shard: Shard,
+    pub(crate) plan: Plan,
+}
+
+impl Header {
+    pub(crate) fn of(plan: Plan, shard: Shard) -> Header {
+        Header { parkade_sweep: FORM, shard, plan }
+    }
+
+    pub(crate) fn line(&self) -> serde_json::Result<Vec<u8>> {
+        Ok((output::json(self)? + "\n").into_bytes())
+    }
+
+    /// The first difference from another header, in words.
+    pub(crate) fn difference(&self, other: &Header) -> Option<&'static str> {
+        let (own, others) = (&self.plan, &other.plan);
+        let differs = [
+            (own.workloads != others.workloads, "has other workloads or seeds"),
+            (own.policies != others.policies, "has other policies"),
+            (own.capacities != others.capacities, "has other capacities"),
+            (own.addresses != others.addresses, "has another address model"),
+            (own.preallocate != others.preallocate, "has another pre-allocation"),
+            (self.shard.parts != other.shard.parts, "is cut into another number of parts"),
+        ];
+        differs.into_iter().find(|(differs, _)| *differs).map(|(_, what)| what)
+    }
+}
+
+/// The contents of a file.
+pub(crate) struct Contents {
+    pub(crate) header: Header,
+    pub(crate) rows: Vec<Row>,
+    /// The bytes of its complete lines.
+    whole_bytes: u64,
+}
+
+/// Reads a file of rows.
+pub(crate) fn read(path: &Path) -> Result<Contents> {
+    let name = || path.display().to_string();
+    let file = File::open(path).map_err(|cause| anyhow!("cannot be read: {cause}")).with_context(name)?;
+    if !file.metadata().is_ok_and(|data| data.is_file()) {
+        return Err(anyhow!("is not a file of rows")).with_context(name);
+    }
+    contents(&mut BufReader::new(file)).with_context(name)
+}
+
+fn contents(file: &mut impl BufRead) -> Result<Contents> {
+    let foreign = "is not a file of rows made by parkade sweep";
+    let cut = "its first line is missing or cut short, as after an early interruption: remove it, or choose another file";
+    let line = next_line(file, LONGEST_HEADER)?.ok_or_else(|| anyhow!("{foreign}: {cut}"))?;
+    let form = serde_json::from_slice::<serde_json::Value>(&line).ok().and_then(|value| value.get("parkade_sweep")?.as_u64());
+    match form {
+        None => bail!("{foreign}"),
+        Some(form) if form != u64::from(FORM) => bail!("has format {form}, and this version reads format {FORM}"),
+        Some(_) => {}
+    }
+    let header: Header = serde_json::from_slice(&line).map_err(|error| anyhow!("line 1: {error}"))?;
+    header.plan.check().map_err(|error| anyhow!("line 1: {error}"))?;
+    for name in &header.plan.policies {
+        policy(name).map_err(|error| anyhow!("line 1: {error}"))?;
+    }
+    let (mut rows, mut whole_bytes) = (Vec::new(), line.len() as u64);
+    let mut jobs = header.shard.jobs(&header.plan);
+    while let Some(line) = next_line(file, LONGEST_ROW).with_context(|| format!("line {}", rows.len() + 2))? {
+        let place = rows.len() + 2;
+        let row: Row = serde_json::from_slice(&line).map_err(|error| anyhow!("line {place} is not a row: {error}"))?;
+        match jobs.next() {
+            None => bail!("line {place}: there are more rows than jobs"),
+            Some(job) if job != row.job => bail!("line {place} is job {}, where job {job} was expected", row.job),
+            Some(_) if !row.belongs_to(&header.plan) => bail!("line {place} contradicts line 1 about what job {} is", row.job),
+            Some(_) => rows.push(row),
+        }
+        whole_bytes += line.len() as u64;
+    }
+    Ok(Contents { header, rows, whole_bytes })
+}
+
+/// The next line including its line break; `None` at the end of the file, even within a line.
+fn next_line(file: &mut impl BufRead, longest: u64) -> Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    file.take(longest).read_until(b'\n', &mut line).map_err(|cause| anyhow!("cannot be read: {cause}"))?;
+    if line.ends_with(b"\n") {
+        return Ok(Some(line));
+    }
+    if line.len() as u64 == longest {
+        bail!("a line is longer than {longest} bytes, which parkade sweep never writes");
+    }
+    Ok(None)
+}
+
+/// Refuses rows made by another build, unless forced.
+pub(crate) fn check_program(path: &Path, rows: &[Row], is_forced: bool) -> Result<()> {
+    match rows.iter().find(|row| row.build != BUILD) {
+        Some(row) if !is_forced => bail!(
+            "{} has rows made by parkade {}, which may decide differently from this {BUILD}: choose another file, or accept them with --force",
+            path.display(),
+            output::shorten(&row.build, 60)
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Opens or creates a file to append rows; returns its rows and the file at its end. Nothing is written before `check` accepts the rows.
+pub(crate) fn continue_file(path: &Path, header: &Header, check: impl FnOnce(&[Row]) -> Result<()>) -> Result<(Vec<Row>, File)> {
+    let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+    let mut file = opened.with_context(|| format!("cannot write {}", path.display()))?;
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => bail!("{} is being written by another sweep", path.display()),
+        // A file system without locks.
+        Ok(()) | Err(TryLockError::Error(_)) => {}
+    }
+    let is_empty = file.metadata().is_ok_and(|data| data.is_file() && data.len() == 0);
+    let found = if is_empty { None } else { Some(read(path)?) };
+    if let Some(found) = &found {
+        if let Some(difference) = found.header.difference(header) {
+            bail!("{} {difference} than asked for: choose another file, or remove it", path.display());
+        }
+        if found.header.shard != header.shard {
+            bail!("{} is part {}, not {}: choose another file", path.display(), found.header.shard, header.shard);
+        }
+        check(&found.rows)?;
+    }
+    let mut prepare = || -> std::io::Result<()> {
+        file.set_len(found.as_ref().map_or(0, |found| found.whole_bytes))?;
+        file.seek(SeekFrom::End(0))?;
+        if found.is_none() { file.write_all(&header.line()?) } else { Ok(()) }
+    };
+    prepare().with_context(|| format!("cannot write {}", path.display()))?;
+    Ok((found.map(|found| found.rows).unwrap_or_default(), file))
+}

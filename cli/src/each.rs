@@ -1,0 +1,223 @@
+//! Running a command on several recordings: one file as ever, several one after the other, and the ranks compared at the end.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow};
+use parkade_analysis::ranks::RankRun;
+use serde_json::Value;
+
+use crate::ranks::Ranks;
+use crate::recordings::{Inputs, RankNumbers, each};
+use crate::terminal::output;
+use crate::terminal::recording::short_name;
+use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject, fail, print_bytes, render, run};
+
+/// A command about recordings that answers about each on its own.
+pub trait OnEach: Command + Sync + Sized {
+    /// What is kept of each answer for [`OnEach::finish`].
+    type Kept: Send;
+
+    /// The files and folders given. None if it is about something else.
+    fn inputs(&self) -> &[PathBuf];
+
+    /// The same command about this file alone, which may be one of several.
+    fn on(&self, file: &Path, is_one_of_several: bool) -> Self;
+
+    /// What is compared between ranks.
+    fn rank_runs(&self, answer: &Self::Answer) -> Result<Vec<RankRun>>;
+
+    /// What [`OnEach::finish`] needs of an answer.
+    fn keep(&self, answer: &Self::Answer) -> Self::Kept;
+
+    /// Refuses what several recordings cannot have, before any is read.
+    fn check_several(&self, _: &Inputs) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether [`OnEach::finish`] makes something of all recordings together, and so needs the runs also of files that are no ranks.
+    fn makes_one_of_all(&self) -> bool {
+        false
+    }
+
+    /// Makes it, writes what text says of it, and returns what JSON adds to the comparison of ranks.
+    fn finish(&self, _: Together<'_, Self::Kept>, _: &mut dyn Write) -> Result<Finished> {
+        Ok(Finished::default())
+    }
+}
+
+/// What came of all recordings together.
+pub struct Finished {
+    /// Its outcome.
+    pub outcome: Outcome,
+    /// What is added to the JSON object of ranks: a key and its value.
+    pub addition: Option<(&'static str, Value)>,
+}
+
+impl Default for Finished {
+    fn default() -> Finished {
+        Outcome::Good.into()
+    }
+}
+
+impl From<Outcome> for Finished {
+    fn from(outcome: Outcome) -> Finished {
+        Finished { outcome, addition: None }
+    }
+}
+
+/// Several recordings once each was answered about.
+pub struct Together<'a, K> {
+    /// What was kept of the answers, each with the place of its file.
+    pub kept: Vec<(usize, K)>,
+    /// The files, and the ranks that they are of.
+    pub files: Vec<&'a Path>,
+    /// The rank of each file.
+    pub numbers: &'a RankNumbers,
+    /// Their runs.
+    pub ranks: &'a Ranks,
+    /// Whether they are ranks of one job, as far as names tell.
+    pub are_ranks: bool,
+    /// The files that could not be read or replayed, and why.
+    pub failures: &'a [(&'a Path, String)],
+}
+
+/// What is left of an answer once it has been turned into text.
+struct Answered<K> {
+    kept: K,
+    text: Vec<u8>,
+    remarks: Vec<String>,
+    outcome: Outcome,
+    runs: Result<Vec<RankRun>>,
+}
+
+/// Runs a command on all files given and returns how it ended: the worst of theirs.
+pub fn run_each<C: OnEach>(command: &C) -> Outcome {
+    let inputs = Inputs::of(command.inputs());
+    for remark in &inputs.remarks {
+        output::complain(remark);
+    }
+    match inputs.all.as_slice() {
+        [] => run(command),
+        [only] => match &only.refusal {
+            None => run(&command.on(&only.path, false)),
+            Some(refusal) => refuse(&command.on(&only.path, false), &only.path, anyhow!("{refusal}")),
+        },
+        _ => match run_all(command, &inputs) {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                output::complain(&format!("{error:#}"));
+                Outcome::CouldNotRun
+            }
+        },
+    }
+}
+
+fn run_all<C: OnEach>(command: &C, inputs: &Inputs) -> Result<Outcome> {
+    command.check_several(inputs)?;
+    let form = command.form();
+    let numbers = inputs.ranks();
+    let are_compared = numbers.is_some() || command.makes_one_of_all();
+    let (mut worst, mut runs, mut printed, mut failures) = (Outcome::Good, Vec::new(), 0, Vec::new());
+    let mut kept = Vec::new();
+    let answer = |file: &Path| answer(&command.on(file, true), are_compared);
+    each(inputs, form == Form::Json, answer, |place, answered| {
+        let file = &inputs.all[place].path;
+        let answered = match answered {
+            Ok(answered) => answered,
+            Err(error) => {
+                failures.push((file.as_path(), format!("{error:#}")));
+                worst = worst.worse(refuse(&command.on(file, true), file, error));
+                return Ok(());
+            }
+        };
+        if !answered.text.is_empty() {
+            print_bytes(form, &heading(form, numbers.as_ref(), place, file, printed == 0))?;
+            print_bytes(form, data_of(form, &answered.text, printed == 0))?;
+            printed += 1;
+        }
+        answered.remarks.iter().for_each(|remark| output::complain(remark));
+        worst = worst.worse(answered.outcome);
+        kept.push((place, answered.kept));
+        match answered.runs {
+            Ok(found) => runs.extend(found.into_iter().map(|run| (place, run))),
+            Err(error) => output::complain(&format!("{}: left out of the comparison of ranks: {error:#}", file.display())),
+        }
+        Ok(())
+    })?;
+    let are_ranks = numbers.is_some();
+    let numbers = numbers.unwrap_or_else(|| RankNumbers::positions(inputs.all.len()));
+    let ranks = Ranks::of_any(&numbers, &inputs.paths(), runs);
+    let together = Together { kept, files: inputs.paths(), numbers: &numbers, ranks: &ranks, are_ranks, failures: &failures };
+    let mut said = Vec::new();
+    let finished = command.finish(together, &mut said);
+    let addition = finished.as_ref().ok().and_then(|finished| finished.addition.clone());
+    if are_ranks && ranks.are_of_several_files() {
+        print_ranks(form, &ranks, addition, printed == 0)?;
+    }
+    print_bytes(form, if form == Form::Text { &said } else { &[] })?;
+    let finished = finished?;
+    if are_ranks && form == Form::Text && !failures.is_empty() {
+        // Once more: what was said of it above has scrolled by.
+        let all = inputs.all.len();
+        let names: Vec<String> = failures.iter().map(|(file, _)| file.display().to_string()).collect();
+        let read = all - failures.len();
+        output::complain(&format!(
+            "this is about the {read} of {all} ranks that could be read; not read: {}",
+            output::list(&names)
+        ));
+    }
+    Ok(worst.worse(finished.outcome))
+}
+
+/// Computes the answer and turns it into text, so that the recording need not be kept.
+fn answer<C: OnEach>(command: &C, is_ranked: bool) -> Result<Answered<C::Kept>> {
+    let answer = command.compute()?;
+    let text = render(command, &answer)?;
+    let runs = if is_ranked { command.rank_runs(&answer) } else { Ok(Vec::new()) };
+    let (kept, remarks, outcome) = (command.keep(&answer), command.remarks(&answer), command.outcome(&answer));
+    Ok(Answered { kept, text, remarks, outcome, runs })
+}
+
+/// Reports a file that could not be read or replayed. Some commands' own errors name the file, that of a folder does not.
+fn refuse<C: OnEach>(command: &C, file: &Path, error: anyhow::Error) -> Outcome {
+    let name = file.display().to_string();
+    let is_named = format!("{error:#}").starts_with(&name);
+    match command.subject() {
+        Subject::Named(_) if !is_named => fail(command, error.context(name)),
+        _ => fail(command, error),
+    }
+}
+
+/// The name of a file above what text says of it.
+fn heading(form: Form, numbers: Option<&RankNumbers>, place: usize, file: &Path, is_first: bool) -> Vec<u8> {
+    if form != Form::Text {
+        return Vec::new();
+    }
+    let gap = if is_first { "" } else { "\n" };
+    let rank = numbers.and_then(|numbers| numbers.of_files.get(place)).map_or_else(String::new, |rank| format!("rank {rank}: "));
+    format!("{gap}{}\n\n", output::dim(&format!("{rank}{}", short_name(file)))).into_bytes()
+}
+
+/// Rows for programs have their heading once.
+fn data_of(form: Form, text: &[u8], is_first: bool) -> &[u8] {
+    let after_heading = || text.iter().position(|&byte| byte == b'\n').map_or(&[][..], |end| &text[end + 1..]);
+    if form == Form::Data && !is_first { after_heading() } else { text }
+}
+
+fn print_ranks(form: Form, ranks: &Ranks, addition: Option<(&'static str, Value)>, is_first: bool) -> Result<()> {
+    match form {
+        Form::Text => {
+            let mut text = if is_first { Vec::new() } else { b"\n".to_vec() };
+            ranks.print(&mut text)?;
+            print_bytes(form, &text)
+        }
+        Form::Json => {
+            let mut lines = Lines::default();
+            ranks.add_to(&mut lines, addition)?;
+            print_bytes(form, lines.text().as_bytes())
+        }
+        // It has rows of one kind only.
+        Form::Data => Ok(()),
+    }
+}

@@ -1,0 +1,190 @@
+//! Arguments that several commands share.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use parkade::profile::{Profile as Rules, UnknownRelease};
+use parkade_recording::Recording;
+use parkade_replay::recognition::{Asked, Recognition, find_limit};
+use parkade_replay::{ReplaySettings, VerifyOptions};
+
+use crate::terminal::runner::Form;
+use crate::terminal::{recording, release, size};
+
+/// `--json`.
+#[derive(Args, Clone)]
+pub struct Json {
+    /// Print JSON, one object a line.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Json {
+    /// JSON or text.
+    pub fn form(&self) -> Form {
+        Form::json_if(self.json)
+    }
+}
+
+/// The recordings of commands that answer about each on its own.
+#[derive(Args, Clone)]
+pub struct Files {
+    /// The recordings, or folders of them. Files that are numbered, such as rank0.pickle and rank1.pickle, and those of a folder are also
+    /// compared as ranks of one job.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+}
+
+/// `--force` of commands that write files.
+#[derive(Args, Clone, Copy)]
+pub struct Force {
+    /// Overwrite existing files, but never an input.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `--recorded-limit`.
+#[derive(Args, Clone)]
+pub struct RecordedLimit {
+    /// The memory limit of the recorded run, which the recording does not contain. It tells calls of empty_cache from memory released
+    /// because of the limit.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
+    pub recorded_limit: Option<u64>,
+}
+
+impl RecordedLimit {
+    /// The recorded run's own settings and this limit, and which release made it.
+    ///
+    /// # Errors
+    /// The recorded settings are not valid, or no release could have made it.
+    pub fn own(&self, recording: &Recording) -> Result<(VerifyOptions, Recognition)> {
+        let limit_bytes = self.recorded_limit;
+        let found = release::of(recording, &Asked { limit_bytes, ..Asked::default() })?;
+        Ok((VerifyOptions { settings: found.settings.clone(), limit_bytes, stats_file: None }, found))
+    }
+
+    /// The same with the limit that garbage collection shows, if none is given: the options, that limit if it was found, and the release.
+    ///
+    /// # Errors
+    /// As [`RecordedLimit::own`], or the recording cannot be replayed.
+    pub fn own_or_found(&self, recording: &Recording) -> Result<(VerifyOptions, Option<u64>, Recognition)> {
+        let (own, made_by) = self.own(recording)?;
+        // One device's collections say nothing about the limit of the others.
+        let found = match recording::traced(recording).as_slice() {
+            [device] => find_limit(device, &own)?,
+            _ => None,
+        };
+        Ok((VerifyOptions { limit_bytes: own.limit_bytes.or(found), ..own }, found, made_by))
+    }
+}
+
+/// The arguments of commands that replay a recording under other settings.
+#[derive(Args, Clone)]
+pub struct Replay {
+    /// The settings to replay under, as in PYTORCH_CUDA_ALLOC_CONF; '' means PyTorch's defaults. Without this option, the recording's own.
+    #[arg(long, value_name = "SETTINGS")]
+    pub settings: Option<String>,
+    /// The device memory available to the allocator (without the driver's own, about 500 MiB). It is also the limit unless --limit is
+    /// given. Without this option, as much as is needed.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
+    pub capacity: Option<u64>,
+    /// The memory limit (set_per_process_memory_fraction).
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
+    pub limit: Option<u64>,
+    /// The limit of the recorded run.
+    #[command(flatten)]
+    pub recorded: RecordedLimit,
+    /// The PyTorch release whose allocator decisions are made, as 2.11 or 2.11.0 [default: the one that made the recording].
+    #[arg(long, value_name = "RELEASE")]
+    pub profile: Option<Profile>,
+}
+
+impl Replay {
+    /// The settings that were given, as a release reads them: the one that is named, else `otherwise`.
+    ///
+    /// # Errors
+    /// They are not valid.
+    pub fn given(&self, otherwise: &'static Rules) -> Result<Option<ReplaySettings>> {
+        let rules = self.rules(otherwise);
+        Ok(self.settings.as_deref().map(|text| ReplaySettings::given_as(rules, text)).transpose()?)
+    }
+
+    /// The limit in bytes under settings with this memory fraction.
+    ///
+    /// # Errors
+    /// It is a fraction of a memory that is not known.
+    pub fn limit(&self, fraction: f64, otherwise: &'static Rules) -> Result<Option<u64>> {
+        limit(self.limit, self.capacity, fraction, self.rules(otherwise))
+    }
+
+    /// As [`RecordedLimit::own_or_found`]; what is said of the release names the one that is to decide, if one is.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn own_or_found(&self, recording: &Recording) -> Result<(VerifyOptions, Option<u64>, Recognition)> {
+        let (own, found, made_by) = self.recorded.own_or_found(recording)?;
+        Ok((own, found, Recognition { decides_as: self.profile.map(Profile::rules), ..made_by }))
+    }
+
+    /// The rules of the release that is named, else `otherwise`.
+    pub fn rules(&self, otherwise: &'static Rules) -> &'static Rules {
+        self.profile.map_or(otherwise, Profile::rules)
+    }
+}
+
+/// The limit in bytes: as given, else the fraction of the capacity.
+///
+/// # Errors
+/// It is a fraction of a memory that is not known.
+pub fn limit(limit: Option<u64>, capacity: Option<u64>, fraction: f64, profile: &Rules) -> Result<Option<u64>> {
+    match (limit, capacity) {
+        (Some(limit), _) => Ok(Some(limit)),
+        (None, Some(capacity)) if fraction < 1.0 => Ok(Some(profile.limit_rounding.limit(fraction, capacity))),
+        (None, capacity) if fraction >= 1.0 => Ok(capacity),
+        _ => bail!("per_process_memory_fraction:{fraction} is a fraction of the device's memory, which --capacity gives"),
+    }
+}
+
+/// The rules of a PyTorch release, given by its name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Profile(&'static Rules);
+
+impl Profile {
+    /// The rules.
+    pub const fn rules(self) -> &'static Rules {
+        self.0
+    }
+}
+
+impl Default for Profile {
+    fn default() -> Profile {
+        Profile(&Rules::PYTORCH_2_11)
+    }
+}
+
+impl FromStr for Profile {
+    type Err = UnknownRelease;
+
+    fn from_str(name: &str) -> Result<Profile, UnknownRelease> {
+        Rules::of(name).map(Profile)
+    }
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.name)
+    }
+}
+
+/// Reads a number of seconds, at most a day.
+///
+/// # Errors
+/// A line that says what is accepted.
+pub fn interval(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.01..=86_400.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("{text:?} is not a number of seconds from 0.01 to 86400"))
+}

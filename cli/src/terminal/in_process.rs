@@ -1,0 +1,90 @@
+//! Work of a command inside of another program, such as a Python interpreter: it is watched, can be ended, and leaves no threads behind.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use anyhow::Result;
+use rayon::ThreadPoolBuilder;
+
+use crate::terminal::progress::{Cancelled, Watch, watched};
+use crate::terminal::threads;
+
+/// The most that the stack of a thread grows to; as a main thread's usually.
+const STACK_BYTES: usize = 8 << 20;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The arguments are wrong.
+    #[error("{0}")]
+    Usage(String),
+    /// The command could not be run, and says why.
+    #[error("{0}")]
+    CouldNotRun(String),
+    /// [`Watch::cancel`] ended it.
+    #[error("cancelled")]
+    Cancelled,
+    /// A bug of parkade.
+    #[error("parkade failed, which is a bug of it: {0}")]
+    Bug(String),
+}
+
+/// Does the work on at most so many threads, all of which are gone when it returns. Without a number, as many as the command `parkade`
+/// takes.
+///
+/// # Errors
+/// See [`Failure`].
+pub fn on_threads<T: Send>(
+    threads: Option<usize>,
+    watch: &Arc<Watch>,
+    work: impl FnOnce() -> Result<T> + Send,
+) -> Result<T, Failure> {
+    let threads = threads.unwrap_or_else(threads::number).max(1);
+    // A pool of its own: a process that forks later takes no threads along, and would wait for those of a global one for ever.
+    let pool = ThreadPoolBuilder::new().num_threads(threads).stack_size(STACK_BYTES).build();
+    let pool = pool.map_err(|error| Failure::CouldNotRun(format!("cannot start {threads} threads: {error}")))?;
+    // What unwinds has left nothing behind that is looked at again.
+    match catch_unwind(AssertUnwindSafe(|| pool.install(|| watched(watch, work)))) {
+        Ok(done) => done.map_err(|error| Failure::CouldNotRun(format!("{error:#}"))),
+        Err(unwound) if unwound.is::<Cancelled>() => Err(Failure::Cancelled),
+        Err(panicked) => Err(Failure::Bug(words(panicked.as_ref()))),
+    }
+}
+
+/// What a panic says.
+fn words(panicked: &(dyn Any + Send)) -> String {
+    let text = panicked.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panicked.downcast_ref::<&str>().copied()).unwrap_or("it does not say why").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::bail;
+    use rayon::prelude::*;
+
+    use super::*;
+    use crate::terminal::progress;
+
+    #[test]
+    fn work_has_the_threads_that_it_is_given() {
+        let done = on_threads(Some(3), &Arc::default(), || Ok(rayon::current_num_threads()));
+        assert!(matches!(done, Ok(3)), "{done:?}");
+    }
+
+    #[test]
+    fn ends_are_told_apart() {
+        let refused = on_threads(Some(1), &Arc::default(), || -> Result<()> { bail!("not today") });
+        assert!(matches!(refused, Err(Failure::CouldNotRun(why)) if why == "not today"));
+        let panicked = on_threads(Some(1), &Arc::default(), || -> Result<()> { panic!("on purpose") });
+        assert!(matches!(panicked, Err(Failure::Bug(why)) if why == "on purpose"));
+        let watch = Arc::new(Watch::default());
+        watch.cancel();
+        let cancelled = on_threads(Some(2), &watch, || {
+            let bar = progress::of("numbers", true);
+            (0..100).into_par_iter().for_each(|_| bar.inc(1));
+            Ok(())
+        });
+        assert!(matches!(cancelled, Err(Failure::Cancelled)), "{cancelled:?}");
+    }
+}

@@ -1,0 +1,19 @@
+//! What the commands share: how a command is run, the arguments that several take, the recording that they read, and what they print
+//! and write. It draws no conclusions.
+
+pub mod args;
+pub mod ending;
+pub mod in_process;
+pub mod json_struct;
+pub mod markup;
+pub mod memory_words;
+pub mod output;
+pub mod outputs;
+pub mod progress;
+pub mod recording;
+pub mod release;
+pub mod runner;
+pub mod size;
+pub mod table;
+pub mod threads;
+pub mod usage;

@@ -1,0 +1,172 @@
+//! Tables fitted to the terminal: text wraps, and columns that do not fit follow in a second table.
+
+use comfy_table::{Attribute, Cell, CellAlignment, Color, ColumnConstraint, ContentArrangement, Width, presets};
+
+use crate::terminal::output;
+
+/// Blanks between two columns.
+const GAP: usize = 2;
+/// A column of text is not made narrower than this.
+const LEAST_TEXT: usize = 24;
+
+/// A table. Columns of numbers are aligned to the right.
+pub struct Table {
+    heads: Vec<String>,
+    rows: Vec<Row>,
+    indent: usize,
+    is_styled: bool,
+}
+
+struct Row {
+    cells: Vec<String>,
+    marked: usize,
+    mark: Mark,
+}
+
+/// How a cell is to be read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// Nothing special.
+    Plain,
+    /// As it should be.
+    Good,
+    /// Not as it should be.
+    Bad,
+}
+
+impl Mark {
+    /// Good or bad.
+    pub fn of(is_good: bool) -> Mark {
+        if is_good { Mark::Good } else { Mark::Bad }
+    }
+}
+
+impl Table {
+    /// An empty table with these headings, which are dim.
+    pub fn new(heads: impl IntoIterator<Item = impl Into<String>>) -> Table {
+        Table { is_styled: true, ..Table::plain(0, heads) }
+    }
+
+    /// An empty table without styles, with this many blanks before each line.
+    pub fn plain(indent: usize, heads: impl IntoIterator<Item = impl Into<String>>) -> Table {
+        Table { heads: heads.into_iter().map(Into::into).collect(), rows: Vec::new(), indent, is_styled: false }
+    }
+
+    /// Adds a row.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
+        self.marked(cells, 0, Mark::Plain);
+    }
+
+    /// Adds a row, one cell of which is marked.
+    pub fn marked(&mut self, cells: impl IntoIterator<Item = impl Into<String>>, marked: usize, mark: Mark) {
+        self.rows.push(Row { cells: cells.into_iter().map(Into::into).collect(), marked, mark });
+    }
+
+    /// The lines of the table, each with its end.
+    pub fn text(&self) -> String {
+        self.text_with_left(&[0])
+    }
+
+    /// The same, with these columns to the left and the others to the right.
+    pub fn text_with_left(&self, left: &[usize]) -> String {
+        self.fitted(left, output::width().saturating_sub(self.indent))
+    }
+
+    fn fitted(&self, left: &[usize], width: usize) -> String {
+        let least: Vec<usize> = (0..self.heads.len()).map(|column| self.least_width(column, left.contains(&column))).collect();
+        let mut parts: Vec<Vec<usize>> = Vec::new();
+        let (mut used, first) = (0, least.first().copied().unwrap_or(0));
+        for (column, least) in least.iter().enumerate() {
+            let is_full = used + GAP + least > width;
+            match parts.last_mut() {
+                Some(part) if !is_full || part.len() < 2 => part.push(column),
+                None => parts.push(vec![column]),
+                // The first column is repeated, as it names the row.
+                Some(_) => {
+                    used = first;
+                    parts.push(vec![0, column]);
+                }
+            }
+            used += GAP + least;
+        }
+        parts.iter().map(|part| self.part(part, left, &least, width)).collect::<Vec<_>>().join("\n")
+    }
+
+    /// The least width of a column: numbers stay whole, text wraps between words.
+    fn least_width(&self, column: usize, is_text: bool) -> usize {
+        let cells = || self.rows.iter().filter_map(|row| row.cells.get(column)).map(String::as_str);
+        let longest_word = |text: &str| text.split(' ').map(|word| word.chars().count()).max().unwrap_or(0);
+        let head = self.heads.get(column).map_or(0, |head| longest_word(head));
+        let body = if is_text {
+            cells().map(longest_word).max().unwrap_or(0).min(LEAST_TEXT)
+        } else {
+            cells().map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        head.max(body)
+    }
+
+    fn part(&self, columns: &[usize], left: &[usize], least: &[usize], width: usize) -> String {
+        let mut table = comfy_table::Table::new();
+        table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).enforce_styling();
+        table.style_text_only();
+        table.set_width(u16::try_from(width).unwrap_or(u16::MAX));
+        let head = |&column: &usize| {
+            let cell = Cell::new(&self.heads[column]);
+            if self.is_styled { cell.add_attribute(Attribute::Dim) } else { cell }
+        };
+        table.set_header(columns.iter().map(head));
+        for row in &self.rows {
+            table.add_row(columns.iter().map(|&column| row.cell(column)));
+        }
+        for ((place, column), number) in table.column_iter_mut().enumerate().zip(columns) {
+            let gap = if place + 1 == columns.len() { 0 } else { GAP };
+            column.set_padding((0, gap as u16));
+            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed((least[*number] + gap) as u16)));
+            if !left.contains(number) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        let indent = " ".repeat(self.indent);
+        table.lines().map(|line| format!("{indent}{}\n", line.trim_end())).collect()
+    }
+}
+
+impl Row {
+    fn cell(&self, column: usize) -> Cell {
+        let cell = Cell::new(self.cells.get(column).map_or("", String::as_str));
+        match self.mark {
+            Mark::Good if column == self.marked => cell.fg(Color::DarkGreen),
+            Mark::Bad if column == self.marked => cell.fg(Color::DarkRed).add_attribute(Attribute::Bold),
+            _ => cell,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Table {
+        let mut table = Table::plain(0, ["recording", "peak reserved", "driver time"]);
+        table.row(["deep mlp", "12.00 GiB", "1.5 ms"]);
+        table
+    }
+
+    #[test]
+    fn a_row_stays_in_one_line_where_there_is_room() {
+        assert_eq!(table().fitted(&[0], 80), "recording  peak reserved  driver time\ndeep mlp       12.00 GiB       1.5 ms\n");
+    }
+
+    #[test]
+    fn headings_are_wrapped_before_numbers_are() {
+        let text = table().fitted(&[0], 30);
+        assert!(text.lines().all(|line| line.chars().count() <= 30) && text.contains("12.00 GiB"), "{text}");
+    }
+
+    #[test]
+    fn what_does_not_fit_stands_below() {
+        let text = table().fitted(&[0], 22);
+        assert!(text.lines().all(|line| line.chars().count() <= 22), "{text}");
+        assert!(text.contains("\n\nrecording") && text.contains("12.00 GiB") && text.contains("1.5 ms"), "{text}");
+    }
+}
