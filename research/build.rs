@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 /// The sources of the crates that decide a row's numbers, relative to this package: the core, the policies, the
-/// simulated device, the packer and this crate. The crates that read recordings are not among them: a recording's workload has
+/// simulated device and this crate. The crates that read recordings are not among them: a recording's workload has
 /// a hash of its own in each row.
-pub(crate) const DECIDING: [&str; 5] = ["../src", "../policies/src", "../sim/src", "packing/src", "src"];
+pub(crate) const DECIDING: [&str; 4] = ["../src", "../policies/src", "../sim/src", "src"];
 /// The packages whose results are in a row; what they depend on counts too.
 pub(crate) const PACKAGES: [&str; 1] = ["statrs"];
 /// Dependencies of these that compute nothing: error messages, and checks of the compiler.

@@ -2,8 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bounds;
+pub mod packing;
 pub mod study;
 pub mod workload;
 
-pub use parkade_packing as packing;
-use parkade_packing::random;

@@ -18,7 +18,7 @@ impl Copy {
         let copy = Copy(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("build-{name}-{}", std::process::id())));
         let root = |folder: &str| (package.join("..").join(folder), copy.0.join(folder));
         let mut folders =
-            vec![root("src"), root("policies/src"), root("sim/src"), root("research/packing/src"), root("research/src")];
+            vec![root("src"), root("policies/src"), root("sim/src"), root("research/src")];
         while let Some((from, to)) = folders.pop() {
             fs::create_dir_all(&to).expect("a folder");
             for entry in fs::read_dir(&from).expect("a folder") {
@@ -81,7 +81,7 @@ fn what_decides_changes_it_and_nothing_else_does() {
         "src/allocator/mod.rs",
         "policies/src/lib.rs",
         "sim/src/lib.rs",
-        "research/packing/src/random.rs",
+        "research/src/packing/random.rs",
         "research/src/study/capacity.rs",
         "research/src/workload/generators/serving/server.rs",
     ];

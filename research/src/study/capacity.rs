@@ -157,7 +157,7 @@ impl Trials for Search<'_> {
 mod tests {
     use super::super::run::{DriverCost, Ending};
     use super::*;
-    use crate::random::Random;
+    use crate::packing::random::Random;
 
     /// The outcome of a run that took `steps` pages above a load of 256.
     fn outcome(fits: bool, steps: u64) -> Outcome {

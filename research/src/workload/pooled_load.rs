@@ -80,7 +80,7 @@ impl Workload {
 
 #[cfg(test)]
 mod tests {
-    use crate::random::Random;
+    use crate::packing::random::Random;
     use crate::study::{RunOptions, run};
     use crate::workload::{CATALOGUE, Event, Workload, named};
 

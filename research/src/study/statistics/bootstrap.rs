@@ -6,7 +6,7 @@
 use statrs::distribution::{ContinuousCDF, Normal};
 
 use super::mean::mean;
-use crate::random::Random;
+use crate::packing::random::Random;
 
 /// The number of resamples.
 pub const RESAMPLES: usize = 10_000;

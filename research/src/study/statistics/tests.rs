@@ -92,7 +92,7 @@ fn the_acceleration_is_that_of_the_skewness() {
 /// For many values drawn uniformly from 0 to 1 it is nearly the mean plus and minus 1.96 standard errors.
 #[test]
 fn of_many_values_the_interval_is_the_normal_one() {
-    let mut random = crate::random::Random::new(5);
+    let mut random = crate::packing::random::Random::new(5);
     let values: Vec<f64> = (0..200).map(|_| random.unit()).collect();
     let center = mean(&values).expect("values");
     let deviation = (values.iter().map(|value| (value - center).powi(2)).sum::<f64>() / 200.0).sqrt();

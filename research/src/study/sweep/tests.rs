@@ -11,7 +11,7 @@ fn policies() -> [&'static Named; 2] {
 
 /// Buffers come and go, in sizes that depend on the seed.
 fn made(seed: u64) -> Workload {
-    let mut random = crate::random::Random::new(seed);
+    let mut random = crate::packing::random::Random::new(seed);
     let mut events = Vec::new();
     for buffer in 0..40 {
         events.push(Event::Allocate { buffer, bytes: (1 + random.below(50) as u64) * MIB, stream: 0 });

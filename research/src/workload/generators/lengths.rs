@@ -9,7 +9,7 @@ use super::checks::{within, within_real};
 use super::error::WorkloadError;
 use super::generator::Key;
 use super::values;
-use crate::random::Random;
+use crate::packing::random::Random;
 
 /// How lengths are distributed. A drawn length is limited to the range from 1 to the longest that is allowed.
 #[derive(Clone, Copy, PartialEq, Debug)]

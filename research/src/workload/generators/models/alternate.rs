@@ -8,7 +8,7 @@
 use super::training::Training;
 use super::transformer::Transformer;
 use super::transformer::keys::{set_model, with_model};
-use crate::random::Random;
+use crate::packing::random::Random;
 use crate::workload::generators::WorkloadError;
 use crate::workload::generators::checks::{bytes_of, within};
 use crate::workload::generators::generator::{Done, Generator, Key};

@@ -8,7 +8,7 @@
 //! memory is freed too early because of it.
 
 use super::cnn::Cnn;
-use crate::random::Random;
+use crate::packing::random::Random;
 use crate::workload::generators::WorkloadError;
 use crate::workload::generators::checks::within;
 use crate::workload::generators::generator::{Done, Generator, Key};

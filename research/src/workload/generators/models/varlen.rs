@@ -5,7 +5,7 @@
 
 use super::transformer::Transformer;
 use super::transformer::keys::{set_model, with_model};
-use crate::random::Random;
+use crate::packing::random::Random;
 use crate::workload::Workload;
 use crate::workload::generators::WorkloadError;
 use crate::workload::generators::checks::within;

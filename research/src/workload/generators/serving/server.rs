@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use statrs::distribution::{ContinuousCDF, Exp};
 
 use super::options::{Growth, Serving};
-use crate::random::Random;
+use crate::packing::random::Random;
 use crate::workload::Workload;
 use crate::workload::generators::checks::{bytes_of, shares};
 use crate::workload::generators::error::WorkloadError;

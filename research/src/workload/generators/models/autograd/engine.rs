@@ -2,7 +2,7 @@
 
 use super::block::{Backward, Block, Operation};
 use super::work::Work;
-use crate::random::Random;
+use crate::packing::random::Random;
 use crate::workload::Event;
 use crate::workload::generators::WorkloadError;
 use crate::workload::generators::program::{Program, Tensor};

@@ -56,7 +56,7 @@ fn the_load_is_the_most_bytes_live_at_once() {
 
 /// Cuts a rectangle of time and memory into this many pieces, so that a packing without gaps exists.
 fn cut(pieces: usize, seed: u64) -> Vec<(u64, u64, u64)> {
-    let mut random = crate::random::Random::new(seed);
+    let mut random = crate::packing::random::Random::new(seed);
     // First time, last time, first byte, last byte.
     let mut cuts = vec![(0_u64, 1000_u64, 0_u64, 1000_u64)];
     while cuts.len() < pieces {
@@ -103,7 +103,7 @@ fn what_is_soon_shown_to_be_the_best_costs_no_share_of_a_large_budget() {
 
 #[test]
 fn the_same_seed_and_budget_give_the_same_packing() {
-    let mut random = crate::random::Random::new(3);
+    let mut random = crate::packing::random::Random::new(3);
     let buffers: Vec<(u64, u64, u64)> = (0..60)
         .map(|_| {
             let start = random.below(40) as u64;

@@ -10,7 +10,7 @@
 use super::greedy::Start;
 use super::instance::{Buffer, Instance, Packing};
 use super::live_index::LiveIndex;
-use crate::random::Random;
+use crate::packing::random::Random;
 
 /// A packing under repair.
 #[derive(Clone, Debug)]

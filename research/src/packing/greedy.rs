@@ -2,7 +2,7 @@
 
 use super::instance::{Instance, Packing};
 use super::place::Placer;
-use crate::random::Random;
+use crate::packing::random::Random;
 
 /// An order, and the packing that it gave.
 #[derive(Clone, Debug)]

@@ -88,7 +88,7 @@ mod tests {
     use parkade::units::PoolId;
 
     use super::*;
-    use crate::Instance;
+    use crate::packing::Instance;
 
     fn allocate(id: usize, bytes: u64, failed: bool) -> Operation {
         Operation::Allocate { id, bytes, stream: id as u64, pool: PoolId::DEFAULT, failed }

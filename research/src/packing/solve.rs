@@ -5,7 +5,7 @@ use super::instance::{Instance, Packing};
 use super::orders::{Many, Orders, SHARES_OF_FEW};
 use super::relations::Relations;
 use super::search::{Outcome, Pick, Search};
-use crate::random::Random;
+use crate::packing::random::Random;
 
 /// More buffers than this are left to orders alone: the search needs facts about pairs, which grow with the square.
 const SEARCHABLE: usize = 2000;
