@@ -10,6 +10,7 @@ pub mod export;
 mod hidden_pools;
 mod initial_state;
 mod inputs;
+pub mod ops;
 mod pools;
 mod predict;
 pub mod recognition;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
-use parkade_oracle::ops::{Addresses, OpsOptions, OpsRunner};
+use parkade_replay::ops::{Addresses, OpsOptions, OpsRunner};
 
 use crate::terminal::args::Profile;
 use crate::terminal::runner::Command;

@@ -14,7 +14,7 @@ use std::io::{BufRead as _, Write as _};
 use std::process::ExitCode;
 
 use parkade::profile::Profile;
-use parkade_oracle::ops::{Addresses, OpsOptions, OpsRunner};
+use parkade_replay::ops::{Addresses, OpsOptions, OpsRunner};
 
 fn main() -> ExitCode {
     let done = options().and_then(|options| OpsRunner::new(&options).map_err(|error| error.to_string())).and_then(run);

@@ -2,5 +2,4 @@
 #![forbid(unsafe_code)]
 
 pub mod golden;
-pub mod ops;
 pub mod shipped;

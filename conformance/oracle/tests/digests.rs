@@ -1,7 +1,7 @@
 //! The digests of `parkade ops --digests`: those of the real allocator's program, and different as soon as answers are.
 
 use parkade::profile::Profile;
-use parkade_oracle::ops::{Addresses, OpsOptions, OpsRunner};
+use parkade_replay::ops::{Addresses, OpsOptions, OpsRunner};
 
 fn runner(profile: &'static Profile, settings: &str) -> OpsRunner {
     let options = OpsOptions { settings: settings.to_owned(), capacity_bytes: 1 << 30, addresses: Addresses::Up, profile };

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use parkade::profile::{Profile, RELEASES};
 use parkade_oracle::golden::{Agreement, Comparison, GoldenRun, read};
-use parkade_oracle::ops::OpsOptions;
+use parkade_replay::ops::OpsOptions;
 
 fn check_run(run: &GoldenRun) -> Agreement {
     run.check().unwrap_or_else(|error| panic!("{error}"))

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use clap::Parser;
 use parkade_cli::commands::{merge as merges, sweep as sweeps};
 use parkade_cli::terminal::runner::{Command, render};
-use parkade_oracle::ops::{Addresses, OpsOptions, OpsRunner};
+use parkade_replay::ops::{Addresses, OpsOptions, OpsRunner};
 use parkade_policies::CATALOGUE;
 use parkade_replay::Requests;
 use parkade_research::packing::{self, Effort, Instance, Recorded, is_csv, pack_watched, read_csv, write_csv};

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::error::GoldenError;
 use super::run::GoldenRun;
-use crate::ops::{Addresses, OpsOptions};
+use parkade_replay::ops::{Addresses, OpsOptions};
 
 /// The repository's folder of golden files. It exists only in a checkout of the repository.
 #[must_use]

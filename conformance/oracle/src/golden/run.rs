@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::compare::{Comparison, without_registration};
 use super::difference::Difference;
 use super::error::GoldenError;
-use crate::ops::{OpsOptions, OpsRunner};
+use parkade_replay::ops::{OpsOptions, OpsRunner};
 
 /// One script in one configuration, with the real allocator's answers.
 #[derive(Clone, Debug)]
