@@ -22,7 +22,7 @@ from pathlib import Path
 
 
 def limit_of(name: str) -> str | None:
-    """The run's memory limit as a value of --limit. conformance/oracle/src/shipped.rs has the same rules."""
+    """The run's memory limit as a value of --limit. conformance/src/shipped.rs has the same rules."""
     if name == "cuda_graph.limit1":
         return "1.15GiB"
     if name.startswith("mempool_oom"):

@@ -64,13 +64,14 @@ def stages(programs):
     """Name, command and working folder of each program that may catch a mutant, quick ones first."""
     core = [(name, [path, "-q"], "") for name, path in sorted(programs.items()) if name.startswith("core")]
     laws = lambda cases: ["conform", "--json", "--filter", "law/", "--cases", str(cases)]
-    others = [(name, [path, "-q"], "conformance/oracle") for name, path in programs.items() if name not in ("parkade", "golden") and not name.startswith("core")]
+    tests = lambda module: (module, [programs["tests"], "-q", f"recordings::{module}::"], "conformance")
     return [
         *core,
         ("laws at 60 cases", [programs["parkade"], *laws(60)], ""),
-        ("golden", [programs["golden"], "-q"], "conformance/oracle"),
+        tests("golden"),
         ("laws at 250 cases", [programs["parkade"], *laws(250)], ""),
-        *others,
+        tests("settings_change"),
+        tests("verified"),
     ]
 
 
@@ -97,7 +98,7 @@ def main():
     switch.copy_workspace()
     viable, refused = switch.without_those_that_do_not_compile(sample)
     print(f"{len(bugs)} mutants listed, {len(sample)} sampled, {len(refused)} do not compile", flush=True)
-    programs = switch.build(others=True)
+    programs = switch.build()
     todo, limits = stages(programs), {}
     for name, command, room in todo:
         code, output, seconds = switch.run(command, 0, 600, switch.WORK / room)

@@ -73,7 +73,7 @@ impl Harness {
         }
         let facts = backend.facts();
         let is_required = is_required(backend.name());
-        let reference = (!backend.is_simulated()).then(|| Reference::new(Simulated, entries(&Simulated)));
+        let reference = (!backend.is_simulated()).then(|| Reference::new(Simulated, on_simulated_device()));
         let shared = Arc::new((backend, reference, self.effort));
         for entry in list {
             let name = format!("{}::{}", shared.0.name(), entry.title());
@@ -110,6 +110,14 @@ impl fmt::Display for BadCases {
 }
 
 impl std::error::Error for BadCases {}
+
+/// Every entry whose text a real device must show too.
+fn on_simulated_device() -> Vec<Entry<Simulated>> {
+    #[cfg(feature = "scenarios")]
+    return crate::scenarios::everything(&Simulated, None);
+    #[cfg(not(feature = "scenarios"))]
+    return entries(&Simulated);
+}
 
 /// Whether the environment requires this backend's device.
 fn is_required(backend: &str) -> bool {

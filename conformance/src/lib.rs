@@ -1,10 +1,19 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+pub mod backend;
 pub mod checks;
+pub mod core_laws;
+#[cfg(feature = "scenarios")]
+pub mod golden;
 pub mod harness;
+pub mod law;
+pub mod reference_model;
+#[cfg(feature = "scenarios")]
+pub mod scenarios;
 pub mod scripted_allocator;
+#[cfg(feature = "scenarios")]
+pub mod shipped;
 pub mod suite;
 
 pub use harness::main;
-pub use parkade_reference::{backend, law, reference_model};

@@ -1,5 +1,5 @@
 //! The suite as tests: every entry on the simulated device, and on the CUDA device if there is one; otherwise the CUDA entries
-//! are listed as ignored, with the reason.
+//! are listed as ignored, with the reason. The scenarios are among them; on the simulated device tests/scenarios.rs holds them.
 //!
 //! `PARKADE_REQUIRE_CUDA=1` makes a missing GPU a failure, so that a machine set up for its GPU cannot pass without it.
 //! `PARKADE_CASES` is the number of random sequences per law.
@@ -18,13 +18,14 @@ fn main() -> ExitCode {
         }
     };
     harness.add(Simulated);
-    #[cfg(feature = "cuda")]
+    #[cfg(all(feature = "cuda", feature = "scenarios"))]
     {
         use parkade_conformance::backend::Cuda;
-        use parkade_conformance::checks::{cuda_entries, entries};
+        use parkade_conformance::checks::cuda_entries;
+        use parkade_conformance::scenarios::everything;
 
         let cuda = Cuda::new(0);
-        let list = entries(&cuda).into_iter().chain(cuda_entries()).collect();
+        let list = everything(&cuda, None).into_iter().chain(cuda_entries()).collect();
         harness.add_entries(cuda, list);
     }
     harness.run()

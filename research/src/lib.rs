@@ -5,4 +5,3 @@ pub mod bounds;
 pub mod packing;
 pub mod study;
 pub mod workload;
-

@@ -17,8 +17,7 @@ impl Copy {
         let package = Path::new(env!("CARGO_MANIFEST_DIR"));
         let copy = Copy(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("build-{name}-{}", std::process::id())));
         let root = |folder: &str| (package.join("..").join(folder), copy.0.join(folder));
-        let mut folders =
-            vec![root("src"), root("policies/src"), root("sim/src"), root("research/src")];
+        let mut folders = vec![root("src"), root("policies/src"), root("sim/src"), root("research/src")];
         while let Some((from, to)) = folders.pop() {
             fs::create_dir_all(&to).expect("a folder");
             for entry in fs::read_dir(&from).expect("a folder") {

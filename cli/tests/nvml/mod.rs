@@ -8,7 +8,7 @@ use crate::common::{Folder, Run, parkade};
 /// The library in a folder of the test called `name`, under the names of NVML and of CUDA. It needs a C compiler.
 pub(crate) fn fake(name: &str) -> Folder {
     let folder = Folder::new(name);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance/scenarios/src/tools/fake_nvml.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance/src/scenarios/tools/fake_nvml.c");
     let library = Path::new(folder.path()).join("libnvidia-ml.so.1");
     let output = Command::new("cc").args(["-shared", "-fPIC", "-w", "-o"]).args([&library, &source]).output().expect("cc runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

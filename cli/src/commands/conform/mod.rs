@@ -15,6 +15,7 @@ use clap::{Parser, ValueEnum};
 use parkade_conformance::backend::{Backend, Cuda, Needs, Simulated};
 use parkade_conformance::checks::laws_any_policy;
 use parkade_conformance::checks::laws_any_policy::Share;
+use parkade_conformance::scenarios::everything;
 use parkade_conformance::suite::{Effort, Entry, Reference, Row, Summary};
 use parkade_conformance::{checks, suite};
 
@@ -153,7 +154,7 @@ impl Command for Args {
 
 fn run_on<B: Backend + Sync + 'static>(backend: &B, own: Vec<Entry<B>>, args: &Args, cases: u32) -> Result<Answer> {
     let mut entries = match args.policy.as_deref() {
-        None => parkade_scenarios::everything(backend, own_path().as_deref()).into_iter().chain(own).collect(),
+        None => everything(backend, own_path().as_deref()).into_iter().chain(own).collect(),
         Some("all") => laws_any_policy::entries(backend, None, Share::Whole),
         Some(name) => laws_any_policy::entries(backend, Some(policy(name)?), Share::Whole),
     };
@@ -172,7 +173,7 @@ fn run_on<B: Backend + Sync + 'static>(backend: &B, own: Vec<Entry<B>>, args: &A
     let start = Instant::now();
     let hangs_after = (!backend.is_simulated()).then(|| watch::hangs_after(&effort));
     let watch = watch::Watch::new(entries.len(), args.json.json, hangs_after);
-    let reference = (!backend.is_simulated()).then(|| Reference::new(Simulated, parkade_scenarios::everything(&Simulated, None)));
+    let reference = (!backend.is_simulated()).then(|| Reference::new(Simulated, everything(&Simulated, None)));
     let rows = suite::run(backend, &entries, reference.as_ref(), &effort, &watch);
     watch.finish();
     let run = Run { facts: backend.describe(), effort, filter: args.filter.clone(), rows, took: start.elapsed() };

@@ -1,6 +1,6 @@
 //! The laws of the allocator alone, as entries: they are the same on every backend.
 
-use parkade_core_laws::{CoreLaw, Draws, LAWS};
+use crate::core_laws::{CoreLaw, Draws, LAWS};
 
 use crate::backend::Backend;
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};

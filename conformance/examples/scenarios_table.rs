@@ -1,0 +1,10 @@
+//! Prints docs/scenarios.md.
+//!
+//! ```text
+//! cargo run -p parkade-conformance --example scenarios_table > docs/scenarios.md
+//! ```
+#![allow(clippy::print_stdout, reason = "its output is the page")]
+
+fn main() {
+    print!("{}", parkade_conformance::scenarios::docs_page());
+}

@@ -1,5 +1,0 @@
-#![doc = include_str!("../README.md")]
-#![forbid(unsafe_code)]
-
-pub mod golden;
-pub mod shipped;

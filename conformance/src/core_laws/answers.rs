@@ -1,0 +1,284 @@
+//! What a device may answer: every range that it hands out is checked against all that are held, and only against those. A list of
+//! ranges, looked through one by one, says which answers are refused and how.
+
+use crate::law::{Broken, Law, ensure};
+use parkade::device::{BackendError, DeviceBackend, MemoryInfo};
+use parkade::policy::PyTorch;
+use parkade::profile::Profile;
+use parkade::settings::{ReserveSize, Settings};
+use parkade::trace::TraceEntry;
+use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
+use parkade::{AdoptError, AdoptedBlock, AdoptedContent, AdoptedSegment};
+use parkade::{AllocError, Allocation, Allocator, AnswerProblem, WrongAnswer};
+use proptest::prelude::*;
+
+use crate::core_laws::run::{Draws, Outcome, run};
+
+/// A device that answers what it is told to, and notes what is held of it.
+#[derive(Clone, Debug)]
+struct Liar {
+    next: u64,
+    /// Why the newest range that was handed out is to be refused.
+    wrong: Option<WrongAnswer>,
+    /// The first byte and the bytes of everything that is held.
+    held: Vec<(u64, u64)>,
+    /// What was given back without being held.
+    strange: Option<u64>,
+}
+
+impl Liar {
+    fn hand_out(&mut self, call: &'static str, bytes: Bytes) -> DeviceAddress {
+        let address = DeviceAddress(self.next);
+        match self.problem(self.next, bytes.get()) {
+            Some(problem) => self.wrong = Some(WrongAnswer { call, address, bytes, problem }),
+            None => self.held.push((self.next, bytes.get())),
+        }
+        address
+    }
+
+    fn take_back(&mut self, address: DeviceAddress) {
+        match self.held.iter().position(|(start, _)| *start == address.get()) {
+            Some(place) => drop(self.held.swap_remove(place)),
+            None => self.strange = Some(address.get()),
+        }
+    }
+
+    /// What is wrong with a range; `None` if nothing is.
+    fn problem(&self, start: u64, bytes: u64) -> Option<AnswerProblem> {
+        let end = u128::from(start) + u128::from(bytes);
+        if start == 0 {
+            return Some(AnswerProblem::Null);
+        }
+        if !start.is_multiple_of(512) {
+            return Some(AnswerProblem::Unaligned);
+        }
+        if end >= 1 << 64 {
+            return Some(AnswerProblem::TooLong);
+        }
+        let meets =
+            |(other, size): &&(u64, u64)| u128::from(*other) < end && u128::from(*other) + u128::from(*size) > u128::from(start);
+        // Of several the highest is named.
+        let other = self.held.iter().filter(meets).max();
+        other.map(|&(other, size)| AnswerProblem::Overlaps(DeviceAddress(other), Bytes(size)))
+    }
+}
+
+impl DeviceBackend for Liar {
+    type Event = ();
+    type Physical = ();
+
+    fn index(&self) -> u32 {
+        0
+    }
+
+    fn total_memory(&self) -> Bytes {
+        Bytes(64 * MIB)
+    }
+
+    fn memory_info(&mut self) -> Result<MemoryInfo, BackendError> {
+        Ok(MemoryInfo { free: Bytes(64 * MIB), total: Bytes(64 * MIB) })
+    }
+
+    fn malloc(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
+        Ok(self.hand_out("malloc", size))
+    }
+
+    fn free(&mut self, address: DeviceAddress) -> Result<(), BackendError> {
+        self.take_back(address);
+        Ok(())
+    }
+
+    fn reserve(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
+        Ok(self.hand_out("reserve", size))
+    }
+
+    fn unreserve(&mut self, address: DeviceAddress, _: Bytes) -> Result<(), BackendError> {
+        self.take_back(address);
+        Ok(())
+    }
+
+    fn create(&mut self, _: Bytes) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn map(&mut self, _: DeviceAddress, _: Bytes, (): &()) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn set_access(&mut self, _: DeviceAddress, _: Bytes) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn unmap(&mut self, _: DeviceAddress, _: Bytes) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn release(&mut self, (): ()) -> Result<(), ((), BackendError)> {
+        Ok(())
+    }
+
+    fn synchronize_stream(&mut self, _: StreamId) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn create_event(&mut self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn record_event(&mut self, (): &mut (), _: StreamId) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn is_complete(&mut self, (): &()) -> Result<bool, BackendError> {
+        Ok(true)
+    }
+
+    fn wait(&mut self, (): &()) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn destroy_event(&mut self, (): ()) {}
+}
+
+/// One step; numbers wrap around.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// A request, and the address that is answered if it reaches the device.
+    Allocate(u64, Answer),
+    /// Adopts a segment of this many bytes.
+    Adopt(u64, Answer),
+    Free(usize),
+    ReleaseCached,
+    /// Whether segments are expandable from now on.
+    Expandable(bool),
+    /// Goes on with a clone.
+    Clone,
+}
+
+/// An address: near the beginning or the end of a range that is held, or one that cannot be.
+#[derive(Clone, Copy, Debug)]
+struct Answer {
+    near: usize,
+    is_end: bool,
+    offset: i64,
+    odd: Option<u64>,
+}
+
+fn answer() -> impl Strategy<Value = Answer> {
+    let part = MIB as i64;
+    let offsets =
+        vec![-20 * part, -20 * part - 512, -2 * part, -2 * part + 512, -1024, -512, -256, -1, 0, 0, 0, 1, 512, 2 * part];
+    let top = u64::MAX - 511;
+    let odd = vec![0, 1, 256, 511, 513, top, top - (2 * MIB) + 512, top - 2 * MIB, top - 20 * MIB, u64::MAX];
+    let odd = prop::option::weighted(0.15, prop::sample::select(odd));
+    (any::<usize>(), any::<bool>(), prop::sample::select(offsets), odd).prop_map(|(near, is_end, offset, odd)| Answer {
+        near,
+        is_end,
+        offset,
+        odd,
+    })
+}
+
+struct Play {
+    core: Allocator<Liar, PyTorch, Vec<TraceEntry>>,
+    held: Vec<Allocation>,
+}
+
+pub(crate) fn check(draws: &Draws) -> Outcome {
+    let sizes = || prop::sample::select(vec![512, 2 * MIB, 3 * MIB, 12 * MIB, 30 * MIB]);
+    let step = prop_oneof![
+        12 => (sizes(), answer()).prop_map(|(size, answer)| Step::Allocate(size, answer)),
+        4 => (sizes(), answer()).prop_map(|(size, answer)| Step::Adopt(size, answer)),
+        4 => any::<usize>().prop_map(Step::Free),
+        2 => Just(Step::ReleaseCached),
+        1 => any::<bool>().prop_map(Step::Expandable),
+        2 => Just(Step::Clone),
+    ];
+    let strategy = (any::<bool>(), any::<bool>(), prop::collection::vec(step, 1..50));
+    run(draws, 361, &strategy, |(is_newer, is_short, steps)| {
+        let profile = if *is_newer { &Profile::PYTORCH_2_15 } else { &Profile::PYTORCH_2_11 };
+        let expandable_segments_reserve = (*is_short && *is_newer).then_some(ReserveSize::Fraction(0.1));
+        let settings = Settings { expandable_segments_reserve, expandable_segments: *is_short, ..Settings::default() };
+        let device = Liar { next: 0, wrong: None, held: Vec::new(), strange: None };
+        let mut play = Play { core: Allocator::new(device, PyTorch::of(profile, settings), Vec::new()), held: Vec::new() };
+        for (number, step) in steps.iter().enumerate() {
+            play.step(step).map_err(|broken| broken.during(format!("step {number}, {step:?}")))?;
+        }
+        Ok(steps.len() as u64)
+    })
+}
+
+impl Play {
+    fn address(&self, answer: Answer) -> u64 {
+        let held = &self.core.device().held;
+        let near = held.get(answer.near % held.len().max(1)).copied().unwrap_or((1 << 40, 0));
+        let border = if answer.is_end { near.0.saturating_add(near.1) } else { near.0 };
+        answer.odd.unwrap_or_else(|| border.saturating_add_signed(answer.offset))
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), Broken> {
+        let failed = |error: &dyn std::error::Error| Broken::new(Law::Faults, error);
+        match *step {
+            Step::Allocate(size, answer) => self.allocate(size, self.address(answer))?,
+            Step::Adopt(size, answer) => self.adopt(size, self.address(answer))?,
+            Step::Free(which) if !self.held.is_empty() => {
+                let allocation = self.held.swap_remove(which % self.held.len());
+                self.core.free(allocation).map_err(|error| failed(&error))?;
+            }
+            Step::ReleaseCached => self.core.release_cached().map_err(|error| failed(&error))?,
+            Step::Expandable(is_expandable) => self.core.policy_mut().settings.expandable_segments = is_expandable,
+            Step::Clone => {
+                self.held = self.held.iter().map(Allocation::in_a_clone).collect();
+                self.core = self.core.clone();
+            }
+            Step::Free(_) => {}
+        }
+        let strange = self.core.device().strange;
+        ensure(Law::Faults, strange.is_none(), || format!("{strange:x?} was given back, and was not held"))?;
+        self.core.check().map_err(|violation| Broken::new(Law::Sweep, violation))
+    }
+
+    fn allocate(&mut self, size: u64, address: u64) -> Result<(), Broken> {
+        let before = (self.core.segments(), self.core.stats().clone(), self.core.observer().len());
+        let device = self.core.device_mut();
+        (device.next, device.wrong) = (address, None);
+        let answer = self.core.allocate(Bytes(size), StreamId::DEFAULT);
+        let expected = self.core.device().wrong;
+        let seen = match &answer {
+            Ok(_) => None,
+            Err(AllocError::Answer(wrong)) => Some(*wrong),
+            // A reserved range that is too short for the request went back, or will be found again.
+            Err(AllocError::OutOfMemory(_) | AllocError::TooLarge { .. }) => return Ok(()),
+            Err(error) => return Err(Broken::new(Law::Faults, error)),
+        };
+        ensure(Law::Faults, seen == expected, || format!("an answer of {address:#x} gives {seen:x?}, expected {expected:x?}"))?;
+        match answer {
+            Ok(allocation) => {
+                self.held.push(allocation);
+                Ok(())
+            }
+            Err(_) => {
+                let same = before == (self.core.segments(), self.core.stats().clone(), self.core.observer().len());
+                ensure(Law::Faults, same, || format!("after {address:#x} the segments are {:?}", self.core.segments()))
+            }
+        }
+    }
+
+    fn adopt(&mut self, size: u64, address: u64) -> Result<(), Broken> {
+        let blocks = vec![AdoptedBlock { size: Bytes(size), content: AdoptedContent::Allocated(Bytes(size)) }];
+        let (pool, class, stream) = (PoolId::DEFAULT, PoolClass::Large, StreamId::DEFAULT);
+        let segment = AdoptedSegment { address: DeviceAddress(address), stream, pool, class, page: None, blocks };
+        let answer = self.core.adopt(&segment, &mut |_, _| ((), 1));
+        let is_long = u128::from(address) + u128::from(size) >= 1 << 64;
+        let expected = self.core.device().problem(address, size);
+        let expected = expected.map(|_| if is_long { AdoptError::TooLarge } else { AdoptError::Misplaced });
+        ensure(Law::Faults, answer.as_ref().err() == expected.as_ref(), || {
+            format!("{size} bytes at {address:#x} are adopted: {answer:?}, expected {expected:?}")
+        })?;
+        if let Ok(allocations) = answer {
+            self.held.extend(allocations);
+            self.core.device_mut().held.push((address, size));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,338 @@
+//! Thousands of free blocks: a private pool that is never split, adopted with blocks of chosen sizes, of which a program frees and
+//! takes many. A sorted set says which block a request gets, and what the heap answers to every question about free blocks.
+//!
+//! Sizes go up to 2^57, with many blocks of one size, of neighbouring sizes and of sizes far apart.
+
+use std::collections::BTreeSet;
+
+use crate::law::{Broken, Law, ensure};
+use parkade::policy::{FreeOrder, PyTorch, Wrapper};
+use parkade::profile::Profile;
+use parkade::settings::Settings;
+use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
+use parkade::{AdoptedBlock, AdoptedContent, AdoptedSegment, Allocation, Allocator, BlockView, PoolFilter, PoolSlot};
+use proptest::prelude::*;
+
+use crate::core_laws::paper::Paper;
+use crate::core_laws::run::{Draws, Outcome, run};
+
+/// The pool that is never split.
+const POOL: PoolId = PoolId(0, 1);
+
+/// Handles of streams, not in the order of their first use.
+const STREAMS: [u64; 3] = [0x3000, 0, u64::MAX - 4095];
+
+/// How often a case changes what it mostly does.
+const PHASES: usize = 8;
+
+/// The most bytes of all blocks together.
+const MOST_BYTES: u64 = 1 << 61;
+
+#[derive(Clone, Debug)]
+struct Ordered(PyTorch, FreeOrder);
+
+impl Wrapper for Ordered {
+    type Inner = PyTorch;
+
+    fn inner(&self) -> &PyTorch {
+        &self.0
+    }
+
+    fn inner_mut(&mut self) -> &mut PyTorch {
+        &mut self.0
+    }
+
+    fn free_order(&self) -> FreeOrder {
+        self.1
+    }
+}
+
+type Core = Allocator<Paper, Ordered>;
+
+/// A collection of blocks, and what is done with it.
+#[derive(Clone, Debug)]
+struct Case {
+    is_newer: bool,
+    by_address: bool,
+    /// The smallest size in units of 512 bytes, and how many sizes there are from it on.
+    base: u64,
+    sizes: u64,
+    /// Whether sizes differ by one unit or by a quarter of themselves.
+    is_wide: bool,
+    count: usize,
+    /// How many blocks a segment has.
+    per_segment: usize,
+    is_descending: bool,
+    streams: usize,
+    seed: u64,
+}
+
+/// Which blocks are freed first.
+#[derive(Clone, Copy, Debug)]
+enum Order {
+    Lowest,
+    Highest,
+    Newest,
+    Any,
+}
+
+/// A place in PyTorch's order of free blocks: stream, size, age of the segment in 2.15, address; and the number of the block.
+type Key = (u64, u64, u64, u64, usize);
+
+struct Item {
+    key: Key,
+    held: Option<Allocation>,
+}
+
+pub(crate) fn check(draws: &Draws) -> Outcome {
+    let base = (0..48_u32, any::<u64>()).prop_map(|(bits, low)| (1 << bits) | low & ((1 << bits) - 1));
+    let sizes = prop::sample::select(vec![1, 1, 1, 2, 3, 5, 40, 3000]);
+    let count = prop_oneof![3 => 30..400_usize, 2 => 400..1600_usize, 1 => 1600..5000_usize];
+    let per_segment = prop::sample::select(vec![1, 2, 7, 100, 100, 5000]);
+    let flags = (any::<bool>(), prop::bool::weighted(0.25), prop::bool::weighted(0.2), any::<bool>());
+    let strategy = (flags, base, sizes, count, per_segment, 1..=STREAMS.len(), any::<u64>()).prop_map(
+        |((is_newer, by_address, is_wide, is_descending), base, sizes, count, per_segment, streams, seed)| Case {
+            is_newer,
+            by_address,
+            base,
+            sizes,
+            is_wide,
+            count: if by_address { count.min(700) } else { count },
+            per_segment,
+            is_descending,
+            streams,
+            seed,
+        },
+    );
+    run(&draws.each_for(6), 355, &strategy, |case| Play::new(case)?.run())
+}
+
+/// The allocator, its blocks, and those that are free, in order.
+struct Play<'a> {
+    case: &'a Case,
+    core: Core,
+    slot: PoolSlot,
+    items: Vec<Item>,
+    free: BTreeSet<Key>,
+    /// The numbers of the blocks that are held.
+    held: Vec<usize>,
+    state: u64,
+    steps: u64,
+    order: Order,
+}
+
+fn failed(error: impl std::fmt::Display) -> Broken {
+    Broken::new(Law::Reference, error)
+}
+
+impl<'a> Play<'a> {
+    fn new(case: &'a Case) -> Result<Play<'a>, Broken> {
+        let profile = if case.is_newer { &Profile::PYTORCH_2_15 } else { &Profile::PYTORCH_2_11 };
+        let order = if case.by_address { FreeOrder::ByAddress } else { FreeOrder::BySize };
+        let policy = Ordered(PyTorch::of(profile, Settings::default()), order);
+        let mut core = Allocator::new(Paper::new(1 << 62), policy, ());
+        core.set_pool_no_split(POOL);
+        core.begin_pool(POOL, PoolFilter::All).map_err(failed)?;
+        // What has no block is refused.
+        core.set_limit(Some(Bytes::ZERO));
+        let class = if case.base * 512 > MIB { PoolClass::Large } else { PoolClass::Small };
+        let of_class = |slot: &PoolSlot| slot.class() == class && *slot != PoolSlot::default_pool(class);
+        let slot = core.heap().pool_slots().find(of_class).ok_or_else(|| failed("the pool has no collection"))?;
+        let (items, free, held) = (Vec::new(), BTreeSet::new(), Vec::new());
+        let mut play = Play { case, core, slot, items, free, held, state: case.seed, steps: 0, order: Order::Any };
+        play.fill(class)?;
+        Ok(play)
+    }
+
+    fn draw(&mut self, below: usize) -> usize {
+        self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.state >> 33) as usize % below.max(1)
+    }
+
+    fn size(&mut self, class: PoolClass) -> u64 {
+        let number = self.draw(self.case.sizes as usize) as u64;
+        let units = if self.case.is_wide { self.case.base + self.case.base / 4 * (number % 8) } else { self.case.base + number };
+        let most = if class == PoolClass::Small { MIB } else { 1 << 57 };
+        (units * 512).min(most)
+    }
+
+    /// Adopts the segments: allocated blocks of the chosen sizes, each followed by one that stays and keeps them apart.
+    fn fill(&mut self, class: PoolClass) -> Result<(), Broken> {
+        let (mut address, mut left, mut rank) = (if self.case.is_descending { 1 << 63 } else { 1 << 21 }, MOST_BYTES, 0);
+        while self.items.len() < self.case.count {
+            let (mut blocks, mut sizes) = (Vec::new(), Vec::new());
+            let spacer = AdoptedBlock { size: Bytes(512), content: AdoptedContent::Allocated(Bytes(1)) };
+            for _ in 0..self.case.per_segment.min(self.case.count - self.items.len()) {
+                let size = self.size(class);
+                if size + 512 > left {
+                    break;
+                }
+                left -= size + 512;
+                blocks.extend([AdoptedBlock { size: Bytes(size), content: AdoptedContent::Allocated(Bytes(size)) }, spacer]);
+                sizes.push(size);
+            }
+            if sizes.is_empty() {
+                break;
+            }
+            if self.case.per_segment == 1 {
+                blocks.pop();
+            }
+            let total: u64 = blocks.iter().map(|block| block.size.get()).sum();
+            let gap = (1 + self.draw(3) as u64) * 512;
+            let base = if self.case.is_descending { address - total - gap } else { address };
+            address = if self.case.is_descending { base } else { base + total + gap };
+            let stream = STREAMS[self.draw(self.case.streams)];
+            let segment =
+                AdoptedSegment { address: DeviceAddress(base), stream: StreamId(stream), pool: POOL, class, page: None, blocks };
+            let adopted = self.core.adopt(&segment, &mut |_, _| ((), 1)).map_err(failed)?;
+            for (allocation, size) in adopted.into_iter().step_by(2).zip(sizes) {
+                let number = self.items.len();
+                let key = (stream, size, if self.case.is_newer { rank } else { 0 }, allocation.address().get(), number);
+                self.held.push(number);
+                self.items.push(Item { key, held: Some(allocation) });
+            }
+            rank += 1;
+        }
+        Ok(())
+    }
+
+    /// Frees everything, and then frees and takes many blocks in turn, in orders that a sorted sequence likes more or less.
+    fn run(mut self) -> Result<u64, Broken> {
+        let count = self.items.len();
+        for phase in 0..PHASES {
+            let takes = if phase == 0 { 0 } else { [0, 0, 100, 100, 50, 30, 70, 95][self.draw(8)] };
+            self.order = [Order::Lowest, Order::Highest, Order::Newest, Order::Any][self.draw(4)];
+            let steps = if phase == 0 { count } else { 1 + self.draw(count) };
+            for _ in 0..steps {
+                self.steps += 1;
+                if self.draw(100) < takes {
+                    self.take()?;
+                } else {
+                    self.give()?;
+                }
+                let every = if self.case.by_address { 24 } else { 3 };
+                if self.steps.is_multiple_of(every) {
+                    self.ask()?;
+                }
+            }
+            self.compare_all()?;
+            if phase == PHASES / 2 {
+                self.continue_on_a_clone();
+            }
+        }
+        self.core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
+        Ok(self.steps)
+    }
+
+    fn continue_on_a_clone(&mut self) {
+        self.core = self.core.clone();
+        for item in &mut self.items {
+            item.held = item.held.as_ref().map(Allocation::in_a_clone);
+        }
+    }
+
+    fn give(&mut self) -> Result<(), Broken> {
+        if self.held.is_empty() {
+            return Ok(());
+        }
+        let numbers = self.held.iter().enumerate();
+        let place = match self.order {
+            Order::Lowest => numbers.min_by_key(|(_, number)| **number).map_or(0, |(place, _)| place),
+            Order::Highest => numbers.max_by_key(|(_, number)| **number).map_or(0, |(place, _)| place),
+            Order::Newest => self.held.len() - 1,
+            Order::Any => self.draw(self.held.len()),
+        };
+        let number = self.held.swap_remove(place);
+        let item = &mut self.items[number];
+        if let Some(allocation) = item.held.take() {
+            self.core.free(allocation).map_err(failed)?;
+        }
+        self.free.insert(item.key);
+        Ok(())
+    }
+
+    /// A request for about the size of one of the blocks.
+    fn take(&mut self) -> Result<(), Broken> {
+        let number = self.draw(self.items.len());
+        let (stream, size, ..) = self.items[number].key;
+        let size = match self.draw(4) {
+            0 => size - (size > 512 && size != MIB + 512) as u64 * 512,
+            1 => size + if size == MIB { 0 } else { 512 },
+            _ => size,
+        };
+        let expected = self.free.range((stream, size, 0, 0, 0)..).next().filter(|key| key.0 == stream).copied();
+        let answer = self.core.raw_allocate(Bytes(size), StreamId(stream));
+        let seen = answer.as_ref().ok().map(|allocation| allocation.address().get());
+        ensure(Law::Reference, seen == expected.map(|key| key.3), || {
+            format!("step {}: {size} bytes on {stream:#x} are at {seen:x?}, expected {expected:x?}", self.steps)
+        })?;
+        if let (Ok(allocation), Some(key)) = (answer, expected) {
+            self.free.remove(&key);
+            self.items[key.4].held = Some(allocation);
+            self.held.push(key.4);
+        }
+        Ok(())
+    }
+
+    /// Asks the heap about the sizes around one of the blocks.
+    fn ask(&mut self) -> Result<(), Broken> {
+        let number = self.draw(self.items.len());
+        let (stream, size, _, address, _) = self.items[number].key;
+        let size = (size + 512 * self.draw(3) as u64).saturating_sub(512);
+        let own = (stream, 0, 0, 0, 0)..=(stream, u64::MAX, u64::MAX, u64::MAX, usize::MAX);
+        let from = (stream, size, 0, 0, 0);
+        let (heap, slot, handle) = (self.core.heap(), self.slot, StreamId(stream));
+        let places = |views: Vec<BlockView>| views.iter().map(|view| view.address.get()).collect::<Vec<_>>();
+        let keys = |keys: Vec<&Key>| keys.iter().map(|key| key.3).collect::<Vec<_>>();
+        let few = 1 + number % 300;
+        let above = || self.free.range(from..).take_while(|key| key.0 == stream);
+        let below = || self.free.range((stream, 0, 0, 0, 0)..from).rev();
+        let largest = self.free.range(own).next_back().map(|key| key.1);
+        let largest = largest.and_then(|size| self.free.range((stream, size, 0, 0, 0)..).next()).map(|key| key.3);
+        let lowest = above().filter(|key| key.3 + key.1 > address).map(|key| key.3).min();
+        let elsewhere = STREAMS.iter().copied().collect::<BTreeSet<u64>>().into_iter().filter(|other| *other != stream);
+        let elsewhere =
+            elsewhere.filter_map(|other| self.free.range((other, size, 0, 0, 0)..).next().filter(|key| key.0 == other));
+        let one = |view: Option<BlockView>| view.map(|view| view.address.get());
+        let checks = [
+            ("first_at_least", one(heap.first_at_least(slot, handle, Bytes(size))) == above().next().map(|key| key.3)),
+            (
+                "at_least",
+                places(heap.at_least(slot, handle, Bytes(size)).take(few).collect()) == keys(above().take(few).collect()),
+            ),
+            ("below", places(heap.below(slot, handle, Bytes(size)).take(few).collect()) == keys(below().take(few).collect())),
+            ("largest", one(heap.largest(slot, handle)) == largest),
+            ("lowest_at_least", one(heap.lowest_at_least(slot, handle, Bytes(size), DeviceAddress(address))) == lowest),
+            (
+                "first_at_least_elsewhere",
+                places(heap.first_at_least_elsewhere(slot, handle, Bytes(size)).collect()) == keys(elsewhere.collect()),
+            ),
+        ];
+        let wrong = checks.iter().find(|(_, holds)| !holds).map(|(name, _)| *name);
+        ensure(Law::Reference, wrong.is_none(), || {
+            let name = wrong.unwrap_or("");
+            format!(
+                "step {}: {name} of {size} bytes on stream {stream:#x} does not answer by {} free blocks",
+                self.steps,
+                self.free.len()
+            )
+        })
+    }
+
+    /// Compares the whole order, and the sums.
+    fn compare_all(&self) -> Result<(), Broken> {
+        let heap = self.core.heap();
+        let seen: Vec<(u64, u64, u64)> =
+            heap.free_blocks(self.slot).map(|block| (block.stream.get(), block.size.get(), block.address.get())).collect();
+        let expected: Vec<(u64, u64, u64)> = self.free.iter().map(|key| (key.0, key.1, key.3)).collect();
+        let place = (0..seen.len().max(expected.len())).find(|&place| seen.get(place) != expected.get(place));
+        ensure(Law::Reference, place.is_none(), || {
+            let place = place.unwrap_or(0);
+            format!("step {}: free block {place} is {:x?}, expected {:x?}", self.steps, seen.get(place), expected.get(place))
+        })?;
+        let largest = self.free.iter().map(|key| key.1).max().unwrap_or(0);
+        ensure(Law::Reference, heap.largest_free().get() == largest, || {
+            format!("the largest free block has {} bytes, expected {largest}", heap.largest_free())
+        })
+    }
+}

@@ -1,0 +1,148 @@
+#![doc = include_str!("README.md")]
+
+mod answers;
+mod bounds;
+mod by_address;
+mod clones;
+mod copies;
+mod defaults;
+mod errors;
+mod faults;
+mod handles;
+mod index;
+mod kept;
+mod limits;
+mod on_the_way;
+mod page_runs;
+mod paper;
+mod polls;
+mod restores;
+mod run;
+mod settings;
+mod statistics;
+mod strings;
+mod tables;
+mod wide;
+
+pub use run::{Draws, Failure, Outcome};
+
+/// A law.
+#[derive(Clone, Copy, Debug)]
+pub struct CoreLaw {
+    /// Its name, as entries of the suite show it.
+    pub name: &'static str,
+    /// What holds, in one line.
+    pub says: &'static str,
+    /// Checks it. The outcome depends only on the draws.
+    pub check: fn(&Draws) -> Outcome,
+}
+
+/// Every law.
+pub const LAWS: [CoreLaw; 22] = [
+    CoreLaw {
+        name: "settings",
+        says: "every settings string sets what the specification says, and fails with its error",
+        check: settings::check,
+    },
+    CoreLaw {
+        name: "sizes",
+        says: "blocks, segments, pages and reserved ranges have the sizes that the rules say, up to 2^64",
+        check: tables::check_sizes,
+    },
+    CoreLaw {
+        name: "texts",
+        says: "sizes, numbers, the memory summary and the list of statistics read as PyTorch writes them",
+        check: tables::check_texts,
+    },
+    CoreLaw { name: "texts/errors", says: "every error says what it must, whatever it names", check: errors::check },
+    CoreLaw {
+        name: "reference/free-blocks",
+        says: "thousands of free blocks of any size stay in order, and each request gets the first that is large enough",
+        check: index::check,
+    },
+    CoreLaw {
+        name: "reference/by-address",
+        says: "free blocks that coalesce are found by address, from wherever the search begins",
+        check: by_address::check,
+    },
+    CoreLaw {
+        name: "reference/most-streams",
+        says: "the heap has room for 65,536 streams and refuses the next",
+        check: bounds::streams,
+    },
+    CoreLaw {
+        name: "reference/most-pools",
+        says: "there may be 32,767 private pools, and the next is refused",
+        check: bounds::pools,
+    },
+    CoreLaw {
+        name: "reference/clones",
+        says: "a clone takes back what its originals had, is independent of them, and takes nothing else",
+        check: clones::check,
+    },
+    CoreLaw {
+        name: "endings/clones",
+        says: "a clone goes on as its original does, from any state; whoever is dropped gives everything back, after its users",
+        check: copies::check,
+    },
+    CoreLaw {
+        name: "reference/handles",
+        says: "two allocations are equal if they are the same block, and what a restore took back stays void",
+        check: handles::check,
+    },
+    CoreLaw {
+        name: "reference/page-runs",
+        says: "a device that takes many pages at once sees the same decisions as one that takes them one by one",
+        check: page_runs::check,
+    },
+    CoreLaw {
+        name: "reference/events-by-handle",
+        says: "a device whose events complete by their streams' handles may say so: no decision changes",
+        check: polls::check,
+    },
+    CoreLaw {
+        name: "reference/most-bytes",
+        says: "the allocator holds up to 2^63 - 1 bytes, adopted or its own, and not one more",
+        check: bounds::bytes,
+    },
+    CoreLaw {
+        name: "reference/any-size",
+        says: "requests of up to 2^64 bytes are decided as the reference allocator does, up to 2^63 bytes in all",
+        check: wide::check,
+    },
+    CoreLaw {
+        name: "faults/any-address",
+        says: "each range that a device hands out is refused if it meets one that is held, and only then; clones know them too",
+        check: answers::check,
+    },
+    CoreLaw {
+        name: "policy/borders",
+        says: "an answer of a policy that cannot be carried out is refused in its words and changes nothing; the nearest one is carried out",
+        check: faults::check,
+    },
+    CoreLaw {
+        name: "policy/defaults",
+        says: "devices and policies that say only what they must have the default answers; a box changes none",
+        check: defaults::check,
+    },
+    CoreLaw {
+        name: "policy/on-the-way",
+        says: "what is searched once more counts, and pages that are remapped are neither created nor released",
+        check: on_the_way::check,
+    },
+    CoreLaw {
+        name: "pools/restores",
+        says: "a restore that fails gives back all the same; a segment that has grown is restored if one block was added at most",
+        check: restores::check,
+    },
+    CoreLaw {
+        name: "limit/fractions",
+        says: "every fraction sets the limit that the rules say, or is refused",
+        check: limits::check,
+    },
+    CoreLaw {
+        name: "counters/from-a-file",
+        says: "statistics from a file keep every value, and a reset changes what it should",
+        check: statistics::check,
+    },
+];

@@ -1,0 +1,137 @@
+//! Restores that fail in the middle, and expandable segments that have grown since they were saved: every short sequence of blocks.
+
+use std::collections::BTreeSet;
+
+use crate::law::{Broken, Law, ensure};
+use parkade::policy::PyTorch;
+use parkade::settings::Settings;
+use parkade::units::{Bytes, MIB, PoolId, StreamId};
+use parkade::{Allocation, Allocator, CheckpointError, FreeError, PoolFilter};
+use parkade_sim::{CallName, EventTiming, FaultError, FaultPlan, SimOptions, When};
+
+use crate::core_laws::kept::Kept;
+use crate::core_laws::run::{Draws, Outcome};
+
+type Core = Allocator<Kept, PyTorch>;
+
+/// The pool that is saved and restored.
+const POOL: PoolId = PoolId(0, 1);
+
+/// A stream that uses blocks of others.
+const USER: StreamId = StreamId(9);
+
+/// The bytes of a page, and of a block that fills it.
+const PAGE: u64 = 20 * MIB;
+
+fn failed(error: impl std::fmt::Display) -> Broken {
+    Broken::new(Law::Reference, error)
+}
+
+fn begin(is_expandable: bool) -> Result<Core, Broken> {
+    let settings = Settings { expandable_segments: is_expandable, ..Settings::default() };
+    let device = Kept::new(SimOptions::new(Bytes(200 * MIB)).event_timing(EventTiming::Lazy));
+    let mut core = Allocator::new(device, PyTorch::new(settings), ());
+    core.begin_pool(POOL, PoolFilter::All).map_err(failed)?;
+    Ok(core)
+}
+
+fn allocate(core: &mut Core, bytes: u64) -> Result<Allocation, Broken> {
+    core.allocate(Bytes(bytes), StreamId::DEFAULT).map_err(failed)
+}
+
+pub(crate) fn check(_: &Draws) -> Outcome {
+    let mut restores = 0;
+    for used in 0..1_u32 << 4 {
+        for nth in 1..=4 {
+            interrupted(used, nth)?;
+            restores += 1;
+        }
+    }
+    for kinds in (0..3_usize.pow(3)).map(|number| [number % 3, number / 3 % 3, number / 9]) {
+        for count in 0..=kinds.len() {
+            grown(&kinds[..count])?;
+            restores += 1;
+        }
+    }
+    Ok(restores)
+}
+
+/// Of four blocks some are used by another stream, and one event cannot be recorded while a restore takes them back: all are given
+/// back all the same, and nothing is handed out.
+fn interrupted(used: u32, nth: u64) -> Result<(), Broken> {
+    let mut core = begin(false)?;
+    let checkpoint = core.checkpoint_pool(POOL).map_err(failed)?;
+    let mut held = Vec::new();
+    for place in 0..4_u64 {
+        let allocation = allocate(&mut core, 3 * MIB + place * MIB)?;
+        if used >> place & 1 == 1 {
+            core.record_stream(&allocation, USER);
+        }
+        held.push(allocation);
+    }
+    // Requests that are routed put off all events.
+    core.end_pool(POOL).map_err(failed)?;
+    core.device().steer().set_fault_plan(FaultPlan::none().and(When::NthOf(CallName::EventRecord, nth), FaultError::Code(700)));
+    let answer = core.restore_pool(&checkpoint);
+    let fails = nth <= u64::from(used.count_ones());
+    let is_right = if fails { matches!(answer, Err(CheckpointError::Device(_))) } else { answer.is_ok() };
+    let during = || format!("event number {nth} cannot be recorded, blocks {used:#b} are used");
+    ensure(Law::Faults, is_right, || format!("{}: {answer:?}", during()))?;
+    let live = core.pool_live_allocations_are(POOL, &[]);
+    let allocated = core.stats().entries().iter().find(|(key, _)| key == "allocation.all.current").map(|(_, value)| *value);
+    ensure(Law::Faults, live == Ok(true) && allocated == Some(0), || {
+        format!("{}: {allocated:?} blocks stay allocated", during())
+    })?;
+    core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
+    for allocation in held {
+        let answer = core.free(allocation);
+        ensure(Law::Faults, answer == Err(FreeError::NotAllocated), || format!("{}: an old block is accepted", during()))?;
+    }
+    core.release_pool(POOL).map_err(failed)?;
+    core.device().steer().complete_all();
+    core.release_cached().map_err(failed)?;
+    let left = core.heap().reserved();
+    ensure(Law::Endings, left == Bytes::ZERO, || format!("{}: {left} bytes stay", during()))
+}
+
+/// A block of one page is saved, and then the segment grows by blocks that are free (0), allocated (1), or wait for another stream
+/// (2). It can be restored if behind the saved block there is at most one mapped block once everything is given back.
+fn grown(kinds: &[usize]) -> Result<(), Broken> {
+    let mut core = begin(true)?;
+    let mut held = vec![allocate(&mut core, PAGE)?];
+    let checkpoint = core.checkpoint_pool(POOL).map_err(failed)?;
+    let later = kinds.iter().map(|_| allocate(&mut core, PAGE)).collect::<Result<Vec<_>, _>>()?;
+    core.end_pool(POOL).map_err(failed)?;
+    for (allocation, kind) in later.into_iter().zip(kinds) {
+        if *kind == 2 {
+            core.record_stream(&allocation, USER);
+        }
+        if *kind == 1 { held.push(allocation) } else { core.free(allocation).map_err(failed)? }
+    }
+    // Free neighbours become one; blocks that wait stay apart.
+    let waits: Vec<bool> = kinds.iter().map(|kind| *kind == 2).collect();
+    let blocks = waits.chunk_by(|before, after| !before && !after).count();
+    let before: BTreeSet<_> = held.iter().map(Allocation::address).collect();
+    let answer = core.restore_pool(&checkpoint);
+    match answer {
+        Ok(restored) => {
+            let freed: BTreeSet<_> = restored.freed.iter().copied().collect();
+            let is_right = blocks <= 1 && freed == before && restored.allocations.len() == 1;
+            ensure(Law::Reference, is_right, || {
+                format!("behind the saved block are {kinds:?}, and it is restored: {restored:?}")
+            })?;
+            let same =
+                restored.allocations.iter().all(|allocation| held.first().map(Allocation::address) == Some(allocation.address()));
+            ensure(Law::Reference, same, || format!("{restored:?} is restored, and {held:?} was saved"))?;
+        }
+        Err(error) => {
+            let tail = matches!(error, CheckpointError::TailInUse(_));
+            ensure(Law::Reference, tail && blocks > 1, || format!("behind the saved block are {kinds:?}: {error}"))?;
+            // Nothing has changed.
+            let live: Vec<_> = before.into_iter().collect();
+            let same = core.pool_live_allocations_are(POOL, &live);
+            ensure(Law::Reference, same == Ok(true), || format!("a restore that fails has changed {live:?}"))?;
+        }
+    }
+    core.check().map_err(|violation| Broken::new(Law::Sweep, violation))
+}

@@ -1,0 +1,79 @@
+//! How cases of a law are drawn, run, and shrunk if they break it.
+
+use std::cell::{Cell, RefCell};
+use std::fmt::Debug;
+
+use crate::law::{Broken, Law};
+use proptest::strategy::Strategy;
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+
+/// The most shrinking steps for a failing case.
+const SHRINKS: u32 = 4000;
+
+/// How many cases to draw, and from which seed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Draws {
+    /// Random cases of each law.
+    pub cases: u32,
+    /// The seed that they are drawn from.
+    pub seed: u64,
+}
+
+impl Draws {
+    /// Fewer cases, where each takes as long as many others: at least one.
+    pub(crate) fn each_for(self, cases: u32) -> Draws {
+        Draws { cases: self.cases / cases + 1, ..self }
+    }
+}
+
+/// How a check ended: the number of operations, or what breaks the law.
+pub type Outcome = Result<u64, Failure>;
+
+/// A broken law.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// The law, and what was seen.
+    pub broken: Broken,
+    /// The smallest case found that breaks it, as comments of a script.
+    pub script: String,
+}
+
+impl From<Broken> for Failure {
+    fn from(broken: Broken) -> Failure {
+        Failure { broken, script: String::new() }
+    }
+}
+
+/// Runs drawn cases; each returns its number of operations.
+pub(crate) fn run<S>(draws: &Draws, salt: u64, strategy: &S, one: impl Fn(&S::Value) -> Result<u64, Broken>) -> Outcome
+where
+    S: Strategy,
+    S::Value: Debug,
+{
+    let mut seed = [0; 32];
+    seed[..8].copy_from_slice(&draws.seed.to_le_bytes());
+    seed[8..16].copy_from_slice(&salt.to_le_bytes());
+    let config = Config { cases: draws.cases, failure_persistence: None, max_shrink_iters: SHRINKS, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed));
+    let (operations, broken) = (Cell::new(0), RefCell::new(None));
+    let outcome = runner.run(strategy, |case| match one(&case) {
+        Ok(done) => {
+            operations.set(operations.get() + done);
+            Ok(())
+        }
+        Err(found) => {
+            let message = found.to_string();
+            // The last failing case is the smallest.
+            broken.replace(Some(found));
+            Err(TestCaseError::fail(message))
+        }
+    });
+    match outcome {
+        Ok(()) => Ok(operations.get()),
+        Err(TestError::Fail(reason, case)) => {
+            let broken = broken.take().unwrap_or_else(|| Broken::new(Law::Reference, reason));
+            Err(Failure { broken, script: format!("# {case:?}\n") })
+        }
+        Err(TestError::Abort(reason)) => Err(Broken::new(Law::Reference, reason).into()),
+    }
+}

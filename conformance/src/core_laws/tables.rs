@@ -1,0 +1,304 @@
+//! Laws about numbers and texts that need no device: sizes of blocks and segments, the texts that people read, and the list of
+//! statistics.
+
+use crate::law::{Broken, Law, ensure};
+use crate::reference_model::{Reference, texts};
+use parkade::device::BackendError;
+use parkade::policy::{Policy, PolicyFault, PyTorch};
+use parkade::profile::Profile;
+use parkade::settings::{Backend, ReserveSize, Settings};
+use parkade::snapshot::BlockActivity;
+use parkade::stats::{Family, Stats};
+use parkade::texts::{format_bytes, format_double, format_significant, invalid_fraction_message};
+use parkade::trace::{Observer, TraceAction, TraceEntry, TraceRing};
+use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
+use parkade::{FreeError, PoolSlot};
+use parkade_recording::memory_summary;
+use proptest::prelude::*;
+
+use crate::core_laws::run::{Draws, Outcome, run};
+
+/// Sizes for each drawn case.
+const SIZES_PER_CASE: usize = 48;
+
+/// A size close to a power of two or to half the way to the next, or any.
+fn size() -> impl Strategy<Value = u64> {
+    let near = (9_u32..64, prop::sample::select(vec![2_u128, 3, 5, 7, 9]), -513_i128..=513).prop_map(|(bits, part, offset)| {
+        let size = (1_u128 << bits) * part / 2;
+        u64::try_from(size.saturating_add_signed(offset).max(1)).unwrap_or(u64::MAX)
+    });
+    let borders =
+        (prop::sample::select(vec![512, MIB, 10 * MIB, 2 * MIB, 32 << 30, 16 << 30, 1 << 60, u64::MAX - 600]), -1_i64..=1);
+    let any = (0_u32..64, any::<u64>()).prop_map(|(bits, low)| (low >> bits).max(1));
+    prop_oneof![4 => near, 2 => borders.prop_map(|(size, offset)| size.saturating_add_signed(offset)), 2 => any]
+}
+
+fn settings() -> impl Strategy<Value = Settings> {
+    let divisions = prop::collection::vec(prop::sample::select(vec![0_u64, 1, 2, 4, 8, 16, 64, 1 << 20, 1 << 55, 1 << 63]), 16);
+    let large = prop::sample::select(vec![11, 12, 20, 26, 1000, (1 << 44) - 1]).prop_map(|mib: u64| mib * MIB);
+    let reserve = prop_oneof![
+        Just(None),
+        (1_u32..3000).prop_map(|part| Some(ReserveSize::Fraction(f64::from(part) / 1000.0))),
+        (1_u32..3000).prop_map(|part| Some(ReserveSize::Gibibytes(f64::from(part) / 100.0))),
+    ];
+    (divisions, large, reserve).prop_map(|(divisions, large_segment_bytes, expandable_segments_reserve)| {
+        let mut settings = Settings { large_segment_bytes, expandable_segments_reserve, ..Settings::default() };
+        settings.roundup_power2_divisions.copy_from_slice(&divisions);
+        settings
+    })
+}
+
+pub(crate) fn check_sizes(draws: &Draws) -> Outcome {
+    let strategy = (settings(), prop::collection::vec(size(), SIZES_PER_CASE));
+    run(draws, 34, &strategy, |(settings, sizes)| {
+        sizes.iter().try_for_each(|&size| one_size(settings, size))?;
+        Ok(sizes.len() as u64)
+    })
+}
+
+fn one_size(settings: &Settings, size: u64) -> Result<(), Broken> {
+    let policy = PyTorch::new(settings.clone());
+    let reference = Reference::new(&Profile::PYTORCH_2_11, settings.clone(), size, 0);
+    let (seen, expected) = (policy.round(Bytes(size)).map(Bytes::get), reference.rounded(size));
+    ensure(Law::Reference, seen == expected, || format!("{size} bytes are rounded to {seen:?}, expected {expected:?}"))?;
+    let (seen, expected) = (policy.segment_for(Bytes(size)).unwrap_or(Bytes::MAX).get(), reference.segment_for(size));
+    ensure(Law::Reference, seen == expected, || format!("a block of {size} bytes needs {seen}, expected {expected}"))?;
+    let class = policy.classify(Bytes(size));
+    ensure(Law::Reference, (class == PoolClass::Large) == (size > MIB), || format!("{size} bytes are {class:?}"))?;
+    let (seen, expected) = (policy.reservation(Bytes(size)).get(), reference.reservation());
+    ensure(Law::Reference, seen == expected, || format!("on {size} bytes {seen} are reserved, expected {expected}"))?;
+    let pages = [PoolClass::Small, PoolClass::Large].map(|class| policy.page(PoolSlot::default_pool(class)).get());
+    let expected = [2 * MIB, settings.large_segment_bytes];
+    ensure(Law::Reference, pages == expected, || format!("pages have {pages:?} bytes, expected {expected:?}"))?;
+    for fraction in [0.1, 0.25, 0.4, 0.5, 0.75, 0.999] {
+        let exact = fraction * size as f64;
+        let seen = [Profile::PYTORCH_2_11, Profile::PYTORCH_2_15].map(|profile| profile.limit_rounding.limit(fraction, size));
+        let expected = [exact.floor() as u64, exact.round() as u64];
+        ensure(Law::Limit, seen == expected, || format!("{fraction} of {size} bytes are {seen:?}, expected {expected:?}"))?;
+    }
+    let rounded = u128::from(size).div_ceil(512) * 512;
+    let seen = Bytes(size).checked_round_up(Bytes(512)).map(Bytes::get);
+    ensure(Law::Reference, seen == u64::try_from(rounded).ok(), || format!("{size} is rounded up to {seen:?}"))
+}
+
+/// Numbers with the text that C++ writes for them.
+const DOUBLES: [(f64, &str); 17] = [
+    (f64::NAN, "nan"),
+    (0.0, "0"),
+    (-0.0, "-0"),
+    (1.01, "1.01"),
+    (-0.5, "-0.5"),
+    (0.1, "0.1"),
+    (2.0, "2"),
+    (100_000.0, "100000"),
+    (999_999.0, "999999"),
+    (999_999.5, "1e+06"),
+    (1_234_567.0, "1.23457e+06"),
+    (0.000_1, "0.0001"),
+    (0.000_012_345_67, "1.23457e-05"),
+    (1e100, "1e+100"),
+    (f64::INFINITY, "inf"),
+    (f64::NEG_INFINITY, "-inf"),
+    (1.000_000_5, "1"),
+];
+
+/// The same with other numbers of digits.
+const SIGNIFICANT: [(f64, u8, &str); 7] = [
+    (0.1, 17, "0.10000000000000001"),
+    (1.5, 1, "2"),
+    (2.5, 0, "2"),
+    (123.0, 2, "1.2e+02"),
+    (0.001_23, 3, "0.00123"),
+    (1e-5, 17, "1.0000000000000001e-05"),
+    (120.0, 3, "120"),
+];
+
+/// Statistics of all magnitudes.
+fn statistics() -> impl Strategy<Value = Stats> {
+    let number = (0_u32..63, any::<i64>()).prop_map(|(bits, number)| number >> bits);
+    let near =
+        (prop::sample::select(vec![750_000_i64, 750_000_000, 786_432, 805_306_368, 824_633_720_832, 1000, 1024]), -1_i64..=1);
+    let number = prop_oneof![2 => number, 1 => near.prop_map(|(number, offset)| number + offset)];
+    prop::collection::vec(number, keys().len()).prop_map(|numbers| {
+        let keys = keys();
+        Stats::from_entries(keys.iter().map(String::as_str).zip(numbers)).expect("these are PyTorch's keys")
+    })
+}
+
+/// The 122 keys, sorted.
+fn keys() -> Vec<String> {
+    let mut keys = Vec::new();
+    for family in [
+        "allocation",
+        "segment",
+        "active",
+        "inactive_split",
+        "allocated_bytes",
+        "reserved_bytes",
+        "active_bytes",
+        "inactive_split_bytes",
+        "requested_bytes",
+    ] {
+        for level in ["all", "small_pool", "large_pool"] {
+            keys.extend(["current", "peak", "allocated", "freed"].map(|value| format!("{family}.{level}.{value}")));
+        }
+    }
+    for name in ["oversize_allocations", "oversize_segments"] {
+        keys.extend(["current", "peak", "allocated", "freed"].map(|value| format!("{name}.{value}")));
+    }
+    let scalars =
+        ["num_alloc_retries", "num_ooms", "max_split_size", "num_sync_all_streams", "num_device_alloc", "num_device_free"];
+    keys.extend(scalars.map(str::to_owned));
+    keys.sort();
+    keys
+}
+
+pub(crate) fn check_texts(draws: &Draws) -> Outcome {
+    fixed_texts()?;
+    let strategy = (prop::collection::vec(size(), SIZES_PER_CASE), statistics(), 0_u32..200, any::<bool>());
+    run(draws, 35, &strategy, |(sizes, stats, device, is_abbreviated)| {
+        drawn_texts(sizes, stats, *device, *is_abbreviated)?;
+        Ok(sizes.len() as u64 + 2)
+    })
+}
+
+fn fixed_texts() -> Result<(), Broken> {
+    for (number, text) in DOUBLES {
+        texts::check(&format_double(number), Some(text.to_owned()))?;
+        let message = invalid_fraction_message(number);
+        texts::check(&message, Some(format!("invalid fraction:{text}. Please set within [0, 1].")))?;
+    }
+    for (number, digits, text) in SIGNIFICANT {
+        texts::check(&format_significant(number, digits), Some(text.to_owned()))?;
+    }
+    for key in ["allocation", "allocation.all", "allocation.all.peak.x", "num_ooms.all", "oversize_segments.all.peak", "x", ""] {
+        let answer = Stats::from_entries([(key, 1)]);
+        ensure(Law::Reference, answer.is_err(), || format!("a statistic called {key:?} was accepted"))?;
+    }
+    let repeated = Stats::from_entries([("num_ooms", 3), ("num_ooms", 4)]).map(|stats| stats.num_ooms);
+    ensure(Law::Reference, repeated == Ok(4), || format!("of a repeated key the last value counts, and it was {repeated:?}"))?;
+    let fault = PolicyFault { policy: "first-fit", problem: "names no block" };
+    let driver = BackendError::Driver { call: "cudaMalloc", code: 2 };
+    let none = BackendError::OutOfMemory { requested: Bytes(512) };
+    texts::check(&fault.to_string(), Some("the policy first-fit names no block".to_owned()))?;
+    texts::check(&driver.to_string(), Some("cudaMalloc failed with driver code 2".to_owned()))?;
+    texts::check(&none.to_string(), Some("the device has no room for 512 bytes".to_owned()))?;
+    texts::check(&FreeError::Device(driver).to_string(), Some(format!("the block stays pending: {driver}")))?;
+    texts::check(&format!("{:>6}|{:<6}|{}", Bytes(512), Bytes(512), Bytes(7)), Some("   512|512   |7".to_owned()))?;
+    texts::check(&format!("{} {}", DeviceAddress(0xfe00), StreamId(0x1000)), Some("0xfe00 0x1000".to_owned()))?;
+    rings()?;
+    units_and_names()
+}
+
+/// Arithmetic of sizes, and the names that files show.
+fn units_and_names() -> Result<(), Broken> {
+    let numbers = [0, 1, 511, 512, 513, MIB, (1 << 63) - 1, 1 << 63, u64::MAX - 511, u64::MAX - 1, u64::MAX];
+    for (a, b) in numbers.iter().flat_map(|&a| numbers.map(|b| (a, b))) {
+        let sum = u64::try_from(u128::from(a) + u128::from(b)).ok();
+        let multiple = if b == 0 { None } else { u64::try_from(u128::from(a).div_ceil(u128::from(b)) * u128::from(b)).ok() };
+        let difference = u64::try_from(i128::from(a) - i128::from(b)).unwrap_or(0);
+        let seen = (Bytes(a).checked_add(Bytes(b)), Bytes(a).checked_round_up(Bytes(b)), Bytes(a).saturating_sub(Bytes(b)));
+        let expected = (sum.map(Bytes), multiple.map(Bytes), Bytes(difference));
+        ensure(Law::Reference, seen == expected, || format!("of {a} and {b} come {seen:?}, expected {expected:?}"))?;
+        if let Some(sum) = sum {
+            let (mut bytes, all) = (Bytes(a), Bytes(a) + Bytes(b));
+            bytes += Bytes(b);
+            let there = bytes;
+            bytes -= Bytes(a);
+            let same = (there, all, bytes, all - Bytes(b)) == (Bytes(sum), Bytes(sum), Bytes(b), Bytes(a));
+            ensure(Law::Reference, same, || format!("{a} and {b} make {there}, without {a} that is {bytes}"))?;
+        }
+    }
+    use TraceAction::{Alloc, FreeCompleted, FreeRequested, Oom, SegmentAlloc, SegmentFree, SegmentMap, SegmentUnmap, Snapshot};
+    let actions = [Alloc, FreeRequested, FreeCompleted, SegmentAlloc, SegmentFree, SegmentMap, SegmentUnmap, Oom, Snapshot];
+    let seen: Vec<&str> = actions.into_iter().map(TraceAction::name).collect();
+    let expected = "alloc free_requested free_completed segment_alloc segment_free segment_map segment_unmap oom snapshot";
+    texts::check(&seen.join(" "), Some(expected.to_owned()))?;
+    let states = [BlockActivity::Allocated, BlockActivity::PendingFree, BlockActivity::Inactive].map(BlockActivity::name);
+    texts::check(&states.join(" "), Some("active_allocated active_pending_free inactive".to_owned()))?;
+    let classes = [PoolClass::Small, PoolClass::Large].map(PoolClass::name);
+    texts::check(&classes.join(" "), Some("small large".to_owned()))?;
+    let backends = [Backend::Native, Backend::CudaMallocAsync].map(Backend::name);
+    texts::check(&backends.join(" "), Some("native cudaMallocAsync".to_owned()))
+}
+
+/// Whether a text is how C prints a number with at most `digits` significant digits: the right number, in the right form.
+fn is_significant(number: f64, digits: u8, text: &str) -> bool {
+    let digits = usize::from(digits.max(1));
+    let rounded = format!("{number:.*e}", digits - 1);
+    let exponent: i32 = rounded.split_once('e').and_then(|(_, exponent)| exponent.parse().ok()).unwrap_or(0);
+    let is_long = exponent < -4 || exponent >= digits as i32;
+    let (mantissa, power) = text.split_once('e').unwrap_or((text, ""));
+    let is_power =
+        power.strip_prefix(['+', '-']).is_some_and(|digits| digits.len() >= 2 && (digits.len() == 2 || !digits.starts_with('0')));
+    let ends_well = !mantissa.contains('.') || !mantissa.ends_with(['.', '0']);
+    text.parse::<f64>() == rounded.parse::<f64>() && is_long == text.contains('e') && (is_power || !is_long) && ends_well
+}
+
+/// A ring of trace entries keeps the newest ones, and at least one.
+fn rings() -> Result<(), Broken> {
+    for capacity in 0..4_usize {
+        let mut ring = TraceRing::new(capacity);
+        for address in 1..=6 {
+            let entry = TraceEntry { action: TraceAction::Alloc, address, size: 512, stream: StreamId(0), pool: PoolId::DEFAULT };
+            ring.observe(&entry);
+            let kept: Vec<u64> = ring.entries().map(|entry| entry.address).collect();
+            let first = address.saturating_sub(capacity.max(1) as u64) + 1;
+            let expected: Vec<u64> = (first..=address).collect();
+            ensure(Law::History, kept == expected, || format!("a ring of {capacity} keeps {kept:?}, expected {expected:?}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn drawn_texts(sizes: &[u64], stats: &Stats, device: u32, is_abbreviated: bool) -> Result<(), Broken> {
+    for &size in sizes {
+        texts::check(&format_bytes(size), Some(texts::size(size)))?;
+        // Numbers of every magnitude, also such as are not whole.
+        for number in [size as f64, -(size as f64) / 3.0, f64::from_bits(size), 1.0 / size as f64] {
+            let digits = (size % 18) as u8;
+            let (seen, plain) = (format_significant(number, digits), format_double(number));
+            let same = !number.is_finite() || (is_significant(number, digits, &seen) && is_significant(number, 6, &plain));
+            ensure(Law::Reference, same, || format!("{number:e} is written {seen} with {digits} digits, and {plain}"))?;
+        }
+    }
+    texts::check(&memory_summary(device, stats, is_abbreviated), Some(texts::summary(device, stats, is_abbreviated)))?;
+    let listed = stats.entries();
+    let same = listed.iter().map(|(key, _)| key).eq(&keys());
+    ensure(Law::Reference, same, || format!("the keys of the statistics are {listed:?}"))?;
+    for (key, value) in &listed {
+        let expected = looked_up(stats, key);
+        ensure(Law::Reference, expected == Some(*value), || format!("{key} is {value}, expected {expected:?}"))?;
+    }
+    Ok(())
+}
+
+/// A statistic by its key.
+fn looked_up(stats: &Stats, key: &str) -> Option<i64> {
+    let words: Vec<&str> = key.split('.').collect();
+    let of = |stat: &parkade::stats::Stat, name: &str| match name {
+        "current" => stat.current,
+        "peak" => stat.peak,
+        "allocated" => stat.allocated,
+        _ => stat.freed,
+    };
+    match words[..] {
+        ["num_alloc_retries"] => Some(stats.num_alloc_retries),
+        ["num_ooms"] => Some(stats.num_ooms),
+        ["max_split_size"] => Some(stats.max_split_size),
+        ["num_sync_all_streams"] => Some(stats.num_sync_all_streams),
+        ["num_device_alloc"] => Some(stats.num_device_alloc),
+        ["num_device_free"] => Some(stats.num_device_free),
+        ["oversize_allocations", value] => Some(of(&stats.oversize_allocations, value)),
+        ["oversize_segments", value] => Some(of(&stats.oversize_segments, value)),
+        [family, level, value] => {
+            let family = Family::ALL.into_iter().find(|known| known.name() == family)?;
+            let set = stats.family(family);
+            Some(of(
+                [&set.all, &set.small, &set.large][["all", "small_pool", "large_pool"].iter().position(|name| *name == level)?],
+                value,
+            ))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,229 @@
+//! A story: an allocator on a stage, what happened so far, and the checks on what must be so.
+
+use std::fmt::Write;
+
+use crate::backend::{Backend, Needs, TestDevice};
+use crate::scripted_allocator::{Request, Stage};
+use crate::suite::{Entry, Evidence, Group, Trouble, Verdict};
+use parkade::stats::{Family, Stats};
+use parkade::units::{Bytes, DeviceAddress, MIB};
+use parkade_recording::message::OutOfMemoryMessage;
+
+pub(crate) use parkade::texts::format_bytes;
+pub(crate) use parkade_recording::memory_summary;
+
+/// An entry whose check needs its backend alone.
+pub(crate) fn scenario<B: Backend>(
+    name: impl Into<String>,
+    says: &'static str,
+    check: impl Fn(&B) -> Verdict + Send + Sync + 'static,
+) -> Entry<B> {
+    Entry::new(Group::Scenario, name, says, move |backend, _| check(backend))
+}
+
+/// The statistics that were recorded with PyTorch on the H200, in the order in which they were recorded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Figures {
+    /// `allocated_bytes.all.current`.
+    pub(crate) allocated: i64,
+    /// `reserved_bytes.all.current`.
+    pub(crate) reserved: i64,
+    /// `inactive_split_bytes.all.current`.
+    pub(crate) split_free: i64,
+    /// `num_alloc_retries`.
+    pub(crate) retries: i64,
+    /// `num_ooms`.
+    pub(crate) ooms: i64,
+    /// `segment.all.current`.
+    pub(crate) segments: i64,
+    /// `num_device_alloc`.
+    pub(crate) device_allocs: i64,
+    /// `num_device_free`.
+    pub(crate) device_frees: i64,
+}
+
+impl From<[i64; 8]> for Figures {
+    /// In the order of the fields.
+    fn from([allocated, reserved, split_free, retries, ooms, segments, device_allocs, device_frees]: [i64; 8]) -> Figures {
+        Figures { allocated, reserved, split_free, retries, ooms, segments, device_allocs, device_frees }
+    }
+}
+
+impl Figures {
+    fn of(stats: &Stats) -> Figures {
+        let now = |family| stats.family(family).all.current;
+        Figures {
+            allocated: now(Family::AllocatedBytes),
+            reserved: now(Family::ReservedBytes),
+            split_free: now(Family::InactiveSplitBytes),
+            retries: stats.num_alloc_retries,
+            ooms: stats.num_ooms,
+            segments: now(Family::Segment),
+            device_allocs: stats.num_device_alloc,
+            device_frees: stats.num_device_free,
+        }
+    }
+}
+
+/// So many hundredths of a GiB, rounded down to whole bytes.
+pub(crate) const fn gib_hundredths(hundredths: u64) -> Bytes {
+    Bytes((hundredths << 30) / 100)
+}
+
+/// So many MiB.
+pub(crate) const fn mib(count: u64) -> Bytes {
+    Bytes(count * MIB)
+}
+
+/// Fails the scenario with `otherwise` unless `holds`.
+pub(crate) fn claim(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), Trouble> {
+    if holds { Ok(()) } else { Err(Trouble::fail(otherwise())) }
+}
+
+/// An error of the code under test, as a failure of the scenario.
+pub(crate) fn failed(error: impl std::fmt::Display) -> Trouble {
+    Trouble::fail(error.to_string())
+}
+
+/// An allocator on a stage, and the evidence gathered so far.
+pub(crate) struct Story<D: TestDevice> {
+    pub(crate) stage: Stage<D>,
+    evidence: Evidence,
+}
+
+impl<D: TestDevice> Story<D> {
+    /// On a whole device.
+    pub(crate) fn new<B: Backend<Device = D>>(backend: &B, settings: &str, limit: Option<Bytes>) -> Result<Self, Trouble> {
+        Story::on(backend, &Needs::default(), settings, limit)
+    }
+
+    /// On a device with this capacity.
+    pub(crate) fn within<B: Backend<Device = D>>(backend: &B, capacity: Bytes, settings: &str) -> Result<Self, Trouble> {
+        Story::on(backend, &Needs { capacity: Some(capacity), ..Needs::default() }, settings, None)
+    }
+
+    fn on<B: Backend<Device = D>>(backend: &B, needs: &Needs, settings: &str, limit: Option<Bytes>) -> Result<Self, Trouble> {
+        let stage = Stage::new(backend, needs, settings, limit)?;
+        let mut story = Story { stage, evidence: Evidence::default() };
+        let settings = if settings.is_empty() { "(none)" } else { settings };
+        let limit = limit.map_or_else(|| "none".to_owned(), |limit| format_bytes(limit.get()));
+        story.say(&format!("settings {settings}, limit {limit}"));
+        if let Some(capacity) = needs.capacity {
+            story.say(&format!("a device with {} and no more", format_bytes(capacity.get())));
+        }
+        Ok(story)
+    }
+
+    /// Adds a line to the text, which must be the same on every backend and in every run.
+    pub(crate) fn say(&mut self, line: &str) {
+        self.evidence.text.push_str(line);
+        self.evidence.text.push('\n');
+    }
+
+    /// Adds a line that may differ between backends and runs.
+    pub(crate) fn measure(&mut self, line: &str) {
+        self.evidence.measured.push_str(line);
+        self.evidence.measured.push('\n');
+    }
+
+    /// Counts operations that were not made through the story.
+    pub(crate) fn count(&mut self, operations: u64) {
+        self.evidence.operations += operations;
+    }
+
+    /// Makes a request that must be served.
+    pub(crate) fn alloc(&mut self, name: &str, bytes: Bytes) -> Result<(), Trouble> {
+        self.evidence.operations += 1;
+        self.stage.alloc(name, bytes)?.served()
+    }
+
+    /// Makes a request that must be out of memory.
+    pub(crate) fn refuse(&mut self, name: &str, bytes: Bytes) -> Result<(), Trouble> {
+        self.evidence.operations += 1;
+        let text = self.stage.alloc(name, bytes)?.refusal()?;
+        self.tell_refusal(&text)
+    }
+
+    /// Makes a request that may be served or refused. True if it was served.
+    pub(crate) fn ask(&mut self, name: &str, bytes: Bytes) -> Result<bool, Trouble> {
+        self.evidence.operations += 1;
+        match self.stage.alloc(name, bytes)? {
+            Request::Served => Ok(true),
+            Request::OutOfMemory(text) => self.tell_refusal(&text).map(|()| false),
+        }
+    }
+
+    /// An error's text also says what the device and other processes hold: only the allocator's part goes into the text, the whole
+    /// into what was measured.
+    fn tell_refusal(&mut self, text: &str) -> Result<(), Trouble> {
+        let message = OutOfMemoryMessage::parse(text).map_err(|error| Trouble::fail(format!("{text}: {error}")))?;
+        self.say(&format!("out of memory: {message}"));
+        self.measure(text);
+        Ok(())
+    }
+
+    /// Frees an allocation.
+    pub(crate) fn free(&mut self, name: &str) -> Result<(), Trouble> {
+        self.evidence.operations += 1;
+        self.stage.free(name)
+    }
+
+    /// Adds the statistics and a picture of the heap to the text.
+    pub(crate) fn show(&mut self, title: &str) {
+        let (figures, picture) = (self.stage.figures(), self.stage.picture());
+        self.say(&format!("\n== {title} ==\n{figures}{picture}"));
+    }
+
+    /// Adds only the statistics to the text, where the heap has too many segments to draw.
+    pub(crate) fn show_figures(&mut self, title: &str) {
+        let figures = self.stage.figures();
+        self.say(&format!("\n== {title} ==\n{figures}"));
+    }
+
+    /// Fails unless the statistics are these.
+    pub(crate) fn expect(&self, when: &str, figures: impl Into<Figures>) -> Result<(), Trouble> {
+        let (expected, found) = (figures.into(), Figures::of(self.stage.stats()));
+        claim(expected == found, || format!("{when}: expected {expected:?}, found {found:?}"))
+    }
+
+    /// The statistics now.
+    pub(crate) fn figures(&self) -> Figures {
+        Figures::of(self.stage.stats())
+    }
+
+    /// Fails unless the allocator made exactly these calls since it was last asked. Adds them to the text.
+    pub(crate) fn expect_calls(&mut self, when: &str, expected: &[&str]) -> Result<(), Trouble> {
+        let found = self.stage.calls();
+        claim(found == expected, || format!("{when}: expected the calls {expected:?}, found {found:?}"))?;
+        self.tell_calls(when, &found);
+        Ok(())
+    }
+
+    /// Adds calls to the text.
+    pub(crate) fn tell_calls(&mut self, when: &str, calls: &[String]) {
+        let mut text = format!("{when}: ");
+        // Runs of the same call are counted.
+        for (number, run) in calls.chunk_by(|one, other| one == other).enumerate() {
+            let (comma, times) = (if number > 0 { ", " } else { "" }, run.len());
+            // Writing to a string does not fail.
+            let _ = if times > 1 { write!(text, "{comma}{} x {times}", run[0]) } else { write!(text, "{comma}{}", run[0]) };
+        }
+        if calls.is_empty() {
+            text.push_str("no call of the driver");
+        }
+        self.say(&text);
+    }
+
+    /// Fails unless the allocation begins at this address, or, with `is_same` false, if it does.
+    pub(crate) fn expect_same_place(&self, address: DeviceAddress, name: &str, is_same: bool) -> Result<(), Trouble> {
+        let found = self.stage.address(name)?;
+        let word = if is_same { "not " } else { "" };
+        claim((found == address) == is_same, || format!("{name} lies at {found}, which is {word}{address}"))
+    }
+
+    /// Frees everything, checks that the device got it all back, and returns the evidence.
+    pub(crate) fn finish(self) -> Verdict {
+        self.stage.finish()?;
+        Ok(self.evidence)
+    }
+}

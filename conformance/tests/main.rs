@@ -1,0 +1,12 @@
+//! The tests of the suite itself, of the recordings and of the scenarios, and the rules of the house.
+
+mod core_laws;
+mod corpus;
+mod laws;
+mod lockstep;
+mod policies;
+#[cfg(feature = "scenarios")]
+mod recordings;
+#[cfg(feature = "scenarios")]
+mod scenarios;
+mod source_rules;

@@ -1,0 +1,43 @@
+//! What the recordings of real runs hold for verification, prediction, export, advice and diagnosis, and the real allocator's answers.
+//! Without the recordings a test fails and says why.
+
+mod advise;
+mod caution;
+mod diagnose;
+mod digests;
+mod export;
+mod golden;
+mod packing;
+mod predictions;
+mod releases;
+mod settings_change;
+mod several_runs;
+mod verified;
+mod workloads;
+
+use parkade_conformance::shipped::{self, Shipped, ShippedError};
+
+fn loaded<T>(result: Result<T, ShippedError>) -> T {
+    result.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The names of the recordings in `conformance/recordings`.
+fn names() -> Vec<String> {
+    loaded(shipped::names())
+}
+
+/// Reads one of them.
+fn read(name: &str) -> Shipped {
+    loaded(shipped::read(name))
+}
+
+/// Reads a recording in `conformance/recordings/pools`: programs that drop private pools while they run.
+fn read_with_pools(name: &str) -> Shipped {
+    loaded(shipped::read_from(&shipped::folder().join("pools"), name))
+}
+
+/// Reads all of those.
+fn all_with_pools() -> Vec<Shipped> {
+    let names = loaded(shipped::names_in(&shipped::folder().join("pools")));
+    names.iter().map(|name| read_with_pools(name)).collect()
+}

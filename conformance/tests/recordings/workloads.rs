@@ -1,0 +1,50 @@
+//! Workloads made from recordings of real runs, and a generated one compared with its recording.
+
+use parkade_replay::Requests;
+use parkade_research::packing::{Instance, Recorded};
+use parkade_research::workload::generators::mlp::Mlp;
+use parkade_research::workload::{Event, recorded};
+
+use super::{all_with_pools, names, read};
+
+/// Different code makes the workload and the packer's buffers from a recording; the lifetimes must be the same.
+#[test]
+fn the_workload_of_a_recording_has_the_load_that_the_packer_knows() {
+    let with_pools = all_with_pools().into_iter().map(|shipped| (shipped, true));
+    let all: Vec<_> = names().into_iter().map(|name| (read(&name), false)).chain(with_pools).collect();
+    assert_eq!(all.len(), 22);
+    for (shipped, has_pools) in all {
+        let name = &shipped.name;
+        let requests = Requests::of_recording(shipped.device(), &shipped.options, &mut |_| ()).expect("requests");
+        let made = recorded::of_requests(name, &requests);
+        assert_eq!(made.workload.check(), Ok(()), "{name}");
+        assert_eq!((made.failed_requests, made.unnamed_requests), (requests.ooms, 0), "{name}");
+        let packed = Recorded::of(&requests);
+        let load = Instance::new(packed.buffers).expect("buffers").load();
+        assert_eq!(made.workload.load_bytes(512), load, "{name}");
+        let is_late = made.late_frees + made.missing_frees > 0;
+        assert_eq!(is_late, requests.has_deferred_frees(), "{name}");
+        let begun = made.workload.events.iter().any(|event| matches!(event, Event::BeginPool { .. }));
+        assert_eq!(begun, has_pools, "{name}");
+    }
+}
+
+/// The generated perceptron makes the requests of the recorded program.
+#[test]
+fn the_generated_perceptron_asks_as_the_recorded_program() {
+    let shipped = read("deep_mlp.default");
+    let requests = Requests::of_recording(shipped.device(), &shipped.options, &mut |_| ()).expect("requests");
+    let sizes = |events: &[Event]| -> Vec<u64> {
+        events.iter().filter_map(|event| if let Event::Allocate { bytes, .. } = *event { Some(bytes) } else { None }).collect()
+    };
+    let recorded = sizes(&recorded::of_requests("deep_mlp", &requests).workload.events);
+    let generated = sizes(&Mlp::default().workload(1).expect("a workload").events);
+    // Weights, the batch, and the forward pass without its sum, before which cuBLAS requests its workspaces.
+    let large = |sizes: &[u64]| sizes.iter().copied().filter(|&bytes| bytes > 128).take(40 + 1 + 40 + 2).collect::<Vec<_>>();
+    let sorted = |mut sizes: Vec<u64>| {
+        sizes.sort_unstable();
+        sizes
+    };
+    assert_eq!(sorted(large(&recorded)), sorted(large(&generated)));
+    assert_eq!(recorded[..41], generated[..41]);
+}
