@@ -26,12 +26,16 @@ pub trait DeviceBackend {
     /// Whether no stream's oldest event can be complete before that of a stream with a lower handle. Streams are
     /// then polled by handle, not in the order of PyTorch's hash table (spec 13.1), and polling stops at the first
     /// incomplete event instead of asking every stream with events.
-    const COMPLETES_BY_HANDLE: bool = false;
+    fn completes_by_handle(&self) -> bool {
+        false
+    }
 
     /// Whether the allocator checks each range that it is handed out: aligned, and apart from all others that
     /// it holds. Not for a device that repeats a recording, which does not say how long a reserved range was,
     /// so that ranges of an assumed length may overlap.
-    const ANSWERS_ARE_CHECKED: bool = true;
+    fn answers_are_checked(&self) -> bool {
+        true
+    }
 
     /// The device's index in its host, as messages show it.
     fn index(&self) -> u32;

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use parkade_conformance::backend::Simulated;
+use parkade_conformance::backend::AnyBackend;
 use parkade_conformance::scenarios::{entries, id_of};
 use parkade_conformance::suite::{Effort, Trouble};
 
@@ -21,7 +21,7 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let wanted = arguments.next().unwrap_or_default();
     let parkade = arguments.next().map(PathBuf::from);
-    let mut chosen = entries(&Simulated, parkade.as_deref());
+    let mut chosen = entries(&AnyBackend::simulated(), parkade.as_deref());
     chosen.retain(|entry| entry.name == wanted || id_of(&entry.name) == wanted);
     if chosen.is_empty() {
         println!("there is no scenario {wanted:?}: `cargo run -p parkade-conformance --example scenarios_table` lists them");
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     for entry in chosen {
         let start = Instant::now();
         println!("=== {} === {}\n", entry.name, entry.says);
-        match entry.check(&Simulated, &EFFORT) {
+        match entry.check(&AnyBackend::simulated(), &EFFORT) {
             Ok(evidence) => println!("{}{}", evidence.text, evidence.measured),
             Err(Trouble::Skip(reason)) => println!("skipped: {reason}"),
             Err(Trouble::Fail { reason, script }) => {

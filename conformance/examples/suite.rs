@@ -6,7 +6,7 @@
 
 use std::process::ExitCode;
 
-use parkade_conformance::backend::Simulated;
+use parkade_conformance::backend::AnyBackend;
 use parkade_conformance::checks;
 use parkade_conformance::suite::{Effort, Silent, Status, Summary, run};
 
@@ -30,10 +30,10 @@ fn main() -> ExitCode {
     let after = |name: &str| arguments.iter().position(|argument| argument == name).and_then(|place| arguments.get(place + 1));
     let number = |name: &str| after(name).and_then(|text| text.parse::<u64>().ok());
     let filter = after("--filter").map_or("", String::as_str);
-    let mut entries = checks::entries(&Simulated);
+    let mut entries = checks::entries(&AnyBackend::simulated());
     entries.retain(|entry| entry.title().contains(filter));
     let effort = Effort::new(number("--cases").unwrap_or(800) as u32, number("--seed").unwrap_or(0));
-    let rows = run(&Simulated, &entries, None, &effort, &Silent);
+    let rows = run(&AnyBackend::simulated(), &entries, None, &effort, &Silent);
     for row in rows.iter().filter(|row| row.status == Status::Fail) {
         let script = row.script.as_deref().unwrap_or_default();
         let [group, name, reason, script] = [row.group.name(), &row.name, &row.reason, script].map(quoted);

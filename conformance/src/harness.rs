@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
-use crate::backend::{Backend, Needs, Simulated};
+use crate::backend::{AnyBackend, Backend, Needs};
 use crate::checks::entries;
 use crate::suite::{Effort, Entry, Reference, Trouble, check};
 
@@ -24,10 +24,10 @@ const CASES: u32 = 60;
 /// - What an entry shows is compared with what it shows on the simulated device, if both have the same facts.
 ///
 /// Entries on a real device run one after another.
-pub fn main<B: Backend + Send + Sync + 'static>(backend: B) -> ExitCode {
+pub fn main<B: Backend<Device: 'static> + Send + Sync + 'static>(backend: B) -> ExitCode {
     match Harness::from_environment() {
         Ok(mut harness) => {
-            harness.add(backend);
+            harness.add(AnyBackend::new(backend));
             harness.run()
         }
         Err(error) => {
@@ -59,13 +59,13 @@ impl Harness {
     }
 
     /// Adds the whole suite for a backend.
-    pub fn add<B: Backend + Send + Sync + 'static>(&mut self, backend: B) {
+    pub fn add(&mut self, backend: AnyBackend) {
         let list = entries(&backend);
         self.add_entries(backend, list);
     }
 
     /// Adds these entries for a backend.
-    pub fn add_entries<B: Backend + Send + Sync + 'static>(&mut self, backend: B, list: Vec<Entry<B>>) {
+    pub fn add_entries(&mut self, backend: AnyBackend, list: Vec<Entry>) {
         let absent = backend.open(&Needs::default()).err().map(|unable| unable.to_string());
         if absent.is_none() && !backend.is_simulated() {
             // Entries measure the device's free memory.
@@ -73,7 +73,7 @@ impl Harness {
         }
         let facts = backend.facts();
         let is_required = is_required(backend.name());
-        let reference = (!backend.is_simulated()).then(|| Reference::new(Simulated, on_simulated_device()));
+        let reference = (!backend.is_simulated()).then(|| Reference::new(AnyBackend::simulated(), on_simulated_device()));
         let shared = Arc::new((backend, reference, self.effort));
         for entry in list {
             let name = format!("{}::{}", shared.0.name(), entry.title());
@@ -112,11 +112,11 @@ impl fmt::Display for BadCases {
 impl std::error::Error for BadCases {}
 
 /// Every entry whose text a real device must show too.
-fn on_simulated_device() -> Vec<Entry<Simulated>> {
+fn on_simulated_device() -> Vec<Entry> {
     #[cfg(feature = "scenarios")]
-    return crate::scenarios::everything(&Simulated, None);
+    return crate::scenarios::everything(&AnyBackend::simulated(), None);
     #[cfg(not(feature = "scenarios"))]
-    return entries(&Simulated);
+    return entries(&AnyBackend::simulated());
 }
 
 /// Whether the environment requires this backend's device.
@@ -133,12 +133,7 @@ fn cannot_run(name: String, reason: &str, is_ignored: bool) -> Trial {
 }
 
 /// Checks an entry as a test.
-fn outcome<B: Backend>(
-    backend: &B,
-    entry: &Entry<B>,
-    reference: Option<&Reference>,
-    effort: &Effort,
-) -> Result<Completion, Failed> {
+fn outcome(backend: &AnyBackend, entry: &Entry, reference: Option<&Reference>, effort: &Effort) -> Result<Completion, Failed> {
     match check(backend, entry, reference, effort) {
         Ok(_) => Ok(Completion::Completed),
         Err(Trouble::Skip(reason)) if backend.is_simulated() => {

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use parkade_conformance::backend::Simulated;
+use parkade_conformance::backend::AnyBackend;
 use parkade_conformance::checks::entries;
 use parkade_conformance::checks::laws_any_policy::{self, Share};
 use parkade_conformance::suite::{Effort, Entry, PROGRAM, Row, Silent, Status, run};
@@ -29,10 +29,10 @@ fn replay(text: &str) -> Result<(), String> {
     let title = after(text, "# entry ").ok_or("no line `# entry`")?;
     let effort = effort_of(text).ok_or("neither a line `# program` nor `# seed SEED cases CASES`")?;
     // With all sequences for each policy, as `parkade conform --policy all`: where they are part of the whole suite, fewer are drawn.
-    let policies = laws_any_policy::entries(&Simulated, None, Share::Whole);
-    let found = policies.into_iter().chain(entries(&Simulated)).find(|entry| entry.title() == title);
-    let entry: Entry<Simulated> = found.ok_or_else(|| format!("there is no entry {title}: was it renamed?"))?;
-    let rows = run(&Simulated, &[entry], None, &effort, &Silent);
+    let policies = laws_any_policy::entries(&AnyBackend::simulated(), None, Share::Whole);
+    let found = policies.into_iter().chain(entries(&AnyBackend::simulated())).find(|entry| entry.title() == title);
+    let entry: Entry = found.ok_or_else(|| format!("there is no entry {title}: was it renamed?"))?;
+    let rows = run(&AnyBackend::simulated(), &[entry], None, &effort, &Silent);
     match rows.first() {
         Some(Row { status: Status::Pass, .. }) => Ok(()),
         Some(row) => Err(row.reason.clone()),

@@ -1,7 +1,7 @@
 //! Coverage of the suite's random sequences: they reach every rung of the ladder.
 
 use parkade::stats::Family;
-use parkade_conformance::backend::Simulated;
+use parkade_conformance::backend::AnyBackend;
 use parkade_conformance::checks::laws_pytorch::operation::{Operation, operations, setup};
 use parkade_conformance::checks::laws_pytorch::trial::{Outcome, Trial};
 use proptest::strategy::{Strategy, ValueTree};
@@ -14,7 +14,7 @@ fn the_random_operations_reach_the_whole_ladder() {
     let (mut ooms, mut served, mut retries, mut collected, mut pending) = (0, 0, 0, 0, 0);
     for _ in 0..60 {
         let (setup, operations) = strategy.new_tree(&mut runner).expect("a case").current();
-        let mut trial = Trial::new(&Simulated, &setup).expect("a simulated device");
+        let mut trial = Trial::new(&AnyBackend::simulated(), &setup).expect("a simulated device");
         for operation in &operations {
             let segments_given_back = trial.core().stats().num_device_free;
             let outcome = trial.apply(operation).expect("the laws hold");

@@ -2,7 +2,7 @@
 //! found equal where it is equal, and each seeded difference must be found.
 
 use parkade::units::Bytes;
-use parkade_conformance::backend::{Backend, Needs, Unable};
+use parkade_conformance::backend::{AnyBackend, Backend, Needs, Unable};
 use parkade_conformance::checks::lockstep::entries;
 use parkade_conformance::suite::{Effort, Trouble, Verdict};
 use parkade_sim::address::{Descending, Reuse};
@@ -59,10 +59,11 @@ impl Backend for StandIn {
     }
 }
 
-fn verdict(backend: &StandIn, name: &str) -> Verdict {
-    let list = entries(backend);
+fn verdict(backend: StandIn, name: &str) -> Verdict {
+    let backend = AnyBackend::new(backend);
+    let list = entries(&backend);
     let entry = list.iter().find(|entry| entry.name == name).unwrap_or_else(|| panic!("no entry {name}"));
-    entry.check(backend, &EFFORT)
+    entry.check(&backend, &EFFORT)
 }
 
 fn reason(verdict: Verdict) -> String {
@@ -74,7 +75,7 @@ fn reason(verdict: Verdict) -> String {
 
 /// All entries whose names begin so agree with the simulated device.
 fn decides_the_same(habit: Habit, part: &str) {
-    let entries = entries(&StandIn::new(habit));
+    let entries = entries(&AnyBackend::new(StandIn::new(habit)));
     let names: Vec<_> = entries.iter().map(|entry| &entry.name).filter(|name| name.starts_with(part)).collect();
     assert!(!names.is_empty(), "no entry begins with {part}");
     std::thread::scope(|scope| {
@@ -86,7 +87,7 @@ fn decides_the_same(habit: Habit, part: &str) {
 }
 
 fn agrees(habit: Habit, name: &str) {
-    let evidence = verdict(&StandIn::new(habit), name).unwrap_or_else(|trouble| panic!("{name}: {trouble:?}"));
+    let evidence = verdict(StandIn::new(habit), name).unwrap_or_else(|trouble| panic!("{name}: {trouble:?}"));
     assert!(evidence.operations >= 20_000, "{name}: {evidence:?}");
     assert!(!evidence.measured.contains("off by"), "{name}: {evidence:?}");
     if name.starts_with("device/") {
@@ -108,7 +109,7 @@ fn a_device_that_reuses_addresses_decides_the_same() {
 fn one_page_of_drift_is_explained_and_told() {
     for drift_pages in [-1, 1] {
         let backend = StandIn { drift_pages, ..StandIn::new(Habit::Descending) };
-        let evidence = verdict(&backend, "device/default").unwrap_or_else(|trouble| panic!("{trouble:?}"));
+        let evidence = verdict(backend, "device/default").unwrap_or_else(|trouble| panic!("{trouble:?}"));
         let told = format!("capacity off by {drift_pages} pages");
         assert!(evidence.measured.contains(&told), "{evidence:?}");
     }
@@ -118,7 +119,7 @@ fn one_page_of_drift_is_explained_and_told() {
 fn a_device_with_less_memory_than_said_is_found() {
     for name in ["device/default", "device/expandable"] {
         let backend = StandIn { drift_pages: -3, ..StandIn::new(Habit::Descending) };
-        let reason = reason(verdict(&backend, name));
+        let reason = reason(verdict(backend, name));
         assert!(reason.starts_with("seed 20261: "), "{reason}");
     }
 }
@@ -127,12 +128,12 @@ fn a_device_with_less_memory_than_said_is_found() {
 fn a_single_refusal_without_need_is_found() {
     for (name, call) in [("limit/default", CallName::Malloc), ("device/expandable", CallName::MemCreate)] {
         let backend = StandIn { fault: Some(When::NthOf(call, 7)), ..StandIn::new(Habit::Descending) };
-        let reason = reason(verdict(&backend, name));
+        let reason = reason(verdict(backend, name));
         assert!(reason.contains("on the device") && reason.contains("simulated"), "{reason}");
     }
 }
 
 #[test]
 fn on_the_simulated_backend_there_is_nothing_to_compare() {
-    assert!(entries(&parkade_conformance::backend::Simulated).is_empty());
+    assert!(entries(&AnyBackend::simulated()).is_empty());
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, PoolClass};
 use parkade::{BlockId, Heap};
-use parkade_conformance::backend::Simulated;
+use parkade_conformance::backend::AnyBackend;
 use parkade_conformance::checks::laws_any_policy::{Share, check};
 use parkade_conformance::checks::{entries, laws_any_policy};
 use parkade_conformance::suite;
@@ -58,16 +58,17 @@ fn the_tutorial_measures_a_policy_with_a_call_that_there_is() {
 
 #[test]
 fn every_policy_of_the_catalogue_is_checked() {
-    let titles: Vec<String> = entries(&Simulated).iter().map(suite::Entry::title).collect();
+    let titles: Vec<String> = entries(&AnyBackend::simulated()).iter().map(suite::Entry::title).collect();
     for policy in CATALOGUE.iter().chain(BESIDE) {
         for what in ["clock", "at-once", "when-waited-for", "seeded", "determinism", "dropped", "faults"] {
             let title = format!("law/policy/{}/{what}", policy.name);
             assert!(titles.contains(&title), "there is no {title}");
         }
     }
-    let named = laws_any_policy::entries(&Simulated, CATALOGUE.first(), Share::Whole);
+    let named = laws_any_policy::entries(&AnyBackend::simulated(), CATALOGUE.first(), Share::Whole);
     assert_eq!(named.len(), 7, "of one policy alone");
-    let with_option = laws_any_policy::entries(&Simulated, parkade_policies::named("first-fit-remap:handle=20MiB"), Share::Whole);
+    let with_option =
+        laws_any_policy::entries(&AnyBackend::simulated(), parkade_policies::named("first-fit-remap:handle=20MiB"), Share::Whole);
     assert_eq!(with_option.len(), 7, "of one that is not in the catalogue");
 }
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use parkade::units::Bytes;
-use parkade_conformance::backend::{Backend, Cuda, Needs, Places, Simulated, Simulation, Unable};
+use parkade_conformance::backend::{AnyBackend, Backend, Cuda, Needs, Places, Simulated, Simulation, Unable};
 use parkade_conformance::scenarios::{docs_page, entries, id_of, rows};
 use parkade_conformance::suite::{Effort, Entry, Evidence, Trouble};
 use parkade_sim::SimDevice;
@@ -18,7 +18,7 @@ const EFFORT: Effort = Effort::new(60, 0);
 const OF_THE_BINARY: [&str; 3] = ["D5/enable", "D5/kill", "D8/info"];
 
 /// What an entry shows; `None` if it needs the binary, and says so.
-fn evidence<B: Backend>(entry: &Entry<B>, backend: &B) -> Option<Evidence> {
+fn evidence(entry: &Entry, backend: &AnyBackend) -> Option<Evidence> {
     match entry.check(backend, &EFFORT) {
         Ok(evidence) => Some(evidence),
         Err(Trouble::Skip(reason)) if OF_THE_BINARY.contains(&entry.name.as_str()) => {
@@ -31,8 +31,8 @@ fn evidence<B: Backend>(entry: &Entry<B>, backend: &B) -> Option<Evidence> {
 
 #[test]
 fn every_scenario_tells_the_same_story() {
-    for entry in entries(&Simulated, None) {
-        let Some(evidence) = evidence(&entry, &Simulated) else { continue };
+    for entry in entries(&AnyBackend::simulated(), None) {
+        let Some(evidence) = evidence(&entry, &AnyBackend::simulated()) else { continue };
         let mut text = format!("{}\n\n{}", entry.says, evidence.text);
         if !evidence.measured.is_empty() {
             text.push_str("\n== on the simulated device ==\n");
@@ -51,7 +51,7 @@ fn every_row_has_an_entry_and_every_entry_a_row() {
         .flat_map(|(section, last)| (1..=last).map(move |row| format!("{section}{row}")))
         .collect();
     assert_eq!(rows().map(|row| row.id).collect::<Vec<_>>(), ids, "the rows of the documents, in order");
-    let names: Vec<String> = entries(&Simulated, None).into_iter().map(|entry| entry.name).collect();
+    let names: Vec<String> = entries(&AnyBackend::simulated(), None).into_iter().map(|entry| entry.name).collect();
     for id in &ids {
         assert!(names.iter().any(|name| id_of(name) == id), "{id} has no entry");
     }
@@ -64,7 +64,7 @@ fn every_row_has_an_entry_and_every_entry_a_row() {
 
 #[test]
 fn every_snapshot_belongs_to_an_entry() {
-    let names: Vec<String> = entries(&Simulated, None).into_iter().map(|entry| entry.name).collect();
+    let names: Vec<String> = entries(&AnyBackend::simulated(), None).into_iter().map(|entry| entry.name).collect();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots");
     for file in std::fs::read_dir(folder).expect("the folder of snapshots") {
         let file = file.expect("a file").file_name().to_string_lossy().into_owned();
@@ -97,8 +97,8 @@ fn numbers(text: &str) -> BTreeSet<String> {
 #[test]
 fn every_number_that_was_found_is_in_the_evidence() {
     let mut shown: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for entry in entries(&Simulated, None) {
-        let evidence = evidence(&entry, &Simulated).unwrap_or_default();
+    for entry in entries(&AnyBackend::simulated(), None) {
+        let evidence = evidence(&entry, &AnyBackend::simulated()).unwrap_or_default();
         let text = format!("{}\n{}\n{}\n{}", entry.name, entry.says, evidence.text, evidence.measured);
         shown.entry(id_of(&entry.name).to_owned()).or_default().extend(numbers(&text));
     }
@@ -144,12 +144,14 @@ impl Backend for Other {
 #[test]
 fn the_texts_are_the_same_on_another_device() {
     // In the others no device takes part.
-    let on_real_devices: BTreeSet<String> = entries(&Cuda::new(0), None).into_iter().map(|entry| entry.name).collect();
+    let on_real_devices: BTreeSet<String> =
+        entries(&AnyBackend::new(Cuda::new(0)), None).into_iter().map(|entry| entry.name).collect();
     for places in [Places::Descending, Places::Reuse] {
-        let pairs = entries(&Simulated, None).into_iter().zip(entries(&Other(places), None));
+        let elsewhere = AnyBackend::new(Other(places));
+        let pairs = entries(&AnyBackend::simulated(), None).into_iter().zip(entries(&elsewhere, None));
         for (entry, other) in pairs.filter(|(entry, _)| on_real_devices.contains(&entry.name)) {
-            let here = evidence(&entry, &Simulated).map(|evidence| evidence.text);
-            let there = evidence(&other, &Other(places)).map(|evidence| evidence.text);
+            let here = evidence(&entry, &AnyBackend::simulated()).map(|evidence| evidence.text);
+            let there = evidence(&other, &elsewhere).map(|evidence| evidence.text);
             assert_eq!(there, here, "{} on a device with {places:?} addresses", entry.name);
         }
     }

@@ -6,7 +6,7 @@
 
 use std::process::ExitCode;
 
-use parkade_conformance::backend::Simulated;
+use parkade_conformance::backend::AnyBackend;
 use parkade_conformance::harness::Harness;
 
 fn main() -> ExitCode {
@@ -17,7 +17,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    harness.add(Simulated);
+    harness.add(AnyBackend::simulated());
     #[cfg(all(feature = "cuda", feature = "scenarios"))]
     {
         use parkade_conformance::backend::Cuda;
@@ -25,8 +25,9 @@ fn main() -> ExitCode {
         use parkade_conformance::scenarios::everything;
 
         let cuda = Cuda::new(0);
-        let list = everything(&cuda, None).into_iter().chain(cuda_entries()).collect();
-        harness.add_entries(cuda, list);
+        let backend = AnyBackend::new(cuda.clone());
+        let list = everything(&backend, None).into_iter().chain(cuda_entries(&cuda)).collect();
+        harness.add_entries(backend, list);
     }
     harness.run()
 }

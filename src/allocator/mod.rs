@@ -108,7 +108,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         stats.max_split_size = policy.max_split_size();
         let total_memory = device.total_memory();
         let profile = policy.profile();
-        let order = if D::COMPLETES_BY_HANDLE { StreamOrder::ByHandle } else { StreamOrder::Hashed(device.index()) };
+        let order = if device.completes_by_handle() { StreamOrder::ByHandle } else { StreamOrder::Hashed(device.index()) };
         let (pending, reservations) = (Pending::new(order), Reservations::new());
         let heap = Heap::new(profile, policy.free_order(), total_memory);
         let (taken, callbacks, identity) = (TakenRanges::default(), Vec::new(), Identity::new());
@@ -257,7 +257,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
     /// Checks a range that the device handed out, and notes it.
     fn note_taken(&mut self, call: &'static str, address: DeviceAddress, bytes: Bytes) -> Result<(), WrongAnswer> {
-        if !D::ANSWERS_ARE_CHECKED {
+        if !self.device.answers_are_checked() {
             return Ok(());
         }
         self.taken.add(address.0, bytes.0).map_err(|problem| WrongAnswer { call, address, bytes, problem })

@@ -121,7 +121,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         while let Some(queue) = from.and_then(|from| self.pending.queue_from(from)) {
             while let Some(event) = self.pending.front(queue) {
                 if !self.device.is_complete(event)? {
-                    if D::COMPLETES_BY_HANDLE {
+                    if self.device.completes_by_handle() {
                         return Ok(false);
                     }
                     break;

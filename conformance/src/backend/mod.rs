@@ -4,6 +4,7 @@
 //! between vendors are values in [`DeviceFacts`]. [`Simulated`] is parkade's simulated device; the feature `cuda` adds [`Cuda`].
 //! docs/writing-a-backend.md builds a backend from scratch.
 
+mod any;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod facts;
@@ -15,6 +16,7 @@ mod simulated;
 mod test_device;
 mod witness;
 
+pub use any::{AnyBackend, AnyDevice, AnyEvent, AnyPhysical};
 #[cfg(feature = "cuda")]
 pub use cuda::{Cuda, Rig};
 pub use facts::{Codes, DeviceFacts, Sharing, Waits};

@@ -7,7 +7,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseResult, TestError, Tes
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::backend::{Backend, EventTiming};
+use crate::backend::{AnyBackend, EventTiming};
 use crate::suite::{Effort, PROGRAM, Requirement};
 
 /// The most shrinking steps for a failing sequence; more would take minutes on a real device.
@@ -55,7 +55,7 @@ pub fn program_line(program: &impl Serialize) -> String {
 
 /// The event timings to check under: all of them on a simulated device; a real one has its own.
 #[must_use]
-pub fn timings<B: Backend>(backend: &B) -> Vec<(&'static str, EventTiming)> {
+pub fn timings(backend: &AnyBackend) -> Vec<(&'static str, EventTiming)> {
     if backend.is_simulated() {
         vec![
             ("clock", EventTiming::Clock),
@@ -70,7 +70,7 @@ pub fn timings<B: Backend>(backend: &B) -> Vec<(&'static str, EventTiming)> {
 
 /// Whether expandable segments may be drawn: they need virtual memory.
 #[must_use]
-pub fn may_expand<B: Backend>(backend: &B) -> bool {
+pub fn may_expand(backend: &AnyBackend) -> bool {
     Requirement::ExpandableSegments.unmet(&backend.facts()).is_none()
 }
 

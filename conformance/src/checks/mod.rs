@@ -7,7 +7,7 @@ pub mod laws_pytorch;
 pub mod lockstep;
 pub mod pytorch_tests;
 
-use crate::backend::Backend;
+use crate::backend::AnyBackend;
 
 #[cfg(feature = "cuda")]
 use crate::backend::Cuda;
@@ -16,7 +16,7 @@ use laws_any_policy::Share;
 
 /// Every entry of the suite for a backend, by group.
 #[must_use]
-pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
+pub fn entries(backend: &AnyBackend) -> Vec<Entry> {
     [
         laws_pytorch::entries(backend),
         laws_any_policy::entries(backend, None, Share::Part),
@@ -32,6 +32,6 @@ pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
 /// Entries for CUDA devices only: those about a host's second device.
 #[cfg(feature = "cuda")]
 #[must_use]
-pub fn cuda_entries() -> Vec<Entry<Cuda>> {
-    contract::neighbours::entries()
+pub fn cuda_entries(cuda: &Cuda) -> Vec<Entry> {
+    contract::neighbours::entries(cuda)
 }

@@ -139,7 +139,7 @@ fn devices() -> Result<(), Broken> {
     ensure(Law::Faults, is_right && answers[11] == refused("cudaStreamWaitEvent"), || {
         format!("a device without virtual memory answers {answers:?}")
     })?;
-    let others = (device.run_pages(), device.processes().len(), Paper::ANSWERS_ARE_CHECKED, Paper::COMPLETES_BY_HANDLE);
+    let others = (device.run_pages(), device.processes().len(), device.answers_are_checked(), device.completes_by_handle());
     ensure(Law::Faults, others == (1, 0, true, false), || format!("by default a device says {others:?}"))?;
     let mut device = Pages(Paper::new(1 << 30), Vec::new());
     let taken = device.create_run(size, 5);

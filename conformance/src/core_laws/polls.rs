@@ -42,7 +42,9 @@ impl<const SAYS_SO: bool> DeviceBackend for Device<SAYS_SO> {
     type Event = (StreamId, u64);
     type Physical = ();
 
-    const COMPLETES_BY_HANDLE: bool = SAYS_SO;
+    fn completes_by_handle(&self) -> bool {
+        SAYS_SO
+    }
 
     fn index(&self) -> u32 {
         0

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::backend::Simulated;
+use crate::backend::AnyBackend;
 
 use crate::scenarios::row::id_of;
 
@@ -31,7 +31,8 @@ cargo run -p parkade-conformance --example scenarios_table > docs/scenarios.md
 /// The whole page docs/scenarios.md.
 #[must_use]
 pub fn docs_page() -> String {
-    let names: Vec<String> = crate::scenarios::entries(&Simulated, None).into_iter().map(|entry| entry.name).collect();
+    let names: Vec<String> =
+        crate::scenarios::entries(&AnyBackend::simulated(), None).into_iter().map(|entry| entry.name).collect();
     let mut page = HEAD.to_owned();
     page.push_str("| id | what the documents say | finding | what was found | entries |\n|---|---|---|---|---|\n");
     for row in crate::scenarios::rows() {

@@ -12,7 +12,7 @@ mod tools;
 
 use std::path::Path;
 
-use crate::backend::Backend;
+use crate::backend::AnyBackend;
 use crate::suite::Entry;
 
 pub use docs_page::docs_page;
@@ -22,7 +22,7 @@ pub use row::{Finding, Row, id_of};
 ///
 /// `parkade` is as for [`entries`].
 #[must_use]
-pub fn everything<B: Backend + 'static>(backend: &B, parkade: Option<&Path>) -> Vec<Entry<B>> {
+pub fn everything(backend: &AnyBackend, parkade: Option<&Path>) -> Vec<Entry> {
     let mut all = crate::checks::entries(backend);
     all.extend(entries(backend, parkade));
     all.sort_by_key(|entry| entry.group);
@@ -33,8 +33,8 @@ pub fn everything<B: Backend + 'static>(backend: &B, parkade: Option<&Path>) -> 
 ///
 /// Some run commands of the binary `parkade`. Where its path is not given, these are skipped.
 #[must_use]
-pub fn entries<B: Backend + 'static>(backend: &B, parkade: Option<&Path>) -> Vec<Entry<B>> {
-    let mut entries: Vec<Entry<B>> = [
+pub fn entries(backend: &AnyBackend, parkade: Option<&Path>) -> Vec<Entry> {
+    let mut entries: Vec<Entry> = [
         allocator::entries(backend),
         streams::entries(backend),
         experiments::entries(backend),
@@ -44,7 +44,7 @@ pub fn entries<B: Backend + 'static>(backend: &B, parkade: Option<&Path>) -> Vec
     .into_iter()
     .flatten()
     .collect();
-    let place = |entry: &Entry<B>| rows().position(|row| row.id == id_of(&entry.name));
+    let place = |entry: &Entry| rows().position(|row| row.id == id_of(&entry.name));
     entries.sort_by_cached_key(place);
     entries
 }

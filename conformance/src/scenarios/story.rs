@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::backend::{Backend, Needs, TestDevice};
+use crate::backend::{AnyBackend, Needs};
 use crate::scripted_allocator::{Request, Stage};
 use crate::suite::{Entry, Evidence, Group, Trouble, Verdict};
 use parkade::stats::{Family, Stats};
@@ -13,11 +13,11 @@ pub(crate) use parkade::texts::format_bytes;
 pub(crate) use parkade_recording::memory_summary;
 
 /// An entry whose check needs its backend alone.
-pub(crate) fn scenario<B: Backend>(
+pub(crate) fn scenario(
     name: impl Into<String>,
     says: &'static str,
-    check: impl Fn(&B) -> Verdict + Send + Sync + 'static,
-) -> Entry<B> {
+    check: impl Fn(&AnyBackend) -> Verdict + Send + Sync + 'static,
+) -> Entry {
     Entry::new(Group::Scenario, name, says, move |backend, _| check(backend))
 }
 
@@ -86,23 +86,23 @@ pub(crate) fn failed(error: impl std::fmt::Display) -> Trouble {
 }
 
 /// An allocator on a stage, and the evidence gathered so far.
-pub(crate) struct Story<D: TestDevice> {
-    pub(crate) stage: Stage<D>,
+pub(crate) struct Story {
+    pub(crate) stage: Stage,
     evidence: Evidence,
 }
 
-impl<D: TestDevice> Story<D> {
+impl Story {
     /// On a whole device.
-    pub(crate) fn new<B: Backend<Device = D>>(backend: &B, settings: &str, limit: Option<Bytes>) -> Result<Self, Trouble> {
+    pub(crate) fn new(backend: &AnyBackend, settings: &str, limit: Option<Bytes>) -> Result<Self, Trouble> {
         Story::on(backend, &Needs::default(), settings, limit)
     }
 
     /// On a device with this capacity.
-    pub(crate) fn within<B: Backend<Device = D>>(backend: &B, capacity: Bytes, settings: &str) -> Result<Self, Trouble> {
+    pub(crate) fn within(backend: &AnyBackend, capacity: Bytes, settings: &str) -> Result<Self, Trouble> {
         Story::on(backend, &Needs { capacity: Some(capacity), ..Needs::default() }, settings, None)
     }
 
-    fn on<B: Backend<Device = D>>(backend: &B, needs: &Needs, settings: &str, limit: Option<Bytes>) -> Result<Self, Trouble> {
+    fn on(backend: &AnyBackend, needs: &Needs, settings: &str, limit: Option<Bytes>) -> Result<Self, Trouble> {
         let stage = Stage::new(backend, needs, settings, limit)?;
         let mut story = Story { stage, evidence: Evidence::default() };
         let settings = if settings.is_empty() { "(none)" } else { settings };

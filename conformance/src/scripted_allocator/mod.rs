@@ -15,7 +15,7 @@ use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade::{AllocError, Allocation, Allocator};
 
-use crate::backend::{Backend, Core, MadeCall, Needs, TestDevice, WitnessedDevice};
+use crate::backend::{AnyBackend, AnyDevice, Core, MadeCall, Needs, TestDevice, WitnessedDevice};
 use crate::suite::Trouble;
 
 /// The outcome of a request.
@@ -52,23 +52,18 @@ impl Request {
 }
 
 /// An allocator on a device, with named allocations.
-pub struct Stage<D: TestDevice> {
-    core: Core<D>,
-    device: WitnessedDevice<D>,
+pub struct Stage {
+    core: Core<AnyDevice>,
+    device: WitnessedDevice<AnyDevice>,
     named: BTreeMap<String, (Allocation, Bytes)>,
 }
 
-impl<D: TestDevice> Stage<D> {
+impl Stage {
     /// An empty allocator with these settings and this limit, on a device of the backend.
     ///
     /// # Errors
     /// If there is no such device, or the settings are refused.
-    pub fn new<B: Backend<Device = D>>(
-        backend: &B,
-        needs: &Needs,
-        settings: &str,
-        limit: Option<Bytes>,
-    ) -> Result<Stage<D>, Trouble> {
+    pub fn new(backend: &AnyBackend, needs: &Needs, settings: &str, limit: Option<Bytes>) -> Result<Stage, Trouble> {
         let settings = Settings::from_environment(settings).map_err(|error| Trouble::fail(error.to_string()))?;
         let device = WitnessedDevice::new(backend.open(needs)?);
         let mut core = Allocator::new(device.clone(), PyTorch::new(settings), Vec::new());
@@ -78,13 +73,13 @@ impl<D: TestDevice> Stage<D> {
     }
 
     /// The allocator.
-    pub fn core(&mut self) -> &mut Core<D> {
+    pub fn core(&mut self) -> &mut Core<AnyDevice> {
         &mut self.core
     }
 
     /// The device; do not hold its guards across a call of the allocator.
     #[must_use]
-    pub fn device(&self) -> &WitnessedDevice<D> {
+    pub fn device(&self) -> &WitnessedDevice<AnyDevice> {
         &self.device
     }
 

@@ -2,7 +2,7 @@
 
 use super::requirement::Requirement;
 use super::verdict::{Effort, Trouble, Verdict};
-use crate::backend::{Backend, DeviceFacts};
+use crate::backend::{AnyBackend, DeviceFacts};
 
 /// The kind of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -34,7 +34,7 @@ impl Group {
 }
 
 /// One thing to check.
-pub struct Entry<B> {
+pub struct Entry {
     /// Its kind.
     pub group: Group,
     /// Its name, unique in its group.
@@ -42,25 +42,25 @@ pub struct Entry<B> {
     /// What holds, in one line.
     pub says: &'static str,
     requires: Option<Requirement>,
-    check: Check<B>,
+    check: Check<AnyBackend>,
 }
 
-type Check<B> = Box<dyn Fn(&B, &Effort) -> Verdict + Send + Sync>;
+type Check<AnyBackend> = Box<dyn Fn(&AnyBackend, &Effort) -> Verdict + Send + Sync>;
 
-impl<B: Backend> Entry<B> {
+impl Entry {
     /// An entry that runs on every device.
     pub fn new(
         group: Group,
         name: impl Into<String>,
         says: &'static str,
-        check: impl Fn(&B, &Effort) -> Verdict + Send + Sync + 'static,
-    ) -> Entry<B> {
+        check: impl Fn(&AnyBackend, &Effort) -> Verdict + Send + Sync + 'static,
+    ) -> Entry {
         Entry { group, name: name.into(), says, requires: None, check: Box::new(check) }
     }
 
     /// The same entry, skipped on devices that do not meet the requirement.
     #[must_use]
-    pub fn requires(self, requirement: Requirement) -> Entry<B> {
+    pub fn requires(self, requirement: Requirement) -> Entry {
         Entry { requires: Some(requirement), ..self }
     }
 
@@ -74,7 +74,7 @@ impl<B: Backend> Entry<B> {
     ///
     /// # Errors
     /// Why it did not pass; [`Trouble::Skip`] if the device does not meet its requirement.
-    pub fn check(&self, backend: &B, effort: &Effort) -> Verdict {
+    pub fn check(&self, backend: &AnyBackend, effort: &Effort) -> Verdict {
         match self.unmet(&backend.facts()) {
             Some(reason) => Err(Trouble::Skip(reason.to_owned())),
             None => (self.check)(backend, effort),

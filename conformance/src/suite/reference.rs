@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::entry::Entry;
 use super::verdict::{Effort, Evidence, Trouble, Verdict};
-use crate::backend::{Backend, DeviceFacts};
+use crate::backend::{AnyBackend, DeviceFacts};
 
 /// What the entries of one backend show, computed when it is needed.
 pub struct Reference {
@@ -18,9 +18,9 @@ type Show = Box<dyn Fn(&Effort) -> Verdict + Send + Sync>;
 
 impl Reference {
     /// A reference of these entries on this backend.
-    pub fn new<B: Backend + Send + Sync + 'static>(backend: B, entries: Vec<Entry<B>>) -> Reference {
+    pub fn new(backend: AnyBackend, entries: Vec<Entry>) -> Reference {
         let (name, facts, backend) = (backend.name(), backend.facts(), Arc::new(backend));
-        let show = |entry: Entry<B>| {
+        let show = |entry: Entry| {
             let (title, backend) = (entry.title(), Arc::clone(&backend));
             let show: Show = Box::new(move |effort| entry.check(&backend, effort));
             (title, show)

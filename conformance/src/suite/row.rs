@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::entry::{Entry, Group};
 use super::verdict::{Evidence, Trouble, Verdict};
-use crate::backend::Backend;
 
 /// How an entry ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,7 +52,7 @@ pub struct Row {
 }
 
 impl Row {
-    pub(super) fn new<B: Backend>(entry: &Entry<B>, backend: &'static str, verdict: Verdict, took: Duration) -> Row {
+    pub(super) fn new(entry: &Entry, backend: &'static str, verdict: Verdict, took: Duration) -> Row {
         let (status, reason, script, evidence) = match verdict {
             Ok(evidence) => (Status::Pass, String::new(), None, evidence),
             Err(Trouble::Skip(reason)) => (Status::Skip, reason, None, Evidence::default()),

@@ -10,19 +10,19 @@ use super::progress::Progress;
 use super::reference::Reference;
 use super::row::Row;
 use super::verdict::{Effort, Trouble, Verdict};
-use crate::backend::Backend;
+use crate::backend::AnyBackend;
 
 /// Runs the entries and returns their rows in the same order. A panic counts as a failure of its entry.
 ///
 /// With a reference, each entry must also show what the entry with its title shows there; see [`check`].
-pub fn run<B: Backend + Sync>(
-    backend: &B,
-    entries: &[Entry<B>],
+pub fn run(
+    backend: &AnyBackend,
+    entries: &[Entry],
     reference: Option<&Reference>,
     effort: &Effort,
     progress: &dyn Progress,
 ) -> Vec<Row> {
-    let one = |entry: &Entry<B>| {
+    let one = |entry: &Entry| {
         progress.begins(&entry.title());
         let start = Instant::now();
         let verdict = check(backend, entry, reference, effort);
@@ -40,7 +40,7 @@ pub fn run<B: Backend + Sync>(
 ///
 /// # Errors
 /// Why it did not pass.
-pub fn check<B: Backend>(backend: &B, entry: &Entry<B>, reference: Option<&Reference>, effort: &Effort) -> Verdict {
+pub fn check(backend: &AnyBackend, entry: &Entry, reference: Option<&Reference>, effort: &Effort) -> Verdict {
     let verdict = catch_unwind(AssertUnwindSafe(|| entry.check(backend, effort)));
     let evidence = verdict.unwrap_or_else(|panic| Err(Trouble::fail(format!("panicked: {}", message(&*panic)))))?;
     match reference {

@@ -93,9 +93,13 @@ impl DeviceBackend for RecordedDevice<'_> {
 
     /// Each waiting block has a stream of its own, whose handle is the entry at which it becomes free. Without
     /// this, a replay with a hundred thousand waiting blocks would poll each of them at every request.
-    const COMPLETES_BY_HANDLE: bool = true;
+    fn completes_by_handle(&self) -> bool {
+        true
+    }
 
-    const ANSWERS_ARE_CHECKED: bool = false;
+    fn answers_are_checked(&self) -> bool {
+        false
+    }
 
     fn index(&self) -> u32 {
         self.index

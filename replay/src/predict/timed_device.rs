@@ -28,7 +28,9 @@ impl DeviceBackend for TimedDevice {
     type Physical = SimPhysical;
 
     /// As in an exact replay: without this, every request would poll every waiting block.
-    const COMPLETES_BY_HANDLE: bool = true;
+    fn completes_by_handle(&self) -> bool {
+        true
+    }
 
     fn index(&self) -> u32 {
         self.device.index()

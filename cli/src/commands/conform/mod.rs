@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::commands::policy_names::policy;
 use anyhow::{Result, anyhow, bail};
 use clap::{Parser, ValueEnum};
-use parkade_conformance::backend::{Backend, Cuda, Needs, Simulated};
+use parkade_conformance::backend::{AnyBackend, Cuda, Needs};
 use parkade_conformance::checks::laws_any_policy;
 use parkade_conformance::checks::laws_any_policy::Share;
 use parkade_conformance::scenarios::everything;
@@ -108,14 +108,15 @@ impl Command for Args {
 
     fn compute(&self) -> Result<Answer> {
         match self.backend {
-            BackendName::Sim => run_on(&Simulated, Vec::new(), self, 1200),
+            BackendName::Sim => run_on(&AnyBackend::simulated(), Vec::new(), self, 1200),
             BackendName::Cuda => {
-                let backend = Cuda::new(self.device);
+                let cuda = Cuda::new(self.device);
+                let backend = AnyBackend::new(cuda.clone());
                 if !self.list {
                     // First of all, so that a missing device is reported in one line.
                     backend.open(&Needs::default()).map_err(|unable| anyhow!("cannot run on CUDA: {unable}"))?;
                 }
-                run_on(&backend, checks::cuda_entries(), self, 60)
+                run_on(&backend, checks::cuda_entries(&cuda), self, 60)
             }
         }
     }
@@ -152,7 +153,7 @@ impl Command for Args {
     }
 }
 
-fn run_on<B: Backend + Sync + 'static>(backend: &B, own: Vec<Entry<B>>, args: &Args, cases: u32) -> Result<Answer> {
+fn run_on(backend: &AnyBackend, own: Vec<Entry>, args: &Args, cases: u32) -> Result<Answer> {
     let mut entries = match args.policy.as_deref() {
         None => everything(backend, own_path().as_deref()).into_iter().chain(own).collect(),
         Some("all") => laws_any_policy::entries(backend, None, Share::Whole),
@@ -173,7 +174,8 @@ fn run_on<B: Backend + Sync + 'static>(backend: &B, own: Vec<Entry<B>>, args: &A
     let start = Instant::now();
     let hangs_after = (!backend.is_simulated()).then(|| watch::hangs_after(&effort));
     let watch = watch::Watch::new(entries.len(), args.json.json, hangs_after);
-    let reference = (!backend.is_simulated()).then(|| Reference::new(Simulated, everything(&Simulated, None)));
+    let reference =
+        (!backend.is_simulated()).then(|| Reference::new(AnyBackend::simulated(), everything(&AnyBackend::simulated(), None)));
     let rows = suite::run(backend, &entries, reference.as_ref(), &effort, &watch);
     watch.finish();
     let run = Run { facts: backend.describe(), effort, filter: args.filter.clone(), rows, took: start.elapsed() };

@@ -1,11 +1,12 @@
 //! What each call costs here, as a table to compare with the measured one (facts: Time of one call). Times are measured, never
 //! asserted.
 
+use parkade::device::DeviceBackend as _;
 use std::fmt::Write;
 
 use parkade::units::{Bytes, MIB};
 
-use crate::backend::{Backend, TestDevice};
+use crate::backend::{AnyBackend, AnyDevice};
 use crate::checks::contract::probe::{Watch, ends_empty, free_bytes, open};
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 
@@ -16,11 +17,11 @@ const RANGES_MIB: [u64; 4] = [2, 20, 256, 1024];
 const ROUNDS: usize = 21;
 
 /// The entry of these rows.
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+pub(super) fn entries() -> Vec<Entry> {
     vec![Entry::new(Group::Contract, "costs", "every call of the cost tables succeeds; its time is measured", costs)]
 }
 
-fn costs<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn costs(backend: &AnyBackend, _: &Effort) -> Verdict {
     let page = backend.facts().page;
     let handles: &[u64] = if backend.facts().has_virtual_memory { &HANDLES_MIB } else { &[] };
     let mut device = open(backend, None)?;
@@ -60,7 +61,7 @@ fn median<const CALLS: usize>(mut rounds: Vec<[u64; CALLS]>) -> [u64; CALLS] {
 }
 
 /// Create, map, set access, unmap, release.
-fn handle_ns<D: TestDevice>(device: &mut D, watch: &Watch, size: Bytes) -> Result<[u64; 5], Trouble> {
+fn handle_ns(device: &mut AnyDevice, watch: &Watch, size: Bytes) -> Result<[u64; 5], Trouble> {
     let base = device.reserve(size)?;
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS {
@@ -76,7 +77,7 @@ fn handle_ns<D: TestDevice>(device: &mut D, watch: &Watch, size: Bytes) -> Resul
 }
 
 /// Malloc, free.
-fn range_ns<D: TestDevice>(device: &mut D, watch: &Watch, size: Bytes) -> Result<[u64; 2], Trouble> {
+fn range_ns(device: &mut AnyDevice, watch: &Watch, size: Bytes) -> Result<[u64; 2], Trouble> {
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS {
         let (address, malloc) = watch.time(device, |device| device.malloc(size))?;

@@ -3,7 +3,7 @@
 use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
-use crate::backend::{Backend, TestDevice};
+use crate::backend::{AnyBackend, AnyDevice, Holdings, TestDevice};
 use crate::checks::contract::probe::{ends_empty, ensure, free_bytes, open, pages};
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 
@@ -11,7 +11,7 @@ use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 const FOREIGN: StreamId = StreamId(0xdead_beef);
 
 /// The entries of these rows.
-pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
+pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     let mut entries = vec![
         Entry::new(Group::Contract, "ends/double-free", "a freed range no longer belongs to the caller", double_free),
         Entry::new(Group::Contract, "ends/unknown-address", "only the start of a range can be freed", unknown_address),
@@ -32,17 +32,20 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     entries
 }
 
-/// The visible state of a device, which a refusal must not change.
-fn state<D: TestDevice>(device: &mut D) -> Result<impl PartialEq + std::fmt::Debug + use<D>, Trouble> {
+/// The visible state of a device: live ranges, what is held, free memory.
+type State = (Vec<(DeviceAddress, Bytes)>, Holdings, Bytes);
+
+/// The state of a device, which a refusal must not change.
+fn state(device: &mut AnyDevice) -> Result<State, Trouble> {
     Ok((device.live_ranges(), device.holdings(), device.memory_info()?.free))
 }
 
 /// Makes a call that must be refused with the expected code and change nothing.
-fn refused<D: TestDevice>(
-    device: &mut D,
+fn refused(
+    device: &mut AnyDevice,
     what: &str,
     expected: u32,
-    call: impl FnOnce(&mut D) -> u32,
+    call: impl FnOnce(&mut AnyDevice) -> u32,
 ) -> Result<String, Trouble> {
     let before = state(device)?;
     let found = call(device);
@@ -52,7 +55,7 @@ fn refused<D: TestDevice>(
     Ok(format!("{what}: code {found}\n"))
 }
 
-fn double_free<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn double_free(backend: &AnyBackend, _: &Effort) -> Verdict {
     let facts = backend.facts();
     let codes = facts.codes;
     let mut device = open(backend, None)?;
@@ -69,7 +72,7 @@ fn double_free<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     Ok(Evidence { text, operations: 8, ..Evidence::default() })
 }
 
-fn unknown_address<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn unknown_address(backend: &AnyBackend, _: &Effort) -> Verdict {
     let facts = backend.facts();
     let codes = facts.codes;
     let mut device = open(backend, None)?;
@@ -99,7 +102,7 @@ fn unknown_address<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     Ok(Evidence { text, operations: 15, ..Evidence::default() })
 }
 
-fn too_much<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn too_much(backend: &AnyBackend, _: &Effort) -> Verdict {
     let facts = backend.facts();
     let codes = facts.codes;
     let mut device = open(backend, None)?;
@@ -121,7 +124,7 @@ fn too_much<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     Ok(Evidence { text, operations: 4, ..Evidence::default() })
 }
 
-fn no_bytes<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn no_bytes(backend: &AnyBackend, _: &Effort) -> Verdict {
     let codes = backend.facts().codes;
     let mut device = open(backend, None)?;
     let before = free_bytes(&mut device)?;
@@ -132,7 +135,7 @@ fn no_bytes<B: Backend>(backend: &B, _: &Effort) -> Verdict {
 
 /// Access to memory that is not the caller's is refused by the call itself; the backend chooses the code. Nothing is mapped in
 /// addresses that are only reserved, or, on a device without virtual memory, in a freed range.
-fn foreign_memory<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn foreign_memory(backend: &AnyBackend, _: &Effort) -> Verdict {
     let facts = backend.facts();
     let mut device = open(backend, None)?;
     let before = free_bytes(&mut device)?;
@@ -171,7 +174,7 @@ fn foreign_memory<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     Ok(Evidence { text, operations: 9, ..Evidence::default() })
 }
 
-fn foreign_stream<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn foreign_stream(backend: &AnyBackend, _: &Effort) -> Verdict {
     let facts = backend.facts();
     let (codes, size) = (facts.codes, facts.page);
     let mut device = open(backend, None)?;

@@ -3,7 +3,7 @@
 use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, MIB, StreamId};
 
-use crate::backend::{Backend, TestDevice};
+use crate::backend::{AnyBackend, AnyDevice, AnyEvent, TestDevice};
 use crate::checks::contract::probe::{Watch, ends_empty, ensure, free_bytes, open};
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 
@@ -11,7 +11,7 @@ use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 const SPIN_NS: u64 = 50_000_000;
 
 /// The entries of these rows.
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+pub(super) fn entries() -> Vec<Entry> {
     vec![
         Entry::new(Group::Contract, "events/never-recorded", "an event that was never recorded is complete", never_recorded),
         Entry::new(
@@ -40,19 +40,19 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
 }
 
 /// A new event, recorded at the end of a stream.
-fn recorded<D: TestDevice>(device: &mut D, stream: StreamId) -> Result<D::Event, Trouble> {
+fn recorded(device: &mut AnyDevice, stream: StreamId) -> Result<AnyEvent, Trouble> {
     let mut event = device.create_event()?;
     device.record_event(&mut event, stream)?;
     Ok(event)
 }
 
-fn is<D: TestDevice>(device: &mut D, event: &D::Event, complete: bool, when: &str) -> Result<(), Trouble> {
+fn is(device: &mut AnyDevice, event: &AnyEvent, complete: bool, when: &str) -> Result<(), Trouble> {
     let found = device.is_complete(event)?;
     ensure(found == complete, || format!("{when}: complete is {found}, not {complete}"))
 }
 
 /// Destroys the events and checks that nothing is left.
-fn done<D: TestDevice>(mut device: D, events: impl IntoIterator<Item = D::Event>, text: &str) -> Verdict {
+fn done(mut device: AnyDevice, events: impl IntoIterator<Item = AnyEvent>, text: &str) -> Verdict {
     device.settle();
     events.into_iter().for_each(|event| device.destroy_event(event));
     let held = device.holdings();
@@ -60,7 +60,7 @@ fn done<D: TestDevice>(mut device: D, events: impl IntoIterator<Item = D::Event>
     Ok(Evidence { text: text.to_owned(), operations: 1, ..Evidence::default() })
 }
 
-fn never_recorded<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn never_recorded(backend: &AnyBackend, _: &Effort) -> Verdict {
     let mut device = open(backend, None)?;
     let stream = device.streams()[1];
     let event = device.create_event()?;
@@ -76,7 +76,7 @@ fn never_recorded<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     done(device, [event, running], "complete, and a wait for it returns at once")
 }
 
-fn stays<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn stays(backend: &AnyBackend, _: &Effort) -> Verdict {
     let mut device = open(backend, None)?;
     let stream = device.streams()[1];
     device.spin(stream, 1_000)?;
@@ -92,7 +92,7 @@ fn stays<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     done(device, [event, later], "complete before, during and after later work")
 }
 
-fn again<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn again(backend: &AnyBackend, _: &Effort) -> Verdict {
     let mut device = open(backend, None)?;
     let [_, first, second, _] = device.streams();
     let mut event = recorded(&mut device, first)?;
@@ -106,7 +106,7 @@ fn again<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     done(device, [event], "complete; recorded again: not complete; after a wait: complete")
 }
 
-fn order<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn order(backend: &AnyBackend, _: &Effort) -> Verdict {
     let mut device = open(backend, None)?;
     let stream = device.streams()[1];
     device.spin(stream, SPIN_NS / 2)?;
@@ -124,7 +124,7 @@ fn order<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     done(device, [first, second, third], "three events complete in their order")
 }
 
-fn apart<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn apart(backend: &AnyBackend, _: &Effort) -> Verdict {
     let mut device = open(backend, None)?;
     let [default, first, second, third] = device.streams();
     device.spin(first, 2 * SPIN_NS)?;
@@ -142,7 +142,7 @@ fn apart<B: Backend>(backend: &B, _: &Effort) -> Verdict {
 }
 
 /// The contents show the order, too: the second stream copies what the first one writes late.
-fn stream_wait<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn stream_wait(backend: &AnyBackend, _: &Effort) -> Verdict {
     let mut device = open(backend, None)?;
     let free_before = free_bytes(&mut device)?;
     let [_, producer, consumer, _] = device.streams();
@@ -172,7 +172,7 @@ fn stream_wait<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     Ok(Evidence::text("the consumer waits, and reads what was written"))
 }
 
-fn wait<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn wait(backend: &AnyBackend, _: &Effort) -> Verdict {
     let mut device = open(backend, None)?;
     let stream = device.streams()[1];
     let watch = Watch::new();
@@ -188,7 +188,7 @@ fn wait<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     Ok(Evidence { measured, ..evidence })
 }
 
-fn synchronize<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn synchronize(backend: &AnyBackend, _: &Effort) -> Verdict {
     let mut device = open(backend, None)?;
     let [_, first, second, _] = device.streams();
     device.spin(first, SPIN_NS)?;

@@ -2,9 +2,10 @@
 //!
 //! These are the experiments of the facts, scaled down by a ballast that leaves little of the device.
 
+use parkade::device::DeviceBackend as _;
 use parkade::units::{Bytes, DeviceAddress};
 
-use crate::backend::{Backend, DeviceFacts, TestDevice};
+use crate::backend::{AnyBackend, AnyDevice, DeviceFacts, TestDevice};
 use crate::checks::contract::probe::{ends_empty, ensure, fill_up, free_bytes, open, pages};
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 
@@ -17,7 +18,7 @@ const PAGES: u64 = 64;
 const WIDE_PAGES: u64 = 4;
 
 /// The entries of these rows.
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+pub(super) fn entries() -> Vec<Entry> {
     let says = "any pages can back any range of addresses: scattered holes serve one range, exact to the page";
     let entry = Entry::new(Group::Contract, "holes/pages-are-remapped", says, scattered);
     let mut entries = vec![entry.requires(Requirement::RemappedPages)];
@@ -34,8 +35,8 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
 }
 
 /// A full device of which every other range was freed.
-struct Holes<D: TestDevice> {
-    device: D,
+struct Holes {
+    device: AnyDevice,
     facts: DeviceFacts,
     free_before: u64,
     free_when_full: u64,
@@ -43,8 +44,8 @@ struct Holes<D: TestDevice> {
     kept: Vec<DeviceAddress>,
 }
 
-impl<D: TestDevice> Holes<D> {
-    fn new<B: Backend<Device = D>>(backend: &B, capacity: Bytes, size: Bytes) -> Result<Holes<D>, Trouble> {
+impl Holes {
+    fn new(backend: &AnyBackend, capacity: Bytes, size: Bytes) -> Result<Holes, Trouble> {
         let mut device = open(backend, Some(capacity))?;
         let free_before = free_bytes(&mut device)?;
         let ranges = fill_up(&mut device, size)?;
@@ -80,7 +81,7 @@ impl<D: TestDevice> Holes<D> {
     }
 }
 
-fn scattered<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn scattered(backend: &AnyBackend, _: &Effort) -> Verdict {
     let facts = backend.facts();
     let (page, large) = (facts.page.get(), pages(&facts, LARGE_PAGES));
     let mut holes = Holes::new(backend, Bytes(large.get() * LARGE_COUNT as u64), large)?;
@@ -101,7 +102,7 @@ fn scattered<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     Ok(Evidence { text, measured, operations: holes.finish()? })
 }
 
-fn below_a_page<B: Backend>(backend: &B, part: u64) -> Verdict {
+fn below_a_page(backend: &AnyBackend, part: u64) -> Verdict {
     let facts = backend.facts();
     let size = Bytes(facts.page.get() / part);
     let mut holes = Holes::new(backend, pages(&facts, PAGES), size)?;
@@ -119,7 +120,7 @@ fn below_a_page<B: Backend>(backend: &B, part: u64) -> Verdict {
     Ok(Evidence { text, measured: format!("{} bytes free when full", holes.free_when_full), operations: holes.finish()? })
 }
 
-fn of_a_page<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn of_a_page(backend: &AnyBackend, _: &Effort) -> Verdict {
     let facts = backend.facts();
     let size = Bytes(facts.page.get() / 4 * 3);
     let mut holes = Holes::new(backend, pages(&facts, PAGES), size)?;

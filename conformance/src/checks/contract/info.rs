@@ -2,12 +2,12 @@
 
 use parkade::device::DeviceBackend;
 
-use crate::backend::{Backend, TestDevice};
+use crate::backend::{AnyBackend, AnyDevice, TestDevice};
 use crate::checks::contract::probe::{ends_empty, ensure, free_bytes, open, pages};
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 
 /// The entries of these rows.
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+pub(super) fn entries() -> Vec<Entry> {
     vec![
         Entry::new(Group::Contract, "info/never-more-than-there-is", "free plus held memory never exceeds the total", within),
         Entry::new(Group::Contract, "info/others-show", "memory that others hold does not count as free", others),
@@ -17,13 +17,13 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
 /// Sizes of the allocations, in pages.
 const SIZES: [u64; 4] = [1, 10, 128, 512];
 
-fn within<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn within(backend: &AnyBackend, _: &Effort) -> Verdict {
     let facts = backend.facts();
     let mut device = open(backend, None)?;
     let before = free_bytes(&mut device)?;
     let total = device.memory_info()?.total;
     let (mut ranges, mut memory, mut held) = (Vec::new(), Vec::new(), 0);
-    let look = |device: &mut B::Device, held: u64, what: &str| {
+    let look = |device: &mut AnyDevice, held: u64, what: &str| {
         let info = device.memory_info()?;
         ensure(info.total == total, || format!("{what}: the total became {}", info.total))?;
         let sum = info.free.get() + held;
@@ -56,7 +56,7 @@ fn within<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     Ok(Evidence { text, measured: format!("{total} bytes in total, {before} free"), operations: 16 })
 }
 
-fn others<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn others(backend: &AnyBackend, _: &Effort) -> Verdict {
     let facts = backend.facts();
     let mut device = open(backend, None)?;
     let before = device.memory_info()?;

@@ -18,11 +18,11 @@ mod sizes;
 mod virtual_memory;
 mod waiting;
 
-use crate::backend::Backend;
+use crate::backend::AnyBackend;
 use crate::suite::Entry;
 
 /// The entries of this group.
-pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
+pub fn entries(backend: &AnyBackend) -> Vec<Entry> {
     [
         sizes::entries(),
         holes::entries(),

@@ -14,12 +14,11 @@ const WORDS: [u32; 2] = [0x1111_2222, 0x3333_4444];
 /// The driver's code for devices that cannot access each other.
 const PEER_ACCESS_UNSUPPORTED: u32 = 217;
 
-/// The entries for hosts with several CUDA devices.
-pub(in crate::checks) fn entries() -> Vec<Entry<Cuda>> {
+/// The entries for hosts with several CUDA devices, of which `cuda` is one.
+pub(in crate::checks) fn entries(cuda: &Cuda) -> Vec<Entry> {
+    let ordinal = cuda.ordinal();
     let says = "another device can read a mapping once it has been granted access, and not before";
-    vec![Entry::new(Group::Contract, "peers/access-of-a-mapping", says, |backend: &Cuda, _| {
-        reads_what_was_opened(backend.ordinal())
-    })]
+    vec![Entry::new(Group::Contract, "peers/access-of-a-mapping", says, move |_, _| reads_what_was_opened(ordinal))]
 }
 
 fn failed(error: impl std::fmt::Display) -> Trouble {

@@ -5,11 +5,11 @@ use std::time::Instant;
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress};
 
-use crate::backend::{Backend, DeviceFacts, Needs, TestDevice};
+use crate::backend::{AnyBackend, AnyDevice, DeviceFacts, Needs, TestDevice};
 use crate::suite::Trouble;
 
 /// Opens a device with this capacity, or with all its memory.
-pub(super) fn open<B: Backend>(backend: &B, capacity: Option<Bytes>) -> Result<B::Device, Trouble> {
+pub(super) fn open(backend: &AnyBackend, capacity: Option<Bytes>) -> Result<AnyDevice, Trouble> {
     Ok(backend.open(&Needs { capacity, ..Needs::default() })?)
 }
 
@@ -28,7 +28,7 @@ pub(super) fn free_bytes<D: DeviceBackend>(device: &mut D) -> Result<u64, Troubl
 }
 
 /// Checks that nothing is held, and that as much memory is free as before.
-pub(super) fn ends_empty<D: TestDevice>(device: &mut D, free_before: u64) -> Result<(), Trouble> {
+pub(super) fn ends_empty(device: &mut AnyDevice, free_before: u64) -> Result<(), Trouble> {
     let (held, free) = (device.holdings(), free_bytes(device)?);
     ensure(held.is_empty(), || format!("the device keeps {held:?}"))?;
     ensure(free == free_before, || format!("{free_before} bytes were free before, {free} after"))
@@ -56,7 +56,7 @@ impl Watch {
         Watch { start: Instant::now() }
     }
 
-    pub(super) fn now_ns<D: TestDevice>(&self, device: &mut D) -> u64 {
+    pub(super) fn now_ns(&self, device: &mut AnyDevice) -> u64 {
         match device.insight() {
             Some(device) => device.now_ns(),
             None => u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX),
@@ -64,10 +64,10 @@ impl Watch {
     }
 
     /// The result of a call, and how long it took in nanoseconds.
-    pub(super) fn time<D: TestDevice, T>(
+    pub(super) fn time<T>(
         &self,
-        device: &mut D,
-        call: impl FnOnce(&mut D) -> Result<T, BackendError>,
+        device: &mut AnyDevice,
+        call: impl FnOnce(&mut AnyDevice) -> Result<T, BackendError>,
     ) -> Result<(T, u64), Trouble> {
         let start_ns = self.now_ns(device);
         let made = call(device)?;

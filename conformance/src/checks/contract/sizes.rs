@@ -3,7 +3,7 @@
 use parkade::device::DeviceBackend;
 use parkade::units::Bytes;
 
-use crate::backend::{Backend, DeviceFacts};
+use crate::backend::{AnyBackend, DeviceFacts};
 use crate::checks::contract::probe::{ends_empty, ensure, free_bytes, open, pages};
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 
@@ -27,8 +27,8 @@ fn large_sizes(facts: &DeviceFacts) -> [u64; 9] {
 }
 
 /// The entries of these rows.
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
-    let entry = |name, says, check: fn(&B, &Effort) -> Verdict| Entry::new(Group::Contract, name, says, check);
+pub(super) fn entries() -> Vec<Entry> {
+    let entry = |name, says, check: fn(&AnyBackend, &Effort) -> Verdict| Entry::new(Group::Contract, name, says, check);
     vec![
         entry("sizes/granularity", "memory is reserved, created and mapped in whole pages", granularity)
             .requires(Requirement::VirtualMemory),
@@ -43,7 +43,7 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
 }
 
 /// The smallest handle and reservation is one page; half a page is refused.
-fn granularity<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn granularity(backend: &AnyBackend, _: &Effort) -> Verdict {
     let facts = backend.facts();
     let (page, refused) = (facts.page, facts.codes.invalid_value);
     let mut device = open(backend, None)?;
@@ -66,7 +66,7 @@ fn granularity<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     Ok(Evidence { text, operations: 8, ..Evidence::default() })
 }
 
-fn small<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn small(backend: &AnyBackend, _: &Effort) -> Verdict {
     let facts = backend.facts();
     let (page, spacings) = (facts.page.get(), spacings(&facts));
     let mut device = open(backend, None)?;
@@ -93,7 +93,7 @@ fn small<B: Backend>(backend: &B, _: &Effort) -> Verdict {
 }
 
 /// Ranges of a little more than a third of a page: two fit into a page, the third does not.
-fn third<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn third(backend: &AnyBackend, _: &Effort) -> Verdict {
     let facts = backend.facts();
     let page = facts.page.get();
     let Some(sharing) = facts.sharing else { return Ok(Evidence::default()) };
@@ -113,7 +113,7 @@ fn third<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     Ok(Evidence { text, operations: 6, ..Evidence::default() })
 }
 
-fn large<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn large(backend: &AnyBackend, _: &Effort) -> Verdict {
     let facts = backend.facts();
     let sizes = large_sizes(&facts);
     let mut device = open(backend, None)?;
@@ -135,7 +135,7 @@ fn large<B: Backend>(backend: &B, _: &Effort) -> Verdict {
 }
 
 /// Larger alignments were seen but are not guaranteed: they are measured, not asserted.
-fn alignment<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn alignment(backend: &AnyBackend, _: &Effort) -> Verdict {
     let facts = backend.facts();
     let mut device = open(backend, None)?;
     let before = free_bytes(&mut device)?;
@@ -156,7 +156,7 @@ fn alignment<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     Ok(Evidence { text, operations, measured: format!("alignments in bytes: {}", measured.join(", ")) })
 }
 
-fn create<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn create(backend: &AnyBackend, _: &Effort) -> Verdict {
     let facts = backend.facts();
     let mut device = open(backend, None)?;
     let before = free_bytes(&mut device)?;

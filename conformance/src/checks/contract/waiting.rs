@@ -6,7 +6,7 @@
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress};
 
-use crate::backend::{Backend, TestDevice, Waits};
+use crate::backend::{AnyBackend, AnyDevice, AnyPhysical, TestDevice, Waits};
 use crate::checks::contract::probe::{Watch, ends_empty, ensure, free_bytes, open, pages};
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 
@@ -17,21 +17,21 @@ const HANDLE: u64 = 10;
 const RANGE: u64 = 100;
 
 /// The entries of these rows.
-pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
-    let rows = rows::<B::Device>(backend.facts().waits).into_iter();
+pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
+    let rows = rows(backend.facts().waits).into_iter();
     rows.map(|(name, waits, call)| {
         let says = if waits { "waits for the whole device" } else { "does not wait for a kernel on another stream" };
-        let check = move |backend: &B, _: &Effort| check(backend, name, waits, call);
+        let check = move |backend: &AnyBackend, _: &Effort| check(backend, name, waits, call);
         let entry = Entry::new(Group::Contract, format!("waiting/{name}"), says, check);
         if matches!(name, "malloc" | "free") { entry } else { entry.requires(Requirement::VirtualMemory) }
     })
     .collect()
 }
 
-type Call<D> = fn(&mut Stage<D>) -> Result<(), BackendError>;
+type Call = fn(&mut Stage) -> Result<(), BackendError>;
 
 /// The calls, and whether they wait.
-fn rows<D: TestDevice>(waits: Waits) -> [(&'static str, bool, Call<D>); 7] {
+fn rows(waits: Waits) -> [(&'static str, bool, Call); 7] {
     [
         ("malloc", waits.malloc, |stage| stage.device.malloc(stage.range).map(|range| stage.ranges.push(range))),
         ("free", waits.free, |stage| stage.ranges.pop().map_or(Ok(()), |range| stage.device.free(range))),
@@ -47,19 +47,19 @@ fn rows<D: TestDevice>(waits: Waits) -> [(&'static str, bool, Call<D>); 7] {
 }
 
 /// A range and, if there is virtual memory, a reservation with a handle mapped in its first half and a second, unmapped handle.
-struct Stage<D: DeviceBackend> {
-    device: D,
+struct Stage {
+    device: AnyDevice,
     free_before: u64,
     range: Bytes,
     handle: Bytes,
     ranges: Vec<DeviceAddress>,
     base: DeviceAddress,
-    handles: Vec<D::Physical>,
+    handles: Vec<AnyPhysical>,
     is_mapped: bool,
 }
 
-impl<D: TestDevice> Stage<D> {
-    fn new<B: Backend<Device = D>>(backend: &B) -> Result<Stage<D>, Trouble> {
+impl Stage {
+    fn new(backend: &AnyBackend) -> Result<Stage, Trouble> {
         let facts = backend.facts();
         let (range, handle) = (pages(&facts, RANGE), pages(&facts, HANDLE));
         let mut device = open(backend, None)?;
@@ -90,7 +90,7 @@ impl<D: TestDevice> Stage<D> {
 }
 
 /// Makes a call while a kernel runs on another stream.
-fn check<B: Backend>(backend: &B, name: &str, waits: bool, call: Call<B::Device>) -> Verdict {
+fn check(backend: &AnyBackend, name: &str, waits: bool, call: Call) -> Verdict {
     let mut stage = Stage::new(backend)?;
     let stream = stage.device.streams()[1];
     let mut behind = stage.device.create_event()?;

@@ -9,7 +9,7 @@ use super::shrink::without_needless;
 use super::step::{Setup, Step, programs};
 use super::subject::{Stopped, Subject};
 use super::watched::Reached;
-use crate::backend::{Backend, EventTiming, Unable};
+use crate::backend::{AnyBackend, EventTiming, Unable};
 use crate::checks::draw::{hunt, program_line};
 use crate::suite::{Effort, Evidence, Trouble, Verdict};
 
@@ -19,12 +19,7 @@ const SHRINK_STEPS: usize = 5000;
 const LONGEST: usize = 100;
 
 /// Checks every law after every step, and at the end.
-pub(super) fn every_law<B: Backend, P: Policy>(
-    subject: &Subject<P>,
-    backend: &B,
-    effort: &Effort,
-    timing: EventTiming,
-) -> Verdict {
+pub(super) fn every_law<P: Policy>(subject: &Subject<P>, backend: &AnyBackend, effort: &Effort, timing: EventTiming) -> Verdict {
     let total = Cell::new(Reached::default());
     let evidence = random(effort, 0x901c, timing, |setup, steps| {
         let reached = subject.whole_run(backend, setup, steps)?;
@@ -46,12 +41,12 @@ pub(super) fn driver_time(driver_ns: u64) -> String {
 }
 
 /// The same program leads to the same decisions.
-pub(super) fn determinism<B: Backend, P: Policy>(subject: &Subject<P>, backend: &B, effort: &Effort) -> Verdict {
+pub(super) fn determinism<P: Policy>(subject: &Subject<P>, backend: &AnyBackend, effort: &Effort) -> Verdict {
     random(&a_part(effort), 0x901d, EventTiming::Seeded(0), |setup, steps| subject.twice(backend, setup, steps))
 }
 
 /// An allocator dropped at any moment gives everything back.
-pub(super) fn dropped<B: Backend, P: Policy>(subject: &Subject<P>, backend: &B, effort: &Effort) -> Verdict {
+pub(super) fn dropped<P: Policy>(subject: &Subject<P>, backend: &AnyBackend, effort: &Effort) -> Verdict {
     random(&a_part(effort), 0x901e, EventTiming::Seeded(0), |setup, steps| {
         let trial = subject.play(backend, setup, steps)?;
         let script = trial.script();

@@ -7,7 +7,7 @@ use parkade::policy::Policy;
 use super::habits::Habits;
 use super::subject::Subject;
 use super::{Share, entries_of};
-use crate::backend::Simulated;
+use crate::backend::AnyBackend;
 use crate::suite;
 use crate::suite::{Effort, Row, Silent, Status};
 
@@ -64,7 +64,8 @@ pub fn check_with<P: Policy + 'static>(
 ) -> Result<Report, Report> {
     let name = make().name();
     let subject = Subject::new(name, move |_| make()).with(habits);
-    let entries = entries_of(&Simulated, &subject, Share::Whole);
-    let report = Report { rows: suite::run(&Simulated, &entries, None, effort, &Silent) };
+    let backend = AnyBackend::simulated();
+    let entries = entries_of(&backend, &subject, Share::Whole);
+    let report = Report { rows: suite::run(&backend, &entries, None, effort, &Silent) };
     if report.passed() { Ok(report) } else { Err(report) }
 }

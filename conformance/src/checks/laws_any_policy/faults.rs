@@ -11,7 +11,7 @@ use super::fixed::{captures, every_rung, stitching};
 use super::step::{Setup, Step, programs};
 use super::subject::{Stopped, Subject};
 use super::trial::Outcome;
-use crate::backend::{Backend, EventTiming};
+use crate::backend::{AnyBackend, EventTiming};
 use crate::checks::draw::runner;
 use crate::law::{Broken, Law, ensure};
 use crate::suite::{Effort, Evidence, Trouble, Verdict};
@@ -32,7 +32,7 @@ const PLANS: [Plan; 3] = [
 ];
 
 /// After the n-th driver call fails, for n = 1, 2, ..., every law holds.
-pub(super) fn every_call<B: Backend, P: Policy>(subject: &Subject<P>, backend: &B, effort: &Effort) -> Verdict {
+pub(super) fn every_call<P: Policy>(subject: &Subject<P>, backend: &AnyBackend, effort: &Effort) -> Verdict {
     let mut runner = runner(effort, 0x901f_u64);
     let strategy = programs(EventTiming::Seeded(0), 40);
     // One more for every two hundred programs of a campaign.
@@ -109,9 +109,9 @@ struct Ran {
 }
 
 /// Runs a program with these failures.
-fn run<B: Backend, P: Policy>(
+fn run<P: Policy>(
     subject: &Subject<P>,
-    backend: &B,
+    backend: &AnyBackend,
     setup: &Setup,
     steps: &[Step],
     faults: &[(When, FaultError)],

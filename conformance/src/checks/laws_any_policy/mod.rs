@@ -25,7 +25,7 @@ use parkade::policy::Policy;
 use parkade::units::PoolClass;
 use parkade_policies::{BESIDE, CATALOGUE, Named};
 
-use crate::backend::Backend;
+use crate::backend::AnyBackend;
 use crate::checks::draw::{may_expand, timings};
 use crate::law::Law;
 use crate::suite::{Effort, Entry, Group, Requirement};
@@ -87,8 +87,8 @@ impl Share {
 
 /// The entries of one policy, or of all policies if `only` is `None`.
 #[must_use]
-pub fn entries<B: Backend + 'static>(backend: &B, only: Option<&'static Named>, share: Share) -> Vec<Entry<B>> {
-    let mut entries: Vec<Entry<B>> = Vec::new();
+pub fn entries(backend: &AnyBackend, only: Option<&'static Named>, share: Share) -> Vec<Entry> {
+    let mut entries: Vec<Entry> = Vec::new();
     // A policy with an option is not in the catalogue.
     let (all, beside) = only.map_or((CATALOGUE, BESIDE), |only| (std::slice::from_ref(only), &[]));
     for named in all.iter().chain(beside) {
@@ -117,7 +117,7 @@ fn drawn(may_expand: bool) -> Subject<Drawn> {
 }
 
 /// The entries of one policy.
-fn entries_of<B: Backend + 'static, P: Policy + 'static>(backend: &B, subject: &Subject<P>, share: Share) -> Vec<Entry<B>> {
+fn entries_of<P: Policy + 'static>(backend: &AnyBackend, subject: &Subject<P>, share: Share) -> Vec<Entry> {
     let name = |what: &str| format!("policy/{}/{what}", subject.name);
     let mut entries = Vec::new();
     for (timing_name, timing) in timings(backend) {
@@ -147,7 +147,7 @@ fn entries_of<B: Backend + 'static, P: Policy + 'static>(backend: &B, subject: &
     entries
 }
 
-fn wrong_answers<B: Backend + 'static>(backend: &B, share: Share) -> Vec<Entry<B>> {
+fn wrong_answers(backend: &AnyBackend, share: Share) -> Vec<Entry> {
     let may_expand = may_expand(backend);
     let subject = Subject::new("wrong-answers", move |seed| Wrong::new(seed).expandable_only_if(may_expand))
         .expected_wrong()
@@ -161,7 +161,7 @@ fn wrong_answers<B: Backend + 'static>(backend: &B, share: Share) -> Vec<Entry<B
             campaign::every_law(&subject, backend, &effort, timing)
         })
     };
-    let mut entries: Vec<Entry<B>> = timings(backend).into_iter().map(entry).collect();
+    let mut entries: Vec<Entry> = timings(backend).into_iter().map(entry).collect();
     let says = "whatever a policy answers and whichever driver call fails, the heap stays valid and nothing leaks";
     entries.push(Entry::new(Group::Law, "policy/wrong-answers/faults", says, move |backend, effort| {
         let part = share.of(effort);

@@ -8,7 +8,7 @@ use super::habits::Habits;
 use super::step::{Setup, Step};
 use super::trial::{Expected, Trial};
 use super::watched::Reached;
-use crate::backend::{Backend, Unable};
+use crate::backend::{AnyBackend, Unable};
 use crate::law::{Broken, Law};
 
 /// A named policy.
@@ -64,12 +64,12 @@ impl<P: Policy> Subject<P> {
         Subject { expected: Expected { wrong_answers: true, ..self.expected }, ..self }
     }
 
-    pub(super) fn trial<B: Backend>(&self, backend: &B, setup: &Setup) -> Result<Trial<B::Device, P>, Stopped> {
+    pub(super) fn trial(&self, backend: &AnyBackend, setup: &Setup) -> Result<Trial<P>, Stopped> {
         Trial::new(backend, setup, (self.make)(setup.policy_seed), self.expected, self.habits).map_err(Stopped::Unable)
     }
 
     /// Runs a program to its end, and leaves the resulting state in place.
-    pub(super) fn play<B: Backend>(&self, backend: &B, setup: &Setup, steps: &[Step]) -> Result<Trial<B::Device, P>, Stopped> {
+    pub(super) fn play(&self, backend: &AnyBackend, setup: &Setup, steps: &[Step]) -> Result<Trial<P>, Stopped> {
         let mut trial = self.trial(backend, setup)?;
         for (number, &step) in steps.iter().enumerate() {
             if let Err(broken) = trial.apply(step) {
@@ -80,7 +80,7 @@ impl<P: Policy> Subject<P> {
     }
 
     /// Runs a program and gives everything back; returns how often the policy did what.
-    pub(super) fn whole_run<B: Backend>(&self, backend: &B, setup: &Setup, steps: &[Step]) -> Result<Reached, Stopped> {
+    pub(super) fn whole_run(&self, backend: &AnyBackend, setup: &Setup, steps: &[Step]) -> Result<Reached, Stopped> {
         let trial = self.play(backend, setup, steps)?;
         let (script, reached) = (trial.script(), trial.reached());
         let finished = trial.finish().map_err(|broken| Stopped::Broken(broken.during("giving everything back"), script))?;
@@ -88,7 +88,7 @@ impl<P: Policy> Subject<P> {
     }
 
     /// Checks that two runs of a program are the same.
-    pub(super) fn twice<B: Backend>(&self, backend: &B, setup: &Setup, steps: &[Step]) -> Result<(), Stopped> {
+    pub(super) fn twice(&self, backend: &AnyBackend, setup: &Setup, steps: &[Step]) -> Result<(), Stopped> {
         let run = || -> Result<_, Stopped> {
             let trial = self.play(backend, setup, steps)?;
             let script = trial.script();

@@ -13,7 +13,7 @@ use super::step::{Setup, Step};
 use super::subject::{Stopped, Subject};
 use super::watched::Reached;
 use super::wrong::Wrong;
-use crate::backend::{EventTiming, Simulated};
+use crate::backend::{AnyBackend, EventTiming};
 use crate::suite::Effort;
 
 fn reached(outcome: Result<Reached, Stopped>) -> Reached {
@@ -31,7 +31,7 @@ fn blocks_change_streams_and_pages_their_places_under_policies_of_the_catalogue(
         let make = named.make;
         let subject = Subject::new(named.name, move |_| make()).with(Habits::of(named));
         for (setup, steps) in [every_rung(), stitching()] {
-            total = total.and(reached(subject.whole_run(&Simulated, &setup, &steps)));
+            total = total.and(reached(subject.whole_run(&AnyBackend::simulated(), &setup, &steps)));
         }
     }
     assert!(total.transfers > 0 && total.remaps > 0, "{total:?}");
@@ -42,7 +42,7 @@ fn the_policies_whose_calls_fail_move_memory_in_both_ways() {
     let (subject, (setup, steps)) = (drawn(true), every_rung());
     let runs = subject.fault_seeds.iter().map(|&policy_seed| {
         let setup = Setup { policy_seed, ..setup };
-        reached(subject.whole_run(&Simulated, &setup, &steps))
+        reached(subject.whole_run(&AnyBackend::simulated(), &setup, &steps))
     });
     let runs: Vec<Reached> = runs.collect();
     let with = |count: fn(&Reached) -> u64| runs.iter().filter(|run| count(run) > 0).count();
@@ -60,7 +60,7 @@ fn private_pools_serve_under_every_policy_that_leaves_memory_and_are_loaded_unde
     for named in CATALOGUE.iter().chain(BESIDE) {
         let make = named.make;
         let subject = Subject::new(named.name, move |_| make()).with(Habits::of(named));
-        let run = reached(subject.whole_run(&Simulated, &setup, &steps));
+        let run = reached(subject.whole_run(&AnyBackend::simulated(), &setup, &steps));
         assert_eq!(run.private > 0, named.name != ONE_AREA, "{}: {run:?}", named.name);
         load += usize::from(run.loads > 0);
     }
@@ -106,7 +106,7 @@ impl Policy for Stubborn {
 
 /// Finds a failing program of a wrong policy and checks that no step can be left out. Returns its length.
 fn no_step_can_go<P: Policy>(subject: &Subject<P>, seed: u64) -> usize {
-    let one = |setup: &Setup, steps: &[Step]| subject.whole_run(&Simulated, setup, steps).map(drop);
+    let one = |setup: &Setup, steps: &[Step]| subject.whole_run(&AnyBackend::simulated(), setup, steps).map(drop);
     let law = |setup: &Setup, steps: &[Step]| match one(setup, steps) {
         Err(Stopped::Broken(broken, _)) => Some(broken.law),
         _ => None,

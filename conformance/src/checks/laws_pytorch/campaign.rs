@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestError};
 
-use crate::backend::{Backend, EventTiming, Unable};
+use crate::backend::{AnyBackend, EventTiming, Unable};
 use crate::checks::draw::{hunt, program_line};
 use crate::checks::laws_pytorch::operation::{Operation, Setup, operations_for, setup_under, virtual_setup_under};
 use crate::checks::laws_pytorch::trial::Trial;
@@ -47,7 +47,7 @@ impl Campaign {
     }
 
     /// The verdict of the sequences on one law.
-    pub(super) fn verdict<B: Backend>(&self, law: Law, backend: &B, effort: &Effort) -> Verdict {
+    pub(super) fn verdict(&self, law: Law, backend: &AnyBackend, effort: &Effort) -> Verdict {
         let mut is_first = false;
         let found = self.found.get_or_init(|| {
             is_first = true;
@@ -64,7 +64,7 @@ impl Campaign {
         }
     }
 
-    fn run<B: Backend>(&self, backend: &B, effort: &Effort) -> Result<Found, Unable> {
+    fn run(&self, backend: &AnyBackend, effort: &Effort) -> Result<Found, Unable> {
         let (operations, sequences) = (Cell::new(0), Cell::new(0));
         let unable = Cell::new(None);
         let outcome = hunt(effort, self.is_virtual, &self.cases(), |(setup, sequence)| {
@@ -124,7 +124,7 @@ pub(crate) enum Stopped {
 }
 
 /// Runs a sequence to its end and checks every law after every operation.
-pub(crate) fn run_sequence<B: Backend>(backend: &B, setup: &Setup, sequence: &[Operation]) -> Result<(), Stopped> {
+pub(crate) fn run_sequence(backend: &AnyBackend, setup: &Setup, sequence: &[Operation]) -> Result<(), Stopped> {
     let mut trial = Trial::new(backend, setup).map_err(Stopped::Unable)?;
     for (number, operation) in sequence.iter().enumerate() {
         if let Err(broken) = trial.apply(operation) {

@@ -9,7 +9,7 @@ use parkade_sim::{CallName, FaultError, FaultPlan, When};
 use proptest::strategy::{Strategy, ValueTree};
 
 use super::campaign::Stopped;
-use crate::backend::{Backend, EventTiming, Places};
+use crate::backend::{AnyBackend, EventTiming, Places};
 use crate::checks::draw::{may_expand, runner};
 use crate::checks::laws_pytorch::operation::Operation::{
     Allocate, CompleteOne, Free, Launch, OthersHold, ProcessEvents, RecordStream, ReleaseCached, SetFraction,
@@ -60,9 +60,9 @@ const EXPANDABLE_CALLS: [CallName; 8] = [
 type Program = (Setup, Vec<Operation>);
 
 /// The entries of this law: failures of every kind of call, any call that reports out of memory, and two failures in a row.
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+pub(super) fn entries() -> Vec<Entry> {
     let says = "after the n-th call of this kind fails, for every n, every law holds and nothing leaks";
-    let mut entries: Vec<Entry<B>> = CALLS
+    let mut entries: Vec<Entry> = CALLS
         .into_iter()
         .map(|call| {
             let entry = Entry::new(Group::Law, format!("faults/{}", call.as_str()), says, move |backend, effort| {
@@ -186,7 +186,7 @@ struct Ran {
     script: String,
 }
 
-fn run<B: Backend>(backend: &B, (setup, sequence): &Program, plan: FaultPlan) -> Result<Ran, Stopped> {
+fn run(backend: &AnyBackend, (setup, sequence): &Program, plan: FaultPlan) -> Result<Ran, Stopped> {
     let mut trial = Trial::new(backend, setup).map_err(Stopped::Unable)?;
     trial.plan_faults(plan);
     let mut told = Vec::new();
@@ -205,8 +205,8 @@ fn run<B: Backend>(backend: &B, (setup, sequence): &Program, plan: FaultPlan) ->
 }
 
 /// Runs every program with the n-th call failing, for n = 1, 2, ... until no failure happens.
-fn fail_each<B: Backend>(
-    backend: &B,
+fn fail_each(
+    backend: &AnyBackend,
     effort: &Effort,
     plan: impl Fn(u64) -> Vec<(When, FaultError)>,
     call: Option<CallName>,

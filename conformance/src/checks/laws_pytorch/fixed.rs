@@ -3,7 +3,7 @@
 use parkade::units::MIB;
 
 use super::campaign::{Stopped, run_sequence};
-use crate::backend::{Backend, EventTiming, Places};
+use crate::backend::{AnyBackend, EventTiming, Places};
 use crate::checks::laws_pytorch::operation::Operation::{
     Allocate, CompleteAll, Free, OthersHold, RecordStream, ReleaseCached, SetFraction,
 };
@@ -15,7 +15,7 @@ use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 const ALL_PAIRS_FROM: u32 = 250;
 
 /// The entries of these sequences. There are too many pairs for a real device.
-pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
+pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     let says = "each rung gives back exactly what it must, under every setting";
     let mut entries = vec![Entry::new(Group::Law, "ladder/every-rung", says, every_rung)];
     if backend.is_simulated() {
@@ -30,7 +30,7 @@ fn setup(settings: usize, capacity_mib: u64, timing: EventTiming) -> Setup {
     Setup { capacity: capacity_mib * MIB, timing, settings, places, free_waits: false, is_virtual: false }
 }
 
-fn check<B: Backend>(backend: &B, setup: &Setup, sequence: &[Operation]) -> Result<(), Trouble> {
+fn check(backend: &AnyBackend, setup: &Setup, sequence: &[Operation]) -> Result<(), Trouble> {
     run_sequence(backend, setup, sequence).map_err(|stopped| match stopped {
         Stopped::Unable(unable) => unable.into(),
         Stopped::Broken(broken, script) => Trouble::Fail { reason: format!("{setup:?}: {broken}"), script: Some(script) },
@@ -38,7 +38,7 @@ fn check<B: Backend>(backend: &B, setup: &Setup, sequence: &[Operation]) -> Resu
 }
 
 /// Frees the first request before the second, so that the second finds its memory free.
-fn pairs<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
+fn pairs(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let sizes: Vec<u64> = THRESHOLDS.iter().flat_map(|&size| [size - 511, size, size + 1]).collect();
     // With little effort each pair is tried under a third of the settings, which differs from pair to pair.
     let stride = if effort.cases < ALL_PAIRS_FROM { 3 } else { 1 };
@@ -113,7 +113,7 @@ fn programs() -> Vec<Vec<Operation>> {
     ]
 }
 
-fn every_rung<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn every_rung(backend: &AnyBackend, _: &Effort) -> Verdict {
     let programs = programs();
     let timings = if backend.is_simulated() { vec![EventTiming::Lazy, EventTiming::Eager] } else { vec![EventTiming::Clock] };
     for &timing in &timings {

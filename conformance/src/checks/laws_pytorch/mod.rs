@@ -15,7 +15,7 @@ mod wrong_device;
 
 use std::sync::Arc;
 
-use crate::backend::Backend;
+use crate::backend::AnyBackend;
 use crate::checks::draw::timings;
 use crate::law::Law;
 use crate::suite::{Entry, Group, Requirement};
@@ -41,7 +41,7 @@ const AFTER_EVERY_OPERATION: [(Law, &str); 15] = [
 ];
 
 /// The entries of this group.
-pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
+pub fn entries(backend: &AnyBackend) -> Vec<Entry> {
     let mut entries = Vec::new();
     for is_virtual in [false, true] {
         for (name, timing) in timings(backend) {

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use super::campaign::Stopped;
 use super::cases;
-use crate::backend::{Backend, EventTiming};
+use crate::backend::{AnyBackend, EventTiming};
 use crate::checks::draw::{may_expand, timings};
 use crate::law::Law;
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
@@ -32,7 +32,7 @@ struct Program {
 }
 
 /// The entries of this law.
-pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
+pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     let mut entries = Vec::new();
     let kinds = [
         (Kind::OneStream, "one-stream", "a program with one stream never races, and reads back what it wrote"),
@@ -79,7 +79,7 @@ fn programs(timing: EventTiming, may_expand: bool) -> impl Strategy<Value = Prog
 }
 
 /// Runs a program to its end; returns the number of races and its script.
-fn play<B: Backend>(backend: &B, program: &Program, kind: Kind) -> Result<(usize, String), Stopped> {
+fn play(backend: &AnyBackend, program: &Program, kind: Kind) -> Result<(usize, String), Stopped> {
     let mut play = Play::new(backend, program.timing, program.is_virtual, kind).map_err(Stopped::Unable)?;
     for &step in &program.steps {
         play.step(step).map_err(|broken| Stopped::Broken(broken.during(format!("{step:?}")), play.script()))?;
@@ -89,7 +89,7 @@ fn play<B: Backend>(backend: &B, program: &Program, kind: Kind) -> Result<(usize
     Ok((races, script))
 }
 
-fn no_race<B: Backend>(backend: &B, effort: &Effort, kind: Kind, timing: EventTiming) -> Verdict {
+fn no_race(backend: &AnyBackend, effort: &Effort, kind: Kind, timing: EventTiming) -> Verdict {
     let salt = 0x4ace_u64 + u64::from(kind == Kind::Told);
     cases::run(effort, salt, &programs(timing, may_expand(backend)), |program| {
         play(backend, program, kind).map(|_| program.steps.len() as u64)
@@ -100,7 +100,7 @@ fn no_race<B: Backend>(backend: &B, effort: &Effort, kind: Kind, timing: EventTi
 const LEAST_OF_EACH: u32 = 20;
 
 /// Runs the control programs under all timings in turn.
-fn untold<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
+fn untold(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let (racing, all) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
     let share = Effort { cases: effort.cases.div_ceil(4).max(LEAST_OF_EACH), ..*effort };
     let mut operations = 0;

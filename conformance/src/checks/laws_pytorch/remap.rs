@@ -9,19 +9,20 @@ mod driver;
 mod pattern;
 
 use super::cases;
-use crate::backend::Backend;
+use crate::backend::AnyBackend;
 use crate::suite::{Effort, Entry, Group, Requirement};
 
 /// The entries of this law.
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+pub(super) fn entries() -> Vec<Entry> {
     let says = "memory keeps every byte when it is unmapped, mapped elsewhere and mapped at two addresses";
-    let driver = Entry::new(Group::Law, "contents/remapped-by-hand", says, |backend: &B, effort: &Effort| {
+    let driver = Entry::new(Group::Law, "contents/remapped-by-hand", says, |backend: &AnyBackend, effort: &Effort| {
         cases::run(&fewer(effort), 0x3e3a, &driver::plans(), |plan| driver::run(backend, plan))
     });
     let says = "live allocations keep every byte while neighbouring pages are unmapped and mapped again";
-    let allocator = Entry::new(Group::Law, "contents/remapped-by-the-allocator", says, |backend: &B, effort: &Effort| {
-        cases::run(&fewer(effort), 0x3e3b, &allocator::programs(), |steps| allocator::run(backend, steps))
-    });
+    let allocator =
+        Entry::new(Group::Law, "contents/remapped-by-the-allocator", says, |backend: &AnyBackend, effort: &Effort| {
+            cases::run(&fewer(effort), 0x3e3b, &allocator::programs(), |steps| allocator::run(backend, steps))
+        });
     vec![driver.requires(Requirement::VirtualMemory), allocator.requires(Requirement::ExpandableSegments)]
 }
 

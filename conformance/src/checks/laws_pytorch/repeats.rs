@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{TestCaseError, TestError};
 
-use crate::backend::{Backend, EventTiming, Unable};
+use crate::backend::{AnyBackend, EventTiming, Unable};
 use crate::checks::draw::{hunt, may_expand, program_line, runner};
 use crate::checks::laws_pytorch::operation::{Operation, Setup, operations, operations_for, setup_under, virtual_setup_under};
 use crate::checks::laws_pytorch::trial::{Finished, Trial};
@@ -16,7 +16,7 @@ use crate::reference_model::Rules;
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 
 /// The entries of these laws.
-pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
+pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     let mut entries = vec![
         Entry::new(
             Group::Law,
@@ -42,11 +42,11 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
 }
 
 /// Draws cases, a fraction of what a campaign draws, and checks each.
-fn check_cases<B: Backend>(
-    backend: &B,
+fn check_cases(
+    backend: &AnyBackend,
     effort: &Effort,
     salt: u64,
-    check: impl Fn(&B, &Setup, &[Operation]) -> Result<(), Why>,
+    check: impl Fn(&AnyBackend, &Setup, &[Operation]) -> Result<(), Why>,
 ) -> Verdict {
     let cases = Effort { cases: (effort.cases / 4).max(1), ..*effort };
     let may_expand = may_expand(backend);
@@ -103,7 +103,7 @@ impl From<Broken> for Why {
     }
 }
 
-fn whole_run<B: Backend>(backend: &B, setup: &Setup, sequence: &[Operation]) -> Result<Finished, Why> {
+fn whole_run(backend: &AnyBackend, setup: &Setup, sequence: &[Operation]) -> Result<Finished, Why> {
     let mut trial = Trial::new(backend, setup)?;
     for operation in sequence {
         trial.apply(operation)?;
@@ -111,7 +111,7 @@ fn whole_run<B: Backend>(backend: &B, setup: &Setup, sequence: &[Operation]) -> 
     Ok(trial.finish()?)
 }
 
-fn determinism<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
+fn determinism(backend: &AnyBackend, effort: &Effort) -> Verdict {
     check_cases(backend, effort, 1, |backend, setup, sequence| {
         let (first, second) = (whole_run(backend, setup, sequence)?, whole_run(backend, setup, sequence)?);
         Ok(ensure(Law::Determinism, first == second, || difference(&first, &second))?)
@@ -129,7 +129,7 @@ fn difference(first: &Finished, second: &Finished) -> String {
     )
 }
 
-fn dropped<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
+fn dropped(backend: &AnyBackend, effort: &Effort) -> Verdict {
     check_cases(backend, effort, 2, |backend, setup, sequence| {
         let mut trial = Trial::new(backend, setup)?;
         for operation in sequence {
@@ -141,8 +141,8 @@ fn dropped<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
 
 /// Runs a sequence of requests and frees only, under a limit, up to the first sign of memory pressure. Returns how far it got,
 /// the trace and the statistics.
-fn until_pressure<B: Backend>(
-    backend: &B,
+fn until_pressure(
+    backend: &AnyBackend,
     setup: &Setup,
     sequence: &[Operation],
     fraction: u8,
@@ -171,7 +171,7 @@ fn requests_alone(sequence: &[Operation]) -> Vec<Operation> {
 
 /// Before memory is short a limit has no effect, so a larger one cannot take effect earlier. Garbage collection depends on the
 /// limit itself, and is left out.
-fn limit<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
+fn limit(backend: &AnyBackend, effort: &Effort) -> Verdict {
     check_cases(backend, effort, 3, |backend, setup, sequence| {
         let setup = Setup { settings: if setup.is_virtual { 0 } else { setup.settings % 4 }, ..*setup };
         let sequence = requests_alone(sequence);
@@ -187,7 +187,7 @@ fn limit<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
     })
 }
 
-fn collection<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
+fn collection(backend: &AnyBackend, effort: &Effort) -> Verdict {
     check_cases(backend, effort, 4, |backend, setup, sequence| {
         let (plain, collecting) =
             (Setup { settings: 0, is_virtual: false, ..*setup }, Setup { settings: 4, is_virtual: false, ..*setup });
@@ -202,7 +202,7 @@ fn collection<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
 }
 
 /// The core's rounding, seen in the blocks it hands out, grows with the request, is never below it, and follows the rules.
-fn rounding<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
+fn rounding(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let mut operations_done = 0;
     let sizes = operations(200..201);
     let mut runner = runner(effort, 5_u64);

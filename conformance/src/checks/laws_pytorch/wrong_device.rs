@@ -6,7 +6,7 @@ use parkade::settings::Settings;
 use parkade::units::{Bytes, MIB, StreamId};
 use parkade::{AllocError, Allocator};
 
-use crate::backend::{Backend, Core, Needs, TestDevice, WitnessedDevice};
+use crate::backend::{AnyBackend, AnyDevice, Core, Needs, TestDevice, WitnessedDevice};
 use crate::law::{Broken, Law, ensure};
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 
@@ -14,22 +14,23 @@ use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict
 const SIZES: [u64; 3] = [700, 5 * MIB, 30 * MIB];
 
 /// The entries of this law.
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+pub(super) fn entries() -> Vec<Entry> {
     let says =
         "an address that overlaps memory in use, is not aligned or does not exist is refused with an error, and nothing changes";
     let kinds = [("segments", ""), ("reserved-ranges", "expandable_segments:True")];
     kinds
         .into_iter()
         .map(|(name, text)| {
-            let entry = Entry::new(Group::Law, format!("faults/wrong-address/{name}"), says, move |backend: &B, _: &Effort| {
-                check(backend, text)
-            });
+            let entry =
+                Entry::new(Group::Law, format!("faults/wrong-address/{name}"), says, move |backend: &AnyBackend, _: &Effort| {
+                    check(backend, text)
+                });
             if text.is_empty() { entry } else { entry.requires(Requirement::ExpandableSegments) }
         })
         .collect()
 }
 
-fn check<B: Backend>(backend: &B, text: &str) -> Verdict {
+fn check(backend: &AnyBackend, text: &str) -> Verdict {
     let mut operations = 0;
     for size in SIZES {
         for lie in 0..6 {
@@ -44,10 +45,10 @@ fn wrong_address(lie: usize, used: u64, bytes: u64) -> u64 {
     [used, used + bytes - 512, used.saturating_sub(512), used + 64 * bytes + 256, 0, u64::MAX - 511][lie]
 }
 
-fn one<B: Backend>(backend: &B, text: &str, size: u64, lie: usize) -> Result<u64, Trouble> {
+fn one(backend: &AnyBackend, text: &str, size: u64, lie: usize) -> Result<u64, Trouble> {
     let device = WitnessedDevice::new(backend.open(&Needs { capacity: Some(Bytes(400 * MIB)), ..Needs::default() })?);
     let settings = Settings::from_environment(text).map_err(|error| Trouble::fail(error.to_string()))?;
-    let mut core: Core<B::Device> = Allocator::new(device.clone(), PyTorch::new(settings), Vec::new());
+    let mut core: Core<AnyDevice> = Allocator::new(device.clone(), PyTorch::new(settings), Vec::new());
     let refused = |error: AllocError| Trouble::fail(format!("a request was refused: {error}"));
     let held = core.allocate(Bytes(size), StreamId::DEFAULT).map_err(refused)?;
     let (base, bytes) = core.segment_of(&held).ok_or_else(|| Trouble::fail("an allocation without a segment"))?;

@@ -26,7 +26,7 @@ use parkade::units::{Bytes, MIB};
 use parkade_sim::address::Scripted;
 use parkade_sim::{EventTiming, PAGE_BYTES, SimDevice, SimOptions};
 
-use crate::backend::{Backend, Needs, TestDevice};
+use crate::backend::{AnyBackend, AnyDevice, Needs, TestDevice};
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 
 use sequence::{Plan, Report, run};
@@ -80,7 +80,7 @@ impl Shortage {
 }
 
 /// The entries of this group: none on the simulated backend.
-pub fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
+pub fn entries(backend: &AnyBackend) -> Vec<Entry> {
     let mut entries = Vec::new();
     if backend.is_simulated() {
         return entries;
@@ -113,14 +113,14 @@ fn seeds(effort: &Effort) -> [u64; 2] {
     SEEDS.map(|seed| seed.wrapping_add(effort.seed))
 }
 
-fn plan<D: TestDevice>(device: &D, seed: u64, settings: &str, limit: Option<Bytes>, settles: bool) -> Result<Plan, Trouble> {
+fn plan(device: &AnyDevice, seed: u64, settings: &str, limit: Option<Bytes>, settles: bool) -> Result<Plan, Trouble> {
     let settings = Settings::from_environment(settings).map_err(|error| Trouble::fail(error.to_string()))?;
     let [default, second, third, _] = device.streams();
     Ok(Plan { seed, operations: OPERATIONS, settings, limit, streams: [default, second, third], settles })
 }
 
 /// Runs each seed on the backend's device and on a simulated one, and compares.
-fn compared<B: Backend>(backend: &B, settings: &str, shortage: Shortage, effort: &Effort) -> Verdict {
+fn compared(backend: &AnyBackend, settings: &str, shortage: Shortage, effort: &Effort) -> Verdict {
     let (capacity, limit) = (shortage.capacity(), shortage.limit());
     let mut measured = Vec::new();
     for seed in seeds(effort) {
@@ -172,7 +172,7 @@ fn simulated(real: &Report, plan: &Plan, total: Bytes, capacity: Option<Bytes>) 
         .event_timing(EventTiming::Eager)
         .address_model(Scripted::new(real.segment_addresses.iter().copied()))
         .reservation_model(Scripted::for_reservations(real.reservation_addresses.iter().copied()));
-    run(SimDevice::new(options), plan).map_err(|trouble| match trouble {
+    run(AnyDevice::new(SimDevice::new(options)), plan).map_err(|trouble| match trouble {
         Trouble::Skip(reason) | Trouble::Fail { reason, .. } => format!("simulated: {reason}"),
     })
 }
@@ -203,7 +203,7 @@ fn decision(entry: &TraceEntry) -> TraceEntry {
 }
 
 /// Runs without waiting for the device between operations: blocks used by other streams stay pending as long as they are used.
-fn unsettled<B: Backend>(backend: &B, settings: &str, effort: &Effort) -> Verdict {
+fn unsettled(backend: &AnyBackend, settings: &str, effort: &Effort) -> Verdict {
     let mut measured = Vec::new();
     for seed in seeds(effort) {
         let device = backend.open(&Needs::default())?;

@@ -8,7 +8,7 @@ use parkade::device::{BackendError, Capture, DeviceBackend, GraphNode, MemoryInf
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade_sim::CallName;
 
-use crate::backend::TestDevice;
+use crate::backend::{AnyDevice, AnyEvent, AnyPhysical, TestDevice};
 
 /// A call about memory, addresses or events, and its outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,22 +25,22 @@ pub(super) struct Answer {
 
 /// A device and the record of its calls.
 #[derive(Debug)]
-pub(super) struct Recorder<D> {
-    device: D,
+pub(super) struct Recorder {
+    device: AnyDevice,
     settles: bool,
     answers: Vec<Answer>,
     segments: Vec<u64>,
     reservations: Vec<u64>,
 }
 
-impl<D: TestDevice> Recorder<D> {
+impl Recorder {
     /// Wraps a device. With `settles`, all work finishes before events are queried.
-    pub(super) fn new(device: D, settles: bool) -> Recorder<D> {
+    pub(super) fn new(device: AnyDevice, settles: bool) -> Recorder {
         Recorder { device, settles, answers: Vec::new(), segments: Vec::new(), reservations: Vec::new() }
     }
 
     /// The device itself.
-    pub(super) fn device(&mut self) -> &mut D {
+    pub(super) fn device(&mut self) -> &mut AnyDevice {
         &mut self.device
     }
 
@@ -56,9 +56,9 @@ impl<D: TestDevice> Recorder<D> {
     }
 }
 
-impl<D: TestDevice> DeviceBackend for Recorder<D> {
-    type Event = D::Event;
-    type Physical = D::Physical;
+impl DeviceBackend for Recorder {
+    type Event = AnyEvent;
+    type Physical = AnyPhysical;
 
     fn index(&self) -> u32 {
         self.device.index()
@@ -102,13 +102,13 @@ impl<D: TestDevice> DeviceBackend for Recorder<D> {
         result
     }
 
-    fn create(&mut self, size: Bytes) -> Result<D::Physical, BackendError> {
+    fn create(&mut self, size: Bytes) -> Result<AnyPhysical, BackendError> {
         let result = self.device.create(size);
         self.note(CallName::MemCreate, size, None, &result);
         result
     }
 
-    fn map(&mut self, address: DeviceAddress, size: Bytes, memory: &D::Physical) -> Result<(), BackendError> {
+    fn map(&mut self, address: DeviceAddress, size: Bytes, memory: &AnyPhysical) -> Result<(), BackendError> {
         let result = self.device.map(address, size, memory);
         self.note(CallName::MemMap, size, Some(address), &result);
         result
@@ -126,7 +126,7 @@ impl<D: TestDevice> DeviceBackend for Recorder<D> {
         result
     }
 
-    fn release(&mut self, memory: D::Physical) -> Result<(), (D::Physical, BackendError)> {
+    fn release(&mut self, memory: AnyPhysical) -> Result<(), (AnyPhysical, BackendError)> {
         let result = self.device.release(memory);
         let noted = result.as_ref().map_err(|(_, error)| *error);
         self.note(CallName::MemRelease, Bytes::ZERO, None, &noted);
@@ -142,9 +142,9 @@ impl<D: TestDevice> DeviceBackend for Recorder<D> {
         &mut self,
         address: DeviceAddress,
         size: Bytes,
-        memory: D::Physical,
+        memory: AnyPhysical,
         parts: &[(Bytes, Bytes)],
-    ) -> Result<Vec<D::Physical>, (D::Physical, BackendError)> {
+    ) -> Result<Vec<AnyPhysical>, (AnyPhysical, BackendError)> {
         let result = self.device.break_handle(address, size, memory, parts);
         let noted = result.as_ref().map_err(|(_, error)| *error);
         self.note(CallName::MemUnmap, size, Some(address), &noted);
@@ -157,25 +157,25 @@ impl<D: TestDevice> DeviceBackend for Recorder<D> {
         result
     }
 
-    fn create_event(&mut self) -> Result<D::Event, BackendError> {
+    fn create_event(&mut self) -> Result<AnyEvent, BackendError> {
         let result = self.device.create_event();
         self.note(CallName::EventCreate, Bytes::ZERO, None, &result);
         result
     }
 
-    fn record_event(&mut self, event: &mut D::Event, stream: StreamId) -> Result<(), BackendError> {
+    fn record_event(&mut self, event: &mut AnyEvent, stream: StreamId) -> Result<(), BackendError> {
         let result = self.device.record_event(event, stream);
         self.note(CallName::EventRecord, Bytes::ZERO, None, &result);
         result
     }
 
-    fn stream_wait(&mut self, stream: StreamId, event: &D::Event) -> Result<(), BackendError> {
+    fn stream_wait(&mut self, stream: StreamId, event: &AnyEvent) -> Result<(), BackendError> {
         let result = self.device.stream_wait(stream, event);
         self.note(CallName::StreamWaitEvent, Bytes::ZERO, None, &result);
         result
     }
 
-    fn is_complete(&mut self, event: &D::Event) -> Result<bool, BackendError> {
+    fn is_complete(&mut self, event: &AnyEvent) -> Result<bool, BackendError> {
         if self.settles {
             self.device.settle();
         }
@@ -184,7 +184,7 @@ impl<D: TestDevice> DeviceBackend for Recorder<D> {
         result
     }
 
-    fn wait(&mut self, event: &D::Event) -> Result<(), BackendError> {
+    fn wait(&mut self, event: &AnyEvent) -> Result<(), BackendError> {
         let result = self.device.wait(event);
         self.note(CallName::EventSynchronize, Bytes::ZERO, None, &result);
         result
@@ -198,7 +198,7 @@ impl<D: TestDevice> DeviceBackend for Recorder<D> {
         self.device.add_awaited(stream, awaited)
     }
 
-    fn destroy_event(&mut self, event: D::Event) {
+    fn destroy_event(&mut self, event: AnyEvent) {
         self.device.destroy_event(event);
     }
 }

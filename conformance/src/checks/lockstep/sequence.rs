@@ -13,7 +13,7 @@ use parkade::units::{Bytes, MIB, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, PoolError, PoolFilter};
 
 use super::recorder::{Answer, Recorder};
-use crate::backend::{Holdings, TestDevice};
+use crate::backend::{AnyDevice, Holdings, TestDevice};
 use crate::checks::draw::Draws;
 use crate::suite::Trouble;
 
@@ -74,8 +74,8 @@ struct Held {
     word: u32,
 }
 
-struct Run<'a, D: TestDevice> {
-    allocator: Allocator<Recorder<D>, PyTorch, Vec<TraceEntry>>,
+struct Run<'a> {
+    allocator: Allocator<Recorder, PyTorch, Vec<TraceEntry>>,
     held: Vec<Held>,
     draws: Draws,
     plan: &'a Plan,
@@ -95,7 +95,7 @@ struct Run<'a, D: TestDevice> {
 ///
 /// # Errors
 /// If the heap is damaged, memory does not hold what was written, or something stays on the device.
-pub(super) fn run<D: TestDevice>(device: D, plan: &Plan) -> Result<Report, Trouble> {
+pub(super) fn run(device: AnyDevice, plan: &Plan) -> Result<Report, Trouble> {
     let allocator = Allocator::new(Recorder::new(device, plan.settles), PyTorch::new(plan.settings.clone()), Vec::new());
     let mut run = Run {
         allocator,
@@ -132,7 +132,7 @@ fn done<T, E: std::fmt::Display>(outcome: Result<T, E>) -> Result<T, Trouble> {
     outcome.map_err(|error| Trouble::fail(error.to_string()))
 }
 
-impl<D: TestDevice> Run<'_, D> {
+impl Run<'_> {
     fn step(&mut self) -> Result<(), Trouble> {
         match self.draws.below(200) {
             0 => done(self.allocator.release_cached()),

@@ -5,7 +5,7 @@ use parkade::settings::Settings;
 use parkade::units::{Bytes, StreamId};
 
 use super::support::{Mode, ensure, fill, holds, once, same, twice};
-use crate::backend::{Backend, Needs, TestDevice};
+use crate::backend::{AnyBackend, Needs};
 use crate::scripted_allocator::{Request, Stage};
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};
 
@@ -14,7 +14,7 @@ const CLOSE: f64 = 1e-7;
 /// Fractions that single precision can represent, like those that the test draws.
 const SOME: [f64; 3] = [0.496_256_589_889_526_37, 0.768_221_795_558_929_4, 0.088_477_432_727_813_72];
 
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+pub(super) fn entries() -> Vec<Entry> {
     let mut entries = Vec::new();
     let says = "only fractions from 0 to 1 are accepted; with one half, 0.499 of the memory fits and 0.5 does not";
     entries.extend(twice("test_set_per_process_memory_fraction", says, set));
@@ -24,7 +24,7 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     entries
 }
 
-fn set<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
+fn set(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     let mut stage = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
     let mut text = String::new();
     for fraction in [-0.1, 2.0] {
@@ -55,7 +55,7 @@ fn set<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
     Ok(Evidence { text, operations: 6, ..Evidence::default() })
 }
 
-fn get<B: Backend>(backend: &B) -> Verdict {
+fn get(backend: &AnyBackend) -> Verdict {
     let mut stage = Stage::new(backend, &Needs::default(), "", None)?;
     same("the initial fraction", stage.core().memory_fraction(), 1.0)?;
     let mut operations = 0;
@@ -70,11 +70,11 @@ fn get<B: Backend>(backend: &B) -> Verdict {
     Ok(Evidence::operations(operations))
 }
 
-fn fraction_of<D: TestDevice>(stage: &mut Stage<D>, fraction: f64) -> Result<(), Trouble> {
+fn fraction_of(stage: &mut Stage, fraction: f64) -> Result<(), Trouble> {
     stage.core().set_memory_fraction(fraction).map_err(|error| Trouble::fail(error.to_string()))
 }
 
-fn from_the_environment<B: Backend>(backend: &B) -> Verdict {
+fn from_the_environment(backend: &AnyBackend) -> Verdict {
     let mut text = String::new();
     for (value, expected) in [("0.0", 0.0), ("0.5", 0.5), ("1.0", 1.0)] {
         let string = format!("per_process_memory_fraction:{value}");

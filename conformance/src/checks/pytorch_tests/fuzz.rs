@@ -6,7 +6,7 @@ use parkade::Allocation;
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
 
 use super::support::{Mode, ensure, twice};
-use crate::backend::{Backend, Needs, TestDevice};
+use crate::backend::{AnyBackend, Needs, TestDevice};
 use crate::checks::draw::Draws;
 use crate::scripted_allocator::Stage;
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};
@@ -17,7 +17,7 @@ const MOST: u64 = (1 << 30) / 10;
 /// Bytes read at a tensor's start, middle and end; their addresses show that no two overlap in between.
 const SAMPLE: usize = 4096;
 
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+pub(super) fn entries() -> Vec<Entry> {
     let says = "through 10,000 random requests, frees and cache releases each tensor keeps what was written";
     twice("test_allocator_fuzz", says, fuzz).into()
 }
@@ -28,7 +28,7 @@ struct Tensor {
     word: u32,
 }
 
-fn fuzz<B: Backend>(backend: &B, mode: Mode, effort: &Effort) -> Verdict {
+fn fuzz(backend: &AnyBackend, mode: Mode, effort: &Effort) -> Verdict {
     let mut stage = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
     let mut draws = Draws::new(effort.seed.wrapping_add(123));
     let (mut tensors, mut total, mut word) = (Vec::<Tensor>::new(), 0, 0);
@@ -57,12 +57,7 @@ fn fuzz<B: Backend>(backend: &B, mode: Mode, effort: &Effort) -> Verdict {
     Ok(Evidence { operations: OPERATIONS, measured: format!("{word} tensors"), text: String::new() })
 }
 
-fn request<D: TestDevice>(
-    stage: &mut Stage<D>,
-    places: &mut BTreeMap<u64, u64>,
-    bytes: Bytes,
-    word: u32,
-) -> Result<Tensor, Trouble> {
+fn request(stage: &mut Stage, places: &mut BTreeMap<u64, u64>, bytes: Bytes, word: u32) -> Result<Tensor, Trouble> {
     let allocation = stage.core().allocate(bytes, StreamId::DEFAULT).map_err(|error| Trouble::fail(error.to_string()))?;
     let (start, end) = (allocation.address().get(), allocation.address().get() + bytes.get());
     let below = places.range(..end).next_back().filter(|(_, other)| **other > start);
@@ -72,8 +67,8 @@ fn request<D: TestDevice>(
     Ok(Tensor { allocation, bytes, word })
 }
 
-fn free<D: TestDevice>(
-    stage: &mut Stage<D>,
+fn free(
+    stage: &mut Stage,
     tensors: &mut Vec<Tensor>,
     places: &mut BTreeMap<u64, u64>,
     draws: &mut Draws,
@@ -88,7 +83,7 @@ fn free<D: TestDevice>(
     Ok(bytes.get())
 }
 
-fn check<D: TestDevice>(stage: &Stage<D>, address: DeviceAddress, word: u32) -> Result<(), Trouble> {
+fn check(stage: &Stage, address: DeviceAddress, word: u32) -> Result<(), Trouble> {
     let mut found = [0; SAMPLE];
     stage.device().steer().read(address, &mut found)?;
     let holds = found.chunks_exact(4).all(|piece| piece == word.to_le_bytes());

@@ -8,7 +8,7 @@ use parkade::stats::Family;
 use parkade::units::{Bytes, MIB, PoolClass, PoolId, StreamId};
 
 use super::support::{Mode, ensure, fill, once, same, twice};
-use crate::backend::{Backend, Needs, TestDevice};
+use crate::backend::{AnyBackend, Needs, TestDevice};
 use crate::scripted_allocator::Stage;
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};
 
@@ -18,7 +18,7 @@ const LARGE_BUFFER: u64 = 20 * MIB;
 const MIN_LARGE: u64 = 10 * MIB;
 const ROUND_LARGE: u64 = 2 * MIB;
 
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+pub(super) fn entries() -> Vec<Entry> {
     let mut entries = Vec::new();
     let says = "requests under capture get their own pool, and requests elsewhere do not";
     entries.extend(twice("test_graph_capture_simple", says, simple));
@@ -48,23 +48,23 @@ struct Graph {
 }
 
 impl Graph {
-    fn capture_begin<D: TestDevice>(self, stage: &mut Stage<D>) -> Result<(), Trouble> {
+    fn capture_begin(self, stage: &mut Stage) -> Result<(), Trouble> {
         stage.core().set_capturing(true);
         done(stage.core().begin_pool(self.pool, PoolFilter::Stream(self.stream)))
     }
 
-    fn capture_end<D: TestDevice>(self, stage: &mut Stage<D>) -> Result<(), Trouble> {
+    fn capture_end(self, stage: &mut Stage) -> Result<(), Trouble> {
         done(stage.core().end_pool(self.pool))?;
         stage.core().set_capturing(false);
         Ok(())
     }
 
     /// A graph that is reset or destroyed no longer uses its pool.
-    fn reset<D: TestDevice>(self, stage: &mut Stage<D>) -> Result<(), Trouble> {
+    fn reset(self, stage: &mut Stage) -> Result<(), Trouble> {
         done(stage.core().release_pool(self.pool))
     }
 
-    fn alloc<D: TestDevice>(self, stage: &mut Stage<D>, name: &str, bytes: Bytes) -> Result<(), Trouble> {
+    fn alloc(self, stage: &mut Stage, name: &str, bytes: Bytes) -> Result<(), Trouble> {
         stage.alloc_on(name, bytes, self.stream)?.served()
     }
 }
@@ -73,14 +73,14 @@ fn done<T, E: std::fmt::Display>(outcome: Result<T, E>) -> Result<T, Trouble> {
     outcome.map_err(|error| Trouble::fail(error.to_string()))
 }
 
-fn setup<B: Backend>(backend: &B, mode: Mode) -> Result<(Stage<B::Device>, StreamId), Trouble> {
+fn setup(backend: &AnyBackend, mode: Mode) -> Result<(Stage, StreamId), Trouble> {
     let stage = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
     let stream = stage.streams()[1];
     Ok((stage, stream))
 }
 
 /// The pool of the segment that holds a named allocation.
-fn pool_of<D: TestDevice>(stage: &Stage<D>, name: &str) -> Result<PoolId, Trouble> {
+fn pool_of(stage: &Stage, name: &str) -> Result<PoolId, Trouble> {
     let address = stage.address(name)?.get();
     let holds = |start: u64, bytes: u64| start <= address && address - start < bytes;
     let segments = stage.segments();
@@ -88,7 +88,7 @@ fn pool_of<D: TestDevice>(stage: &Stage<D>, name: &str) -> Result<PoolId, Troubl
     found.ok_or_else(|| Trouble::fail(format!("no segment holds {name}")))
 }
 
-fn simple<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
+fn simple(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     let (mut stage, stream) = setup(backend, mode)?;
     let graph = Graph { pool: PoolId(1, 0), stream };
     graph.alloc(&mut stage, "a", Bytes(4000))?;
@@ -106,7 +106,7 @@ fn simple<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
     Ok(Evidence { text, operations: 4, ..Evidence::default() })
 }
 
-fn recapture<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
+fn recapture(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     let (mut stage, stream) = setup(backend, mode)?;
     for number in 1..=2 {
         let graph = Graph { pool: PoolId(number, 0), stream };
@@ -125,7 +125,7 @@ fn recapture<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
     Ok(Evidence::operations(4))
 }
 
-fn out_of_memory<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
+fn out_of_memory(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     let (mut stage, stream) = setup(backend, mode)?;
     let graph = Graph { pool: PoolId(1, 0), stream };
     graph.capture_begin(&mut stage)?;
@@ -144,7 +144,7 @@ fn out_of_memory<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
 }
 
 /// The workspace's size is cuBLAS's choice; it lives as long as the graph.
-fn repeated<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
+fn repeated(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     const WORKSPACE: Bytes = Bytes(4096 * 2 * 1024 + 16 * 8 * 1024);
     let (mut stage, stream) = setup(backend, mode)?;
     let mut reserved = None;
@@ -178,7 +178,7 @@ fn sizes() -> [(u64, i64, u64, u64, PoolClass); 5] {
     ]
 }
 
-fn result_outlives_graph<B: Backend>(backend: &B) -> Verdict {
+fn result_outlives_graph(backend: &AnyBackend) -> Verdict {
     let mut text = String::new();
     for (number, (size, segments, bytes, bytes_left, class)) in (1..).zip(sizes()) {
         let (mut stage, stream) = setup(backend, Mode::Ordinary)?;
@@ -188,7 +188,7 @@ fn result_outlives_graph<B: Backend>(backend: &B) -> Verdict {
         graph.capture_begin(&mut stage)?;
         capture_chain(&mut stage, graph, Bytes(size))?;
         graph.capture_end(&mut stage)?;
-        let grown = |stage: &Stage<B::Device>| {
+        let grown = |stage: &Stage| {
             let now = counted(stage, class);
             [0, 1, 2, 3].map(|place| now[place] - before[place])
         };
@@ -211,7 +211,7 @@ fn result_outlives_graph<B: Backend>(backend: &B) -> Verdict {
 
 /// `b = a.clone()`, then five times `b = b.clone() + 1`: at most three tensors live at a time, and the last `b`, `b5`,
 /// is left.
-fn capture_chain<D: TestDevice>(stage: &mut Stage<D>, graph: Graph, size: Bytes) -> Result<(), Trouble> {
+fn capture_chain(stage: &mut Stage, graph: Graph, size: Bytes) -> Result<(), Trouble> {
     graph.alloc(stage, "b0", size)?;
     for round in 0..5 {
         graph.alloc(stage, "clone", size)?;
@@ -222,14 +222,14 @@ fn capture_chain<D: TestDevice>(stage: &mut Stage<D>, graph: Graph, size: Bytes)
     Ok(())
 }
 
-fn counted<D: TestDevice>(stage: &Stage<D>, class: PoolClass) -> [i64; 4] {
+fn counted(stage: &Stage, class: PoolClass) -> [i64; 4] {
     [Family::Segment, Family::ReservedBytes, Family::Active, Family::ActiveBytes].map(|family| {
         let set = stage.stats().family(family);
         if class == PoolClass::Small { set.small.current } else { set.large.current }
     })
 }
 
-fn record_stream<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
+fn record_stream(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     let (mut stage, stream) = setup(backend, mode)?;
     let [_, _, side, third] = stage.streams();
     stage.alloc("problem", Bytes(12))?.served()?;
@@ -270,7 +270,7 @@ fn pool(number: u64, is_shared: bool) -> PoolId {
 }
 
 /// Two captures of sums with temporaries.
-fn two_successive<B: Backend>(backend: &B) -> Verdict {
+fn two_successive(backend: &AnyBackend) -> Verdict {
     successive(backend, 1, |stage, graphs| {
         graphs[0].capture_begin(stage)?;
         graphs[0].alloc(stage, "b0", Bytes(4000))?;
@@ -283,7 +283,7 @@ fn two_successive<B: Backend>(backend: &B) -> Verdict {
 }
 
 /// Five times a sum of two sums, each with a copy as a temporary; `first` is the number of the existing `b`.
-fn sums<D: TestDevice>(stage: &mut Stage<D>, graph: Graph, first: u32) -> Result<(), Trouble> {
+fn sums(stage: &mut Stage, graph: Graph, first: u32) -> Result<(), Trouble> {
     let size = Bytes(4000);
     for round in first..first + 5 {
         for name in ["x", "y"] {
@@ -299,7 +299,7 @@ fn sums<D: TestDevice>(stage: &mut Stage<D>, graph: Graph, first: u32) -> Result
     Ok(())
 }
 
-fn three_successive<B: Backend>(backend: &B) -> Verdict {
+fn three_successive(backend: &AnyBackend) -> Verdict {
     let size = Bytes(4000);
     successive(backend, 2, |stage, graphs| {
         graphs[0].capture_begin(stage)?;
@@ -318,11 +318,7 @@ fn three_successive<B: Backend>(backend: &B) -> Verdict {
 }
 
 /// Runs the captures with a pool each and with one shared pool: sharing reserves `saved` small segments less.
-fn successive<B: Backend>(
-    backend: &B,
-    saved: u64,
-    captures: impl Fn(&mut Stage<B::Device>, [Graph; 3]) -> Result<(), Trouble>,
-) -> Verdict {
+fn successive(backend: &AnyBackend, saved: u64, captures: impl Fn(&mut Stage, [Graph; 3]) -> Result<(), Trouble>) -> Verdict {
     let mut reserved = Vec::new();
     let mut text = String::new();
     for is_shared in [false, true] {

@@ -44,11 +44,11 @@ mod statistics;
 mod streams;
 mod support;
 
-use crate::backend::Backend;
+use crate::backend::AnyBackend;
 use crate::suite::Entry;
 
 /// The entries of this group.
-pub fn entries<B: Backend + 'static>(_: &B) -> Vec<Entry<B>> {
+pub fn entries(_: &AnyBackend) -> Vec<Entry> {
     let mut entries = Vec::new();
     entries.extend(oom::entries());
     entries.extend(fraction::entries());

@@ -5,7 +5,7 @@ use parkade::trace::TraceAction;
 use parkade::units::{Bytes, MIB, StreamId};
 
 use super::support::{Mode, ensure, fill, holds, same, twice, with_capacity};
-use crate::backend::{Backend, Needs};
+use crate::backend::{AnyBackend, Needs};
 use crate::scripted_allocator::Stage;
 use crate::suite::{Effort, Entry, Evidence, Verdict};
 
@@ -13,16 +13,16 @@ const GIB: u64 = 1 << 30;
 /// More than any device has: the tests' 2^40 elements of four bytes.
 const FAR_TOO_MUCH: Bytes = Bytes(4 << 40);
 
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+pub(super) fn entries() -> Vec<Entry> {
     let mut entries = Vec::new();
     let says = "a huge request's error names its size, an absurd one does not reach the device, and neither affects live tensors";
     entries.extend(twice("test_out_of_memory", says, out_of_memory));
     let says = "a request for the second half of memory is refused, and served once the first half is freed";
     entries.extend(twice("test_out_of_memory_retry", says, retry));
     let says = "a request larger than the device ends in out of memory";
-    entries.extend(twice("test_raises_oom", says, |backend: &B, mode, _: &Effort| raises(backend, mode.settings())));
+    entries.extend(twice("test_raises_oom", says, |backend: &AnyBackend, mode, _: &Effort| raises(backend, mode.settings())));
     let says = "the same with a maximum split size, which takes another path through the search";
-    entries.extend(twice("test_raises_oom_max_split_size_mb_setting", says, |backend: &B, mode: Mode, _: &Effort| {
+    entries.extend(twice("test_raises_oom_max_split_size_mb_setting", says, |backend: &AnyBackend, mode: Mode, _: &Effort| {
         raises(backend, &mode.with("max_split_size_mb:1024"))
     }));
     let says = "the observer is told of a failed request";
@@ -30,7 +30,7 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     entries
 }
 
-fn out_of_memory<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
+fn out_of_memory(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     let mut stage = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
     let tensor = Bytes(4096);
     stage.alloc("tensor", tensor)?.served()?;
@@ -54,7 +54,7 @@ fn out_of_memory<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
 }
 
 /// The test's device has less than its total, because of the driver's context; here each half is a page larger instead.
-fn retry<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
+fn retry(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     let mut stage = Stage::new(backend, &with_capacity(Bytes(GIB)), mode.settings(), None)?;
     let half = Bytes(GIB / 2 + 2 * MIB);
     stage.alloc("a", half)?.served()?;
@@ -69,7 +69,7 @@ fn retry<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
     Ok(Evidence { text, operations: 4, ..Evidence::default() })
 }
 
-fn raises<B: Backend>(backend: &B, settings: &str) -> Verdict {
+fn raises(backend: &AnyBackend, settings: &str) -> Verdict {
     let mut stage = Stage::new(backend, &Needs::default(), settings, None)?;
     stage.alloc("all", FAR_TOO_MUCH)?.refusal()?;
     same("refusals", stage.stats().num_ooms, 1)?;
@@ -78,7 +78,7 @@ fn raises<B: Backend>(backend: &B, settings: &str) -> Verdict {
     Ok(Evidence { text, operations: 1, ..Evidence::default() })
 }
 
-fn notifies<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
+fn notifies(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     let mut stage = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
     stage.alloc("all", FAR_TOO_MUCH)?.refusal()?;
     let told: Vec<_> = stage.trace().iter().filter(|entry| entry.action == TraceAction::Oom).map(|entry| entry.size).collect();

@@ -6,11 +6,11 @@ use parkade::snapshot::SegmentInfo;
 use parkade::units::{Bytes, MIB, PoolId, StreamId};
 
 use super::support::{ensure, fill, holds, once, same};
-use crate::backend::{Backend, Needs, TestDevice};
+use crate::backend::{AnyBackend, Needs};
 use crate::scripted_allocator::Stage;
 use crate::suite::{Entry, Evidence, Trouble, Verdict};
 
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+pub(super) fn entries() -> Vec<Entry> {
     vec![
         once("test_mempool_empty_cache", "a pool that is dropped leaves the default pool's cache alone", empty_cache),
         once(
@@ -45,35 +45,35 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
 struct MemPool(PoolId);
 
 impl MemPool {
-    fn new<D: TestDevice>(stage: &mut Stage<D>, number: u64) -> Result<MemPool, Trouble> {
+    fn new(stage: &mut Stage, number: u64) -> Result<MemPool, Trouble> {
         let id = PoolId(0, number);
         done(stage.core().create_pool(id))?;
         Ok(MemPool(id))
     }
 
-    fn enter<D: TestDevice>(self, stage: &mut Stage<D>) -> Result<(), Trouble> {
+    fn enter(self, stage: &mut Stage) -> Result<(), Trouble> {
         done(stage.core().begin_pool(self.0, PoolFilter::All))
     }
 
-    fn leave<D: TestDevice>(self, stage: &mut Stage<D>) -> Result<(), Trouble> {
+    fn leave(self, stage: &mut Stage) -> Result<(), Trouble> {
         done(stage.core().end_pool(self.0))?;
         done(stage.core().release_pool(self.0))
     }
 
     /// A request while the pool is in use.
-    fn alloc<D: TestDevice>(self, stage: &mut Stage<D>, name: &str, bytes: Bytes) -> Result<(), Trouble> {
+    fn alloc(self, stage: &mut Stage, name: &str, bytes: Bytes) -> Result<(), Trouble> {
         self.enter(stage)?;
         let outcome = stage.alloc(name, bytes)?.served();
         self.leave(stage)?;
         outcome
     }
 
-    fn snapshot<D: TestDevice>(self, stage: &mut Stage<D>) -> Vec<SegmentInfo> {
+    fn snapshot(self, stage: &mut Stage) -> Vec<SegmentInfo> {
         stage.core().snapshot_pool(self.0)
     }
 
     /// What the object's destructor does (spec 5.4).
-    fn drop<D: TestDevice>(self, stage: &mut Stage<D>) -> Result<(), Trouble> {
+    fn drop(self, stage: &mut Stage) -> Result<(), Trouble> {
         stage.core().set_pool_use_on_oom(self.0, false);
         done(stage.core().release_pool(self.0))?;
         stage.core().release_cached_pool(self.0).map_err(|error| Trouble::fail(error.to_string()))
@@ -85,17 +85,17 @@ fn done<T, E: std::fmt::Display>(outcome: Result<T, E>) -> Result<T, Trouble> {
 }
 
 /// How many segments were allocated and freed since this was last called.
-fn traffic<D: TestDevice>(stage: &mut Stage<D>) -> (usize, usize) {
+fn traffic(stage: &mut Stage) -> (usize, usize) {
     let calls = stage.calls();
     let count = |name: &str| calls.iter().filter(|call| call.split(' ').next() == Some(name)).count();
     (count("cudaMalloc"), count("cudaFree"))
 }
 
-fn ordinary<B: Backend>(backend: &B, limit: Option<Bytes>) -> Result<Stage<B::Device>, Trouble> {
+fn ordinary(backend: &AnyBackend, limit: Option<Bytes>) -> Result<Stage, Trouble> {
     Stage::new(backend, &Needs::default(), "", limit)
 }
 
-fn empty_cache<B: Backend>(backend: &B) -> Verdict {
+fn empty_cache(backend: &AnyBackend) -> Verdict {
     let mut stage = ordinary(backend, None)?;
     let pool = MemPool::new(&mut stage, 1)?;
     stage.alloc("x", Bytes(4 * MIB))?.served()?;
@@ -110,7 +110,7 @@ fn empty_cache<B: Backend>(backend: &B) -> Verdict {
     Ok(Evidence { text, operations: 4, ..Evidence::default() })
 }
 
-fn empty_cache_inactive<B: Backend>(backend: &B) -> Verdict {
+fn empty_cache_inactive(backend: &AnyBackend) -> Verdict {
     let mut stage = ordinary(backend, None)?;
     let pool = MemPool::new(&mut stage, 1)?;
     pool.alloc(&mut stage, "x", Bytes(16 * MIB))?;
@@ -123,10 +123,10 @@ fn empty_cache_inactive<B: Backend>(backend: &B) -> Verdict {
     Ok(Evidence::operations(3))
 }
 
-fn segments<B: Backend>(backend: &B) -> Verdict {
+fn segments(backend: &AnyBackend) -> Verdict {
     let mut stage = ordinary(backend, None)?;
     let pool = MemPool::new(&mut stage, 1)?;
-    let uses = |stage: &mut Stage<B::Device>| done(stage.core().pool_use_count(pool.0));
+    let uses = |stage: &mut Stage| done(stage.core().pool_use_count(pool.0));
     same("uses of a new pool", uses(&mut stage)?, 1)?;
     same("segments allocated and freed before", traffic(&mut stage), (0, 0))?;
     pool.enter(&mut stage)?;
@@ -156,7 +156,7 @@ fn segments<B: Backend>(backend: &B) -> Verdict {
     Ok(Evidence { text, operations: 7, ..Evidence::default() })
 }
 
-fn tensor_after_pool<B: Backend>(backend: &B) -> Verdict {
+fn tensor_after_pool(backend: &AnyBackend) -> Verdict {
     let mut stage = ordinary(backend, None)?;
     let pool = MemPool::new(&mut stage, 1)?;
     pool.alloc(&mut stage, "data", Bytes(16))?;
@@ -172,7 +172,7 @@ fn tensor_after_pool<B: Backend>(backend: &B) -> Verdict {
     Ok(Evidence::operations(3))
 }
 
-fn limited<B: Backend>(backend: &B) -> Verdict {
+fn limited(backend: &AnyBackend) -> Verdict {
     let mut stage = ordinary(backend, Some(Bytes::mib(80)))?;
     let (idle, serving) = (MemPool::new(&mut stage, 1)?, MemPool::new(&mut stage, 2)?);
     stage.core().set_pool_use_on_oom(serving.0, true);
@@ -196,7 +196,7 @@ fn limited<B: Backend>(backend: &B) -> Verdict {
     Ok(Evidence { text, operations: 10, ..Evidence::default() })
 }
 
-fn no_split<B: Backend>(backend: &B) -> Verdict {
+fn no_split(backend: &AnyBackend) -> Verdict {
     let mut stage = ordinary(backend, None)?;
     let (splitting, whole) = (MemPool::new(&mut stage, 1)?, MemPool::new(&mut stage, 2)?);
     stage.core().set_pool_no_split(whole.0);
@@ -218,7 +218,7 @@ fn no_split<B: Backend>(backend: &B) -> Verdict {
     Ok(Evidence { text, operations: 8, ..Evidence::default() })
 }
 
-fn deleted<B: Backend>(backend: &B) -> Verdict {
+fn deleted(backend: &AnyBackend) -> Verdict {
     let mut stage = ordinary(backend, Some(Bytes::mib(40)))?;
     for number in 1..=10 {
         let pool = MemPool::new(&mut stage, number)?;
@@ -244,7 +244,7 @@ fn deleted<B: Backend>(backend: &B) -> Verdict {
     Ok(Evidence { text, operations: 26, ..Evidence::default() })
 }
 
-fn in_use<B: Backend>(backend: &B) -> Verdict {
+fn in_use(backend: &AnyBackend) -> Verdict {
     let mut stage = ordinary(backend, None)?;
     let mut pools = Vec::new();
     for number in 1..=4 {
@@ -264,11 +264,11 @@ fn in_use<B: Backend>(backend: &B) -> Verdict {
     Ok(Evidence::operations(12))
 }
 
-fn nested<B: Backend>(backend: &B) -> Verdict {
+fn nested(backend: &AnyBackend) -> Verdict {
     let mut stage = ordinary(backend, None)?;
     let pools = [MemPool::new(&mut stage, 1)?, MemPool::new(&mut stage, 2)?, MemPool::new(&mut stage, 3)?];
     let mut names = ["a", "b", "c", "d", "e"].into_iter();
-    let mut alloc = |stage: &mut Stage<B::Device>| stage.alloc(names.next().unwrap_or("f"), Bytes::mib(20))?.served();
+    let mut alloc = |stage: &mut Stage| stage.alloc(names.next().unwrap_or("f"), Bytes::mib(20))?.served();
     for pool in pools {
         pool.enter(&mut stage)?;
         alloc(&mut stage)?;

@@ -5,7 +5,7 @@ use parkade::stats::Family;
 use parkade::units::{Bytes, MIB, StreamId};
 
 use super::support::{ensure, once, same};
-use crate::backend::{Backend, Needs, TestDevice};
+use crate::backend::{AnyBackend, Needs};
 use crate::scripted_allocator::Stage;
 use crate::suite::{Entry, Evidence, Requirement, Trouble, Verdict};
 
@@ -24,7 +24,7 @@ const REFUSED: [&str; 7] = [
     "pinned_num_register_threads:1024",
 ];
 
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+pub(super) fn entries() -> Vec<Entry> {
     vec![
         once(
             "test_allocator_settings",
@@ -40,13 +40,13 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
 }
 
 /// Applies a settings string at run time.
-fn apply<D: TestDevice>(stage: &mut Stage<D>, text: &str) -> Result<(), Trouble> {
+fn apply(stage: &mut Stage, text: &str) -> Result<(), Trouble> {
     stage.core().policy_mut().settings.apply(text).map_err(|error| Trouble::fail(format!("{text:?}: {error}")))
 }
 
 /// What a request adds to the cumulative active bytes, and to the cumulative requested bytes.
-fn added<D: TestDevice>(stage: &mut Stage<D>, name: &str, bytes: Bytes) -> Result<(u64, u64), Trouble> {
-    let sums = |stage: &Stage<D>| {
+fn added(stage: &mut Stage, name: &str, bytes: Bytes) -> Result<(u64, u64), Trouble> {
+    let sums = |stage: &Stage| {
         let of = |family| stage.stats().family(family).all.allocated.cast_unsigned();
         (of(Family::ActiveBytes), of(Family::RequestedBytes))
     };
@@ -62,7 +62,7 @@ fn rounded(bytes: Bytes, divisions: u64) -> u64 {
     if power == bytes.get() { power } else { bytes.get().next_multiple_of(power / 2 / divisions) }
 }
 
-fn strings<B: Backend>(backend: &B) -> Verdict {
+fn strings(backend: &AnyBackend) -> Verdict {
     let mut stage = Stage::new(backend, &Needs::default(), "", None)?;
     let whole = MIDDLING.get();
     same("without divisions", added(&mut stage, "x", MIDDLING)?, (whole, whole))?;
@@ -92,7 +92,7 @@ fn strings<B: Backend>(backend: &B) -> Verdict {
     Ok(Evidence { text, operations: 20, ..Evidence::default() })
 }
 
-fn max_split<B: Backend>(backend: &B) -> Verdict {
+fn max_split(backend: &AnyBackend) -> Verdict {
     const ORDINARY: &str = "expandable_segments:False,max_split_size_mb:40";
     const EXPANDABLE: &str = "expandable_segments:True,max_split_size_mb:40";
     let mut stage = Stage::new(backend, &Needs::default(), "", Some(Bytes::mib(120)))?;
@@ -112,7 +112,7 @@ fn max_split<B: Backend>(backend: &B) -> Verdict {
     Ok(Evidence { text, operations: 8, ..Evidence::default() })
 }
 
-fn garbage<B: Backend>(backend: &B) -> Verdict {
+fn garbage(backend: &AnyBackend) -> Verdict {
     let mut stage = Stage::new(backend, &Needs::default(), "", Some(Bytes::mib(120)))?;
     for (name, settings) in [
         ("a", "expandable_segments:False,garbage_collection_threshold:0.5"),
@@ -129,7 +129,7 @@ fn garbage<B: Backend>(backend: &B) -> Verdict {
     Ok(Evidence { text, operations: 5, ..Evidence::default() })
 }
 
-fn raw_alloc<B: Backend>(backend: &B) -> Verdict {
+fn raw_alloc(backend: &AnyBackend) -> Verdict {
     let mut stage = Stage::new(backend, &Needs::default(), "", None)?;
     let core = stage.core();
     core.reset_accumulated_stats();

@@ -8,14 +8,14 @@ use parkade_recording::{
 };
 
 use super::support::{Mode, ensure, same, twice};
-use crate::backend::{Backend, Needs};
+use crate::backend::{AnyBackend, Needs};
 use crate::scripted_allocator::Stage;
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};
 
 /// A tensor of 311 times 411 elements.
 const TENSOR: Bytes = Bytes(311 * 411 * 4);
 
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+pub(super) fn entries() -> Vec<Entry> {
     let mut entries = Vec::new();
     let says = "a snapshot has the tensor's block at its address, and the trace ends with what empty_cache did";
     entries.extend(twice("test_memory_snapshot", says, memory_snapshot));
@@ -26,7 +26,7 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     entries
 }
 
-fn memory_snapshot<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
+fn memory_snapshot(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     let mut stage = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
     stage.alloc("x", TENSOR)?.served()?;
     let blocks: Vec<_> = stage.core().snapshot().into_iter().flat_map(|segment| segment.blocks).collect();
@@ -48,7 +48,7 @@ fn memory_snapshot<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
     Ok(Evidence { text, operations: 3, ..Evidence::default() })
 }
 
-fn pickled<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
+fn pickled(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     let mut stage = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
     stage.alloc("x", TENSOR)?.served()?;
     let address = stage.address("x")?.get();
@@ -71,7 +71,7 @@ fn pickled<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
     Ok(Evidence::operations(1))
 }
 
-fn include_traces<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
+fn include_traces(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     let mut stage = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
     for (name, bytes) in [("a", 1000), ("b", 3 << 20), ("c", 40 << 20)] {
         stage.alloc(name, Bytes(bytes))?.served()?;

@@ -5,7 +5,7 @@ use parkade::stats::{Family, Stat, Stats};
 use parkade::units::{Bytes, PoolClass};
 
 use super::support::{Mode, ensure, same, twice};
-use crate::backend::{Backend, Needs, TestDevice};
+use crate::backend::{AnyBackend, Needs};
 use crate::checks::draw::Draws;
 use crate::scripted_allocator::Stage;
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};
@@ -15,7 +15,7 @@ const N: u64 = 35;
 /// The size of an element.
 const ELEMENT: u64 = 4;
 
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+pub(super) fn entries() -> Vec<Entry> {
     let mut entries = Vec::new();
     let says =
         "a tensor of 1 KiB is 1024 active bytes; through a long sequence figures and peaks are right, and a snapshot adds up";
@@ -23,7 +23,7 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     entries
 }
 
-fn memory_stats<B: Backend>(backend: &B, mode: Mode, effort: &Effort) -> Verdict {
+fn memory_stats(backend: &AnyBackend, mode: Mode, effort: &Effort) -> Verdict {
     let mut stage = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
     one_tensor(&mut stage)?;
     let mut watch = Watch::new(stage);
@@ -34,8 +34,8 @@ fn memory_stats<B: Backend>(backend: &B, mode: Mode, effort: &Effort) -> Verdict
 }
 
 /// The part of the test that is in `test_cuda.py`.
-fn one_tensor<D: TestDevice>(stage: &mut Stage<D>) -> Result<(), Trouble> {
-    let active = |stage: &Stage<D>| stage.stats().family(Family::ActiveBytes).all;
+fn one_tensor(stage: &mut Stage) -> Result<(), Trouble> {
+    let active = |stage: &Stage| stage.stats().family(Family::ActiveBytes).all;
     stage.alloc("tmp", Bytes(256 * ELEMENT))?.served()?;
     same("active bytes with the tensor", (active(stage).current, active(stage).freed), (1024, 0))?;
     stage.free("tmp")?;
@@ -55,15 +55,15 @@ enum Change {
 }
 
 /// A stage, and its figures as last seen.
-struct Watch<D: TestDevice> {
-    stage: Stage<D>,
+struct Watch {
+    stage: Stage,
     allocated: Stat,
     reserved: Stat,
     tensors: u64,
 }
 
-impl<D: TestDevice> Watch<D> {
-    fn new(stage: Stage<D>) -> Watch<D> {
+impl Watch {
+    fn new(stage: Stage) -> Watch {
         let (allocated, reserved) = figures(stage.stats());
         Watch { stage, allocated, reserved, tensors: 0 }
     }
@@ -129,7 +129,7 @@ fn figures(stats: &Stats) -> (Stat, Stat) {
 }
 
 /// Allocates and frees tensors of many shapes, as in `test_cuda_multigpu.py`. Returns how many steps were checked.
-fn long_sequence<D: TestDevice>(watch: &mut Watch<D>, seed: u64) -> Result<u64, Trouble> {
+fn long_sequence(watch: &mut Watch, seed: u64) -> Result<u64, Trouble> {
     let nothing = watch.stage.stats().family(Family::AllocatedBytes).all.current;
     watch.see(Change::None)?;
     watch.empty_cache()?;

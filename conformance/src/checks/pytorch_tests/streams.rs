@@ -1,10 +1,11 @@
 //! Memory used by several streams.
 
+use parkade::device::DeviceBackend as _;
 use parkade::snapshot::BlockActivity;
 use parkade::units::{Bytes, MIB, StreamId};
 
 use super::support::{Mode, ensure, fill, holds, twice, with_capacity};
-use crate::backend::{Backend, Needs, TestDevice};
+use crate::backend::{AnyBackend, Needs, TestDevice};
 use crate::scripted_allocator::Stage;
 use crate::suite::{Effort, Entry, Evidence, Trouble, Verdict};
 
@@ -12,7 +13,7 @@ const MILLISECOND: u64 = 1_000_000;
 /// Four elements of four bytes.
 const TENSOR: Bytes = Bytes(16);
 
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+pub(super) fn entries() -> Vec<Entry> {
     let mut entries = Vec::new();
     let says = "a block that another stream uses is reused only once that stream's work is done";
     entries.extend(twice("test_record_stream", says, record_stream));
@@ -24,7 +25,7 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
 }
 
 /// Lets a stream wait for the work queued on another one so far.
-fn wait_stream<D: TestDevice>(stage: &Stage<D>, waits: StreamId, other: StreamId) -> Result<(), Trouble> {
+fn wait_stream(stage: &Stage, waits: StreamId, other: StreamId) -> Result<(), Trouble> {
     let mut device = stage.device().steer();
     let mut event = device.create_event()?;
     device.record_event(&mut event, other)?;
@@ -33,7 +34,7 @@ fn wait_stream<D: TestDevice>(stage: &Stage<D>, waits: StreamId, other: StreamId
     Ok(())
 }
 
-fn record_stream<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
+fn record_stream(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     let mut stage = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
     let [_, side, current, _] = stage.streams();
     stage.alloc_on("result", TENSOR, current)?.served()?;
@@ -60,7 +61,7 @@ fn record_stream<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
 }
 
 /// A view is not an allocation: whichever part of a block work uses, the block is recorded.
-fn shifted_view<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
+fn shifted_view(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     let mut stage = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
     let [_, alloc, record, _] = stage.streams();
     stage.alloc_on("base", Bytes(8), alloc)?.served()?;
@@ -77,7 +78,7 @@ fn shifted_view<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
     Ok(Evidence { text, operations: 3, ..Evidence::default() })
 }
 
-fn out_of_memory<B: Backend>(backend: &B, mode: Mode, _: &Effort) -> Verdict {
+fn out_of_memory(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     const ROUNDS: u64 = 100;
     let mut stage = Stage::new(backend, &with_capacity(Bytes::mib(1024)), mode.settings(), None)?;
     let [_, side, current, _] = stage.streams();

@@ -2,7 +2,7 @@
 
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
-use crate::backend::{Backend, Needs, TestDevice};
+use crate::backend::{AnyBackend, Needs, TestDevice};
 use crate::scripted_allocator::Stage;
 use crate::suite::{Effort, Entry, Group, Requirement, Trouble, Verdict};
 
@@ -36,20 +36,20 @@ impl Mode {
 }
 
 /// A test in ordinary mode.
-pub(super) fn once<B: Backend>(
+pub(super) fn once(
     name: &'static str,
     says: &'static str,
-    test: impl Fn(&B) -> Verdict + Send + Sync + 'static,
-) -> Entry<B> {
+    test: impl Fn(&AnyBackend) -> Verdict + Send + Sync + 'static,
+) -> Entry {
     Entry::new(Group::PyTorchTest, name, says, move |backend, _| test(backend))
 }
 
 /// A test in both modes.
-pub(super) fn twice<B: Backend>(
+pub(super) fn twice(
     name: &'static str,
     says: &'static str,
-    test: impl Fn(&B, Mode, &Effort) -> Verdict + Clone + Send + Sync + 'static,
-) -> [Entry<B>; 2] {
+    test: impl Fn(&AnyBackend, Mode, &Effort) -> Verdict + Clone + Send + Sync + 'static,
+) -> [Entry; 2] {
     Mode::BOTH.map(|mode| {
         let test = test.clone();
         let suffix = if mode == Mode::Expandable { "/expandable" } else { "" };
@@ -75,18 +75,12 @@ pub(super) fn with_capacity(capacity: Bytes) -> Needs {
 }
 
 /// Fills a named allocation with a word.
-pub(super) fn fill<D: TestDevice>(
-    stage: &Stage<D>,
-    name: &str,
-    bytes: Bytes,
-    word: u32,
-    stream: StreamId,
-) -> Result<(), Trouble> {
+pub(super) fn fill(stage: &Stage, name: &str, bytes: Bytes, word: u32, stream: StreamId) -> Result<(), Trouble> {
     Ok(stage.device().steer().fill(stage.address(name)?, bytes, word, stream)?)
 }
 
 /// Whether memory is filled with a word, once all work is done.
-pub(super) fn holds<D: TestDevice>(stage: &Stage<D>, address: DeviceAddress, bytes: usize, word: u32) -> Result<bool, Trouble> {
+pub(super) fn holds(stage: &Stage, address: DeviceAddress, bytes: usize, word: u32) -> Result<bool, Trouble> {
     let mut found = vec![0; bytes];
     let mut device = stage.device().steer();
     device.settle();

@@ -2,7 +2,7 @@
 //!
 //! The figures are those of PyTorch 2.11 on an H200 (facts: Experiments with PyTorch).
 
-use crate::backend::{Backend, TestDevice};
+use crate::backend::AnyBackend;
 use crate::suite::{Entry, Evidence, Trouble, Verdict};
 use parkade::profile::Profile;
 use parkade::settings::Settings;
@@ -32,29 +32,31 @@ const EXPANDABLE: [(&str, i64, i64); 3] = [
 /// 0.0137 GiB: room for 12 MiB, but not for another segment.
 const BELOW_A_SEGMENT: Bytes = Bytes((137 << 30) / 10_000);
 
-pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
-    let mut entries: Vec<Entry<B>> = Vec::new();
+pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
+    let mut entries: Vec<Entry> = Vec::new();
     for (name, settings, limit) in [("limited", "", Some(BELOW_A_SEGMENT)), ("unlimited", "", None)] {
         let says = "6 MiB are free in pieces of 2 MiB: 4 MiB are refused only where a limit forbids a new segment";
-        entries.push(scenario(format!("A4/{name}"), says, move |backend: &B| comb(backend, settings, limit)));
+        entries.push(scenario(format!("A4/{name}"), says, move |backend: &AnyBackend| comb(backend, settings, limit)));
     }
     let says = "6 MiB are free in pieces of 2 MiB, and 4 MiB are served, since the page of 20 MiB has room";
-    entries.push(scenario("A4/expandable", says, |backend: &B| comb(backend, "expandable_segments:True", Some(BELOW_A_SEGMENT))));
+    entries.push(scenario("A4/expandable", says, |backend: &AnyBackend| {
+        comb(backend, "expandable_segments:True", Some(BELOW_A_SEGMENT))
+    }));
     for (name, settings) in SETTINGS {
         let says = "three separate holes of 1 GiB in 6 GiB: the settings decide whether 2 GiB fit";
-        entries.push(scenario(format!("A5/{name}"), says, move |backend: &B| six(backend, name, settings)));
+        entries.push(scenario(format!("A5/{name}"), says, move |backend: &AnyBackend| six(backend, name, settings)));
     }
     entries.push(scenario("A13", "expandable segments serve what fragmentation refuses", compare));
     if backend.is_simulated() {
         // No device takes part in the replay of a recording.
         let says = "recorded runs, replayed with expandable segments, reserve what PyTorch reserved with them";
-        entries.push(scenario("A13/recordings", says, |_: &B| recordings()));
+        entries.push(scenario("A13/recordings", says, |_: &AnyBackend| recordings()));
     }
     entries
 }
 
 /// Six blocks of this size, cut from one segment, every other one freed.
-fn make_comb<D: TestDevice>(story: &mut Story<D>, piece: Bytes) -> Result<(), Trouble> {
+fn make_comb(story: &mut Story, piece: Bytes) -> Result<(), Trouble> {
     story.alloc("all", Bytes(6 * piece.get()))?;
     story.free("all")?;
     for number in 1..=6 {
@@ -66,7 +68,7 @@ fn make_comb<D: TestDevice>(story: &mut Story<D>, piece: Bytes) -> Result<(), Tr
     Ok(())
 }
 
-fn comb<B: Backend>(backend: &B, settings: &str, limit: Option<Bytes>) -> Verdict {
+fn comb(backend: &AnyBackend, settings: &str, limit: Option<Bytes>) -> Verdict {
     let mut story = Story::new(backend, settings, limit)?;
     make_comb(&mut story, mib(2))?;
     let is_expandable = !settings.is_empty();
@@ -105,7 +107,7 @@ fn six_on_the_h200(name: &str) -> ([i64; 8], [i64; 8]) {
     }
 }
 
-fn six<B: Backend>(backend: &B, name: &str, settings: &str) -> Verdict {
+fn six(backend: &AnyBackend, name: &str, settings: &str) -> Verdict {
     let mut story = Story::new(backend, settings, Some(gib_hundredths(650)))?;
     make_comb(&mut story, mib(1024))?;
     let (before, after) = six_on_the_h200(name);
@@ -131,11 +133,11 @@ fn six<B: Backend>(backend: &B, name: &str, settings: &str) -> Verdict {
 }
 
 /// A line of the comparison: whether the request was served, and the statistics at the end.
-fn outcome<B: Backend>(
-    backend: &B,
+fn outcome(
+    backend: &AnyBackend,
     settings: &str,
     limit: Bytes,
-    run: fn(&mut Story<B::Device>) -> Result<bool, Trouble>,
+    run: fn(&mut Story) -> Result<bool, Trouble>,
 ) -> Result<(bool, Figures), Trouble> {
     let mut story = Story::new(backend, settings, Some(limit))?;
     let is_served = run(&mut story)?;
@@ -144,18 +146,18 @@ fn outcome<B: Backend>(
     Ok((is_served, figures))
 }
 
-fn compare<B: Backend>(backend: &B) -> Verdict {
-    type Run<D> = fn(&mut Story<D>) -> Result<bool, Trouble>;
-    let small: Run<B::Device> = |story| {
+fn compare(backend: &AnyBackend) -> Verdict {
+    type Run = fn(&mut Story) -> Result<bool, Trouble>;
+    let small: Run = |story| {
         make_comb(story, mib(2))?;
         story.ask("4 MiB", mib(4))
     };
-    let large: Run<B::Device> = |story| {
+    let large: Run = |story| {
         make_comb(story, mib(1024))?;
         story.ask("2 GiB", mib(2048))
     };
     // Sizes that grow each time, as with sequences of changing length: no cached segment is ever large enough.
-    let growing: Run<B::Device> = |story| {
+    let growing: Run = |story| {
         for step in 0..20 {
             story.alloc("activations", mib(100 + 10 * step))?;
             story.free("activations")?;

@@ -7,7 +7,7 @@ mod reuse;
 mod settings;
 mod warm_up;
 
-use crate::backend::Backend;
+use crate::backend::AnyBackend;
 use crate::suite::Entry;
 
 use crate::scenarios::row::{Finding, Row};
@@ -144,7 +144,7 @@ pub(crate) const ROWS: &[Row] = &[
     },
 ];
 
-pub(crate) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
+pub(crate) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     [
         reuse::entries(),
         fragmentation::entries(backend),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use crate::backend::{Backend, Needs, TestDevice};
+use crate::backend::{AnyBackend, AnyDevice, Needs, TestDevice};
 use crate::suite::{Entry, Evidence, Trouble, Verdict};
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, MIB};
@@ -17,7 +17,7 @@ const PAGE: u64 = 2 * MIB;
 /// The capacity for A7, small enough to fill quickly.
 const SMALL_DEVICE: Bytes = mib(4096);
 
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+pub(super) fn entries() -> Vec<Entry> {
     vec![
         scenario(
             "A6/default",
@@ -46,7 +46,7 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     ]
 }
 
-fn remap<B: Backend>(backend: &B, settings: &str) -> Verdict {
+fn remap(backend: &AnyBackend, settings: &str) -> Verdict {
     let mut story = Story::within(backend, mib(8192), settings)?;
     let is_expandable = !settings.is_empty();
     story.alloc("2 GiB", mib(2048))?;
@@ -70,13 +70,13 @@ fn remap<B: Backend>(backend: &B, settings: &str) -> Verdict {
 }
 
 /// A device filled with blocks of one size until it refuses. `held` are the blocks.
-struct Filled<D> {
-    device: D,
+struct Filled {
+    device: AnyDevice,
     held: Vec<DeviceAddress>,
 }
 
-impl<D: TestDevice> Filled<D> {
-    fn new<B: Backend<Device = D>>(backend: &B, block: Bytes) -> Result<Filled<D>, Trouble> {
+impl Filled {
+    fn new(backend: &AnyBackend, block: Bytes) -> Result<Filled, Trouble> {
         let needs = Needs { capacity: Some(SMALL_DEVICE), ..Needs::default() };
         let mut filled = Filled { device: backend.open(&needs)?, held: Vec::new() };
         loop {
@@ -126,7 +126,7 @@ impl<D: TestDevice> Filled<D> {
     }
 }
 
-fn holes_of_pages<B: Backend>(backend: &B, block_mib: u64) -> Verdict {
+fn holes_of_pages(backend: &AnyBackend, block_mib: u64) -> Verdict {
     let mut filled = Filled::new(backend, mib(block_mib))?;
     let (most, count) = (SMALL_DEVICE.get() / (block_mib * MIB), filled.held.len() as u64);
     // A real driver may take some memory for itself meanwhile.
@@ -140,7 +140,7 @@ fn holes_of_pages<B: Backend>(backend: &B, block_mib: u64) -> Verdict {
     ))
 }
 
-fn holes_below_a_page<B: Backend>(backend: &B) -> Verdict {
+fn holes_below_a_page(backend: &AnyBackend) -> Verdict {
     let mut filled = Filled::new(backend, mib(1))?;
     let full = filled.free_bytes()?;
     // One block of each page stays, in whatever order the driver gave them out.
@@ -158,7 +158,7 @@ fn holes_below_a_page<B: Backend>(backend: &B) -> Verdict {
     )
 }
 
-fn three_quarters<B: Backend>(backend: &B) -> Verdict {
+fn three_quarters(backend: &AnyBackend) -> Verdict {
     let block = Bytes(PAGE * 3 / 4);
     let mut filled = Filled::new(backend, block)?;
     let full = filled.free_bytes()?;
@@ -172,8 +172,8 @@ fn three_quarters<B: Backend>(backend: &B) -> Verdict {
 }
 
 /// How long something took: by the device's clock if it is simulated, else by the host's.
-fn timed<D: TestDevice, T>(device: &mut D, act: impl FnOnce(&mut D) -> Result<T, BackendError>) -> Result<(T, u64), Trouble> {
-    let clock = |device: &mut D| device.insight().map(|simulated| simulated.now_ns());
+fn timed<T>(device: &mut AnyDevice, act: impl FnOnce(&mut AnyDevice) -> Result<T, BackendError>) -> Result<(T, u64), Trouble> {
+    let clock = |device: &mut AnyDevice| device.insight().map(|simulated| simulated.now_ns());
     let (start, start_ns) = (Instant::now(), clock(device));
     let answer = act(device)?;
     let took_ns = match (start_ns, clock(device)) {
@@ -183,7 +183,7 @@ fn timed<D: TestDevice, T>(device: &mut D, act: impl FnOnce(&mut D) -> Result<T,
     Ok((answer, took_ns))
 }
 
-fn waiting<B: Backend>(backend: &B) -> Verdict {
+fn waiting(backend: &AnyBackend) -> Verdict {
     let mut device = backend.open(&Needs::default())?;
     let stream = device.streams()[1];
     let (warm, size) = (device.malloc(mib(256))?, mib(256));

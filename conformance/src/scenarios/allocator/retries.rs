@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::backend::{Backend, MadeCall, TestDevice};
+use crate::backend::{AnyBackend, MadeCall, TestDevice};
 use crate::suite::{Entry, Trouble, Verdict};
 use parkade::device::DeviceBackend;
 use parkade::units::Bytes;
@@ -15,7 +15,7 @@ use crate::scenarios::story::{Story, claim, mib, scenario};
 /// How long the work runs that a step waits for.
 const SPIN_NS: u64 = 50_000_000;
 
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+pub(super) fn entries() -> Vec<Entry> {
     vec![
         scenario(
             "A8/device",
@@ -46,7 +46,7 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
 }
 
 /// 400 MiB cached and 300 MiB in use, of 1 GiB.
-fn cached_and_used<D: TestDevice>(story: &mut Story<D>) -> Result<(), Trouble> {
+fn cached_and_used(story: &mut Story) -> Result<(), Trouble> {
     story.alloc("cached", mib(400))?;
     story.alloc("used", mib(300))?;
     story.free("cached")?;
@@ -55,7 +55,7 @@ fn cached_and_used<D: TestDevice>(story: &mut Story<D>) -> Result<(), Trouble> {
     Ok(())
 }
 
-fn ladder_on_the_device<B: Backend>(backend: &B) -> Verdict {
+fn ladder_on_the_device(backend: &AnyBackend) -> Verdict {
     let mut story = Story::within(backend, mib(1024), "")?;
     cached_and_used(&mut story)?;
     story.alloc("large", mib(600))?;
@@ -70,7 +70,7 @@ fn ladder_on_the_device<B: Backend>(backend: &B) -> Verdict {
     story.finish()
 }
 
-fn ladder_at_the_limit<B: Backend>(backend: &B) -> Verdict {
+fn ladder_at_the_limit(backend: &AnyBackend) -> Verdict {
     let mut story = Story::new(backend, "", Some(mib(1024)))?;
     cached_and_used(&mut story)?;
     story.alloc("large", mib(600))?;
@@ -83,7 +83,7 @@ fn ladder_at_the_limit<B: Backend>(backend: &B) -> Verdict {
     story.finish()
 }
 
-fn ladder_waits<B: Backend>(backend: &B) -> Verdict {
+fn ladder_waits(backend: &AnyBackend) -> Verdict {
     let mut story = Story::new(backend, "", Some(mib(1024)))?;
     let other = story.stage.streams()[1];
     story.alloc("shared", mib(400))?;
@@ -101,7 +101,7 @@ fn ladder_waits<B: Backend>(backend: &B) -> Verdict {
     story.finish()
 }
 
-fn ladder_of_oversize_blocks<B: Backend>(backend: &B) -> Verdict {
+fn ladder_of_oversize_blocks(backend: &AnyBackend) -> Verdict {
     let mut story = Story::new(backend, "max_split_size_mb:100", Some(mib(1024)))?;
     for (name, size) in [("a", 200), ("b", 250), ("c", 300), ("small", 50)] {
         story.alloc(name, mib(size))?;
@@ -119,7 +119,7 @@ fn ladder_of_oversize_blocks<B: Backend>(backend: &B) -> Verdict {
     story.finish()
 }
 
-fn retries_are_counted<B: Backend>(backend: &B) -> Verdict {
+fn retries_are_counted(backend: &AnyBackend) -> Verdict {
     let mut story = Story::new(backend, "", Some(mib(300)))?;
     for step in 1..=4 {
         // Each request is larger than the cached segment, and both together exceed the limit.
@@ -137,7 +137,7 @@ fn retries_are_counted<B: Backend>(backend: &B) -> Verdict {
     story.finish()
 }
 
-fn collect<B: Backend>(backend: &B, limit: Option<Bytes>) -> Verdict {
+fn collect(backend: &AnyBackend, limit: Option<Bytes>) -> Verdict {
     let mut story = Story::new(backend, "garbage_collection_threshold:0.5", limit)?;
     for (name, size) in [("a", 100), ("b", 110), ("c", 120), ("d", 130)] {
         story.alloc(name, mib(size))?;
@@ -162,7 +162,7 @@ fn collect<B: Backend>(backend: &B, limit: Option<Bytes>) -> Verdict {
     story.finish()
 }
 
-fn fraction<B: Backend>(backend: &B) -> Verdict {
+fn fraction(backend: &AnyBackend) -> Verdict {
     let mut story = Story::new(backend, "", None)?;
     let total = story.stage.device().look().total_memory();
     let too_large = Bytes(total.get() / 10 * 9);
@@ -193,7 +193,7 @@ fn fraction<B: Backend>(backend: &B) -> Verdict {
 /// For each callback, the calls that had been made before it.
 type Seen = Arc<Mutex<Vec<Vec<MadeCall>>>>;
 
-fn callbacks<B: Backend>(backend: &B) -> Verdict {
+fn callbacks(backend: &AnyBackend) -> Verdict {
     let mut story = Story::new(backend, "", Some(mib(1024)))?;
     let seen = Seen::default();
     let kept = Arc::new(Mutex::new(Some(story.stage.core().allocate(mib(600), parkade::units::StreamId::DEFAULT))));

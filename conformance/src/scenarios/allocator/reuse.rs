@@ -1,13 +1,13 @@
 //! A1 to A3: memory that is reused, segment sizes, splitting and coalescing.
 
-use crate::backend::Backend;
+use crate::backend::AnyBackend;
 use crate::suite::{Entry, Verdict};
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::units::{Bytes, MIB};
 
 use crate::scenarios::story::{Story, claim, mib, scenario};
 
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+pub(super) fn entries() -> Vec<Entry> {
     vec![
         scenario("A1", "256 MB, freed and asked for again: the second request does not reach the driver", reuse),
         scenario(
@@ -19,7 +19,7 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     ]
 }
 
-fn reuse<B: Backend>(backend: &B) -> Verdict {
+fn reuse(backend: &AnyBackend) -> Verdict {
     let mut story = Story::new(backend, "", None)?;
     story.show("before");
     story.alloc("first", mib(256))?;
@@ -49,7 +49,7 @@ const SIZES: [(&str, u64, u64, u64); 8] = [
     ("512 MiB", 512 * MIB, 512 * MIB, 512 * MIB),
 ];
 
-fn segments<B: Backend>(backend: &B) -> Verdict {
+fn segments(backend: &AnyBackend) -> Verdict {
     let mut story = Story::new(backend, "", None)?;
     for (name, bytes, block, segment) in SIZES {
         // The cache is empty for each, so that each gets a segment of its own.
@@ -72,7 +72,7 @@ fn segments<B: Backend>(backend: &B) -> Verdict {
     story.finish()
 }
 
-fn split_and_merge<B: Backend>(backend: &B) -> Verdict {
+fn split_and_merge(backend: &AnyBackend) -> Verdict {
     let mut story = Story::new(backend, "", None)?;
     // Requests below 10 MiB get a segment of 20 MiB: freeing the second one leaves a hole of 8 MiB.
     for (name, size) in [("before", 6), ("8 MiB", 8), ("behind", 6)] {
@@ -80,7 +80,7 @@ fn split_and_merge<B: Backend>(backend: &B) -> Verdict {
     }
     story.free("8 MiB")?;
     story.show("a free block of 8 MiB");
-    let free = |story: &Story<B::Device>| -> Vec<u64> {
+    let free = |story: &Story| -> Vec<u64> {
         let segments = story.stage.segments();
         let blocks = segments.iter().flat_map(|segment| &segment.blocks);
         blocks.filter(|block| block.state == BlockActivity::Inactive).map(|block| block.size.get() / MIB).collect()

@@ -1,6 +1,6 @@
 //! A11, A15, A16 and A19: settings and calls about which the documents are wrong.
 
-use crate::backend::Backend;
+use crate::backend::AnyBackend;
 use crate::suite::{Entry, Evidence, Trouble, Verdict};
 use parkade::device::DeviceBackend;
 use parkade::settings::Settings;
@@ -8,7 +8,7 @@ use parkade::units::MIB;
 
 use crate::scenarios::story::{Story, claim, mib, scenario};
 
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+pub(super) fn entries() -> Vec<Entry> {
     vec![
         scenario("A11", "an oversize block serves only requests within 20 MiB of its size, and those get all of it", oversize),
         scenario("A11/values", "with a higher max_split_size_mb more blocks are split, not fewer", higher_is_not_better),
@@ -30,7 +30,7 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     ]
 }
 
-fn oversize<B: Backend>(backend: &B) -> Verdict {
+fn oversize(backend: &AnyBackend) -> Verdict {
     let mut story = Story::new(backend, "max_split_size_mb:128", None)?;
     story.alloc("200 MiB", mib(200))?;
     story.free("200 MiB")?;
@@ -48,7 +48,7 @@ fn oversize<B: Backend>(backend: &B) -> Verdict {
     story.finish()
 }
 
-fn higher_is_not_better<B: Backend>(backend: &B) -> Verdict {
+fn higher_is_not_better(backend: &AnyBackend) -> Verdict {
     let mut evidence = Evidence::default();
     for (settings, reserved, split) in [
         ("max_split_size_mb:128", 220_i64 << 20, 16_i64 << 20),
@@ -71,7 +71,7 @@ fn higher_is_not_better<B: Backend>(backend: &B) -> Verdict {
     Ok(evidence)
 }
 
-fn empty_cache<B: Backend>(backend: &B) -> Verdict {
+fn empty_cache(backend: &AnyBackend) -> Verdict {
     let mut story = Story::new(backend, "", None)?;
     for (name, size) in [("whole", 100), ("live", 64), ("part 1", 6), ("part 2", 6), ("part 3", 8)] {
         story.alloc(name, mib(size))?;
@@ -92,7 +92,7 @@ fn empty_cache<B: Backend>(backend: &B) -> Verdict {
     story.finish()
 }
 
-fn streams_do_not_share<B: Backend>(backend: &B) -> Verdict {
+fn streams_do_not_share(backend: &AnyBackend) -> Verdict {
     let mut story = Story::new(backend, "", Some(mib(300)))?;
     let [_, first, second, _] = story.stage.streams();
     story.stage.alloc_on("of stream 1", mib(200), first)?.served()?;
@@ -113,7 +113,7 @@ fn streams_do_not_share<B: Backend>(backend: &B) -> Verdict {
     story.finish()
 }
 
-fn visible_devices<B: Backend>(backend: &B) -> Verdict {
+fn visible_devices(backend: &AnyBackend) -> Verdict {
     let mut text = String::new();
     let Err(error) = Settings::from_environment("CUDA_VISIBLE_DEVICES:0") else {
         return Err(Trouble::fail("CUDA_VISIBLE_DEVICES was taken as a setting of the allocator"));

@@ -1,6 +1,6 @@
 //! A17: the same workload with and without reserving its memory first.
 
-use crate::backend::{Backend, TestDevice};
+use crate::backend::AnyBackend;
 use crate::suite::{Entry, Evidence, Trouble, Verdict};
 use parkade::stats::Family;
 use parkade::units::Bytes;
@@ -17,13 +17,13 @@ const fn activations(step: u64) -> u64 {
     40 + 12 * step
 }
 
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+pub(super) fn entries() -> Vec<Entry> {
     let says = "memory reserved before the workload: fewer driver calls and less reserved, but none of it comes back meanwhile";
     vec![scenario("A17", says, warm_up)]
 }
 
 /// Weights that stay, then steps with three activations each, which grow.
-fn work<D: TestDevice>(story: &mut Story<D>) -> Result<(), Trouble> {
+fn work(story: &mut Story) -> Result<(), Trouble> {
     story.alloc("weights", mib(256))?;
     for step in 0..STEPS {
         for number in 1..=3 {
@@ -45,8 +45,8 @@ struct Cost {
     kept: i64,
 }
 
-fn run<B: Backend>(
-    backend: &B,
+fn run(
+    backend: &AnyBackend,
     settings: &str,
     limit: Option<Bytes>,
     reserve: Option<Bytes>,
@@ -72,7 +72,7 @@ fn run<B: Backend>(
     Ok(Cost { peak_reserved: reserved, mallocs, frees, retries, kept })
 }
 
-fn warm_up<B: Backend>(backend: &B) -> Verdict {
+fn warm_up(backend: &AnyBackend) -> Verdict {
     let mut evidence = Evidence::default();
     let limit = Some(mib(1500));
     let ways = [

@@ -1,7 +1,7 @@
 //! C1 to C3: the experiments of the documents under 39.59 GiB, with PyTorch 2.11's figures on an H200 for each setting
 //! (facts: Experiments with PyTorch).
 
-use crate::backend::Backend;
+use crate::backend::AnyBackend;
 use crate::suite::{Entry, Trouble, Verdict};
 use parkade::units::Bytes;
 
@@ -11,11 +11,11 @@ use crate::scenarios::story::{Story, claim, gib_hundredths, scenario};
 /// The memory of the documents' GPU, as a limit.
 const LIMIT: Bytes = gib_hundredths(3959);
 
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
-    let mut entries: Vec<Entry<B>> = Vec::new();
+pub(super) fn entries() -> Vec<Entry> {
+    let mut entries: Vec<Entry> = Vec::new();
     for (name, settings) in SETTINGS {
-        let mut add = |row: &str, says, check: fn(&B, &str, &str) -> Verdict| {
-            entries.push(scenario(format!("{row}/{name}"), says, move |backend: &B| check(backend, name, settings)));
+        let mut add = |row: &str, says, check: fn(&AnyBackend, &str, &str) -> Verdict| {
+            entries.push(scenario(format!("{row}/{name}"), says, move |backend: &AnyBackend| check(backend, name, settings)));
         };
         add("C1", "39 tensors of 1 GB, six of them freed, then 2 GB: served by a new segment, not by combining the six", equal);
         add(
@@ -36,7 +36,7 @@ fn deleted(count: usize, indices: impl IntoIterator<Item = usize>) -> Vec<usize>
     indices.into_iter().map(|index| left.remove(index)).collect()
 }
 
-fn equal<B: Backend>(backend: &B, name: &str, settings: &str) -> Verdict {
+fn equal(backend: &AnyBackend, name: &str, settings: &str) -> Verdict {
     // Filled, with holes, and with the 2 GB.
     let (filled, holes, done) = match name {
         "expandable" => (
@@ -83,7 +83,7 @@ fn equal<B: Backend>(backend: &B, name: &str, settings: &str) -> Verdict {
     story.finish()
 }
 
-fn mixed<B: Backend>(backend: &B, name: &str, settings: &str) -> Verdict {
+fn mixed(backend: &AnyBackend, name: &str, settings: &str) -> Verdict {
     let (filled, holes, done) = match name {
         "expandable" => (
             [41_339_023_360, 41_355_837_440, 0, 1, 1, 0, 35, 0],
@@ -128,7 +128,7 @@ fn mixed<B: Backend>(backend: &B, name: &str, settings: &str) -> Verdict {
 }
 
 /// 100 tensors of 1000 x 1000 floats, every other one freed.
-fn fill_and_free<B: Backend>(story: &mut Story<B::Device>) -> Result<(), Trouble> {
+fn fill_and_free(story: &mut Story) -> Result<(), Trouble> {
     for number in 0..100 {
         story.alloc(&format!("tensor {number:02}"), Bytes(4_000_000))?;
     }
@@ -138,14 +138,14 @@ fn fill_and_free<B: Backend>(story: &mut Story<B::Device>) -> Result<(), Trouble
     Ok(())
 }
 
-fn alternating<B: Backend>(backend: &B, name: &str, settings: &str) -> Verdict {
+fn alternating(backend: &AnyBackend, name: &str, settings: &str) -> Verdict {
     let (holes, done) = if name == "expandable" {
         ([200_012_800, 419_430_400, 0, 0, 0, 0, 20, 0], [300_013_056, 503_316_480, 0, 0, 0, 0, 21, 0])
     } else {
         ([209_715_200, 419_430_400, 209_715_200, 0, 0, 20, 20, 0], [310_378_496, 520_093_696, 209_715_200, 0, 0, 21, 21, 0])
     };
     let mut story = Story::new(backend, settings, Some(LIMIT))?;
-    fill_and_free::<B>(&mut story)?;
+    fill_and_free(&mut story)?;
     story.expect("with holes", holes)?;
     story.show("with holes");
     let _ = story.stage.calls();
@@ -158,9 +158,9 @@ fn alternating<B: Backend>(backend: &B, name: &str, settings: &str) -> Verdict {
     story.finish()
 }
 
-fn alternating_limited<B: Backend>(backend: &B) -> Verdict {
+fn alternating_limited(backend: &AnyBackend) -> Verdict {
     let mut story = Story::new(backend, "", Some(gib_hundredths(40)))?;
-    fill_and_free::<B>(&mut story)?;
+    fill_and_free(&mut story)?;
     story.show("with holes");
     let _ = story.stage.calls();
     story.refuse("tensor of 100 MB", Bytes(100_000_000))?;

@@ -1,6 +1,6 @@
 //! C4: the out-of-memory message in the documents, and today's.
 
-use crate::backend::Backend;
+use crate::backend::AnyBackend;
 use crate::suite::{Entry, Evidence, Trouble, Verdict};
 use parkade::texts::format_bytes;
 use parkade_recording::message::OutOfMemoryMessage;
@@ -14,7 +14,7 @@ reserved in total by PyTorch). If reserved memory is substantially greater than 
 setting max_split_size_mb to counteract fragmentation. Refer to PyTorch's Memory
 Management and PYTORCH_CUDA_ALLOC_CONF documentation.";
 
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+pub(super) fn entries() -> Vec<Entry> {
     vec![
         scenario(
             "C4",
@@ -51,7 +51,7 @@ fn log() -> Verdict {
     Ok(Evidence::text(format!("GPU {} of {}, {} free\n{}", message.device, message.total, message.free, diagnosis(&message))))
 }
 
-fn today<B: Backend>(backend: &B) -> Verdict {
+fn today(backend: &AnyBackend) -> Verdict {
     let mut story = Story::new(backend, "", Some(mib(120)))?;
     story.alloc("all", mib(120))?;
     story.free("all")?;

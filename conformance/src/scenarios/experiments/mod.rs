@@ -4,7 +4,7 @@ mod holes;
 mod message;
 mod recorded_peaks;
 
-use crate::backend::Backend;
+use crate::backend::AnyBackend;
 use crate::suite::Entry;
 
 use crate::scenarios::row::{Finding, Row};
@@ -56,6 +56,6 @@ pub(crate) const ROWS: &[Row] = &[
     },
 ];
 
-pub(crate) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
+pub(crate) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     [holes::entries(), message::entries(), recorded_peaks::entries(backend)].into_iter().flatten().collect()
 }

@@ -1,6 +1,6 @@
 //! C5 and C6: peaks of recorded runs, from their replay.
 
-use crate::backend::Backend;
+use crate::backend::AnyBackend;
 use crate::suite::{Entry, Evidence, Trouble, Verdict};
 use parkade::stats::Family;
 use parkade::units::{Bytes, StreamId};
@@ -26,7 +26,7 @@ const DEEP_MLP: [(&str, i64); 2] = [("without checkpointing", 2_755_265_536), ("
 const WIDTH: i64 = 60;
 
 /// No device takes part in a recording: these belong to the simulated backend, on which they are replayed.
-pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
+pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     if !backend.is_simulated() {
         return Vec::new();
     }
@@ -41,7 +41,7 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
 }
 
 /// The peak between each two calls of empty_cache in a recorded program.
-fn peaks<B: Backend>(backend: &B, name: &str) -> Result<Vec<i64>, Trouble> {
+fn peaks(backend: &AnyBackend, name: &str) -> Result<Vec<i64>, Trouble> {
     let shipped = recording(name)?;
     let requests = Requests::of_recording(shipped.device(), &shipped.options, &mut |_| ());
     let requests = requests.map_err(|error| Trouble::fail(format!("{name}: {error}")))?;
@@ -78,7 +78,7 @@ fn bar(value: i64, most: i64) -> String {
     "#".repeat(usize::try_from((value * WIDTH + most / 2) / most).unwrap_or(0))
 }
 
-fn sweep<B: Backend>(backend: &B) -> Verdict {
+fn sweep(backend: &AnyBackend) -> Verdict {
     let found = peaks(backend, "resnet50_sweep.default")?;
     let recorded = RESNET50.map(|(_, peak)| peak);
     claim(found == recorded, || format!("expected the peaks {recorded:?}, found {found:?}"))?;
@@ -102,7 +102,7 @@ fn sweep<B: Backend>(backend: &B) -> Verdict {
     Ok(Evidence::text(text))
 }
 
-fn checkpointing<B: Backend>(backend: &B) -> Verdict {
+fn checkpointing(backend: &AnyBackend) -> Verdict {
     let found = peaks(backend, "deep_mlp.default")?;
     let mut text = String::new();
     for ((name, recorded), &peak) in DEEP_MLP.into_iter().zip(&found) {

@@ -1,27 +1,27 @@
 //! E1 to E4 and E7: closed forms for the peak of activations, against the peak of generated programs.
 
-use crate::backend::Backend;
+use crate::backend::AnyBackend;
 use crate::suite::{Entry, Evidence, Trouble, Verdict};
 use parkade_research::workload::generators::chain::{Chain, Keeping};
 use parkade_research::workload::generators::transformer::{Checkpointing, Transformer};
 
 use crate::scenarios::story::{claim, failed, scenario};
 
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+pub(super) fn entries() -> Vec<Entry> {
     vec![
         scenario(
             "E1",
             "L B S H 4 bytes are the exact peak; sqrt(L) B S H 4 are about what checkpointing keeps, not its peak",
-            |_: &B| formula(),
+            |_: &AnyBackend| formula(),
         ),
         scenario(
             "E2",
             "the peaks without checkpointing, with every layer and with every M layers equal the formulas, over a grid",
-            |_: &B| checkpointing(),
+            |_: &AnyBackend| checkpointing(),
         ),
-        scenario("E3", "the peak of nano-batching equals N X + Y / chunks, over a grid", |_: &B| nano_batching()),
-        scenario("E4", "the toy programs' peaks come out from sizes that are fitted once", |_: &B| toys()),
-        scenario("E7", "checkpointing does a third more work: one more forward pass", |_: &B| work()),
+        scenario("E3", "the peak of nano-batching equals N X + Y / chunks, over a grid", |_: &AnyBackend| nano_batching()),
+        scenario("E4", "the toy programs' peaks come out from sizes that are fitted once", |_: &AnyBackend| toys()),
+        scenario("E7", "checkpointing does a third more work: one more forward pass", |_: &AnyBackend| work()),
     ]
 }
 

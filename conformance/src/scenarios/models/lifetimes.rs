@@ -1,6 +1,6 @@
 //! E9: how long autograd keeps tensors: each rule on the requests that the generator makes of a few operations.
 
-use crate::backend::Backend;
+use crate::backend::AnyBackend;
 use crate::suite::{Entry, Evidence, Trouble, Verdict};
 use parkade_research::workload::generators::autograd::{Backward, Block, Operation};
 use parkade_research::workload::generators::chain::{Chain, Keeping};
@@ -8,16 +8,18 @@ use parkade_research::workload::{Event, Workload};
 
 use crate::scenarios::story::{claim, failed, scenario};
 
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+pub(super) fn entries() -> Vec<Entry> {
     vec![
         scenario(
             "E9/rules",
             "what an operation saves, softmax, detach and gradients: the requests of each, in order",
-            |_: &B| rules(),
+            |_: &AnyBackend| rules(),
         ),
-        scenario("E9/patterns", "up up up, down down down; up and down; up (up down) with checkpointing: drawn", |_: &B| {
-            patterns()
-        }),
+        scenario(
+            "E9/patterns",
+            "up up up, down down down; up and down; up (up down) with checkpointing: drawn",
+            |_: &AnyBackend| patterns(),
+        ),
     ]
 }
 

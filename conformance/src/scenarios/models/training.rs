@@ -1,6 +1,6 @@
 //! E5, E6 and E8: what training a transformer takes, and what the cures do to it.
 
-use crate::backend::Backend;
+use crate::backend::AnyBackend;
 use crate::suite::{Entry, Evidence, Trouble, Verdict};
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
@@ -11,15 +11,19 @@ use parkade_research::workload::generators::transformer::{Attention, Checkpointi
 
 use crate::scenarios::story::{claim, failed, format_bytes, scenario};
 
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+pub(super) fn entries() -> Vec<Entry> {
     vec![
-        scenario("E5", "each cure lowers the peak and raises the largest batch that fits", |_: &B| cures()),
-        scenario("E6", "training 7 billion parameters with Adam takes 4 times their bytes, and 8 with a master copy", |_: &B| {
-            seven_billion()
-        }),
-        scenario("E8", "the optimizer's second copy of its states is there for a moment, and can be the peak", |_: &B| {
-            second_copy()
-        }),
+        scenario("E5", "each cure lowers the peak and raises the largest batch that fits", |_: &AnyBackend| cures()),
+        scenario(
+            "E6",
+            "training 7 billion parameters with Adam takes 4 times their bytes, and 8 with a master copy",
+            |_: &AnyBackend| seven_billion(),
+        ),
+        scenario(
+            "E8",
+            "the optimizer's second copy of its states is there for a moment, and can be the peak",
+            |_: &AnyBackend| second_copy(),
+        ),
     ]
 }
 

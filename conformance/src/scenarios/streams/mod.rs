@@ -3,7 +3,7 @@
 mod races;
 mod single_stream;
 
-use crate::backend::Backend;
+use crate::backend::AnyBackend;
 use crate::suite::Entry;
 
 use crate::scenarios::row::{Finding, Row};
@@ -38,6 +38,6 @@ pub(crate) const ROWS: &[Row] = &[
     },
 ];
 
-pub(crate) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
+pub(crate) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     [races::entries(), single_stream::entries(backend)].into_iter().flatten().collect()
 }

@@ -3,9 +3,10 @@
 //! A real device shows wrong data. The simulated one keeps contents in program order; its race detector says that they could
 //! have been wrong.
 
-use crate::backend::{Backend, Race, RaceSide, TestDevice, Touch};
+use crate::backend::{AnyBackend, AnyDevice, AnyEvent, Race, RaceSide, TestDevice, Touch};
 use crate::suite::{Entry, Trouble, Verdict};
 use parkade::device::BackendError;
+use parkade::device::DeviceBackend as _;
 use parkade::stats::Family;
 use parkade::units::{Bytes, StreamId};
 
@@ -21,7 +22,7 @@ const NEW: u32 = 31;
 /// How often to look for wrong data on a real device, where timing decides.
 const ATTEMPTS: u32 = 3;
 
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+pub(super) fn entries() -> Vec<Entry> {
     vec![
         scenario(
             "B1",
@@ -42,22 +43,22 @@ enum Guard {
 }
 
 /// x is written on the first stream and read, late, on the second.
-struct Reader<D: TestDevice> {
+struct Reader {
     writes: StreamId,
     reads: StreamId,
-    events: Vec<D::Event>,
+    events: Vec<AnyEvent>,
 }
 
-impl<D: TestDevice> Reader<D> {
+impl Reader {
     /// Everything before x is freed.
-    fn start(story: &mut Story<D>, guard: Guard) -> Result<Reader<D>, Trouble> {
+    fn start(story: &mut Story, guard: Guard) -> Result<Reader, Trouble> {
         let [_, writes, reads, _] = story.stage.streams();
         let mut reader = Reader { writes, reads, events: Vec::new() };
         story.stage.alloc_on("y", SIZE, reads)?.served()?;
         story.stage.alloc_on("x", SIZE, writes)?.served()?;
         let (x, y) = (story.stage.address("x")?, story.stage.address("y")?);
         let mut guarded = story.stage.device().steer();
-        let device: &mut D = &mut guarded;
+        let device: &mut AnyDevice = &mut guarded;
         // On first use a driver loads its kernels for filling and copying, and may wait for the device then.
         device.fill(y, SIZE, 0, writes)?;
         device.copy(y, x, SIZE, writes)?;
@@ -78,7 +79,7 @@ impl<D: TestDevice> Reader<D> {
     }
 
     /// Makes later work of `second` wait for the work that `first` has now.
-    fn order(&mut self, device: &mut D, first: StreamId, second: StreamId) -> Result<(), BackendError> {
+    fn order(&mut self, device: &mut AnyDevice, first: StreamId, second: StreamId) -> Result<(), BackendError> {
         let mut event = device.create_event()?;
         let outcome = device.record_event(&mut event, first).and_then(|()| device.stream_wait(second, &event));
         self.events.push(event);
@@ -86,7 +87,7 @@ impl<D: TestDevice> Reader<D> {
     }
 
     /// Frees x, allocates c on the same stream and writes to it.
-    fn replace(&self, story: &mut Story<D>) -> Result<(), Trouble> {
+    fn replace(&self, story: &mut Story) -> Result<(), Trouble> {
         story.free("x")?;
         story.stage.alloc_on("c", SIZE, self.writes)?.served()?;
         story.stage.device().steer().fill(story.stage.address("c")?, SIZE, NEW, self.writes)?;
@@ -95,7 +96,7 @@ impl<D: TestDevice> Reader<D> {
     }
 
     /// Waits for the device, destroys the events, and returns the word that y is filled with, if it is a single one.
-    fn finish(self, story: &mut Story<D>) -> Result<Option<u32>, Trouble> {
+    fn finish(self, story: &mut Story) -> Result<Option<u32>, Trouble> {
         let y = story.stage.address("y")?;
         let mut device = story.stage.device().steer();
         device.settle();
@@ -110,11 +111,11 @@ impl<D: TestDevice> Reader<D> {
 }
 
 /// The races that a simulated device has found.
-fn races<D: TestDevice>(story: &Story<D>) -> Vec<Race> {
+fn races(story: &Story) -> Vec<Race> {
     story.stage.device().steer().insight().map(|device| device.races()).unwrap_or_default()
 }
 
-fn unprotected<B: Backend>(backend: &B) -> Verdict {
+fn unprotected(backend: &AnyBackend) -> Verdict {
     let mut attempt = 1;
     loop {
         let mut story = Story::new(backend, "", None)?;
@@ -146,11 +147,11 @@ fn unprotected<B: Backend>(backend: &B) -> Verdict {
     }
 }
 
-fn recorded<B: Backend>(backend: &B) -> Verdict {
+fn recorded(backend: &AnyBackend) -> Verdict {
     let mut story = Story::new(backend, "", None)?;
     let reader = Reader::start(&mut story, Guard::RecordStream)?;
     let x = story.stage.address("x")?;
-    let bytes = |story: &Story<B::Device>| {
+    let bytes = |story: &Story| {
         let now = |family| story.stage.stats().family(family).all.current;
         (now(Family::AllocatedBytes), now(Family::ActiveBytes))
     };
@@ -171,7 +172,7 @@ fn recorded<B: Backend>(backend: &B) -> Verdict {
     story.finish()
 }
 
-fn ordered<B: Backend>(backend: &B) -> Verdict {
+fn ordered(backend: &AnyBackend) -> Verdict {
     let mut story = Story::new(backend, "", None)?;
     let reader = Reader::start(&mut story, Guard::StreamWait)?;
     let x = story.stage.address("x")?;

@@ -1,6 +1,6 @@
 //! B4: random programs never race on one stream; on two streams they do.
 
-use crate::backend::{Backend, TestDevice};
+use crate::backend::{AnyBackend, TestDevice};
 use crate::checks::draw::runner;
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 use parkade::units::{Bytes, StreamId};
@@ -31,14 +31,16 @@ enum Step {
     ReleaseCached,
 }
 
-pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
+pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     let says = "on one stream no synchronization is needed: no program races, and memory holds what was written";
-    let mut entries = vec![Entry::new(Group::Scenario, "B4", says, |backend: &B, effort: &Effort| one_stream(backend, effort))];
+    let mut entries =
+        vec![Entry::new(Group::Scenario, "B4", says, |backend: &AnyBackend, effort: &Effort| one_stream(backend, effort))];
     if backend.is_simulated() {
         // Only the race detector sees every race, whatever the timing.
         let says = "the same programs on two streams, without record_stream, do race";
-        entries
-            .push(Entry::new(Group::Scenario, "B4/control", says, |backend: &B, effort: &Effort| two_streams(backend, effort)));
+        entries.push(Entry::new(Group::Scenario, "B4/control", says, |backend: &AnyBackend, effort: &Effort| {
+            two_streams(backend, effort)
+        }));
     }
     entries
 }
@@ -66,15 +68,15 @@ struct Live {
 }
 
 /// A program that is running.
-struct Program<D: TestDevice> {
-    story: Story<D>,
+struct Program {
+    story: Story,
     streams: Vec<StreamId>,
     live: Vec<Live>,
     made: u32,
 }
 
-impl<D: TestDevice> Program<D> {
-    fn new<B: Backend<Device = D>>(backend: &B, streams: usize) -> Result<Self, Trouble> {
+impl Program {
+    fn new(backend: &AnyBackend, streams: usize) -> Result<Self, Trouble> {
         let story = Story::new(backend, "", None)?;
         let streams = story.stage.streams()[1..=streams].to_vec();
         Ok(Program { story, streams, live: Vec::new(), made: 0 })
@@ -160,7 +162,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step(), 1..LONGEST)
 }
 
-fn one_stream<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
+fn one_stream(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let operations = std::cell::Cell::new(0_u64);
     let most = if backend.is_simulated() { effort.cases } else { MOST_ON_A_REAL_DEVICE };
     let effort = Effort { cases: effort.cases.min(most), ..*effort };
@@ -188,7 +190,7 @@ fn one_stream<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
     }
 }
 
-fn two_streams<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
+fn two_streams(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let mut runner = runner(effort, SALT + 1);
     let cases = effort.cases.max(LEAST_OF_TWO_STREAMS);
     let (mut racing, mut operations) = (0, 0);

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use std::{io, process, thread};
 
-use crate::backend::Backend;
+use crate::backend::AnyBackend;
 use crate::suite::{Entry, Evidence, Trouble, Verdict};
 
 use crate::scenarios::story::{claim, failed, scenario};
@@ -25,13 +25,13 @@ const MOMENT: Duration = Duration::from_millis(1);
 /// Tells the folders of two fake drivers of this process apart.
 static FOLDERS: AtomicU32 = AtomicU32::new(0);
 
-pub(super) fn entries<B: Backend + 'static>(backend: &B, parkade: Option<&Path>) -> Vec<Entry<B>> {
+pub(super) fn entries(backend: &AnyBackend, parkade: Option<&Path>) -> Vec<Entry> {
     if !backend.is_simulated() {
         return Vec::new();
     }
     let entry = |name, says, check: fn(&Parkade) -> Verdict| {
         let parkade = parkade.map(|path| Parkade(path.to_owned()));
-        scenario(name, says, move |_: &B| match &parkade {
+        scenario(name, says, move |_: &AnyBackend| match &parkade {
             Some(parkade) => check(parkade),
             None => Err(Trouble::Skip("it runs commands of the binary: `parkade conform` runs it".to_owned())),
         })

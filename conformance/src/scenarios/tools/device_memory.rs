@@ -1,8 +1,9 @@
 //! D8 and D9: what the driver has given out, and what it costs to give it back on a schedule.
 
+use parkade::device::DeviceBackend as _;
 use std::time::Instant;
 
-use crate::backend::{Backend, TestDevice};
+use crate::backend::{AnyBackend, TestDevice};
 use crate::suite::{Entry, Evidence, Trouble, Verdict};
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
@@ -13,7 +14,7 @@ use parkade_research::workload::{Event, Workload};
 
 use crate::scenarios::story::{Story, claim, failed, format_bytes, mib, scenario};
 
-pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
+pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     let mut entries = vec![
         scenario(
             "D8",
@@ -29,18 +30,18 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     if backend.is_simulated() {
         let says =
             "ResNet-50 trained with the cache emptied never, every fifth step and every step: calls, and time in the driver";
-        entries.push(scenario("D9/training", says, |_: &B| training()));
+        entries.push(scenario("D9/training", says, |_: &AnyBackend| training()));
     }
     entries
 }
 
 /// What the driver has given out, as nvidia-smi shows it.
-fn given_out<D: TestDevice>(story: &mut Story<D>) -> Result<i128, Trouble> {
+fn given_out(story: &mut Story) -> Result<i128, Trouble> {
     let memory = story.stage.device().steer().memory_info()?;
     Ok(i128::from(memory.total.get()) - i128::from(memory.free.get()))
 }
 
-fn used<B: Backend>(backend: &B) -> Verdict {
+fn used(backend: &AnyBackend) -> Verdict {
     let mut story = Story::new(backend, "", None)?;
     let context = given_out(&mut story)?;
     story.measure(&format!("used before the first allocation: {}", format_bytes(context.unsigned_abs() as u64)));
@@ -70,12 +71,12 @@ const TENSORS: [u64; 4] = [256, 128, 64, 32];
 const STEP_NS: u64 = 2_000_000;
 
 /// Runs the program. Gives the calls of the driver for memory, and the time in microseconds.
-fn run_steps<B: Backend>(backend: &B, empties: bool) -> Result<(usize, usize, f64, Evidence), Trouble> {
+fn run_steps(backend: &AnyBackend, empties: bool) -> Result<(usize, usize, f64, Evidence), Trouble> {
     let mut story = Story::new(backend, "", None)?;
     let stream = story.stage.streams()[1];
     story.alloc("weights", mib(512))?;
     let _ = story.stage.calls();
-    let clock = |story: &Story<B::Device>| story.stage.device().steer().insight().map(|device| device.now_ns());
+    let clock = |story: &Story| story.stage.device().steer().insight().map(|device| device.now_ns());
     let (start, start_ns) = (Instant::now(), clock(&story));
     for _ in 0..STEPS {
         for size in TENSORS {
@@ -102,7 +103,7 @@ fn run_steps<B: Backend>(backend: &B, empties: bool) -> Result<(usize, usize, f6
     Ok((mallocs, frees, took_ns / 1000.0, story.finish()?))
 }
 
-fn schedule<B: Backend>(backend: &B) -> Verdict {
+fn schedule(backend: &AnyBackend) -> Verdict {
     let (mallocs, frees, plain_us, plain) = run_steps(backend, false)?;
     let (more_mallocs, more_frees, emptied_us, emptied) = run_steps(backend, true)?;
     let tensors = TENSORS.len();

@@ -1,12 +1,12 @@
 //! D5: the memory helpers of the guide, as calls of an allocator that we run.
 
-use crate::backend::{Backend, TestDevice};
+use crate::backend::{AnyBackend, TestDevice};
 use crate::suite::{Entry, Trouble, Verdict};
 use parkade::stats::Family;
 
 use crate::scenarios::story::{Story, claim, failed, format_bytes, mib, scenario};
 
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+pub(super) fn entries() -> Vec<Entry> {
     vec![scenario(
         "D5/helpers",
         "print, copy to the CPU, clear, reset, fraction and cleanup: what each does to the figures",
@@ -15,7 +15,7 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
 }
 
 /// Allocated, reserved, and the most that was allocated and reserved: what the guide's `info` prints.
-fn info<D: TestDevice>(story: &mut Story<D>, after: &str) -> [i64; 4] {
+fn info(story: &mut Story, after: &str) -> [i64; 4] {
     let stats = story.stage.stats();
     let [allocated, reserved] = [Family::AllocatedBytes, Family::ReservedBytes].map(|family| stats.family(family).all);
     let figures = [allocated.current, reserved.current, allocated.peak, reserved.peak];
@@ -24,7 +24,7 @@ fn info<D: TestDevice>(story: &mut Story<D>, after: &str) -> [i64; 4] {
     figures
 }
 
-fn helpers<B: Backend>(backend: &B) -> Verdict {
+fn helpers(backend: &AnyBackend) -> Verdict {
     let mut story = Story::new(backend, "", None)?;
     story.say(&format!("{:<28} {:>12} {:>12} {:>14} {:>14}", "", "allocated", "reserved", "max allocated", "max reserved"));
     for name in ["first", "live", "third"] {
@@ -59,7 +59,7 @@ fn expect(found: [i64; 4], mib: [i64; 4]) -> Result<(), Trouble> {
 }
 
 /// Every byte arrives, and nothing moves on the device.
-fn copy_to_the_cpu<D: TestDevice>(story: &mut Story<D>) -> Result<(), Trouble> {
+fn copy_to_the_cpu(story: &mut Story) -> Result<(), Trouble> {
     const WORD: u32 = 0x600d_f00d;
     let (address, stream) = (story.stage.address("live")?, story.stage.streams()[0]);
     let mut copy = vec![0; 64 << 20];

@@ -8,7 +8,7 @@ mod statistics;
 
 use std::path::Path;
 
-use crate::backend::Backend;
+use crate::backend::AnyBackend;
 use crate::suite::Entry;
 
 use crate::scenarios::row::{Finding, Row};
@@ -80,7 +80,7 @@ pub(crate) const ROWS: &[Row] = &[
     },
 ];
 
-pub(crate) fn entries<B: Backend + 'static>(backend: &B, parkade: Option<&Path>) -> Vec<Entry<B>> {
+pub(crate) fn entries(backend: &AnyBackend, parkade: Option<&Path>) -> Vec<Entry> {
     [
         statistics::entries(backend),
         recorded_runs::entries(backend),

@@ -1,6 +1,6 @@
 //! D3, D4 and D6: what is read off a recorded run: snapshot files, a diagnosis, a timeline. No device takes part.
 
-use crate::backend::Backend;
+use crate::backend::AnyBackend;
 use crate::shipped::Shipped;
 use crate::suite::{Entry, Evidence, Trouble, Verdict};
 use parkade::profile::Profile;
@@ -20,7 +20,7 @@ use crate::scenarios::story::{claim, failed, format_bytes, scenario};
 const COLUMNS: usize = 100;
 const ROWS: usize = 12;
 
-pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
+pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     if !backend.is_simulated() {
         return Vec::new();
     }
@@ -28,23 +28,25 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
         scenario(
             "D3",
             "snapshot files are read; files that parkade writes verify, and have the keys that PyTorch's viewer reads",
-            |_: &B| files(),
+            |_: &AnyBackend| files(),
         ),
         scenario(
             "D4/fragmentation",
             "the five steps on a recorded failure: live bytes and the request would have fitted",
-            |_: &B| fragmented(),
+            |_: &AnyBackend| fragmented(),
         ),
-        scenario("D4/capacity", "the five steps on a run that needs more than the limit: no setting helps", |_: &B| too_large()),
+        scenario("D4/capacity", "the five steps on a run that needs more than the limit: no setting helps", |_: &AnyBackend| {
+            too_large()
+        }),
         scenario(
             "D6/recorded",
             "a recorded training step: memory rises with the activations, falls in backward, and stays low in the optimizer's step",
-            |_: &B| recorded_step(),
+            |_: &AnyBackend| recorded_step(),
         ),
         scenario(
             "D6/generated",
             "a generated training step: the same shape, and the optimizer's momentary second copy",
-            |_: &B| generated_step(),
+            |_: &AnyBackend| generated_step(),
         ),
     ]
 }

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::backend::{Backend, TestDevice};
+use crate::backend::AnyBackend;
 use crate::suite::{Entry, Evidence, Trouble, Verdict};
 use parkade_analysis::fragmentation::Fragmentation;
 
 use crate::scenarios::recordings::recording;
 use crate::scenarios::story::{Story, claim, failed, format_bytes, memory_summary, mib, scenario};
 
-pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
+pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     let mut entries = vec![
         scenario("D1", "memory_allocated and its like are keys of memory_stats, and memory_summary shows them all", figures),
         scenario(
@@ -21,18 +21,18 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     ];
     if backend.is_simulated() {
         // They are about a file, in which no device takes part.
-        entries.push(scenario("D1/keys", "the keys are those that PyTorch 2.11 wrote on the H200", |_: &B| keys()));
+        entries.push(scenario("D1/keys", "the keys are those that PyTorch 2.11 wrote on the H200", |_: &AnyBackend| keys()));
     }
     entries
 }
 
 /// `torch.cuda.memory_stats()`.
-fn stats<D: TestDevice>(story: &Story<D>) -> BTreeMap<String, i64> {
+fn stats(story: &Story) -> BTreeMap<String, i64> {
     story.stage.stats().entries().into_iter().collect()
 }
 
 /// A retry, an out-of-memory error and a small allocation, so that most statistics are not 0.
-fn some_work<D: TestDevice>(story: &mut Story<D>) -> Result<(), Trouble> {
+fn some_work(story: &mut Story) -> Result<(), Trouble> {
     for (name, size) in [("first", mib(40)), ("second", mib(30)), ("small", parkade::units::Bytes(1000))] {
         story.alloc(name, size)?;
     }
@@ -42,7 +42,7 @@ fn some_work<D: TestDevice>(story: &mut Story<D>) -> Result<(), Trouble> {
     story.free("after a retry")
 }
 
-fn figures<B: Backend>(backend: &B) -> Verdict {
+fn figures(backend: &AnyBackend) -> Verdict {
     let mut story = Story::new(backend, "", Some(mib(100)))?;
     some_work(&mut story)?;
     let peak = (30 << 20) + 1024 + (60 << 20);
@@ -102,7 +102,7 @@ const HEAPS: [Heap; 3] = [
     Heap { name: "one in ten is free", pieces: 10, freed: &[5], ratio: 10, is_served: false },
 ];
 
-fn ratio<B: Backend>(backend: &B) -> Verdict {
+fn ratio(backend: &AnyBackend) -> Verdict {
     let mut evidence = Evidence::default();
     let mut table =
         format!("{:<28} {:>8} {:>6} {:>14} {:>17}  4 MiB\n", "", "1 - a/r", "risk", "largest hole", "partial segments");
@@ -138,7 +138,7 @@ fn ratio<B: Backend>(backend: &B) -> Verdict {
     Ok(evidence)
 }
 
-fn no_such_key<B: Backend>(backend: &B) -> Verdict {
+fn no_such_key(backend: &AnyBackend) -> Verdict {
     let mut story = Story::new(backend, "", Some(mib(100)))?;
     some_work(&mut story)?;
     let found = stats(&story);

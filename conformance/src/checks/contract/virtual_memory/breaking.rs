@@ -1,9 +1,10 @@
 //! Breaking a handle: what is kept has its contents at its addresses, the rest goes back to the device, and a refusal changes nothing.
 
+use parkade::device::DeviceBackend as _;
 use parkade::units::{Bytes, StreamId};
 
 use super::scene::{FIRST, LARGE_PAGES, SECOND, Scene, WORD};
-use crate::backend::{Backend, TestDevice};
+use crate::backend::{AnyBackend, TestDevice};
 use crate::checks::contract::probe::ensure;
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 
@@ -11,7 +12,7 @@ use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 const KEPT: [(u64, u64); 3] = [(0, 2), (4, 3), (9, 1)];
 
 /// The entries of these rows.
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+pub(super) fn entries() -> Vec<Entry> {
     vec![
         Entry::new(Group::Contract, "break/keeps-contents", "parts of a broken handle keep addresses and contents", keeps),
         Entry::new(Group::Contract, "break/waits", "a handle is broken when the work that uses it is done", waits),
@@ -20,7 +21,7 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
 }
 
 /// A device that does not break handles says so, and refuses.
-fn declines<D: TestDevice>(scene: &mut Scene<D>) -> Result<bool, Trouble> {
+fn declines(scene: &mut Scene) -> Result<bool, Trouble> {
     if scene.device.breaks_handles() {
         return Ok(false);
     }
@@ -29,13 +30,13 @@ fn declines<D: TestDevice>(scene: &mut Scene<D>) -> Result<bool, Trouble> {
 }
 
 /// Breaks the large handle into parts of so many pages. False if the device refused; then the scene has its memory again.
-fn breaks<D: TestDevice>(scene: &mut Scene<D>, parts: &[(u64, u64)]) -> Result<bool, Trouble> {
+fn breaks(scene: &mut Scene, parts: &[(u64, u64)]) -> Result<bool, Trouble> {
     let page = scene.page.get();
     let parts: Vec<(Bytes, Bytes)> = parts.iter().map(|&(place, count)| (Bytes(place * page), Bytes(count * page))).collect();
     breaks_at(scene, &parts)
 }
 
-fn breaks_at<D: TestDevice>(scene: &mut Scene<D>, parts: &[(Bytes, Bytes)]) -> Result<bool, Trouble> {
+fn breaks_at(scene: &mut Scene, parts: &[(Bytes, Bytes)]) -> Result<bool, Trouble> {
     let memory = scene.handles[FIRST].take().ok_or_else(|| Trouble::fail("the scene has no large handle"))?;
     match scene.device.break_handle(scene.base, scene.large, memory, parts) {
         Ok(pieces) => {
@@ -51,13 +52,13 @@ fn breaks_at<D: TestDevice>(scene: &mut Scene<D>, parts: &[(Bytes, Bytes)]) -> R
 }
 
 /// Fills each page of the large handle with its own word.
-fn fill_pages<D: TestDevice>(scene: &mut Scene<D>, stream: StreamId) -> Result<(), Trouble> {
+fn fill_pages(scene: &mut Scene, stream: StreamId) -> Result<(), Trouble> {
     let page = scene.page;
     (0..LARGE_PAGES).try_for_each(|place| Ok(scene.device.fill(scene.at(place), page, 100 + place as u32, stream)?))
 }
 
 /// The first kept page that does not have its word.
-fn wrong_page<D: TestDevice>(scene: &mut Scene<D>) -> Result<Option<u64>, Trouble> {
+fn wrong_page(scene: &mut Scene) -> Result<Option<u64>, Trouble> {
     let page = scene.page;
     for place in KEPT.iter().flat_map(|&(place, count)| place..place + count) {
         if !scene.holds(place, page, 100 + place as u32)? {
@@ -67,7 +68,7 @@ fn wrong_page<D: TestDevice>(scene: &mut Scene<D>) -> Result<Option<u64>, Troubl
     Ok(None)
 }
 
-fn keeps<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn keeps(backend: &AnyBackend, _: &Effort) -> Verdict {
     let mut scene = Scene::new(backend)?;
     if declines(&mut scene)? {
         scene.finish()?;
@@ -101,7 +102,7 @@ fn keeps<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     Ok(Evidence { text: format!("{kept} of {LARGE_PAGES} pages kept"), operations: 10, ..Evidence::default() })
 }
 
-fn waits<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn waits(backend: &AnyBackend, _: &Effort) -> Verdict {
     let mut scene = Scene::new(backend)?;
     if !declines(&mut scene)? {
         let stream = scene.device.streams().into_iter().find(|&stream| stream != StreamId::DEFAULT).unwrap_or(StreamId::DEFAULT);
@@ -115,7 +116,7 @@ fn waits<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     Ok(Evidence { text: "fills behind 5 ms of work arrived".to_owned(), operations: 10, ..Evidence::default() })
 }
 
-fn refused<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn refused(backend: &AnyBackend, _: &Effort) -> Verdict {
     let mut scene = Scene::new(backend)?;
     fill_pages(&mut scene, StreamId::DEFAULT)?;
     let before = (scene.taken()?, scene.device.holdings());

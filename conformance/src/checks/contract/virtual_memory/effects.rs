@@ -4,12 +4,12 @@ use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, StreamId};
 
 use super::scene::{FIRST, SECOND, SPARE, Scene, WORD};
-use crate::backend::{Backend, TestDevice};
+use crate::backend::{AnyBackend, TestDevice};
 use crate::checks::contract::probe::ensure;
 use crate::suite::{Effort, Entry, Evidence, Group, Verdict};
 
 /// The entries of these rows.
-pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
+pub(super) fn entries() -> Vec<Entry> {
     vec![
         Entry::new(
             Group::Contract,
@@ -29,7 +29,7 @@ pub(super) fn entries<B: Backend + 'static>() -> Vec<Entry<B>> {
     ]
 }
 
-fn alias<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn alias(backend: &AnyBackend, _: &Effort) -> Verdict {
     let mut scene = Scene::new(backend)?;
     let large = scene.large;
     let before = scene.taken()?;
@@ -50,7 +50,7 @@ fn alias<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     Ok(Evidence { text: "one handle at two addresses: the same bytes".to_owned(), operations: 10, ..Evidence::default() })
 }
 
-fn access<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn access(backend: &AnyBackend, _: &Effort) -> Verdict {
     let mut scene = Scene::new(backend)?;
     let (page, large) = (scene.page, scene.large);
     scene.map(20, large, SPARE)?;
@@ -71,7 +71,7 @@ fn access<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     Ok(Evidence { text: "no access before it is set, none after unmapping".to_owned(), operations: 9, ..Evidence::default() })
 }
 
-fn release<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn release(backend: &AnyBackend, _: &Effort) -> Verdict {
     let mut scene = Scene::new(backend)?;
     let (page, large) = (scene.page, scene.large);
     let all = (large + page + large).get();
@@ -96,7 +96,7 @@ fn release<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     Ok(Evidence { text: format!("taken at first, released, unmapped: {taken:?}"), operations: 6, ..Evidence::default() })
 }
 
-fn unmap<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn unmap(backend: &AnyBackend, _: &Effort) -> Verdict {
     let mut scene = Scene::new(backend)?;
     let (page, large) = (scene.page, scene.large);
     let before = scene.taken()?;
@@ -116,7 +116,7 @@ fn unmap<B: Backend>(backend: &B, _: &Effort) -> Verdict {
     Ok(Evidence { text, operations: 9, ..Evidence::default() })
 }
 
-fn reserve<B: Backend>(backend: &B, _: &Effort) -> Verdict {
+fn reserve(backend: &AnyBackend, _: &Effort) -> Verdict {
     let mut scene = Scene::new(backend)?;
     let page = scene.page;
     let before = scene.taken()?;

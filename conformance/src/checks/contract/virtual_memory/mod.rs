@@ -7,16 +7,16 @@ mod effects;
 mod rows;
 mod scene;
 
-use crate::backend::{Backend, TestDevice};
+use crate::backend::{AnyBackend, TestDevice};
 use crate::checks::contract::probe::ensure;
 use crate::suite::{Entry, Evidence, Group, Requirement, Verdict};
 use rows::Row;
 use scene::{Scene, WORD};
 
 /// The entries of these rows.
-pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
-    let rows = rows::rows::<B::Device>(backend.facts().codes).into_iter();
-    let mut entries: Vec<Entry<B>> =
+pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
+    let rows = rows::rows(backend.facts().codes).into_iter();
+    let mut entries: Vec<Entry> =
         rows.map(|row| Entry::new(Group::Contract, row.name, row.says, move |backend, _| check(backend, &row))).collect();
     entries.extend(effects::entries());
     entries.extend(breaking::entries());
@@ -24,7 +24,7 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
 }
 
 /// Makes a row's call; a refusal must change nothing.
-fn check<B: Backend>(backend: &B, row: &Row<B::Device>) -> Verdict {
+fn check(backend: &AnyBackend, row: &Row) -> Verdict {
     let mut scene = Scene::new(backend)?;
     let before = (scene.device.holdings(), scene.taken()?);
     let found = backend.facts().codes.of(&(row.call)(&mut scene));

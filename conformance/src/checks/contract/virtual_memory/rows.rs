@@ -4,25 +4,25 @@ use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress};
 
 use super::scene::{FIRST, SECOND, SPARE, Scene};
-use crate::backend::{Codes, TestDevice};
+use crate::backend::Codes;
 
 /// One call on the scene, and the code that it returns.
-pub(super) struct Row<D: DeviceBackend> {
+pub(super) struct Row {
     pub(super) name: &'static str,
     pub(super) says: &'static str,
     pub(super) code: u32,
-    pub(super) call: Call<D>,
+    pub(super) call: Call,
 }
 
-type Call<D> = fn(&mut Scene<D>) -> Result<(), BackendError>;
+type Call = fn(&mut Scene) -> Result<(), BackendError>;
 
 /// The rows.
-pub(super) fn rows<D: TestDevice>(codes: Codes) -> Vec<Row<D>> {
+pub(super) fn rows(codes: Codes) -> Vec<Row> {
     let refused = codes.invalid_value;
     let row = |name, says, code, call| Row { name, says, code, call };
-    let mut rows = maps::<D>(codes);
+    let mut rows = maps(codes);
     rows.extend([
-        row("access/mapped", "cuMemSetAccess on a mapped range succeeds", 0, |scene: &mut Scene<D>| {
+        row("access/mapped", "cuMemSetAccess on a mapped range succeeds", 0, |scene: &mut Scene| {
             scene.map(20, scene.large, SPARE)?;
             scene.set_access(20, scene.large)
         }),
@@ -67,11 +67,11 @@ pub(super) fn rows<D: TestDevice>(codes: Codes) -> Vec<Row<D>> {
 }
 
 /// The rows of cuMemMap. The driver also refuses an offset into a handle (801), which the device trait cannot express.
-fn maps<D: TestDevice>(codes: Codes) -> Vec<Row<D>> {
+fn maps(codes: Codes) -> Vec<Row> {
     let (refused, unsupported) = (codes.invalid_value, codes.not_supported);
     let row = |name, says, code, call| Row { name, says, code, call };
     vec![
-        row("map/whole-handle", "cuMemMap of a whole handle at an aligned address succeeds", 0, |scene: &mut Scene<D>| {
+        row("map/whole-handle", "cuMemMap of a whole handle at an aligned address succeeds", 0, |scene: &mut Scene| {
             scene.map(20, scene.large, SPARE)
         }),
         row("map/alias", "cuMemMap of a handle that is also mapped elsewhere succeeds", 0, |scene| {

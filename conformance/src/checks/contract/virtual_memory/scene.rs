@@ -3,7 +3,7 @@
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
-use crate::backend::{Backend, TestDevice};
+use crate::backend::{AnyBackend, AnyDevice, AnyPhysical, TestDevice};
 use crate::checks::contract::probe::{ends_empty, free_bytes, open, pages};
 use crate::suite::Trouble;
 
@@ -20,19 +20,19 @@ pub(super) const SECOND: usize = 1;
 pub(super) const SPARE: usize = 2;
 
 /// A reservation with two handles mapped side by side and filled, and a spare handle.
-pub(super) struct Scene<D: DeviceBackend> {
-    pub(super) device: D,
+pub(super) struct Scene {
+    pub(super) device: AnyDevice,
     free_before: u64,
     pub(super) base: DeviceAddress,
-    pub(super) handles: Vec<Option<D::Physical>>,
+    pub(super) handles: Vec<Option<AnyPhysical>>,
     /// The sizes of a page, of a large handle, and of the reservation.
     pub(super) page: Bytes,
     pub(super) large: Bytes,
     pub(super) reserved: Bytes,
 }
 
-impl<D: TestDevice> Scene<D> {
-    pub(super) fn new<B: Backend<Device = D>>(backend: &B) -> Result<Scene<D>, Trouble> {
+impl Scene {
+    pub(super) fn new(backend: &AnyBackend) -> Result<Scene, Trouble> {
         let facts = backend.facts();
         let [page, large, reserved] = [1, LARGE_PAGES, RESERVED_PAGES].map(|count| pages(&facts, count));
         let mut device = open(backend, None)?;

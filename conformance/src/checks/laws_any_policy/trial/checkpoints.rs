@@ -10,7 +10,7 @@ use parkade::{Allocation, FreeError, PoolCheckpoint};
 
 use super::book::Live;
 use super::{Outcome, Trial};
-use crate::backend::{TestDevice, Witness};
+use crate::backend::Witness;
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::id;
 
@@ -33,7 +33,7 @@ fn failed(error: CheckpointError) -> Option<BackendError> {
     if let CheckpointError::Device(error) = error { Some(error) } else { None }
 }
 
-impl<D: TestDevice, P: Policy> Trial<D, P> {
+impl<P: Policy> Trial<P> {
     /// Saves a pool: the checkpoint's allocations must be what the program holds.
     pub(super) fn save(&mut self, pool: u64) -> Result<Outcome, Broken> {
         match self.core.checkpoint_pool(id(pool)) {

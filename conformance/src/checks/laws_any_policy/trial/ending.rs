@@ -24,7 +24,7 @@ pub(in crate::checks::laws_any_policy) struct Finished {
     pub(in crate::checks::laws_any_policy) driver_ns: u64,
 }
 
-impl<D: TestDevice, P: Policy> Trial<D, P> {
+impl<P: Policy> Trial<P> {
     /// Reads everything, gives everything back, checks that nothing is left, drops the allocator and checks the device again.
     ///
     /// # Errors

@@ -7,10 +7,9 @@ use parkade::policy::Policy;
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 
 use super::Trial;
-use crate::backend::TestDevice;
 use crate::law::{Broken, Law, ensure};
 
-impl<D: TestDevice, P: Policy> Trial<D, P> {
+impl<P: Policy> Trial<P> {
     /// Checks that no two adjacent free blocks of one stream are left.
     pub(super) fn check_merged(&self, segments: &[SegmentInfo]) -> Result<(), Broken> {
         let heap = self.core.heap();

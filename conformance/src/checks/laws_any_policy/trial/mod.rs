@@ -25,7 +25,7 @@ use parkade_sim::{CallName, FaultPlan};
 use super::habits::Habits;
 use super::step::{Setup, Step};
 use super::watched::{Reached, Watched};
-use crate::backend::{Backend, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
+use crate::backend::{AnyBackend, AnyDevice, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
 use crate::checks::laws_pytorch::trial::Ledger;
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::{History, Routing};
@@ -61,9 +61,9 @@ pub(super) enum Outcome {
 }
 
 /// The allocator, its device, and the expected state.
-pub(super) struct Trial<D: TestDevice, P: Policy> {
-    core: Allocator<WitnessedDevice<D>, Watched<P>, Vec<TraceEntry>>,
-    device: WitnessedDevice<D>,
+pub(super) struct Trial<P: Policy> {
+    core: Allocator<WitnessedDevice<AnyDevice>, Watched<P>, Vec<TraceEntry>>,
+    device: WitnessedDevice<AnyDevice>,
     streams: [StreamId; 4],
     expected: Expected,
     habits: Habits,
@@ -90,18 +90,18 @@ pub(super) struct Trial<D: TestDevice, P: Policy> {
     script: Vec<String>,
 }
 
-impl<D: TestDevice, P: Policy> Trial<D, P> {
+impl<P: Policy> Trial<P> {
     /// An empty allocator on an idle device.
     ///
     /// # Errors
     /// If there is no such device.
-    pub(super) fn new<B: Backend<Device = D>>(
-        backend: &B,
+    pub(super) fn new(
+        backend: &AnyBackend,
         setup: &Setup,
         policy: P,
         expected: Expected,
         habits: Habits,
-    ) -> Result<Trial<D, P>, Unable> {
+    ) -> Result<Trial<P>, Unable> {
         let Setup { timing, places, .. } = *setup;
         // Freeing waits for the device, as the driver does; otherwise the policy would have to.
         let needs = Needs { capacity: Some(Bytes(setup.capacity)), simulation: Simulation { timing, places, free_waits: true } };

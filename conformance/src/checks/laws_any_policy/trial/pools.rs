@@ -11,7 +11,6 @@ use super::super::pool_step::PoolStep;
 use super::super::step::Step;
 use super::book::Live;
 use super::{Outcome, Trial};
-use crate::backend::TestDevice;
 use crate::checks::laws_pytorch::operation::POOLS;
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::id;
@@ -25,7 +24,7 @@ const FORBIDDEN: [CallName; 5] = [
     CallName::StreamSynchronize,
 ];
 
-impl<D: TestDevice, P: Policy> Trial<D, P> {
+impl<P: Policy> Trial<P> {
     pub(super) fn pool(&mut self, step: PoolStep) -> Result<Outcome, Broken> {
         let Trial { routing, core, .. } = self;
         match step {

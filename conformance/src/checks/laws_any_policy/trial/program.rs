@@ -1,6 +1,7 @@
 //! The program's use of its memory and the device: fills, reads, waits, work and time.
 
 use parkade::device::BackendError;
+use parkade::device::DeviceBackend as _;
 use parkade::policy::Policy;
 use parkade::units::{Bytes, StreamId};
 
@@ -16,7 +17,7 @@ fn device_failed(error: impl std::fmt::Display) -> Broken {
     Broken::new(Law::Contents, format!("allocated memory cannot be used: {error}"))
 }
 
-impl<D: TestDevice, P: Policy> Trial<D, P> {
+impl<P: Policy> Trial<P> {
     pub(super) fn drive(&mut self, step: Step) -> Result<(), BackendError> {
         let mut device = self.device.steer();
         match step {

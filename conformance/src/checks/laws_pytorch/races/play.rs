@@ -1,11 +1,12 @@
 //! Runs a program: the allocator on its device, and for each buffer what it must hold and which stream used it last.
 
+use parkade::device::DeviceBackend as _;
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
 use parkade::{AllocError, Allocation, Allocator};
 
-use crate::backend::{Backend, Core, EventTiming, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
+use crate::backend::{AnyBackend, AnyDevice, Core, EventTiming, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
 use crate::checks::laws_pytorch::trial::stream_name;
 use crate::law::{Broken, Law, ensure};
 use serde::{Deserialize, Serialize};
@@ -67,9 +68,9 @@ impl Buffer {
 }
 
 /// A program in progress.
-pub(super) struct Play<D: TestDevice> {
-    core: Core<D>,
-    device: WitnessedDevice<D>,
+pub(super) struct Play {
+    core: Core<AnyDevice>,
+    device: WitnessedDevice<AnyDevice>,
     streams: [StreamId; 4],
     kind: Kind,
     live: Vec<Buffer>,
@@ -78,13 +79,8 @@ pub(super) struct Play<D: TestDevice> {
     script: Vec<String>,
 }
 
-impl<D: TestDevice> Play<D> {
-    pub(super) fn new<B: Backend<Device = D>>(
-        backend: &B,
-        timing: EventTiming,
-        is_virtual: bool,
-        kind: Kind,
-    ) -> Result<Play<D>, Unable> {
+impl Play {
+    pub(super) fn new(backend: &AnyBackend, timing: EventTiming, is_virtual: bool, kind: Kind) -> Result<Play, Unable> {
         let needs = Needs { capacity: Some(CAPACITY), simulation: Simulation { timing, ..Simulation::default() } };
         let device = backend.open(&needs)?;
         let streams = device.streams();

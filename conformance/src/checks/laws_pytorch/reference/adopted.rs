@@ -8,15 +8,15 @@ use parkade::{AdoptError, AdoptedBlock, AdoptedContent, AdoptedSegment, Allocati
 
 use super::play::Tested;
 use super::step::POOLS;
-use crate::backend::{TestDevice, WitnessedDevice};
+use crate::backend::{AnyDevice, AnyPhysical, WitnessedDevice};
 use crate::checks::draw::Draws;
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::Reference;
 
 /// Adopts up to three segments that a number decides. Returns their allocations.
-pub(super) fn adopt<D: TestDevice>(
-    device: &WitnessedDevice<D>,
-    core: &mut Tested<D>,
+pub(super) fn adopt(
+    device: &WitnessedDevice<AnyDevice>,
+    core: &mut Tested<AnyDevice>,
     reference: &mut Reference,
     streams: [StreamId; 4],
     seed: u64,
@@ -73,7 +73,7 @@ fn block(size: u64, content: AdoptedContent) -> AdoptedBlock {
 }
 
 /// A segment that is there already, or that begins or ends inside one, is refused.
-fn misplaced<D: TestDevice>(core: &mut Tested<D>, segment: &AdoptedSegment) -> Result<(), Broken> {
+fn misplaced(core: &mut Tested<AnyDevice>, segment: &AdoptedSegment) -> Result<(), Broken> {
     let bytes: u64 = segment.blocks.iter().map(|block| block.size.get()).sum();
     let (base, free) = (segment.address.get(), |size: u64| vec![block(size, AdoptedContent::Free)]);
     let at = |address: u64, size: u64| AdoptedSegment {
@@ -146,11 +146,11 @@ fn expandable(draws: &mut Draws, page: u64) -> Vec<AdoptedBlock> {
 }
 
 /// Takes the segment's memory from the device, behind the allocator's back. `None` if there is no room for it.
-fn take<D: TestDevice>(
-    device: &WitnessedDevice<D>,
+fn take(
+    device: &WitnessedDevice<AnyDevice>,
     blocks: &[AdoptedBlock],
     page: Option<u64>,
-    handles: &mut VecDeque<D::Physical>,
+    handles: &mut VecDeque<AnyPhysical>,
 ) -> Option<DeviceAddress> {
     let mut device = device.steer();
     let total = blocks.iter().map(|block| block.size.get()).sum();
@@ -172,7 +172,7 @@ fn take<D: TestDevice>(
     for place in &taken {
         let address = base.offset(Bytes(place * page));
         let Ok(handle) = device.create(Bytes(page)) else {
-            return give_back(&mut *device, base, total, &taken, page, handles);
+            return give_back(&mut device, base, total, &taken, page, handles);
         };
         device.map(address, Bytes(page), &handle).and_then(|()| device.set_access(address, Bytes(page))).ok()?;
         handles.push_back(handle);
@@ -181,13 +181,13 @@ fn take<D: TestDevice>(
 }
 
 /// Undoes what was taken of a segment for which there is not enough memory.
-fn give_back<D: DeviceBackend>(
-    device: &mut D,
+fn give_back(
+    device: &mut AnyDevice,
     base: DeviceAddress,
     total: u64,
     taken: &[u64],
     page: u64,
-    handles: &mut VecDeque<D::Physical>,
+    handles: &mut VecDeque<AnyPhysical>,
 ) -> Option<DeviceAddress> {
     for (handle, place) in handles.drain(..).zip(taken) {
         device.unmap(base.offset(Bytes(place * page)), Bytes(page)).ok()?;

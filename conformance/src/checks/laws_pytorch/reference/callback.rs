@@ -10,7 +10,7 @@ use parkade::{Allocation, FreeMemoryCallback};
 use super::compare::Answer;
 use super::ordered::Ordered;
 use super::play::Tested;
-use crate::backend::{TestDevice, WitnessedDevice};
+use crate::backend::{AnyDevice, WitnessedDevice};
 use crate::reference_model::allocator::Deed;
 
 /// What a callback does to the allocator.
@@ -37,11 +37,11 @@ pub(super) type Stock = Arc<Mutex<VecDeque<(Doing, bool)>>>;
 pub(super) type Log = Arc<Mutex<Vec<Answer>>>;
 
 /// A callback that does the oldest deed of its stock. Those that it registers take theirs from `spare`.
-pub(super) fn callback<D: TestDevice>(
+pub(super) fn callback(
     stock: &Stock,
     log: &Log,
     spare: &Stock,
-) -> FreeMemoryCallback<WitnessedDevice<D>, Ordered, Vec<TraceEntry>> {
+) -> FreeMemoryCallback<WitnessedDevice<AnyDevice>, Ordered, Vec<TraceEntry>> {
     let (stock, log, spare) = (Arc::clone(stock), Arc::clone(log), Arc::clone(spare));
     Box::new(move |core| {
         let next = stock.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
@@ -57,7 +57,7 @@ pub(super) fn callback<D: TestDevice>(
     })
 }
 
-fn perform<D: TestDevice>(core: &mut Tested<D>, doing: Doing) -> Answer {
+fn perform(core: &mut Tested<AnyDevice>, doing: Doing) -> Answer {
     match doing {
         Doing::Free(allocation) => {
             let address = allocation.address().get();

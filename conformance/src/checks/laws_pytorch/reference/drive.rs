@@ -9,10 +9,10 @@ use parkade_sim::FaultPlan;
 
 use super::play::Play;
 use super::step::{POOLS, Step};
-use crate::backend::TestDevice;
+use crate::backend::{AnyDevice, TestDevice};
 use crate::law::{Broken, Law, ensure};
 
-impl<D: TestDevice> Play<D> {
+impl Play {
     /// The program's allocations in a private pool, or all but the first.
     pub(super) fn live_of(&self, pool: usize, all: bool) -> Vec<DeviceAddress> {
         let addresses = self.held.iter().map(Allocation::address);
@@ -30,7 +30,7 @@ impl<D: TestDevice> Play<D> {
                 Ok(())
             }
             _ => {
-                self.complete(&mut *device, step);
+                self.complete(&mut device, step);
                 Ok(())
             }
         };
@@ -38,7 +38,7 @@ impl<D: TestDevice> Play<D> {
     }
 
     /// Completes work; a real device does so by itself, so it is waited for.
-    fn complete(&self, device: &mut D, step: &Step) {
+    fn complete(&self, device: &mut AnyDevice, step: &Step) {
         let Some(device) = device.insight() else {
             if matches!(step, Step::Complete(_) | Step::CompleteOne(_) | Step::CompleteAll) {
                 device.settle();

@@ -22,7 +22,7 @@ use proptest::prelude::*;
 
 use super::campaign::Stopped;
 use super::cases;
-use crate::backend::{Backend, EventTiming, TestDevice};
+use crate::backend::{AnyBackend, EventTiming};
 use crate::checks::draw::timings;
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 use play::Play;
@@ -50,13 +50,13 @@ const RESTORING: [&str; 3] = ["2.5", "2.11", "2.15"];
 const SALT: u64 = 310;
 
 /// The entries of this law.
-pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
+pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     let says = "every decision, device call, statistic, trace entry and error is that of the reference allocator";
-    let mut entries: Vec<Entry<B>> = timings(backend)
+    let mut entries: Vec<Entry> = timings(backend)
         .into_iter()
         .zip(SALT + 1..)
         .map(|((name, timing), salt)| {
-            let run = move |backend: &B, effort: &Effort| check(backend, effort, timing, salt);
+            let run = move |backend: &AnyBackend, effort: &Effort| check(backend, effort, timing, salt);
             Entry::new(Group::Law, format!("reference/{name}"), says, run).requires(Requirement::ExpandableSegments)
         })
         .collect();
@@ -73,30 +73,31 @@ pub(super) fn entries<B: Backend + 'static>(backend: &B) -> Vec<Entry<B>> {
     let restores = Entry::new(Group::Law, "reference/restores-that-fail", says, check_restores);
     entries.push(restores.requires(Requirement::ExpandableSegments));
     let says = "the same where callbacks end the pool that a request is on its way to, and make requests of their own";
-    let abandoned = Entry::new(Group::Law, "reference/abandoned-pools", says, |backend: &B, _: &Effort| {
+    let abandoned = Entry::new(Group::Law, "reference/abandoned-pools", says, |backend: &AnyBackend, _: &Effort| {
         check_default_pool(backend)?;
         check_abandoned(backend)
     });
     entries.push(abandoned.requires(Requirement::ExpandableSegments));
     let says = "the same in programs that meet each rule in which releases differ, under the rules of every release";
-    let releases = Entry::new(Group::Law, "reference/each-release", says, |backend: &B, _: &Effort| releases::check(backend));
+    let releases =
+        Entry::new(Group::Law, "reference/each-release", says, |backend: &AnyBackend, _: &Effort| releases::check(backend));
     entries.push(releases.requires(Requirement::ExpandableSegments));
     entries
 }
 
-fn check<B: Backend>(backend: &B, effort: &Effort, timing: EventTiming, salt: u64) -> Verdict {
+fn check(backend: &AnyBackend, effort: &Effort, timing: EventTiming, salt: u64) -> Verdict {
     let strategy = (scene(timing), program(1..LONGEST));
     cases::run(effort, salt, &strategy, |(scene, steps)| play(backend, scene, steps, None))
 }
 
-fn check_crowds<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
+fn check_crowds(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let timing = if backend.is_simulated() { EventTiming::Eager } else { EventTiming::Clock };
     let effort = Effort { cases: effort.cases / CASES_PER_CROWD + 1, ..*effort };
     cases::run(&effort, SALT + 20, &(scene(timing), crowd()), |(scene, steps)| play(backend, scene, steps, None))
 }
 
 /// A program that saves, and another allocator that begins in the same way and restores what was saved.
-fn check_foreign<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
+fn check_foreign(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let timing = if backend.is_simulated() { EventTiming::Seeded(1) } else { EventTiming::Clock };
     // On a real device ranges have other addresses.
     if backend.is_simulated() {
@@ -119,7 +120,7 @@ fn check_foreign<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
 
 /// A pool of one allocation, saved under each setting and restored under each other one: ranges at the same addresses are longer,
 /// shorter, or exactly as long as what was mapped.
-fn check_foreign_ranges<B: Backend>(backend: &B) -> Result<(), Trouble> {
+fn check_foreign_ranges(backend: &AnyBackend) -> Result<(), Trouble> {
     for release in RESTORING {
         let scene = Scene { release, ..Scene::PLAIN };
         let settings = 0..texts(scene.profile()).len();
@@ -137,7 +138,7 @@ fn check_foreign_ranges<B: Backend>(backend: &B) -> Result<(), Trouble> {
 }
 
 /// Plays the first program, and the second one with the checkpoints of the first.
-fn foreign<B: Backend>(backend: &B, first: (&Scene, &[Step]), second: (&Scene, &[Step])) -> Result<u64, Stopped> {
+fn foreign(backend: &AnyBackend, first: (&Scene, &[Step]), second: (&Scene, &[Step])) -> Result<u64, Stopped> {
     let mut play = begin(backend, first.0)?;
     steps(&mut play, first.1, None)?;
     let checkpoints = std::mem::take(&mut play.checkpoints);
@@ -149,7 +150,7 @@ fn foreign<B: Backend>(backend: &B, first: (&Scene, &[Step]), second: (&Scene, &
     Ok((first.1.len() + second.1.len()) as u64)
 }
 
-fn check_failing<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
+fn check_failing(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let timing = if backend.is_simulated() { EventTiming::Seeded(0) } else { EventTiming::Clock };
     let failing = (1..=12_u64, prop::sample::select(vec![1, 1, 2, 3]), prop::sample::select(vec![OUT_OF_MEMORY, 700, 1]));
     let strategy = (scene(timing), program(1..LONGEST), failing);
@@ -157,7 +158,7 @@ fn check_failing<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
 }
 
 /// A request of a pool whose callbacks finish its routing, release it, empty caches, and make requests of their own, in every order.
-fn check_abandoned<B: Backend>(backend: &B) -> Verdict {
+fn check_abandoned(backend: &AnyBackend) -> Verdict {
     let (served, refused) = (Order::Allocate(3 << 20, 0), Order::Allocate(400 << 20, 0));
     let orders = [served, refused, Order::End(0), Order::Release(0), Order::ReleaseCached, Order::ReleaseCachedPool(0)];
     let triples = orders.into_iter().flat_map(|a| orders.into_iter().flat_map(move |b| orders.map(|c| [a, b, c])));
@@ -180,7 +181,7 @@ fn check_abandoned<B: Backend>(backend: &B) -> Verdict {
 }
 
 /// The default pool is never kept whole.
-fn check_default_pool<B: Backend>(backend: &B) -> Result<(), Trouble> {
+fn check_default_pool(backend: &AnyBackend) -> Result<(), Trouble> {
     for profile in profiles() {
         let program = [Step::NoSplit(DEFAULT_POOL), Step::Allocate(700, 0), Step::Allocate(3 << 20, 0), Step::Allocate(700, 0)];
         play(backend, &Scene { release: profile.name, ..Scene::PLAIN }, &program, None).map_err(trouble)?;
@@ -196,7 +197,7 @@ fn trouble(stopped: Stopped) -> Trouble {
 }
 
 /// Checkpoints of pools whose blocks other streams use, while calls about events fail.
-fn check_restores<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
+fn check_restores(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let timing = if backend.is_simulated() { EventTiming::Seeded(2) } else { EventTiming::Clock };
     let failing = prop::option::of((1..=9_u64, prop::sample::select(vec![1, 1, 2]), Just(700)));
     let effort = Effort { cases: effort.cases / 2 + 1, ..*effort };
@@ -206,14 +207,14 @@ fn check_restores<B: Backend>(backend: &B, effort: &Effort) -> Verdict {
 }
 
 /// Plays a program to its end, with every n-th call failing if one is given. Returns the number of steps.
-fn play<B: Backend>(backend: &B, scene: &Scene, steps: &[Step], failing: Option<Failing>) -> Result<u64, Stopped> {
+fn play(backend: &AnyBackend, scene: &Scene, steps: &[Step], failing: Option<Failing>) -> Result<u64, Stopped> {
     play_as(scene.profile(), backend, scene, steps, failing)
 }
 
 /// The same where the allocator has these rules.
-fn play_as<B: Backend>(
+fn play_as(
     profile: &'static Profile,
-    backend: &B,
+    backend: &AnyBackend,
     scene: &Scene,
     steps: &[Step],
     failing: Option<Failing>,
@@ -230,17 +231,17 @@ fn play_as<B: Backend>(
     Ok(steps.len() as u64)
 }
 
-fn begin<B: Backend>(backend: &B, scene: &Scene) -> Result<Play<B::Device>, Stopped> {
+fn begin(backend: &AnyBackend, scene: &Scene) -> Result<Play, Stopped> {
     begin_as(scene.profile(), backend, scene)
 }
 
-fn begin_as<B: Backend>(profile: &'static Profile, backend: &B, scene: &Scene) -> Result<Play<B::Device>, Stopped> {
+fn begin_as(profile: &'static Profile, backend: &AnyBackend, scene: &Scene) -> Result<Play, Stopped> {
     let mut play = Play::new(backend, scene, profile).map_err(Stopped::Unable)?;
     play.adopt().map_err(|broken| Stopped::Broken(broken.during("adopting segments"), script(scene, &[], None)))?;
     Ok(play)
 }
 
-fn steps<D: TestDevice>(play: &mut Play<D>, steps: &[Step], failing: Option<Failing>) -> Result<(), Stopped> {
+fn steps(play: &mut Play, steps: &[Step], failing: Option<Failing>) -> Result<(), Stopped> {
     for (number, step) in steps.iter().enumerate() {
         play.apply(step).map_err(|broken| {
             Stopped::Broken(broken.during(format!("step {number}, {step:?}")), script(&play.scene, &steps[..=number], failing))

@@ -17,7 +17,7 @@ use super::callback::{Doing, Log, Stock, callback};
 use super::compare::{self, Answer};
 use super::ordered::Ordered;
 use super::step::{CALLBACKS, Order, POOLS, Scene, Step, pool_id};
-use crate::backend::{Backend, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
+use crate::backend::{AnyBackend, AnyDevice, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::Reference;
 use crate::reference_model::allocator::{Deed, Saved};
@@ -26,12 +26,12 @@ use crate::reference_model::allocator::{Deed, Saved};
 const MOST_VOID: usize = 100;
 
 /// The allocator under test.
-pub(super) type Tested<D> = Allocator<WitnessedDevice<D>, Ordered, Vec<TraceEntry>>;
+pub(super) type Tested<AnyDevice> = Allocator<WitnessedDevice<AnyDevice>, Ordered, Vec<TraceEntry>>;
 
 /// Both allocators, and what the program holds.
-pub(super) struct Play<D: TestDevice> {
-    pub(super) core: Tested<D>,
-    pub(super) device: WitnessedDevice<D>,
+pub(super) struct Play {
+    pub(super) core: Tested<AnyDevice>,
+    pub(super) device: WitnessedDevice<AnyDevice>,
     pub(super) reference: Reference,
     pub(super) scene: Scene,
     pub(super) streams: [StreamId; 4],
@@ -48,9 +48,9 @@ pub(super) struct Play<D: TestDevice> {
     pub(super) expects_faults: bool,
 }
 
-impl<D: TestDevice> Play<D> {
+impl Play {
     /// Both allocators, the first with these rules; the second one's are those of a release.
-    pub(super) fn new<B: Backend<Device = D>>(backend: &B, scene: &Scene, profile: &'static Profile) -> Result<Play<D>, Unable> {
+    pub(super) fn new(backend: &AnyBackend, scene: &Scene, profile: &'static Profile) -> Result<Play, Unable> {
         let Scene { timing, places, free_waits, .. } = *scene;
         let needs = Needs { capacity: Some(Bytes(scene.capacity)), simulation: Simulation { timing, places, free_waits } };
         let device = backend.open(&needs)?;

@@ -6,7 +6,7 @@ use parkade::units::MIB;
 
 use super::step::{Scene, Step, profiles, texts};
 use super::{play_as, trouble};
-use crate::backend::{Backend, Places};
+use crate::backend::{AnyBackend, Places};
 use crate::checks::laws_pytorch::campaign::Stopped;
 use crate::suite::{Evidence, Verdict};
 
@@ -21,13 +21,13 @@ const fn allocate(mib: u64) -> Step {
 }
 
 /// Plays every program under the rules of every release that understands its settings.
-pub(super) fn check<B: Backend>(backend: &B) -> Verdict {
+pub(super) fn check(backend: &AnyBackend) -> Verdict {
     let done = profiles().map(|profile| check_as(backend, profile)).sum::<Result<u64, Stopped>>();
     Ok(Evidence::operations(done.map_err(trouble)?))
 }
 
 /// Plays them where the allocator has these rules, which should be those of the release that they name. Returns the number of steps.
-fn check_as<B: Backend>(backend: &B, profile: &'static Profile) -> Result<u64, Stopped> {
+fn check_as(backend: &AnyBackend, profile: &'static Profile) -> Result<u64, Stopped> {
     let mut done = 0;
     for (settings, steps) in programs() {
         let Some(settings) = texts(profile).iter().position(|text| *text == settings) else { continue };
@@ -161,7 +161,7 @@ fn held_and_released() -> [Step; 7] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Simulated;
+    use crate::backend::AnyBackend;
 
     /// Takes one rule from another release.
     type Take = fn(&mut Profile, &Profile);
@@ -181,7 +181,7 @@ mod tests {
 
     /// Whether the programs find that these are not the rules of the release that they name.
     fn is_found(rules: Profile) -> bool {
-        match check_as(&Simulated, Box::leak(Box::new(rules))) {
+        match check_as(&AnyBackend::simulated(), Box::leak(Box::new(rules))) {
             Ok(_) => false,
             Err(Stopped::Broken(..)) => true,
             Err(Stopped::Unable(reason)) => panic!("{reason}"),

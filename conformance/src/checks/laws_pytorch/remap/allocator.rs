@@ -7,7 +7,7 @@ use parkade::{AllocError, Allocation, Allocator};
 use proptest::prelude::*;
 
 use super::pattern::{Pattern, failed};
-use crate::backend::{Backend, Core, Needs, TestDevice, WitnessedDevice};
+use crate::backend::{AnyBackend, AnyDevice, Core, Needs, TestDevice, WitnessedDevice};
 use crate::checks::laws_pytorch::campaign::Stopped;
 use crate::checks::laws_pytorch::trial::stream_name;
 use crate::law::{Broken, Law, ensure};
@@ -46,16 +46,16 @@ struct Held {
     pattern: Pattern,
 }
 
-struct Keeper<D: TestDevice> {
-    core: Core<D>,
-    device: WitnessedDevice<D>,
+struct Keeper {
+    core: Core<AnyDevice>,
+    device: WitnessedDevice<AnyDevice>,
     held: Vec<Held>,
     names: u32,
     script: Vec<String>,
 }
 
 /// Runs a program; returns its number of steps.
-pub(super) fn run<B: Backend>(backend: &B, steps: &[Step]) -> Result<u64, Stopped> {
+pub(super) fn run(backend: &AnyBackend, steps: &[Step]) -> Result<u64, Stopped> {
     let needs = Needs { capacity: Some(CAPACITY), ..Needs::default() };
     let device = WitnessedDevice::new(backend.open(&needs).map_err(Stopped::Unable)?);
     let settings = "expandable_segments:True";
@@ -71,7 +71,7 @@ pub(super) fn run<B: Backend>(backend: &B, steps: &[Step]) -> Result<u64, Stoppe
     Ok(steps.len() as u64)
 }
 
-impl<D: TestDevice> Keeper<D> {
+impl Keeper {
     fn script(&self) -> String {
         self.script.iter().map(|line| format!("{line}\n")).collect()
     }
@@ -98,7 +98,7 @@ impl<D: TestDevice> Keeper<D> {
                 let pattern = Pattern { name: self.names, version: 0, stretch_bytes: STRETCH };
                 let (size, address) = (bytes / 4 * 4, allocation.address());
                 self.held.push(Held { allocation, size, pattern });
-                pattern.write(&mut *self.device.steer(), address, size, stream)
+                pattern.write(&mut self.device.steer(), address, size, stream)
             }
             // The ladder may have released pages on the way, so read everything now.
             Err(AllocError::OutOfMemory(_)) => self.read_all(),
@@ -116,7 +116,7 @@ impl<D: TestDevice> Keeper<D> {
 
     fn read(&self, which: usize) -> Result<(), Broken> {
         let held = &self.held[which];
-        held.pattern.check(&mut *self.device.steer(), held.allocation.address(), held.size)
+        held.pattern.check(&mut self.device.steer(), held.allocation.address(), held.size)
     }
 
     fn read_all(&self) -> Result<(), Broken> {

@@ -1,10 +1,11 @@
 //! Handles moved by hand between positions in two reservations.
 
+use parkade::device::DeviceBackend as _;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use proptest::prelude::*;
 
 use super::pattern::{Pattern, failed};
-use crate::backend::{Backend, Needs, TestDevice};
+use crate::backend::{AnyBackend, AnyDevice, AnyPhysical, Needs, TestDevice};
 use crate::checks::laws_pytorch::campaign::Stopped;
 use crate::law::{Broken, Law, ensure};
 use serde::{Deserialize, Serialize};
@@ -58,17 +59,17 @@ struct Piece<P> {
     at: Vec<DeviceAddress>,
 }
 
-struct Mover<D: TestDevice> {
-    device: D,
+struct Mover {
+    device: AnyDevice,
     /// Size of a page, and of each reservation, in bytes.
     page: u64,
     size: Bytes,
     bases: [DeviceAddress; 2],
-    pieces: Vec<Piece<D::Physical>>,
+    pieces: Vec<Piece<AnyPhysical>>,
 }
 
 /// Runs a plan; returns its number of calls.
-pub(super) fn run<B: Backend>(backend: &B, plan: &Plan) -> Result<u64, Stopped> {
+pub(super) fn run(backend: &AnyBackend, plan: &Plan) -> Result<u64, Stopped> {
     let device = backend.open(&Needs::default()).map_err(Stopped::Unable)?;
     let mut script = format!("# handles of {:?} pages, side by side in one of two reservations of {PAGES} pages\n", plan.pages);
     let outcome = Mover::new(device, backend.facts().page.get(), &plan.pages).and_then(|mut mover| {
@@ -81,8 +82,8 @@ pub(super) fn run<B: Backend>(backend: &B, plan: &Plan) -> Result<u64, Stopped> 
     outcome.map(|()| 4 * (plan.pages.len() + plan.moves.len()) as u64).map_err(|broken| Stopped::Broken(broken, script))
 }
 
-impl<D: TestDevice> Mover<D> {
-    fn new(mut device: D, page: u64, pages: &[u64]) -> Result<Mover<D>, Broken> {
+impl Mover {
+    fn new(mut device: AnyDevice, page: u64, pages: &[u64]) -> Result<Mover, Broken> {
         let size = Bytes(PAGES * page);
         let bases = [device.reserve(size).map_err(failed)?, device.reserve(size).map_err(failed)?];
         let mut mover = Mover { device, page, size, bases, pieces: Vec::new() };
@@ -133,7 +134,7 @@ impl<D: TestDevice> Mover<D> {
         let (base, page) = (self.bases[(place / PAGES % 2) as usize], place % PAGES);
         let start = base.get() + page * self.page;
         let is_free =
-            |piece: &Piece<D::Physical>| piece.at.iter().all(|at| start + bytes <= at.get() || at.get() + piece.bytes <= start);
+            |piece: &Piece<AnyPhysical>| piece.at.iter().all(|at| start + bytes <= at.get() || at.get() + piece.bytes <= start);
         (page * self.page + bytes <= self.size.get() && self.pieces.iter().all(is_free)).then_some(DeviceAddress(start))
     }
 

@@ -2,7 +2,7 @@
 
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
-use crate::backend::TestDevice;
+use crate::backend::{AnyDevice, TestDevice};
 use crate::law::{Broken, Law, ensure};
 
 /// The word for a stretch of memory, from its name, its version and the stretch's number.
@@ -28,13 +28,7 @@ impl Pattern {
     }
 
     /// Queues the writes on a stream.
-    pub(super) fn write<D: TestDevice>(
-        self,
-        device: &mut D,
-        at: DeviceAddress,
-        size: u64,
-        stream: StreamId,
-    ) -> Result<(), Broken> {
+    pub(super) fn write(self, device: &mut AnyDevice, at: DeviceAddress, size: u64, stream: StreamId) -> Result<(), Broken> {
         for (offset, bytes, word) in self.stretches(size) {
             device.fill(at.offset(Bytes(offset)), Bytes(bytes), word, stream).map_err(failed)?;
         }
@@ -42,7 +36,7 @@ impl Pattern {
     }
 
     /// Reads and checks everything; queued work must be done.
-    pub(super) fn check<D: TestDevice>(self, device: &mut D, at: DeviceAddress, size: u64) -> Result<(), Broken> {
+    pub(super) fn check(self, device: &mut AnyDevice, at: DeviceAddress, size: u64) -> Result<(), Broken> {
         let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
         device.read(at, &mut bytes).map_err(failed)?;
         for (offset, length, word) in self.stretches(size) {

@@ -72,7 +72,7 @@ impl Account {
     }
 }
 
-impl<D: TestDevice> Trial<D> {
+impl Trial {
     /// Checks every law that holds between operations.
     ///
     /// # Errors

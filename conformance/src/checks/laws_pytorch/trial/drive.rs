@@ -1,10 +1,11 @@
 //! What a sequence does apart from requests: settings, work and time on the device, and contents of memory.
 
 use parkade::device::BackendError;
+use parkade::device::DeviceBackend as _;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
 use super::{Outcome, Trial};
-use crate::backend::TestDevice;
+use crate::backend::{AnyDevice, TestDevice};
 use crate::checks::laws_pytorch::operation::Operation;
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::SETTINGS;
@@ -12,7 +13,7 @@ use crate::reference_model::SETTINGS;
 /// Bytes read back at the start and at the end of a block: reuse would overwrite one of them.
 const READ_BYTES: usize = 512;
 
-impl<D: TestDevice> Trial<D> {
+impl Trial {
     /// Stops writing and reading memory, for runs that check decisions only.
     pub fn without_contents(&mut self) {
         self.checks_contents = false;
@@ -66,7 +67,7 @@ impl<D: TestDevice> Trial<D> {
                 device.pause(duration);
                 Ok(())
             }
-            _ => complete(&mut *device, &self.streams, operation),
+            _ => complete(&mut device, &self.streams, operation),
         };
         answer.map(|()| Outcome::Done).map_err(|error| Broken::new(Law::Faults, format!("{operation:?}: {error}")))
     }
@@ -111,7 +112,7 @@ impl<D: TestDevice> Trial<D> {
 }
 
 /// Completes the work that the operation says.
-fn complete<D: TestDevice>(device: &mut D, streams: &[StreamId; 4], operation: &Operation) -> Result<(), BackendError> {
+fn complete(device: &mut AnyDevice, streams: &[StreamId; 4], operation: &Operation) -> Result<(), BackendError> {
     if let Some(device) = device.insight() {
         match *operation {
             Operation::Complete(place) => device.complete(streams[place]),

@@ -9,7 +9,7 @@ use crate::backend::{Race, TestDevice, Touch};
 use crate::checks::laws_pytorch::operation::{Operation, POOLS};
 use crate::law::{Broken, Law, ensure};
 
-impl<D: TestDevice> Trial<D> {
+impl Trial {
     /// Gives everything back, checks that nothing is left, drops the allocator and checks the device again.
     ///
     /// # Errors

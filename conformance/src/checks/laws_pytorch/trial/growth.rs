@@ -8,7 +8,6 @@ use parkade::units::{PoolId, StreamId};
 use parkade_sim::CallName;
 
 use super::Trial;
-use crate::backend::TestDevice;
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::Rules;
 
@@ -21,7 +20,7 @@ struct Stretch {
     has_memory: bool,
 }
 
-impl<D: TestDevice> Trial<D> {
+impl Trial {
     /// Checks what was mapped for a request that was served at the first attempt: `before` are the segments before it, `size` is
     /// the block's size.
     pub(super) fn check_growth(

@@ -47,7 +47,7 @@ pub(super) struct Before {
     retries: i64,
 }
 
-impl<D: TestDevice> Trial<D> {
+impl Trial {
     /// Must be called before a request; `segments` is the heap at that point.
     pub(super) fn before_request(&mut self, segments: Vec<SegmentInfo>, bytes: u64) -> Before {
         if self.limit.is_some() && self.rules.collection_hundredths > 0 && Rules::is_large(self.rules.rounded(bytes)) {

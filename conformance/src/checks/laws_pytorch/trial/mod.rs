@@ -21,7 +21,9 @@ use parkade::units::{Bytes, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, FreeError};
 use parkade_sim::FaultPlan;
 
-use crate::backend::{Backend, Core, DeviceFacts, MadeCall, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
+use crate::backend::{
+    AnyBackend, AnyDevice, Core, DeviceFacts, MadeCall, Needs, Simulation, TestDevice, Unable, WitnessedDevice,
+};
 use crate::checks::laws_pytorch::operation::{Operation, Setup};
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::{History, Model, Routing, Rules};
@@ -61,9 +63,9 @@ struct Held {
 }
 
 /// The core, its device, and the expected state.
-pub struct Trial<D: TestDevice> {
-    core: Core<D>,
-    device: WitnessedDevice<D>,
+pub struct Trial {
+    core: Core<AnyDevice>,
+    device: WitnessedDevice<AnyDevice>,
     streams: [StreamId; 4],
     held: Vec<Held>,
     model: Model,
@@ -96,12 +98,12 @@ pub struct Trial<D: TestDevice> {
     script: Vec<String>,
 }
 
-impl<D: TestDevice> Trial<D> {
+impl Trial {
     /// An empty allocator on an idle device.
     ///
     /// # Errors
     /// If there is no such device.
-    pub fn new<B: Backend<Device = D>>(backend: &B, setup: &Setup) -> Result<Trial<D>, Unable> {
+    pub fn new(backend: &AnyBackend, setup: &Setup) -> Result<Trial, Unable> {
         let Setup { timing, places, free_waits, .. } = *setup;
         let needs = Needs { capacity: Some(Bytes(setup.capacity)), simulation: Simulation { timing, places, free_waits } };
         let device = backend.open(&needs)?;
@@ -151,7 +153,7 @@ impl<D: TestDevice> Trial<D> {
 
     /// The core, for reading.
     #[must_use]
-    pub fn core(&self) -> &Core<D> {
+    pub fn core(&self) -> &Core<AnyDevice> {
         &self.core
     }
 

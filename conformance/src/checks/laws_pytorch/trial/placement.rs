@@ -1,5 +1,6 @@
 //! The laws of requests: where each one goes, and that none is refused needlessly.
 
+use parkade::device::DeviceBackend as _;
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::trace::TraceAction;
 use parkade::units::Bytes;
@@ -10,7 +11,7 @@ use crate::backend::TestDevice;
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::best;
 
-impl<D: TestDevice> Trial<D> {
+impl Trial {
     /// Checks a served request: it got the free memory that the model would take, or a new segment if there was none, split to
     /// the right size.
     pub(super) fn check_place(&self, before: &[SegmentInfo], bytes: u64, stream: u64, address: u64) -> Result<(), Broken> {

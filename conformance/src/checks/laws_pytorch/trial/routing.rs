@@ -5,12 +5,11 @@ use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::units::{PoolId, StreamId};
 
 use super::Trial;
-use crate::backend::TestDevice;
 use crate::checks::laws_pytorch::operation::{Operation, POOLS};
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::{Rules, best, id};
 
-impl<D: TestDevice> Trial<D> {
+impl Trial {
     /// Operations on private pools. A refused one changes nothing, except that routing to a pool twice counts as a use.
     pub(super) fn pools(&mut self, operation: &Operation) -> Result<(), Broken> {
         let Trial { routing, core, .. } = self;

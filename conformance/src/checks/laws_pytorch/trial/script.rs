@@ -1,7 +1,7 @@
 //! A sequence as a script for `parkade ops`, so that a failure can be reproduced and run on the real allocator.
 
 use super::Trial;
-use crate::backend::{Places, TestDevice};
+use crate::backend::Places;
 use crate::checks::laws_pytorch::operation::Operation;
 use crate::reference_model::SETTINGS;
 
@@ -13,7 +13,7 @@ pub(crate) fn stream_name(place: usize) -> u64 {
     crate::backend::STREAMS[place] / HANDLE_STEP
 }
 
-impl<D: TestDevice> Trial<D> {
+impl Trial {
     /// The operations so far, as a script for `parkade ops`, with the command line that runs it. What a script cannot express,
     /// such as letting time pass, is a comment.
     #[must_use]

@@ -1,0 +1,337 @@
+//! A backend and a device with their types erased: the suite is written and compiled for these, once.
+//!
+//! An [`AnyDevice`] names events and memory by numbers, and keeps the device's own in tables.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use parkade::device::{BackendError, Capture, DeviceBackend, GraphNode, MemoryInfo, ProcessMemory};
+use parkade::units::{Bytes, DeviceAddress, StreamId};
+
+use super::Backend;
+use super::facts::DeviceFacts;
+use super::insight::Insight;
+use super::needs::{Needs, Unable};
+use super::simulated::Simulated;
+use super::test_device::{Holdings, TestDevice};
+
+/// Any backend.
+#[derive(Clone)]
+pub struct AnyBackend(Arc<dyn Opener + Send + Sync>);
+
+/// What [`AnyBackend`] asks of a backend.
+trait Opener {
+    fn name(&self) -> &'static str;
+    fn open(&self, needs: &Needs) -> Result<AnyDevice, Unable>;
+    fn facts(&self) -> DeviceFacts;
+    fn describe(&self) -> Vec<(&'static str, String)>;
+    fn is_simulated(&self) -> bool;
+}
+
+impl<B: Backend<Device: 'static>> Opener for B {
+    fn name(&self) -> &'static str {
+        Backend::name(self)
+    }
+
+    fn open(&self, needs: &Needs) -> Result<AnyDevice, Unable> {
+        Backend::open(self, needs).map(AnyDevice::new)
+    }
+
+    fn facts(&self) -> DeviceFacts {
+        Backend::facts(self)
+    }
+
+    fn describe(&self) -> Vec<(&'static str, String)> {
+        Backend::describe(self)
+    }
+
+    fn is_simulated(&self) -> bool {
+        Backend::is_simulated(self)
+    }
+}
+
+impl AnyBackend {
+    /// Erases a backend's type.
+    #[must_use]
+    pub fn new<B: Backend<Device: 'static> + Send + Sync + 'static>(backend: B) -> AnyBackend {
+        AnyBackend(Arc::new(backend))
+    }
+
+    /// parkade's simulated device.
+    #[must_use]
+    pub fn simulated() -> AnyBackend {
+        AnyBackend::new(Simulated)
+    }
+
+    /// [`Backend::name`].
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn open(&self, needs: &Needs) -> Result<AnyDevice, Unable> {
+        self.0.open(needs)
+    }
+
+    /// [`Backend::facts`].
+    #[must_use]
+    pub fn facts(&self) -> DeviceFacts {
+        self.0.facts()
+    }
+
+    /// [`Backend::describe`].
+    #[must_use]
+    pub fn describe(&self) -> Vec<(&'static str, String)> {
+        self.0.describe()
+    }
+
+    /// [`Backend::is_simulated`].
+    #[must_use]
+    pub fn is_simulated(&self) -> bool {
+        self.0.is_simulated()
+    }
+}
+
+/// Any device.
+pub struct AnyDevice {
+    device: Box<dyn TestDevice<Event = AnyEvent, Physical = AnyPhysical>>,
+}
+
+impl AnyDevice {
+    /// Erases a device's type.
+    #[must_use]
+    pub fn new<D: TestDevice + 'static>(device: D) -> AnyDevice {
+        AnyDevice { device: Box::new(Numbered { device, events: Table::default(), memory: Table::default() }) }
+    }
+}
+
+impl fmt::Debug for AnyDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AnyDevice")
+    }
+}
+
+/// An event of an [`AnyDevice`].
+#[derive(Debug)]
+pub struct AnyEvent(usize);
+
+/// Memory of an [`AnyDevice`].
+#[derive(Debug)]
+pub struct AnyPhysical(usize);
+
+/// Things by number. A number is used again once its thing is gone.
+struct Table<T> {
+    kept: Vec<Option<T>>,
+    unused: Vec<usize>,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Table<T> {
+        Table { kept: Vec::new(), unused: Vec::new() }
+    }
+}
+
+impl<T> Table<T> {
+    fn keep(&mut self, thing: T) -> usize {
+        match self.unused.pop() {
+            Some(number) => {
+                self.kept[number] = Some(thing);
+                number
+            }
+            None => {
+                self.kept.push(Some(thing));
+                self.kept.len() - 1
+            }
+        }
+    }
+
+    /// # Panics
+    /// If there is no such thing: numbers are handed out by [`Table::keep`] alone, and each is given back once.
+    fn take(&mut self, number: usize) -> T {
+        self.unused.push(number);
+        self.kept[number].take().expect("a number is given back once")
+    }
+
+    fn get(&self, number: usize) -> &T {
+        self.kept[number].as_ref().expect("a number is valid until it is given back")
+    }
+
+    fn get_mut(&mut self, number: usize) -> &mut T {
+        self.kept[number].as_mut().expect("a number is valid until it is given back")
+    }
+}
+
+/// A device whose events and memory are numbers.
+struct Numbered<D: DeviceBackend> {
+    device: D,
+    events: Table<D::Event>,
+    memory: Table<D::Physical>,
+}
+
+/// Methods that are the field `device`'s.
+macro_rules! forward {
+    ($($name:ident($($arg:ident: $type:ty),*) $(-> $answer:ty)?;)*) => {
+        $(fn $name(&mut self, $($arg: $type),*) $(-> $answer)? {
+            self.device.$name($($arg),*)
+        })*
+    };
+    (look: $($name:ident() -> $answer:ty;)*) => {
+        $(fn $name(&self) -> $answer {
+            self.device.$name()
+        })*
+    };
+}
+
+/// The methods of [`DeviceBackend`] that take no event and no memory.
+macro_rules! forward_plain {
+    () => {
+        forward! { look:
+            completes_by_handle() -> bool;
+            answers_are_checked() -> bool;
+            index() -> u32;
+            total_memory() -> Bytes;
+            breaks_handles() -> bool;
+            run_pages() -> u64;
+        }
+        forward! {
+            memory_info() -> Result<MemoryInfo, BackendError>;
+            processes() -> Vec<ProcessMemory>;
+            malloc(size: Bytes) -> Result<DeviceAddress, BackendError>;
+            free(address: DeviceAddress) -> Result<(), BackendError>;
+            reserve(size: Bytes) -> Result<DeviceAddress, BackendError>;
+            unreserve(address: DeviceAddress, size: Bytes) -> Result<(), BackendError>;
+            set_access(address: DeviceAddress, size: Bytes) -> Result<(), BackendError>;
+            unmap(address: DeviceAddress, size: Bytes) -> Result<(), BackendError>;
+            unmap_run(address: DeviceAddress, page: Bytes, pages: u64) -> Result<(), BackendError>;
+            synchronize_stream(stream: StreamId) -> Result<(), BackendError>;
+            is_idle(stream: StreamId) -> Result<bool, BackendError>;
+            capture(stream: StreamId) -> Result<Option<Capture>, BackendError>;
+            add_awaited(stream: StreamId, awaited: &mut BTreeSet<GraphNode>) -> Result<(), BackendError>;
+        }
+    };
+}
+
+/// The methods of [`TestDevice`].
+macro_rules! forward_tests {
+    () => {
+        forward! { look:
+            streams() -> [StreamId; 4];
+            live_ranges() -> Vec<(DeviceAddress, Bytes)>;
+            holdings() -> Holdings;
+            withheld_bytes() -> Bytes;
+        }
+        forward! {
+            spin(stream: StreamId, duration_ns: u64) -> Result<(), BackendError>;
+            fill(address: DeviceAddress, size: Bytes, word: u32, stream: StreamId) -> Result<(), BackendError>;
+            copy(from: DeviceAddress, to: DeviceAddress, size: Bytes, stream: StreamId) -> Result<(), BackendError>;
+            read(address: DeviceAddress, into: &mut [u8]) -> Result<(), BackendError>;
+            settle();
+            pause(duration_ns: u64);
+            others_hold(bytes: Bytes) -> Result<(), BackendError>;
+            insight() -> Option<&mut dyn Insight>;
+        }
+    };
+}
+
+impl<D: TestDevice> DeviceBackend for Numbered<D> {
+    type Event = AnyEvent;
+    type Physical = AnyPhysical;
+
+    forward_plain!();
+
+    fn create(&mut self, size: Bytes) -> Result<AnyPhysical, BackendError> {
+        self.device.create(size).map(|memory| AnyPhysical(self.memory.keep(memory)))
+    }
+
+    fn map(&mut self, address: DeviceAddress, size: Bytes, memory: &AnyPhysical) -> Result<(), BackendError> {
+        self.device.map(address, size, self.memory.get(memory.0))
+    }
+
+    fn release(&mut self, memory: AnyPhysical) -> Result<(), (AnyPhysical, BackendError)> {
+        self.device.release(self.memory.take(memory.0)).map_err(|(own, error)| (AnyPhysical(self.memory.keep(own)), error))
+    }
+
+    fn break_handle(
+        &mut self,
+        address: DeviceAddress,
+        size: Bytes,
+        memory: AnyPhysical,
+        parts: &[(Bytes, Bytes)],
+    ) -> Result<Vec<AnyPhysical>, (AnyPhysical, BackendError)> {
+        match self.device.break_handle(address, size, self.memory.take(memory.0), parts) {
+            Ok(parts) => Ok(parts.into_iter().map(|part| AnyPhysical(self.memory.keep(part))).collect()),
+            Err((own, error)) => Err((AnyPhysical(self.memory.keep(own)), error)),
+        }
+    }
+
+    fn create_run(&mut self, page: Bytes, pages: u64) -> Result<(AnyPhysical, u64), BackendError> {
+        self.device.create_run(page, pages).map(|(memory, pages)| (AnyPhysical(self.memory.keep(memory)), pages))
+    }
+
+    fn split_run(&mut self, memory: &mut AnyPhysical, page: Bytes, pages: u64) -> Result<AnyPhysical, BackendError> {
+        self.device.split_run(self.memory.get_mut(memory.0), page, pages).map(|memory| AnyPhysical(self.memory.keep(memory)))
+    }
+
+    fn create_event(&mut self) -> Result<AnyEvent, BackendError> {
+        self.device.create_event().map(|event| AnyEvent(self.events.keep(event)))
+    }
+
+    fn record_event(&mut self, event: &mut AnyEvent, stream: StreamId) -> Result<(), BackendError> {
+        self.device.record_event(self.events.get_mut(event.0), stream)
+    }
+
+    fn is_complete(&mut self, event: &AnyEvent) -> Result<bool, BackendError> {
+        self.device.is_complete(self.events.get(event.0))
+    }
+
+    fn wait(&mut self, event: &AnyEvent) -> Result<(), BackendError> {
+        self.device.wait(self.events.get(event.0))
+    }
+
+    fn stream_wait(&mut self, stream: StreamId, event: &AnyEvent) -> Result<(), BackendError> {
+        self.device.stream_wait(stream, self.events.get(event.0))
+    }
+
+    fn destroy_event(&mut self, event: AnyEvent) {
+        self.device.destroy_event(self.events.take(event.0));
+    }
+}
+
+impl<D: TestDevice> TestDevice for Numbered<D> {
+    forward_tests!();
+}
+
+impl DeviceBackend for AnyDevice {
+    type Event = AnyEvent;
+    type Physical = AnyPhysical;
+
+    forward_plain!();
+    forward! {
+        create(size: Bytes) -> Result<AnyPhysical, BackendError>;
+        map(address: DeviceAddress, size: Bytes, memory: &AnyPhysical) -> Result<(), BackendError>;
+        release(memory: AnyPhysical) -> Result<(), (AnyPhysical, BackendError)>;
+        break_handle(
+            address: DeviceAddress,
+            size: Bytes,
+            memory: AnyPhysical,
+            parts: &[(Bytes, Bytes)]
+        ) -> Result<Vec<AnyPhysical>, (AnyPhysical, BackendError)>;
+        create_run(page: Bytes, pages: u64) -> Result<(AnyPhysical, u64), BackendError>;
+        split_run(memory: &mut AnyPhysical, page: Bytes, pages: u64) -> Result<AnyPhysical, BackendError>;
+        create_event() -> Result<AnyEvent, BackendError>;
+        record_event(event: &mut AnyEvent, stream: StreamId) -> Result<(), BackendError>;
+        is_complete(event: &AnyEvent) -> Result<bool, BackendError>;
+        wait(event: &AnyEvent) -> Result<(), BackendError>;
+        stream_wait(stream: StreamId, event: &AnyEvent) -> Result<(), BackendError>;
+        destroy_event(event: AnyEvent);
+    }
+}
+
+impl TestDevice for AnyDevice {
+    forward_tests!();
+}
