@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records what the real allocators answer, for `cargo test -p parkade-policies --test real_ones`: writes policies/tests/data/NAME.xz.
+"""Records what the real allocators answer, for `cargo test -p parkade-policies --test policies real_ones`: writes policies/tests/data/NAME.xz.
 
   record.py [--built DIR] bfc
 

@@ -1,7 +1,6 @@
 //! Private pools that take their memory from the default pool's segments: what they may take, that nothing of it is used
 //! twice, and how it comes back.
 
-#[path = "annexed_pools/preparing.rs"]
 mod preparing;
 
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request};

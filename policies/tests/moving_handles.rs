@@ -1,9 +1,7 @@
 //! Handles of several sizes: what is taken from the device, which of them move for a request and which stay, and what a policy
 //! may not answer about them.
 
-#[path = "moving_handles/broken.rs"]
 mod broken;
-#[path = "moving_handles/replaced.rs"]
 mod replaced;
 
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request};

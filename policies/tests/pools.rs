@@ -1,12 +1,10 @@
 //! What TensorFlow's, RAPIDS', cudaMallocAsync's and GMLake's rules ask of the device and take from other
 //! streams, worked out by hand.
 
-mod policy_run;
-
+use crate::policy_run::Run;
 use parkade::units::{Bytes, MIB, StreamId};
 use parkade_policies::CudaAsync;
 use parkade_sim::{CallName, SimOptions};
-use policy_run::Run;
 
 /// A device that reports so many MiB, some of which are withheld.
 fn with_base(total_mib: u64, base_mib: u64) -> SimOptions {

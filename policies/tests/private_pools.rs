@@ -1,11 +1,9 @@
 //! Private pools under the rules of libraries that have none: what a pool takes from the device, worked out by hand.
 
-mod policy_run;
-
+use crate::policy_run::Run;
 use parkade::PoolFilter;
 use parkade::units::{MIB, PoolId};
 use parkade_policies::{CATALOGUE, named, pools_are_allocators};
-use policy_run::Run;
 
 fn pool(number: u64) -> PoolId {
     PoolId(number, 0)

@@ -1,11 +1,9 @@
 //! Where first, next, best and worst fit put blocks, worked out by hand from their rules.
 
-mod policy_run;
-
+use crate::policy_run::Run;
 use parkade::units::{Bytes, MIB};
 use parkade_policies::FirstFit;
 use parkade_sim::SimOptions;
-use policy_run::Run;
 
 /// Three holes of 6, 4 and 8 MiB at 0, 8 and 14 MiB, with blocks of 2 MiB between and behind them; nothing
 /// else is mapped.

@@ -1,13 +1,11 @@
 //! STAlloc: where a plan puts requests, and what happens to those that it does not know.
 
-mod policy_run;
-
 use std::sync::Arc;
 
+use crate::policy_run::{KIB, Run};
 use parkade::units::{Bytes, MIB, StreamId};
 use parkade_policies::{FirstStep, Plan, Stalloc, Traced};
 use parkade_sim::{CallName, SimOptions};
-use policy_run::{KIB, Run};
 
 const STREAM: StreamId = StreamId(0);
 

@@ -110,7 +110,7 @@ fn the_packer_reaches_the_load_of_networks() {
 }
 
 #[test]
-#[ignore = "a minute and a half in a release build, many in a debug build: cargo test --release -p parkade-research --test packing_generated -- --ignored --nocapture"]
+#[ignore = "a minute and a half in a release build, many in a debug build: cargo test --release -p parkade-research --test research packing_generated -- --ignored --nocapture"]
 fn the_packer_reaches_the_load_of_every_preset_in_all_ways() {
     let mut models = Vec::new();
     for preset in Transformer::presets() {

@@ -1,0 +1,5 @@
+//! What is drawn from recordings.
+
+mod diff;
+mod holders;
+mod timeline;

@@ -1,0 +1,17 @@
+//! The policies: their laws, their mechanisms, and what real allocators answered.
+
+mod annexed_pools;
+mod at_address;
+mod breaking_handles;
+mod every_nth_call;
+mod floating_handles;
+mod laws;
+mod mechanisms;
+mod moving_handles;
+mod page_runs;
+mod policy_run;
+mod pools;
+mod private_pools;
+mod real_ones;
+mod regions;
+mod stalloc;

@@ -1,0 +1,6 @@
+//! Snapshot files, statistics and messages.
+
+mod bad_input;
+mod formats;
+mod properties;
+mod summary;

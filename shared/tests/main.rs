@@ -1,0 +1,5 @@
+//! One allocator for several threads.
+
+mod addresses;
+mod order;
+mod threads;

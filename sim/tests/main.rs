@@ -1,0 +1,13 @@
+//! The simulated device, against models and facts of real ones.
+
+mod captures;
+mod facts;
+mod fake_driver;
+mod fake_virtual;
+mod laws;
+mod model;
+mod race;
+mod race_model;
+mod virtual_laws;
+mod virtual_memory;
+mod virtual_model;
