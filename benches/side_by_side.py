@@ -48,7 +48,7 @@ class Allocator:
 
 
 HARNESS, OTHERS = "conformance/oracle/pytorch_harness", "conformance/other_allocators"
-PARKADE = Allocator("parkade", ["target/release/timed"], ["cargo", "build", "--locked", "--quiet", "--release", "-p", "parkade-benches", "--bin", "timed"])
+PARKADE = Allocator("parkade", ["target/wheel/timed"], ["cargo", "build", "--locked", "--quiet", "--profile", "wheel", "-p", "parkade-benches", "--bin", "timed"])
 PYTORCH = Allocator(
     "PyTorch 2.11",
     ["target/oracle/timed-2.11.0"],

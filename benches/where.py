@@ -62,7 +62,7 @@ def of_a_step(case: str, folder: Path) -> Counter:
     runs = []
     for steps in (STEPS, 2 * STEPS):
         out = folder / str(steps)
-        command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", "target/release/count", case, str(steps)]
+        command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", "target/wheel/count", case, str(steps)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         if done.returncode:
             sys.exit(f"where.py: {case} could not be counted:\n{done.stderr}")
@@ -77,7 +77,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.write:
         parts(arguments.write, "where.py")  # ends here rather than after minutes
-    subprocess.run(["cargo", "build", "--locked", "--quiet", "--release", "-p", "parkade-benches", "--bin", "count"], cwd=ROOT, check=True)
+    subprocess.run(["cargo", "build", "--locked", "--quiet", "--profile", "wheel", "-p", "parkade-benches", "--bin", "count"], cwd=ROOT, check=True)
     with tempfile.TemporaryDirectory() as folder:
         counted = {case: of_a_step(case, Path(folder)) for case in arguments.cases}
     places = sorted({where for counts in counted.values() for where in counts}, key=lambda where: -sum(counts[where] for counts in counted.values()))

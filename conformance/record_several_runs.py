@@ -5,7 +5,7 @@
 
 It needs a GPU, PyTorch 2.11 or later and numpy, and took two minutes on an H200. The two sets differ in the number of steps
 and in the sizes of batches. The folder gets PROGRAM.SETTING.RUN.pickle.xz, limits.txt and peaks.jsonl, and
-`cargo run --release -p parkade-replay --example timing -- recordings` says how right the predictions are.
+`cargo run --release -p parkade-benches --example timing -- recordings` says how right the predictions are.
 The limit is a quarter above the most bytes that the first run without a limit had allocated.
 """
 

@@ -17,7 +17,7 @@ while [ $# -gt 0 ]; do
 done
 [ -x "$built/rmm_peer" ] || fail "$built/rmm_peer is missing: run conformance/other_allocators/build_rmm.sh"
 [ -x "$built/bfc_peer" ] || fail "$built/bfc_peer is missing: run conformance/other_allocators/build_bfc.sh"
-[ -x "$peer" ] || fail "$peer is missing: run cargo build --release -p parkade-research --example peer"
+[ -x "$peer" ] || fail "$peer is missing: run cargo build --release -p parkade-benches --example peer"
 export TF_CPP_MIN_LOG_LEVEL=3
 t=$(mktemp -d)
 trap 'rm -rf "$t"' EXIT

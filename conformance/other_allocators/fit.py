@@ -89,7 +89,7 @@ def main():
         if name not in known:
             parser.error(f"there is no {name}: {', '.join(known)}")
         check(os.path.join(options.built, known[name][0]), f"conformance/other_allocators/{known[name][1]}")
-    check(options.peer, "cargo build --release -p parkade-research --example peer")
+    check(options.peer, "cargo build --release -p parkade-benches --example peer")
     for script in options.scripts:
         load = largest_load(script)
         shown = lambda steps: "none" if steps is None else f"{1 + steps * -(-load // 256) / load:.3f}"

@@ -141,7 +141,7 @@ def main():
         if name not in PROGRAM:
             parser.error(f"there is no {name}: {', '.join(PROGRAM)}")
         check(os.path.join(options.built, PROGRAM[name]), f"conformance/other_allocators/{BUILDS[PROGRAM[name]]}")
-    check(options.peer, "cargo build --release -p parkade-research --example peer")
+    check(options.peer, "cargo build --release -p parkade-benches --example peer")
     counts = {}
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as workers:
         for name, says, differs, hung, operations in workers.map(lambda job: run(options, job), jobs(options, folder)):

@@ -1,7 +1,7 @@
 //! The allocator core on the first CUDA device as a library of C functions that time it, for `beside_pytorch.py`, which loads it into the
 //! process where PyTorch's allocator and cudaMallocAsync are timed.
 //!
-//! `cargo build --release -p parkade-gpu --example timed_core` builds `target/release/examples/libtimed_core.so`. Each function opens the
+//! `cargo build --profile wheel -p parkade-gpu --example timed_core` builds `target/wheel/examples/libtimed_core.so`. Each function opens the
 //! device, gives everything back, and returns -1 where something failed, after a line on standard error.
 #![allow(clippy::print_stderr, reason = "the caller sees only a number")]
 

@@ -1,8 +1,8 @@
 //! How right the predictions of programs on several streams are, over several runs of each; the table of
 //! `docs/predictions.md`.
 //!
-//! `cargo run --release -p parkade-replay --example timing -- simulated [PROGRAM...]`
-//! `cargo run --release -p parkade-replay --example timing -- FOLDER [PROGRAM...]`
+//! `cargo run --release -p parkade-benches --example timing -- simulated [PROGRAM...]`
+//! `cargo run --release -p parkade-benches --example timing -- FOLDER [PROGRAM...]`
 //!
 //! Each run predicts the runs of the same program under each other setting or limit. `simulated` runs eight programs
 //! five times under five settings on the simulated GPU. FOLDER has recordings named `PROGRAM.SETTING.RUN.pickle.xz`, or

@@ -1,7 +1,7 @@
 //! Small studies, each a table of docs/studies.md or docs/bounds.md: preallocation, the order of graph captures,
 //! and what adversaries force.
 //!
-//! `cargo run --release -p parkade-research --example studies -- preallocation`, or `captures` or `adversaries`
+//! `cargo run --release -p parkade-benches --example studies -- preallocation`, or `captures` or `adversaries`
 #![allow(clippy::print_stdout, reason = "a program that prints")]
 
 use std::error::Error;

@@ -1,9 +1,9 @@
 //! Measures policies against PyTorch's expandable segments: memory, driver time, and what is left once a program repeats.
 //!
 //! ```text
-//! cargo run --release -p parkade-research --example against_expandable -- floating-handles
-//! cargo run --release -p parkade-research --example against_expandable -- floating-handles gpt2-mixed prefetch --seeds 4-7
-//! cargo run --release -p parkade-research --example against_expandable -- floating-handles conformance/recordings/*.default.pickle.xz
+//! cargo run --release -p parkade-benches --example against_expandable -- floating-handles
+//! cargo run --release -p parkade-benches --example against_expandable -- floating-handles gpt2-mixed prefetch --seeds 4-7
+//! cargo run --release -p parkade-benches --example against_expandable -- floating-handles conformance/recordings/*.default.pickle.xz
 //! ```
 //!
 //! Arguments are names of policies, workloads of the catalogue, descriptions of workloads and recordings; without workloads, the

@@ -1,7 +1,7 @@
 //! Packs MiniMalloc's CSV files and recordings, and prints a table with a row for each, like those of
 //! `docs/packing.md`.
 //!
-//! `cargo run --release -p parkade-research --example packing -- [--budget STEPS] [--seed NUMBER] FILE...`
+//! `cargo run --release -p parkade-benches --example packing -- [--budget STEPS] [--seed NUMBER] FILE...`
 #![allow(clippy::print_stdout, reason = "a program that prints")]
 
 use std::error::Error;

@@ -1,8 +1,8 @@
 //! Cuts the beginnings off recordings, as a full ring buffer does, and verifies what is left.
 //!
 //! ```text
-//! cargo run --release -p parkade-conformance --example cut_recordings
-//! cargo run --release -p parkade-conformance --example cut_recordings -- FOLDER CUTS [NAME...]
+//! cargo run --release -p parkade-benches --example cut_recordings
+//! cargo run --release -p parkade-benches --example cut_recordings -- FOLDER CUTS [NAME...]
 //! ```
 //!
 //! FOLDER holds `NAME.pickle.xz` and `NAME.stats.json`; the default is `conformance/recordings`. Each recording is cut at CUTS

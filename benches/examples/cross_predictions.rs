@@ -1,7 +1,7 @@
 //! Predicts every run of a program from the recordings of its other runs, and prints
 //! the tables of `docs/predictions.md`.
 //!
-//! `cargo run --release -p parkade-replay --example cross_predictions -- [FOLDER [PROGRAM...]]`
+//! `cargo run --release -p parkade-benches --example cross_predictions -- [FOLDER [PROGRAM...]]`
 //!
 //! FOLDER has recordings named `PROGRAM.VARIANT.pickle.xz`; without it, those that ship with parkade are
 //! used. Each pair of runs of one program under different settings or limits gives a row: the second run's

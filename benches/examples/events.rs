@@ -1,6 +1,6 @@
 //! Events per second of a run under each policy, on one core.
 //!
-//! `cargo run --release -p parkade-research --example events [-- POLICY...]`
+//! `cargo run --release -p parkade-benches --example events [-- POLICY...]`
 //!
 //! The workload is random: 100,000 events, about 1,000 buffers live at once, sizes from 512 bytes to 64 MiB. After
 //! the first growth few events reach the device, as in real programs. The policies take turns, round by round, so

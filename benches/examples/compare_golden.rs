@@ -1,8 +1,8 @@
 //! Runs recorded scripts on the core and compares the answers with those of the real PyTorch allocator.
 //!
 //! ```text
-//! cargo run --release -p parkade-conformance --example compare_golden            # the flavour oom
-//! cargo run --release -p parkade-conformance --example compare_golden -- streams gc
+//! cargo run --release -p parkade-benches --example compare_golden            # the flavour oom
+//! cargo run --release -p parkade-benches --example compare_golden -- streams gc
 //! ```
 //!
 //! The flavours are the names in `conformance/oracle/golden`. The example prints a line for each run: the configuration, the

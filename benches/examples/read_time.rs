@@ -1,6 +1,6 @@
 //! Measures how long a snapshot takes to decompress and to read, and the peak of resident memory.
 //!
-//! `cargo run --release -p parkade-recording --example read_time -- FILE [REPEATS]`
+//! `cargo run --release -p parkade-benches --example read_time -- FILE [REPEATS]`
 #![allow(clippy::print_stdout, reason = "it is a program for people")]
 
 use std::error::Error;

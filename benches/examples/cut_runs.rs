@@ -1,7 +1,7 @@
 //! How far advice on runs that died can be trusted: cuts complete recordings where a tighter limit kills them, advises on what is left,
 //! and compares with the whole recording.
 //!
-//! `cargo run --release -p parkade-analysis --example cut_runs -- [--limits 1.015,1.04,1.08] RECORDING...`
+//! `cargo run --release -p parkade-benches --example cut_runs -- [--limits 1.015,1.04,1.08] RECORDING...`
 //!
 //! Limits are multiples of the recording's live peak. For each recording and limit the run under the recording's own settings is
 //! exported up to its first out-of-memory error, as a program leaves it that dies of the error. `completes` says whether the recommended
