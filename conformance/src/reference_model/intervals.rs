@@ -36,6 +36,8 @@ pub struct Leaving {
     pub requested: u64,
     /// For each such stream: how many events had been recorded on it when the allocation was freed.
     pub waits: Vec<(u64, u64)>,
+    /// Whether it was freed while events were not recorded: its events come later, perhaps behind those of others.
+    pub deferred: bool,
 }
 
 impl Leaving {
@@ -46,7 +48,15 @@ impl Leaving {
     }
 
     fn was_known_at_search(&self, witness: &Witness) -> bool {
-        self.waits.iter().all(|&(stream, recorded)| witness.was_known_at_search(stream, recorded))
+        let recorded_before =
+            |stream, recorded| if self.deferred { witness.recorded(stream).saturating_sub(1).max(recorded) } else { recorded };
+        self.waits.iter().all(|&(stream, recorded)| witness.was_known_at_search(stream, recorded_before(stream, recorded)))
+    }
+
+    /// Whether some event on one of its streams was known to be complete, and a later one not: its own may be either.
+    fn was_uncertain_at_search(&self, witness: &Witness) -> bool {
+        let any_done = self.waits.iter().all(|&(stream, recorded)| witness.was_known_at_search(stream, recorded));
+        self.deferred && any_done && !self.was_known_at_search(witness)
     }
 }
 
@@ -121,7 +131,7 @@ impl Model {
         uses.retain(|stream| !(deferred && captured.contains(stream)));
         if !uses.is_empty() {
             let waits = uses.iter().map(|&stream| (stream, witness.recorded(stream))).collect();
-            self.leaving.push(Leaving { address, requested, waits });
+            self.leaving.push(Leaving { address, requested, waits, deferred });
         }
     }
 
@@ -180,6 +190,12 @@ impl Model {
     pub fn was_known_done(&self, address: u64, witness: &Witness) -> bool {
         let leaving = self.leaving.iter().find(|leaving| leaving.address == address);
         leaving.is_some_and(|leaving| leaving.was_known_at_search(witness))
+    }
+
+    /// Whether it cannot be told from what the device reported if [`Model::was_known_done`] holds of this block.
+    #[must_use]
+    pub fn was_uncertain(&self, address: u64, witness: &Witness) -> bool {
+        self.leaving.iter().any(|leaving| leaving.address == address && leaving.was_uncertain_at_search(witness))
     }
 
     /// What was free when a request searched for a block: `segments` is the heap before the request, and blocks whose events were

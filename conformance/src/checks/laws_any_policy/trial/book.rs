@@ -85,7 +85,7 @@ impl Book {
         let live = self.live.swap_remove(which);
         if !live.told.is_empty() {
             let waits = live.told.iter().map(|&stream| (stream, witness.recorded(stream))).collect();
-            self.leaving.push(Leaving { address: live.address().get(), requested: live.requested, waits });
+            self.leaving.push(Leaving { address: live.address().get(), requested: live.requested, waits, deferred: false });
         }
         live
     }

@@ -75,6 +75,7 @@ impl Trial {
                 let is_usable = match block.state {
                     BlockActivity::Inactive => true,
                     BlockActivity::Allocated => false,
+                    BlockActivity::PendingFree if self.model.was_uncertain(address, &witness) => return None,
                     BlockActivity::PendingFree if self.model.leaving.iter().any(|leaving| leaving.address == address) => {
                         self.model.was_known_done(address, &witness)
                     }
