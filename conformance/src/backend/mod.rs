@@ -1,7 +1,8 @@
 //! What the suite needs from a backend: a way to open devices, and devices that a test can drive.
 //!
-//! Every check is written once, against [`Backend`] and [`TestDevice`], and runs on anything that implements them. Differences
-//! between vendors are values in [`DeviceFacts`]. [`Simulated`] is parkade's simulated device; the feature `cuda` adds [`Cuda`].
+//! Every check is written and compiled once, for [`AnyBackend`] and [`AnyDevice`], and runs on anything that implements [`Backend`]
+//! and [`TestDevice`]. Differences between vendors are values in [`DeviceFacts`]. [`Simulated`] is parkade's simulated device; the
+//! feature `cuda` adds [`Cuda`].
 //! docs/writing-a-backend.md builds a backend from scratch.
 
 mod any;
