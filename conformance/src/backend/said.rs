@@ -1,13 +1,16 @@
 //! What a device has said about events, stream by stream: how many were recorded, and up to which one they are known to be complete.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a device reported about the events of one stream. Numbers count the stream's records from 1.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub(super) struct Said {
     pub(super) recorded: u64,
-    /// Known complete from a query, or from a wait in an earlier operation.
-    done_at_search: u64,
+    /// Known complete from a query, or from a wait in an earlier operation. Not always the first ones: a wait for one pool's events
+    /// passes over those of others.
+    done_at_search: BTreeSet<u64>,
+    /// Known complete from a wait in this operation.
+    waited_for: BTreeSet<u64>,
     /// Known complete from any answer.
     done: u64,
 }
@@ -31,15 +34,16 @@ impl Witness {
         self.streams.get(&stream).is_some_and(|said| said.done > recorded)
     }
 
-    /// The same, known before the current operation began to wait: when it searched for a free block.
+    /// Whether the stream's event of this number was known to be complete before the current operation began to wait: when it
+    /// searched for a free block.
     #[must_use]
-    pub fn was_known_at_search(&self, stream: u64, recorded: u64) -> bool {
-        self.streams.get(&stream).is_some_and(|said| said.done_at_search > recorded)
+    pub fn was_known_at_search(&self, stream: u64, number: u64) -> bool {
+        self.streams.get(&stream).is_some_and(|said| said.done_at_search.contains(&number))
     }
 
     pub(super) fn begin_operation(&mut self) {
         for said in self.streams.values_mut() {
-            said.done_at_search = said.done;
+            said.done_at_search.append(&mut said.waited_for);
         }
     }
 
@@ -47,7 +51,9 @@ impl Witness {
         let said = self.streams.entry(event.stream).or_default();
         said.done = said.done.max(event.number);
         if by_query {
-            said.done_at_search = said.done_at_search.max(event.number);
+            said.done_at_search.insert(event.number);
+        } else {
+            said.waited_for.insert(event.number);
         }
     }
 }

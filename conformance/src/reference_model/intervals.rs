@@ -47,16 +47,21 @@ impl Leaving {
         self.waits.iter().all(|&(stream, recorded)| witness.is_known_done(stream, recorded))
     }
 
-    fn was_known_at_search(&self, witness: &Witness) -> bool {
-        let recorded_before =
-            |stream, recorded| if self.deferred { witness.recorded(stream).saturating_sub(1).max(recorded) } else { recorded };
-        self.waits.iter().all(|&(stream, recorded)| witness.was_known_at_search(stream, recorded_before(stream, recorded)))
-    }
-
-    /// Whether some event on one of its streams was known to be complete, and a later one not: its own may be either.
-    fn was_uncertain_at_search(&self, witness: &Witness) -> bool {
-        let any_done = self.waits.iter().all(|&(stream, recorded)| witness.was_known_at_search(stream, recorded));
-        self.deferred && any_done && !self.was_known_at_search(witness)
+    /// Whether its events were known to be complete when a request searched for a block; `None` if what the device reported leaves it
+    /// open. The event on a stream is the first after the free, or, if it was deferred, one of those after the free.
+    fn was_known_at_search(&self, witness: &Witness) -> Option<bool> {
+        let mut all = Some(true);
+        for &(stream, recorded) in &self.waits {
+            let last = if self.deferred { witness.recorded(stream) } else { recorded + 1 };
+            let known = (recorded + 1..=last).filter(|&number| witness.was_known_at_search(stream, number)).count() as u64;
+            if known == 0 {
+                return Some(false);
+            }
+            if known < last - recorded {
+                all = None;
+            }
+        }
+        all
     }
 }
 
@@ -189,13 +194,13 @@ impl Model {
     #[must_use]
     pub fn was_known_done(&self, address: u64, witness: &Witness) -> bool {
         let leaving = self.leaving.iter().find(|leaving| leaving.address == address);
-        leaving.is_some_and(|leaving| leaving.was_known_at_search(witness))
+        leaving.and_then(|leaving| leaving.was_known_at_search(witness)) == Some(true)
     }
 
     /// Whether it cannot be told from what the device reported if [`Model::was_known_done`] holds of this block.
     #[must_use]
     pub fn was_uncertain(&self, address: u64, witness: &Witness) -> bool {
-        self.leaving.iter().any(|leaving| leaving.address == address && leaving.was_uncertain_at_search(witness))
+        self.leaving.iter().any(|leaving| leaving.address == address && leaving.was_known_at_search(witness).is_none())
     }
 
     /// What was free when a request searched for a block: `segments` is the heap before the request, and blocks whose events were
