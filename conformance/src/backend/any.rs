@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use parkade::device::{BackendError, Capture, DeviceBackend, GraphNode, MemoryInfo, ProcessMemory};
@@ -16,46 +17,15 @@ use super::needs::{Needs, Unable};
 use super::simulated::Simulated;
 use super::test_device::{Holdings, TestDevice};
 
-/// Any backend.
+/// Any backend: it has the methods of [`Backend`].
 #[derive(Clone)]
-pub struct AnyBackend(Arc<dyn Opener + Send + Sync>);
-
-/// What [`AnyBackend`] asks of a backend.
-trait Opener {
-    fn name(&self) -> &'static str;
-    fn open(&self, needs: &Needs) -> Result<AnyDevice, Unable>;
-    fn facts(&self) -> DeviceFacts;
-    fn describe(&self) -> Vec<(&'static str, String)>;
-    fn is_simulated(&self) -> bool;
-}
-
-impl<B: Backend<Device: 'static>> Opener for B {
-    fn name(&self) -> &'static str {
-        Backend::name(self)
-    }
-
-    fn open(&self, needs: &Needs) -> Result<AnyDevice, Unable> {
-        Backend::open(self, needs).map(AnyDevice::new)
-    }
-
-    fn facts(&self) -> DeviceFacts {
-        Backend::facts(self)
-    }
-
-    fn describe(&self) -> Vec<(&'static str, String)> {
-        Backend::describe(self)
-    }
-
-    fn is_simulated(&self) -> bool {
-        Backend::is_simulated(self)
-    }
-}
+pub struct AnyBackend(Arc<dyn Backend<Device = AnyDevice> + Send + Sync>);
 
 impl AnyBackend {
     /// Erases a backend's type.
     #[must_use]
     pub fn new<B: Backend<Device: 'static> + Send + Sync + 'static>(backend: B) -> AnyBackend {
-        AnyBackend(Arc::new(backend))
+        AnyBackend(Arc::new(Erased(backend)))
     }
 
     /// parkade's simulated device.
@@ -63,36 +33,39 @@ impl AnyBackend {
     pub fn simulated() -> AnyBackend {
         AnyBackend::new(Simulated)
     }
+}
 
-    /// [`Backend::name`].
-    #[must_use]
-    pub fn name(&self) -> &'static str {
+impl Deref for AnyBackend {
+    type Target = dyn Backend<Device = AnyDevice> + Send + Sync;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
+/// A backend whose devices are [`AnyDevice`]s.
+struct Erased<B>(B);
+
+impl<B: Backend<Device: 'static>> Backend for Erased<B> {
+    type Device = AnyDevice;
+
+    fn name(&self) -> &'static str {
         self.0.name()
     }
 
-    /// Opens a device.
-    ///
-    /// # Errors
-    /// Why there is none.
-    pub fn open(&self, needs: &Needs) -> Result<AnyDevice, Unable> {
-        self.0.open(needs)
+    fn open(&self, needs: &Needs) -> Result<AnyDevice, Unable> {
+        self.0.open(needs).map(AnyDevice::new)
     }
 
-    /// [`Backend::facts`].
-    #[must_use]
-    pub fn facts(&self) -> DeviceFacts {
+    fn facts(&self) -> DeviceFacts {
         self.0.facts()
     }
 
-    /// [`Backend::describe`].
-    #[must_use]
-    pub fn describe(&self) -> Vec<(&'static str, String)> {
+    fn describe(&self) -> Vec<(&'static str, String)> {
         self.0.describe()
     }
 
-    /// [`Backend::is_simulated`].
-    #[must_use]
-    pub fn is_simulated(&self) -> bool {
+    fn is_simulated(&self) -> bool {
         self.0.is_simulated()
     }
 }
