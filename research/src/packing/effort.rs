@@ -28,6 +28,6 @@ pub struct Found {
     /// A proven lower bound of all packings, in bytes: the load, or more if a search has shown it.
     pub bound: u64,
     /// The steps done. They may exceed the budget by one order, which is about four steps for every two buffers
-    /// live at the same time.
+    /// live at the same time, if the budget is enough for the first.
     pub steps: u64,
 }

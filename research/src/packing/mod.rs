@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `solve` | shares the budget between everything below |
 //! | `place` | puts buffers one after the other at the lowest free address |
+//! | `online` | places each buffer when it begins, knowing nothing of the others: for budgets too small for `place` |
 //! | `greedy` | does that in many orders, and repairs an order by moving forward what ended too high |
 //! | `eject` | repairs a packing in place, for any number of buffers: what is too high pushes others out of its way |
 //! | `orders` | decides which of these comes first for many buffers |
@@ -23,6 +24,7 @@ mod eject;
 mod greedy;
 mod instance;
 mod live_index;
+mod online;
 mod orders;
 mod place;
 pub mod random;

@@ -5,6 +5,7 @@ use super::effort::{Effort, Found};
 use super::eject::{Ejection, Price};
 use super::greedy::{self, Start};
 use super::instance::{Buffer, Instance, Packing};
+use super::online;
 
 /// The packing of many buffers.
 pub(super) struct Many<'a> {
@@ -23,8 +24,15 @@ impl<'a> Many<'a> {
     }
 
     /// Groups come first if they are much less work, otherwise the plain orders: a small budget is enough only for
-    /// what comes first.
+    /// what comes first. If it is not enough for either, the buffers are placed as they begin.
     pub(super) fn run(&self, found: &mut Found, progress: &mut dyn FnMut(u64)) {
+        let least_pairs = self.merged.pairs().min(self.instance.pairs());
+        if least_pairs.saturating_mul(STEPS_OF_A_PAIR) > self.effort.steps {
+            found.packing = online::place(self.instance);
+            found.steps += self.instance.buffers().len() as u64;
+            progress(found.steps);
+            return;
+        }
         if self.merged.pairs() <= self.instance.pairs() / MUCH_LESS {
             self.pack_groups(found, progress);
             self.place_plainly(found, progress);
@@ -69,6 +77,9 @@ impl<'a> Many<'a> {
         }
     }
 }
+
+/// What [`super::place`] counts for a buffer that is in another one's way.
+const STEPS_OF_A_PAIR: u64 = 4;
 
 /// Groups count as much less work than buffers if the pairs that overlap in time are this many times fewer.
 const MUCH_LESS: u64 = 4;

@@ -47,7 +47,7 @@ fn pack_part(instance: &Instance, effort: &Effort, goal: u64, progress: &mut dyn
     let mut found = Found { bound: goal, ..Found::default() };
     let mut searches = None;
     let mut search = |found: &mut Found, steps: u64, progress: &mut dyn FnMut(u64)| {
-        if count <= SEARCHABLE && found.packing.height > found.bound {
+        if count <= SEARCHABLE && found.packing.height > found.bound && found.steps < steps {
             searches.get_or_insert_with(|| Portfolio::new(instance, effort)).run(found, steps, progress);
         }
     };

@@ -11,10 +11,10 @@ use super::change::{Change, Event};
 use super::layout::{GRANULE_BYTES, Layout, SLACK_BYTES, Spot};
 use crate::memory::PAGE_BYTES;
 
-/// How many pieces of address space learning may visit before it gives up; a second or two. The recordings
-/// need up to 801 thousand. Thousands of segments in random order, from which nothing can be learned, would
-/// need more.
-const MOST_EFFORT: usize = 1 << 28;
+/// How many pieces of address space learning may visit before it gives up; some hundredths of a second. The
+/// recordings need up to 801 thousand. Thousands of segments in random order, from which nothing can be learned,
+/// would need more.
+const MOST_EFFORT: usize = 1 << 24;
 
 /// Above all addresses of GPUs.
 const HIGHEST_ADDRESS: u64 = 1 << 56;
