@@ -23,8 +23,12 @@ use signal_hook::flag::register_conditional_shutdown;
 
 #[cfg(target_os = "linux")]
 use commands::kill;
+#[cfg(not(feature = "suite"))]
+use commands::conform_elsewhere as conform;
+#[cfg(feature = "suite")]
+use commands::conform;
 use commands::{
-    advise, completions, conform, diagnose, diff, enable, export, info, man, merge, ops, pack, replay, report, stats, sweep,
+    advise, completions, diagnose, diff, enable, export, info, man, merge, ops, pack, replay, report, stats, sweep,
     verify,
 };
 use each::run_each;
@@ -102,7 +106,10 @@ pub fn run_command(arguments: &[OsString]) -> Outcome {
         return Outcome::CouldNotRun;
     }
     match &cli.command {
+        #[cfg(feature = "suite")]
         Command::Conform(args) => run(args),
+        #[cfg(not(feature = "suite"))]
+        Command::Conform(args) => args.run(),
         Command::Verify(args) => run(args),
         Command::Replay(args) => run_each(args),
         Command::Advise(args) => run_each(args),

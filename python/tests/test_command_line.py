@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -63,3 +64,24 @@ def test_it_is_on_the_path(died):
         pytest.skip("the package is not installed; it runs from its sources")
     found = subprocess.run([script if script.exists() else "parkade", "verify", died], capture_output=True, check=False)
     assert found.returncode == 0 and b"every decision is the same" in found.stdout
+
+
+def run_with_path(path: Path) -> subprocess.CompletedProcess[bytes]:
+    arguments = [sys.executable, "-m", "parkade", "conform", "--seed", "7"]
+    return subprocess.run(arguments, capture_output=True, check=False, env={**os.environ, "PATH": str(path)})
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the stand-in for the binary is a shell script")
+def test_conform_runs_the_binary_on_the_path(tmp_path):
+    stand_in = tmp_path / "parkade"
+    stand_in.write_text("#!/bin/sh\necho ran \"$@\"; exit 1\n")
+    stand_in.chmod(0o755)
+    run = run_with_path(tmp_path)
+    assert (run.returncode, run.stdout) == (1, b"ran conform --seed 7\n")
+
+
+def test_conform_without_a_binary_names_the_way_to_one(tmp_path):
+    # What this package installs is a script of Python, which would only come here again.
+    (tmp_path / "parkade").write_text(f"#!{sys.executable}\nraise SystemExit(0)\n")
+    run = run_with_path(tmp_path)
+    assert run.returncode == 2 and b"cargo install --path cli" in run.stderr

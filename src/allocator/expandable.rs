@@ -321,7 +321,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// belong to another stream than their segment.
     fn streams_of_reservations(&self) -> BTreeSet<StreamId> {
         let own: BTreeSet<StreamId> = self.reservations.iter().map(|(_, range)| range.stream).collect();
-        let others = self.pending.streams(&self.heap.arena).filter(|_| !own.is_empty());
+        // Looks at all blocks, so only where there is something to wait for.
+        let others = (!own.is_empty()).then(|| self.pending.streams(&self.heap.arena)).into_iter().flatten();
         let is_mixed = self.heap.mixes_streams() || self.heap.has_parts_elsewhere();
         let moved_to = if is_mixed { self.heap.streams_seen() } else { &[] };
         own.iter().copied().chain(others).chain(moved_to.iter().copied()).collect()

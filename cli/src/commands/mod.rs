@@ -6,7 +6,10 @@
 pub(crate) mod advise;
 pub mod beside;
 pub(crate) mod completions;
+#[cfg(feature = "suite")]
 pub(crate) mod conform;
+#[cfg(not(feature = "suite"))]
+pub(crate) mod conform_elsewhere;
 pub(crate) mod diagnose;
 pub(crate) mod diff;
 pub(crate) mod enable;
