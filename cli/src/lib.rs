@@ -21,15 +21,14 @@ use clap::{CommandFactory, Parser, Subcommand};
 use signal_hook::consts::SIGABRT;
 use signal_hook::flag::register_conditional_shutdown;
 
-#[cfg(target_os = "linux")]
-use commands::kill;
-#[cfg(not(feature = "suite"))]
-use commands::conform_elsewhere as conform;
 #[cfg(feature = "suite")]
 use commands::conform;
+#[cfg(not(feature = "suite"))]
+use commands::conform_elsewhere as conform;
+#[cfg(target_os = "linux")]
+use commands::kill;
 use commands::{
-    advise, completions, diagnose, diff, enable, export, info, man, merge, ops, pack, replay, report, stats, sweep,
-    verify,
+    advise, completions, diagnose, diff, enable, export, info, man, merge, ops, pack, replay, report, stats, sweep, verify,
 };
 use each::run_each;
 pub use terminal::runner::Outcome;

@@ -8,10 +8,6 @@
 //! in several ways, so the originals are shared by all clones, and each knows one far behind it: that makes the way to
 //! any of them as short as the logarithm of their number (a skew-binary list).
 
-#[cfg(test)]
-#[path = "../../tests/unit/identity.rs"]
-mod tests;
-
 use alloc::sync::Arc;
 use core::iter;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -96,5 +92,38 @@ impl Drop for Identity {
             original.far_before = None;
             next = original.before.take();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    #[test]
+    fn a_clone_accepts_what_its_originals_made_and_no_other() {
+        let mut line: Vec<Identity> = [Identity::new()].into();
+        let mut siblings: Vec<Identity> = Vec::new();
+        for place in 0..100 {
+            siblings.push(line[place].of_clone());
+            line.push(line[place].of_clone());
+        }
+        for (place, identity) in line.iter().enumerate() {
+            assert!(line.iter().enumerate().all(|(other, one)| identity.accepts(one.own()) == (other <= place)));
+            assert!(!siblings.iter().any(|sibling| identity.accepts(sibling.own())));
+        }
+    }
+
+    #[test]
+    fn the_way_to_an_original_is_short_and_their_end_needs_no_stack() {
+        let mut last = Identity::new();
+        let first = last.own();
+        for _ in 0..100_000 {
+            last = last.of_clone();
+        }
+        assert!(last.accepts(first) && !last.accepts(Maker(usize::MAX)));
+        let way = iter::successors(last.original.as_deref(), |one| one.toward(Maker(0)));
+        assert!(way.count() < 50);
     }
 }

@@ -1,9 +1,5 @@
 //! Which rules matter for a program: two releases may differ only in what it never meets.
 
-#[cfg(test)]
-#[path = "../../tests/unit/alike.rs"]
-mod tests;
-
 use super::Profile;
 
 /// What a program uses of which releases have different rules.
@@ -71,5 +67,23 @@ impl Profile {
             same.rounds_by_one_division = other.rounds_by_one_division;
         }
         same == *other
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::TieBreak;
+    use super::*;
+
+    #[test]
+    fn rules_of_what_a_program_does_not_use_do_not_matter() {
+        let (old, new) = (Profile::PYTORCH_2_11, Profile::PYTORCH_2_15);
+        let plain = Scope { expandable_segments: false, private_pools: false, checkpoints: false, one_division: false };
+        assert!(!old.decides_like(&new, plain), "another of equal blocks");
+        let with_ties_as_old = Profile { tie_break: TieBreak::Address, ..new };
+        assert!(old.decides_like(&with_ties_as_old, plain));
+        assert!(!old.decides_like(&with_ties_as_old, Scope { private_pools: true, ..plain }));
+        assert!(!old.decides_like(&with_ties_as_old, Scope { expandable_segments: true, ..plain }));
+        assert!(new.decides_like(&new, Scope::EVERYTHING));
     }
 }

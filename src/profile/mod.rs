@@ -2,10 +2,6 @@
 //!
 //! The flow asks a [`Profile`] at the few places where releases differ. It never asks which release it is.
 
-#[cfg(test)]
-#[path = "../../tests/unit/profile.rs"]
-mod tests;
-
 mod alike;
 mod pytorch;
 mod releases;
@@ -179,4 +175,17 @@ pub(crate) struct Asserts {
     pub(crate) expandable: Option<u32>,
     /// A memory fraction outside 0 to 1, where that is an assert.
     pub(crate) fraction: Option<u32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the real releases answer for 0.4 of 1 GiB, read back as fractions (spec 11.0).
+    #[test]
+    fn a_limit_is_rounded_as_the_release_rounds_it() {
+        assert_eq!(LimitRounding::Down.limit(0.4, 1 << 30), 429_496_729);
+        assert_eq!(LimitRounding::Nearest.limit(0.4, 1 << 30), 429_496_730);
+        assert_eq!(LimitRounding::Nearest.limit(0.25, 1 << 30), 1 << 28);
+    }
 }

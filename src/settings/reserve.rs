@@ -1,9 +1,5 @@
 //! The value of `expandable_segments_reserve`: a fraction of the device's memory, or an absolute size.
 
-#[cfg(test)]
-#[path = "../../tests/unit/reserve.rs"]
-mod tests;
-
 use super::numbers;
 use crate::units::Bytes;
 
@@ -34,5 +30,19 @@ impl ReserveSize {
             ReserveSize::Fraction(part) => part * total.0 as f64,
             ReserveSize::Gibibytes(count) => count * (1_u64 << 30) as f64,
         } as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sizes that PyTorch reserved on a device of 1 GiB, before rounding to pages.
+    #[test]
+    fn sizes_are_parts_or_gibibytes() {
+        let bytes = |text| ReserveSize::parse(text).map(|size| size.bytes(Bytes::mib(1024)).0);
+        assert_eq!(bytes("0.5"), Some(1 << 29));
+        assert_eq!(bytes("2G"), Some(2 << 30));
+        assert_eq!([bytes("x"), bytes("-1"), bytes("0"), bytes("inf"), bytes("")], [None; 5]);
     }
 }
