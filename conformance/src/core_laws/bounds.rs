@@ -9,11 +9,9 @@ use parkade::{
     PoolFilter,
 };
 
-use crate::core_laws::paper::Paper;
+use crate::core_laws::paper::{Paper, PaperCore as Core};
 use crate::core_laws::run::{Draws, Outcome};
 use crate::law::{Broken, Law, ensure};
-
-type Core = Allocator<Paper, PyTorch>;
 
 /// The most streams, the default one among them.
 const STREAMS: u64 = 1 << 16;
@@ -22,7 +20,7 @@ const STREAMS: u64 = 1 << 16;
 const POOLS: u64 = (1 << 15) - 1;
 
 fn core() -> Core {
-    Allocator::new(Paper::new(1 << 40), PyTorch::of(&Profile::PYTORCH_2_11, Settings::default()), ())
+    Allocator::new(Paper::new(1 << 40), PyTorch::of(&Profile::PYTORCH_2_11, Settings::default()), Vec::new())
 }
 
 fn allocate(core: &mut Core, bytes: u64, stream: u64) -> Result<Allocation, Broken> {

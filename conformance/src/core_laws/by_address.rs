@@ -2,12 +2,13 @@
 //! what the heap answers to a search from any address, also from inside a block and from where one began that has coalesced.
 
 use crate::law::{Broken, Law, ensure};
-use parkade::policy::{FreeOrder, PyTorch, Wrapper};
+use parkade::policy::{FreeOrder, PyTorch};
 use parkade::settings::Settings;
 use parkade::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
-use parkade::{AdoptedBlock, AdoptedContent, AdoptedSegment, Allocation, Allocator, PoolSlot};
+use parkade::{AdoptedBlock, AdoptedContent, AdoptedSegment, Allocation, PoolSlot};
 use proptest::prelude::*;
 
+use crate::core_laws::index::{Ordered, OrderedCore};
 use crate::core_laws::paper::Paper;
 use crate::core_laws::run::{Draws, Outcome, run};
 
@@ -16,25 +17,6 @@ const UNIT: u64 = 512;
 
 /// Where the segment begins.
 const BASE: u64 = 1 << 40;
-
-#[derive(Debug)]
-struct ByAddress(PyTorch);
-
-impl Wrapper for ByAddress {
-    type Inner = PyTorch;
-
-    fn inner(&self) -> &PyTorch {
-        &self.0
-    }
-
-    fn inner_mut(&mut self) -> &mut PyTorch {
-        &mut self.0
-    }
-
-    fn free_order(&self) -> FreeOrder {
-        FreeOrder::ByAddress
-    }
-}
 
 fn failed(error: impl std::fmt::Display) -> Broken {
     Broken::new(Law::Reference, error)
@@ -47,7 +29,8 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
 }
 
 fn play(count: usize, apart: usize, seed: u64) -> Result<u64, Broken> {
-    let mut core = Allocator::new(Paper::new(1 << 50), ByAddress(PyTorch::new(Settings::default())), ());
+    let policy = Ordered(PyTorch::new(Settings::default()), FreeOrder::ByAddress);
+    let mut core = OrderedCore::new(Paper::new(1 << 50), policy, Vec::new());
     let block = AdoptedBlock { size: Bytes(UNIT), content: AdoptedContent::Allocated(Bytes(UNIT)) };
     let (pool, class, stream) = (PoolId::DEFAULT, PoolClass::Small, StreamId::DEFAULT);
     let segment = AdoptedSegment { address: DeviceAddress(BASE), stream, pool, class, page: None, blocks: vec![block; count] };
@@ -84,7 +67,7 @@ fn play(count: usize, apart: usize, seed: u64) -> Result<u64, Broken> {
 }
 
 /// The lowest free block of so many units that ends behind an address, counted from the first unit.
-fn ask(core: &Allocator<Paper, ByAddress>, free: &[bool], units: u64, from: u64) -> Result<(), Broken> {
+fn ask(core: &OrderedCore, free: &[bool], units: u64, from: u64) -> Result<(), Broken> {
     let slot = PoolSlot::default_pool(PoolClass::Small);
     let seen = core.heap().lowest_at_least(slot, StreamId::DEFAULT, Bytes(units * UNIT), DeviceAddress(BASE + from));
     let seen = seen.map(|block| block.address.get() - BASE);

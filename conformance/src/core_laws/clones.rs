@@ -12,10 +12,8 @@ use parkade::units::{Bytes, MIB, StreamId};
 use parkade::{Allocation, Allocator, FreeError};
 use proptest::prelude::*;
 
-use crate::core_laws::paper::Paper;
+use crate::core_laws::paper::{Paper, PaperCore as Core};
 use crate::core_laws::run::{Draws, Outcome, run};
-
-type Core = Allocator<Paper, PyTorch, Vec<TraceEntry>>;
 
 /// The most allocators at a time.
 const MOST: usize = 6;

@@ -6,9 +6,9 @@ use parkade::policy::{Attempt, FreeOrder, Placement, Policy, Relief, Request};
 use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, StreamId};
-use parkade::{Allocator, Heap, PoolSlot};
+use parkade::{Heap, PoolSlot};
 
-use crate::core_laws::paper::Paper;
+use crate::core_laws::paper::{AnyPaperCore, Paper};
 use crate::core_laws::run::{Draws, Outcome};
 
 /// A device that can take and unmap single pages, and notes what it unmaps.
@@ -160,7 +160,7 @@ fn policies() -> Result<(), Broken> {
         && others == (false, false, "2.11");
     ensure(Law::Answers, is_right, || format!("by default a policy says {of_slot:?} {rules:?} {addresses:?} {others:?}"))?;
     // A cache of two segments, of which everything may go.
-    let mut core = Allocator::new(Paper::new(1 << 30), Plain, ());
+    let mut core = AnyPaperCore::new(Paper::new(1 << 30), Box::new(Plain), Vec::new());
     let held = [3 * MIB, 5 * MIB].map(|size| core.allocate(Bytes(size), StreamId::DEFAULT));
     for allocation in held {
         let freed = allocation.map_err(|error| Broken::new(Law::Answers, error)).map(|allocation| core.free(allocation));
@@ -182,7 +182,8 @@ fn boxes() -> Result<(), Broken> {
     let request = Request { requested: size, size, pool, stream, is_expandable: true };
     let (seen, expected) = (answers(&boxed, &request), answers(&plain, &request));
     ensure(Law::Answers, seen == expected, || format!("in a box a policy says {seen}, outside {expected}"))?;
-    let [mut seen, mut expected] = [Allocator::new(Paper::new(1 << 30), boxed, ()).stats().clone(), Default::default()];
+    let [mut seen, mut expected] =
+        [AnyPaperCore::new(Paper::new(1 << 30), boxed, Vec::new()).stats().clone(), Default::default()];
     expected.max_split_size = 21 << 20;
     ensure(Law::Counters, seen == expected, || format!("max_split_size is {} at first", seen.max_split_size))?;
     seen.reset_accumulated();

@@ -24,7 +24,7 @@ fn across_allocators() -> Result<(), Broken> {
     let make = |skipped: u64| -> Result<Vec<Allocation>, Broken> {
         let mut device = Paper::new(1 << 40);
         (0..skipped).try_for_each(|_| device.malloc(Bytes(1)).map(drop)).map_err(failed)?;
-        let mut core = Allocator::new(device, PyTorch::new(Settings::default()), ());
+        let mut core = Allocator::new(device, PyTorch::new(Settings::default()), Vec::new());
         [512, 3 * MIB, 512].map(|size| core.allocate(Bytes(size), StreamId::DEFAULT).map_err(failed)).into_iter().collect()
     };
     let (first, same, other) = (make(0)?, make(0)?, make(1)?);
@@ -43,7 +43,7 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
 }
 
 fn one(sizes: &[u64], turns: usize, which: u64) -> Result<u64, Broken> {
-    let mut core = Allocator::new(Paper::new(1 << 40), PyTorch::new(Settings::default()), ());
+    let mut core = Allocator::new(Paper::new(1 << 40), PyTorch::new(Settings::default()), Vec::new());
     core.begin_pool(POOL, PoolFilter::All).map_err(failed)?;
     let (mut held, mut void): (Vec<Allocation>, Vec<Allocation>) = (Vec::new(), Vec::new());
     for &size in sizes {

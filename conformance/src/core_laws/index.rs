@@ -9,6 +9,7 @@ use crate::law::{Broken, Law, ensure};
 use parkade::policy::{FreeOrder, PyTorch, Wrapper};
 use parkade::profile::Profile;
 use parkade::settings::Settings;
+use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
 use parkade::{AdoptedBlock, AdoptedContent, AdoptedSegment, Allocation, Allocator, BlockView, PoolFilter, PoolSlot};
 use proptest::prelude::*;
@@ -28,8 +29,12 @@ const PHASES: usize = 8;
 /// The most bytes of all blocks together.
 const MOST_BYTES: u64 = 1 << 61;
 
+/// PyTorch's rules, but with this order of free blocks.
 #[derive(Clone, Debug)]
-struct Ordered(PyTorch, FreeOrder);
+pub(super) struct Ordered(pub(super) PyTorch, pub(super) FreeOrder);
+
+/// An allocator of such blocks: one type for the laws of both orders, as each would be compiled once more.
+pub(super) type OrderedCore = Allocator<Paper, Ordered, Vec<TraceEntry>>;
 
 impl Wrapper for Ordered {
     type Inner = PyTorch;
@@ -46,8 +51,6 @@ impl Wrapper for Ordered {
         self.1
     }
 }
-
-type Core = Allocator<Paper, Ordered>;
 
 /// A collection of blocks, and what is done with it.
 #[derive(Clone, Debug)]
@@ -110,7 +113,7 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
 /// The allocator, its blocks, and those that are free, in order.
 struct Play<'a> {
     case: &'a Case,
-    core: Core,
+    core: OrderedCore,
     slot: PoolSlot,
     items: Vec<Item>,
     free: BTreeSet<Key>,
@@ -130,7 +133,7 @@ impl<'a> Play<'a> {
         let profile = if case.is_newer { &Profile::PYTORCH_2_15 } else { &Profile::PYTORCH_2_11 };
         let order = if case.by_address { FreeOrder::ByAddress } else { FreeOrder::BySize };
         let policy = Ordered(PyTorch::of(profile, Settings::default()), order);
-        let mut core = Allocator::new(Paper::new(1 << 62), policy, ());
+        let mut core = OrderedCore::new(Paper::new(1 << 62), policy, Vec::new());
         core.set_pool_no_split(POOL);
         core.begin_pool(POOL, PoolFilter::All).map_err(failed)?;
         // What has no block is refused.

@@ -4,17 +4,30 @@
 use std::cell::{Ref, RefCell, RefMut};
 use std::rc::Rc;
 
+use parkade::Allocator;
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
+use parkade::policy::{Policy, PyTorch};
+use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade_sim::{LogLevel, SimDevice, SimEvent, SimOptions, SimPhysical};
 
+/// An allocator on it. The laws share this type and [`AnyKeptCore`]: each other one would be compiled once more.
+pub(crate) type KeptCore = Allocator<Kept, PyTorch, Vec<TraceEntry>>;
+
+/// An allocator on it with another policy than PyTorch's.
+pub(crate) type AnyKeptCore = Allocator<Kept, Box<dyn Policy>, Vec<TraceEntry>>;
+
 /// A handle to the device. The law keeps a second one ([`Kept::share`]).
 #[derive(Debug)]
-pub(crate) struct Kept(Rc<RefCell<SimDevice>>);
+pub(crate) struct Kept {
+    device: Rc<RefCell<SimDevice>>,
+    /// The most pages that it takes together.
+    most_pages: u64,
+}
 
 impl Clone for Kept {
     fn clone(&self) -> Kept {
-        Kept(Rc::new(RefCell::new(self.look().clone())))
+        Kept { device: Rc::new(RefCell::new(self.look().clone())), most_pages: self.most_pages }
     }
 }
 
@@ -23,20 +36,25 @@ impl Kept {
     pub(crate) fn new(options: SimOptions) -> Kept {
         let mut device = SimDevice::new(options);
         device.set_log_level(LogLevel::Events);
-        Kept(Rc::new(RefCell::new(device)))
+        Kept { device: Rc::new(RefCell::new(device)), most_pages: 1 }
+    }
+
+    /// The same device, which takes at most so many pages together.
+    pub(crate) fn with_runs(self, most_pages: u64) -> Kept {
+        Kept { most_pages, ..self }
     }
 
     /// The same device once more.
     pub(crate) fn share(&self) -> Kept {
-        Kept(Rc::clone(&self.0))
+        Kept { device: Rc::clone(&self.device), most_pages: self.most_pages }
     }
 
     pub(crate) fn look(&self) -> Ref<'_, SimDevice> {
-        self.0.borrow()
+        self.device.borrow()
     }
 
     pub(crate) fn steer(&self) -> RefMut<'_, SimDevice> {
-        self.0.borrow_mut()
+        self.device.borrow_mut()
     }
 
     /// Ranges, reserved ranges, memory and events that were not given back.
@@ -100,6 +118,23 @@ impl DeviceBackend for Kept {
 
     fn release(&mut self, memory: SimPhysical) -> Result<(), (SimPhysical, BackendError)> {
         self.steer().release(memory)
+    }
+
+    fn run_pages(&self) -> u64 {
+        self.most_pages.min(self.look().run_pages())
+    }
+
+    fn create_run(&mut self, page: Bytes, pages: u64) -> Result<(SimPhysical, u64), BackendError> {
+        let most_pages = self.most_pages;
+        self.steer().create_run(page, pages.min(most_pages))
+    }
+
+    fn split_run(&mut self, memory: &mut SimPhysical, page: Bytes, pages: u64) -> Result<SimPhysical, BackendError> {
+        self.steer().split_run(memory, page, pages)
+    }
+
+    fn unmap_run(&mut self, address: DeviceAddress, page: Bytes, pages: u64) -> Result<(), BackendError> {
+        self.steer().unmap_run(address, page, pages)
     }
 
     fn synchronize_stream(&mut self, stream: StreamId) -> Result<(), BackendError> {

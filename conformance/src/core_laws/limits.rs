@@ -71,7 +71,7 @@ fn fraction() -> impl Strategy<Value = f64> {
 
 fn one(is_newer: bool, total: u64, fractions: &[f64]) -> Result<(), Broken> {
     let profile = if is_newer { &Profile::PYTORCH_2_15 } else { &Profile::PYTORCH_2_11 };
-    let mut core = Allocator::new(Paper::new(total), PyTorch::of(profile, Settings::default()), ());
+    let mut core = Allocator::new(Paper::new(total), PyTorch::of(profile, Settings::default()), Vec::new());
     let mut reference = Reference::new(profile, Settings::default(), total, 0);
     for &fraction in fractions {
         let (answer, is_legal) = (core.set_memory_fraction(fraction), reference.set_fraction(fraction));

@@ -3,13 +3,16 @@
 //! The device's calls say what was asked for: the size of the segment, and how many pages were created, mapped, unmapped and released.
 
 use crate::law::{Broken, Law, ensure};
+use std::cell::Cell;
+use std::rc::Rc;
+
 use parkade::policy::{Attempt, Placement, Policy, PyTorch, Relief, Request, Wrapper};
 use parkade::settings::Settings;
 use parkade::units::{Bytes, MIB, StreamId};
-use parkade::{Allocation, Allocator, BlockId, Heap};
+use parkade::{Allocation, BlockId, Heap};
 use parkade_sim::{CallName, SimOptions};
 
-use crate::core_laws::kept::Kept;
+use crate::core_laws::kept::{AnyKeptCore, Kept};
 use crate::core_laws::run::{Draws, Outcome};
 
 /// The bytes of a page.
@@ -24,7 +27,7 @@ fn failed(error: impl std::fmt::Display) -> Broken {
 
 /// PyTorch's rules, but each search that fails asks for a segment that is 2 MiB larger than the one before did.
 #[derive(Debug)]
-struct Growing(PyTorch, u64);
+struct Growing(PyTorch, Rc<Cell<u64>>);
 
 impl Wrapper for Growing {
     type Inner = PyTorch;
@@ -38,9 +41,9 @@ impl Wrapper for Growing {
     }
 
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
-        self.1 += 1;
+        self.1.update(|searches| searches + 1);
         match Policy::place(&mut self.0, heap, request) {
-            Placement::Segment(bytes) => Placement::Segment(Bytes(bytes.get() + self.1 * 2 * MIB)),
+            Placement::Segment(bytes) => Placement::Segment(Bytes(bytes.get() + self.1.get() * 2 * MIB)),
             found @ Placement::Reuse(_) => found,
         }
     }
@@ -90,16 +93,17 @@ pub(crate) fn check(_: &Draws) -> Outcome {
 
 /// Callbacks that say whether they freed something: if any did, the segment is as large as the second search says.
 fn searched_again(answers: &[bool]) -> Result<(), Broken> {
-    let policy = Growing(PyTorch::new(Settings::default()), 0);
-    let mut core = Allocator::new(Kept::new(SimOptions::new(Bytes(200 * MIB))), policy, ());
+    let asked = Rc::new(Cell::new(0));
+    let policy = Box::new(Growing(PyTorch::new(Settings::default()), Rc::clone(&asked)));
+    let mut core = AnyKeptCore::new(Kept::new(SimOptions::new(Bytes(200 * MIB))), policy, Vec::new());
     for &says in answers {
         core.register_free_memory_callback(Box::new(move |_| says));
     }
     let held = core.allocate(Bytes(3 * MIB), StreamId::DEFAULT).map_err(failed)?;
     let searches = 1 + u64::from(answers.contains(&true));
     let (seen, expected) = (core.heap().reserved().get(), 20 * MIB + searches * 2 * MIB);
-    ensure(Law::Answers, core.policy().1 == searches && seen == expected, || {
-        let asked = core.policy().1;
+    ensure(Law::Answers, asked.get() == searches && seen == expected, || {
+        let asked = asked.get();
         format!("callbacks say {answers:?}: searched {asked} times, a segment of {seen} bytes; expected {searches}, {expected}")
     })?;
     core.free(held).map_err(failed)
@@ -109,8 +113,9 @@ fn searched_again(answers: &[bool]) -> Result<(), Broken> {
 /// one is created only where there are too few, and one is released only where there are too many.
 fn remapped(free: [u64; 2], wanted: u64) -> Result<(), Broken> {
     let settings = Settings { expandable_segments: true, ..Settings::default() };
-    let mut core = Allocator::new(Kept::new(SimOptions::new(Bytes(30 * PAGE))), Remapping(PyTorch::new(settings)), ());
-    let allocate = |core: &mut Allocator<Kept, Remapping>, pages: u64, stream: u64| -> Result<Allocation, Broken> {
+    let policy = Box::new(Remapping(PyTorch::new(settings)));
+    let mut core = AnyKeptCore::new(Kept::new(SimOptions::new(Bytes(30 * PAGE))), policy, Vec::new());
+    let allocate = |core: &mut AnyKeptCore, pages: u64, stream: u64| -> Result<Allocation, Broken> {
         core.allocate(Bytes(pages * PAGE), StreamId(stream)).map_err(failed)
     };
     // Both at once, or the second request would take the pages of the first.

@@ -1,126 +1,17 @@
 //! The same program on two simulated devices: one takes many pages at once, the other one by one. No decision may differ.
 
 use crate::law::{Broken, Law, ensure};
-use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
+use parkade::device::DeviceBackend;
 use parkade::policy::PyTorch;
 use parkade::profile::Profile;
 use parkade::settings::Settings;
-use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
 use parkade::{AdoptedBlock, AdoptedContent, AdoptedSegment, Allocation, Allocator};
-use parkade_sim::{SimDevice, SimEvent, SimOptions, SimPhysical};
+use parkade_sim::{SimOptions, SimPhysical};
 use proptest::prelude::*;
 
+use crate::core_laws::kept::{Kept, KeptCore};
 use crate::core_laws::run::{Draws, Outcome, run};
-
-/// A simulated device that takes runs of pages, or hides that it could.
-#[derive(Debug)]
-struct Device {
-    sim: SimDevice,
-    /// The most pages that it takes together.
-    most: u64,
-}
-
-impl DeviceBackend for Device {
-    type Event = SimEvent;
-    type Physical = SimPhysical;
-
-    fn index(&self) -> u32 {
-        self.sim.index()
-    }
-
-    fn total_memory(&self) -> Bytes {
-        self.sim.total_memory()
-    }
-
-    fn memory_info(&mut self) -> Result<MemoryInfo, BackendError> {
-        self.sim.memory_info()
-    }
-
-    fn processes(&mut self) -> Vec<ProcessMemory> {
-        self.sim.processes()
-    }
-
-    fn malloc(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
-        DeviceBackend::malloc(&mut self.sim, size)
-    }
-
-    fn free(&mut self, address: DeviceAddress) -> Result<(), BackendError> {
-        DeviceBackend::free(&mut self.sim, address)
-    }
-
-    fn reserve(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
-        self.sim.reserve(size)
-    }
-
-    fn unreserve(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
-        self.sim.unreserve(address, size)
-    }
-
-    fn create(&mut self, size: Bytes) -> Result<SimPhysical, BackendError> {
-        self.sim.create(size)
-    }
-
-    fn map(&mut self, address: DeviceAddress, size: Bytes, memory: &SimPhysical) -> Result<(), BackendError> {
-        self.sim.map(address, size, memory)
-    }
-
-    fn set_access(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
-        self.sim.set_access(address, size)
-    }
-
-    fn unmap(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
-        self.sim.unmap(address, size)
-    }
-
-    fn release(&mut self, memory: SimPhysical) -> Result<(), (SimPhysical, BackendError)> {
-        self.sim.release(memory)
-    }
-
-    fn run_pages(&self) -> u64 {
-        self.most.min(self.sim.run_pages())
-    }
-
-    fn create_run(&mut self, page: Bytes, pages: u64) -> Result<(SimPhysical, u64), BackendError> {
-        self.sim.create_run(page, pages.min(self.most))
-    }
-
-    fn split_run(&mut self, memory: &mut SimPhysical, page: Bytes, pages: u64) -> Result<SimPhysical, BackendError> {
-        self.sim.split_run(memory, page, pages)
-    }
-
-    fn unmap_run(&mut self, address: DeviceAddress, page: Bytes, pages: u64) -> Result<(), BackendError> {
-        self.sim.unmap_run(address, page, pages)
-    }
-
-    fn synchronize_stream(&mut self, stream: StreamId) -> Result<(), BackendError> {
-        self.sim.synchronize_stream(stream)
-    }
-
-    fn create_event(&mut self) -> Result<SimEvent, BackendError> {
-        self.sim.create_event()
-    }
-
-    fn record_event(&mut self, event: &mut SimEvent, stream: StreamId) -> Result<(), BackendError> {
-        self.sim.record_event(event, stream)
-    }
-
-    fn is_complete(&mut self, event: &SimEvent) -> Result<bool, BackendError> {
-        self.sim.is_complete(event)
-    }
-
-    fn wait(&mut self, event: &SimEvent) -> Result<(), BackendError> {
-        self.sim.wait(event)
-    }
-
-    fn stream_wait(&mut self, stream: StreamId, event: &SimEvent) -> Result<(), BackendError> {
-        DeviceBackend::stream_wait(&mut self.sim, stream, event)
-    }
-
-    fn destroy_event(&mut self, event: SimEvent) {
-        self.sim.destroy_event(event);
-    }
-}
 
 /// One step; numbers wrap around.
 #[derive(Clone, Copy, Debug)]
@@ -136,7 +27,7 @@ enum Step {
 
 /// One of the two allocators.
 struct Side {
-    core: Allocator<Device, PyTorch, Vec<TraceEntry>>,
+    core: KeptCore,
     held: Vec<Allocation>,
 }
 
@@ -170,7 +61,7 @@ fn side(is_newer: bool, large: &str, most: u64) -> Result<Side, Broken> {
     let profile = if is_newer { &Profile::PYTORCH_2_15 } else { &Profile::PYTORCH_2_11 };
     let text = format!("expandable_segments:True{large}");
     let settings = Settings::from_environment_as(&profile.dialect, &text).map_err(|error| Broken::new(Law::Settings, error))?;
-    let device = Device { sim: SimDevice::new(SimOptions::new(Bytes(1500 * MIB))), most };
+    let device = Kept::new(SimOptions::new(Bytes(1500 * MIB))).with_runs(most);
     Ok(Side { core: Allocator::new(device, PyTorch::of(profile, settings), Vec::new()), held: Vec::new() })
 }
 
@@ -178,7 +69,7 @@ impl Side {
     /// What can be seen of the allocator and of what it holds of the device.
     fn seen(&self) -> String {
         let core = &self.core;
-        let used = core.device().sim.used_bytes();
+        let used = core.device().look().used_bytes();
         format!("{used} {:?} {:?} {:?}", core.expandable_segments(), core.segments(), core.stats().entries())
     }
 
@@ -198,7 +89,7 @@ impl Side {
             }
             Step::ReleaseCached => format!("{:?}", self.core.release_cached()),
             Step::OthersHold(bytes) => {
-                self.core.device_mut().sim.set_external_bytes(Bytes(bytes));
+                self.core.device().steer().set_external_bytes(Bytes(bytes));
                 String::new()
             }
             Step::Adopt(pages, run) => self.adopt(pages, run),

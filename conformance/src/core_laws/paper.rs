@@ -1,10 +1,19 @@
 //! A device made of numbers: any size at ascending addresses, and events that are complete when it says so.
 
+use parkade::Allocator;
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo};
+use parkade::policy::{Policy, PyTorch};
+use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
 /// Ranges begin at multiples of this.
 const STEP: u64 = 2 << 20;
+
+/// An allocator on it. The laws share this type and [`AnyPaperCore`]: each other one would be compiled once more.
+pub(crate) type PaperCore = Allocator<Paper, PyTorch, Vec<TraceEntry>>;
+
+/// An allocator on it with another policy than PyTorch's.
+pub(crate) type AnyPaperCore = Allocator<Paper, Box<dyn Policy>, Vec<TraceEntry>>;
 
 /// It has no memory, so a copy of it is a second device.
 #[derive(Clone, Debug)]

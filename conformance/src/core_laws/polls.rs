@@ -21,13 +21,14 @@ const STREAMS: [u64; 4] = [0, 7, 0x1000, u64::MAX];
 
 /// A device that says or keeps to itself that its events complete by handle.
 #[derive(Debug)]
-struct Device<const SAYS_SO: bool> {
+struct Device {
+    says_so: bool,
     paper: Paper,
     /// Events recorded and complete so far, by stream.
     events: BTreeMap<StreamId, (u64, u64)>,
 }
 
-impl<const SAYS_SO: bool> Device<SAYS_SO> {
+impl Device {
     /// Completes this many events, those of streams with lower handles first.
     fn complete(&mut self, mut count: u64) {
         for (recorded, done) in self.events.values_mut() {
@@ -38,12 +39,12 @@ impl<const SAYS_SO: bool> Device<SAYS_SO> {
     }
 }
 
-impl<const SAYS_SO: bool> DeviceBackend for Device<SAYS_SO> {
+impl DeviceBackend for Device {
     type Event = (StreamId, u64);
     type Physical = ();
 
     fn completes_by_handle(&self) -> bool {
-        SAYS_SO
+        self.says_so
     }
 
     fn index(&self) -> u32 {
@@ -103,8 +104,8 @@ enum Step {
     ReleaseCached,
 }
 
-struct Side<const SAYS_SO: bool> {
-    core: Allocator<Device<SAYS_SO>, PyTorch, Vec<TraceEntry>>,
+struct Side {
+    core: Allocator<Device, PyTorch, Vec<TraceEntry>>,
     held: Vec<Allocation>,
 }
 
@@ -120,7 +121,7 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
         1 => Just(Step::ReleaseCached),
     ];
     run(&draws.each_for(4), 359, &(any::<bool>(), prop::collection::vec(step, 1..80)), |(is_newer, steps)| {
-        let (mut says_so, mut silent) = (Side::<true>::new(*is_newer), Side::<false>::new(*is_newer));
+        let (mut says_so, mut silent) = (Side::new(*is_newer, true), Side::new(*is_newer, false));
         for (number, step) in steps.iter().enumerate() {
             says_so.step(step)?;
             silent.step(step)?;
@@ -137,10 +138,10 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
     })
 }
 
-impl<const SAYS_SO: bool> Side<SAYS_SO> {
-    fn new(is_newer: bool) -> Side<SAYS_SO> {
+impl Side {
+    fn new(is_newer: bool, says_so: bool) -> Side {
         let profile = if is_newer { &Profile::PYTORCH_2_15 } else { &Profile::PYTORCH_2_11 };
-        let device = Device { paper: Paper::new(1 << 36), events: BTreeMap::new() };
+        let device = Device { says_so, paper: Paper::new(1 << 36), events: BTreeMap::new() };
         Side { core: Allocator::new(device, PyTorch::of(profile, Settings::default()), Vec::new()), held: Vec::new() }
     }
 

@@ -9,10 +9,8 @@ use parkade::units::{Bytes, MIB, PoolId, StreamId};
 use parkade::{Allocation, Allocator, CheckpointError, FreeError, PoolFilter};
 use parkade_sim::{CallName, EventTiming, FaultError, FaultPlan, SimOptions, When};
 
-use crate::core_laws::kept::Kept;
+use crate::core_laws::kept::{Kept, KeptCore as Core};
 use crate::core_laws::run::{Draws, Outcome};
-
-type Core = Allocator<Kept, PyTorch>;
 
 /// The pool that is saved and restored.
 const POOL: PoolId = PoolId(0, 1);
@@ -30,7 +28,7 @@ fn failed(error: impl std::fmt::Display) -> Broken {
 fn begin(is_expandable: bool) -> Result<Core, Broken> {
     let settings = Settings { expandable_segments: is_expandable, ..Settings::default() };
     let device = Kept::new(SimOptions::new(Bytes(200 * MIB)).event_timing(EventTiming::Lazy));
-    let mut core = Allocator::new(device, PyTorch::new(settings), ());
+    let mut core = Allocator::new(device, PyTorch::new(settings), Vec::new());
     core.begin_pool(POOL, PoolFilter::All).map_err(failed)?;
     Ok(core)
 }

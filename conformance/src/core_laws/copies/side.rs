@@ -7,17 +7,16 @@ use parkade::checkpoint::PoolCheckpoint;
 use parkade::policy::{Policy, PyTorch};
 use parkade::profile::Profile;
 use parkade::settings::Settings;
-use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, MIB, StreamId};
 use parkade::{Allocation, Allocator, PoolFilter, Restored};
 use parkade_sim::{Call, CallName, CallSubject, EventTiming, FaultError, FaultPlan, SimOptions, When};
 
 use super::{POOLS, STREAMS, Step, TEXTS};
-use crate::core_laws::kept::Kept;
+use crate::core_laws::kept::{Kept, KeptCore};
 
 /// An allocator, what it holds, and its device.
 pub(super) struct Side {
-    core: Allocator<Kept, PyTorch, Vec<TraceEntry>>,
+    core: KeptCore,
     device: Kept,
     held: Vec<(Allocation, BTreeSet<StreamId>)>,
     saved: Vec<PoolCheckpoint>,
@@ -252,7 +251,7 @@ impl Side {
 }
 
 /// The stream of the segment that an allocation is a part of.
-fn own_stream(core: &Allocator<Kept, PyTorch, Vec<TraceEntry>>, allocation: &Allocation) -> Option<u64> {
+fn own_stream(core: &KeptCore, allocation: &Allocation) -> Option<u64> {
     let (base, _) = core.segment_of(allocation)?;
     core.segments().iter().find(|segment| segment.address == base).map(|segment| segment.stream.get())
 }
