@@ -2,7 +2,6 @@
 
 use std::cell::{Cell, RefCell};
 
-use parkade::policy::Policy;
 use proptest::test_runner::{TestCaseError, TestError};
 
 use super::shrink::without_needless;
@@ -19,7 +18,7 @@ const SHRINK_STEPS: usize = 5000;
 const LONGEST: usize = 100;
 
 /// Checks every law after every step, and at the end.
-pub(super) fn every_law<P: Policy>(subject: &Subject<P>, backend: &AnyBackend, effort: &Effort, timing: EventTiming) -> Verdict {
+pub(super) fn every_law(subject: &Subject, backend: &AnyBackend, effort: &Effort, timing: EventTiming) -> Verdict {
     let total = Cell::new(Reached::default());
     let evidence = random(effort, 0x901c, timing, |setup, steps| {
         let reached = subject.whole_run(backend, setup, steps)?;
@@ -41,12 +40,12 @@ pub(super) fn driver_time(driver_ns: u64) -> String {
 }
 
 /// The same program leads to the same decisions.
-pub(super) fn determinism<P: Policy>(subject: &Subject<P>, backend: &AnyBackend, effort: &Effort) -> Verdict {
+pub(super) fn determinism(subject: &Subject, backend: &AnyBackend, effort: &Effort) -> Verdict {
     random(&a_part(effort), 0x901d, EventTiming::Seeded(0), |setup, steps| subject.twice(backend, setup, steps))
 }
 
 /// An allocator dropped at any moment gives everything back.
-pub(super) fn dropped<P: Policy>(subject: &Subject<P>, backend: &AnyBackend, effort: &Effort) -> Verdict {
+pub(super) fn dropped(subject: &Subject, backend: &AnyBackend, effort: &Effort) -> Verdict {
     random(&a_part(effort), 0x901e, EventTiming::Seeded(0), |setup, steps| {
         let trial = subject.play(backend, setup, steps)?;
         let script = trial.script();

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use parkade::policy::Policy;
 use parkade_sim::{CallName, FaultError, FaultPlan, When};
 use proptest::strategy::{Strategy, ValueTree};
 
@@ -32,7 +31,7 @@ const PLANS: [Plan; 3] = [
 ];
 
 /// After the n-th driver call fails, for n = 1, 2, ..., every law holds.
-pub(super) fn every_call<P: Policy>(subject: &Subject<P>, backend: &AnyBackend, effort: &Effort) -> Verdict {
+pub(super) fn every_call(subject: &Subject, backend: &AnyBackend, effort: &Effort) -> Verdict {
     let mut runner = runner(effort, 0x901f_u64);
     let strategy = programs(EventTiming::Seeded(0), 40);
     // One more for every two hundred programs of a campaign.
@@ -109,8 +108,8 @@ struct Ran {
 }
 
 /// Runs a program with these failures.
-fn run<P: Policy>(
-    subject: &Subject<P>,
+fn run(
+    subject: &Subject,
     backend: &AnyBackend,
     setup: &Setup,
     steps: &[Step],

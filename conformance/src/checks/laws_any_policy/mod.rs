@@ -111,13 +111,13 @@ fn maps_pages(policy: &impl Policy) -> bool {
 }
 
 /// Randomly assembled policies; without virtual memory, none with expandable segments.
-fn drawn(may_expand: bool) -> Subject<Drawn> {
+fn drawn(may_expand: bool) -> Subject {
     Subject::new("drawn", move |seed| Drawn::new(seed).expandable_only_if(may_expand))
         .failing_with(Drawn::seeds_that_move_memory())
 }
 
 /// The entries of one policy.
-fn entries_of<P: Policy + 'static>(backend: &AnyBackend, subject: &Subject<P>, share: Share) -> Vec<Entry> {
+fn entries_of(backend: &AnyBackend, subject: &Subject, share: Share) -> Vec<Entry> {
     let name = |what: &str| format!("policy/{}/{what}", subject.name);
     let mut entries = Vec::new();
     for (timing_name, timing) in timings(backend) {

@@ -11,10 +11,10 @@ use super::watched::Reached;
 use crate::backend::{AnyBackend, Unable};
 use crate::law::{Broken, Law};
 
-/// A named policy.
-pub(super) struct Subject<P> {
+/// A named policy. Its type is erased, so that the checks are compiled once.
+pub(super) struct Subject {
     pub(super) name: String,
-    make: Arc<dyn Fn(u64) -> P + Send + Sync>,
+    make: Arc<dyn Fn(u64) -> Box<dyn Policy> + Send + Sync>,
     /// Which errors are expected.
     pub(super) expected: Expected,
     habits: Habits,
@@ -22,8 +22,8 @@ pub(super) struct Subject<P> {
     pub(super) fault_seeds: Vec<u64>,
 }
 
-impl<P> Clone for Subject<P> {
-    fn clone(&self) -> Subject<P> {
+impl Clone for Subject {
+    fn clone(&self) -> Subject {
         let (name, make, fault_seeds) = (self.name.clone(), Arc::clone(&self.make), self.fault_seeds.clone());
         Subject { name, make, expected: self.expected, habits: self.habits, fault_seeds }
     }
@@ -37,12 +37,12 @@ pub(super) enum Stopped {
     Unable(Unable),
 }
 
-impl<P: Policy> Subject<P> {
+impl Subject {
     /// The policy that `make` creates from a seed, which randomly assembled policies use.
-    pub(super) fn new(name: impl Into<String>, make: impl Fn(u64) -> P + Send + Sync + 'static) -> Subject<P> {
+    pub(super) fn new<P: Policy + 'static>(name: impl Into<String>, make: impl Fn(u64) -> P + Send + Sync + 'static) -> Subject {
         Subject {
             name: name.into(),
-            make: Arc::new(make),
+            make: Arc::new(move |seed| Box::new(make(seed))),
             expected: Expected::default(),
             habits: Habits::default(),
             fault_seeds: vec![0],
@@ -50,26 +50,26 @@ impl<P: Policy> Subject<P> {
     }
 
     /// The same subject, created with each of these seeds when calls are made to fail.
-    pub(super) fn failing_with(self, fault_seeds: Vec<u64>) -> Subject<P> {
+    pub(super) fn failing_with(self, fault_seeds: Vec<u64>) -> Subject {
         Subject { fault_seeds, ..self }
     }
 
     /// The same subject, with these habits.
-    pub(super) fn with(self, habits: Habits) -> Subject<P> {
+    pub(super) fn with(self, habits: Habits) -> Subject {
         Subject { habits, ..self }
     }
 
     /// The same subject, expected to give invalid answers.
-    pub(super) fn expected_wrong(self) -> Subject<P> {
+    pub(super) fn expected_wrong(self) -> Subject {
         Subject { expected: Expected { wrong_answers: true, ..self.expected }, ..self }
     }
 
-    pub(super) fn trial(&self, backend: &AnyBackend, setup: &Setup) -> Result<Trial<P>, Stopped> {
+    pub(super) fn trial(&self, backend: &AnyBackend, setup: &Setup) -> Result<Trial, Stopped> {
         Trial::new(backend, setup, (self.make)(setup.policy_seed), self.expected, self.habits).map_err(Stopped::Unable)
     }
 
     /// Runs a program to its end, and leaves the resulting state in place.
-    pub(super) fn play(&self, backend: &AnyBackend, setup: &Setup, steps: &[Step]) -> Result<Trial<P>, Stopped> {
+    pub(super) fn play(&self, backend: &AnyBackend, setup: &Setup, steps: &[Step]) -> Result<Trial, Stopped> {
         let mut trial = self.trial(backend, setup)?;
         for (number, &step) in steps.iter().enumerate() {
             if let Err(broken) = trial.apply(step) {

@@ -105,7 +105,7 @@ impl Policy for Stubborn {
 }
 
 /// Finds a failing program of a wrong policy and checks that no step can be left out. Returns its length.
-fn no_step_can_go<P: Policy>(subject: &Subject<P>, seed: u64) -> usize {
+fn no_step_can_go(subject: &Subject, seed: u64) -> usize {
     let one = |setup: &Setup, steps: &[Step]| subject.whole_run(&AnyBackend::simulated(), setup, steps).map(drop);
     let law = |setup: &Setup, steps: &[Step]| match one(setup, steps) {
         Err(Stopped::Broken(broken, _)) => Some(broken.law),

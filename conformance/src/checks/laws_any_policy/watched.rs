@@ -76,8 +76,8 @@ pub(super) struct Notes {
 }
 
 /// A policy whose answers are recorded.
-pub(super) struct Watched<P> {
-    policy: P,
+pub(super) struct Watched {
+    policy: Box<dyn Policy>,
     notes: RefCell<Notes>,
     /// The size that the block must have by the policy's answers about splitting; 0 if it was not asked.
     kept: Cell<u64>,
@@ -85,8 +85,8 @@ pub(super) struct Watched<P> {
     high: Cell<Option<u64>>,
 }
 
-impl<P: Policy> Watched<P> {
-    pub(super) fn new(policy: P) -> Watched<P> {
+impl Watched {
+    pub(super) fn new(policy: Box<dyn Policy>) -> Watched {
         Watched { policy, notes: RefCell::default(), kept: Cell::new(0), high: Cell::new(None) }
     }
 
@@ -167,28 +167,26 @@ fn address_of(heap: &Heap, request: &Request, id: BlockId) -> Option<u64> {
 }
 
 /// What changed since the newest answer in the heap as the policy sees it; `None` if nothing did.
-pub(super) fn changed_since_answer<D: DeviceBackend, P: Policy, O: Observer>(
-    core: &Allocator<D, Watched<P>, O>,
-) -> Option<String> {
+pub(super) fn changed_since_answer<D: DeviceBackend, O: Observer>(core: &Allocator<D, Watched, O>) -> Option<String> {
     let notes = core.policy().notes.borrow();
     let now = picture(core.heap());
     (now != notes.picture).then(|| format!("the policy saw {:x?}, and now there is {now:x?}", notes.picture))
 }
 
-impl<P: Policy> Wrapper for Watched<P> {
-    type Inner = P;
+impl Wrapper for Watched {
+    type Inner = dyn Policy;
 
-    fn inner(&self) -> &P {
-        &self.policy
+    fn inner(&self) -> &(dyn Policy + 'static) {
+        &*self.policy
     }
 
-    fn inner_mut(&mut self) -> &mut P {
-        &mut self.policy
+    fn inner_mut(&mut self) -> &mut (dyn Policy + 'static) {
+        &mut *self.policy
     }
 
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
         self.saw(heap);
-        let placement = self.policy.place(heap, request);
+        let placement = self.inner_mut().place(heap, request);
         let notes = self.notes.get_mut();
         notes.answer = Some(match placement {
             Placement::Reuse(id) => Answer::Reuse(address_of(heap, request, id)),
@@ -204,20 +202,20 @@ impl<P: Policy> Wrapper for Watched<P> {
     }
 
     fn splits(&self, whole: Bytes, request: &Request) -> bool {
-        let splits = self.policy.splits(whole, request);
+        let splits = self.inner().splits(whole, request);
         self.kept.set(if splits { request.size.get() } else { whole.get() });
         splits
     }
 
     fn takes_high_end(&self, request: &Request) -> bool {
-        let takes = self.policy.takes_high_end(request);
+        let takes = self.inner().takes_high_end(request);
         self.high.set(takes.then_some(request.size.get()));
         takes
     }
 
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
         self.saw(heap);
-        let relief = self.policy.relieve(heap, request, rung);
+        let relief = self.inner_mut().relieve(heap, request, rung);
         let segment = self.notes.get_mut().segment;
         let reached = &mut self.notes.get_mut().reached;
         let answer = match &relief {
@@ -251,7 +249,7 @@ impl<P: Policy> Wrapper for Watched<P> {
             Relief::GiveUp => {
                 reached.refusals += 1;
                 // Ask once more, as after a callback that freed something.
-                if let Placement::Reuse(id) = self.policy.place(heap, request) {
+                if let Placement::Reuse(id) = self.inner_mut().place(heap, request) {
                     let at = address_of(heap, request, id);
                     self.notes.get_mut().overlooked =
                         Some(format!("it gives up on {request:?}, but would take {id:?} at {at:x?}"));

@@ -11,7 +11,7 @@ use crate::backend::TestDevice;
 use crate::checks::laws_pytorch::trial::Account;
 use crate::law::{Broken, Law, ensure};
 
-impl<P: Policy> Trial<P> {
+impl Trial {
     /// Checks every law that holds between steps.
     ///
     /// # Errors

@@ -3,7 +3,6 @@
 
 use parkade::checkpoint::{CheckpointError, SavedState};
 use parkade::device::BackendError;
-use parkade::policy::Policy;
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade::{Allocation, FreeError, PoolCheckpoint};
@@ -33,7 +32,7 @@ fn failed(error: CheckpointError) -> Option<BackendError> {
     if let CheckpointError::Device(error) = error { Some(error) } else { None }
 }
 
-impl<P: Policy> Trial<P> {
+impl Trial {
     /// Saves a pool: the checkpoint's allocations must be what the program holds.
     pub(super) fn save(&mut self, pool: u64) -> Result<Outcome, Broken> {
         match self.core.checkpoint_pool(id(pool)) {

@@ -24,7 +24,7 @@ pub(in crate::checks::laws_any_policy) struct Finished {
     pub(in crate::checks::laws_any_policy) driver_ns: u64,
 }
 
-impl<P: Policy> Trial<P> {
+impl Trial {
     /// Reads everything, gives everything back, checks that nothing is left, drops the allocator and checks the device again.
     ///
     /// # Errors

@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 
 use parkade::BlockView;
-use parkade::policy::Policy;
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 
 use super::Trial;
 use crate::law::{Broken, Law, ensure};
 
-impl<P: Policy> Trial<P> {
+impl Trial {
     /// Checks that no two adjacent free blocks of one stream are left.
     pub(super) fn check_merged(&self, segments: &[SegmentInfo]) -> Result<(), Broken> {
         let heap = self.core.heap();

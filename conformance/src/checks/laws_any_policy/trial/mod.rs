@@ -61,8 +61,8 @@ pub(super) enum Outcome {
 }
 
 /// The allocator, its device, and the expected state.
-pub(super) struct Trial<P: Policy> {
-    core: Allocator<WitnessedDevice<AnyDevice>, Watched<P>, Vec<TraceEntry>>,
+pub(super) struct Trial {
+    core: Allocator<WitnessedDevice<AnyDevice>, Watched, Vec<TraceEntry>>,
     device: WitnessedDevice<AnyDevice>,
     streams: [StreamId; 4],
     expected: Expected,
@@ -90,7 +90,7 @@ pub(super) struct Trial<P: Policy> {
     script: Vec<String>,
 }
 
-impl<P: Policy> Trial<P> {
+impl Trial {
     /// An empty allocator on an idle device.
     ///
     /// # Errors
@@ -98,10 +98,10 @@ impl<P: Policy> Trial<P> {
     pub(super) fn new(
         backend: &AnyBackend,
         setup: &Setup,
-        policy: P,
+        policy: Box<dyn Policy>,
         expected: Expected,
         habits: Habits,
-    ) -> Result<Trial<P>, Unable> {
+    ) -> Result<Trial, Unable> {
         let Setup { timing, places, .. } = *setup;
         // Freeing waits for the device, as the driver does; otherwise the policy would have to.
         let needs = Needs { capacity: Some(Bytes(setup.capacity)), simulation: Simulation { timing, places, free_waits: true } };

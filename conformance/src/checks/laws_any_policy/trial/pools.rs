@@ -24,7 +24,7 @@ const FORBIDDEN: [CallName; 5] = [
     CallName::StreamSynchronize,
 ];
 
-impl<P: Policy> Trial<P> {
+impl Trial {
     pub(super) fn pool(&mut self, step: PoolStep) -> Result<Outcome, Broken> {
         let Trial { routing, core, .. } = self;
         match step {

@@ -2,7 +2,6 @@
 
 use parkade::device::BackendError;
 use parkade::device::DeviceBackend as _;
-use parkade::policy::Policy;
 use parkade::units::{Bytes, StreamId};
 
 use super::super::step::Step;
@@ -17,7 +16,7 @@ fn device_failed(error: impl std::fmt::Display) -> Broken {
     Broken::new(Law::Contents, format!("allocated memory cannot be used: {error}"))
 }
 
-impl<P: Policy> Trial<P> {
+impl Trial {
     pub(super) fn drive(&mut self, step: Step) -> Result<(), BackendError> {
         let mut device = self.device.steer();
         match step {

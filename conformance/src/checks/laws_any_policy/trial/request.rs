@@ -13,7 +13,7 @@ use super::{Outcome, Trial};
 use crate::backend::TestDevice;
 use crate::law::{Broken, Law, ensure};
 
-impl<P: Policy> Trial<P> {
+impl Trial {
     pub(super) fn allocate(&mut self, bytes: u64, stream: StreamId) -> Result<Outcome, Broken> {
         self.core.policy_mut().begin();
         let (told_before, waiting) = (self.core.observer().len(), self.book.pending());
