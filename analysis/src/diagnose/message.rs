@@ -117,7 +117,7 @@ pub fn diagnose_message(message: OutOfMemoryMessage) -> MessageDiagnosis {
     // As if the private pools kept what they have.
     let suffices_without_pools = Certainty::at_least(available, allocated.plus(tried));
     let least = Size { bytes: least_bytes, within: 0 };
-    let may_suffice = Certainty::at_least(available, live.plus(least)) != Certainty::No;
+    let is_beyond = |request| exceeds([total, available], live, request);
     let room = limit.map(|limit| limit.minus(reserved)).filter(|room| room.bytes < free.bytes).unwrap_or(free);
     let device_had_room = Certainty::at_least(room, tried);
     let verdict = if device_had_room == Certainty::Yes {
@@ -126,7 +126,7 @@ pub fn diagnose_message(message: OutOfMemoryMessage) -> MessageDiagnosis {
         MessageVerdict::Fragmentation
     } else if available_suffices == Certainty::Yes {
         MessageVerdict::PrivatePools
-    } else if available_suffices == Certainty::No && !may_suffice {
+    } else if is_beyond(tried) && is_beyond(least) {
         MessageVerdict::Capacity
     } else {
         // The request may have been enough smaller than the segment tried; or it depends on the last digit.
@@ -145,6 +145,13 @@ pub fn diagnose_message(message: OutOfMemoryMessage) -> MessageDiagnosis {
         verdict,
         message,
     }
+}
+
+/// Whether a request is certainly more than one of these bounds of what the process could have, with its live bytes or by itself: where
+/// live bytes are a difference of rounded figures, they may be any few bytes, but not fewer than none.
+pub(super) fn exceeds(bounds: impl IntoIterator<Item = Size>, live: Size, request: Size) -> bool {
+    let is_short = |bound, needed| Certainty::at_least(bound, needed) == Certainty::No;
+    bounds.into_iter().any(|bound| is_short(bound, live.plus(request)) || is_short(bound, request))
 }
 
 /// The smallest block for which a segment of this size is tried; the segment's own size if no rule leads to such a segment.
