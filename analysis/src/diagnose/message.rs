@@ -117,7 +117,7 @@ pub fn diagnose_message(message: OutOfMemoryMessage) -> MessageDiagnosis {
     // As if the private pools kept what they have.
     let suffices_without_pools = Certainty::at_least(available, allocated.plus(tried));
     let least = Size { bytes: least_bytes, within: 0 };
-    let is_beyond = |request| exceeds([total, available], live, request);
+    let is_beyond = |request| exceeds([Some(total), limit, Some(available)], live, request);
     let room = limit.map(|limit| limit.minus(reserved)).filter(|room| room.bytes < free.bytes).unwrap_or(free);
     let device_had_room = Certainty::at_least(room, tried);
     let verdict = if device_had_room == Certainty::Yes {
@@ -147,11 +147,11 @@ pub fn diagnose_message(message: OutOfMemoryMessage) -> MessageDiagnosis {
     }
 }
 
-/// Whether a request is certainly more than one of these bounds of what the process could have, with its live bytes or by itself: where
-/// live bytes are a difference of rounded figures, they may be any few bytes, but not fewer than none.
-pub(super) fn exceeds(bounds: impl IntoIterator<Item = Size>, live: Size, request: Size) -> bool {
+/// Whether a request certainly exceeds one of the known bounds on what the process could have, with the live bytes or by itself. Live
+/// bytes are a difference of rounded figures, so their error may hide that the request alone is too large; they are never negative.
+pub(super) fn exceeds(bounds: [Option<Size>; 3], live: Size, request: Size) -> bool {
     let is_short = |bound, needed| Certainty::at_least(bound, needed) == Certainty::No;
-    bounds.into_iter().any(|bound| is_short(bound, live.plus(request)) || is_short(bound, request))
+    bounds.into_iter().flatten().any(|bound| is_short(bound, live.plus(request)) || is_short(bound, request))
 }
 
 /// The smallest block for which a segment of this size is tried; the segment's own size if no rule leads to such a segment.

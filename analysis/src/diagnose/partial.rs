@@ -38,7 +38,7 @@ pub fn diagnose_partial(message: PartialMessage) -> PartialDiagnosis {
     let bounds = [total, limit, available];
     let least = |tried| Size { bytes: smallest_block(tried), within: 0 };
     let live_least = live.unwrap_or(Size { bytes: 0, within: 0 });
-    let is_beyond = |request| exceeds(bounds.into_iter().flatten(), live_least, request);
+    let is_beyond = |request| exceeds(bounds, live_least, request);
 
     let verdict = if device_had_room && message.is_limit_known() && limit_had_room {
         MessageVerdict::DeviceHadRoom

@@ -13,7 +13,7 @@ use crate::terminal::runner::Outcome;
 
 /// Run the conformance suite with the `parkade` that `cargo install --path cli` installs.
 ///
-/// This build does not contain the suite: the first `parkade` on the path that is a program by itself gets the arguments.
+/// This build does not contain the suite: the first `parkade` on the path that is not a Python script gets the arguments.
 #[derive(Parser)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Args {
@@ -53,7 +53,7 @@ impl Args {
     }
 }
 
-/// The first `parkade` on the path, but for a script of Python: that is what the Python package installs, and what asks here.
+/// The first `parkade` on the path that is not a Python script: the Python package installs such a script, which would only come here.
 fn on_the_path() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let name = format!("parkade{}", std::env::consts::EXE_SUFFIX);

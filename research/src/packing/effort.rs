@@ -27,7 +27,8 @@ pub struct Found {
     pub packing: Packing,
     /// A proven lower bound of all packings, in bytes: the load, or more if a search has shown it.
     pub bound: u64,
-    /// The steps done. They may exceed the budget by one order, which is about four steps for every two buffers
-    /// live at the same time, if the budget is enough for the first.
+    /// The steps done. They may exceed the budget by one order, which is about four steps for every two buffers live at the same
+    /// time. Where more than 500 buffers are packed and the budget is not enough for one order, there is none: each buffer is
+    /// placed as it begins, and counts as one step.
     pub steps: u64,
 }

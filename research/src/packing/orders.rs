@@ -6,6 +6,7 @@ use super::eject::{Ejection, Price};
 use super::greedy::{self, Start};
 use super::instance::{Buffer, Instance, Packing};
 use super::online;
+use super::place::STEPS_OF_A_PAIR;
 
 /// The packing of many buffers.
 pub(super) struct Many<'a> {
@@ -77,9 +78,6 @@ impl<'a> Many<'a> {
         }
     }
 }
-
-/// What [`super::place`] counts for a buffer that is in another one's way.
-const STEPS_OF_A_PAIR: u64 = 4;
 
 /// Groups count as much less work than buffers if the pairs that overlap in time are this many times fewer.
 const MUCH_LESS: u64 = 4;

@@ -3,6 +3,9 @@
 use super::instance::{Instance, Packing};
 use super::live_index::LiveIndex;
 
+/// What it costs to look at a buffer that is in another one's way.
+pub(super) const STEPS_OF_A_PAIR: u64 = 4;
+
 /// Places one order after another, reusing its memory.
 #[derive(Clone, Debug)]
 pub(super) struct Placer<'a> {
@@ -83,7 +86,7 @@ impl<'a> Placer<'a> {
         let (offsets, in_the_way) = (&self.offsets, &mut self.in_the_way);
         in_the_way.clear();
         self.live.each_overlapping(buffer, &mut |other| in_the_way.push((offsets[other], offsets[other] + buffers[other].size)));
-        self.steps += 8 + 4 * in_the_way.len() as u64;
+        self.steps += 8 + STEPS_OF_A_PAIR * in_the_way.len() as u64;
         in_the_way.sort_unstable();
     }
 }
