@@ -2,13 +2,14 @@
 //! what the heap answers to a search from any address, also from inside a block and from where one began that has coalesced.
 
 use crate::law::{Broken, Law, ensure};
+use crate::ordered::Ordered;
 use parkade::policy::{FreeOrder, PyTorch};
 use parkade::settings::Settings;
 use parkade::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 use parkade::{AdoptedBlock, AdoptedContent, AdoptedSegment, Allocation, PoolSlot};
 use proptest::prelude::*;
 
-use crate::core_laws::index::{Ordered, OrderedCore};
+use crate::core_laws::index::OrderedCore;
 use crate::core_laws::paper::Paper;
 use crate::core_laws::run::{Draws, Outcome, run};
 
@@ -29,7 +30,7 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
 }
 
 fn play(count: usize, apart: usize, seed: u64) -> Result<u64, Broken> {
-    let policy = Ordered(PyTorch::new(Settings::default()), FreeOrder::ByAddress);
+    let policy = Ordered { rules: PyTorch::new(Settings::default()), order: FreeOrder::ByAddress };
     let mut core = OrderedCore::new(Paper::new(1 << 50), policy, Vec::new());
     let block = AdoptedBlock { size: Bytes(UNIT), content: AdoptedContent::Allocated(Bytes(UNIT)) };
     let (pool, class, stream) = (PoolId::DEFAULT, PoolClass::Small, StreamId::DEFAULT);

@@ -6,7 +6,8 @@
 use std::collections::BTreeSet;
 
 use crate::law::{Broken, Law, ensure};
-use parkade::policy::{FreeOrder, PyTorch, Wrapper};
+use crate::ordered::Ordered;
+use parkade::policy::{FreeOrder, PyTorch};
 use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::trace::TraceEntry;
@@ -29,28 +30,8 @@ const PHASES: usize = 8;
 /// The most bytes of all blocks together.
 const MOST_BYTES: u64 = 1 << 61;
 
-/// PyTorch's rules, but with this order of free blocks.
-#[derive(Clone, Debug)]
-pub(super) struct Ordered(pub(super) PyTorch, pub(super) FreeOrder);
-
-/// An allocator of such blocks: one type for the laws of both orders, as each would be compiled once more.
+/// An allocator that keeps free blocks in either order: one type for both, as each would be compiled once more.
 pub(super) type OrderedCore = Allocator<Paper, Ordered, Vec<TraceEntry>>;
-
-impl Wrapper for Ordered {
-    type Inner = PyTorch;
-
-    fn inner(&self) -> &PyTorch {
-        &self.0
-    }
-
-    fn inner_mut(&mut self) -> &mut PyTorch {
-        &mut self.0
-    }
-
-    fn free_order(&self) -> FreeOrder {
-        self.1
-    }
-}
 
 /// A collection of blocks, and what is done with it.
 #[derive(Clone, Debug)]
@@ -132,7 +113,7 @@ impl<'a> Play<'a> {
     fn new(case: &'a Case) -> Result<Play<'a>, Broken> {
         let profile = if case.is_newer { &Profile::PYTORCH_2_15 } else { &Profile::PYTORCH_2_11 };
         let order = if case.by_address { FreeOrder::ByAddress } else { FreeOrder::BySize };
-        let policy = Ordered(PyTorch::of(profile, Settings::default()), order);
+        let policy = Ordered { rules: PyTorch::of(profile, Settings::default()), order };
         let mut core = OrderedCore::new(Paper::new(1 << 62), policy, Vec::new());
         core.set_pool_no_split(POOL);
         core.begin_pool(POOL, PoolFilter::All).map_err(failed)?;

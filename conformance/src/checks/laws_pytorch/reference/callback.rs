@@ -8,9 +8,9 @@ use parkade::units::{Bytes, StreamId};
 use parkade::{Allocation, FreeMemoryCallback};
 
 use super::compare::Answer;
-use super::ordered::Ordered;
 use super::play::Tested;
 use crate::backend::{AnyDevice, WitnessedDevice};
+use crate::ordered::Ordered;
 use crate::reference_model::allocator::Deed;
 
 /// What a callback does to the allocator.

@@ -9,7 +9,6 @@ mod adopted;
 mod callback;
 mod compare;
 mod drive;
-mod ordered;
 mod play;
 mod releases;
 mod step;

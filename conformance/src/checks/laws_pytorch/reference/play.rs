@@ -15,10 +15,10 @@ use parkade_sim::FaultPlan;
 use super::adopted;
 use super::callback::{Doing, Log, Stock, callback};
 use super::compare::{self, Answer};
-use super::ordered::Ordered;
 use super::step::{CALLBACKS, Order, POOLS, Scene, Step, pool_id};
 use crate::backend::{AnyBackend, AnyDevice, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
 use crate::law::{Broken, Law, ensure};
+use crate::ordered::Ordered;
 use crate::reference_model::Reference;
 use crate::reference_model::allocator::{Deed, Saved};
 

@@ -1,12 +1,13 @@
-//! A policy with PyTorch's rules on a heap that keeps its free blocks in either order: the decisions must not differ.
+//! A policy with PyTorch's rules on a heap that keeps its free blocks in either order. PyTorch's decisions must not depend on it, and the
+//! laws of the core drive both orders.
 
 use parkade::policy::{FreeOrder, PyTorch, Wrapper};
 
 /// PyTorch's rules on a heap that keeps free blocks in either order.
 #[derive(Clone, Debug)]
-pub(super) struct Ordered {
-    pub(super) rules: PyTorch,
-    pub(super) order: FreeOrder,
+pub(crate) struct Ordered {
+    pub(crate) rules: PyTorch,
+    pub(crate) order: FreeOrder,
 }
 
 impl Wrapper for Ordered {
