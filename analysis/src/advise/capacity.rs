@@ -1,9 +1,13 @@
 //! The smallest memory in which a program fits, found without replaying the whole program for every size.
 //!
 //! Under a limit a run decides as the unlimited run does until it first asks the device for memory beyond the limit, or, with
-//! `garbage_collection_threshold`, beyond that fraction of the limit. So the unlimited run is made once, and every trial continues a
-//! copy of it that was taken where the trials begin to differ. A trial ends at its first failure. Then only more memory is tried, and
-//! those trials in turn continue the one that failed, from where they may differ from it ([`Trial`]).
+//! `garbage_collection_threshold`, beyond that fraction of the limit. So the unlimited run is made once, and every trial
+//! continues a copy of it that was taken where the trials begin to differ.
+//!
+//! A limit decides nothing but whether an ask of the device is refused, and, with `garbage_collection_threshold`, whether garbage
+//! is collected before. So a run within a larger limit is the same until this run is refused an ask that the larger limit allows,
+//! or collects garbage. A trial ends at its first failure. Then only more memory is tried, and those trials in turn continue a
+//! copy of the one that failed, from before that point ([`Trial`]).
 //!
 //! The size found is one in which a trial served every request; a trial failed within the precision below it. More memory is not
 //! always better: a larger size may fail again.
@@ -12,8 +16,7 @@ use parkade::policy::{Policy, PyTorch};
 use parkade::units::Bytes;
 use parkade_replay::{AfterFailure, Operation, PredictedRun, Prediction};
 
-use super::replay::Replay;
-use super::trial::Trial;
+use super::program::Replay;
 
 /// Sizes are searched to within one part in this many ...
 const PRECISION: u64 = 1000;
@@ -135,7 +138,7 @@ impl<'r, 'a> Capacities<'r, 'a> {
 
     /// Carries out the next operation. Returns the bytes that would be reserved had the device granted what it asked for; 0 if it did
     /// not ask.
-    pub(super) fn asked(&self, run: &mut PredictedRun<'a>) -> u64 {
+    fn asked(&self, run: &mut PredictedRun<'a>) -> u64 {
         let (before, operation) = (run.reserved_bytes(), run.next_operation());
         let segments = run.stats().num_device_alloc;
         run.step();
@@ -151,7 +154,7 @@ impl<'r, 'a> Capacities<'r, 'a> {
     }
 
     /// The bytes that would be reserved if this operation asked the device for memory.
-    pub(super) fn may_ask_for(&self, reserved_bytes: u64, operation: Option<Operation>) -> u64 {
+    fn may_ask_for(&self, reserved_bytes: u64, operation: Option<Operation>) -> u64 {
         let Some(Operation::Allocate { bytes, .. }) = operation else { return 0 };
         let segment = self.policy.round(Bytes(bytes)).and_then(|size| self.policy.segment_for(size));
         reserved_bytes.saturating_add(segment.map_or(u64::MAX, Bytes::get))
@@ -159,7 +162,7 @@ impl<'r, 'a> Capacities<'r, 'a> {
 
     /// Whether an operation that the device refused memory at first may go another way under a larger limit that is still to be tried.
     /// `before_bytes` were reserved before it.
-    pub(super) fn depends_on_limit(&self, before_bytes: u64, operation: Option<Operation>) -> bool {
+    fn depends_on_limit(&self, before_bytes: u64, operation: Option<Operation>) -> bool {
         // Oversize blocks and garbage are released in portions, and the device is asked again after each.
         let in_portions = self.threshold() < 1.0 || self.replay.settings.max_split_bytes < u64::MAX;
         in_portions || self.may_ask_for(before_bytes, operation) < self.high
@@ -176,6 +179,52 @@ impl<'r, 'a> Capacities<'r, 'a> {
     }
 }
 
+/// A copy is taken after at least this many operations (in tests, whose programs are short, after every one) ...
+const OPERATIONS_A_COPY: usize = if cfg!(test) { 1 } else { 1 << 13 };
+/// ... and as many for each block that it contains: then copies take a small part of the time.
+const OPERATIONS_A_BLOCK: usize = if cfg!(test) { 0 } else { 16 };
+
+/// A run within a limit.
+struct Trial<'a> {
+    run: PredictedRun<'a>,
+    /// The most that it asked for and was granted: the bytes that were then reserved.
+    asked: u64,
+    /// The run at an earlier operation, up to which runs within larger limits are the same.
+    shared: PredictedRun<'a>,
+    /// Whether they are still the same now.
+    is_shared: bool,
+}
+
+impl<'a> Trial<'a> {
+    /// Goes on with a run within `limit_bytes`.
+    fn new(mut run: PredictedRun<'a>, limit_bytes: u64) -> Trial<'a> {
+        run.set_limit(Some(limit_bytes));
+        Trial { shared: run.clone(), run, asked: 0, is_shared: true }
+    }
+
+    /// Carries out the next operation.
+    fn step(&mut self, capacities: &Capacities<'_, 'a>) {
+        if !self.is_shared {
+            self.asked = capacities.asked(&mut self.run).max(self.asked);
+            return;
+        }
+        if self.run.done() - self.shared.done() >= OPERATIONS_A_COPY.max(self.run.most_live() * OPERATIONS_A_BLOCK) {
+            self.shared = self.run.clone();
+        }
+        let (before_bytes, operation) = (self.run.reserved_bytes(), self.run.next_operation());
+        let (relieved, ooms) = (relieved(&self.run), self.run.stats().num_ooms);
+        self.asked = capacities.asked(&mut self.run).max(self.asked);
+        let is_refused = matches!(operation, Some(Operation::Allocate { .. })) && self::relieved(&self.run) != relieved;
+        self.is_shared =
+            self.run.stats().num_ooms == ooms && !(is_refused && capacities.depends_on_limit(before_bytes, operation));
+    }
+}
+
+/// Counts that grow when a request is refused memory, or releases some before it asks.
+fn relieved(run: &PredictedRun<'_>) -> (i64, i64) {
+    (run.stats().num_alloc_retries, run.stats().num_device_free)
+}
+
 #[cfg(test)]
 mod tests {
     use parkade::profile::Profile;
@@ -183,7 +232,7 @@ mod tests {
 
     use super::*;
     use crate::advise::program::Program;
-    use crate::advise::sample_programs::{MIB, allocate, free, program};
+    use crate::advise::program::sample_programs::{MIB, allocate, free, program};
 
     /// A program of sizes and lifetimes without a pattern.
     fn mixed(seed: u64) -> Program {

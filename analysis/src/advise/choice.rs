@@ -1,14 +1,17 @@
 //! Which option to recommend.
 //!
-//! The recorded run's own settings, if they fit with more than 1 % to spare and without releasing the cache. Otherwise the widest margin
-//! comes first, because the next run will not repeat the sequence: the options that fit and need about as much memory as the one that
-//! needs least (`comparing` says how much more that may be). Of these those whose driver calls do not cost much more than others', then
-//! the one that sets the fewest keys, then the one that needs least. An option that breaks something the program uses, or spends far too long in the driver, is
-//! recommended only if nothing else fits. If the program died and nothing serves what is estimated of its rest, the options that serve
-//! the request of which it died are compared in the same way.
+//! The recorded run's own settings, if they fit with more than 1 % to spare and without releasing the cache. Otherwise the widest
+//! margin comes first, because the next run will not repeat the sequence: the options that fit and need about as much memory as
+//! the one that needs least ([`tolerance_bytes`] says how much more that may be). Of these those whose driver calls do not cost
+//! much more than others', then the one that sets the fewest keys, then the one that needs least. An option that breaks something
+//! the program uses, or spends far too long in the driver, is recommended only if nothing else fits. If the program died and
+//! nothing serves what is estimated of its rest, the options that serve the request of which it died are compared in the same
+//! way.
+//!
+//! One program's options and the settings for all ranks of a job are compared by the same measures: when two are as good as each
+//! other, in memory ([`tolerance_bytes`]) and in time spent in the driver ([`is_costly`]).
 
 use super::advised_option::AdvisedOption;
-use super::comparing::{is_costly, tolerance_bytes};
 
 /// An option thrashes if its driver time is more than this many times that of the cheapest option that fits ...
 const THRASHING_TIMES: u64 = 20;
@@ -123,15 +126,35 @@ pub fn paste_line(settings: &str) -> String {
     }
 }
 
+/// An option needs about as much memory as another if it needs at most one part in this many more.
+const NEAR_PART: u64 = 200;
+/// Expandable segments leave few holes whatever the program requests, while other settings need little for one sequence and more for the
+/// next. So they may need one part in this many more.
+const NEAR_PART_EXPANDABLE: u64 = 30;
+/// Driver calls cost much more than others' if they take this many times as long ...
+const COSTLY_TIMES: u64 = 4;
+/// ... and this much longer.
+const COSTLY_US: u64 = 500_000;
+
+/// How much more than `bytes` an option may need and still need about as much.
+pub(crate) const fn tolerance_bytes(bytes: u64, is_expandable: bool) -> u64 {
+    bytes / if is_expandable { NEAR_PART_EXPANDABLE } else { NEAR_PART }
+}
+
+/// Whether driver calls of `driver_us` cost much more than those of the option that spends least in the driver.
+pub(crate) fn is_costly(driver_us: u64, quickest_us: u64) -> bool {
+    driver_us > quickest_us.saturating_mul(COSTLY_TIMES).max(quickest_us.saturating_add(COSTLY_US))
+}
+
 #[cfg(test)]
 mod tests {
     use parkade::profile::Profile;
     use parkade::settings::Settings;
 
     use super::*;
-    use crate::advise::evaluate::evaluate;
-    use crate::advise::replay::Replay;
-    use crate::advise::sample_programs::cut;
+    use crate::advise::advised_option::evaluate;
+    use crate::advise::program::Replay;
+    use crate::advise::program::sample_programs::cut;
     use crate::caution::{Evidence, Feature, InUse, cautions};
 
     fn option(text: &str, available_mib: Option<u64>) -> AdvisedOption {

@@ -1,48 +1,387 @@
 //! Which settings would have let a recorded program fit, in how much memory, and at what price.
 //!
-//! [`advise`] (in `advice`) does all of it. It reads the requests of each traced device (`program`) and carries them out under many
-//! settings: `candidates` lists them, `search` decides the order, `decisive` tells which of them decide the same, `evaluate` tries one, and
-//! `capacity` finds the smallest memory in which it fits, in trials that share what they have in common (`trial`). Then `verdict` says why
-//! the program's own settings fail and `choice` picks one option. Where the recorded run itself fitted, `as_recorded` says so. If the
-//! caller does not know how much memory there was, `hint` infers it from an out-of-memory error in the recording.
+//! [`advise`] reads the requests of each traced device (`program`) and carries them out under many settings: `search` lists them,
+//! decides the order, and tells which of them decide the same, `advised_option` tries one, and `capacity` finds the smallest
+//! memory in which it fits, in trials that share what they have in common. Then `verdict` says why the program's own settings
+//! fail and `choice` picks one option. If the caller does not know how much memory there was, `memory` infers it from an
+//! out-of-memory error in the recording.
 //!
-//! Memory here means what the allocator may reserve: the device's memory without the driver's own share, or the limit. It is enforced
-//! as PyTorch enforces a limit (`set_per_process_memory_fraction`). The last page of an expandable segment may exceed a limit by up to
-//! one page; an option with so little to spare counts as close.
+//! Where the recorded run itself fitted, [`fit_as_recorded`] says so: what it did within so much memory stands, whatever a replay
+//! says. A replay under the run's own settings may still differ from it: other streams may finish at other times, and what came
+//! before the first entry of a file that lost its beginning is requested anew.
+//!
+//! Memory here means what the allocator may reserve: the device's memory without the driver's own share, or the limit. It is
+//! enforced as PyTorch enforces a limit (`set_per_process_memory_fraction`). The last page of an expandable segment may exceed a
+//! limit by up to one page; an option with so little to spare counts as close.
 
-mod advice;
 mod advised_option;
-mod as_recorded;
-mod candidates;
 mod capacity;
 mod choice;
-mod comparing;
-mod decisive;
-mod evaluate;
-mod held;
-mod likely;
 mod memory;
-mod options;
-mod outcome;
 mod program;
-mod replay;
-#[cfg(test)]
-mod sample_programs;
 mod search;
-mod trial;
 mod verdict;
 
-pub use advice::{Advice, TimingFits, advise};
-pub use advised_option::AdvisedOption;
-pub use as_recorded::fit_as_recorded;
+pub use advised_option::{AdvisedOption, DeviceOutcome, LikelyRuns};
 pub use choice::{Reason, Recommendation, paste_line};
-pub(crate) use comparing::{is_costly, tolerance_bytes};
-pub use evaluate::DeviceOutcome;
-pub use held::Held;
-pub use likely::LikelyRuns;
-pub use memory::{DeviceMemory, MemoryContradiction, MemoryRange};
-pub use options::{AdviseOptions, MemoryBudget, Progress};
-pub use outcome::{Enough, Outcome};
+pub(crate) use choice::{is_costly, tolerance_bytes};
+pub use memory::{AdviseOptions, DeviceMemory, MemoryBudget, MemoryContradiction, MemoryRange, Progress};
 pub use parkade_replay::recognition::{CapacityHint, capacity_hint};
 pub use program::{LivePeak, Program};
-pub use verdict::{FirstFailure, Verdict};
+pub use verdict::{Enough, FirstFailure, Held, Outcome, Verdict};
+
+use std::ops::Range;
+
+use parkade::profile::Profile;
+use parkade::settings::Settings;
+use parkade_recording::DeviceRecording;
+use parkade_replay::recognition::finding_limit;
+use parkade_replay::{Prediction, ReplaySettings, TIMINGS, VerifyError, VerifyOptions, verify_device};
+use rayon::prelude::*;
+
+use crate::caution::InUse;
+use crate::continuation::Doubt;
+use crate::ending::Ending;
+use advised_option::enough_bytes;
+use choice::{choose, shortlist};
+use program::Replay;
+use search::{Search, are_same};
+use verdict::{Judge, OwnRun, doubts, verdict};
+
+/// How an option fares when the other streams finish earlier or later than recorded ([`TIMINGS`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TimingFits {
+    /// The option's index in [`Advice::options`].
+    pub option: usize,
+    /// Timings under which it fits.
+    pub fit: usize,
+    /// Timings tried.
+    pub of: usize,
+    /// The lowest peak of reserved bytes.
+    pub least_peak_reserved_bytes: i64,
+    /// The highest peak.
+    pub most_peak_reserved_bytes: i64,
+}
+
+/// The advice on one recording.
+#[derive(Clone, Debug)]
+pub struct Advice {
+    /// The programs, one for each device.
+    pub programs: Vec<Program>,
+    /// The PyTorch release whose decisions were made.
+    pub profile: &'static Profile,
+    /// The memory that the caller gave.
+    pub given: MemoryBudget,
+    /// The memory of each device: given, shown or assumed.
+    pub memories: Vec<DeviceMemory>,
+    /// What in the recording contradicts the memory that was given.
+    pub contradiction: Option<MemoryContradiction>,
+    /// The limit of the recorded run, in bytes, if it was given or if one was found that explains every garbage collection.
+    pub recorded_limit: Option<u64>,
+    /// Before its first entry the recorded run had more reserved than there is memory: the part that the recording lost needed more.
+    pub hides_more: bool,
+    /// The verdict on the recorded run's own settings.
+    pub verdict: Verdict,
+    /// Where these settings fail first.
+    pub first_failure: Option<FirstFailure>,
+    /// All settings that were tried: first the recorded run's own, then the others by usefulness.
+    pub options: Vec<AdvisedOption>,
+    /// The option to use; `None` if nothing serves every recorded request.
+    pub recommendation: Option<Recommendation>,
+    /// Whether the program fits with it.
+    pub outcome: Outcome,
+    /// If the outcome depends on where in a range the memory was: what is enough, and with which option.
+    pub enough: Option<Enough>,
+    /// For each device whose program died and of which the rest is in doubt with the recommended option: why.
+    pub doubts: Vec<(u32, Doubt)>,
+    /// If frees wait for other streams: how much their timing matters, for the own settings and the best options.
+    pub timings: Vec<TimingFits>,
+}
+
+impl Advice {
+    /// The recorded run's own settings.
+    #[must_use]
+    pub fn own(&self) -> &AdvisedOption {
+        &self.options[0]
+    }
+
+    /// Why the rest of each program that died is in doubt with an option (an index into [`options`](Self::options)), by device.
+    #[must_use]
+    pub fn doubts_with(&self, option: usize) -> Vec<(u32, Doubt)> {
+        self.options.get(option).map_or_else(Vec::new, |option| doubts(&self.programs, option))
+    }
+
+    /// Whether the program fits with an option (an index into [`options`](Self::options)), judged as the recommended one is: where only
+    /// a range of the memory is known, it fits only if the least of it is enough.
+    #[must_use]
+    pub fn outcome_with(&self, option: usize) -> Outcome {
+        if self.recommendation.as_ref().is_some_and(|recommendation| recommendation.option == option) {
+            return self.outcome;
+        }
+        self.options.get(option).map_or(Outcome::Unknown, |judged| self.outcome_on(judged, 0..self.programs.len()))
+    }
+
+    /// The same of one device alone.
+    #[must_use]
+    pub fn outcome_on_device(&self, option: usize, device: u32) -> Option<Outcome> {
+        let place = self.programs.iter().position(|program| program.device == device)?;
+        let option = self.options.get(option)?;
+        let alone = AdvisedOption { devices: vec![option.devices.get(place)?.clone()], ..option.clone() };
+        Some(self.outcome_on(&alone, place..place + 1))
+    }
+
+    /// The outcome on some of the devices, which are those of the option.
+    fn outcome_on(&self, option: &AdvisedOption, places: Range<usize>) -> Outcome {
+        let (programs, memories) = (&self.programs[places.clone()], &self.memories[places.clone()]);
+        let hides_more = hides_more(programs, &self.own().devices[places]);
+        let (judge, settings) = (Judge { programs, memories, hides_more }, &option.settings);
+        let Some(judged) = Some(option).filter(|option| option.gets_past()) else { return judge.outcome(None, None) };
+        let replays = |_| programs.iter().map(|program| Replay { program, profile: self.profile, settings }).collect::<Vec<_>>();
+        judge.outcome(Some(judged), enough(std::slice::from_ref(judged), Some(0), &judge, &replays))
+    }
+
+    /// If the memory was not given but inferred: the device that shows the least, and what it shows.
+    #[must_use]
+    pub fn hint(&self) -> Option<(u32, CapacityHint)> {
+        let is_given = self.given != MemoryBudget::default();
+        let shown = self.memories.iter().filter(|_| !is_given).filter_map(|memory| Some((memory.device, memory.shown?)));
+        shown.min_by_key(|(_, hint)| hint.assumed_bytes())
+    }
+
+    /// The recommended option.
+    #[must_use]
+    pub fn recommended(&self) -> Option<&AdvisedOption> {
+        self.recommendation.as_ref().map(|recommendation| &self.options[recommendation.option])
+    }
+}
+
+/// How many options have other timings tried, beside the recorded run's own.
+const TIMED: usize = 4;
+/// Of how many options it is found what is enough for the recorded requests.
+const MEASURED: usize = 3;
+
+/// Advises on a recorded program. `devices` are its traced devices; all of them get the same settings. `progress` may be called from
+/// several threads.
+///
+/// # Errors
+/// If a device's recording cannot be replayed: the device's number and why.
+pub fn advise(
+    devices: &[&DeviceRecording],
+    options: &AdviseOptions,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<Advice, (u32, VerifyError)> {
+    let (programs, recorded_limits) = read_programs(devices, &options.own, progress)?;
+    let memories = DeviceMemory::of(devices, &options.own.settings, options.memory, &recorded_limits);
+    // An option that needs a limit says so itself (`needs_limit`).
+    let in_use = |(recording, program): (&&DeviceRecording, &Program)| {
+        InUse::of(recording, Some(&program.requests)).on_devices(devices.len()).limited(true)
+    };
+    let in_use: Vec<InUse> = devices.iter().zip(&programs).map(in_use).collect();
+    // Only a run that died has anything to repeat.
+    let repeats = programs.iter().any(Program::died) && would_do_the_same(options.profile, devices, &options.own);
+    let mut found = Search::new(&programs, &in_use, &memories, (options, repeats), progress).run();
+    own_as_recorded(&mut found[0], devices, options);
+    let mut found = by_usefulness(found);
+    let useful = shortlist(&found);
+    let likely = |&place: &usize| {
+        let option = &found[place];
+        let replay = |program| Replay { program, profile: options.profile, settings: &option.settings };
+        let replays: Vec<Replay<'_>> = programs.iter().map(replay).collect();
+        (place, LikelyRuns::of(devices, &recorded_limits, &replays, option, options))
+    };
+    let likely: Vec<_> = timed(&useful).par_iter().map(likely).collect();
+    likely.into_iter().for_each(|(place, likely)| found[place].likely = likely);
+    let replays = |place: usize| -> Vec<Replay<'_>> {
+        let settings = &found[place].settings;
+        programs.iter().map(|program| Replay { program, profile: options.profile, settings }).collect()
+    };
+    let own_replays = replays(0);
+    let run = OwnRun { recordings: devices, memories: &memories, replays: &own_replays, recorded: &options.own };
+    let (verdict, first_failure) = verdict(&run, &found[0]);
+    let timings = timings(&programs, &found, &useful, &replays);
+    let is_certain = |timing: &TimingFits| timing.fit == timing.of;
+    let certain = |place| timings.is_empty() || timings.iter().any(|timing| timing.option == place && is_certain(timing));
+    let devices_of = |option: &AdvisedOption| option.devices.iter().map(|device| device.available_bytes).collect::<Vec<_>>();
+    let available = devices_of(&found[0]);
+    let exceeds = |is_more: &dyn Fn(&Program, u64) -> bool| {
+        programs.iter().zip(&available).any(|(program, bytes)| bytes.is_some_and(|bytes| is_more(program, bytes)))
+    };
+    let hides_more = hides_more(&programs, &found[0].devices);
+    let contradiction = memories.iter().zip(&available).find_map(|(memory, bytes)| memory.contradiction((*bytes)?));
+    // An option may fit only because the last page of an expandable segment exceeds the limit; do not recommend that.
+    let is_short = exceeds(&|program, bytes| program.live.bytes > bytes);
+    let recommendation = choose(&found, &useful, hides_more || contradiction.is_some(), &certain).filter(|_| !is_short);
+    let recommended = recommendation.as_ref().map(|recommendation| recommendation.option);
+    let judge = Judge { programs: &programs, memories: &memories, hides_more };
+    let enough = enough(&found, recommended, &judge, &replays);
+    let outcome = judge.outcome(recommended.map(|option| &found[option]), enough);
+    Ok(Advice {
+        outcome,
+        enough: enough.filter(|_| outcome == Outcome::Unknown),
+        doubts: doubts(&programs, &found[recommended.unwrap_or(0)]),
+        profile: options.profile,
+        given: options.memory,
+        contradiction,
+        recorded_limit: recorded_limits.into_iter().flatten().next(),
+        hides_more,
+        verdict,
+        first_failure,
+        recommendation,
+        timings,
+        options: found,
+        programs,
+        memories,
+    })
+}
+
+/// Whether more was reserved before the first entry of some device than it has.
+fn hides_more(programs: &[Program], devices: &[DeviceOutcome]) -> bool {
+    let hides = |(program, device): (&Program, &DeviceOutcome)| {
+        device.available_bytes.is_some_and(|bytes| program.hides_more_than(bytes))
+    };
+    programs.iter().zip(devices).any(hides)
+}
+
+/// Where only a range of the memory is known: what the recommended option needs for the recorded requests, if that is not clear already;
+/// if there is no such option, which of the options that need least gets by with the least.
+fn enough<'a>(
+    found: &[AdvisedOption],
+    recommended: Option<usize>,
+    judge: &Judge<'_>,
+    replays: &dyn Fn(usize) -> Vec<Replay<'a>>,
+) -> Option<Enough> {
+    if judge.memories.iter().all(|memory| memory.range.is_none()) {
+        return None;
+    }
+    let bytes = |option: usize| {
+        let ranged = replays(option).into_iter().zip(judge.memories).filter(|(_, memory)| memory.range.is_some());
+        ranged.map(|(replay, _)| enough_bytes(&replay)).max().unwrap_or(0)
+    };
+    let candidates: Vec<usize> = match recommended {
+        Some(option) => {
+            let needs_more = found[option].devices.iter().any(|device| device.sure_bytes < Some(device.smallest_bytes));
+            Some(option).filter(|_| needs_more).into_iter().collect()
+        }
+        None => {
+            let mut all: Vec<usize> = (0..found.len()).collect();
+            all.sort_by_key(|&option| (found[option].has_warnings(), found[option].smallest_capacity_bytes()));
+            all.truncate(MEASURED);
+            all
+        }
+    };
+    candidates.into_iter().map(|option| Enough { option, bytes: bytes(option) }).min_by_key(|enough| enough.bytes)
+}
+
+/// Lets the recorded run's own settings fit where the recorded run did.
+fn own_as_recorded(own: &mut AdvisedOption, devices: &[&DeviceRecording], options: &AdviseOptions) {
+    for (outcome, recording) in own.devices.iter_mut().zip(devices) {
+        let Some(available) = outcome.available_bytes else { continue };
+        let asked = (options.profile, &own.settings);
+        if fit_as_recorded(&mut outcome.prediction, recording, &options.own, asked, available) {
+            outcome.fits_as_recorded(available);
+        }
+    }
+}
+
+/// Sorts the options by usefulness: the shortlist, then the others by rank. The first one, the recorded run's own, stays first.
+fn by_usefulness(found: Vec<AdvisedOption>) -> Vec<AdvisedOption> {
+    let useful = shortlist(&found);
+    let usefulness = |place: usize| useful.iter().position(|&useful| useful == place).unwrap_or(usize::MAX);
+    let mut order: Vec<usize> = (1..found.len()).collect();
+    order.sort_by_key(|&place| (usefulness(place), found[place].rank()));
+    [0].into_iter().chain(order).map(|place| found[place].clone()).collect()
+}
+
+/// Each device's program, and its limit in the recorded run, as far as that was given or found.
+type ProgramsAndLimits = (Vec<Program>, Vec<Option<u64>>);
+
+/// Reads all devices.
+fn read_programs(
+    devices: &[&DeviceRecording],
+    own: &VerifyOptions,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<ProgramsAndLimits, (u32, VerifyError)> {
+    let (mut programs, mut recorded_limits) = (Vec::new(), Vec::new());
+    for (device, recording) in devices.iter().enumerate() {
+        let mut read = |entries| progress(Progress::Read { device, entries });
+        let mismatches = |program: &Program| program.requests.mismatches;
+        let (program, limit) = finding_limit(recording, own, mismatches, |own| Program::of_recording(recording, own, &mut read))
+            .map_err(|error| (recording.device, error))?;
+        recorded_limits.push(own.limit_bytes.or(limit));
+        programs.push(program);
+    }
+    Ok((programs, recorded_limits))
+}
+
+/// How the recorded run's own settings and the best others fare under other timings; empty if no free waits for another stream.
+fn timings<'a>(
+    programs: &[Program],
+    found: &[AdvisedOption],
+    useful: &[usize],
+    replays: &dyn Fn(usize) -> Vec<Replay<'a>>,
+) -> Vec<TimingFits> {
+    if !programs.iter().any(|program| program.is_timed) {
+        return Vec::new();
+    }
+    let timing = |place: usize| {
+        let mut fit = [true; TIMINGS.len()];
+        let (mut least, mut most) = (found[place].peak_reserved_bytes(), found[place].peak_reserved_bytes());
+        for replay in replays(place) {
+            let device = found[place].devices.iter().find(|device| device.device == replay.program.device);
+            let available = device.and_then(|device| device.available_bytes);
+            for (fit, (served, peak)) in fit.iter_mut().zip(replay.timings(available)) {
+                *fit &= served;
+                (least, most) = (least.min(peak), most.max(peak));
+            }
+        }
+        let (of, fit) = (fit.len(), fit.into_iter().filter(|fit| *fit).count());
+        TimingFits { option: place, fit, of, least_peak_reserved_bytes: least, most_peak_reserved_bytes: most }
+    };
+    timed(useful).into_iter().map(timing).collect()
+}
+
+/// The options of which the timing is tried.
+fn timed(useful: &[usize]) -> Vec<usize> {
+    [0].into_iter().chain(useful.iter().copied().filter(|&place| place != 0).take(TIMED)).collect()
+}
+
+/// How the run was recorded, read by the rules of a release that may be another than the one that made it.
+fn under(profile: &'static Profile, recorded: &VerifyOptions) -> VerifyOptions {
+    VerifyOptions { settings: ReplaySettings { profile, ..recorded.settings.clone() }, ..recorded.clone() }
+}
+
+/// Whether a release would have done what the recorded run did on every device. If not, that run says nothing about the release.
+fn would_do_the_same(profile: &'static Profile, devices: &[&DeviceRecording], recorded: &VerifyOptions) -> bool {
+    let explains = |device: &&DeviceRecording| {
+        verify_device(device, &under(profile, recorded), &mut |_| ()).is_ok_and(|verdict| verdict.mismatches == 0)
+    };
+    profile == recorded.settings.profile || devices.iter().all(explains)
+}
+
+/// Replaces a prediction for a release under `settings` in `available_bytes` that fails, if the settings are the recorded run's own, the
+/// release would have done the same, and the run was within as much memory and served every request; returns whether it did. What driver
+/// calls cost stays as predicted. `recorded` says how the run was recorded.
+pub fn fit_as_recorded(
+    prediction: &mut Prediction,
+    recording: &DeviceRecording,
+    recorded: &VerifyOptions,
+    (profile, settings): (&'static Profile, &Settings),
+    available_bytes: u64,
+) -> bool {
+    let is_own = are_same(settings, &recorded.settings.settings);
+    if prediction.first_failure.is_none() || !is_own || Ending::of(recording) != Ending::NoError {
+        return false;
+    }
+    let within = VerifyOptions { limit_bytes: Some(available_bytes), ..under(profile, recorded) };
+    let Ok(verdict) = verify_device(recording, &within, &mut |_| ()) else { return false };
+    let hid_more = verdict.not_in_file.lost_beginning.is_some_and(|lost| lost.reserved_bytes > available_bytes);
+    let is_proof = verdict.mismatches == 0 && verdict.ooms == 0 && !hid_more;
+    if is_proof {
+        // The only statistic that repeats the settings.
+        let max_split_size = prediction.stats.max_split_size;
+        prediction.stats = verdict.stats;
+        prediction.stats.max_split_size = max_split_size;
+        prediction.first_failure = None;
+    }
+    is_proof
+}

@@ -1,8 +1,15 @@
 //! One device's program: its requests, the addresses of its segments, and its live peak.
+//!
+//! [`Replay`] is that program under one setting, ready to be run in any amount of memory.
 
+use parkade::profile::Profile;
+use parkade::settings::Settings;
 use parkade_recording::{DeviceRecording, StackId};
 use parkade_replay::recognition::{capacity_hint as hint, most_reserved};
-use parkade_replay::{Operation, Requests, Slots, VerifyError, VerifyOptions, learned_addresses};
+use parkade_replay::{
+    AfterFailure, LIKELY, Operation, PredictOptions, PredictedRun, Requests, Slots, TIMINGS, Timing, Variation, VerifyError,
+    VerifyOptions, device_like, learned_addresses, predict,
+};
 use parkade_sim::address::LearnedAddressSpace;
 use rustc_hash::FxHashMap;
 
@@ -36,12 +43,12 @@ pub struct Program {
     pub live: LivePeak,
     /// The sizes that it requests, in bytes, each once.
     pub(super) sizes: Vec<u64>,
-    pub(super) slots: Slots,
+    slots: Slots,
     /// The reserved bytes that were refused when it died: under its own settings, no less is enough.
-    pub(super) refused_bytes: u64,
+    refused_bytes: u64,
     /// The most bytes that the recorded run reserved.
     pub reserved_bytes: u64,
-    pub(super) learned: LearnedAddressSpace,
+    learned: LearnedAddressSpace,
     /// Whether some frees wait for other streams, so that their timing may matter.
     pub is_timed: bool,
 }
@@ -78,7 +85,7 @@ impl Program {
         Ok(program)
     }
 
-    pub(super) fn of_requests(mut requests: Requests, learned: LearnedAddressSpace, recording: &DeviceRecording) -> Program {
+    fn of_requests(mut requests: Requests, learned: LearnedAddressSpace, recording: &DeviceRecording) -> Program {
         let ending = Ending::of(recording);
         let last = ending.death().and_then(|death| cut_after(&mut requests, death.entry));
         let live = LivePeak::find(&requests, recording);
@@ -254,4 +261,96 @@ fn holders(requests: &Requests, recording: &DeviceRecording, last: usize) -> Vec
         }
     }
     by_stack(live.into_values().collect())
+}
+
+#[cfg(test)]
+pub(super) mod sample_programs {
+    //! Small programs for tests.
+
+    use parkade::units::PoolId;
+    use parkade_recording::DeviceRecording;
+    use parkade_replay::{Completion, Operation, Requests};
+    use parkade_sim::address::LearnedAddressSpace;
+
+    use super::Program;
+
+    pub(crate) const MIB: u64 = 1 << 20;
+
+    pub(crate) fn allocate(id: usize, mib: u64) -> Operation {
+        Operation::Allocate { id, bytes: mib * MIB, stream: 0, pool: PoolId::DEFAULT, failed: false }
+    }
+
+    pub(crate) fn free(id: usize) -> Operation {
+        Operation::Free { id, completion: Completion::AtOnce }
+    }
+
+    pub(crate) fn program(operations: &[Operation]) -> Program {
+        let requests = Requests { operations: operations.iter().copied().enumerate().collect(), ..Requests::default() };
+        Program::of_requests(requests, LearnedAddressSpace::default(), &DeviceRecording::default())
+    }
+
+    /// A segment of 100 MiB is split for 60 MiB, so the next 60 MiB need a segment of their own.
+    pub(crate) fn cut() -> Program {
+        program(&[allocate(0, 100), free(0), allocate(1, 60), allocate(2, 60), allocate(3, 60), free(3), allocate(4, 20)])
+    }
+}
+
+/// A program and the settings to replay it under.
+#[derive(Clone, Copy)]
+pub(super) struct Replay<'a> {
+    pub(super) program: &'a Program,
+    pub(super) profile: &'static Profile,
+    pub(super) settings: &'a Settings,
+}
+
+impl<'a> Replay<'a> {
+    fn options(&self, limit_bytes: Option<u64>, after_failure: AfterFailure, timing: Timing) -> PredictOptions {
+        PredictOptions { profile: self.profile, settings: self.settings.clone(), limit_bytes, after_failure, timing }
+    }
+
+    /// Starts a run on a device that never runs out of memory itself: only the limit does.
+    pub(super) fn run(&self, limit_bytes: Option<u64>, after_failure: AfterFailure) -> PredictedRun<'a> {
+        let device = device_like(self.program.device, &self.program.learned, None);
+        let options = self.options(limit_bytes, after_failure, Timing::Recorded);
+        PredictedRun::with_slots(&self.program.requests, &self.program.slots, device, &options, ())
+    }
+
+    /// For each of [`TIMINGS`]: whether every request is served, and the peak of reserved bytes.
+    pub(super) fn timings(&self, limit_bytes: Option<u64>) -> [(bool, i64); TIMINGS.len()] {
+        TIMINGS.map(|timing| {
+            let device = device_like(self.program.device, &self.program.learned, None);
+            let options = self.options(limit_bytes, AfterFailure::GoOn, timing);
+            let prediction = predict(&self.program.requests, device, &options);
+            (prediction.first_failure.is_none(), prediction.peak_reserved_bytes())
+        })
+    }
+
+    /// For each likely run: whether every request is served.
+    pub(super) fn likely(&self, limit_bytes: Option<u64>) -> [bool; LIKELY as usize] {
+        std::array::from_fn(|place| {
+            let device = device_like(self.program.device, &self.program.learned, None);
+            let timing = Timing::InTime(Variation::likely(place as u32 + 1));
+            let options = self.options(limit_bytes, AfterFailure::Stop, timing);
+            predict(&self.program.requests, device, &options).first_failure.is_none()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sample_programs::{allocate, free, program};
+    use super::*;
+
+    #[test]
+    fn the_live_peak_is_found() {
+        let program = program(&[allocate(0, 30), allocate(1, 50), free(0), allocate(2, 20), free(1), free(2)]);
+        assert_eq!((program.live.bytes >> 20, program.live.entry), (80, 1));
+        assert_eq!(program.live.holders, [StackUse { stack: StackId::NONE, blocks: 2, bytes: 80 << 20 }]);
+    }
+
+    #[test]
+    fn a_workspace_is_freed_at_once() {
+        let program = program(&[allocate(0, 30), allocate(1, 50), free(1), free(0)]);
+        assert_eq!([0, 1, 2, 3, 4].map(|operation| program.is_workspace(operation)), [false, true, false, false, false]);
+    }
 }

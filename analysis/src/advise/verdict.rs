@@ -1,13 +1,116 @@
-//! Why the recorded run's own settings fit or fail.
+//! What advice comes to: does the program fit, and why do the recorded run's own settings fit or fail?
+//!
+//! [`Held`] is what the heap held at the first failure, and which of its free bytes the request could use.
 
-use parkade::snapshot::SegmentInfo;
-use parkade_recording::DeviceRecording;
+use parkade::snapshot::{BlockActivity, SegmentInfo};
+use parkade::units::PoolId;
+use parkade_recording::{BlockState, DeviceRecording};
 use parkade_replay::{AfterFailure, Operation, VerifyOptions, watch_device};
 
-use super::advised_option::AdvisedOption;
-use super::held::Held;
-use super::memory::DeviceMemory;
-use super::replay::Replay;
+use super::advised_option::{AdvisedOption, DeviceOutcome};
+use super::memory::{DeviceMemory, MemoryBudget};
+use super::program::{Program, Replay};
+use crate::continuation::Doubt;
+
+/// Whether the program fits with the recommended settings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It fits. If the recorded run died: what would have followed is estimated, and nothing is in doubt.
+    Fits,
+    /// The request of which the recorded run died is served. What would have followed is not in the file.
+    GetsPast,
+    /// No settings that were tried serve every recorded request.
+    DoesNotFit,
+    /// It cannot be said: the memory is unknown, or was somewhere in a range of which one part is enough and another is not, or the part
+    /// that the recording lost needed more than there is.
+    Unknown,
+}
+
+impl Outcome {
+    /// Its name in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Outcome::Fits => "fits",
+            Outcome::GetsPast => "gets_past",
+            Outcome::DoesNotFit => "does_not_fit",
+            Outcome::Unknown => "unknown",
+        }
+    }
+}
+
+/// An option serves every recorded request in so much memory, on each device of which only a range is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Enough {
+    /// The option's index in [`Advice::options`](super::Advice::options).
+    pub option: usize,
+    /// The bytes.
+    pub bytes: u64,
+}
+
+/// By what an outcome is judged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Judge<'a> {
+    pub(super) programs: &'a [Program],
+    pub(super) memories: &'a [DeviceMemory],
+    /// The part that the recording lost needed more than there is.
+    pub(super) hides_more: bool,
+}
+
+/// Why the rest of each program that died is in doubt with this option, by device.
+pub(super) fn doubts(programs: &[Program], option: &AdvisedOption) -> Vec<(u32, Doubt)> {
+    let free = |device: u32| {
+        let outcome = option.devices.iter().find(|outcome| outcome.device == device);
+        outcome.map_or(0, |outcome| outcome.sure_bytes.unwrap_or(0).saturating_sub(outcome.smallest_bytes))
+    };
+    let of = |program: &Program| {
+        Doubt::about(program.continuation.as_ref(), free(program.device)).map(|doubt| (program.device, doubt))
+    };
+    programs.iter().filter(|program| program.died()).filter_map(of).collect()
+}
+
+impl Judge<'_> {
+    /// The outcome with an option; with none, no option serves every recorded request in the memory that they were tried with. `enough` is
+    /// what the option was found to need for the recorded requests.
+    pub(super) fn outcome(&self, option: Option<&AdvisedOption>, enough: Option<Enough>) -> Outcome {
+        if self.memories.iter().all(|memory| memory.budget == MemoryBudget::default()) {
+            return Outcome::Unknown;
+        }
+        let Some(option) = option.filter(|option| option.gets_past()) else {
+            return if self.is_short() { Outcome::DoesNotFit } else { Outcome::Unknown };
+        };
+        if self.hides_more {
+            return Outcome::Unknown;
+        }
+        // Tried with the assumed memory, it may need more than the least that was possible.
+        let is_sure = |outcome: &DeviceOutcome, bytes: u64| outcome.sure_bytes.is_none_or(|sure| bytes <= sure);
+        let serves = |(outcome, memory): (&DeviceOutcome, &DeviceMemory)| {
+            let needed = enough.map_or(outcome.smallest_bytes, |enough| enough.bytes.min(outcome.smallest_bytes));
+            memory.range.is_none() || is_sure(outcome, needed)
+        };
+        let serves_rest = |(outcome, memory): (&DeviceOutcome, &DeviceMemory)| {
+            memory.range.is_none() || is_sure(outcome, outcome.smallest_bytes)
+        };
+        let devices = || option.devices.iter().zip(self.memories);
+        if !devices().all(serves) {
+            Outcome::Unknown
+        } else if !self.programs.iter().any(Program::died)
+            || (option.fits() && devices().all(serves_rest) && doubts(self.programs, option).is_empty())
+        {
+            Outcome::Fits
+        } else {
+            Outcome::GetsPast
+        }
+    }
+
+    /// Whether the memory is too small, however much it was.
+    fn is_short(&self) -> bool {
+        let is_short = |(program, memory): (&Program, &DeviceMemory)| {
+            memory.range.is_some_and(|range| program.live.bytes >= range.below_bytes)
+        };
+        self.memories.iter().all(|memory| memory.range.is_none()) || self.programs.iter().zip(self.memories).any(is_short)
+    }
+}
 
 /// Why the recorded run's own settings fit or fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -145,4 +248,89 @@ fn recorded_heap(
     };
     watch_device(recording, &own, &mut look).ok()?;
     segments
+}
+
+/// A heap's bytes by state. Free bytes are told apart by whether a request of one stream and pool could use them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Held {
+    /// Reserved.
+    pub reserved_bytes: u64,
+    /// In live blocks.
+    pub live_bytes: u64,
+    /// Freed by the program, but still in use by other streams.
+    pub pending_bytes: u64,
+    /// Free, in the request's own pool and stream; without a request, anywhere in the default pool.
+    pub free_bytes: u64,
+    /// Free, in segments of other streams.
+    pub other_streams_bytes: u64,
+    /// Free, in private pools other than the request's.
+    pub private_pools_bytes: u64,
+    /// The largest block among `free_bytes`.
+    pub largest_free_bytes: u64,
+}
+
+impl Held {
+    /// What a heap holds, from the point of view of a request of this stream and pool.
+    fn seen_from(segments: &[SegmentInfo], stream: u64, pool: PoolId) -> Held {
+        let mut held = Held::default();
+        for segment in segments {
+            held.reserved_bytes += segment.total.get();
+            for block in &segment.blocks {
+                let bytes = block.size.get();
+                match block.state {
+                    BlockActivity::Allocated => held.live_bytes += bytes,
+                    BlockActivity::PendingFree => held.pending_bytes += bytes,
+                    BlockActivity::Inactive if segment.pool != pool && segment.pool != PoolId::DEFAULT => {
+                        held.private_pools_bytes += bytes;
+                    }
+                    BlockActivity::Inactive if segment.stream.0 != stream => held.other_streams_bytes += bytes,
+                    BlockActivity::Inactive => held.add_free(bytes),
+                }
+            }
+        }
+        held
+    }
+
+    /// What a device held when its recording was written: all that a file without a trace shows.
+    #[must_use]
+    pub fn at_end(recording: &DeviceRecording) -> Held {
+        let mut held = Held::default();
+        for segment in &recording.segments {
+            held.reserved_bytes = held.reserved_bytes.saturating_add(segment.total_bytes);
+            for block in &segment.blocks {
+                match block.state {
+                    BlockState::ActiveAllocated => held.live_bytes = held.live_bytes.saturating_add(block.size),
+                    BlockState::ActivePendingFree => held.pending_bytes = held.pending_bytes.saturating_add(block.size),
+                    BlockState::Inactive if segment.pool.is_some_and(|pool| pool != (0, 0)) => {
+                        held.private_pools_bytes = held.private_pools_bytes.saturating_add(block.size);
+                    }
+                    BlockState::Inactive => held.add_free(block.size),
+                }
+            }
+        }
+        held
+    }
+
+    fn add_free(&mut self, bytes: u64) {
+        self.free_bytes = self.free_bytes.saturating_add(bytes);
+        self.largest_free_bytes = self.largest_free_bytes.max(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parkade_recording::{Block, Segment, StackId};
+
+    use super::*;
+
+    #[test]
+    fn a_file_without_a_trace_shows_what_was_held() {
+        let block = |size, state| Block { address: 0, size, requested: None, state, stack: StackId::NONE };
+        let blocks = vec![block(3, BlockState::ActiveAllocated), block(4, BlockState::Inactive), block(6, BlockState::Inactive)];
+        let segment = |pool| Segment { pool: Some(pool), ..Segment::new(blocks.clone()) };
+        let recording = DeviceRecording { segments: vec![segment((0, 0)), segment((0, 2))], ..DeviceRecording::default() };
+        let held = Held::at_end(&recording);
+        assert_eq!((held.reserved_bytes, held.live_bytes, held.free_bytes, held.largest_free_bytes), (26, 6, 10, 6));
+        assert_eq!((held.private_pools_bytes, held.pending_bytes), (10, 0));
+    }
 }
