@@ -1,9 +1,20 @@
 //! The breakdown of a heap: live bytes, rounding, and stranded bytes, each of them for exactly one cause.
 //!
-//! A byte is *stranded* if it is reserved and not allocated. Why it could not serve a request depends on the request, so a heap is
-//! broken down as one request saw it. The first cause that applies, in the order of [`Cause::ALL`], counts.
+//! A byte is *stranded* if it is reserved and not allocated. Why it could not serve a request depends on the request, so a heap
+//! is broken down as one request saw it ([`stranded`]). The first cause that applies, in the order of [`Cause::ALL`], counts.
+//!
+//! Where nothing failed the question is why reserved memory is above allocated memory ([`excess`]): every byte between the two,
+//! for exactly one cause that no request decides. Whether a hole would serve the next request depends on that request; whether it
+//! is a whole free segment, waits for an event, belongs to a private pool or another stream, or lies beside blocks in use does
+//! not.
 
-use parkade::units::{Bytes, PoolId, StreamId};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use parkade::PoolSlot;
+use parkade::policy::{Policy, PyTorch};
+use parkade::snapshot::{BlockActivity, BlockInfo, SegmentInfo};
+use parkade::units::{Bytes, PoolClass, PoolId, StreamId};
 
 /// Small blocks pin a segment or page if at most one part in this many of it is in use.
 pub const PINNED_PART: u64 = 10;
@@ -162,5 +173,542 @@ impl Breakdown {
     pub fn main_cause(&self) -> Option<Cause> {
         let strands = self.strands.iter().filter(|strand| strand.bytes > 0);
         strands.max_by_key(|strand| strand.bytes).map(|strand| strand.cause)
+    }
+}
+
+/// Breaks a heap down as the request `asked` saw it, under the policy's rules. Without a request only the causes that need none are told
+/// apart, and every other free block counts as too small.
+#[must_use]
+pub fn stranded(segments: &[SegmentInfo], asked: Option<&Asked>, policy: &PyTorch) -> Breakdown {
+    let mut breakdown = Breakdown {
+        reserved_bytes: 0,
+        requested_bytes: 0,
+        rounding_bytes: 0,
+        live_blocks: 0,
+        segments: segments.len(),
+        strands: Cause::ALL.map(|cause| Strand { cause, bytes: 0, holes: 0, largest_bytes: 0, releasable_bytes: 0 }),
+        kept_by_pools_bytes: 0,
+        holes: Vec::new(),
+    };
+    let add = |sum: &mut u64, bytes: u64| *sum = sum.saturating_add(bytes);
+    for segment in segments {
+        add(&mut breakdown.reserved_bytes, segment.total.get());
+        let view = View::of(segment, policy);
+        for block in &segment.blocks {
+            let size = block.size.get();
+            if block.state == BlockActivity::Allocated {
+                // A file may claim that more was requested than the block has.
+                let requested = block.requested.get().min(size);
+                add(&mut breakdown.requested_bytes, requested);
+                add(&mut breakdown.rounding_bytes, size - requested);
+                breakdown.live_blocks += 1;
+                continue;
+            }
+            let cause = view.cause(block, asked, policy);
+            let (whole_bytes, is_private) = (view.whole(block), segment.pool != PoolId::DEFAULT);
+            let (kept_bytes, releasable_bytes) = if is_private { (whole_bytes, 0) } else { (0, whole_bytes) };
+            add(&mut breakdown.kept_by_pools_bytes, kept_bytes);
+            let hole = Hole { address: block.address.get(), bytes: size, cause, releasable_bytes };
+            let strand = &mut breakdown.strands[cause as usize];
+            add(&mut strand.bytes, hole.bytes);
+            add(&mut strand.releasable_bytes, hole.releasable_bytes);
+            strand.holes += 1;
+            strand.largest_bytes = strand.largest_bytes.max(hole.bytes);
+            breakdown.holes.push(hole);
+        }
+    }
+    breakdown
+}
+
+/// A segment and how its pages are used, for judging its free blocks.
+struct View<'a> {
+    segment: &'a SegmentInfo,
+    /// The size of its pages, which can be released one by one; the whole segment if it is not expandable.
+    page_bytes: u64,
+    /// The bytes in use of each page in which a block in use begins or ends. Pages in between are full.
+    used: BTreeMap<u64, u64>,
+}
+
+impl<'a> View<'a> {
+    fn of(segment: &'a SegmentInfo, policy: &PyTorch) -> View<'a> {
+        let whole = segment.total.get().max(1);
+        // A file recorded under other settings may have runs whose size is not a multiple of the page.
+        let page_bytes = match policy.page(PoolSlot::default_pool(segment.class)).get() {
+            page if segment.expandable && page > 0 && whole.is_multiple_of(page) => page,
+            _ => whole,
+        };
+        let mut view = View { segment, page_bytes, used: BTreeMap::new() };
+        for block in segment.blocks.iter().filter(|block| block.state != BlockActivity::Inactive) {
+            view.use_pages(block);
+        }
+        view
+    }
+
+    /// Where a block begins and ends, relative to the segment's first byte.
+    fn span(&self, block: &BlockInfo) -> (u64, u64) {
+        let start = block.address.get().saturating_sub(self.segment.address.get());
+        (start, start.saturating_add(block.size.get()))
+    }
+
+    fn use_pages(&mut self, block: &BlockInfo) {
+        let (start, end) = self.span(block);
+        let (first, last) = (start / self.page_bytes, end.saturating_sub(1) / self.page_bytes);
+        for page in [Some(first), (last != first).then_some(last)].into_iter().flatten() {
+            let page_start = page.saturating_mul(self.page_bytes);
+            let inside = end.min(page_start.saturating_add(self.page_bytes)) - start.max(page_start);
+            *self.used.entry(page).or_default() += inside;
+        }
+    }
+
+    /// The bytes of whole pages within a free block.
+    fn whole(&self, block: &BlockInfo) -> u64 {
+        if block.state != BlockActivity::Inactive {
+            return 0;
+        }
+        let (start, end) = self.span(block);
+        let first = start.div_ceil(self.page_bytes);
+        (end / self.page_bytes).saturating_sub(first).saturating_mul(self.page_bytes)
+    }
+
+    fn cause(&self, block: &BlockInfo, asked: Option<&Asked>, policy: &PyTorch) -> Cause {
+        if block.state == BlockActivity::PendingFree {
+            return Cause::PendingEvent;
+        }
+        if self.segment.pool != asked.map_or(PoolId::DEFAULT, |asked| asked.pool) {
+            return Cause::PrivatePool;
+        }
+        if let Some(asked) = asked {
+            if self.segment.stream != asked.stream {
+                return Cause::OtherStream;
+            }
+            if self.segment.class != policy.classify(asked.size) {
+                return Cause::OtherClass;
+            }
+            if block.size >= asked.size {
+                return self.refusal(block, asked, policy);
+            }
+        }
+        if self.is_pinned(block) { Cause::Pinned } else { Cause::TooSmall }
+    }
+
+    /// Why a block that is large enough is not used.
+    fn refusal(&self, block: &BlockInfo, asked: &Asked, policy: &PyTorch) -> Cause {
+        let settings = &policy.settings;
+        let is_oversize = if asked.size.get() < settings.max_split_bytes {
+            block.size.get() >= settings.max_split_bytes
+        } else {
+            // The sum wraps, as PyTorch's does.
+            block.size.get() >= asked.size.get().wrapping_add(settings.max_non_split_rounding_bytes)
+        };
+        if self.segment.expandable && !settings.expandable_segments {
+            Cause::ExpandableOff
+        } else if is_oversize {
+            Cause::Oversize
+        } else {
+            Cause::Fits
+        }
+    }
+
+    /// Whether the pages that the free block shares with blocks in use are nearly empty.
+    fn is_pinned(&self, block: &BlockInfo) -> bool {
+        let (start, end) = self.span(block);
+        let (first, last) = (start / self.page_bytes, end.saturating_sub(1) / self.page_bytes);
+        let shared = |page: &u64| {
+            let page_start = page.saturating_mul(self.page_bytes);
+            page_start < start || page_start.saturating_add(self.page_bytes) > end
+        };
+        let mut ends = [Some(first), (last != first).then_some(last)].into_iter().flatten().filter(shared).peekable();
+        let is_nearly_empty = |page: u64| self.used.get(&page).copied().unwrap_or(0) <= self.page_bytes / PINNED_PART;
+        ends.peek().is_some() && ends.all(is_nearly_empty)
+    }
+}
+
+/// Why a byte is reserved but not allocated. The first cause that applies, in the order of [`ExcessCause::ALL`], counts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum ExcessCause {
+    /// Its block was freed, but another stream may still use it: an event is outstanding (spec 3.5).
+    PendingEvent,
+    /// It is free in a private pool (spec 5).
+    PrivatePool,
+    /// It is cached for a stream other than [`Excess::main_stream`] (spec 2.3).
+    OtherStream,
+    /// It is in a segment, or in pages of an expandable segment, that are entirely free: `empty_cache` gives it back.
+    FreeSegment,
+    /// It is a hole in a segment of the small pool that is partly in use.
+    SmallPoolHole,
+    /// It is a hole in a segment of the large pool that is partly in use.
+    LargePoolHole,
+}
+
+impl ExcessCause {
+    /// Every cause, in the order in which they are tried.
+    pub const ALL: [ExcessCause; 6] = [
+        ExcessCause::PendingEvent,
+        ExcessCause::PrivatePool,
+        ExcessCause::OtherStream,
+        ExcessCause::FreeSegment,
+        ExcessCause::SmallPoolHole,
+        ExcessCause::LargePoolHole,
+    ];
+
+    /// Its name in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            ExcessCause::PendingEvent => "pending_event",
+            ExcessCause::PrivatePool => "private_pool",
+            ExcessCause::OtherStream => "other_stream",
+            ExcessCause::FreeSegment => "free_segment",
+            ExcessCause::SmallPoolHole => "small_pool_hole",
+            ExcessCause::LargePoolHole => "large_pool_hole",
+        }
+    }
+}
+
+/// All bytes of one cause.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ExcessPart {
+    /// The cause.
+    pub cause: ExcessCause,
+    /// Their sum.
+    pub bytes: u64,
+    /// How many pieces they are: segments, runs of pages, or holes.
+    pub pieces: usize,
+    /// The largest of these pieces.
+    pub largest_bytes: u64,
+    /// The part of the sum in segments or pages that are entirely free. `empty_cache` gives it back, except in private pools that are
+    /// still used.
+    pub whole_bytes: u64,
+}
+
+/// The bytes between reserved and allocated, by cause.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Excess {
+    /// The stream with the most allocated bytes outside of private pools; of equal ones that with the most reserved bytes, then the lowest
+    /// number. `None` if there is no segment outside of private pools.
+    pub main_stream: Option<StreamId>,
+    /// The bytes by cause, in the order of [`ExcessCause::ALL`], causes without bytes included.
+    pub parts: [ExcessPart; ExcessCause::ALL.len()],
+}
+
+impl Excess {
+    /// The bytes of one cause.
+    #[must_use]
+    pub fn of(&self, cause: ExcessCause) -> &ExcessPart {
+        &self.parts[cause as usize]
+    }
+
+    /// Reserved minus allocated bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.bytes))
+    }
+
+    fn add(&mut self, cause: ExcessCause, bytes: u64, whole_bytes: u64) {
+        if bytes > 0 {
+            let part = &mut self.parts[cause as usize];
+            part.bytes = part.bytes.saturating_add(bytes);
+            part.whole_bytes = part.whole_bytes.saturating_add(whole_bytes);
+            part.pieces += 1;
+            part.largest_bytes = part.largest_bytes.max(bytes);
+        }
+    }
+}
+
+/// Why this heap has more reserved than allocated. The policy knows the size of pages.
+#[must_use]
+pub fn excess(segments: &[SegmentInfo], policy: &PyTorch) -> Excess {
+    let main_stream = main_stream(segments);
+    let empty = |cause| ExcessPart { cause, bytes: 0, pieces: 0, largest_bytes: 0, whole_bytes: 0 };
+    let mut excess = Excess { main_stream, parts: ExcessCause::ALL.map(empty) };
+    for segment in segments {
+        let view = View::of(segment, policy);
+        for block in segment.blocks.iter().filter(|block| block.state != BlockActivity::Allocated) {
+            let (size, whole) = (block.size.get(), view.whole(block));
+            if block.state == BlockActivity::PendingFree {
+                excess.add(ExcessCause::PendingEvent, size, whole);
+            } else if segment.pool != PoolId::DEFAULT {
+                excess.add(ExcessCause::PrivatePool, size, whole);
+            } else if Some(segment.stream) != main_stream {
+                excess.add(ExcessCause::OtherStream, size, whole);
+            } else {
+                // A free block of an expandable segment may have whole pages, and parts of pages that live blocks share.
+                let is_small = segment.class == PoolClass::Small;
+                let hole = if is_small { ExcessCause::SmallPoolHole } else { ExcessCause::LargePoolHole };
+                excess.add(ExcessCause::FreeSegment, whole, whole);
+                excess.add(hole, size.saturating_sub(whole), 0);
+            }
+        }
+    }
+    excess
+}
+
+fn main_stream(segments: &[SegmentInfo]) -> Option<StreamId> {
+    let mut uses: BTreeMap<StreamId, (u64, u64)> = BTreeMap::new();
+    for segment in segments.iter().filter(|segment| segment.pool == PoolId::DEFAULT) {
+        let live = segment.blocks.iter().filter(|block| block.state == BlockActivity::Allocated);
+        let (allocated, reserved) = uses.entry(segment.stream).or_default();
+        *allocated = live.fold(*allocated, |sum, block| sum.saturating_add(block.size.get()));
+        *reserved = reserved.saturating_add(segment.total.get());
+    }
+    uses.into_iter().min_by_key(|&(stream, uses)| (Reverse(uses), stream)).map(|(stream, _)| stream)
+}
+
+#[cfg(test)]
+pub(super) mod sample_heaps {
+    //! Small heaps for tests.
+
+    use parkade::policy::PyTorch;
+    use parkade::settings::Settings;
+    use parkade::snapshot::{BlockActivity, BlockInfo, SegmentInfo};
+    use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
+
+    use super::Asked;
+
+    pub(crate) const KIB: u64 = 1 << 10;
+
+    /// The state of a block in a test's segment; a live one with its requested bytes.
+    #[derive(Clone, Copy, Debug)]
+    pub(crate) enum Is {
+        Live(u64),
+        Pending,
+        Free,
+    }
+
+    pub(crate) fn segment_of(address: u64, blocks: &[(u64, Is)]) -> SegmentInfo {
+        let mut at = address;
+        let blocks: Vec<BlockInfo> = blocks
+            .iter()
+            .map(|&(size, is)| {
+                let (state, requested) = match is {
+                    Is::Live(requested) => (BlockActivity::Allocated, requested),
+                    Is::Pending => (BlockActivity::PendingFree, size),
+                    Is::Free => (BlockActivity::Inactive, 1),
+                };
+                let block = BlockInfo { address: DeviceAddress(at), size: Bytes(size), requested: Bytes(requested), state };
+                at += size;
+                block
+            })
+            .collect();
+        let total = Bytes(at - address);
+        let class = if total.get() > 2 * MIB { PoolClass::Large } else { PoolClass::Small };
+        let (stream, pool) = (StreamId(7), PoolId::DEFAULT);
+        let (allocated, active, requested, expandable, rank) = (Bytes(0), Bytes(0), Bytes(0), false, 0);
+        let address = DeviceAddress(address);
+        SegmentInfo { address, total, allocated, active, requested, stream, pool, class, expandable, rank, blocks }
+    }
+
+    pub(crate) fn asked(size: u64) -> Asked {
+        Asked { size: Bytes(size), stream: StreamId(7), pool: PoolId::DEFAULT }
+    }
+
+    pub(crate) fn under(settings: &str) -> PyTorch {
+        PyTorch::new(Settings::from_environment(settings).expect("settings"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! One small heap for each cause, with exact figures, and the law that every reserved byte is counted exactly once.
+
+    use parkade::units::MIB;
+    use proptest::prelude::*;
+
+    use super::sample_heaps::{Is, KIB, asked, segment_of, under};
+    use super::*;
+
+    /// The stranded bytes by cause, without the zeros, and how many of all can be released.
+    fn causes(segments: &[SegmentInfo], request: u64, settings: &str) -> (Vec<(Cause, u64)>, u64) {
+        let breakdown = stranded(segments, Some(&asked(request)), &under(settings));
+        let strands = breakdown.strands.iter().filter(|strand| strand.bytes > 0);
+        (strands.map(|strand| (strand.cause, strand.bytes)).collect(), breakdown.releasable_bytes())
+    }
+
+    #[test]
+    fn holes_between_live_blocks_are_too_small() {
+        let live = Is::Live(4 * MIB);
+        let comb = segment_of(0, &[(4 * MIB, live), (6 * MIB, Is::Free), (4 * MIB, live), (6 * MIB, Is::Free)]);
+        assert_eq!(causes(std::slice::from_ref(&comb), 7 * MIB, ""), (vec![(Cause::TooSmall, 12 * MIB)], 0));
+        let breakdown = stranded(&[comb], Some(&asked(7 * MIB)), &under(""));
+        let strand = breakdown.of(Cause::TooSmall);
+        assert_eq!((strand.holes, strand.largest_bytes, breakdown.largest_hole_bytes()), (2, 6 * MIB, 6 * MIB));
+    }
+
+    #[test]
+    fn rounding_is_neither_requested_nor_stranded() {
+        let segment = segment_of(0, &[(8 * MIB, Is::Live(7 * MIB + 1)), (12 * MIB, Is::Live(12 * MIB))]);
+        let breakdown = stranded(&[segment], Some(&asked(MIB)), &under(""));
+        assert_eq!((breakdown.requested_bytes, breakdown.rounding_bytes), (19 * MIB + 1, MIB - 1));
+        assert_eq!((breakdown.stranded_bytes(), breakdown.allocated_bytes()), (0, 20 * MIB));
+    }
+
+    #[test]
+    fn a_block_that_waits_for_events_is_pending_for_every_request() {
+        let segment = segment_of(0, &[(5 * MIB, Is::Pending), (15 * MIB, Is::Live(15 * MIB))]);
+        assert_eq!(causes(&[segment], 5 * MIB, ""), (vec![(Cause::PendingEvent, 5 * MIB)], 0));
+    }
+
+    #[test]
+    fn a_free_block_of_another_stream_does_not_serve() {
+        let other = SegmentInfo { stream: StreamId(8), ..segment_of(0, &[(30 * MIB, Is::Free)]) };
+        assert_eq!(causes(&[other], 20 * MIB, ""), (vec![(Cause::OtherStream, 30 * MIB)], 30 * MIB));
+    }
+
+    #[test]
+    fn a_private_pool_keeps_its_free_blocks() {
+        let private = SegmentInfo { pool: PoolId(0, 1), ..segment_of(0, &[(30 * MIB, Is::Free)]) };
+        assert_eq!(causes(std::slice::from_ref(&private), 20 * MIB, ""), (vec![(Cause::PrivatePool, 30 * MIB)], 0));
+        let of_pool = Asked { pool: PoolId(0, 1), ..asked(20 * MIB) };
+        let breakdown = stranded(&[private], Some(&of_pool), &under(""));
+        assert_eq!(breakdown.of(Cause::Fits).bytes, 30 * MIB);
+    }
+
+    #[test]
+    fn the_small_pool_does_not_serve_large_requests() {
+        let small = segment_of(0, &[(512, Is::Live(4)), (2 * MIB - 512, Is::Free)]);
+        let free = 2 * MIB - 512;
+        assert_eq!(causes(std::slice::from_ref(&small), 3 * MIB, ""), (vec![(Cause::OtherClass, free)], 0));
+        assert_eq!(causes(std::slice::from_ref(&small), MIB, ""), (vec![(Cause::Fits, free)], 0));
+    }
+
+    #[test]
+    fn an_oversize_block_waits_for_an_oversize_request() {
+        let whole = [segment_of(0, &[(200 * MIB, Is::Free)])];
+        assert_eq!(causes(&whole, 4 * MIB, "max_split_size_mb:128"), (vec![(Cause::Oversize, 200 * MIB)], 200 * MIB));
+        assert_eq!(causes(&whole, 4 * MIB, "").0, [(Cause::Fits, 200 * MIB)]);
+        // A request of at least the maximum may use a block that is less than 20 MiB larger.
+        assert_eq!(causes(&whole, 180 * MIB, "max_split_size_mb:128").0, [(Cause::Oversize, 200 * MIB)]);
+        assert_eq!(causes(&whole, 180 * MIB + 512, "max_split_size_mb:128").0, [(Cause::Fits, 200 * MIB)]);
+    }
+
+    #[test]
+    fn a_small_block_pins_its_segment() {
+        let pinned = segment_of(0, &[(150 * MIB, Is::Free), (2 * MIB, Is::Live(2 * MIB)), (48 * MIB, Is::Free)]);
+        assert_eq!(causes(&[pinned], 180 * MIB, ""), (vec![(Cause::Pinned, 198 * MIB)], 0));
+        // One part in ten still counts as small.
+        let edge = |live: u64| segment_of(0, &[(live, Is::Live(live)), (100 * MIB - live, Is::Free)]);
+        assert_eq!(causes(&[edge(10 * MIB)], 180 * MIB, "").0, [(Cause::Pinned, 90 * MIB)]);
+        assert_eq!(causes(&[edge(10 * MIB + 512)], 180 * MIB, "").0, [(Cause::TooSmall, 90 * MIB - 512)]);
+    }
+
+    /// Whole pages can be released, the rest of a page with a small block cannot.
+    #[test]
+    fn a_small_block_pins_its_pages() {
+        let blocks = [(50 * MIB, Is::Free), (MIB, Is::Live(MIB)), (9 * MIB, Is::Free), (20 * MIB, Is::Live(20 * MIB))];
+        let run = [SegmentInfo { expandable: true, ..segment_of(1 << 40, &blocks) }];
+        let expandable = "expandable_segments:True";
+        assert_eq!(causes(&run, 60 * MIB, expandable), (vec![(Cause::Pinned, 59 * MIB)], 40 * MIB));
+        // With expandable segments switched off its large blocks serve no request; its small ones are pinned as before.
+        assert_eq!(causes(&run, 30 * MIB, "").0, [(Cause::ExpandableOff, 50 * MIB), (Cause::Pinned, 9 * MIB)]);
+    }
+
+    #[test]
+    fn a_whole_segment_that_is_too_small_can_be_released() {
+        let whole = [segment_of(0, &[(20 * MIB, Is::Free)])];
+        assert_eq!(causes(&whole, 30 * MIB, ""), (vec![(Cause::TooSmall, 20 * MIB)], 20 * MIB));
+    }
+
+    #[test]
+    fn without_a_request_only_causes_that_need_none_are_told_apart() {
+        let private = SegmentInfo { pool: PoolId(0, 1), ..segment_of(1 << 30, &[(30 * MIB, Is::Free)]) };
+        let other = SegmentInfo { stream: StreamId(8), ..segment_of(1 << 40, &[(30 * MIB, Is::Free)]) };
+        let breakdown = stranded(&[private, other], None, &under(""));
+        assert_eq!((breakdown.of(Cause::PrivatePool).bytes, breakdown.of(Cause::TooSmall).bytes), (30 * MIB, 30 * MIB));
+    }
+
+    /// The bytes of each cause, and the part of them in whole segments or pages; without the zeros.
+    fn excesses(segments: &[SegmentInfo], settings: &str) -> Vec<(ExcessCause, u64, u64)> {
+        let found = excess(segments, &under(settings));
+        found.parts.iter().filter(|part| part.bytes > 0).map(|part| (part.cause, part.bytes, part.whole_bytes)).collect()
+    }
+
+    #[test]
+    fn each_reserved_byte_that_is_not_allocated_has_a_cause_that_no_request_decides() {
+        let live = |mib: u64| (mib * MIB, Is::Live(mib * MIB));
+        let free = |mib: u64| (mib * MIB, Is::Free);
+        let small = segment_of(0, &[(512, Is::Live(1)), (2 * MIB - 512, Is::Free)]);
+        let comb = segment_of(1 << 30, &[free(6), live(4), free(10)]);
+        let whole = segment_of(2 << 30, &[free(30)]);
+        let pending = segment_of(3 << 30, &[(5 * MIB, Is::Pending), free(15)]);
+        let other = SegmentInfo { stream: StreamId(8), ..segment_of(4 << 30, &[free(40)]) };
+        let private = SegmentInfo { pool: PoolId(0, 1), stream: StreamId(8), ..segment_of(5 << 30, &[live(100), free(1)]) };
+        let segments = [small, comb, whole, pending, other, private];
+        let expected = [
+            (ExcessCause::PendingEvent, 5 * MIB, 0),
+            (ExcessCause::PrivatePool, MIB, 0),
+            (ExcessCause::OtherStream, 40 * MIB, 40 * MIB),
+            (ExcessCause::FreeSegment, 30 * MIB, 30 * MIB),
+            (ExcessCause::SmallPoolHole, 2 * MIB - 512, 0),
+            (ExcessCause::LargePoolHole, 31 * MIB, 0),
+        ];
+        assert_eq!(excesses(&segments, ""), expected);
+        let found = excess(&segments, &under(""));
+        assert_eq!(
+            (found.main_stream, found.bytes()),
+            (Some(StreamId(7)), stranded(&segments, None, &under("")).stranded_bytes())
+        );
+        let hole = found.of(ExcessCause::LargePoolHole);
+        assert_eq!((hole.pieces, hole.largest_bytes), (3, 15 * MIB));
+    }
+
+    /// `empty_cache` unmaps whole pages of 20 MiB; the ends of the hole stay, because live blocks share their pages.
+    #[test]
+    fn whole_pages_of_a_hole_are_told_from_its_ends() {
+        let blocks = [(10 * MIB, Is::Live(MIB)), (35 * MIB, Is::Free), (15 * MIB, Is::Live(MIB))];
+        let run = [SegmentInfo { expandable: true, ..segment_of(1 << 40, &blocks) }];
+        let parts = [(ExcessCause::FreeSegment, 20 * MIB, 20 * MIB), (ExcessCause::LargePoolHole, 15 * MIB, 0)];
+        assert_eq!(excesses(&run, "expandable_segments:True"), parts);
+    }
+
+    /// Sizes and uses of a segment's blocks, its stream, its pool, whether it is expandable.
+    type Parts = (Vec<(u64, u8)>, u8, u8, bool);
+
+    fn any_segment() -> impl Strategy<Value = Parts> {
+        (proptest::collection::vec((1..90_u64, 0..3_u8), 1..12), 0..2_u8, 0..2_u8, any::<bool>())
+    }
+
+    fn heap_of(parts: Vec<Parts>) -> Vec<SegmentInfo> {
+        let segment = |(place, (blocks, stream, pool, expandable)): (usize, Parts)| {
+            let blocks: Vec<(u64, Is)> = blocks
+                .into_iter()
+                .map(|(units, is)| {
+                    let size = units * 512 * KIB;
+                    (size, [Is::Live(size - units), Is::Pending, Is::Free][usize::from(is)])
+                })
+                .collect();
+            let (stream, pool) = (StreamId(7 + u64::from(stream)), PoolId(0, u64::from(pool)));
+            SegmentInfo { stream, pool, expandable, ..segment_of((place as u64 + 1) << 40, &blocks) }
+        };
+        parts.into_iter().enumerate().map(segment).collect()
+    }
+
+    proptest! {
+        /// Requested, rounding and stranded bytes add up to the reserved ones, and every block is counted once.
+        #[test]
+        fn every_byte_is_counted_once(
+            parts in proptest::collection::vec(any_segment(), 0..8),
+            request in 1..400_u64,
+            settings in prop_oneof![Just(""), Just("max_split_size_mb:30"), Just("expandable_segments:True")],
+            with_request in any::<bool>(),
+        ) {
+            let segments = heap_of(parts);
+            let policy = under(settings);
+            let size = policy.round(Bytes(request * 256 * KIB)).expect("a size");
+            let request = Asked { size, ..asked(0) };
+            let breakdown = stranded(&segments, Some(&request).filter(|_| with_request), &policy);
+            let reserved: u64 = segments.iter().map(|segment| segment.total.get()).sum();
+            prop_assert_eq!(breakdown.reserved_bytes, reserved);
+            let sum = breakdown.requested_bytes + breakdown.rounding_bytes + breakdown.stranded_bytes();
+            prop_assert_eq!(sum, reserved);
+            prop_assert_eq!(breakdown.holes.iter().map(|hole| hole.bytes).sum::<u64>(), breakdown.stranded_bytes());
+            prop_assert!(breakdown.holes.iter().all(|hole| hole.releasable_bytes <= hole.bytes));
+            let blocks: usize = segments.iter().map(|segment| segment.blocks.len()).sum();
+            prop_assert_eq!(breakdown.holes.len() + breakdown.live_blocks, blocks);
+            // The causes that no request decides cover the same bytes.
+            let found = excess(&segments, &policy);
+            prop_assert_eq!(found.bytes(), breakdown.stranded_bytes());
+            let whole: u64 = found.parts.iter().map(|part| part.whole_bytes).sum();
+            prop_assert_eq!(whole, breakdown.releasable_bytes() + breakdown.kept_by_pools_bytes);
+        }
     }
 }

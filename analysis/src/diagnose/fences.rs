@@ -1,12 +1,16 @@
 //! Fences: blocks in use next to free ones. If a fence were freed, it and its free neighbours would coalesce into one hole.
+//!
+//! [`Owners`] tells who allocated a block: the entry, with its stack and time; and how much each stack holds.
 
 use std::cmp::Reverse;
 
 use parkade::policy::{Policy, PyTorch};
 use parkade::snapshot::{BlockActivity, SegmentInfo};
+use parkade_recording::{Action, BlockState, DeviceRecording, StackId};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::breakdown::Asked;
-use super::owners::{Owner, Owners};
+use crate::stacks::{StackUse, by_stack};
 
 /// A block in use next to free memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,4 +79,76 @@ pub(super) fn fences(
     fences.sort_by_key(rank);
     fences.truncate(most);
     fences
+}
+
+/// The allocation that a live block comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Owner {
+    /// Its entry; `None` if that was before the first entry.
+    pub entry: Option<usize>,
+    /// Its stack; [`StackId::NONE`] if the file does not state it.
+    pub stack: StackId,
+    /// Its time, in microseconds since 1970, if the file states it.
+    pub time_us: Option<u64>,
+}
+
+/// The owners of all blocks in use at one moment.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Owners {
+    served: FxHashMap<u64, Owner>,
+}
+
+impl Owners {
+    /// The owners after the first `entries` entries of the trace.
+    pub(super) fn after(recording: &DeviceRecording, entries: usize) -> Owners {
+        let mut served = FxHashMap::default();
+        let (before, later) = recording.trace.split_at(entries.min(recording.trace.len()));
+        let later: FxHashSet<u64> =
+            later.iter().filter(|entry| entry.action == Action::Alloc).map(|entry| entry.address).collect();
+        // A block in use from before the first entry until the end has its stack in the final segments.
+        for block in recording.segments.iter().flat_map(|segment| &segment.blocks) {
+            if block.state != BlockState::Inactive && !later.contains(&block.address) {
+                served.insert(block.address, Owner { entry: None, stack: block.stack, time_us: None });
+            }
+        }
+        for (at, entry) in before.iter().enumerate().filter(|(_, entry)| entry.action == Action::Alloc) {
+            served.insert(entry.address, Owner { entry: Some(at), stack: entry.stack, time_us: entry.time() });
+        }
+        Owners { served }
+    }
+
+    /// The owner of the block in use at this address.
+    fn of(&self, address: u64) -> Owner {
+        self.served.get(&address).copied().unwrap_or(Owner { entry: None, stack: StackId::NONE, time_us: None })
+    }
+}
+
+/// What each stack holds of a heap's live blocks, the largest first.
+pub(super) fn live_by_stack(segments: &[SegmentInfo], owners: &Owners) -> Vec<StackUse> {
+    let blocks = segments.iter().flat_map(|segment| &segment.blocks);
+    let live = blocks.filter(|block| block.state == BlockActivity::Allocated);
+    by_stack(live.map(|block| (owners.of(block.address.get()).stack, block.size.get())).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use parkade::units::MIB;
+
+    use super::*;
+    use crate::diagnose::breakdown::sample_heaps::{Is, KIB, asked, segment_of, under};
+
+    #[test]
+    fn the_smallest_fence_that_opens_enough_comes_first() {
+        let live = |size: u64| (size, Is::Live(size));
+        let blocks = [(30 * MIB, Is::Free), live(MIB), (40 * MIB, Is::Free), live(4 * KIB), (10 * MIB, Is::Free), live(9 * MIB)];
+        let segments = [segment_of(0, &blocks), segment_of(1 << 30, &[(64 * MIB, Is::Free), live(512)])];
+        let found = |request: u64| {
+            let fences = fences(&segments, Some(&asked(request)), &under(""), &Owners::default(), 3);
+            fences.iter().map(|fence| (fence.bytes, fence.opens_bytes, fence.is_enough, fence.frees_segment)).collect::<Vec<_>>()
+        };
+        let (one, two) = ((MIB, 71 * MIB, false, false), (4 * KIB, 50 * MIB + 4 * KIB, false, false));
+        assert_eq!(found(80 * MIB), [one, (512, 64 * MIB + 512, false, true), two]);
+        let enough = |(bytes, opens, _, frees)| (bytes, opens, true, frees);
+        assert_eq!(found(50 * MIB), [(512, 64 * MIB + 512, true, true), enough(two), enough(one)]);
+    }
 }

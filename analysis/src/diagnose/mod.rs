@@ -1,41 +1,350 @@
 //! Why a recorded program was out of memory, from its snapshot or from the error message alone.
 //!
-//! [`diagnose_device`] carries out the documents' five-step workflow (capacity? fragmentation? settings? empty_cache? the snapshot) on
-//! the heap that the failing request met. `moment` finds that heap by replaying the recording, `stranded` breaks it down
-//! ([`Breakdown`]), `limit` says what is known of the memory there was, `verdict` answers the five questions, `owners` and `fences`
-//! name stacks and blocks, and `onset` says when it began. Where nothing failed, `excess` says why more is reserved than allocated at the
-//! peak that `peaks` found. A file without a trace is diagnosed from its final segments (`from_segments`). [`diagnose_message`] does what
-//! is possible without a snapshot, [`diagnose_partial`] what is possible with a part of the message.
+//! [`diagnose_device`] carries out the documents' five-step workflow (capacity? fragmentation? settings? empty_cache? the
+//! snapshot) on the heap that the failing request met. `moment` finds that heap by replaying the recording, and when it began.
+//! `breakdown` breaks it down ([`Breakdown`]), `verdict` says what is known of the memory there was and answers the five
+//! questions, and `fences` names stacks and blocks. Where nothing failed, [`excess`] says why more is reserved than allocated at
+//! the peak. A file without a trace is diagnosed from its segments at the end: they are all there is. [`diagnose_message`] does
+//! what is possible without a snapshot, [`diagnose_partial`] what is possible with a part of the message.
 
 mod breakdown;
-mod diagnosis;
-mod excess;
 mod fences;
-mod from_segments;
-mod from_trace;
-mod limit;
 mod message;
 mod moment;
-mod onset;
-mod owners;
-mod partial;
-mod peaks;
-mod stranded;
-#[cfg(test)]
-mod tests;
 mod verdict;
 
-pub use breakdown::{Asked, Breakdown, Cause, Hole, PINNED_PART, Strand};
-pub use diagnosis::{DiagnoseError, DiagnoseOptions, Diagnosis, GivenBack, Request};
-pub use excess::{Excess, ExcessCause, ExcessPart, excess};
-pub use fences::Fence;
-pub use from_trace::diagnose_device;
-pub use limit::{Contradiction, Limit, LimitEvidence};
-pub use message::{Certainty, MessageDiagnosis, MessageVerdict, diagnose_message};
-pub use moment::{Question, Why};
-pub use onset::Onset;
-pub use owners::Owner;
-pub use partial::{PartialDiagnosis, diagnose_partial};
-pub use peaks::{Peak, Peaks};
-pub use stranded::stranded;
-pub use verdict::{Applies, Steps, Verdict};
+pub use breakdown::{Asked, Breakdown, Cause, Excess, ExcessCause, ExcessPart, Hole, PINNED_PART, Strand, excess, stranded};
+pub use fences::{Fence, Owner};
+pub use message::{Certainty, MessageDiagnosis, MessageVerdict, PartialDiagnosis, diagnose_message, diagnose_partial};
+pub use moment::{Onset, Peak, Peaks, Question, Why};
+pub use verdict::{Applies, Contradiction, Limit, LimitEvidence, Steps, Verdict};
+
+use parkade::policy::{Policy, PyTorch};
+use parkade::units::{Bytes, PoolId, StreamId};
+use parkade_recording::{Action, DeviceRecording, Entry, Segment, StackId};
+use parkade_replay::recognition::{capacity_hint as hint, segment_bytes, verify_finding_limit};
+use parkade_replay::{DeviceVerdict, Operation, Requests, VerifyError, VerifyOptions};
+
+use crate::ending::Ending;
+use crate::recorded_heap::recorded_heap;
+use crate::stacks::StackUse;
+use fences::{Owners, fences, live_by_stack};
+use moment::{Lows, Seen, Target, watch};
+use verdict::judge;
+
+/// What to diagnose, and what the caller knows beside the file.
+#[derive(Clone, Debug)]
+pub struct DiagnoseOptions {
+    /// Settings and limit of the recorded run.
+    pub own: VerifyOptions,
+    /// The memory that the device had for the allocator, if known.
+    pub capacity_bytes: Option<u64>,
+    /// The entry to look at, counted from 0; if `None`, the first out-of-memory error.
+    pub entry: Option<usize>,
+    /// How many fences to name.
+    pub fences: usize,
+}
+
+impl DiagnoseOptions {
+    /// The smaller of the limit and the capacity that the caller gave.
+    fn known_limit_bytes(&self) -> Option<u64> {
+        self.own.limit_bytes.into_iter().chain(self.capacity_bytes).min()
+    }
+}
+
+/// The request at the moment that is looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// The request as the allocator's search sees it.
+    pub asked: Asked,
+    /// The bytes that the program requested; an out-of-memory entry has only the rounded size.
+    pub requested_bytes: u64,
+    /// The bytes that it would take from the device, or took.
+    pub segment_bytes: u64,
+    /// The stack that requested it.
+    pub stack: StackId,
+}
+
+/// What the allocator gave back to the device for lack of memory, before it served the request or failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct GivenBack {
+    /// Segments, or runs of pages.
+    pub segments: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The first and the last of their entries.
+    pub entries: Option<(usize, usize)>,
+    /// Blocks whose events it waited for.
+    pub completed: usize,
+}
+
+/// The diagnosis of one device.
+#[derive(Clone, Debug)]
+pub struct Diagnosis {
+    /// The device's number.
+    pub device: u32,
+    /// Why this moment is looked at.
+    pub why: Why,
+    /// What is asked about it.
+    pub question: Question,
+    /// Its entry; `None` without a trace, or if it is before the first entry.
+    pub entry: Option<usize>,
+    /// Its time, in microseconds since 1970, if the file states it.
+    pub time_us: Option<u64>,
+    /// The request there, if the entry belongs to one.
+    pub request: Option<Request>,
+    /// Whether `met` and `heap` are broken down as the request saw them. Not if there is none, nor if the question is why more is reserved
+    /// than allocated, because the next request says little about that.
+    pub is_for_request: bool,
+    /// The heap that the request met.
+    pub met: Breakdown,
+    /// The heap that is judged: after an out-of-memory error, what remained once everything possible was given back; where more is reserved
+    /// than allocated, what there was after the entry; otherwise `met`.
+    pub heap: Breakdown,
+    /// Why this heap has more reserved than allocated, whatever is requested.
+    pub excess: Excess,
+    /// The peaks of the whole run; `None` without a trace.
+    pub peaks: Option<Peaks>,
+    /// Bytes reserved after the operation.
+    pub reserved_after_bytes: u64,
+    /// What the allocator gave back for the request.
+    pub given_back: GivenBack,
+    /// How many requests in the whole trace were out of memory.
+    pub ooms: usize,
+    /// Retries up to this moment, that of the failing request included (`num_alloc_retries`).
+    pub retries: i64,
+    /// The limit that the replay assumed, in bytes: garbage collection depends on it, none was given, and under this one every decision is
+    /// the recorded one.
+    pub assumed_limit_bytes: Option<u64>,
+    /// How the run ended.
+    pub ending: Ending,
+    /// What is known of the limit.
+    pub limit: Limit,
+    /// The evidence for that.
+    pub evidence: LimitEvidence,
+    /// Why the request failed.
+    pub verdict: Verdict,
+    /// The answers of the five-step workflow.
+    pub steps: Steps,
+    /// Since when so much memory is stranded; `None` if nothing is stranded, or without a trace.
+    pub onset: Option<Onset>,
+    /// What each stack holds, the largest first.
+    pub stacks: Vec<StackUse>,
+    /// The live blocks between the holes.
+    pub fences: Vec<Fence>,
+    /// How exactly the replay reproduces the recording; `None` without a trace.
+    pub exactness: Option<DeviceVerdict>,
+}
+
+/// Why there is no diagnosis.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum DiagnoseError {
+    /// The recording cannot be replayed.
+    #[error(transparent)]
+    Replay(#[from] VerifyError),
+    /// The trace has no such entry.
+    #[error("there is no entry {entry}: the trace has {entries}, counted from 0")]
+    NoSuchEntry {
+        /// The entry asked for.
+        entry: usize,
+        /// How many entries the trace has.
+        entries: usize,
+    },
+}
+
+/// Diagnoses one device of a recording. `progress` is called now and then with the number of entries replayed.
+///
+/// # Errors
+/// If the recording cannot be replayed, or has no entry of the chosen number.
+pub fn diagnose_device(
+    recording: &DeviceRecording,
+    options: &DiagnoseOptions,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Diagnosis, DiagnoseError> {
+    let trace = &recording.trace;
+    if let Some(entry) = options.entry.filter(|&entry| entry >= trace.len()) {
+        return Err(DiagnoseError::NoSuchEntry { entry, entries: trace.len() });
+    }
+    let policy = PyTorch::of(options.own.settings.profile, options.own.settings.settings.clone());
+    if trace.is_empty() {
+        return Ok(diagnose_segments(recording, options, &policy));
+    }
+    let Run { exactness, seen, assumed, target } = run(recording, options, &policy, progress)?;
+    let request = match target.entry {
+        Some(entry) => request_at(recording, options, entry, &policy)?,
+        None => None,
+    };
+    let asked = request.map(|request| request.asked).filter(|_| target.question != Question::ReservedAboveAllocated);
+    let (segments, entries) =
+        if target.is_after() { (&seen.after, seen.after_entries) } else { (&seen.before, seen.before_entries) };
+    // Nothing comes before the first entry.
+    let before = if target.entry.is_some() { &seen.before } else { segments };
+    let (met, heap) = (stranded(before, asked.as_ref(), &policy), stranded(segments, asked.as_ref(), &policy));
+    let owners = Owners::after(recording, entries);
+    let concluded = seen.limit.conclude(options.known_limit_bytes(), heap.reserved_bytes);
+    // The limit that advise assumes.
+    let hinted = || hint(recording, &options.own.settings).map(|hint| hint.assumed_bytes());
+    let assumed = assumed.or_else(|| if matches!(concluded, Limit::Between { .. }) { hinted() } else { None });
+    let judged_by = assumed.map_or(concluded, |bytes| Limit::Given { bytes });
+    let failed_bytes = asked.filter(|_| target.why == Why::OutOfMemory).map(|asked| asked.size.get());
+    // What only the assumed limit decides is not known.
+    let undecided = Some(judge(&heap, failed_bytes, concluded)).filter(|(verdict, _)| *verdict == Verdict::Undecided);
+    let (verdict, steps) = undecided.unwrap_or_else(|| judge(&heap, failed_bytes, judged_by));
+    Ok(Diagnosis {
+        device: recording.device,
+        why: target.why,
+        question: target.question,
+        entry: target.entry,
+        time_us: target.entry.and_then(|entry| trace[entry].time()),
+        request,
+        is_for_request: asked.is_some(),
+        onset: onset(&seen.lows, &heap, trace),
+        reserved_after_bytes: seen.after.iter().fold(0, |sum: u64, segment| sum.saturating_add(segment.total.get())),
+        given_back: given_back(&trace[..seen.after_entries], seen.before_entries, request.is_some()),
+        ooms: trace.iter().filter(|entry| entry.action == Action::Oom).count(),
+        retries: seen.retries,
+        peaks: Some(seen.peaks),
+        assumed_limit_bytes: assumed,
+        ending: Ending::of(recording),
+        limit: concluded,
+        evidence: seen.limit,
+        verdict,
+        steps,
+        stacks: live_by_stack(segments, &owners),
+        fences: fences(segments, asked.as_ref(), &policy, &owners, options.fences),
+        excess: excess(segments, &policy),
+        met,
+        heap,
+        exactness: Some(exactness),
+    })
+}
+
+/// The recorded run, replayed.
+struct Run {
+    exactness: DeviceVerdict,
+    seen: Seen,
+    assumed: Option<u64>,
+    target: Target,
+}
+
+/// Replays the run, under the limit that garbage collection shows if none was given, and keeps what the diagnosis needs.
+fn run(
+    recording: &DeviceRecording,
+    options: &DiagnoseOptions,
+    policy: &PyTorch,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Run, VerifyError> {
+    let (exactness, assumed) = verify_finding_limit(recording, &options.own, progress)?;
+    let own = VerifyOptions { limit_bytes: options.own.limit_bytes.or(assumed), ..options.own.clone() };
+    let (seen, target) = see(recording, options, &own, policy)?;
+    Ok(Run { exactness, seen, assumed, target })
+}
+
+/// The moment to look at, and what a replay under these options shows of it. Where the peak is looked at, the trace nearly always tells
+/// it beforehand; if not, the run is replayed once more, because the peak is that of the replay, as in every other command.
+fn see(
+    recording: &DeviceRecording,
+    options: &DiagnoseOptions,
+    own: &VerifyOptions,
+    policy: &PyTorch,
+) -> Result<(Seen, Target), VerifyError> {
+    let target = Target::find(recording, options.entry);
+    let seen = watch(recording, own, policy, target)?;
+    let peak = Target::peak(seen.peaks.moment());
+    if target.why != Why::Peak || target == peak {
+        return Ok((seen, target));
+    }
+    Ok((watch(recording, own, policy, peak)?, peak))
+}
+
+/// The request at an entry, if the entry is one.
+fn request_at(
+    recording: &DeviceRecording,
+    options: &DiagnoseOptions,
+    at: usize,
+    policy: &PyTorch,
+) -> Result<Option<Request>, VerifyError> {
+    let entry = &recording.trace[at];
+    let Some(size) = policy.round(Bytes(entry.size)).filter(|_| matches!(entry.action, Action::Alloc | Action::Oom)) else {
+        return Ok(None);
+    };
+    let is_private = |segment: &Segment| segment.pool.is_some_and(|pool| pool != (0, 0));
+    let pool = if recording.segments.iter().any(is_private) {
+        let requests = Requests::of_recording(recording, &options.own, &mut |_| ())?;
+        let at_entry = requests.operations.iter().find_map(|(place, operation)| match operation {
+            Operation::Allocate { pool, .. } if *place == at => Some(*pool),
+            _ => None,
+        });
+        at_entry.unwrap_or(PoolId::DEFAULT)
+    } else {
+        PoolId::DEFAULT
+    };
+    let asked = Asked { size, stream: StreamId(entry.stream), pool };
+    let segment_bytes = segment_bytes(entry, policy);
+    Ok(Some(Request { asked, requested_bytes: entry.size, segment_bytes, stack: entry.stack }))
+}
+
+/// What was given back to the device for a request, in the entries from `from` on.
+fn given_back(trace: &[Entry], from: usize, is_request: bool) -> GivenBack {
+    let mut given = GivenBack::default();
+    for (at, entry) in trace.iter().enumerate().skip(from).filter(|_| is_request) {
+        match entry.action {
+            Action::SegmentFree | Action::SegmentUnmap => {
+                given.segments += 1;
+                given.bytes = given.bytes.saturating_add(entry.size);
+                given.entries = Some((given.entries.map_or(at, |(first, _)| first), at));
+            }
+            Action::FreeCompleted => given.completed += 1,
+            _ => {}
+        }
+    }
+    given
+}
+
+/// Since when the heap has had at least half of its stranded bytes.
+fn onset(lows: &Lows, heap: &Breakdown, trace: &[Entry]) -> Option<Onset> {
+    let level_bytes = heap.stranded_bytes() / 2;
+    if level_bytes == 0 {
+        return None;
+    }
+    let entry = lows.since(level_bytes).and_then(|entries| entries.checked_sub(1));
+    let time_us = entry.and_then(|entry| trace.get(entry)).and_then(Entry::time);
+    Some(Onset { entry, level_bytes, time_us })
+}
+
+/// Diagnoses the final heap, without a request.
+fn diagnose_segments(recording: &DeviceRecording, options: &DiagnoseOptions, policy: &PyTorch) -> Diagnosis {
+    let segments = recorded_heap(&recording.segments);
+    let owners = Owners::after(recording, 0);
+    let heap = stranded(&segments, None, policy);
+    let evidence = LimitEvidence { served: Some((heap.reserved_bytes, 0)), ..LimitEvidence::default() };
+    let limit = evidence.conclude(options.known_limit_bytes(), heap.reserved_bytes);
+    let (verdict, steps) = judge(&heap, None, limit);
+    Diagnosis {
+        device: recording.device,
+        why: Why::End,
+        question: Question::ReservedAboveAllocated,
+        entry: None,
+        time_us: None,
+        request: None,
+        is_for_request: false,
+        met: heap.clone(),
+        reserved_after_bytes: heap.reserved_bytes,
+        given_back: GivenBack::default(),
+        ooms: 0,
+        retries: 0,
+        peaks: None,
+        assumed_limit_bytes: None,
+        ending: Ending::of(recording),
+        limit,
+        evidence,
+        verdict,
+        steps,
+        onset: None,
+        stacks: live_by_stack(&segments, &owners),
+        fences: fences(&segments, None, policy, &owners, options.fences),
+        excess: excess(&segments, policy),
+        heap,
+        exactness: None,
+    }
+}

@@ -1,7 +1,9 @@
 //! The moment that is looked at: which entry, and the heap before and after the operation there.
 //!
-//! Two heaps matter at an out-of-memory error: the one that the request met, and the one that remained when the allocator had given
-//! back all it could and still failed. One pass over the run keeps both, and what else the diagnosis needs of the run up to there.
+//! Two heaps matter at an out-of-memory error: the one that the request met, and the one that remained when the allocator had
+//! given back all it could and still failed. One pass over the run keeps both, and what else the diagnosis needs of the run up to
+//! there: its peaks, of which one is the moment to look at where nothing failed ([`Peaks`]), and since when the stranded bytes
+//! have stayed above half of what they are now ([`Onset`]).
 
 use parkade::policy::PyTorch;
 use parkade::snapshot::SegmentInfo;
@@ -10,9 +12,7 @@ use parkade_recording::{Action, DeviceRecording, Entry};
 use parkade_replay::recognition::{growth_bytes, reserved_at_start, segment_bytes};
 use parkade_replay::{VerifyError, VerifyOptions, watch_device};
 
-use super::limit::LimitEvidence;
-use super::onset::Lows;
-use super::peaks::Peaks;
+use super::verdict::LimitEvidence;
 use crate::ending::Ending;
 
 /// Why this moment is looked at.
@@ -200,5 +200,145 @@ fn refused_bytes(request: &Entry, before_bytes: u64, after_bytes: u64, was_retri
         // The first attempt, before the ladder released anything.
         Action::Alloc if was_retried => Some(before_bytes),
         _ => None,
+    }
+}
+
+/// When the stranded bytes last rose past half of what they are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Onset {
+    /// The entry since which reserved minus allocated bytes have been at least `level_bytes`. `None`: since before the first entry.
+    pub entry: Option<usize>,
+    /// Half of what is stranded at the moment that is looked at.
+    pub level_bytes: u64,
+    /// The entry's time, in microseconds since 1970, if the file states it.
+    pub time_us: Option<u64>,
+}
+
+/// The lows of a timeline: only those values below which it never fell again. They are enough to find the last moment below any level.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Lows {
+    /// Moments and values, both increasing.
+    lows: Vec<(usize, u64)>,
+    /// For each of them the next moment.
+    left: Vec<Option<usize>>,
+}
+
+impl Lows {
+    /// Adds the value of the next moment.
+    fn push(&mut self, moment: usize, value: u64) {
+        if let Some(left @ None) = self.left.last_mut() {
+            *left = Some(moment);
+        }
+        while self.lows.last().is_some_and(|&(_, low)| low >= value) {
+            self.lows.pop();
+            self.left.pop();
+        }
+        self.lows.push((moment, value));
+        self.left.push(None);
+    }
+
+    /// The first moment since which every value has been at least `level`. `None` if the last value is below it, or if none ever was.
+    pub(super) fn since(&self, level: u64) -> Option<usize> {
+        let below = self.lows.partition_point(|&(_, low)| low < level);
+        self.left.get(below.checked_sub(1)?).copied().flatten()
+    }
+}
+
+/// The most bytes of a kind at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Peak {
+    /// The bytes.
+    pub bytes: u64,
+    /// The first entry after which there were so many; `None` if there were before the first entry, or without a trace.
+    pub entry: Option<usize>,
+}
+
+/// The peaks of a run, seen after every operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Peaks {
+    /// Of allocated bytes.
+    pub allocated: Peak,
+    /// Of reserved bytes.
+    pub reserved: Peak,
+    /// Of allocated bytes while reserved bytes were at their peak.
+    pub allocated_at_reserved: Peak,
+    /// What was reserved when allocated bytes reached their peak.
+    pub reserved_at_allocated_bytes: u64,
+}
+
+impl Peaks {
+    /// Adds the state after so many entries.
+    fn see(&mut self, entries: usize, allocated_bytes: u64, reserved_bytes: u64) {
+        let entry = entries.checked_sub(1);
+        let (allocated, reserved) = (Peak { bytes: allocated_bytes, entry }, Peak { bytes: reserved_bytes, entry });
+        if reserved.bytes > self.reserved.bytes {
+            (self.reserved, self.allocated_at_reserved) = (reserved, allocated);
+        } else if reserved.bytes == self.reserved.bytes && allocated.bytes > self.allocated_at_reserved.bytes {
+            self.allocated_at_reserved = allocated;
+        }
+        if allocated.bytes > self.allocated.bytes {
+            (self.allocated, self.reserved_at_allocated_bytes) = (allocated, reserved_bytes);
+        }
+    }
+
+    /// The last entry before the moment to look at: of those at which reserved memory is at its peak, the first at which the most is
+    /// allocated. What is free even then was never needed for that peak. `None` is the moment before the first entry.
+    pub(super) fn moment(&self) -> Option<usize> {
+        self.allocated_at_reserved.entry
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_last_rise_past_the_level_counts() {
+        let mut lows = Lows::default();
+        for (moment, value) in [(0, 0), (3, 70), (4, 20), (6, 50), (9, 100)] {
+            lows.push(moment, value);
+        }
+        assert_eq!(
+            [1, 20, 21, 50, 51, 100, 101].map(|level| lows.since(level)),
+            [Some(3), Some(3), Some(6), Some(6), Some(9), Some(9), None]
+        );
+        assert_eq!(Lows::default().since(1), None);
+    }
+
+    proptest! {
+        #[test]
+        fn the_lows_answer_as_the_whole_timeline_would(values in proptest::collection::vec(0..20_u64, 0..40), level in 0..22_u64) {
+            let mut lows = Lows::default();
+            for (moment, &value) in values.iter().enumerate() {
+                lows.push(moment, value);
+            }
+            let since = values.iter().rposition(|&value| value < level).map(|last| last + 1).filter(|&at| at < values.len());
+            prop_assert_eq!(lows.since(level), since);
+        }
+    }
+
+    fn peaks(states: &[(u64, u64)]) -> Peaks {
+        let mut peaks = Peaks::default();
+        states.iter().enumerate().for_each(|(entries, &(allocated, reserved))| peaks.see(entries, allocated, reserved));
+        peaks
+    }
+
+    #[test]
+    fn a_peak_is_where_it_is_first_reached() {
+        let found = peaks(&[(0, 0), (5, 10), (7, 10), (6, 20), (8, 20), (3, 20)]);
+        assert_eq!((found.allocated, found.reserved.bytes), (Peak { bytes: 8, entry: Some(3) }, 20));
+        assert_eq!((found.reserved.entry, found.reserved_at_allocated_bytes), (Some(2), 20));
+    }
+
+    /// The last bytes of a peak are often one small segment, taken when little is in use.
+    #[test]
+    fn a_peak_is_looked_at_where_the_most_of_it_is_in_use() {
+        assert_eq!(peaks(&[(0, 0), (9, 18), (2, 18), (3, 20), (6, 20), (6, 20), (2, 20)]).moment(), Some(3));
+        let lost_beginning = peaks(&[(4, 20), (5, 20), (9, 20), (9, 20), (11, 18)]);
+        assert_eq!((lost_beginning.reserved, lost_beginning.moment()), (Peak { bytes: 20, entry: None }, Some(1)));
+        assert_eq!((lost_beginning.allocated.entry, lost_beginning.reserved_at_allocated_bytes), (Some(3), 18));
+        assert_eq!(peaks(&[(4, 20), (3, 20)]).moment(), None);
     }
 }

@@ -1,10 +1,14 @@
-//! The five questions of the documents' out-of-memory workflow, answered from figures.
+//! The five questions of the documents' out-of-memory workflow, answered from figures, and the memory limit by which they are
+//! judged.
 //!
 //! It is a capacity problem if the live bytes and the request together exceed the memory. Otherwise the request failed because of
 //! where the free bytes are.
+//!
+//! A recording does not state what the memory limit was, but shows which requests were served and which were refused
+//! ([`LimitEvidence`]). A limit here is all that the process could reserve: its memory limit (`set_per_process_memory_fraction`)
+//! or what the device had.
 
 use super::breakdown::{Breakdown, Cause};
-use super::limit::Limit;
 
 /// Why the request failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -157,4 +161,198 @@ fn main_group(heap: &Breakdown) -> Option<Cause> {
     let rest = heap.stranded_bytes().saturating_sub(streams).saturating_sub(private);
     let groups = [(rest, Cause::TooSmall), (private, Cause::PrivatePool), (streams, Cause::OtherStream)];
     groups.into_iter().filter(|&(bytes, _)| bytes > 0).max_by_key(|&(bytes, _)| bytes).map(|(_, cause)| cause)
+}
+
+/// What a recording shows about the limit.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LimitEvidence {
+    /// The most bytes that were reserved, and after how many entries.
+    pub served: Option<(u64, usize)>,
+    /// The fewest reserved bytes that were refused, and the entry of the request that needed them.
+    pub refused: Option<(u64, usize)>,
+    /// The device's free memory at the out-of-memory error, if there was one.
+    pub device_free_bytes: Option<u64>,
+    /// The bytes that the allocator tried to take of it.
+    pub tried_bytes: Option<u64>,
+}
+
+/// What is known of the limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Limit {
+    /// The caller stated it.
+    Given {
+        /// The most that could be reserved.
+        bytes: u64,
+    },
+    /// The device was full: it had less free than the allocator tried to take.
+    DeviceFull {
+        /// The reserved bytes and what the device still had free.
+        bytes: u64,
+    },
+    /// Between what was served and what was refused.
+    Between {
+        /// The limit is at least this, which was reserved.
+        at_least_bytes: u64,
+        /// The limit is below this, which was refused.
+        below_bytes: u64,
+    },
+    /// At one time less was refused than was reserved at another, so there was no fixed limit: others used the device too.
+    NotFixed {
+        /// The most bytes reserved.
+        reserved_bytes: u64,
+        /// The fewest bytes refused.
+        refused_bytes: u64,
+    },
+    /// Nothing was refused.
+    NeverReached {
+        /// The limit is at least this, the most that was reserved.
+        at_least_bytes: u64,
+    },
+}
+
+/// What in a file contradicts a limit that the caller stated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Contradiction {
+    /// More was reserved.
+    Reserved {
+        /// The bytes reserved.
+        bytes: u64,
+        /// After how many entries.
+        entries: usize,
+    },
+    /// A request was refused that would have stayed within the limit.
+    Refused {
+        /// The bytes that would have been reserved.
+        bytes: u64,
+        /// The request's entry.
+        entry: usize,
+    },
+}
+
+impl LimitEvidence {
+    /// Notes that this much was reserved after so many entries.
+    pub(super) fn serve(&mut self, reserved_bytes: u64, entries: usize) {
+        if self.served.is_none_or(|(most, _)| reserved_bytes > most) {
+            self.served = Some((reserved_bytes, entries));
+        }
+    }
+
+    /// Notes that a request was refused that would have raised reserved memory to this.
+    pub(super) fn refuse(&mut self, wanted_bytes: u64, entry: usize) {
+        if self.refused.is_none_or(|(least, _)| wanted_bytes < least) {
+            self.refused = Some((wanted_bytes, entry));
+        }
+    }
+
+    /// What contradicts a limit of `limit_bytes`, if anything.
+    #[must_use]
+    pub fn contradiction(&self, limit_bytes: u64) -> Option<Contradiction> {
+        let reserved = self.served.filter(|&(bytes, _)| bytes > limit_bytes);
+        let refused = self.refused.filter(|&(bytes, _)| bytes <= limit_bytes);
+        let reserved = reserved.map(|(bytes, entries)| Contradiction::Reserved { bytes, entries });
+        reserved.or_else(|| refused.map(|(bytes, entry)| Contradiction::Refused { bytes, entry }))
+    }
+
+    /// What follows from the evidence. `given_bytes` is the limit that the caller stated, `reserved_bytes` what was reserved at the
+    /// out-of-memory error.
+    pub(super) fn conclude(&self, given_bytes: Option<u64>, reserved_bytes: u64) -> Limit {
+        if let Some(bytes) = given_bytes {
+            return Limit::Given { bytes };
+        }
+        if let (Some(free), Some(tried)) = (self.device_free_bytes, self.tried_bytes)
+            && free < tried
+        {
+            return Limit::DeviceFull { bytes: reserved_bytes.saturating_add(free) };
+        }
+        let at_least_bytes = self.served.map_or(0, |(bytes, _)| bytes);
+        match self.refused {
+            None => Limit::NeverReached { at_least_bytes },
+            Some((below_bytes, _)) if at_least_bytes < below_bytes => Limit::Between { at_least_bytes, below_bytes },
+            Some((refused_bytes, _)) => Limit::NotFixed { reserved_bytes: at_least_bytes, refused_bytes },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parkade::snapshot::SegmentInfo;
+    use parkade::units::{MIB, PoolId, StreamId};
+
+    use super::*;
+    use crate::diagnose::breakdown::sample_heaps::{Is, asked, segment_of, under};
+    use crate::diagnose::breakdown::stranded;
+
+    /// No setting releases a private pool. If the request would have fitted beside the pool, a setting may still help.
+    #[test]
+    fn settings_do_not_release_private_pools() {
+        let private = SegmentInfo { pool: PoolId(0, 1), ..segment_of(0, &[(30 * MIB, Is::Free)]) };
+        let judged = |free: u64, limit: u64| {
+            let comb = segment_of(1 << 30, &[(free, Is::Free), (4 * MIB, Is::Live(4 * MIB)), (free, Is::Free)]);
+            let heap = stranded(&[private.clone(), comb], Some(&asked(20 * MIB)), &under(""));
+            assert_eq!((heap.kept_by_pools_bytes, heap.releasable_bytes()), (30 * MIB, 0));
+            let (verdict, steps) = judge(&heap, Some(20 * MIB), Limit::Given { bytes: limit * MIB });
+            (verdict, steps.fragmentation, steps.settings)
+        };
+        assert_eq!(judged(8 * MIB, 53), (Verdict::PrivatePools, Applies::Yes, Applies::No));
+        assert_eq!(judged(8 * MIB, 54), (Verdict::PrivatePools, Applies::Yes, Applies::Unknown));
+        assert_eq!(judged(10 * MIB, 53), (Verdict::PrivatePools, Applies::Yes, Applies::Unknown));
+    }
+
+    #[test]
+    fn live_bytes_and_the_request_are_compared_with_the_limit() {
+        let live = Is::Live(4 * MIB);
+        let comb = segment_of(0, &[(4 * MIB, live), (6 * MIB, Is::Free), (4 * MIB, live), (6 * MIB, Is::Free)]);
+        let verdict = |request: u64, limit| {
+            let heap = stranded(std::slice::from_ref(&comb), Some(&asked(request)), &under(""));
+            let (verdict, steps) = judge(&heap, Some(request), limit);
+            (verdict, steps.capacity, steps.short_bytes)
+        };
+        let given = |mib: u64| Limit::Given { bytes: mib * MIB };
+        let between = Limit::Between { at_least_bytes: 30 * MIB, below_bytes: 40 * MIB };
+        assert_eq!(verdict(12 * MIB, given(20)), (Verdict::Fragmentation, Applies::No, None));
+        assert_eq!(verdict(22 * MIB, given(30)), (Verdict::Fragmentation, Applies::No, None));
+        assert_eq!(verdict(22 * MIB + 512, given(30)), (Verdict::Capacity, Applies::Yes, Some(512)));
+        assert_eq!(verdict(22 * MIB, between), (Verdict::Fragmentation, Applies::No, None));
+        assert_eq!(verdict(23 * MIB, between), (Verdict::Undecided, Applies::Unknown, None));
+        assert_eq!(verdict(32 * MIB, between), (Verdict::Capacity, Applies::Yes, None));
+        let other = SegmentInfo { stream: StreamId(8), ..segment_of(0, &[(30 * MIB, Is::Free)]) };
+        let heap = stranded(&[other], Some(&asked(20 * MIB)), &under(""));
+        assert_eq!(judge(&heap, Some(20 * MIB), given(30)).0, Verdict::Streams);
+        assert_eq!(judge(&heap, None, given(30)).0, Verdict::NoFailure);
+    }
+
+    #[test]
+    fn served_and_refused_bytes_give_an_interval() {
+        let mut evidence = LimitEvidence::default();
+        assert_eq!(evidence.conclude(None, 0), Limit::NeverReached { at_least_bytes: 0 });
+        for (bytes, entries) in [(10, 1), (30, 2), (20, 3)] {
+            evidence.serve(bytes, entries);
+        }
+        assert_eq!(evidence.conclude(None, 20), Limit::NeverReached { at_least_bytes: 30 });
+        for (bytes, entry) in [(50, 7), (40, 8), (45, 9)] {
+            evidence.refuse(bytes, entry);
+        }
+        assert_eq!((evidence.served, evidence.refused), (Some((30, 2)), Some((40, 8))));
+        assert_eq!(evidence.conclude(None, 20), Limit::Between { at_least_bytes: 30, below_bytes: 40 });
+        assert_eq!(evidence.conclude(Some(35), 20), Limit::Given { bytes: 35 });
+        evidence.refuse(30, 11);
+        assert_eq!(evidence.conclude(None, 20), Limit::NotFixed { reserved_bytes: 30, refused_bytes: 30 });
+    }
+
+    #[test]
+    fn a_limit_below_what_was_served_or_above_what_was_refused_is_contradicted() {
+        let evidence = LimitEvidence { served: Some((30, 2)), refused: Some((40, 8)), ..LimitEvidence::default() };
+        assert_eq!(evidence.contradiction(29), Some(Contradiction::Reserved { bytes: 30, entries: 2 }));
+        assert_eq!((evidence.contradiction(30), evidence.contradiction(39)), (None, None));
+        assert_eq!(evidence.contradiction(40), Some(Contradiction::Refused { bytes: 40, entry: 8 }));
+        assert_eq!(LimitEvidence::default().contradiction(0), None);
+    }
+
+    #[test]
+    fn a_device_with_less_free_than_was_tried_is_full() {
+        let full = LimitEvidence { device_free_bytes: Some(9), tried_bytes: Some(10), ..LimitEvidence::default() };
+        assert_eq!(full.conclude(None, 100), Limit::DeviceFull { bytes: 109 });
+        let limited = LimitEvidence { device_free_bytes: Some(10), ..full };
+        assert_eq!(limited.conclude(None, 100), Limit::NeverReached { at_least_bytes: 0 });
+    }
 }
