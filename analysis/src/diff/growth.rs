@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use parkade_recording::StackId;
 use rustc_hash::FxHashMap;
 
-use super::portable_stack::Stacks;
+use super::likeness::Stacks;
 use super::side::Replayed;
 
 /// Requests up to this size have a pool of their own (spec 1.4) and are one class.

@@ -1,9 +1,17 @@
-//! Whether two recordings are of one program: how much of what they request is the same.
+//! Whether two recordings are of one program: how much of what they request is the same, and whether their stacks are.
+//!
+//! Two recordings number their stacks on their own, may come from different folders or machines, and a change of the program
+//! moves its lines. A stack's *portable* form is therefore its functions with the ends of their files' paths, without line
+//! numbers; its *exact* form has paths and lines. Both are kept as hashes ([`Stacks`]).
+//!
+//! [`first_difference`] tells where two runs of the same requests begin to differ in what the allocator did, whatever addresses
+//! the driver gave it.
 
-use parkade_recording::{Action, DeviceRecording, Entry, Recording};
-use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::portable_stack::Stacks;
+use parkade_recording::{Action, DeviceRecording, Entry, Recording, StackId, StackTable};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Single sizes are shared by unrelated programs (512 bytes, powers of two); so many consecutive ones rarely are.
 const RUN: usize = 4;
@@ -114,6 +122,120 @@ fn is_one_run(a: (&Recording, &DeviceRecording), b: (&Recording, &DeviceRecordin
     has_end_of(a.1, b.1) || has_end_of(b.1, a.1) || has_scope_of(a.0, b.0) || has_scope_of(b.0, a.0)
 }
 
+/// A stack's two forms.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Forms {
+    pub(super) exact: u64,
+    pub(super) portable: u64,
+}
+
+/// The stacks that allocate in a device's recording.
+pub(super) struct Stacks {
+    forms: BTreeMap<StackId, Forms>,
+    /// The exact forms of each portable one.
+    exact: FxHashMap<u64, FxHashSet<u64>>,
+}
+
+impl Stacks {
+    /// The stacks of a recording.
+    pub(super) fn of(table: &StackTable, device: &DeviceRecording) -> Stacks {
+        let of_trace = device.trace.iter().filter(|entry| entry.action == Action::Alloc).map(|entry| entry.stack);
+        let of_blocks = device.segments.iter().flat_map(|segment| &segment.blocks).map(|block| block.stack);
+        let mut stacks = Stacks { forms: BTreeMap::new(), exact: FxHashMap::default() };
+        for stack in of_trace.chain(of_blocks).filter(|&stack| stack != StackId::NONE) {
+            if stacks.forms.contains_key(&stack) {
+                continue;
+            }
+            let forms = forms_of(table, stack);
+            stacks.forms.insert(stack, forms);
+            stacks.exact.entry(forms.portable).or_default().insert(forms.exact);
+        }
+        stacks
+    }
+
+    /// Whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.forms.is_empty()
+    }
+
+    /// The forms of a stack.
+    pub(super) fn forms(&self, stack: StackId) -> Option<Forms> {
+        self.forms.get(&stack).copied()
+    }
+
+    /// Whether the lines of this portable stack are the same ones in both recordings, so that each has its own counterpart. If a line
+    /// moved, an equal number may be another place.
+    pub(super) fn has_same_lines(&self, other: &Stacks, portable: u64) -> bool {
+        self.exact.get(&portable) == other.exact.get(&portable)
+    }
+
+    /// The share of portable stacks, of those of the recording that has fewer, that the other has too; `None` if one has none.
+    fn in_common(&self, other: &Stacks) -> Option<f64> {
+        let fewer = self.exact.len().min(other.exact.len());
+        let both = self.exact.keys().filter(|portable| other.exact.contains_key(portable)).count();
+        (fewer > 0).then(|| both as f64 / fewer as f64)
+    }
+}
+
+fn forms_of(table: &StackTable, stack: StackId) -> Forms {
+    let (mut exact, mut portable) = (DefaultHasher::new(), DefaultHasher::new());
+    for frame in table.frames(stack) {
+        (&frame.filename, frame.line, &frame.name).hash(&mut exact);
+        (end_of_path(&frame.filename), &frame.name).hash(&mut portable);
+    }
+    Forms { exact: exact.finish(), portable: portable.finish() }
+}
+
+/// The part of a file's path that does not depend on where it was installed: inside the folder of libraries, else its own name.
+fn end_of_path(file: &str) -> &str {
+    let libraries = ["site-packages/", "dist-packages/"];
+    let inside = libraries.iter().find_map(|folder| file.rsplit_once(folder)).map(|(_, inside)| inside);
+    inside.unwrap_or_else(|| file.rsplit(['/', '\\']).next().unwrap_or(file))
+}
+
+/// The first entry that differs: in what it is, in its size, or in where its block lies. A place is the segment, counted in the order
+/// in which they were made, and the offset in it; memory that was there before the first entry has its address.
+pub(super) fn first_difference(a: &[Entry], b: &[Entry]) -> Option<usize> {
+    let (mut places_a, mut places_b) = (Places::default(), Places::default());
+    let is_same = |a: &Entry, b: &Entry| (a.action, a.size) == (b.action, b.size);
+    let differs = a.iter().zip(b).position(|(a, b)| !is_same(a, b) || places_a.of(a) != places_b.of(b));
+    differs.or((a.len() != b.len()).then_some(a.len().min(b.len())))
+}
+
+/// The segments of a run, or pages of expandable ones, by their first address.
+#[derive(Default)]
+struct Places {
+    by_address: BTreeMap<u64, (u64, usize)>,
+    made: usize,
+}
+
+impl Places {
+    fn of(&mut self, entry: &Entry) -> Option<(Option<usize>, u64)> {
+        match entry.action {
+            Action::SegmentAlloc | Action::SegmentMap => {
+                self.by_address.insert(entry.address, (entry.size, self.made));
+                self.made += 1;
+                None
+            }
+            Action::SegmentFree | Action::SegmentUnmap => {
+                let place = self.find(entry.address);
+                self.by_address.remove(&entry.address);
+                Some(place)
+            }
+            Action::Alloc | Action::FreeRequested | Action::FreeCompleted => Some(self.find(entry.address)),
+            _ => None,
+        }
+    }
+
+    /// The number of its segment, and the offset in it.
+    fn find(&self, address: u64) -> (Option<usize>, u64) {
+        match self.by_address.range(..=address).next_back() {
+            Some((first, (size, number))) if address - first < *size => (Some(*number), address - first),
+            _ => (None, address),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,5 +249,35 @@ mod tests {
         assert_eq!(common(&[1, 2], &[1, 2, 3]), Some(1.0));
         assert_eq!(common(&[7, 7, 7, 7, 7, 7], &[7, 7, 7, 7]), Some(1.0));
         assert_eq!(common(&[], &[1]), None);
+    }
+
+    #[test]
+    fn folders_do_not_count() {
+        assert_eq!(end_of_path("/a/venv/lib/site-packages/torch/nn/linear.py"), "torch/nn/linear.py");
+        assert_eq!(end_of_path("/home/one/train.py"), "train.py");
+        assert_eq!(end_of_path("C:\\two\\train.py"), "train.py");
+        assert_eq!(end_of_path("train.py"), "train.py");
+    }
+
+    const MIB: u64 = 1 << 20;
+
+    /// Two segments, and a block in one of them.
+    fn run(first: u64, second: u64, block: u64) -> Vec<Entry> {
+        let entry = |action, address, mib: u64| Entry::new(action, address, mib * MIB, 0);
+        let taken = [first, second].map(|address| entry(Action::SegmentAlloc, address, 20));
+        [&taken[..], &[entry(Action::Alloc, block, 4)]].concat()
+    }
+
+    #[test]
+    fn other_addresses_of_the_driver_are_no_difference() {
+        let (here, there) = (1 << 40, 1 << 41);
+        let run_here = run(here, here + 20 * MIB, here + 20 * MIB);
+        assert_eq!(first_difference(&run_here, &run(there + 50 * MIB, there, there)), None, "in the second one in both");
+        assert_eq!(first_difference(&run_here, &run(there, there + 50 * MIB, there)), Some(2), "in the first one");
+        assert_eq!(first_difference(&run_here, &run(there, there + 50 * MIB, there + 51 * MIB)), Some(2), "further on");
+        assert_eq!(first_difference(&run_here, &run_here[..2]), Some(2), "not at all");
+        let mut smaller = run_here.clone();
+        smaller[0].size = 2 * MIB;
+        assert_eq!(first_difference(&run_here, &smaller), Some(0));
     }
 }

@@ -1,28 +1,250 @@
 //! Two recorded runs compared: peaks, what holds the memory at them, fragmentation, driver calls, step by step.
 //!
-//! [`show`] sums up one [`Side`], a device of a recording or one of its steps; [`diff`] sums up two and pairs what they have in common.
-//! `side` replays, `step_spans` finds steps, `run` sums up, `growth` and `phases` say what grew, `likeness` whether the runs are
-//! comparable at all, and `bound` checks a peak against what is allowed.
+//! [`show`] sums up one [`Side`], a device of a recording or one of its steps; [`diff`] sums up two and pairs what they have in
+//! common: it narrows both to the steps that are compared, and lays the steps of one number beside each other. `side` replays,
+//! finds steps and tells their phases, `run` sums up and checks a peak against what is allowed, `growth` says what grew, and
+//! `likeness` whether the runs are comparable at all.
 
-mod bound;
-mod comparison;
 mod growth;
-mod heap;
 mod likeness;
-mod phases;
-mod placements;
-mod portable_stack;
 mod run;
 mod side;
-mod step_spans;
-mod steps;
 
-pub use bound::{Bound, Check};
-pub use comparison::{Comparison, diff, show};
 pub use growth::{Grouping, Growth, Held, Origin, SizeClass};
 pub use likeness::{Likeness, Relation};
-pub use phases::{Phase, PhaseChange, PhaseUse};
-pub use run::{DriverUse, Peak, Run};
-pub use side::{DiffError, Part, Side, Which};
-pub use step_spans::{NoSteps, REPETITION};
-pub use steps::{StepLevels, StepPair, Steps};
+pub use run::{Bound, Check, DriverUse, Peak, Run};
+pub use side::{DiffError, NoSteps, Part, Phase, PhaseChange, PhaseUse, REPETITION, Side, Which};
+
+use parkade_recording::Action;
+
+use crate::timeline::Levels;
+use growth::growth;
+use likeness::{Stacks, first_difference, likeness};
+use side::{Replayed, StepSpan, StepSpans, phase_changes, repeated_spans};
+
+/// Two sides compared.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Comparison {
+    /// The first side.
+    pub a: Run,
+    /// The second side.
+    pub b: Run,
+    /// How much they have in common.
+    pub likeness: Likeness,
+    /// Where both make the same requests: the first entry at which the allocator answered otherwise.
+    pub first_other_answer: Option<usize>,
+    /// How `growth` is grouped.
+    pub grouping: Grouping,
+    /// What holds the memory at the peaks of allocated memory, the largest change first.
+    pub growth: Vec<Growth>,
+    /// What was requested in which phase; empty unless both files tell phases apart.
+    pub phases: Vec<PhaseChange>,
+    /// Step by step, if whole runs are compared.
+    pub steps: Steps,
+}
+
+/// Sums up one side.
+///
+/// # Errors
+/// [`DiffError`] if the recording contradicts itself, or does not have the step asked for.
+pub fn show(side: Side<'_>) -> Result<Run, DiffError> {
+    Ok(Run::of(&Replayed::of(side)?))
+}
+
+/// Compares two sides. Whole runs are narrowed to what can be compared: if one has no trace, to their ends; if one lost its
+/// beginning or ended earlier, to the steps that both have; two recordings of one run, to the last whole step of each.
+///
+/// # Errors
+/// [`DiffError`] for the first side that cannot be shown.
+pub fn diff<'r>(mut a: Side<'r>, mut b: Side<'r>) -> Result<Comparison, (Which, DiffError)> {
+    if a.device.trace.is_empty() || b.device.trace.is_empty() {
+        for side in [&mut a, &mut b].into_iter().filter(|side| side.part == Part::Whole) {
+            side.part = Part::End;
+        }
+    }
+    let (a, b) = rayon::join(|| Replayed::of(a), || Replayed::of(b));
+    let (mut a, mut b) = (a.map_err(|error| (Which::A, error))?, b.map_err(|error| (Which::B, error))?);
+    tell_alike(&mut a, &mut b);
+    let stacks = |replayed: &Replayed<'_>| Stacks::of(&replayed.side.recording.stacks, replayed.side.device);
+    let (stacks_a, stacks_b) = (stacks(&a), stacks(&b));
+    let likeness = likeness((a.side.recording, a.side.device, &stacks_a), (b.side.recording, b.side.device, &stacks_b));
+    match likeness.relation {
+        _ if a.side.part != Part::Whole || b.side.part != Part::Whole => {}
+        Relation::SameRun => narrow_to_last(&mut a, &mut b),
+        Relation::SameRequests | Relation::Related => narrow_to_common(&mut a, &mut b),
+        Relation::SameRecording | Relation::LittleInCommon | Relation::Unknown => {}
+    }
+    let first_other_answer = match likeness.relation {
+        Relation::SameRequests => first_difference(&a.side.device.trace, &b.side.device.trace),
+        _ => None,
+    };
+    let (run_a, run_b) = (Run::of(&a), Run::of(&b));
+    let (peak_a, peak_b) = (run_a.peak_allocated.moment, run_b.peak_allocated.moment);
+    let (grouping, growth) = growth((&a, peak_a, &stacks_a), (&b, peak_b, &stacks_b));
+    Ok(Comparison {
+        likeness,
+        first_other_answer,
+        grouping,
+        growth,
+        phases: phase_changes((&a, peak_a), (&b, peak_b)),
+        steps: steps(&a, &b),
+        a: run_a,
+        b: run_b,
+    })
+}
+
+/// Tells the steps of both by repetition if only one is marked: a mark and a repetition may end at other places of a step. Without
+/// marks, the steps of a run that lost its beginning have no numbers, so they cannot be paired with another run's.
+fn tell_alike<'r>(a: &mut Replayed<'r>, b: &mut Replayed<'r>) {
+    let mark = |side: &Replayed<'_>| side.steps.as_ref().ok().map(|steps| steps.mark == REPETITION);
+    let is_lost = |side: &Replayed<'_>| side.requests.lost_beginning.is_some();
+    let is_repeated = [&*a, &*b].map(|side| mark(side) == Some(true));
+    // A step that was asked for by its number is that of its own file.
+    if is_repeated == [false; 2] || a.side.part != Part::Whole || b.side.part != Part::Whole {
+        return;
+    }
+    let is_any_lost = is_lost(a) || is_lost(b);
+    for side in [a, b] {
+        if is_any_lost {
+            side.steps = Err(NoSteps::NotNumbered);
+        } else if mark(side) == Some(false)
+            && let Ok(steps) = repeated_spans(side.side.device, false)
+        {
+            side.steps = Ok(steps);
+        }
+    }
+}
+
+/// The memory of one step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StepLevels {
+    /// Its first entry.
+    pub first_entry: usize,
+    /// Its last entry.
+    pub last_entry: usize,
+    /// The most allocated bytes during it.
+    pub peak_allocated_bytes: u64,
+    /// The most reserved bytes during it.
+    pub peak_reserved_bytes: u64,
+    /// Allocated bytes at its end.
+    pub allocated_at_end_bytes: u64,
+    /// Reserved bytes at its end.
+    pub reserved_at_end_bytes: u64,
+}
+
+/// A step of both runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StepPair {
+    /// Its number, from 0.
+    pub step: usize,
+    /// In the first run.
+    pub a: StepLevels,
+    /// In the second run.
+    pub b: StepLevels,
+}
+
+/// The steps that both runs have.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Steps {
+    /// What marks them in the two runs.
+    pub marks: Option<(String, String)>,
+    /// The steps of both, in order.
+    pub pairs: Vec<StepPair>,
+    /// How many only the first run has.
+    pub only_a: usize,
+    /// How many only the second run has.
+    pub only_b: usize,
+    /// Why the first run has none.
+    pub none_in_a: Option<NoSteps>,
+    /// Why the second run has none.
+    pub none_in_b: Option<NoSteps>,
+}
+
+/// Narrows two whole runs to the steps that both have, if one lost its beginning or ended earlier. Peaks of steps that only one has
+/// would say nothing about what changed.
+fn narrow_to_common<'r>(a: &mut Replayed<'r>, b: &mut Replayed<'r>) {
+    let (Ok(spans_a), Ok(spans_b)) = (&a.steps, &b.steps) else { return };
+    let is_cut = a.requests.lost_beginning.is_some() || b.requests.lost_beginning.is_some();
+    let numbers = |spans: &StepSpans| Some((spans.spans.first()?.number, spans.spans.last()?.number));
+    let (Some((first_a, last_a)), Some((first_b, last_b))) = (numbers(spans_a), numbers(spans_b)) else { return };
+    let first = first_a.max(first_b);
+    // A run that died has begun one step more.
+    let begun = |side: &Replayed<'_>, last: usize| if has_tail(side) { last + 1 } else { last };
+    let last = begun(a, last_a).min(begun(b, last_b));
+    let is_same_end = last_a == last_b;
+    if first > last_a.min(last_b) || (!is_cut && is_same_end) {
+        return;
+    }
+    let window = |side: &Replayed<'_>, spans: &StepSpans, own_last: usize| {
+        let from = if is_cut { spans.numbered(first).map_or(0, |span| span.from) } else { 0 };
+        let to = if is_same_end || last > own_last { None } else { spans.numbered(last).map(|span| span.to) };
+        (from, to.unwrap_or(side.to))
+    };
+    let (of_a, of_b) = (window(a, spans_a, last_a), window(b, spans_b, last_b));
+    for (side, (from, to)) in [(a, of_a), (b, of_b)] {
+        (side.from, side.to) = (from, to);
+        side.side.part = Part::Common { first, last };
+    }
+}
+
+/// Whether the program requested memory after its last whole step.
+fn has_tail(side: &Replayed<'_>) -> bool {
+    let end = side.steps.as_ref().ok().and_then(|steps| steps.spans.last()).map_or(0, |span| span.to);
+    let tail = side.side.device.trace.get(end as usize..).unwrap_or(&[]);
+    tail.iter().any(|entry| matches!(entry.action, Action::Alloc | Action::Oom))
+}
+
+/// Narrows two recordings of one run to the last whole step of each.
+fn narrow_to_last<'r>(a: &mut Replayed<'r>, b: &mut Replayed<'r>) {
+    let last = |side: &Replayed<'_>| side.steps.as_ref().ok().and_then(|steps| steps.spans.last()).copied();
+    let (Some(last_a), Some(last_b)) = (last(a), last(b)) else { return };
+    if last_a.number == last_b.number {
+        return;
+    }
+    for (side, span) in [(a, last_a), (b, last_b)] {
+        (side.from, side.to) = (span.from, span.to);
+        side.side.part = Part::Step(span.number);
+    }
+}
+
+/// Pairs the steps of two whole runs by number.
+fn steps(a: &Replayed<'_>, b: &Replayed<'_>) -> Steps {
+    let (spans_a, spans_b) = match (&a.steps, &b.steps) {
+        _ if !has_steps(a.side.part) || !has_steps(b.side.part) => return Steps::default(),
+        (Ok(spans_a), Ok(spans_b)) => (spans_a, spans_b),
+        (a, b) => {
+            return Steps { none_in_a: a.as_ref().err().copied(), none_in_b: b.as_ref().err().copied(), ..Steps::default() };
+        }
+    };
+    let pair = |span: &StepSpan| {
+        let (other, step) = (spans_b.numbered(span.number)?, span.number);
+        Some(StepPair { step, a: levels(&a.timeline.levels, *span), b: levels(&b.timeline.levels, other) })
+    };
+    let pairs: Vec<StepPair> = spans_a.spans.iter().filter_map(pair).collect();
+    Steps {
+        marks: Some((spans_a.mark.clone(), spans_b.mark.clone())),
+        only_a: spans_a.spans.len() - pairs.len(),
+        only_b: spans_b.spans.len() - pairs.len(),
+        pairs,
+        none_in_a: None,
+        none_in_b: None,
+    }
+}
+
+const fn has_steps(part: Part) -> bool {
+    matches!(part, Part::Whole | Part::Common { .. })
+}
+
+fn levels(levels: &Levels, span: StepSpan) -> StepLevels {
+    let highest =
+        |level: &[u64]| level.get(span.from as usize..=span.to as usize).and_then(|part| part.iter().max()).copied().unwrap_or(0);
+    let at_end = |level: &[u64]| level.get(span.to as usize).copied().unwrap_or(0);
+    StepLevels {
+        first_entry: span.from as usize,
+        last_entry: (span.to as usize).saturating_sub(1),
+        peak_allocated_bytes: highest(&levels.allocated),
+        peak_reserved_bytes: highest(&levels.reserved),
+        allocated_at_end_bytes: at_end(&levels.allocated),
+        reserved_at_end_bytes: at_end(&levels.reserved),
+    }
+}

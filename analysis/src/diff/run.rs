@@ -1,13 +1,12 @@
-//! What one side shows: its peaks, how memory is used at them, and what the driver was asked for.
+//! What one side shows: its peaks, how memory is used at them, and what the driver was asked for; and a bound on the peak of
+//! reserved memory, to fail a check in CI.
 
 use parkade_recording::{Action, Entry};
 
-use super::heap::heap_at;
-use super::phases::Phase;
-use super::side::{Part, Replayed};
+use super::side::{Part, Phase, Replayed};
 use crate::ending::Ending;
 use crate::fragmentation::Fragmentation;
-use crate::timeline::MarkerKind;
+use crate::timeline::{HeapLog, MarkerKind};
 
 /// A peak, and where it is.
 #[derive(Clone, PartialEq, Debug)]
@@ -162,5 +161,109 @@ fn peak(replayed: &Replayed<'_>, (moment, bytes): (u32, u64)) -> Peak {
         heap,
         segments,
         moment,
+    }
+}
+
+/// The fragmentation at a moment, and the number of segments then. What lies between the blocks in use counts as free.
+fn heap_at(log: &HeapLog, moment: u32) -> (Fragmentation, usize) {
+    let segments = log.at(moment);
+    let mut sums = Fragmentation::default();
+    for segment in &segments {
+        let (mut free_bytes, mut from) = (0_u64, segment.address);
+        let end = segment.address.saturating_add(segment.size);
+        let blocks = segment.blocks.iter().map(|block| (block.address, block.address.saturating_add(block.size)));
+        for (address, block_end) in blocks.chain([(end, end)]) {
+            let hole = address.saturating_sub(from);
+            if hole > 0 {
+                free_bytes = free_bytes.saturating_add(hole);
+                sums.largest_hole_bytes = sums.largest_hole_bytes.max(hole);
+                sums.holes += 1;
+            }
+            from = from.max(block_end);
+        }
+        for block in &segment.blocks {
+            let place = if block.is_pending { &mut sums.pending_bytes } else { &mut sums.allocated_bytes };
+            *place = place.saturating_add(block.size);
+            let requested = log.blocks.get(block.place).map_or(block.size, |life| life.requested);
+            sums.requested_bytes = sums.requested_bytes.saturating_add(requested);
+        }
+        sums.reserved_bytes = sums.reserved_bytes.saturating_add(segment.size);
+        sums.free_bytes = sums.free_bytes.saturating_add(free_bytes);
+        let place = if segment.blocks.is_empty() { &mut sums.free_segments_bytes } else { &mut sums.partial_segments_bytes };
+        *place = place.saturating_add(free_bytes);
+    }
+    (sums, segments.len())
+}
+
+/// The whole in millionths of a percent. Whole numbers keep a check exact.
+const MICRO_PERCENT: u128 = 100_000_000;
+
+/// What the peak of reserved memory must not exceed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bound {
+    /// It may grow from the first run to the second by so many millionths of a percent.
+    Growth {
+        /// Millionths of a percent: 2 % are 2,000,000.
+        micro_percent: u64,
+    },
+    /// It may be so many bytes.
+    Peak {
+        /// The bytes.
+        bytes: u64,
+    },
+}
+
+/// A bound, checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Check {
+    /// The bound.
+    pub bound: Bound,
+    /// The most bytes that it allows here.
+    pub allowed_bytes: u64,
+    /// The peak of reserved memory.
+    pub peak_bytes: u64,
+}
+
+impl Bound {
+    /// Checks the peak of a run; `before_bytes` is that of the run before it. `None` if growth is bounded and nothing was before.
+    #[must_use]
+    pub fn check(self, before_bytes: Option<u64>, peak_bytes: u64) -> Option<Check> {
+        let allowed_bytes = match self {
+            Bound::Peak { bytes } => bytes,
+            Bound::Growth { micro_percent } => {
+                let before_bytes = u128::from(before_bytes?);
+                let more = before_bytes.saturating_mul(u128::from(micro_percent)) / MICRO_PERCENT;
+                u64::try_from(before_bytes.saturating_add(more)).unwrap_or(u64::MAX)
+            }
+        };
+        Some(Check { bound: self, allowed_bytes, peak_bytes })
+    }
+}
+
+impl Check {
+    /// Whether the peak is above the bound.
+    #[must_use]
+    pub fn is_exceeded(&self) -> bool {
+        self.peak_bytes > self.allowed_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_are_exact() {
+        let two = Bound::Growth { micro_percent: 2_000_000 };
+        let exceeded = |bound: Bound, before, peak| bound.check(before, peak).map(|check| check.is_exceeded());
+        assert_eq!(exceeded(two, Some(100), 102), Some(false));
+        assert_eq!(exceeded(two, Some(100), 103), Some(true));
+        assert_eq!(exceeded(two, Some(0), 1), Some(true));
+        assert_eq!(exceeded(two, Some(1 << 50), (1 << 50) / 100 * 90), Some(false));
+        assert_eq!(exceeded(two, Some(u64::MAX), u64::MAX), Some(false));
+        assert_eq!(exceeded(two, None, 5), None);
+        let size = Bound::Peak { bytes: 14 << 30 };
+        assert_eq!(exceeded(size, None, 14 << 30), Some(false));
+        assert_eq!(exceeded(size, Some(1), (14 << 30) + 1), Some(true));
     }
 }
