@@ -1,13 +1,20 @@
-//! What the Python calls of an allocation say of it.
+//! What the Python calls of an allocation say of it, and what they add to what its life says.
 //!
 //! Files are told by the ends of their paths, because everything before `torch/` depends on the machine.
 
 use parkade_recording::{Frame, StackId, StackTable};
 use rustc_hash::FxHashMap;
 
+use super::kind::{How, Kind, Told};
+use super::passes::{Pass, Run};
+use crate::timeline::BlockLife;
+
+/// A convolution's workspace is freed within so many entries.
+const CONVOLUTION: u32 = 4;
+
 /// The part of a program in which an allocation was made.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Place {
+enum Place {
     /// The file has no calls.
     NoStack,
     /// A model is made, loaded or moved.
@@ -46,7 +53,7 @@ impl Places {
         Places { known }
     }
 
-    pub(super) fn get(&self, stack: StackId) -> Place {
+    fn get(&self, stack: StackId) -> Place {
         self.known.get(&stack).copied().unwrap_or(Place::NoStack)
     }
 }
@@ -122,6 +129,71 @@ fn runs_a_module(frame: &Frame) -> bool {
     let is_module = frame.filename.ends_with("torch/nn/modules/module.py");
     (is_module && ["_call_impl", "_wrapped_call_impl"].contains(&&*frame.name))
         || frame.filename.ends_with("torch/nn/functional.py")
+}
+
+/// What calls add to lives.
+pub(super) struct Calls {
+    places: Places,
+    /// The moments of allocations that are no part of an optimizer's step, in order.
+    elsewhere: Vec<u32>,
+    /// The moments of allocations in modules' forward passes, in order.
+    forward: Vec<u32>,
+    passes: Vec<Pass>,
+    /// What is freed later may be freed because of an error.
+    until: u32,
+}
+
+impl Calls {
+    pub(super) fn of(run: &Run<'_>, places: Places) -> Calls {
+        let made_in = |of: &[Place]| -> Vec<u32> {
+            run.blocks.iter().filter(|block| of.contains(&places.get(block.stack))).map(|block| block.born).collect()
+        };
+        let forward = made_in(&[Place::Forward, Place::Convolution, Place::Cache]);
+        let elsewhere = made_in(&[Place::Forward, Place::Convolution, Place::Cache, Place::Data, Place::Model, Place::Other]);
+        Calls { places, elsewhere, forward, passes: run.passes.clone(), until: run.until }
+    }
+
+    pub(super) fn tell(&self, block: &BlockLife, by_life: Told) -> Told {
+        let by_stack = |kind| Told::new(kind, How::Stack);
+        let lived = block.freed.saturating_sub(block.born);
+        match self.places.get(block.stack) {
+            Place::Model => by_stack(Kind::Parameters),
+            Place::OptimizerStates => by_stack(Kind::OptimizerStates),
+            Place::Optimizer => self.of_optimizer(block, by_life),
+            Place::Data => by_stack(Kind::Inputs),
+            Place::Workspace => by_stack(Kind::Workspaces),
+            Place::Cache if by_life.kind != Kind::Temporaries => by_stack(Kind::Caches),
+            Place::Convolution if by_life.kind == Kind::Temporaries && lived <= CONVOLUTION => by_stack(Kind::Workspaces),
+            Place::Convolution | Place::Forward if by_life == Told::NOTHING && block.freed > self.until => {
+                by_stack(Kind::Activations)
+            }
+            Place::Other if matches!(by_life.kind, Kind::Activations | Kind::Unknown) && self.is_input(block) => {
+                by_stack(Kind::Inputs)
+            }
+            _ => by_life,
+        }
+    }
+
+    /// Whether the program itself made a block before the first module of a pass, and still had it then.
+    fn is_input(&self, block: &BlockLife) -> bool {
+        let place = self.passes.partition_point(|pass| pass.end < block.born);
+        let last_end = place.checked_sub(1).map_or(0, |before| self.passes[before].end);
+        let next = self.forward.partition_point(|&born| born <= block.born);
+        let is_first = next.checked_sub(1).is_none_or(|last| self.forward[last] <= last_end);
+        block.born > 0 && is_first && self.forward.get(next).is_some_and(|&born| born < block.freed)
+    }
+
+    /// What is still there when the program goes on elsewhere is a state.
+    fn of_optimizer(&self, block: &BlockLife, by_life: Told) -> Told {
+        let next = self.elsewhere.partition_point(|&born| born <= block.born);
+        let is_left = self.elsewhere.get(next).is_some_and(|&born| born < block.freed);
+        match by_life.kind {
+            Kind::OptimizerStates => Told::new(Kind::OptimizerStates, How::Stack),
+            _ if is_left => Told::new(Kind::OptimizerStates, How::Stack),
+            _ if block.freed <= self.until => Told::new(Kind::Temporaries, How::Stack),
+            _ => by_life,
+        }
+    }
 }
 
 #[cfg(test)]
