@@ -1,4 +1,14 @@
 //! Levels of memory over a run: at every moment, and aggregated into buckets for drawing.
+//!
+//! [`what_if`] carries out the requests under other settings, as a curve of reserved bytes over the recording's entries, and over
+//! what is estimated to follow.
+
+use parkade::profile::Profile;
+use parkade::settings::Settings;
+use parkade::stats::Family;
+use parkade_replay::{AfterFailure, Operation, PredictOptions, PredictedRun, Prediction, Requests, Timing, device_like};
+use parkade_sim::address::LearnedAddressSpace;
+use rustc_hash::FxHashMap;
 
 use super::log::HeapLog;
 
@@ -97,8 +107,175 @@ impl Levels {
     }
 }
 
+/// PyTorch rounds requests up to a multiple of this many bytes (spec 1.2).
+const ROUNDING: u64 = 512;
+
+/// The requests to run, and on what.
+#[derive(Clone, Debug)]
+pub struct WhatIf<'a> {
+    /// The program's requests.
+    pub requests: &'a Requests,
+    /// Where its driver places segments.
+    pub learned: &'a LearnedAddressSpace,
+    /// The device's number.
+    pub device: u32,
+    /// What the curves are drawn over.
+    pub span: Span,
+    /// The PyTorch release whose decisions are made.
+    pub profile: &'static Profile,
+    /// The most that may be reserved; unlimited if `None`.
+    pub limit_bytes: Option<u64>,
+    /// The device's memory; unlimited if `None`.
+    pub capacity_bytes: Option<u64>,
+}
+
+/// The entries over which a curve is drawn, from moment 0 on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// How many there are.
+    pub entries: usize,
+    /// If the last of them are estimated: where they begin.
+    pub rest: Option<Rest>,
+}
+
+/// The rest of a run that died, as it is estimated. It follows the request that failed: what the dying run still did is left out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rest {
+    /// The entry of the request that failed.
+    pub died_at: usize,
+    /// The first estimated entry among the requests.
+    pub first: usize,
+}
+
+impl Span {
+    /// All entries of a recording.
+    #[must_use]
+    pub const fn recorded(entries: usize) -> Span {
+        Span { entries, rest: None }
+    }
+
+    /// The entries up to the one at which the run died, and the estimated ones among these requests, which begin at the entry `first`.
+    #[must_use]
+    pub fn continued(requests: &Requests, died_at: usize, first: usize) -> Span {
+        let last = requests.operations.last().map_or(0, |&(entry, _)| entry);
+        Span { entries: died_at + 1 + (last + 1).saturating_sub(first), rest: Some(Rest { died_at, first }) }
+    }
+
+    /// The moment after an entry of the requests.
+    #[must_use]
+    pub fn moment(&self, entry: usize) -> usize {
+        match self.rest {
+            Some(Rest { died_at, first }) if entry >= first => died_at + 2 + (entry - first),
+            // Requests from before the first entry belong to moment 0.
+            _ if entry == 0 => 0,
+            _ => entry + 1,
+        }
+    }
+}
+
+/// The outcome.
+#[derive(Clone, Debug)]
+pub struct WhatIfRun {
+    /// Reserved bytes over the recording's entries.
+    pub reserved: Curve,
+    /// Everything else about the run.
+    pub prediction: Prediction,
+}
+
+/// Runs the requests under `settings`. A request that fails does not end the run: some programs catch the error and go on with less.
+#[must_use]
+pub fn what_if(what: &WhatIf<'_>, settings: &Settings, most_buckets: usize) -> WhatIfRun {
+    let device = device_like(what.device, what.learned, what.capacity_bytes);
+    let options = PredictOptions {
+        profile: what.profile,
+        settings: settings.clone(),
+        limit_bytes: what.limit_bytes,
+        after_failure: AfterFailure::GoOn,
+        timing: Timing::Recorded,
+    };
+    let mut run = PredictedRun::new(what.requests, device, &options, ());
+    let mut curve = Running::over(what.span, most_buckets);
+    let mut peak = 0;
+    for &(entry, _) in &what.requests.operations {
+        if !run.step() {
+            break;
+        }
+        let reserved = run.stats().family(Family::ReservedBytes).all;
+        // Within an operation more may be reserved than at its end.
+        let most = if reserved.peak > peak { reserved.peak } else { reserved.current };
+        peak = reserved.peak;
+        curve.add(what.span.moment(entry), as_bytes(reserved.current), as_bytes(most));
+    }
+    WhatIfRun { reserved: curve.end(), prediction: run.prediction() }
+}
+
+/// The bytes that the requests have in use, each block rounded up as PyTorch rounds (spec 1.2). A request that fails in the recording
+/// counts for nothing.
+#[must_use]
+pub fn in_use(requests: &Requests, span: Span, most_buckets: usize) -> Curve {
+    let mut curve = Running::over(span, most_buckets);
+    let mut sizes: FxHashMap<usize, u64> = FxHashMap::default();
+    let mut level = 0_u64;
+    for &(entry, operation) in &requests.operations {
+        match operation {
+            Operation::Allocate { id, bytes, failed: false, .. } => {
+                let bytes = bytes.max(1).checked_next_multiple_of(ROUNDING).unwrap_or(u64::MAX);
+                sizes.insert(id, bytes);
+                level = level.saturating_add(bytes);
+            }
+            Operation::Free { id, .. } => level = level.saturating_sub(sizes.remove(&id).unwrap_or(0)),
+            _ => {}
+        }
+        curve.add(span.moment(entry), level, level);
+    }
+    curve.end()
+}
+
+fn as_bytes(amount: i64) -> u64 {
+    u64::try_from(amount).unwrap_or(0)
+}
+
+/// A curve being drawn from left to right.
+struct Running {
+    buckets: Vec<Bucket>,
+    count: usize,
+    moments: usize,
+    level: u64,
+}
+
+impl Running {
+    fn over(span: Span, most_buckets: usize) -> Running {
+        let moments = span.entries + 1;
+        Running { buckets: Vec::new(), count: most_buckets.min(moments).max(1), moments, level: 0 }
+    }
+
+    fn end(mut self) -> Curve {
+        self.reach(self.count);
+        Curve { buckets: self.buckets, moments: self.moments }
+    }
+
+    /// Extends the current level until there are so many buckets.
+    fn reach(&mut self, buckets: usize) {
+        let level = self.level;
+        self.buckets.resize(buckets.max(self.buckets.len()), Bucket { min: level, max: level, last: level });
+    }
+
+    fn add(&mut self, moment: usize, level: u64, most: u64) {
+        // The bucket that covers the moment: the last i with i * moments / count <= moment.
+        let place = (((moment + 1) * self.count - 1) / self.moments).min(self.count - 1);
+        self.reach(place + 1);
+        self.level = level;
+        if let Some(bucket) = self.buckets.last_mut() {
+            *bucket = Bucket { min: bucket.min.min(level), max: bucket.max.max(most), last: level };
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use parkade::units::PoolId;
+    use parkade_replay::Completion;
+
     use super::*;
 
     #[test]
@@ -113,5 +290,20 @@ mod tests {
         }
         assert_eq!(Curve::of(&level, 10).buckets[7], Bucket { min: 700, max: 5000, last: 799 });
         assert_eq!((Levels::peak_moment(&level), Curve::of(&[], 5).peak()), (777, 0));
+    }
+
+    #[test]
+    fn what_is_estimated_follows_the_request_that_failed() {
+        let allocate = |id, bytes| Operation::Allocate { id, bytes, stream: 0, pool: PoolId::DEFAULT, failed: false };
+        let free = |id| Operation::Free { id, completion: Completion::AtOnce };
+        // Ten entries are in the file; the run died at the fifth, so that what follows is numbered from 10 on.
+        let operations = vec![(0, allocate(0, 1000)), (4, allocate(1, 512)), (10, free(0)), (12, allocate(2, 1))];
+        let requests = Requests { operations, ..Requests::default() };
+        let span = Span::continued(&requests, 4, 10);
+        assert_eq!(span, Span { entries: 8, rest: Some(Rest { died_at: 4, first: 10 }) });
+        assert_eq!([0, 1, 4, 10, 12].map(|entry| span.moment(entry)), [0, 2, 5, 6, 8]);
+        let levels: Vec<u64> = in_use(&requests, span, 100).buckets.iter().map(|bucket| bucket.last).collect();
+        assert_eq!(levels, [1024, 1024, 1024, 1024, 1024, 1536, 512, 512, 1024]);
+        assert_eq!([0, 1, 4].map(|entry| Span::recorded(10).moment(entry)), [0, 2, 5]);
     }
 }

@@ -1,28 +1,105 @@
 //! A recorded run over its length, as plain data to draw: levels, lives of blocks and segments, markers.
 //!
-//! A *moment* is a number of entries that are done: moment 0 is the state before the first entry, moment `n` that after the last of
-//! `n`. `log` records from which moment to which each block and segment existed; the heap at any moment, the levels and who holds the
-//! memory all follow from it. `levels` aggregates for drawing, `markers` finds events, `what_if` runs the same requests under other
-//! settings, and `packed` packs a log into few bytes and reads it back.
+//! A *moment* is a number of entries that are done: moment 0 is the state before the first entry, moment `n` that after the last
+//! of `n`. `log` records from which moment to which each block and segment existed; the heap at any moment, the levels and who
+//! holds the memory all follow from it. [`Timeline`] has the log of one device's run, its levels and its markers: out-of-memory
+//! errors, retries, calls of `empty_cache`. `levels` aggregates for drawing and runs the same requests under other settings, and
+//! `packed` packs a log into few bytes and reads it back.
 
-mod heap;
-mod holders;
 mod levels;
 mod log;
-mod markers;
 mod packed;
-mod run;
-mod times;
-mod varint;
-mod what_if;
 
-pub use heap::{BlockNow, SegmentNow};
-pub use holders::{Holder, HolderKey, holders};
-pub use levels::{Bucket, Curve, Levels};
-pub use log::{BlockLife, HeapLog, NEVER, SegmentLife};
-pub use markers::{Marker, MarkerKind};
-pub use packed::{Column, Packed};
-pub use run::Timeline;
-pub use times::TimeSamples;
-pub use varint::{PackedError, pack_numbers};
-pub use what_if::{Rest, Span, WhatIf, WhatIfRun, in_use, what_if};
+pub use levels::{Bucket, Curve, Levels, Rest, Span, WhatIf, WhatIfRun, in_use, what_if};
+pub use log::{BlockLife, BlockNow, HeapLog, Holder, HolderKey, NEVER, SegmentLife, SegmentNow, holders};
+pub use packed::{Column, Packed, PackedError, TimeSamples, pack_numbers};
+
+use parkade_recording::{Action, DeviceRecording};
+use parkade_replay::{Operation, Requests, VerifyError, VerifyOptions};
+
+/// One device's run over its length.
+#[derive(Clone, Debug)]
+pub struct Timeline {
+    /// How many entries its trace has.
+    pub entries: usize,
+    /// When each block and segment existed.
+    pub log: HeapLog,
+    /// Its levels of memory at every moment.
+    pub levels: Levels,
+    /// Out-of-memory errors, retries and calls of `empty_cache`, by moment.
+    pub markers: Vec<Marker>,
+}
+
+impl Timeline {
+    /// The timeline of one device of a recording. `own` are the settings and the limit of the recorded run, `requests` its requests. A
+    /// device without a trace has a single moment, that of its final segments.
+    ///
+    /// # Errors
+    /// If the recording cannot be replayed.
+    pub fn of_device(recording: &DeviceRecording, own: &VerifyOptions, requests: &Requests) -> Result<Timeline, VerifyError> {
+        let entries = recording.trace.len();
+        if entries == 0 {
+            let log = HeapLog::of_segments(&recording.segments);
+            let levels = log.levels(0);
+            return Ok(Timeline { entries, log, levels, markers: Vec::new() });
+        }
+        let (log, retries) = HeapLog::of_trace(recording, own, !requests.pools.is_empty())?;
+        let levels = log.levels(entries);
+        let markers = markers(recording, &retries, requests);
+        Ok(Timeline { entries, log, levels, markers })
+    }
+}
+
+/// What happened at a marker.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum MarkerKind {
+    /// A request was out of memory.
+    OutOfMemory,
+    /// The device refused memory; the allocator released its cache and asked again.
+    Retry,
+    /// The program called `empty_cache`, which released something.
+    EmptyCache,
+}
+
+impl MarkerKind {
+    /// Its name in JSON and in report pages.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            MarkerKind::OutOfMemory => "oom",
+            MarkerKind::Retry => "retry",
+            MarkerKind::EmptyCache => "empty_cache",
+        }
+    }
+}
+
+/// Something that happened at a moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Marker {
+    /// The moment before it, at which the heap shows why it happened.
+    pub moment: u32,
+    /// What happened.
+    pub kind: MarkerKind,
+    /// The bytes of the request that was out of memory or tried again.
+    pub bytes: Option<u64>,
+}
+
+/// The markers of a device's recording, by moment. `retries` are the moments after the requests that were tried again.
+fn markers(recording: &DeviceRecording, retries: &[u32], requests: &Requests) -> Vec<Marker> {
+    let mut markers: Vec<Marker> = Vec::new();
+    for (at, entry) in recording.trace.iter().enumerate().filter(|(_, entry)| entry.action == Action::Oom) {
+        markers.push(Marker { moment: at as u32, kind: MarkerKind::OutOfMemory, bytes: Some(entry.size) });
+    }
+    // Programs often call it several times in a row; one marker is enough.
+    let mut calls: Vec<usize> =
+        requests.operations.iter().filter(|(_, what)| *what == Operation::EmptyCache).map(|&(at, _)| at).collect();
+    calls.dedup();
+    markers.extend(calls.iter().map(|&at| Marker { moment: at as u32, kind: MarkerKind::EmptyCache, bytes: None }));
+    markers.extend(retries.iter().map(|&moment| Marker {
+        moment: moment.saturating_sub(1),
+        kind: MarkerKind::Retry,
+        bytes: recording.trace.get(moment.saturating_sub(1) as usize).map(|entry| entry.size),
+    }));
+    markers.sort_by_key(|marker| (marker.moment, marker.kind));
+    markers
+}

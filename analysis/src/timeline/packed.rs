@@ -1,13 +1,19 @@
-//! A log in few bytes: one column for each field, each number a variable-length integer (`varint`), mostly the difference to the previous.
+//! A log in few bytes: one column for each field, each number a variable-length integer, mostly the difference to the previous.
 //!
-//! A million entries take a few megabytes, and gzip packs such columns well once more. Addresses and sizes are counted in `unit` bytes.
+//! A million entries take a few megabytes, and gzip packs such columns well once more. Addresses and sizes are counted in `unit`
+//! bytes. The times of evenly spaced entries, from which a reader interpolates the others, are packed in the same way
+//! ([`TimeSamples`]).
+//!
+//! Numbers are little-endian base 128, where the high bit of a byte says that more follow. Signed differences are folded, so that
+//! 0, -1, 1, -2 become 0, 1, 2, 3. A moment that may be [`NEVER`] is written as 0 for that, else as one more than the difference
+//! to an earlier moment.
 
 use std::collections::BTreeMap;
 
-use parkade_recording::StackId;
+use parkade_recording::{DeviceRecording, StackId};
+use thiserror::Error;
 
-use super::log::{BlockLife, HeapLog, SegmentLife};
-use super::varint::{PackedError, Reader, put, put_moment, put_signed};
+use super::log::{BlockLife, HeapLog, NEVER, SegmentLife};
 
 /// One field of all blocks or segments.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -188,12 +194,144 @@ impl<T: Copy + Ord> Numbers<T> {
     }
 }
 
+/// Why packed columns cannot be read as a log.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum PackedError {
+    /// There is no such column.
+    #[error("the column {0:?} is missing")]
+    Missing(&'static str),
+    /// A column ends too early, or a number in it exceeds 64 bits or refers to nothing.
+    #[error("the column {0:?} is damaged")]
+    Damaged(&'static str),
+}
+
+/// Appends a number.
+fn put(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+}
+
+/// Appends a difference of two 64-bit numbers, taken modulo 2^64, as a signed number.
+fn put_signed(bytes: &mut Vec<u8>, difference: u64) {
+    put(bytes, difference << 1 ^ (difference.cast_signed() >> 63).cast_unsigned());
+}
+
+/// Packs numbers into one column: each as the difference to the previous one, modulo 2^64; the first one to 0.
+#[must_use]
+pub fn pack_numbers(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
+    let (mut bytes, mut before) = (Vec::new(), 0);
+    for number in numbers {
+        put_signed(&mut bytes, number.wrapping_sub(before));
+        before = number;
+    }
+    bytes
+}
+
+/// Appends a moment that is not before `since`, or [`NEVER`].
+fn put_moment(bytes: &mut Vec<u8>, moment: u32, since: u32) {
+    put(bytes, if moment == NEVER { 0 } else { u64::from(moment.saturating_sub(since)) + 1 });
+}
+
+/// Reads a column.
+#[derive(Default)]
+struct Reader<'a> {
+    name: &'static str,
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn of(name: &'static str, bytes: &'a [u8]) -> Reader<'a> {
+        Reader { name, rest: bytes }
+    }
+
+    fn number(&mut self) -> Result<u64, PackedError> {
+        let (mut number, mut shift) = (0_u64, 0);
+        while let Some((&byte, rest)) = self.rest.split_first().filter(|_| shift < 64) {
+            self.rest = rest;
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Ok(number);
+            }
+            shift += 7;
+        }
+        Err(PackedError::Damaged(self.name))
+    }
+
+    /// A number stored as the difference to `before`.
+    fn signed(&mut self, before: u64) -> Result<u64, PackedError> {
+        let folded = self.number()?;
+        Ok(before.wrapping_add(folded >> 1 ^ (folded & 1).wrapping_neg()))
+    }
+
+    /// A moment stored as the difference to `before`.
+    fn later(&mut self, before: u32) -> Result<u32, PackedError> {
+        let later = u64::from(before).checked_add(self.number()?).and_then(|moment| u32::try_from(moment).ok());
+        later.ok_or(PackedError::Damaged(self.name))
+    }
+
+    /// A moment stored by [`put_moment`].
+    fn moment(&mut self, since: u32) -> Result<u32, PackedError> {
+        match self.number()?.checked_sub(1) {
+            None => Ok(NEVER),
+            Some(after) => {
+                let moment = u64::from(since).checked_add(after).and_then(|moment| u32::try_from(moment).ok());
+                moment.ok_or(PackedError::Damaged(self.name))
+            }
+        }
+    }
+
+    /// The entry of `list` that a number read from this column refers to.
+    fn look_up<T: Copy>(&self, number: u64, list: &[T]) -> Result<T, PackedError> {
+        let value = usize::try_from(number).ok().and_then(|place| list.get(place));
+        value.copied().ok_or(PackedError::Damaged(self.name))
+    }
+}
+
+/// The times of evenly spaced entries.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TimeSamples {
+    /// The first entry's time, in microseconds since 1970.
+    pub start_us: u64,
+    /// There is a sample every this many entries.
+    pub every: usize,
+    /// Microseconds since the previous sample, packed as numbers of a column. Never negative: a clock that is set back counts as standing
+    /// still.
+    pub bytes: Vec<u8>,
+    /// How many samples there are.
+    pub count: usize,
+    /// From the first entry to the last, in microseconds.
+    pub duration_us: u64,
+}
+
+impl TimeSamples {
+    /// At most so many samples of a device's trace, that of the last entry included; `None` if an entry has no time.
+    #[must_use]
+    pub fn of(recording: &DeviceRecording, most: usize) -> Option<TimeSamples> {
+        let trace = &recording.trace;
+        let start_us = trace.first()?.time()?;
+        let every = trace.len().div_ceil(most.max(2) - 1).max(1);
+        let (mut latest, mut bytes, mut count, mut before) = (start_us, Vec::new(), 0, start_us);
+        for (at, entry) in trace.iter().enumerate() {
+            latest = latest.max(entry.time()?);
+            if at % every == 0 || at + 1 == trace.len() {
+                put(&mut bytes, latest - before);
+                before = latest;
+                count += 1;
+            }
+        }
+        Some(TimeSamples { start_us, every, bytes, count, duration_us: latest - start_us })
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use parkade_recording::{Action, Entry};
     use proptest::prelude::*;
 
     use super::*;
-    use crate::timeline::NEVER;
 
     fn block() -> impl Strategy<Value = BlockLife> {
         let moments = prop::array::uniform3(prop_oneof![Just(NEVER), 0..5000_u32]);
@@ -241,5 +379,22 @@ mod tests {
         let (kept, places) = log.only(&[4, 9]);
         assert_eq!((kept.blocks, places), (vec![block(0, 5), block(6, 10)], vec![0, 2]));
         assert_eq!(log.only(&[10]).0.blocks, [block(10, NEVER)]);
+    }
+
+    #[test]
+    fn the_first_and_the_last_entry_are_among_the_samples() {
+        let trace = [5, 7, 6, 9, 20].map(|time| {
+            let mut entry = Entry::new(Action::Snapshot, 0, 0, 0);
+            entry.set_time(Some(time));
+            entry
+        });
+        let mut recording = DeviceRecording { trace: trace.to_vec(), ..DeviceRecording::default() };
+        let all = TimeSamples::of(&recording, 100).expect("times");
+        assert_eq!((all.start_us, all.every, all.count, all.duration_us), (5, 1, 5, 15));
+        assert_eq!(all.bytes, [0, 2, 0, 2, 11], "a clock that was set back counts as standing still");
+        let some = TimeSamples::of(&recording, 3).expect("times");
+        assert_eq!((some.every, some.count, some.bytes), (3, 3, vec![0, 4, 11]));
+        recording.trace[1].set_time(None);
+        assert_eq!(TimeSamples::of(&recording, 100), None);
     }
 }
