@@ -1,22 +1,447 @@
-//! The ranks of one job beside each other: which ran out of memory first, which is unlike the others, and whether they are alike at all.
+//! The ranks of one job beside each other: which ran out of memory first, which is unlike the others, and whether they are alike
+//! at all.
 //!
-//! [`RankRun`] is what is compared of one device of one file: a few numbers, whatever the file's size. [`compare`] compares any number
-//! of them. [`one_setting`] advises on one setting for all ranks.
+//! [`RankRun`] is what is compared of one device of one file: a few numbers, whatever the file's size. [`compare`] compares any
+//! number of them, and says whether the files are ranks of one job at all: release, settings, program, copies. [`one_setting`]
+//! advises on one setting for all ranks.
+//!
+//! The odd one out is the rank that deviates most from the others' median. A rank's deviation is measured against the median of
+//! the *other* ranks, in units of their median absolute deviation, so that neither it nor a second odd one hides it. The bound is
+//! that of Iglewicz and Hoaglin (1993) for their modified z-score. Ranks of one job are often exactly alike, and then any
+//! difference would be infinitely many deviations: one below 1 % is none.
 
-mod compare;
-mod differences;
 mod job;
-mod measure;
-mod odd;
-mod request_sizes;
 mod run;
-#[cfg(test)]
-mod tests;
 
-pub use compare::{Comparison, FailsFirst, compare};
-pub use differences::{Difference, Variant};
 pub use job::{JobAdvice, RankAdvice, Standing, Tried, one_setting, still_to_try};
-pub use measure::Measure;
-pub use odd::{LEAST_RANKS, Odd};
-pub use request_sizes::RequestSizes;
-pub use run::{Failure, RankRun};
+pub use run::{Failure, Measure, RankRun, RequestSizes};
+
+use std::collections::BTreeMap;
+
+use parkade::profile::Release;
+use parkade_replay::recognition::in_words;
+
+/// The rank that ran out of memory first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FailsFirst {
+    /// Its place among the compared runs.
+    pub run: usize,
+    /// The next one that failed, and how many microseconds later; `None` if no other did, or if the files do not all have times.
+    pub next: Option<(usize, u64)>,
+    /// Whether times decided. Without them the smaller number of entries does, which is a guess.
+    pub is_by_time: bool,
+    /// How many ranks ran out of memory.
+    pub failed: usize,
+}
+
+/// What a comparison of ranks found. Runs are named by their place in the slice that was compared.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Comparison {
+    /// Who ran out of memory first; `None` if nobody did.
+    pub fails_first: Option<FailsFirst>,
+    /// The runs unlike the others: by measure, and in each the most deviant first. The first is the odd one out.
+    pub odd: Vec<Odd>,
+    /// What makes the files unlikely to be ranks of one job.
+    pub differences: Vec<Difference>,
+    /// The places of the runs among which odd ones were looked for: of the program that most files are of, each recording once.
+    pub compared: Vec<usize>,
+}
+
+/// Compares the runs of several ranks.
+///
+/// The times of failures are those in the files: where hosts' clocks differ, so may the order.
+#[must_use]
+pub fn compare(runs: &[RankRun]) -> Comparison {
+    let (differences, compared) = differences(runs);
+    Comparison { fails_first: fails_first(runs), odd: odd_ones(runs, &compared), differences, compared }
+}
+
+fn fails_first(runs: &[RankRun]) -> Option<FailsFirst> {
+    let failures: Vec<_> = runs.iter().enumerate().filter_map(|(place, run)| Some((place, run.failure?))).collect();
+    let times: Option<Vec<(u64, usize)>> = failures.iter().map(|&(place, failure)| Some((failure.time_us?, place))).collect();
+    let (run, next, is_by_time) = if let Some(mut times) = times {
+        times.sort_unstable();
+        let &(first_us, run) = times.first()?;
+        (run, times.get(1).map(|&(time_us, next)| (next, time_us - first_us)), true)
+    } else {
+        let (run, _) = failures.iter().min_by_key(|(place, failure)| (failure.entry, *place))?;
+        (*run, None, false)
+    };
+    Some(FailsFirst { run, next, is_by_time, failed: failures.len() })
+}
+
+/// Ranks of one program have at least this share of their requests in common. Recordings of one program, one of them cut short or under
+/// variable lengths, share a third and more; of different programs mostly less than a fifth.
+const LEAST_IN_COMMON: f64 = 0.25;
+
+/// Runs that agree in something.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Variant {
+    /// What they agree in: a release, or settings; empty for programs, which have no names.
+    pub value: String,
+    /// Their places.
+    pub runs: Vec<usize>,
+}
+
+/// Something in which the runs of one job should not differ, but do. The variant of most runs is the first.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Difference {
+    /// Releases of PyTorch.
+    Release(Vec<Variant>),
+    /// Settings of the allocator.
+    Settings(Vec<Variant>),
+    /// Programs, or parts of one program that have little in common.
+    Program(Vec<Variant>),
+    /// Runs in which nothing differs, as in copies of one recording; each variant is one of them.
+    Copies(Vec<Variant>),
+}
+
+impl Difference {
+    /// Its name in JSON.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Difference::Release(_) => "release",
+            Difference::Settings(_) => "settings",
+            Difference::Program(_) => "program",
+            Difference::Copies(_) => "copies",
+        }
+    }
+
+    /// The groups of runs.
+    #[must_use]
+    pub fn variants(&self) -> &[Variant] {
+        match self {
+            Difference::Release(variants)
+            | Difference::Settings(variants)
+            | Difference::Program(variants)
+            | Difference::Copies(variants) => variants,
+        }
+    }
+}
+
+/// What the runs differ in, and the places of those that can be compared: of the program that most are of, copies once.
+fn differences(runs: &[RankRun]) -> (Vec<Difference>, Vec<usize>) {
+    let releases = releases(runs);
+    let settings = by(runs, |run| &run.settings);
+    let programs = programs(runs);
+    let mut copies = by(runs, |run| run.content);
+    copies.retain(|variant| variant.runs.len() > 1);
+    copies.iter_mut().for_each(|variant| variant.value.clear());
+    let is_copy = |place: usize| copies.iter().any(|variant| variant.runs[1..].contains(&place));
+    let alike = programs.first().map_or(&[][..], |most| &most.runs);
+    let alike = alike.iter().copied().filter(|&place| !is_copy(place)).collect();
+    let mut found = Vec::new();
+    found.extend((releases.len() > 1).then_some(Difference::Release(releases)));
+    found.extend((settings.len() > 1).then_some(Difference::Settings(settings)));
+    found.extend((programs.len() > 1).then_some(Difference::Program(programs)));
+    found.extend((!copies.is_empty()).then_some(Difference::Copies(copies)));
+    (found, alike)
+}
+
+/// The runs by a property, the most frequent value first.
+fn by<'r, T: Ord + ToString>(runs: &'r [RankRun], property: impl Fn(&'r RankRun) -> T) -> Vec<Variant> {
+    let mut groups: BTreeMap<T, Vec<usize>> = BTreeMap::new();
+    for (place, run) in runs.iter().enumerate() {
+        groups.entry(property(run)).or_default().push(place);
+    }
+    most_first(groups.into_iter().map(|(value, runs)| Variant { value: value.to_string(), runs }).collect())
+}
+
+/// The runs by release: each joins the first group of which some release may have made it too. Those of which the fewest may come first.
+fn releases(runs: &[RankRun]) -> Vec<Variant> {
+    let mut groups: Vec<(Vec<&'static Release>, Vec<usize>)> = Vec::new();
+    let mut surest: Vec<(usize, &RankRun)> = runs.iter().enumerate().collect();
+    surest.sort_by_key(|(_, run)| run.releases.len());
+    for (place, run) in surest {
+        let common = |releases: &[&'static Release]| -> Vec<&'static Release> {
+            releases.iter().filter(|release| run.releases.contains(release)).copied().collect()
+        };
+        match groups.iter_mut().find(|(releases, _)| !common(releases).is_empty()) {
+            Some((releases, places)) => {
+                *releases = common(releases);
+                places.push(place);
+            }
+            None => groups.push((run.releases.clone(), vec![place])),
+        }
+    }
+    groups.iter_mut().for_each(|(_, places)| places.sort_unstable());
+    most_first(groups.into_iter().map(|(releases, runs)| Variant { value: in_words(&releases), runs }).collect())
+}
+
+/// The runs by program: each joins the first group whose first run it has enough in common with.
+fn programs(runs: &[RankRun]) -> Vec<Variant> {
+    let mut groups: Vec<(&RequestSizes, Variant)> = Vec::new();
+    for (place, run) in runs.iter().enumerate() {
+        match groups.iter_mut().find(|(sizes, _)| sizes.in_common(&run.sizes) >= LEAST_IN_COMMON) {
+            Some((_, variant)) => variant.runs.push(place),
+            None => groups.push((&run.sizes, Variant { value: String::new(), runs: vec![place] })),
+        }
+    }
+    most_first(groups.into_iter().map(|(_, variant)| variant).collect())
+}
+
+fn most_first(mut variants: Vec<Variant>) -> Vec<Variant> {
+    variants.sort_by_key(|variant| (std::cmp::Reverse(variant.runs.len()), variant.runs.first().copied()));
+    variants
+}
+
+/// With fewer ranks it is not said which of them is the odd one.
+pub const LEAST_RANKS: usize = 3;
+/// A modified z-score above this is an outlier.
+const BOUND: f64 = 3.5;
+/// The standard deviation of a normal distribution over its median absolute deviation.
+const NORMAL: f64 = 1.4826;
+/// A smaller deviation is none: as a share of the median, for bytes of the median peak of reserved memory.
+const LEAST_SHARE: f64 = 0.01;
+/// If more than one of so many ranks stands out in a measure, none does.
+const MOST_OF: usize = 3;
+
+/// A rank that stands out, in the first measure in which it does: the peaks come first, as what is left at the end depends on when the
+/// snapshot was taken.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Odd {
+    /// Its place among the compared runs.
+    pub run: usize,
+    /// In what.
+    pub measure: Measure,
+    /// Its value.
+    pub value: i64,
+    /// The others' median.
+    pub median: i64,
+    /// The difference in units of the others' deviation; above 3.5.
+    pub score: f64,
+}
+
+/// The runs that stand out among those at the places `alike`: by measure, and in each the most deviant first. Empty if there are fewer than [`LEAST_RANKS`].
+fn odd_ones(runs: &[RankRun], alike: &[usize]) -> Vec<Odd> {
+    let mut found: Vec<Odd> = Vec::new();
+    let reserved = values(runs, alike, Measure::PeakReserved);
+    let scale = median(&mut reserved.iter().map(|&(_, value)| value).collect::<Vec<_>>());
+    let died = alike.iter().filter(|&&run| runs[run].is_cut_short).count();
+    for measure in Measure::ALL {
+        let values = values(runs, alike, measure);
+        if values.len() < LEAST_RANKS {
+            continue;
+        }
+        for odd in deviating(measure, &values, if measure.is_bytes() { scale } else { None }) {
+            if is_telling(&runs[odd.run], &odd, died) && found.iter().all(|other| other.run != odd.run) {
+                found.push(odd);
+            }
+        }
+    }
+    found
+}
+
+/// Whether it means something that the run has so little of this: not if it is one of several that died, as how far each got is chance.
+fn is_telling(run: &RankRun, odd: &Odd, died: usize) -> bool {
+    let grows = matches!(odd.measure, Measure::PeakAllocated | Measure::PeakReserved | Measure::Entries);
+    !(run.is_cut_short && died > 1 && grows && odd.value < odd.median)
+}
+
+fn values(runs: &[RankRun], alike: &[usize], measure: Measure) -> Vec<(usize, i64)> {
+    alike.iter().filter_map(|&run| Some((run, measure.of(&runs[run])?))).collect()
+}
+
+fn deviating(measure: Measure, values: &[(usize, i64)], scale: Option<i64>) -> Vec<Odd> {
+    let of_one = |&(run, value): &(usize, i64)| {
+        let others = || values.iter().filter(|(other, _)| *other != run).map(|&(_, value)| value);
+        let median_of_others = median(&mut others().collect::<Vec<_>>())?;
+        let deviation = |value: i64| value.saturating_sub(median_of_others).saturating_abs();
+        let spread = NORMAL * median(&mut others().map(deviation).collect::<Vec<_>>())? as f64;
+        let least = LEAST_SHARE * scale.unwrap_or(median_of_others).max(median_of_others) as f64;
+        let unit = spread.max(least / BOUND);
+        let score = if unit > 0.0 { deviation(value) as f64 / unit } else { 0.0 };
+        (score > BOUND).then_some(Odd { run, measure, value, median: median_of_others, score })
+    };
+    let mut found: Vec<Odd> = values.iter().filter_map(of_one).collect();
+    found.sort_by(|one, other| other.score.total_cmp(&one.score).then(one.run.cmp(&other.run)));
+    // So many are groups, such as the stages of a pipeline.
+    if found.len() * MOST_OF > values.len() { Vec::new() } else { found }
+}
+
+/// The median, which reorders the values; of an even number of them the mean of the middle two, rounded down.
+fn median(values: &mut [i64]) -> Option<i64> {
+    let middle = values.len() / 2;
+    let is_even = values.len().is_multiple_of(2);
+    if values.is_empty() {
+        return None;
+    }
+    let (below, &mut upper, _) = values.select_nth_unstable(middle);
+    let lower = below.iter().copied().max().filter(|_| is_even).unwrap_or(upper);
+    Some(((i128::from(lower) + i128::from(upper)) / 2) as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    //! Comparisons of made-up ranks whose answer is known.
+
+    use parkade::profile::Profile;
+    use parkade_recording::{Action, DeviceRecording, Entry};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::fragmentation::Fragmentation;
+
+    const GIB: i64 = 1 << 30;
+
+    /// A program that requests each of these sizes once.
+    fn program(sizes: impl IntoIterator<Item = u64>) -> RequestSizes {
+        let trace = sizes.into_iter().map(|size| Entry::new(Action::Alloc, 0, size, 0)).collect();
+        RequestSizes::of(&DeviceRecording { trace, ..DeviceRecording::default() })
+    }
+
+    /// The releases with the rules of this one.
+    fn releases(name: &str) -> Vec<&'static Release> {
+        Profile::of(name).expect("a release").releases().collect()
+    }
+
+    /// The run of a rank with this peak of allocated memory; all else is the same, `content` aside.
+    fn run(content: u64, peak_allocated_bytes: i64) -> RankRun {
+        RankRun {
+            device: 0,
+            entries: 1000,
+            failure: None,
+            is_cut_short: false,
+            ooms: 0,
+            retries: Some(0),
+            peak_allocated_bytes: Some(peak_allocated_bytes),
+            peak_reserved_bytes: Some(12 * GIB),
+            end: Some(Fragmentation::default()),
+            profile: "2.11",
+            releases: releases("2.11"),
+            settings: String::new(),
+            sizes: program(0..100),
+            content,
+        }
+    }
+
+    fn ranks(peaks: &[i64]) -> Vec<RankRun> {
+        peaks.iter().zip(0..).map(|(&peak, content)| run(content, peak)).collect()
+    }
+
+    fn odd(peaks: &[i64]) -> Vec<usize> {
+        compare(&ranks(peaks)).odd.iter().map(|odd| odd.run).collect()
+    }
+
+    #[test]
+    fn one_unlike_equal_ones_is_odd_from_one_per_cent_on() {
+        let found = compare(&ranks(&[10 * GIB, 11 * GIB, 10 * GIB, 10 * GIB])).odd;
+        let [odd_one] = found.as_slice() else { panic!("{found:?}") };
+        assert_eq!(
+            (odd_one.run, odd_one.measure, odd_one.value, odd_one.median),
+            (1, Measure::PeakAllocated, 11 * GIB, 10 * GIB)
+        );
+        assert!(odd(&[10 * GIB, 10 * GIB + (1 << 20), 10 * GIB, 10 * GIB]).is_empty());
+        assert!(odd(&[10 * GIB; 4]).is_empty());
+    }
+
+    #[test]
+    fn two_ranks_do_not_show_which_is_odd() {
+        assert!(odd(&[10 * GIB, 20 * GIB]).is_empty());
+        assert_eq!(odd(&[10 * GIB, 20 * GIB, 10 * GIB]), [1]);
+    }
+
+    #[test]
+    fn ranks_that_vary_among_themselves_are_not_odd() {
+        assert!(odd(&[10 * GIB, 11 * GIB, 12 * GIB, 13 * GIB, 14 * GIB]).is_empty());
+        assert_eq!(odd(&[10 * GIB, 11 * GIB, 12 * GIB, 13 * GIB, 40 * GIB]), [4]);
+        // Two halves, as the stages of a pipeline.
+        assert!(odd(&[10 * GIB, 10 * GIB, 20 * GIB, 20 * GIB]).is_empty());
+    }
+
+    #[test]
+    fn a_second_odd_one_does_not_hide_the_first() {
+        assert_eq!(odd(&[10 * GIB, 30 * GIB, 10 * GIB, 10 * GIB, 60 * GIB, 10 * GIB]), [4, 1]);
+    }
+
+    #[test]
+    fn peaks_say_more_than_what_is_left_at_the_end() {
+        let mut runs = ranks(&[10 * GIB, 10 * GIB, 11 * GIB, 10 * GIB, 10 * GIB, 10 * GIB]);
+        runs[2].peak_reserved_bytes = Some(40 * GIB);
+        runs[4].end = Some(Fragmentation { free_bytes: 9 << 30, ..Fragmentation::default() });
+        let odd: Vec<_> = compare(&runs).odd.iter().map(|odd| (odd.run, odd.measure)).collect();
+        assert_eq!(odd, [(2, Measure::PeakAllocated), (4, Measure::Free)]);
+    }
+
+    #[test]
+    fn the_first_failure_is_that_with_the_earliest_time() {
+        let mut runs = ranks(&[GIB; 3]);
+        assert_eq!(compare(&runs).fails_first, None);
+        runs[0].failure = Some(Failure { entry: 10, time_us: Some(5_000) });
+        runs[2].failure = Some(Failure { entry: 900, time_us: Some(4_000) });
+        let by_time = FailsFirst { run: 2, next: Some((0, 1_000)), is_by_time: true, failed: 2 };
+        assert_eq!(compare(&runs).fails_first, Some(by_time));
+        runs[2].failure = Some(Failure { entry: 900, time_us: None });
+        let by_entry = FailsFirst { run: 0, next: None, is_by_time: false, failed: 2 };
+        assert_eq!(compare(&runs).fails_first, Some(by_entry));
+    }
+
+    #[test]
+    fn other_programs_and_copies_do_not_count_among_the_alike() {
+        let mut runs = ranks(&[10 * GIB, 10 * GIB, 10 * GIB, 40 * GIB, 10 * GIB]);
+        runs[3].sizes = program(1_000_000..1_000_100);
+        runs[3].releases = releases("2.15");
+        runs[4].content = runs[0].content;
+        runs[1].settings = "expandable_segments:True".to_owned();
+        let found = compare(&runs);
+        assert_eq!((found.compared, found.odd), (vec![0, 1, 2], vec![]));
+        let variants = |difference: &Difference| difference.variants().iter().map(|one| one.runs.clone()).collect::<Vec<_>>();
+        let named: Vec<_> = found.differences.iter().map(|one| (one.name(), variants(one))).collect();
+        let expected = [
+            ("release", vec![vec![0, 1, 2, 4], vec![3]]),
+            ("settings", vec![vec![0, 2, 3, 4], vec![1]]),
+            ("program", vec![vec![0, 1, 2, 4], vec![3]]),
+            ("copies", vec![vec![0, 4]]),
+        ];
+        assert_eq!(named, expected);
+    }
+
+    #[test]
+    fn releases_differ_only_where_none_may_have_made_both() {
+        let mut runs = ranks(&[10 * GIB; 4]);
+        let either: Vec<_> = [releases("2.10"), releases("2.11")].concat();
+        runs[0].releases = either.clone();
+        runs[2].releases = either;
+        assert_eq!(compare(&runs).differences, []);
+        runs[3].releases = releases("2.12");
+        let variant = |value: &str, runs: &[usize]| Variant { value: value.to_owned(), runs: runs.to_vec() };
+        let expected = vec![variant("2.11", &[0, 1, 2]), variant("2.12", &[3])];
+        assert_eq!(compare(&runs).differences, [Difference::Release(expected)]);
+    }
+
+    #[test]
+    fn nothing_is_made_of_nothing() {
+        let found = compare(&[]);
+        assert_eq!((found.fails_first, found.compared.len(), found.odd.len(), found.differences.len()), (None, 0, 0, 0));
+    }
+
+    proptest! {
+        /// The order of the files changes places only, and absurd values do not overflow.
+        #[test]
+        fn the_order_does_not_matter(peaks in proptest::collection::vec(any::<i64>(), 0..12)) {
+            let found = compare(&ranks(&peaks));
+            let mut reversed = ranks(&peaks);
+            reversed.reverse();
+            let mirrored = compare(&reversed);
+            let last = peaks.len().saturating_sub(1);
+            let places = |found: &Comparison, mirror: bool| {
+                let mut places: Vec<_> = found.odd.iter().map(|odd| if mirror { last - odd.run } else { odd.run }).collect();
+                places.sort_unstable();
+                places
+            };
+            prop_assert_eq!(places(&found, false), places(&mirrored, true));
+        }
+    }
+
+    #[test]
+    fn of_several_ranks_that_died_none_is_odd_for_what_it_had_no_time_to_need() {
+        let with_died = |peak: i64, died: &[usize]| {
+            let mut all = ranks(&[10 * GIB, 10 * GIB, 10 * GIB, peak]);
+            died.iter().for_each(|&run| all[run].is_cut_short = true);
+            compare(&all).odd.iter().map(|odd| odd.run).collect::<Vec<_>>()
+        };
+        assert_eq!((with_died(7 * GIB, &[]), with_died(7 * GIB, &[3])), (vec![3], vec![3]));
+        assert_eq!((with_died(7 * GIB, &[0, 3]), with_died(13 * GIB, &[0, 3])), (vec![], vec![3]));
+    }
+}

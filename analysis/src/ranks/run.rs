@@ -1,4 +1,6 @@
-//! What is compared of one device's run.
+//! What is compared of one device's run, and the numbers in which it is compared.
+//!
+//! The sizes that a program requests tell programs apart where nothing else does: few recordings have stacks ([`RequestSizes`]).
 
 use std::hash::{Hash, Hasher};
 
@@ -8,7 +10,6 @@ use parkade_replay::recognition::{Recognition, most_reserved, verify_finding_lim
 use parkade_replay::{DeviceVerdict, Outlook, ReplaySettings, VerifyError, VerifyOptions};
 use rustc_hash::FxHasher;
 
-use super::request_sizes::RequestSizes;
 use crate::ending::Ending;
 use crate::fragmentation::Fragmentation;
 
@@ -148,4 +149,97 @@ fn content(device: &DeviceRecording) -> u64 {
         }
     }
     hasher.finish()
+}
+
+/// How many counts are kept. Sizes with the same hash share one.
+const COUNTS: usize = 1024;
+
+/// How often a program requests which sizes; a sketch of fixed size.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RequestSizes {
+    counts: Vec<u32>,
+    total: u64,
+}
+
+impl RequestSizes {
+    /// Those of a device's trace.
+    #[must_use]
+    pub fn of(device: &DeviceRecording) -> RequestSizes {
+        let mut sizes = RequestSizes { counts: vec![0; COUNTS], total: 0 };
+        let requests = device.trace.iter().filter(|entry| entry.action == Action::Alloc);
+        requests.for_each(|entry| sizes.add(entry.size));
+        sizes
+    }
+
+    fn add(&mut self, size: u64) {
+        let mut hasher = FxHasher::default();
+        size.hash(&mut hasher);
+        let count = &mut self.counts[hasher.finish() as usize % COUNTS];
+        *count = count.saturating_add(1);
+        self.total += 1;
+    }
+
+    /// The share that two programs have in common, from 0 to 1: of each size the smaller of its shares in the requests of either. 1 if one of
+    /// them has no requests, as nothing tells them apart then.
+    #[must_use]
+    pub fn in_common(&self, other: &RequestSizes) -> f64 {
+        if self.total == 0 || other.total == 0 {
+            return 1.0;
+        }
+        let share = |count: u32, total: u64| f64::from(count) / total as f64;
+        let both = self.counts.iter().zip(&other.counts);
+        both.map(|(&own, &others)| share(own, self.total).min(share(others, other.total))).sum()
+    }
+}
+
+/// A number that every rank has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Measure {
+    /// The peak of allocated memory, in bytes.
+    PeakAllocated,
+    /// The peak of reserved memory, in bytes.
+    PeakReserved,
+    /// Free memory in the heap at the end, in bytes.
+    Free,
+    /// The largest hole in it, in bytes.
+    LargestHole,
+    /// Entries of the trace.
+    Entries,
+}
+
+impl Measure {
+    /// Every measure, the one that says most first.
+    pub const ALL: [Measure; 5] =
+        [Measure::PeakAllocated, Measure::PeakReserved, Measure::Free, Measure::LargestHole, Measure::Entries];
+
+    /// Its name in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Measure::PeakAllocated => "peak_allocated_bytes",
+            Measure::PeakReserved => "peak_reserved_bytes",
+            Measure::Free => "free_bytes",
+            Measure::LargestHole => "largest_hole_bytes",
+            Measure::Entries => "entries",
+        }
+    }
+
+    /// Whether it is a number of bytes.
+    #[must_use]
+    pub const fn is_bytes(self) -> bool {
+        !matches!(self, Measure::Entries)
+    }
+
+    /// This run's value; `None` if it has none.
+    #[must_use]
+    pub fn of(self, run: &RankRun) -> Option<i64> {
+        let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        match self {
+            Measure::PeakAllocated => run.peak_allocated_bytes,
+            Measure::PeakReserved => run.peak_reserved_bytes,
+            Measure::Free => run.end.map(|end| signed(end.free_bytes)),
+            Measure::LargestHole => run.end.map(|end| signed(end.largest_hole_bytes)),
+            Measure::Entries => Some(signed(run.entries as u64)).filter(|&entries| entries > 0),
+        }
+    }
 }
