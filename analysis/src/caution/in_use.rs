@@ -1,17 +1,15 @@
-//! Which features a program uses beside the plain allocator, as far as a recording shows.
+//! Which features a program uses beside the plain allocator, as far as a recording shows, and how surely.
 //!
 //! A recording covers one process's allocator. It shows private pools in its final segments and in the requests, streams by their
-//! handles, use by other streams as blocks that became free late, and `empty_cache` as memory that is released without a request that
-//! needs it. It cannot show what other libraries or processes do with the memory: sharing between processes, registrations by NCCL or
-//! network cards, and pools with an allocator of their own are unknown in every recording.
+//! handles, use by other streams as blocks that became free late, and `empty_cache` as memory that is released without a request
+//! that needs it. It cannot show what other libraries or processes do with the memory: sharing between processes, registrations
+//! by NCCL or network cards, and pools with an allocator of their own are unknown in every recording.
 
 use std::collections::BTreeSet;
 
 use parkade::units::PoolId;
 use parkade_recording::{DeviceRecording, Segment};
 use parkade_replay::{Completion, Operation, Requests};
-
-use super::evidence::Evidence;
 
 /// Something that a program may use and that does not work with every setting.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -194,4 +192,101 @@ fn streams_of(requests: &Requests) -> impl Iterator<Item = u64> {
         Operation::Allocate { stream, .. } => Some(stream),
         _ => None,
     })
+}
+
+/// How surely a program uses a feature.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Evidence {
+    /// It does not: the recording would show it.
+    NotShown,
+    /// The recording cannot show it, or has lost the part that would.
+    Unknown,
+    /// The recording shows it.
+    Shown,
+}
+
+impl Evidence {
+    /// Its name in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Evidence::NotShown => "not shown",
+            Evidence::Unknown => "unknown",
+            Evidence::Shown => "shown",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(stream: u64, pool: Option<(u64, u64)>) -> Segment {
+        Segment { address: 1 << 40, total_bytes: 2 << 20, stream, pool, ..Segment::new(Vec::new()) }
+    }
+
+    fn allocate(id: usize, stream: u64) -> (usize, Operation) {
+        (id, Operation::Allocate { id, bytes: 512, stream, pool: PoolId::DEFAULT, failed: false })
+    }
+
+    fn device(pools: &[Option<(u64, u64)>]) -> DeviceRecording {
+        DeviceRecording { segments: pools.iter().map(|&pool| segment(0, pool)).collect(), ..DeviceRecording::default() }
+    }
+
+    fn pools_of(in_use: &InUse) -> [Evidence; 4] {
+        [Feature::PrivatePools, Feature::GraphPools, Feature::NoGraphPools, Feature::UserPools]
+            .map(|feature| in_use.evidence(feature))
+    }
+
+    #[test]
+    fn pool_ids_tell_kinds_of_pools_apart_as_far_as_possible() {
+        use Evidence::{NotShown, Shown, Unknown};
+        let requests = Requests::default();
+        let of = |pools: &[_]| pools_of(&InUse::of(&device(pools), Some(&requests)));
+        assert_eq!(of(&[Some((0, 0))]), [NotShown, NotShown, Shown, NotShown]);
+        assert_eq!(of(&[Some((0, 0)), Some((3, 0))]), [Shown, Shown, NotShown, NotShown]);
+        // Such an id is a MemPool's, or that of a pool that captures share.
+        assert_eq!(of(&[Some((0, 2))]), [Shown, Unknown, Unknown, Unknown]);
+        assert_eq!(of(&[Some((0, 2)), Some((1, 0))]), [Shown, Shown, NotShown, Unknown]);
+        assert_eq!(of(&[None]), [Unknown; 4], "an old file does not name pools");
+        let gone = Requests { pools: vec![PoolId(0, 1)], ..Requests::default() };
+        assert_eq!(pools_of(&InUse::of(&device(&[Some((0, 0))]), Some(&gone))), [Shown, Unknown, Unknown, Unknown]);
+    }
+
+    #[test]
+    fn what_a_file_without_a_trace_or_its_beginning_does_not_show_is_unknown() {
+        let lists_only = InUse::of(&device(&[Some((0, 0)), Some((1, 0))]), None);
+        assert_eq!(lists_only.evidence(Feature::GraphPools), Evidence::Shown);
+        for feature in [Feature::SeveralStreams, Feature::OtherStreams, Feature::EmptyCache, Feature::PoolsGivenBack] {
+            assert_eq!(lists_only.evidence(feature), Evidence::Unknown, "{feature:?}");
+        }
+        let cut = Requests { lost_beginning: Some(Default::default()), ..Requests::default() };
+        assert_eq!(pools_of(&InUse::of(&device(&[Some((0, 0))]), Some(&cut))), [Evidence::Unknown; 4]);
+    }
+
+    #[test]
+    fn streams_and_calls_show_in_the_requests() {
+        let free = |completion| (9, Operation::Free { id: 0, completion });
+        let of = |operations: Vec<_>| InUse::of(&device(&[]), Some(&Requests { operations, ..Requests::default() }));
+        let shown = |in_use: &InUse| {
+            [Feature::SeveralStreams, Feature::OtherStreams, Feature::EmptyCache, Feature::PoolsGivenBack]
+                .map(|feature| in_use.evidence(feature) == Evidence::Shown)
+        };
+        assert_eq!(shown(&of(vec![allocate(0, 0), allocate(1, 0), free(Completion::AtOnce)])), [false; 4]);
+        assert_eq!(shown(&of(vec![allocate(0, 0), allocate(1, 7)])), [true, false, false, false]);
+        assert_eq!(shown(&of(vec![allocate(0, 0), free(Completion::Never)])), [false, true, false, false]);
+        assert_eq!(shown(&of(vec![allocate(0, 0), free(Completion::AtEntry(0))])), [false; 4], "its request may be lost");
+        assert_eq!(shown(&of(vec![(0, Operation::EmptyCache)])), [false, false, true, false]);
+        assert_eq!(shown(&of(vec![(0, Operation::AbandonPool(PoolId(1, 0)))])), [false, false, false, true]);
+    }
+
+    #[test]
+    fn the_caller_tells_how_many_devices_there_are_and_whether_there_is_a_limit() {
+        let in_use = InUse::unknown().on_devices(2).limited(true);
+        let known = |feature| in_use.evidence(feature);
+        assert_eq!((known(Feature::SeveralDevices), known(Feature::NoLimit)), (Evidence::Shown, Evidence::NotShown));
+        let in_use = InUse::unknown().on_devices(1).limited(false);
+        let known = |feature| in_use.evidence(feature);
+        assert_eq!((known(Feature::SeveralDevices), known(Feature::NoLimit)), (Evidence::NotShown, Evidence::Shown));
+    }
 }
