@@ -1,27 +1,24 @@
 //! What a program that died would have done next, as far as its earlier steps tell.
 //!
-//! A recording of a run that died ends with the request that failed. If the program is a loop, it was in the same place before, once in
-//! every step (`repeats`). What it did then is copied behind its end (`splice`): first the rest of the step that failed, with sizes
-//! in proportion to what that step had requested already (`sizes`), then the earlier steps once more, as they were.
+//! A recording of a run that died ends with the request that failed. If the program is a loop, it was in the same place before,
+//! once in every step (`repeats`). What it did then is copied behind its end (`splice`): first the rest of the step that failed,
+//! with sizes in proportion to what that step had requested already, then the earlier steps once more, as they were.
+//!
+//! [`Doubt`] says why it is not sure that such a program fits, although everything that is estimated of its rest does. What later
+//! steps need is told from how many steps were seen, how much they differ, and how much is left free. Either the largest size has
+//! come back, as it does where sizes are fixed, few or cut off at a longest one. Or so much is left free that even a larger size
+//! than any seen fits: if sizes are spread over a range and `n` of them were seen, the range ends `x` times further above their
+//! common floor than the largest with a chance of at most `x` to the power of `-n`, however many steps follow.
 
-mod align;
-mod doubt;
 mod repeats;
-mod shape;
-mod sizes;
 mod splice;
-#[cfg(test)]
-mod tests;
 
-use align::{Alignment, Direction, align};
-pub use doubt::Doubt;
 use parkade_recording::DeviceRecording;
 use parkade_replay::{Operation, Requests};
-use repeats::{Repeat, repeats};
 use rustc_hash::FxHashMap;
-use shape::Shape;
-use sizes::Sizes;
-use splice::Splice;
+
+use repeats::{Alignment, Direction, Repeat, Shape, align, repeats};
+use splice::{Sizes, Splice};
 
 /// How many earlier steps are looked at.
 const STEPS: usize = 40;
@@ -262,5 +259,362 @@ impl StepSizes {
         let others = self.others.iter().map(|other| bytes(*other.get(&place)?));
         let earlier: Vec<u64> = [bytes(place)].into_iter().chain(others).collect::<Option<_>>()?;
         self.sizes.size(&earlier)
+    }
+}
+
+/// Steps that must have come before.
+const FEWEST_STEPS: usize = 4;
+/// Two steps need the same if they differ by at most one part in this many of what the largest adds to what all of them find.
+const SAME_PART: u64 = 50;
+/// The largest size has come back if this many steps needed it ...
+const RECURS: usize = 2;
+/// ... or one more if more than this many were seen: then two are within a fiftieth by chance.
+const FEW: usize = 10;
+/// Sizes that come back still need this part of the largest free, because the estimate of the rest is not exact.
+const LEAST_FREE_PART: u64 = 100;
+/// The number of steps times the free part is to be this: then a larger size is seen with a chance of one in twenty (e to the power
+/// of -3).
+const SURE: u128 = 3;
+/// Steps grow if each of so many is larger than the one before ...
+const GROWING: usize = 4;
+/// ... by more than one part in this many.
+const GROWING_PART: u64 = 100;
+
+/// Why the rest of a program cannot be told from its beginning.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Doubt {
+    /// The program was never before where it failed.
+    NoSteps,
+    /// Too few steps came before: so many.
+    FewSteps(usize),
+    /// The steps leave more or less memory in use than they found.
+    NotSteady,
+    /// Each step needs more than the one before.
+    Growing,
+    /// The largest size was seen once, and too little is left free for a larger one.
+    Margin,
+}
+
+impl Doubt {
+    /// What makes the rest of this program doubtful, if anything. `free_bytes` is what would be left at its peak.
+    #[must_use]
+    pub fn about(continuation: Option<&Continuation>, free_bytes: u64) -> Option<Doubt> {
+        let Some(continuation) = continuation else { return Some(Doubt::NoSteps) };
+        let peaks: Vec<u64> = continuation.step_peaks.iter().copied().chain([continuation.failed_step_peak]).collect();
+        // As many steps again would leave as much behind again.
+        let left_bytes = continuation.left_by_step_bytes.saturating_mul(continuation.steps as u64);
+        if continuation.steps < FEWEST_STEPS {
+            Some(Doubt::FewSteps(continuation.steps))
+        } else if !continuation.is_steady || left_bytes > free_bytes {
+            Some(Doubt::NotSteady)
+        } else if grow(&peaks) {
+            Some(Doubt::Growing)
+        } else if !largest_recurs(continuation, free_bytes) && !is_wide(&peaks, continuation.floor_bytes, free_bytes) {
+            Some(Doubt::Margin)
+        } else {
+            None
+        }
+    }
+
+    /// Its name in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Doubt::NoSteps => "no_steps",
+            Doubt::FewSteps(_) => "few_steps",
+            Doubt::NotSteady => "not_steady",
+            Doubt::Growing => "growing",
+            Doubt::Margin => "margin",
+        }
+    }
+}
+
+/// Whether each of the latest steps needed more than the one before.
+fn grow(peaks: &[u64]) -> bool {
+    let is_larger = |pair: &[u64]| pair[1] > pair[0] + pair[0] / GROWING_PART;
+    let latest = &peaks[peaks.len().saturating_sub(GROWING)..];
+    latest.len() >= 3 && latest.windows(2).all(is_larger)
+}
+
+/// Whether several steps are known to have needed the largest size, and what the estimate may be wrong by is free.
+fn largest_recurs(continuation: &Continuation, free_bytes: u64) -> bool {
+    let certain = || continuation.step_peaks.iter().copied().chain([continuation.failed_step_certain_peak]);
+    let largest = certain().max().unwrap_or(0).max(continuation.failed_step_peak);
+    let same = largest - largest.saturating_sub(continuation.floor_bytes) / SAME_PART;
+    let seen = certain().filter(|&peak| peak >= same).count();
+    seen >= RECURS + usize::from(certain().count() > FEW) && free_bytes >= largest / LEAST_FREE_PART
+}
+
+/// Whether enough is left free for a size larger than any that was seen.
+fn is_wide(peaks: &[u64], floor_bytes: u64, free_bytes: u64) -> bool {
+    let largest = peaks.iter().copied().max().unwrap_or(0);
+    u128::from(free_bytes) * peaks.len() as u128 >= SURE * u128::from(largest.saturating_sub(floor_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    //! Programs of a few steps, cut off in the middle of one and continued.
+
+    use parkade::units::PoolId;
+    use parkade_replay::Completion;
+
+    use super::*;
+
+    fn seen(step_peaks: &[u64], failed_step_peak: u64) -> Continuation {
+        Continuation {
+            requests: Requests::default(),
+            recorded: 0,
+            steps: step_peaks.len(),
+            step_peaks: step_peaks.to_vec(),
+            failed_step_peak,
+            failed_step_certain_peak: failed_step_peak,
+            floor_bytes: 200,
+            left_by_step_bytes: 0,
+            more_steps: 3,
+            is_steady: true,
+        }
+    }
+
+    fn doubt(step_peaks: &[u64], failed_step_peak: u64, free_bytes: u64) -> Option<Doubt> {
+        Doubt::about(Some(&seen(step_peaks, failed_step_peak)), free_bytes)
+    }
+
+    #[test]
+    fn a_largest_size_that_comes_back_leaves_no_doubt() {
+        assert_eq!(doubt(&[1000; 4], 1000, 10), None, "all alike");
+        assert_eq!(doubt(&[1000; 4], 1000, 9), Some(Doubt::Margin), "less than a hundredth is free");
+        assert_eq!(doubt(&[1000, 700, 900, 800], 990, 10), None, "the failed step needed what the first did");
+        let guessed = Continuation { failed_step_certain_peak: 600, ..seen(&[1000, 700, 900, 800], 1000) };
+        assert_eq!(Doubt::about(Some(&guessed), 10), Some(Doubt::Margin), "an estimate is no second time");
+        assert_eq!(doubt(&[1000, 700, 900, 800], 980, 10), Some(Doubt::Margin), "they differ by a fortieth");
+        let many = [1000, 750, 700, 650, 600, 550, 500, 450, 400, 350, 300];
+        assert_eq!(doubt(&many, 1000, 10), Some(Doubt::Margin), "two of twelve are alike by chance");
+        assert_eq!(doubt(&[&many[..], &[995, 250]].concat(), 1000, 10), None);
+    }
+
+    #[test]
+    fn sizes_of_a_range_need_room_for_larger_ones() {
+        // Five steps, the largest 800 above the floor: 480 free bytes are three fifths.
+        assert_eq!(doubt(&[600, 900, 700, 800], 1000, 479), Some(Doubt::Margin));
+        assert_eq!(doubt(&[600, 900, 700, 800], 1000, 480), None);
+        // With thirty of them, a tenth is enough.
+        let many: Vec<u64> = (0..29).map(|step| 900 - 170 * step % 500).collect();
+        assert_eq!((doubt(&many, 1000, 79), doubt(&many, 1000, 80)), (Some(Doubt::Margin), None));
+    }
+
+    #[test]
+    fn each_doubt_has_its_reason() {
+        assert_eq!(Doubt::about(None, 1000), Some(Doubt::NoSteps));
+        assert_eq!(doubt(&[1000, 900], 1010, 1000), Some(Doubt::FewSteps(2)));
+        assert_eq!(doubt(&[400, 500, 600, 700], 800, 1000), Some(Doubt::Growing));
+        let leaking = Continuation { left_by_step_bytes: 30, ..seen(&[1000; 4], 1000) };
+        assert_eq!(Doubt::about(Some(&leaking), 119), Some(Doubt::NotSteady), "four more steps leave 120 bytes");
+        assert_eq!(Doubt::about(Some(&leaking), 120), None);
+    }
+
+    const MIB: u64 = 1 << 20;
+    /// Layers of the model.
+    const LAYERS: usize = 16;
+
+    /// A program as operations.
+    #[derive(Default)]
+    struct Program {
+        operations: Vec<(usize, Operation)>,
+        next: usize,
+    }
+
+    impl Program {
+        fn allocate(&mut self, bytes: u64) -> usize {
+            let id = self.next;
+            self.next += 1;
+            self.push(Operation::Allocate { id, bytes, stream: 0, pool: PoolId::DEFAULT, failed: false });
+            id
+        }
+
+        fn free(&mut self, id: usize) {
+            self.push(Operation::Free { id, completion: Completion::AtOnce });
+        }
+
+        fn push(&mut self, operation: Operation) {
+            self.operations.push((self.operations.len(), operation));
+        }
+
+        /// A training step: an activation for each layer, a large one at the end, and a gradient for each layer, all freed again. The first
+        /// step makes the optimizer's states.
+        fn step(&mut self, length: u64, is_first: bool) {
+            let activations: Vec<usize> = (0..LAYERS).map(|_| self.allocate(length * MIB)).collect();
+            let logits = self.allocate(4 * length * MIB);
+            let loss = self.allocate(512);
+            self.free(logits);
+            let mut gradients = Vec::new();
+            for activation in activations.into_iter().rev() {
+                gradients.push(self.allocate(8 * MIB));
+                let temporary = self.allocate(2 * length * MIB);
+                self.free(activation);
+                self.free(temporary);
+            }
+            self.free(loss);
+            for gradient in gradients {
+                if is_first {
+                    self.allocate(8 * MIB);
+                }
+                self.free(gradient);
+            }
+        }
+
+        fn training(lengths: &[u64]) -> Program {
+            let mut program = Program::default();
+            for _ in 0..LAYERS {
+                program.allocate(8 * MIB);
+            }
+            for (place, &length) in lengths.iter().enumerate() {
+                program.step(length, place == 0);
+            }
+            program
+        }
+
+        fn requests(self) -> Requests {
+            Requests { operations: self.operations, ..Requests::default() }
+        }
+    }
+
+    /// The live bytes after each operation.
+    fn live(operations: &[(usize, Operation)]) -> Vec<u64> {
+        let (mut sizes, mut live) = (Vec::new(), 0);
+        let after = |&(_, operation): &(usize, Operation)| {
+            match operation {
+                Operation::Allocate { bytes, .. } => {
+                    sizes.push(bytes);
+                    live += bytes;
+                }
+                Operation::Free { id, .. } => live -= sizes[id],
+                _ => {}
+            }
+            live
+        };
+        operations.iter().map(after).collect()
+    }
+
+    /// The program cut after the operation `last` and continued.
+    fn continued(lengths: &[u64], last: usize) -> Option<Continuation> {
+        continue_after(&Program::training(lengths).requests(), &DeviceRecording::default(), last, 2000)
+    }
+
+    /// Where a step begins.
+    fn start_of(lengths: &[u64], step: usize) -> usize {
+        Program::training(&lengths[..step]).operations.len()
+    }
+
+    #[test]
+    fn the_rest_of_a_step_is_as_large_as_its_beginning_says() {
+        let lengths = [20, 28, 30, 25, 34, 60, 22];
+        let truth = live(&Program::training(&lengths).operations);
+        for into in [4, 9, LAYERS, LAYERS + 5] {
+            let last = start_of(&lengths, 5) + into;
+            let continuation = continued(&lengths, last).expect("steps");
+            let rest = start_of(&lengths, 6) - last;
+            let estimate = live(&continuation.requests.operations);
+            assert_eq!(estimate[last..last + rest], truth[last..last + rest], "cut {into} operations into the step");
+            assert_eq!(continuation.recorded, last + 1);
+            assert!((3..=5).contains(&continuation.steps), "{}", continuation.steps);
+            assert!(continuation.is_steady && continuation.more_steps >= 3, "{continuation:?}");
+            assert_eq!(Some(continuation.failed_step_peak), truth[start_of(&lengths, 5)..].iter().copied().max());
+        }
+    }
+
+    #[test]
+    fn a_peak_belongs_to_one_step() {
+        // Cut at the top of the forward pass: what the large step still held there is not what the next one needed.
+        let lengths = [20, 34, 30, 60, 28];
+        let truth = live(&Program::training(&lengths).operations);
+        let peak = |step: usize| truth[start_of(&lengths, step)..start_of(&lengths, step + 1)].iter().copied().max();
+        let continuation = continued(&lengths, start_of(&lengths, 4) + LAYERS - 1).expect("steps");
+        let expected: Vec<u64> = (0..4).filter_map(peak).collect();
+        assert!(expected.ends_with(&continuation.step_peaks[1..]), "{:?} of {expected:?}", continuation.step_peaks);
+        assert_eq!(continuation.step_peaks.last(), peak(3).as_ref());
+        assert_eq!(Some(continuation.failed_step_peak), peak(4));
+        assert!(continuation.failed_step_certain_peak < continuation.failed_step_peak, "only a part of it was recorded");
+        assert_eq!(continuation.floor_bytes, 2 * 8 * MIB * LAYERS as u64);
+    }
+
+    #[test]
+    fn a_step_of_a_size_seen_before_is_certain() {
+        for (length, is_seen) in [(60, true), (59, false)] {
+            let lengths = [20, 34, 60, 30, length];
+            let continuation = continued(&lengths, start_of(&lengths, 4) + LAYERS - 2).expect("steps");
+            let is_certain = continuation.failed_step_certain_peak == continuation.failed_step_peak;
+            assert_eq!((is_certain, continuation.step_peaks.contains(&continuation.failed_step_peak)), (is_seen, is_seen));
+        }
+    }
+
+    #[test]
+    fn what_each_step_leaves_is_counted() {
+        let mut program = Program::training(&[20]);
+        for length in [30, 25, 34, 28, 33] {
+            program.allocate(5 * MIB);
+            program.step(length, false);
+        }
+        let last = program.operations.len() - 10;
+        let continuation = continue_after(&program.requests(), &DeviceRecording::default(), last, 2000).expect("steps");
+        assert_eq!(continuation.left_by_step_bytes, 5 * MIB);
+        assert!(continuation.is_steady, "little in one step");
+    }
+
+    #[test]
+    fn nothing_is_left_behind_by_the_copies() {
+        let lengths = [20, 30, 25, 34, 60];
+        let last = start_of(&lengths, 4) + 7;
+        let continuation = continued(&lengths, last).expect("steps");
+        let estimate = live(&continuation.requests.operations);
+        let floor = |levels: &[u64]| levels.iter().copied().min();
+        let half = last + (estimate.len() - last) / 2;
+        assert_eq!(floor(&estimate[last..half]), floor(&estimate[half..]));
+        assert_eq!(floor(&estimate[half..]), Some(2 * 8 * MIB * LAYERS as u64), "parameters and the optimizer's states");
+    }
+
+    #[test]
+    fn every_copy_frees_only_what_is_live() {
+        let lengths = [20, 30, 25, 34, 60];
+        for last in start_of(&lengths, 3)..start_of(&lengths, 5) {
+            let Some(continuation) = continued(&lengths, last) else { continue };
+            let mut live = Vec::new();
+            for (place, (entry, operation)) in continuation.requests.operations.iter().enumerate() {
+                match operation {
+                    Operation::Allocate { id, .. } => {
+                        assert_eq!(*id, live.len(), "requests are numbered in order");
+                        live.push(true);
+                    }
+                    Operation::Free { id, .. } => {
+                        assert!(std::mem::take(&mut live[*id]), "{id} is freed twice, cut after {last}")
+                    }
+                    _ => {}
+                }
+                let before = place.checked_sub(1).map(|before| continuation.requests.operations[before].0);
+                assert!(before.is_none_or(|before| before <= *entry), "entries go on");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_loop_is_not_continued() {
+        let lengths = [20];
+        assert!(continued(&lengths, start_of(&lengths, 0) + 5).is_none(), "in the first step");
+        assert!(continued(&lengths, start_of(&lengths, 0) + LAYERS + 6).is_none(), "in its backward pass, a loop over layers");
+    }
+
+    #[test]
+    fn a_leak_and_a_growing_step_are_doubts() {
+        let mut program = Program::training(&[20, 30]);
+        for length in [25, 34, 28, 33] {
+            program.allocate(200 * MIB);
+            program.step(length, false);
+        }
+        let last = program.operations.len() - 10;
+        let continuation = continue_after(&program.requests(), &DeviceRecording::default(), last, 2000);
+        let doubt = Doubt::about(continuation.as_ref(), 1 << 40);
+        assert!(matches!(doubt, Some(Doubt::NotSteady | Doubt::NoSteps | Doubt::FewSteps(_))), "{doubt:?}");
+        let lengths = [20, 24, 28, 32, 36, 40];
+        let continuation = continued(&lengths, start_of(&lengths, 5) + LAYERS);
+        assert_eq!(Doubt::about(continuation.as_ref(), 1 << 40), Some(Doubt::Growing));
     }
 }

@@ -1,10 +1,21 @@
 //! Earlier moments at which a program was where it is now.
 //!
-//! A training loop does in every step what it did in the step before. Seen backwards from an operation, the shape of the program agrees
-//! with that seen backwards from the same place in the step before, for about as long as the program has run. Other places agree only
-//! briefly: two layers of a model look alike, but not what is before them.
+//! A training loop does in every step what it did in the step before. Seen backwards from an operation, the shape of the program
+//! agrees with that seen backwards from the same place in the step before, for about as long as the program has run. Other places
+//! agree only briefly: two layers of a model look alike, but not what is before them.
+//!
+//! The shape of a program is what it does, without sizes ([`Shape`]). Training steps of different lengths request different
+//! sizes, but they request and free in the same order. So an allocation is described by its stream, pool and stack, and a free by
+//! how many requests ago its block was allocated.
+//!
+//! Two stretches of a program that did nearly the same are aligned ([`align`]). Equal operations are paired one by one. Where the
+//! stretches differ, the nearest places are searched from which they agree again.
 
-use super::align::{Alignment, Direction, align};
+use std::hash::BuildHasher;
+
+use parkade_recording::{DeviceRecording, StackId};
+use parkade_replay::Operation;
+use rustc_hash::FxBuildHasher;
 
 /// A place must agree for so many operations without a difference.
 const LEAST_REACH: usize = 8;
@@ -33,16 +44,16 @@ const MORE_BLOCKS_PART: usize = 100;
 
 /// The same place in an earlier step.
 #[derive(Clone, Debug)]
-pub(crate) struct Repeat {
+pub(super) struct Repeat {
     /// The operation there that corresponds to the later one.
-    pub(crate) operation: usize,
+    pub(super) operation: usize,
     /// How what came before both corresponds.
-    pub(crate) before: Alignment,
+    pub(super) before: Alignment,
 }
 
 /// The same place in the step before that of the operation `now`, in the step before that one, and so on, at most `most` of them, the
 /// latest first. Each is aligned with its successor.
-pub(crate) fn repeats(words: &[u64], live_blocks: &[usize], now: usize, most: usize) -> Vec<Repeat> {
+pub(super) fn repeats(words: &[u64], live_blocks: &[usize], now: usize, most: usize) -> Vec<Repeat> {
     let mut found: Vec<Repeat> = Vec::new();
     while found.len() < most {
         let later = found.last().map_or(now, |repeat| repeat.operation);
@@ -61,7 +72,7 @@ pub(crate) fn repeats(words: &[u64], live_blocks: &[usize], now: usize, most: us
 
 /// Whether there is one more step before the earliest moment, which leaves other blocks behind than it found: the first step makes an
 /// optimizer's states. `step` is how many operations a step has.
-pub(crate) fn has_first_step(words: &[u64], earliest: usize, step: usize) -> bool {
+pub(super) fn has_first_step(words: &[u64], earliest: usize, step: usize) -> bool {
     one_earlier(words, None, earliest).is_some_and(|first| (earliest - first.operation) * 2 >= step)
 }
 
@@ -115,4 +126,97 @@ fn agreements(words: &[u64]) -> Vec<usize> {
         reach[place] = agree;
     }
     reach
+}
+
+/// After a difference, this many operations must agree ...
+const AGREE: usize = 6;
+/// ... at most this many operations further on, counted on both sides together.
+const FURTHEST: usize = 96;
+/// An alignment ends when more than one in this many operations has no counterpart ...
+const SKIPPED_PART: usize = 4;
+/// ... beyond these first ones.
+const SKIPPED_FREE: usize = 96;
+/// The distance between the stretches may change by one part in this many: otherwise an alignment of a place with its neighbour would
+/// slip into one of the place with itself.
+const DRIFT_PART: i64 = 4;
+
+/// In which direction stretches are compared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Direction {
+    /// Into the past.
+    Backwards,
+    /// Into the future.
+    Forwards,
+}
+
+/// Operations that correspond.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Alignment {
+    /// Pairs of places, that in the earlier stretch first.
+    pub(super) pairs: Vec<(usize, usize)>,
+    /// How many operations have no counterpart.
+    skipped: usize,
+}
+
+/// Pairs the operations of `words` from the places `earlier` and `later` on, these included, at most `most` of them and none from `end`
+/// on.
+pub(super) fn align(words: &[u64], (earlier, later): (usize, usize), direction: Direction, most: usize, end: usize) -> Alignment {
+    let at = |start: usize, steps: usize| match direction {
+        Direction::Backwards => start.checked_sub(steps),
+        Direction::Forwards => Some(start + steps).filter(|&place| place < end),
+    };
+    let same = |a: usize, b: usize| match (at(earlier, a), at(later, b)) {
+        (Some(a), Some(b)) => words.get(a).is_some_and(|word| words.get(b) == Some(word)),
+        _ => false,
+    };
+    let agrees = |a: usize, b: usize| (0..AGREE).all(|more| same(a + more, b + more));
+    let largest_drift = (later as i64 - earlier as i64) / DRIFT_PART;
+    let stays = |a: usize, b: usize| (a as i64 - b as i64).abs() <= largest_drift;
+    let mut found = Alignment::default();
+    let (mut a, mut b) = (0, 0);
+    while found.pairs.len() < most {
+        let Some(pair) = at(earlier, a).zip(at(later, b)) else { break };
+        if same(a, b) {
+            found.pairs.push(pair);
+            (a, b) = (a + 1, b + 1);
+            continue;
+        }
+        let ways = (1..=FURTHEST).flat_map(|total| (0..=total).map(move |skip| (a + skip, b + total - skip)));
+        let Some((next_a, next_b)) = { ways }.find(|&(a, b)| stays(a, b) && agrees(a, b)) else { break };
+        found.skipped += (next_a - a).max(next_b - b);
+        (a, b) = (next_a, next_b);
+        if found.skipped > SKIPPED_FREE + found.pairs.len() / SKIPPED_PART {
+            break;
+        }
+    }
+    found
+}
+
+/// A free of a block allocated at least this many requests ago is described as that of an old block: in between, steps vary.
+const LONG_AGO: u64 = 128;
+
+/// Operations described so that equal descriptions mean: the program did the same.
+#[derive(Clone, Debug)]
+pub(super) struct Shape {
+    /// One description for each operation.
+    pub(super) words: Vec<u64>,
+}
+
+impl Shape {
+    /// Describes operations of this recording.
+    pub(super) fn of(operations: &[(usize, Operation)], recording: &DeviceRecording) -> Shape {
+        let mut next = 0_u64;
+        let word = |&(entry, operation): &(usize, Operation)| match operation {
+            Operation::Allocate { id, stream, pool, .. } => {
+                next = id as u64 + 1;
+                let stack = recording.trace.get(entry).map_or(StackId::NONE, |entry| entry.stack);
+                FxBuildHasher.hash_one((1, stream, pool, stack))
+            }
+            Operation::Free { id, .. } => FxBuildHasher.hash_one((2, next.saturating_sub(id as u64).min(LONG_AGO))),
+            Operation::EmptyCache => FxBuildHasher.hash_one(3),
+            Operation::AbandonPool(_) => FxBuildHasher.hash_one(4),
+            Operation::ReleasePool(_) => FxBuildHasher.hash_one(5),
+        };
+        Shape { words: operations.iter().map(word).collect() }
+    }
 }
