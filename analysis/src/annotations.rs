@@ -1,13 +1,93 @@
-//! Where a program's training steps end, as far as its annotations mark them.
+//! What the program's own annotations say about its run: `torch.profiler.record_function` scopes, the profiler's and the
+//! optimizers' steps.
 //!
-//! The profiler marks `ProfilerStep#12`, an optimizer `Optimizer.step#AdamW.step` and `Optimizer.zero_grad#AdamW.zero_grad`. A step ends
-//! where such a mark ends. Programs free gradients right after the optimizer's step or at the start of the next step; a `zero_grad`
-//! that follows without an allocation in between belongs to the step.
+//! A snapshot lists the starts and ends of scopes with their times (`external_annotations`); the times of trace entries place
+//! them in the trace. [`scopes`] gives each scope as a range of moments, [`phase_at`] those around one point in time (PyTorch's
+//! optimizers annotate themselves), [`steps`] the ends of training steps, as far as annotations mark them.
+//!
+//! The profiler marks `ProfilerStep#12`, an optimizer `Optimizer.step#AdamW.step` and `Optimizer.zero_grad#AdamW.zero_grad`. A
+//! step ends where such a mark ends. Programs free gradients right after the optimizer's step or at the start of the next step; a
+//! `zero_grad` that follows without an allocation in between belongs to the step.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use parkade_recording::{Action, Annotation, DeviceRecording, Entry};
 use thiserror::Error;
+
+/// A scope that the program annotated, such as an optimizer's step.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Scope {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its first moment; moment `n` is the state after `n` entries.
+    pub from: u32,
+    /// The moment at its end.
+    pub to: u32,
+    /// How many other scopes enclose it.
+    pub depth: u32,
+}
+
+/// The scopes of one device, in the order in which they began. There are none if an entry of the trace has no time, because nothing else
+/// places them.
+#[must_use]
+pub fn scopes(annotations: &[Annotation], recording: &DeviceRecording) -> Vec<Scope> {
+    let Some(times) = recording.trace.iter().map(|entry| entry.time()).collect::<Option<Vec<u64>>>() else { return Vec::new() };
+    let end = times.len() as u32;
+    let device = i64::from(recording.device);
+    let mut scopes: Vec<Scope> = Vec::new();
+    let mut open: Vec<usize> = Vec::new();
+    for annotation in annotations.iter().filter(|annotation| annotation.device.is_none_or(|of| of == device)) {
+        let Some(time) = annotation.time_us.and_then(|time| u64::try_from(time).ok()) else { continue };
+        let moment = times.partition_point(|&at| at < time) as u32;
+        if &*annotation.stage == "START" {
+            open.push(scopes.len());
+            scopes.push(Scope { name: annotation.name.clone(), from: moment, to: end, depth: open.len() as u32 - 1 });
+        } else if let Some(place) = open.iter().rposition(|&place| scopes[place].name == annotation.name) {
+            // Scopes inside it that have not ended have lost their ends.
+            for place in open.drain(place..) {
+                scopes[place].to = moment.max(scopes[place].from);
+            }
+        }
+    }
+    scopes.retain(|scope| scope.from < end && scope.to > scope.from);
+    scopes
+}
+
+/// Where a point in time lies among the program's scopes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Phase {
+    /// The open scopes, the outermost first.
+    pub open: Vec<String>,
+    /// The scope that ended last, and how often a scope of its name had ended by then.
+    pub last_ended: Option<(String, usize)>,
+}
+
+/// The phase of a device at a time, in microseconds since 1970; `None` if the file has no timed scopes of this device.
+#[must_use]
+pub fn phase_at(annotations: &[Annotation], device: u32, time_us: u64) -> Option<Phase> {
+    let is_here = |annotation: &&Annotation| annotation.device.is_none_or(|number| number == i64::from(device));
+    let timed: Vec<(&Annotation, i64)> =
+        annotations.iter().filter(is_here).filter_map(|annotation| Some((annotation, annotation.time_us?))).collect();
+    if timed.is_empty() {
+        return None;
+    }
+    let mut phase = Phase::default();
+    let before = timed.iter().filter(|(_, at)| u64::try_from(*at).unwrap_or(0) <= time_us);
+    for (annotation, _) in before.clone() {
+        let name = annotation.name.as_ref();
+        if annotation.stage.as_ref() == "START" {
+            phase.open.push(name.to_owned());
+        } else if let Some(place) = phase.open.iter().rposition(|open| open == name) {
+            let ended = phase.open.remove(place);
+            phase.last_ended = Some((ended, 0));
+        }
+    }
+    if let Some((name, times)) = &mut phase.last_ended {
+        *times = before.filter(|(other, _)| other.stage.as_ref() == "END" && other.name.as_ref() == name).count();
+    }
+    Some(phase)
+}
 
 /// The end of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,6 +191,66 @@ fn zero_grad_after(following: &[Annotation], device: &DeviceRecording, done: usi
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_place_scopes() {
+        let trace = (0..10)
+            .map(|i| {
+                let mut entry = Entry::new(Action::Snapshot, 0, 0, 0);
+                entry.set_time(Some(100 + i));
+                entry
+            })
+            .collect();
+        let recording = DeviceRecording { trace, ..DeviceRecording::default() };
+        let note = |name: &str, stage: &str, device, time: i64| Annotation {
+            name: name.into(),
+            stage: stage.into(),
+            device,
+            time_us: Some(time),
+        };
+        let annotations = [
+            note("step", "START", Some(0), 102),
+            note("elsewhere", "START", Some(1), 102),
+            note("inner", "START", None, 104),
+            note("inner", "END", None, 106),
+            note("step", "END", Some(0), 108),
+            note("never begun", "END", Some(0), 108),
+            note("unfinished", "START", Some(0), 109),
+            note("too late", "START", Some(0), 999),
+        ];
+        let found: Vec<_> = scopes(&annotations, &recording)
+            .iter()
+            .map(|scope| (scope.name.to_string(), scope.from, scope.to, scope.depth))
+            .collect();
+        let scope = |name: &str, from, to, depth| (name.to_owned(), from, to, depth);
+        assert_eq!(found, [scope("step", 2, 8, 0), scope("inner", 4, 6, 1), scope("unfinished", 9, 10, 0)]);
+    }
+
+    fn scope(name: &str, stage: &str, device: Option<i64>, time_us: Option<i64>) -> Annotation {
+        Annotation { name: name.into(), stage: stage.into(), device, time_us }
+    }
+
+    #[test]
+    fn scopes_open_and_end() {
+        let scopes = [
+            scope("train", "START", None, Some(5)),
+            scope("step", "START", Some(0), Some(10)),
+            scope("step", "END", Some(0), Some(20)),
+            scope("step", "START", Some(0), Some(30)),
+            scope("other", "START", Some(1), Some(31)),
+            scope("untimed", "START", Some(0), None),
+            scope("step", "END", Some(0), Some(40)),
+        ];
+        let at = |device, time_us| phase_at(&scopes, device, time_us).map(|phase| (phase.open.join("/"), phase.last_ended));
+        let ended = |times| Some(("step".to_owned(), times));
+        assert_eq!(at(0, 4), Some((String::new(), None)));
+        assert_eq!(at(0, 10), Some(("train/step".to_owned(), None)));
+        assert_eq!(at(0, 25), Some(("train".to_owned(), ended(1))));
+        assert_eq!(at(0, 35), Some(("train/step".to_owned(), ended(1))));
+        assert_eq!(at(0, 40), Some(("train".to_owned(), ended(2))));
+        assert_eq!(at(1, 50), Some(("train/other".to_owned(), None)));
+        assert_eq!(phase_at(&scopes[5..6], 0, 50), None);
+    }
 
     fn annotation(name: &str, time_us: i64) -> Annotation {
         Annotation { name: name.into(), stage: "END".into(), device: None, time_us: Some(time_us) }
