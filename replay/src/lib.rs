@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 mod completions;
-mod decision;
 mod entries;
 mod error;
 mod exact;
@@ -16,7 +15,7 @@ mod predict;
 pub mod recognition;
 mod timings_that_fit;
 
-pub use decision::Decision;
+pub use entries::Decision;
 pub use error::VerifyError;
 pub use exact::{
     DeviceVerdict, Mismatch, Moment, NotInFile, StatsCheck, StatsDifference, Trial, try_device, verify_device, watch_device,

@@ -5,7 +5,7 @@ use parkade::units::PoolId;
 use parkade_recording::Entry;
 
 use super::position::Position;
-use crate::decision::Decision;
+use crate::entries::Decision;
 
 /// Observes the core, and moves the replay forward as long as decisions agree.
 #[derive(Clone, Debug)]

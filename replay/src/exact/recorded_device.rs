@@ -10,12 +10,11 @@ use std::collections::BTreeMap;
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
-
 use parkade_recording::{Action, Entry};
 
 use super::position::Position;
 use crate::completions::completion_of;
-use crate::decision::ELSEWHERE;
+use crate::entries::ELSEWHERE;
 use crate::initial_state::TOTAL_MEMORY;
 
 /// The recorded device.

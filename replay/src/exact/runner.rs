@@ -17,7 +17,7 @@ use super::recorded_capacity::Capacity;
 use super::replay_core::ReplayCore;
 use super::restores::Restores;
 use super::tally::{Mismatch, Release, Tally};
-use crate::decision::{Decision, ELSEWHERE};
+use crate::entries::{Decision, ELSEWHERE};
 use crate::initial_state::Start;
 use crate::pools::{self, PoolTracker};
 

@@ -7,8 +7,7 @@ use super::readings::Reading;
 use super::runner::Runner;
 use super::tally::{Mismatch, Release};
 use crate::completions::stream_of;
-use crate::decision::Decision;
-use crate::entries::{gives_memory, is_inner, is_request, takes_memory};
+use crate::entries::{Decision, gives_memory, is_inner, is_request, takes_memory};
 
 /// After its first mismatch a replay reads entries in the likeliest way only, once it has copied this many blocks to
 /// try others.

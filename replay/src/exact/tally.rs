@@ -2,7 +2,7 @@
 
 use parkade::units::PoolId;
 
-use crate::decision::Decision;
+use crate::entries::Decision;
 
 /// A place where the core and the recording differ.
 #[derive(Clone, PartialEq, Eq, Debug)]

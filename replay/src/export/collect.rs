@@ -12,7 +12,7 @@ use parkade_recording::{Action, DeviceRecording, Entry, PoolTable, StackId};
 
 use super::final_heap::Provenance;
 use super::options::{ExportOptions, ExportedDevice};
-use crate::decision::Decision;
+use crate::entries::Decision;
 use crate::predict::{Operation, PredictOptions, PredictedRun, Requests, Timing, device_like, learned_addresses};
 
 /// A predicted device.

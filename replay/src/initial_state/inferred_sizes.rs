@@ -10,7 +10,7 @@ use parkade::units::{Bytes, MIB};
 use parkade::{AdoptedContent, AdoptedSegment};
 use parkade_recording::Action;
 
-use crate::decision::Decision;
+use crate::entries::Decision;
 
 /// Block sizes are multiples of this (spec 1.1).
 const BLOCK_SIZE: u64 = 512;

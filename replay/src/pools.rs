@@ -1,0 +1,216 @@
+//! Which private pool each request went to, and sending a request to one.
+//!
+//! PyTorch 2.11 does not record the pool of a request. But a segment belongs to one pool for as long as it
+//! exists, and the recording names the pools of the segments that exist at its end. So the pool of an
+//! entry is that of the segment that contains its address at that time. Nothing names the pool of a
+//! segment that was freed before the end: it counts as the default pool's, unless that does not explain
+//! the trace ([`crate::hidden_pools`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use parkade::device::DeviceBackend;
+use parkade::policy::Policy;
+use parkade::trace::Observer;
+use parkade::units::{Bytes, PoolId, StreamId};
+use parkade::{AdoptedSegment, AllocError, Allocation, Allocator, PoolFilter};
+use parkade_recording::{Action, Entry, Segment};
+use rustc_hash::FxHashMap;
+
+use crate::entries::{gives_memory, takes_memory};
+
+/// The pools of segments, as far as the recording names them or they were guessed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RecordedPools {
+    /// The private pools of segments that are allocated within the trace, by entry.
+    pub(crate) made: FxHashMap<u32, PoolId>,
+    /// The private pools of segments from before the first entry: address, end, pool.
+    pub(super) before: Vec<(u64, u64, PoolId)>,
+    /// Streams and pools of expandable segments, by the lowest address of each run in the recording.
+    runs: BTreeMap<u64, (u64, PoolId)>,
+    /// Where guessed expandable segments end: the lowest address of each, by the entry that unmaps its last page.
+    pub(super) range_ends: FxHashMap<u32, u64>,
+    /// The pools in which requests failed, by entry, where the recording says so.
+    pub(super) failed: FxHashMap<u32, PoolId>,
+}
+
+impl RecordedPools {
+    /// The pools of the recorded segments at the end, of private segments from before the first entry (address,
+    /// end, pool), and of private segments that the trace allocates, by entry.
+    pub(crate) fn new(recorded: &[Segment], before: Vec<(u64, u64, PoolId)>, made: FxHashMap<u32, PoolId>) -> RecordedPools {
+        let expandable = recorded.iter().filter(|segment| segment.expandable);
+        let runs = expandable.map(|segment| (segment.address, (segment.stream, pool_of(segment)))).collect();
+        RecordedPools { made, before, runs, range_ends: FxHashMap::default(), failed: FxHashMap::default() }
+    }
+
+    /// Replaces the pools by assumed ones. `early` are the segments before the first entry, with their assumed pools.
+    pub(crate) fn assume(&mut self, early: &[AdoptedSegment], assumption: &AssumedPools) {
+        self.made.clone_from(&assumption.made);
+        self.range_ends.clone_from(&assumption.range_ends);
+        self.failed.clone_from(&assumption.failed);
+        let length = |segment: &AdoptedSegment| segment.blocks.iter().map(|block| block.size.get()).sum::<u64>();
+        let whole = early.iter().filter(|segment| segment.page.is_none() && segment.pool != PoolId::DEFAULT);
+        self.before = whole.map(|s| (s.address.get(), s.address.get() + length(s), s.pool)).collect();
+        let ranges = early.iter().filter(|segment| segment.page.is_some());
+        self.runs = ranges.map(|segment| (segment.address.get(), (segment.stream.get(), segment.pool))).collect();
+    }
+
+    /// All private pools.
+    pub(crate) fn private(&self) -> BTreeSet<PoolId> {
+        let mut all: BTreeSet<PoolId> = self.before.iter().map(|&(_, _, pool)| pool).collect();
+        all.extend(self.runs.values().map(|&(_, pool)| pool));
+        all.extend(self.made.values().copied());
+        all.remove(&PoolId::DEFAULT);
+        all
+    }
+}
+
+/// The pools of segments: a guess, or what the entries of the trace name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AssumedPools {
+    /// The pools of segments that are allocated within the trace, by the entry that
+    /// allocates them or maps their first page.
+    pub(crate) made: FxHashMap<u32, PoolId>,
+    /// The pools of segments from before the first entry, by address.
+    pub(crate) before: FxHashMap<u64, PoolId>,
+    /// The lowest address of each expandable segment, by the entry that unmaps its last page.
+    pub(crate) range_ends: FxHashMap<u32, u64>,
+    /// The pools in which requests failed, by entry.
+    pub(crate) failed: FxHashMap<u32, PoolId>,
+}
+
+/// The pool that the recording names for a segment.
+pub(crate) fn pool_of(segment: &Segment) -> PoolId {
+    segment.pool.map_or(PoolId::DEFAULT, |(first, second)| PoolId(first, second))
+}
+
+/// The segments of private pools that exist at one point of the trace.
+#[derive(Clone, Debug)]
+pub(crate) struct PoolTracker<'a> {
+    map: &'a RecordedPools,
+    segments: BTreeMap<u64, (u64, PoolId)>,
+    runs: BTreeMap<u64, (u64, PoolId)>,
+    private_pools: usize,
+}
+
+impl<'a> PoolTracker<'a> {
+    pub(crate) fn new(map: &'a RecordedPools) -> PoolTracker<'a> {
+        let segments = map.before.iter().map(|&(address, end, pool)| (address, (end, pool))).collect();
+        PoolTracker { map, segments, runs: map.runs.clone(), private_pools: map.private().len() }
+    }
+
+    /// The pool of the request that has these entries, the first of which is number `at`.
+    #[inline]
+    pub(crate) fn of_request(&self, at: usize, entries: &[Entry]) -> PoolId {
+        if !self.has_private() {
+            return PoolId::DEFAULT;
+        }
+        let mut made = entries.iter().zip(at..).filter(|(entry, _)| takes_memory(entry));
+        let named = made.find_map(|(entry, at)| match self.map.made.get(&(at as u32)) {
+            None if entry.action == Action::SegmentAlloc => Some(PoolId::DEFAULT),
+            pool => pool.copied(),
+        });
+        if let Some(pool) = named {
+            return pool;
+        }
+        let served = entries.iter().rev().find(|entry| matches!(entry.action, Action::Alloc | Action::SegmentMap));
+        served.map_or(PoolId::DEFAULT, |entry| self.of_entry(entry))
+    }
+
+    /// The pool of the memory at an entry's address.
+    fn of_entry(&self, entry: &Entry) -> PoolId {
+        let whole = self.segments.range(..=entry.address).next_back().filter(|(_, (end, _))| entry.address < *end);
+        // A reserved range is larger than any device, so the nearest run below belongs to the
+        // same range, if its stream is the same.
+        let run = || self.runs.range(..=entry.address).next_back().filter(|(_, (stream, _))| *stream == entry.stream);
+        whole.map(|(_, &(_, pool))| pool).or_else(|| run().map(|(_, &(_, pool))| pool)).unwrap_or(PoolId::DEFAULT)
+    }
+
+    /// The pool in which the request at an entry failed, if the recording says so.
+    pub(crate) fn of_failure(&self, at: usize) -> Option<PoolId> {
+        self.map.failed.get(&(at as u32)).copied()
+    }
+
+    /// The private pools that give memory back in these entries, in the order in which they first do.
+    pub(crate) fn giving(&self, entries: &[Entry]) -> Vec<PoolId> {
+        let mut pools = Vec::new();
+        for entry in entries.iter().filter(|entry| self.has_private() && gives_memory(entry)) {
+            let pool = self.of_entry(entry);
+            if pool != PoolId::DEFAULT && !pools.contains(&pool) {
+                pools.push(pool);
+            }
+        }
+        pools
+    }
+
+    /// The pool of the first memory that these entries give back.
+    pub(crate) fn first_giving(&self, entries: &[Entry]) -> PoolId {
+        let first = entries.iter().find(|entry| self.has_private() && gives_memory(entry));
+        first.map_or(PoolId::DEFAULT, |entry| self.of_entry(entry))
+    }
+
+    /// Whether the default pool gives memory back in these entries.
+    pub(crate) fn default_gives(&self, entries: &[Entry]) -> bool {
+        let mut gives = entries.iter().filter(|entry| gives_memory(entry));
+        gives.any(|entry| !self.has_private() || self.of_entry(entry) == PoolId::DEFAULT)
+    }
+
+    pub(crate) fn has_private(&self) -> bool {
+        self.private_pools > 0
+    }
+
+    /// How many private pools there are in the whole recording.
+    pub(crate) fn private_pools(&self) -> usize {
+        self.private_pools
+    }
+
+    /// Moves past these entries, the first of which is number `at`.
+    #[inline]
+    pub(crate) fn pass(&mut self, at: usize, entries: &[Entry]) {
+        if !self.has_private() {
+            return;
+        }
+        for (entry, at) in entries.iter().zip(at..) {
+            match entry.action {
+                Action::SegmentAlloc => {
+                    if let Some(&pool) = self.map.made.get(&(at as u32)) {
+                        self.segments.insert(entry.address, (entry.address.saturating_add(entry.size), pool));
+                    }
+                }
+                Action::SegmentFree => {
+                    self.segments.remove(&entry.address);
+                }
+                Action::SegmentMap => {
+                    if let Some(&pool) = self.map.made.get(&(at as u32)) {
+                        self.runs.insert(entry.address, (entry.stream, pool));
+                    }
+                }
+                Action::SegmentUnmap => {
+                    if let Some(base) = self.map.range_ends.get(&(at as u32)) {
+                        self.runs.remove(base);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Sends one request to a private pool.
+///
+/// # Errors
+/// As a request to the core, and if the pool does not exist.
+pub(crate) fn request_from<D: DeviceBackend, P: Policy, O: Observer>(
+    core: &mut Allocator<D, P, O>,
+    pool: PoolId,
+    bytes: Bytes,
+    stream: StreamId,
+) -> Result<Allocation, AllocError> {
+    // The core polls no events while requests are routed to a pool. What the
+    // recording completes here completed before.
+    core.process_events()?;
+    core.begin_pool(pool, PoolFilter::All)?;
+    let served = core.raw_allocate(bytes, stream);
+    core.end_pool(pool)?;
+    core.release_pool(pool)?;
+    served
+}
