@@ -1,5 +1,5 @@
 //! From evidence to a division into pools: as few segments as possible in private
-//! pools, and as few pools as possible.
+//! pools, and as few pools as possible. Then the pools get ids, in the order in which they were freed.
 
 use std::collections::BTreeSet;
 
@@ -7,6 +7,7 @@ use parkade::units::{PoolClass, PoolId};
 
 use super::evidence::Evidence;
 use super::layout::{Life, LifeId};
+use crate::pools::AssumedPools;
 
 /// How many of the lives that one pool may have freed at once are asked for each that is sorted into a pool.
 const MOST_MATES: usize = 16;
@@ -283,4 +284,67 @@ fn best_of(
     };
     let open = (0..pools.len()).filter(may_be).filter_map(|place| Some((rank(place)?, place)));
     open.max_by_key(|&(rank, _)| rank).map(|(_, place)| place)
+}
+
+/// The pools, in the order in which those that were freed together were freed, as far as there is
+/// one: PyTorch iterates over a hash map. Each has the number of pools that must be freed before it.
+pub(super) fn in_order(mut pools: Vec<Pool>, evidence: &Evidence) -> Vec<(Pool, u64)> {
+    pools.sort_by_key(|pool| pool.abandoned_at.unwrap_or(usize::MAX));
+    let mut pool_of = vec![None; evidence.lives.len()];
+    for (place, pool) in pools.iter().enumerate() {
+        pool.members.iter().for_each(|&life| pool_of[life] = Some(place));
+    }
+    let mut comes_after: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); pools.len()];
+    for run in &evidence.releases {
+        let mut order: Vec<usize> = run.iter().filter_map(|&(_, life)| pool_of[life]).collect();
+        order.dedup();
+        for pair in order.windows(2) {
+            comes_after[pair[1]].insert(pair[0]);
+        }
+    }
+    let mut rest: Vec<usize> = (0..pools.len()).collect();
+    let mut is_left = vec![true; pools.len()];
+    let mut ordered = Vec::new();
+    let mut depths = vec![0; pools.len()];
+    while !rest.is_empty() {
+        let is_next = |pool: &usize| comes_after[*pool].iter().all(|&before| !is_left[before]);
+        let place = rest.iter().position(is_next).unwrap_or(0);
+        let pool = rest.remove(place);
+        is_left[pool] = false;
+        let before = comes_after[pool].iter().filter(|&&before| !is_left[before] && before != pool);
+        depths[pool] = before.map(|&before| depths[before] + 1).max().unwrap_or(0);
+        ordered.push((pools[pool].clone(), depths[pool]));
+    }
+    ordered
+}
+
+/// Ids for pools in order, such that those that are freed together are freed in it: those of different depths are
+/// as far apart as can be where PyTorch's hash table has them.
+pub(super) fn ids(pools: &[(Pool, u64)]) -> Vec<PoolId> {
+    let depths = pools.iter().map(|&(_, depth)| depth + 1).max().unwrap_or(1);
+    let distance = u64::MAX / depths;
+    // No place is 0, which is the default pool's.
+    (1..).zip(pools).map(|(number, (_, depth))| PoolId::walked_at(depth * distance + number)).collect()
+}
+
+/// Lives with their pools, as the replay looks them up.
+pub(super) fn assumed<'l>(lives: impl Iterator<Item = (&'l Life, &'l PoolId)>) -> AssumedPools {
+    let mut pools = AssumedPools::default();
+    for (life, &pool) in lives {
+        match life.made_at {
+            // For an expandable segment the default pool is stated too: the nearest
+            // one below may be another pool's.
+            Some(at) if pool != PoolId::DEFAULT || life.expandable => {
+                pools.made.insert(at as u32, pool);
+            }
+            Some(_) => {}
+            None => {
+                pools.before.insert(life.base, pool);
+            }
+        }
+        if let (true, Some(at)) = (life.expandable, life.gone_at) {
+            pools.range_ends.insert(at as u32, life.base);
+        }
+    }
+    pools
 }

@@ -1,4 +1,5 @@
-//! The guesses at the pools of one recording, one after the other, each learning from how the last one failed.
+//! The guesses at the pools of one recording, one after the other, each learning from how the last one failed; and whether
+//! a guess explains more than it assumes.
 
 use std::collections::BTreeSet;
 use std::mem;
@@ -7,13 +8,72 @@ use parkade::policy::PyTorch;
 use parkade::units::PoolId;
 use parkade_recording::DeviceRecording;
 
-use super::choose::{self, Grounds, Partition, Pool, Trial};
+use super::choose::{self, Grounds, Partition, Pool, Trial, assumed, ids, in_order};
 use super::evidence::{self, Evidence, Releases, Unused};
-use super::guess::{Guess, GuessedSegment};
 use super::layout::{Life, LifeId};
-use super::named::assumed;
 use crate::initial_state::Start;
 use crate::pools::AssumedPools;
+
+/// A guess may have this many private pools, however little it explains.
+const FEW_POOLS: u64 = 8;
+/// A guess may have this many windows, however little it explains.
+const FEW_WINDOWS: u64 = 6;
+
+/// The private pools that were guessed because the file does not name them, and the evidence for them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Guess {
+    /// The segments that were assigned to private pools. An expandable segment counts as one.
+    pub segments: Vec<GuessedSegment>,
+    /// How many private pools they are in.
+    pub pools: usize,
+    /// How many windows there are: runs of requests that these segments served.
+    ///
+    /// A long run that memory of a private pool named in the file served too does not count.
+    pub windows: u64,
+    /// How many requests are in the windows.
+    pub requests: u64,
+    /// How many requests a single pool would have served differently and the guess explains.
+    pub contradictions: u64,
+    /// How many of the segments are expandable.
+    pub ranges: u64,
+}
+
+impl Guess {
+    /// Whether the guess explains more than it assumes.
+    ///
+    /// With enough pools, any allocator's trace can be explained. But real pools are used in windows of
+    /// several requests, most of which a single pool would have served differently. A segment that is wrongly
+    /// assigned to a private pool serves single requests all over the trace, few of which are contradictions.
+    /// And no real pool is for a single request.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        // The requests that speak for a segment from before the first entry may all be lost.
+        let made = self.segments.iter().filter(|segment| segment.made_at.is_some()).count() as u64;
+        let early = self.segments.len() as u64 - made;
+        // Two expandable segments of one stream and class prove two pools.
+        let is_explained = self.windows <= self.contradictions / 2 + self.ranges * 2 + early + FEW_WINDOWS;
+        let is_used = self.windows <= self.requests / 2 + FEW_WINDOWS;
+        // If only the order of release speaks for the pools, each window must have at least two requests.
+        let is_evident = self.contradictions > 0 || self.ranges > 0 || self.requests >= 2 * self.windows;
+        // Of 215 real recordings none exceeds these limits.
+        let has_few_pools = self.pools as u64 <= self.contradictions / 4 + FEW_POOLS;
+        let has_few_segments = made <= self.contradictions + FEW_WINDOWS;
+        has_few_pools && has_few_segments && is_explained && is_used && is_evident
+    }
+}
+
+/// A segment that was assigned to a private pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GuessedSegment {
+    /// Address of its first byte.
+    pub address: u64,
+    /// The entry that allocated it, or mapped its first page; `None` if it existed before the first entry.
+    pub made_at: Option<usize>,
+    /// The entry that freed it, or unmapped its last page; `None` if it existed at the end.
+    pub gone_at: Option<usize>,
+    /// The number of its guessed pool, from 1.
+    pub pool: usize,
+}
 
 /// From this many requests on, a window is long: a captured step has hundreds, chance alternation two or three.
 const LONG_WINDOW: usize = 8;
@@ -44,47 +104,6 @@ pub(crate) struct Guesses {
     others: Vec<Trial>,
     /// How far the best guess got: its first entry that differed.
     reached: Option<usize>,
-}
-
-/// The pools, in the order in which those that were freed together were freed, as far as there is
-/// one: PyTorch iterates over a hash map. Each has the number of pools that must be freed before it.
-pub(super) fn in_order(mut pools: Vec<Pool>, evidence: &Evidence) -> Vec<(Pool, u64)> {
-    pools.sort_by_key(|pool| pool.abandoned_at.unwrap_or(usize::MAX));
-    let mut pool_of = vec![None; evidence.lives.len()];
-    for (place, pool) in pools.iter().enumerate() {
-        pool.members.iter().for_each(|&life| pool_of[life] = Some(place));
-    }
-    let mut comes_after: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); pools.len()];
-    for run in &evidence.releases {
-        let mut order: Vec<usize> = run.iter().filter_map(|&(_, life)| pool_of[life]).collect();
-        order.dedup();
-        for pair in order.windows(2) {
-            comes_after[pair[1]].insert(pair[0]);
-        }
-    }
-    let mut rest: Vec<usize> = (0..pools.len()).collect();
-    let mut is_left = vec![true; pools.len()];
-    let mut ordered = Vec::new();
-    let mut depths = vec![0; pools.len()];
-    while !rest.is_empty() {
-        let is_next = |pool: &usize| comes_after[*pool].iter().all(|&before| !is_left[before]);
-        let place = rest.iter().position(is_next).unwrap_or(0);
-        let pool = rest.remove(place);
-        is_left[pool] = false;
-        let before = comes_after[pool].iter().filter(|&&before| !is_left[before] && before != pool);
-        depths[pool] = before.map(|&before| depths[before] + 1).max().unwrap_or(0);
-        ordered.push((pools[pool].clone(), depths[pool]));
-    }
-    ordered
-}
-
-/// Ids for pools in order, such that those that are freed together are freed in it: those of different depths are
-/// as far apart as can be where PyTorch's hash table has them.
-pub(super) fn ids(pools: &[(Pool, u64)]) -> Vec<PoolId> {
-    let depths = pools.iter().map(|&(_, depth)| depth + 1).max().unwrap_or(1);
-    let distance = u64::MAX / depths;
-    // No place is 0, which is the default pool's.
-    (1..).zip(pools).map(|(number, (_, depth))| PoolId::walked_at(depth * distance + number)).collect()
 }
 
 impl Guesses {
@@ -272,5 +291,25 @@ impl Guesses {
             contradictions: self.evidence.contradictions.iter().filter(explained).count() as u64,
             segments,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guess(pools: usize, segments: usize, windows: u64, requests: u64, contradictions: u64) -> Guess {
+        let segment = GuessedSegment { address: 1 << 40, made_at: Some(0), gone_at: Some(9), pool: 1 };
+        Guess { segments: vec![segment; segments], pools, windows, requests, contradictions, ranges: 0 }
+    }
+
+    #[test]
+    fn a_guess_explains_more_than_it_assumes() {
+        assert!(guess(9, 14, 8, 48, 100).is_sound());
+        assert!(!guess(9, 14, 57, 200, 100).is_sound(), "more than one window for two contradictions");
+        assert!(!guess(9, 14, 40, 60, 100).is_sound(), "windows of one request");
+        assert!(!guess(34, 40, 8, 48, 100).is_sound(), "more than one pool for four contradictions");
+        assert!(!guess(9, 107, 8, 48, 100).is_sound(), "more than one segment for each contradiction");
+        assert!(!guess(1, 3, 4, 7, 0).is_sound() && guess(1, 3, 4, 8, 0).is_sound(), "only the order of release speaks for it");
     }
 }

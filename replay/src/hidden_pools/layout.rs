@@ -47,7 +47,7 @@ pub(super) struct Block {
 }
 
 /// The order in which best fit looks at free blocks: stream, large or small, size, address.
-pub(super) type FreeKey = (u64, bool, u64, u64);
+type FreeKey = (u64, bool, u64, u64);
 
 /// The blocks at one point of the trace.
 pub(super) struct Layout<'a> {

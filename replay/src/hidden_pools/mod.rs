@@ -10,12 +10,11 @@
 
 mod choose;
 mod evidence;
-mod guess;
 mod guesses;
 mod layout;
 mod named;
 
 pub(crate) use evidence::{Releases, Unused};
-pub use guess::{Guess, GuessedSegment};
+pub use guesses::{Guess, GuessedSegment};
 pub(crate) use guesses::{Guesses, MOST_GUESSES};
 pub(crate) use named::named;

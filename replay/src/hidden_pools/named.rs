@@ -6,10 +6,9 @@ use parkade::policy::{Policy, PyTorch};
 use parkade::units::{Bytes, PoolClass, PoolId};
 use parkade_recording::{Action, DeviceRecording, Entry};
 
-use super::choose::Pool;
+use super::choose::{Pool, assumed, ids, in_order};
 use super::evidence::Evidence;
-use super::guesses::{ids, in_order};
-use super::layout::{Layout, Life, LifeId};
+use super::layout::{Layout, LifeId};
 use crate::entries::{is_inner, is_request};
 use crate::initial_state::Start;
 use crate::pools::AssumedPools;
@@ -55,28 +54,6 @@ pub(crate) fn named(recording: &DeviceRecording, start: &Start, policy: &PyTorch
         at = end + 1;
     }
     Some(walk.end(&failed))
-}
-
-/// Lives with their pools, as the replay looks them up.
-pub(super) fn assumed<'l>(lives: impl Iterator<Item = (&'l Life, &'l PoolId)>) -> AssumedPools {
-    let mut pools = AssumedPools::default();
-    for (life, &pool) in lives {
-        match life.made_at {
-            // For an expandable segment the default pool is stated too: the nearest
-            // one below may be another pool's.
-            Some(at) if pool != PoolId::DEFAULT || life.expandable => {
-                pools.made.insert(at as u32, pool);
-            }
-            Some(_) => {}
-            None => {
-                pools.before.insert(life.base, pool);
-            }
-        }
-        if let (true, Some(at)) = (life.expandable, life.gone_at) {
-            pools.range_ends.insert(at as u32, life.base);
-        }
-    }
-    pools
 }
 
 struct Walk<'a> {
