@@ -6,16 +6,11 @@ use parkade::stats::Stats;
 use parkade::units::Bytes;
 use parkade_recording::{Action, DeviceRecording};
 
-use super::comparer::Comparer;
-use super::final_state;
-use super::position::Position;
 use super::recorded_capacity::Capacity;
-use super::recorded_device::RecordedDevice;
-use super::recorded_policy::Recorded;
-use super::replay_core::restore;
+use super::recorded_core::{Comparer, Position, Recorded, RecordedDevice, restore};
 use super::runner::Runner;
 use super::stats_check;
-use super::tally::Tally;
+use super::tally::{Tally, compare_heap};
 use crate::error::VerifyError;
 use crate::hidden_pools::{Guess, Guesses, MOST_GUESSES, Releases, Unused, named};
 use crate::initial_state::{SmallerGap, Start};
@@ -298,7 +293,7 @@ fn replay(
             progress(reported);
         }
     }
-    final_state::compare(&recording.segments, &runner.core.segments(), &mut runner.tally);
+    compare_heap(&recording.segments, &runner.core.segments(), &mut runner.tally);
     let assumed_collections = runner.core.policy().assumed;
     let stats = runner.core.stats().clone();
     let work = runner.at() as u64 + position.copied.get();

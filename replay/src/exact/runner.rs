@@ -1,45 +1,62 @@
-//! A replay in progress, and the single things that it does to the core.
+//! A replay in progress: the operations of the recorded program, one after the other.
 //!
 //! A trace shows what the allocator did, not what it was asked: `empty_cache` shows only as segments given
-//! back, an event's completion only as a block that becomes free. [`super::steps`] turns entries into
-//! operations; where a run of entries can be read in several ways, [`super::readings`] tries them.
+//! back, an event's completion only as a block that becomes free. So entries are first turned into operations:
+//! which belong to each, and repeating it on the core.
+//!
+//! A run of entries that ends in a request may have several readings: no entry says whether `empty_cache` was called before
+//! the request, or which events were complete when it began. Each reading is tried on a copy of the core, and the first that
+//! gives exactly these entries is taken. Only if none does, there is a mismatch. There are never more than a few readings, as
+//! each costs a copy.
+//!
+//! Checkpoints of private pools may have been restored, as trees of CUDA graphs make them (spec 5.8). No entry names a
+//! restore. It takes back what the pool has in use, which looks like other frees. Then it hands
+//! out the blocks of one saved segment after the other, from its first byte on, the free ones too, and gives
+//! these back. So a run of entries that has this form, at a point where nothing of the pool is in use, spells out
+//! a checkpoint. If requests do not explain the run, and the pool can have been in that state before, the core
+//! restores that checkpoint, and its decisions are compared as any others.
+//!
+//! Requests explain most runs of that form, so these are looked for only once a replay without them has differed, and
+//! only where they end behind its first difference.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use parkade::units::{Bytes, PoolId, StreamId};
-use parkade::{AllocError, Allocation};
+use parkade::checkpoint::{SavedBlock, SavedSegment, SavedState};
+use parkade::snapshot::{BlockActivity, PlacedBlock};
+use parkade::stats::{Family, Stats};
+use parkade::units::{Bytes, DeviceAddress, PoolId, StreamId};
+use parkade::{AllocError, Allocation, PoolCheckpoint, PoolSlot};
 use parkade_recording::{Action, Entry};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::peak_resets::PeakWatch;
-use super::position::Position;
 use super::recorded_capacity::Capacity;
-use super::replay_core::ReplayCore;
-use super::restores::Restores;
-use super::tally::{Mismatch, Release, Tally};
-use crate::entries::{Decision, ELSEWHERE};
+use super::recorded_core::{Position, ReplayCore};
+use super::stats_check::PeakWatch;
+use super::tally::{Mark, Mismatch, Release, Tally};
+use crate::completions::stream_of;
+use crate::entries::{Decision, ELSEWHERE, gives_memory, is_inner, is_request, takes_memory};
 use crate::initial_state::Start;
 use crate::pools::{self, PoolTracker};
 
 /// A replay in progress.
 pub(crate) struct Runner<'a> {
-    pub(crate) trace: &'a [Entry],
-    pub(crate) position: &'a Position,
+    trace: &'a [Entry],
+    position: &'a Position,
     pub(crate) core: ReplayCore<'a>,
     /// The allocations in use, by recorded address.
-    pub(crate) live: FxHashMap<u64, Allocation>,
+    live: FxHashMap<u64, Allocation>,
     /// For each entry that frees a block which does not become free for reuse at once:
     /// the entry at which it does, if any.
-    pub(crate) deferred: &'a FxHashMap<u32, Option<u32>>,
-    pub(crate) pools: PoolTracker<'a>,
-    pub(crate) capacity: Capacity,
+    deferred: &'a FxHashMap<u32, Option<u32>>,
+    pools: PoolTracker<'a>,
+    capacity: Capacity,
     /// Requests to read in another way than the likeliest.
-    pub(crate) read_differently: &'a BTreeSet<usize>,
+    read_differently: &'a BTreeSet<usize>,
     /// What is known for restored checkpoints, if they are looked for.
-    pub(crate) restores: Option<Restores>,
+    restores: Option<Restores>,
     pub(crate) tally: Tally,
     /// How many freed blocks wait for events.
-    pub(crate) waiting: usize,
+    waiting: usize,
     /// Watches the peaks after every operation, if set.
     pub(crate) watch: Option<PeakWatch>,
 }
@@ -76,14 +93,14 @@ impl<'a> Runner<'a> {
     }
 
     /// Begins an operation whose entries end before `end`; events that completed before `visible` are complete.
-    pub(crate) fn open(&mut self, end: usize, visible: usize) {
+    fn open(&mut self, end: usize, visible: usize) {
         self.position.end.set(end);
         self.position.visible.set(visible);
     }
 
     /// Ends the operation that began at `at` and should have brought the replay to `end`.
     #[inline]
-    pub(crate) fn close(&mut self, at: usize, end: usize) {
+    fn close(&mut self, at: usize, end: usize) {
         let reached = self.at();
         self.tally.decisions += (end - at) as u64;
         self.tally.refusals += self.position.refusals.take();
@@ -126,13 +143,13 @@ impl<'a> Runner<'a> {
 
     /// Repeats the request of the entry `at`. An out-of-memory entry has the rounded size, which rounds to itself.
     #[inline]
-    pub(crate) fn request(&mut self, from: usize, at: usize) -> Option<Allocation> {
+    fn request(&mut self, from: usize, at: usize) -> Option<Allocation> {
         self.request_from(self.pools.of_request(from, &self.trace[from..=at]), at)
     }
 
     /// Repeats the request of the entry `at`, from this pool.
     #[inline]
-    pub(crate) fn request_from(&mut self, pool: PoolId, at: usize) -> Option<Allocation> {
+    fn request_from(&mut self, pool: PoolId, at: usize) -> Option<Allocation> {
         let entry = &self.trace[at];
         let (bytes, stream) = (Bytes(entry.size), StreamId(entry.stream));
         let served = match pool {
@@ -157,7 +174,7 @@ impl<'a> Runner<'a> {
 
     /// Keeps what the request of the entry `at` got, until the recording frees it.
     #[inline]
-    pub(crate) fn keep(&mut self, at: usize, allocation: Option<Allocation>) {
+    fn keep(&mut self, at: usize, allocation: Option<Allocation>) {
         let entry = &self.trace[at];
         match (entry.action, allocation) {
             (Action::Alloc, Some(allocation)) => {
@@ -172,7 +189,7 @@ impl<'a> Runner<'a> {
     }
 
     /// Makes the core give cached memory back.
-    pub(crate) fn release(&mut self, release: Release) {
+    fn release(&mut self, release: Release) {
         self.tally.releases.push((self.at(), release));
         // Cannot fail: the recorded device does not.
         let _ = match release {
@@ -180,4 +197,628 @@ impl<'a> Runner<'a> {
             Release::Pool(pool) => self.core.release_cached_pool(pool),
         };
     }
+}
+
+/// After its first mismatch a replay reads entries in the likeliest way only, once it has copied this many blocks to
+/// try others.
+const MOST_COPIED: u64 = 1 << 24;
+
+impl Runner<'_> {
+    /// Repeats the next operation. Returns false at the end of the trace.
+    #[inline]
+    pub(crate) fn step(&mut self) -> bool {
+        let at = self.at();
+        let Some(entry) = self.trace.get(at) else { return false };
+        if let Some(watch) = &mut self.watch {
+            watch.before(at);
+        }
+        match entry.action {
+            Action::FreeRequested => self.free(at, entry),
+            Action::Alloc if self.restores.is_some() && self.is_worth_reading() && self.try_restore(at) => {}
+            Action::Alloc => {
+                self.open(at + 1, at);
+                let allocation = self.request(at, at);
+                self.keep(at, allocation);
+                self.close(at, at + 1);
+            }
+            Action::Snapshot => self.position.next.set(at + 1),
+            _ => self.group(at),
+        }
+        if let Some(watch) = &mut self.watch {
+            watch.after(&mut self.core);
+        }
+        true
+    }
+
+    fn free(&mut self, at: usize, entry: &Entry) {
+        let deferred = self.deferred.get(&(at as u32)).copied();
+        let end = if deferred.is_some() { at + 1 } else { at + 2 };
+        self.waiting += usize::from(deferred.is_some());
+        self.open(end, at);
+        // Missing only if the core failed to serve the request.
+        if let Some(allocation) = self.live.remove(&entry.address) {
+            if let Some(completed_at) = deferred {
+                self.core.record_stream(&allocation, stream_of(completed_at));
+            }
+            // Cannot fail: the recorded device refuses no event, and the allocation is this core's.
+            let _ = self.core.free(allocation);
+        }
+        self.close(at, end);
+    }
+
+    /// Marks private pools as unused whose segments are given back by these entries. Where PyTorch's hash table
+    /// keeps two at one place, it is the order of this that decides which is given back first (spec 13.1).
+    fn abandon_pools(&mut self, from: usize, end: usize) {
+        for pool in self.pools.giving(&self.trace[from..end]) {
+            if self.core.pool_use_count(pool).is_ok_and(|uses| uses > 0) {
+                // Cannot fail: the pool exists and is in use.
+                let _ = self.core.release_pool(pool);
+            }
+        }
+    }
+
+    /// The entries that belong to one request, or to none.
+    fn group(&mut self, at: usize) {
+        let run = self.trace[at..].iter().take_while(|entry| is_inner(entry)).count();
+        // A recording that lost its beginning may begin inside a free, which has nothing to do with what follows.
+        let is_half_a_free = at == 0 && self.trace[at].action == Action::FreeCompleted;
+        let end = if is_half_a_free { 1 } else { at + run };
+        let completed = self.trace[at..end].iter().filter(|entry| entry.action == Action::FreeCompleted).count();
+        self.waiting = self.waiting.saturating_sub(completed);
+        self.abandon_pools(at, end);
+        match self.trace.get(end) {
+            Some(entry) if is_request(entry) && !is_half_a_free => self.request_group(at, end),
+            _ => self.group_without_request(at, end),
+        }
+        self.pools.pass(at, &self.trace[at..end]);
+    }
+
+    /// Segments given back and events completed with no request after them: calls of
+    /// empty_cache, pools that are dropped.
+    fn group_without_request(&mut self, at: usize, end: usize) {
+        self.open(end, end);
+        self.check_that_none_waits(at, end);
+        if self.pools.has_private() && self.is_worth_reading() && self.try_releases(end) {
+            self.tally.ambiguous.push(end);
+            self.tally.decisions += (end - at) as u64;
+            return;
+        }
+        while self.at() < end && self.core.observer().stray.is_none() {
+            let before = self.at();
+            let releases = self.trace[before..end].iter().any(gives_memory);
+            if releases {
+                self.release(Release::All);
+            } else {
+                // Cannot fail: the recorded device does not.
+                let _ = self.core.process_events();
+            }
+            if self.at() == before {
+                break;
+            }
+        }
+        self.close(at, end);
+    }
+
+    /// Whether to try several readings. They are copies of the whole state, so a replay that differs already
+    /// ends trying them at some number.
+    fn is_worth_reading(&self) -> bool {
+        self.tally.mismatches == 0 || self.position.copied.get() < MOST_COPIED
+    }
+
+    /// Counts a mismatch if blocks become free here and others go on waiting. Events are looked at when a request begins
+    /// (spec 3.6), and no request follows; empty_cache waits for all of them (spec 3.7).
+    fn check_that_none_waits(&mut self, at: usize, end: usize) {
+        // One private pool can be emptied by itself, and a trace may begin inside a free.
+        let is_plain =
+            at > 0 && self.trace[at..end].iter().all(|entry| entry.action == Action::FreeCompleted) && !self.pools.has_private();
+        if is_plain && self.waiting > 0 {
+            self.tally.decisions += 1;
+            self.tally.mismatches += 1;
+            self.tally.first.get_or_insert(Mismatch {
+                entry: Some(at),
+                recorded: format!("{} with no request after it", Decision::from(&self.trace[at])),
+                replayed: format!("nothing, or all blocks that wait would become free; {} more wait", self.waiting),
+                addresses: vec![self.trace[at].address],
+            });
+        }
+    }
+
+    /// The entries from `at` to the request at `request`.
+    fn request_group(&mut self, at: usize, request: usize) {
+        let inner = &self.trace[at..request];
+        let completes = inner.iter().any(|entry| entry.action == Action::FreeCompleted);
+        let is_plain = !inner.iter().any(takes_memory) && self.trace[request].action == Action::Alloc;
+        let may_be_private = self.pools.has_private() && self.trace[request].action == Action::Oom;
+        let is_ambiguous =
+            (may_be_private || inner.iter().any(gives_memory) || (completes && !is_plain)) && self.is_worth_reading();
+        let end = request + 1;
+        let readings = if is_ambiguous { self.readings(at, request) } else { vec![Reading::Request { visible: end }] };
+        if is_ambiguous && self.try_likeliest(at, request, &readings) {
+            self.tally.ambiguous.push(request);
+            self.tally.decisions += (end - at) as u64;
+            return;
+        }
+        // No reading explains the entries: take the first one, with its mismatches.
+        self.open(end, end);
+        if let Reading::Release(release) = readings[0] {
+            self.release(release);
+        }
+        let allocation = self.request(self.at(), request);
+        self.keep(request, allocation);
+        self.check_refusals(at);
+        self.close(at, end);
+    }
+
+    /// Counts a refusal as a mismatch if there is a limit and it does not explain the refusal.
+    fn check_refusals(&mut self, at: usize) {
+        let refusals = self.position.refusals.get();
+        if refusals == 0 {
+            return;
+        }
+        if let Some(limit) = self.core.heap().limit() {
+            self.tally.decisions += 1;
+            self.tally.mismatches += 1;
+            self.tally.first.get_or_insert(Mismatch {
+                entry: Some(at),
+                recorded: "the device had no room".to_owned(),
+                replayed: format!("the limit of {limit} bytes leaves room; was the limit different, or the device full?"),
+                addresses: Vec::new(),
+            });
+        }
+    }
+}
+
+/// A pool without memory, for requests that failed in a pool that nothing names. No recording has it: in PyTorch's
+/// ids one part counts from 1 and the other is 0. It is one pool for all of them, as it stays: PyTorch forgets no
+/// pool while requests are routed to one.
+const WITHOUT_MEMORY: PoolId = PoolId(u64::MAX, u64::MAX);
+
+/// The pool of such a request where the program is replayed under other settings, which may serve it: different
+/// for each request, because the program may have used a pool for each.
+fn new_pool(request: usize) -> PoolId {
+    PoolId(u64::MAX, request as u64)
+}
+
+/// Copying the index of a pool takes as long as copying about this many blocks.
+const BLOCKS_A_POOL: usize = 64;
+
+/// A reading of a run of entries that ends in a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reading {
+    /// All entries belong to the request, and events that completed before entry
+    /// `visible` were complete when it began.
+    Request { visible: usize },
+    /// As [`Reading::Request`], but the request went to this private pool.
+    InPool { visible: usize, pool: PoolId },
+    /// The entries begin with a call that gives cached memory back.
+    Release(Release),
+}
+
+impl<'a> Runner<'a> {
+    /// The readings to try, in this order.
+    ///
+    /// The last step of the retry ladder (what the allocator tries when no free block serves a request) and a
+    /// call of empty_cache before the request leave the same entries. With a limit it is the ladder if the
+    /// limit required it. Without one it is the ladder if the device was never seen to have so much reserved,
+    /// unless the program calls empty_cache often.
+    fn readings(&self, at: usize, request: usize) -> Vec<Reading> {
+        let inner = &self.trace[at..request];
+        let first_run = inner.iter().take_while(|entry| entry.action == Action::FreeCompleted).count();
+        let mut readings = vec![Reading::Request { visible: request + 1 }, Reading::Request { visible: at }];
+        let releases = inner.iter().any(gives_memory);
+        if releases {
+            let asked: u64 =
+                inner.iter().filter(|entry| takes_memory(entry)).fold(0, |sum, entry| sum.saturating_add(entry.size));
+            let was_short = self.capacity.may_refuse(self.core.heap().reserved().get().saturating_add(asked));
+            let is_out = self.trace[request].action == Action::Oom;
+            let place = if self.core.heap().limit().is_some() || was_short || is_out { readings.len() } else { 0 };
+            readings.insert(place, Reading::Release(Release::All));
+            let pool = self.pools.first_giving(inner);
+            if pool != PoolId::DEFAULT {
+                readings.push(Reading::Release(Release::Pool(pool)));
+            }
+        }
+        // The first events were seen either by the request's poll or by the ladder's wait for all events. If
+        // the wait follows the poll directly, it does not matter which saw how many: the poll led to no block,
+        // and nothing was released in between.
+        if first_run > 0 {
+            readings.push(Reading::Request { visible: at + first_run });
+        }
+        // No entry says in which pool a request failed. While requests are routed to a private pool, the
+        // default pool gives nothing back (spec 2.10). As the request failed, its pool had no fitting block, so
+        // a pool without any memory always explains it.
+        let entry = &self.trace[request];
+        let named = self.pools.of_failure(request);
+        if let Some(pool) = named.filter(|&pool| pool != PoolId::DEFAULT) {
+            let in_pool = [request + 1, at].map(|visible| Reading::InPool { visible, pool });
+            readings.splice(0..0, in_pool);
+        } else if named.is_none()
+            && entry.action == Action::Oom
+            && self.pools.has_private()
+            && self.may_lack_a_segment(entry.size)
+        {
+            let visible = [request + 1, at];
+            let in_pool = |pool: PoolId| visible.map(|visible| Reading::InPool { visible, pool });
+            let new = in_pool(WITHOUT_MEMORY);
+            // A private pool is likelier if the next request that was served went to one, and then it is that one.
+            match self.next_private(request + 1) {
+                Some(next) => drop(readings.splice(0..0, in_pool(next).into_iter().chain(new))),
+                None => readings.extend(new),
+            }
+        }
+        readings
+    }
+
+    /// Whether the limit or the device may have had no room for a new segment for a request of this many bytes.
+    fn may_lack_a_segment(&self, bytes: u64) -> bool {
+        let asked = self.core.policy().most_asked_for(Bytes(bytes));
+        let then = self.core.heap().reserved().get().saturating_add(asked.get());
+        self.core.heap().limit().map_or_else(|| self.capacity.may_lack(then), |limit| then > limit.get())
+    }
+
+    /// The pool of the next request that is served, from this entry on, if that is a private one.
+    fn next_private(&self, from: usize) -> Option<PoolId> {
+        let rest = &self.trace[from..];
+        let end = rest.iter().position(|entry| entry.action == Action::Alloc)?;
+        let own = rest[..end].iter().rev().take_while(|entry| takes_memory(entry)).count();
+        Some(self.pools.of_request(from + end - own, &rest[end - own..=end])).filter(|&pool| pool != PoolId::DEFAULT)
+    }
+
+    /// A copy of the state, to return to.
+    fn copy(&self) -> (ReplayCore<'a>, Mark) {
+        self.count_copy();
+        (self.core.clone(), self.tally.mark())
+    }
+
+    /// Returns to this state, which is kept.
+    fn return_to(&mut self, core: &ReplayCore<'a>, tally: &Mark) {
+        self.core = core.clone();
+        self.tally.return_to(tally);
+        self.count_copy();
+    }
+
+    fn count_copy(&self) {
+        let current = |family| self.core.stats().family(family).all.current.unsigned_abs();
+        let blocks = current(Family::Segment) + current(Family::Active) + current(Family::InactiveSplit);
+        let counts = self.tally.releases.len() + self.tally.ambiguous.len() + self.tally.failed_in.len();
+        let pools = (self.pools.private_pools() + 1) * BLOCKS_A_POOL;
+        self.position.copied.set(self.position.copied.get() + blocks + (counts + pools) as u64);
+    }
+
+    /// Takes the first reading that agrees; for a request that is to be read differently, the next one
+    /// that agrees and leads to other stats.
+    fn try_likeliest(&mut self, at: usize, request: usize, readings: &[Reading]) -> bool {
+        if !self.read_differently.contains(&request) {
+            return self.try_readings(at, request, readings);
+        }
+        let (core, tally) = self.copy();
+        let mut likeliest: Option<Stats> = None;
+        for reading in readings {
+            if self.try_readings(at, request, std::slice::from_ref(reading)) {
+                let stats = self.core.stats();
+                if *likeliest.get_or_insert_with(|| stats.clone()) != *stats {
+                    return true;
+                }
+            }
+            self.return_to(&core, &tally);
+            self.position.next.set(at);
+        }
+        self.try_readings(at, request, readings)
+    }
+
+    /// Tries the readings, each from the present state. Returns true at the first that agrees to
+    /// the last entry, and keeps its state.
+    fn try_readings(&mut self, at: usize, request: usize, readings: &[Reading]) -> bool {
+        let (saved, tally) = self.copy();
+        for &reading in readings {
+            if self.try_reading(at, request, reading) {
+                return true;
+            }
+            self.return_to(&saved, &tally);
+            self.position.next.set(at);
+            self.position.refusals.set(0);
+        }
+        false
+    }
+
+    fn try_reading(&mut self, at: usize, request: usize, reading: Reading) -> bool {
+        let end = request + 1;
+        match reading {
+            Reading::Request { visible } | Reading::InPool { visible, .. } => {
+                self.open(end, visible);
+                let allocation = match reading {
+                    Reading::InPool { pool, .. } => {
+                        self.keep_pool_without_memory(pool);
+                        self.request_from(pool, request)
+                    }
+                    _ => self.request(self.at(), request),
+                };
+                let refusals = self.position.refusals.take();
+                self.tally.refusals += refusals;
+                let explained = refusals == 0 || self.core.heap().limit().is_none();
+                let agrees = self.at() == end && self.core.observer().stray.is_none() && explained;
+                if agrees {
+                    self.keep(request, allocation);
+                    if let Reading::InPool { pool, .. } = reading {
+                        let pool = if pool == WITHOUT_MEMORY { new_pool(request) } else { pool };
+                        self.tally.failed_in.push((request, pool));
+                    }
+                }
+                agrees
+            }
+            Reading::Release(release) => {
+                self.open(end, end);
+                self.release(release);
+                let reached = self.at();
+                if reached == at || self.core.observer().stray.is_some() {
+                    return false;
+                }
+                let rest = self.readings(reached, request);
+                self.try_readings(reached, request, &rest)
+            }
+        }
+    }
+
+    /// Makes the pool without memory when it is first needed. This use of it never ends.
+    fn keep_pool_without_memory(&mut self, pool: PoolId) {
+        if pool == WITHOUT_MEMORY && self.core.pool_use_count(pool).is_err() {
+            // Cannot fail unless there are too many pools, and then the request fails in the same way.
+            let _ = self.core.create_pool(pool);
+        }
+    }
+
+    /// Tries to read all entries up to `end`, where no request follows, as calls that give memory back. Returns
+    /// true at the first reading that agrees to the last entry, and keeps its state.
+    fn try_releases(&mut self, end: usize) -> bool {
+        let at = self.at();
+        let rest = &self.trace[at..end];
+        if !rest.iter().any(gives_memory) {
+            return self.core.process_events().is_ok() && self.at() == end && self.core.observer().stray.is_none();
+        }
+        let pool = self.pools.first_giving(rest);
+        let of_pool = (pool != PoolId::DEFAULT).then_some(Release::Pool(pool));
+        let (core, tally) = self.copy();
+        let mut releases: Vec<Release> = std::iter::once(Release::All).chain(of_pool).collect();
+        if self.read_differently.contains(&end) {
+            releases.reverse();
+        }
+        for release in releases {
+            self.release(release);
+            let is_good = self.at() > at && self.core.observer().stray.is_none();
+            if is_good && (self.at() == end || self.try_releases(end)) {
+                return true;
+            }
+            self.return_to(&core, &tally);
+            self.position.next.set(at);
+        }
+        false
+    }
+}
+
+/// Every block's size is a multiple of this (spec 1.1).
+const SMALLEST_BLOCK: u64 = 512;
+
+/// A segment of a pool that is free from its first byte on.
+#[derive(Clone, Copy)]
+struct FreeSegment {
+    free_bytes: u64,
+    stream: StreamId,
+    is_expandable: bool,
+}
+
+/// What tells whether a pool can have been in a state.
+struct Restores {
+    /// Runs that end up to this entry are requests.
+    from: usize,
+    history: Option<History>,
+}
+
+/// All that there was before, if the recording has its beginning.
+struct History {
+    /// The blocks that were ever handed out, by address and size.
+    handed_out: FxHashSet<(u64, u64)>,
+    /// Where segments began, each with the entry that made it, in order.
+    made: Vec<(u64, usize)>,
+}
+
+impl Restores {
+    fn of(trace: &[Entry], start: &Start) -> Option<Restores> {
+        let from = start.restores_from?;
+        let made = || {
+            let entries = trace.iter().zip(0..).filter(|(entry, _)| takes_memory(entry));
+            let mut made: Vec<(u64, usize)> = entries.map(|(entry, at)| (entry.address, at)).collect();
+            made.sort_unstable();
+            made
+        };
+        let history = start.lost.is_none().then(|| History { handed_out: FxHashSet::default(), made: made() });
+        Some(Restores { from, history })
+    }
+
+    /// Notes a block that was handed out.
+    fn note(&mut self, placed: Option<PlacedBlock>) {
+        if let (Some(history), Some(placed)) = (&mut self.history, placed) {
+            history.handed_out.insert((placed.block.address.get(), placed.block.size.get()));
+        }
+    }
+}
+
+impl History {
+    /// Whether a pool can have been in this state before the entry `at`, where it has these other segments, too: its blocks in use
+    /// were handed out, and a checkpoint has all segments of its time, so the others are newer.
+    fn allows(&self, checkpoint: &PoolCheckpoint, others: impl Iterator<Item = u64>, at: usize) -> bool {
+        let saved = || checkpoint.segments.iter().map(|segment| segment.address.get());
+        let newest = saved().filter_map(|address| self.made_at(address, at)).max();
+        let oldest = others.filter_map(|address| self.made_at(address, at)).min();
+        let was_in_use = |segment: &SavedSegment| {
+            let mut end = segment.address.get();
+            segment.blocks.iter().all(|block| {
+                end += block.size.get();
+                block.state != SavedState::Allocated || self.handed_out.contains(&(end - block.size.get(), block.size.get()))
+            })
+        };
+        newest.zip(oldest).is_none_or(|(newest, oldest)| newest < oldest) && checkpoint.segments.iter().all(was_in_use)
+    }
+
+    /// The entry that made the segment there, before the entry `at`.
+    fn made_at(&self, address: u64, at: usize) -> Option<usize> {
+        let end = self.made.partition_point(|&made| made < (address, at));
+        self.made[..end].last().filter(|made| made.0 == address).map(|made| made.1)
+    }
+}
+
+impl Runner<'_> {
+    /// Reads the entries from `at` on as a restored checkpoint, if they have its form and requests do not explain
+    /// them. Returns false, with nothing changed, if they are not to be read in this way.
+    fn try_restore(&mut self, at: usize) -> bool {
+        let Some((checkpoint, end)) = self.checkpoint_at(at).filter(|&(_, end)| self.is_looked_for(end)) else { return false };
+        let (core, tally) = self.copy();
+        let mut agrees = self.explain_as_requests(end);
+        if !agrees {
+            self.core = core.clone();
+            self.tally.return_to(&tally);
+            self.position.next.set(at);
+            self.position.refusals.set(0);
+            agrees = self.was_possible(&checkpoint, at) && self.restore(&checkpoint, end);
+        }
+        if agrees {
+            self.tally.decisions += (end - at) as u64;
+        } else {
+            self.core = core;
+            self.tally.return_to(&tally);
+            self.position.next.set(at);
+        }
+        agrees
+    }
+
+    /// Whether a restore that ends here is looked for.
+    fn is_looked_for(&self, end: usize) -> bool {
+        self.restores.as_ref().is_some_and(|restores| end > restores.from)
+    }
+
+    /// Whether the pool can have been in this state before.
+    fn was_possible(&self, checkpoint: &PoolCheckpoint, at: usize) -> bool {
+        let Some(history) = self.restores.as_ref().and_then(|restores| restores.history.as_ref()) else { return true };
+        let saved: FxHashSet<u64> = checkpoint.segments.iter().map(|segment| segment.address.get()).collect();
+        let segments = self.core.segments().into_iter().filter(|segment| segment.pool == checkpoint.pool);
+        let others = segments.map(|segment| segment.address.get()).filter(|address| !saved.contains(address));
+        history.allows(checkpoint, others, at)
+    }
+
+    fn restore(&mut self, checkpoint: &PoolCheckpoint, end: usize) -> bool {
+        self.open(end, self.at());
+        let Ok(restored) = self.core.restore_pool(checkpoint) else { return false };
+        self.tally.restores += 1;
+        let agrees = self.is_at(end);
+        if agrees {
+            self.live.extend(restored.allocations.into_iter().map(|allocation| (allocation.address().get(), allocation)));
+        }
+        agrees
+    }
+
+    /// Repeats the entries before `end` as requests and frees, as far as they agree.
+    fn explain_as_requests(&mut self, end: usize) -> bool {
+        let mut held: FxHashMap<u64, Allocation> = FxHashMap::default();
+        while self.at() < end {
+            let (at, entry) = (self.at(), &self.trace[self.at()]);
+            let next = if entry.action == Action::Alloc { at + 1 } else { at + 2 };
+            self.open(next, at);
+            if entry.action == Action::Alloc {
+                let Some(allocation) = self.request(at, at) else { return false };
+                held.insert(entry.address, allocation);
+            } else if let Some(allocation) = held.remove(&entry.address) {
+                // Cannot fail: the recorded device refuses no event, and the allocation is this core's.
+                let _ = self.core.free(allocation);
+            }
+            if !self.is_at(next) {
+                return false;
+            }
+        }
+        self.live.extend(held);
+        true
+    }
+
+    fn is_at(&self, entry: usize) -> bool {
+        self.at() == entry && self.core.observer().stray.is_none()
+    }
+
+    /// The checkpoint that the entries from `at` on spell out, and where they end.
+    fn checkpoint_at(&self, at: usize) -> Option<(PoolCheckpoint, usize)> {
+        let (first, next) = (self.trace.get(at)?, self.trace.get(at + 1)?);
+        if next.action != Action::Alloc && !is_free_of(next, first.address) {
+            return None;
+        }
+        let pool = self.pools.of_request(at, &self.trace[at..=at]);
+        if pool == PoolId::DEFAULT || !self.begins_segment(first.address) {
+            return None;
+        }
+        let mut starts = self.starts_of(pool)?;
+        let (mut segments, mut end) = (Vec::new(), at);
+        while let Some((segment, after)) = self.saved_segment_at(end, &mut starts) {
+            segments.push(segment);
+            end = after;
+        }
+        (end > at).then_some((PoolCheckpoint { pool, segments }, end))
+    }
+
+    /// Whether a free block of a private pool begins here that may be a whole segment.
+    fn begins_segment(&self, address: u64) -> bool {
+        let heap = self.core.heap();
+        let is_default = |slot: PoolSlot| slot == PoolSlot::default_pool(slot.class());
+        let mut free = heap.pool_slots().filter(|&slot| !is_default(slot)).flat_map(|slot| heap.free_blocks(slot));
+        free.any(|block| block.address.get() == address && (block.is_expandable || !block.is_split))
+    }
+
+    /// Where the pool's segments begin; `None` if anything of it is in use.
+    fn starts_of(&self, pool: PoolId) -> Option<BTreeMap<u64, FreeSegment>> {
+        let mut starts = BTreeMap::new();
+        for segment in self.core.segments().into_iter().filter(|segment| segment.pool == pool) {
+            if segment.allocated != Bytes::ZERO {
+                return None;
+            }
+            let first = segment.blocks.first().filter(|block| block.state == BlockActivity::Inactive);
+            if let Some(first) = first.filter(|first| segment.expandable || first.size == segment.total) {
+                let (stream, is_expandable) = (segment.stream, segment.expandable);
+                starts.insert(segment.address.get(), FreeSegment { free_bytes: first.size.get(), stream, is_expandable });
+            }
+        }
+        Some(starts)
+    }
+
+    /// The saved segment that the entries from `at` on spell out, and where they end: blocks without gaps from the
+    /// first byte of one of these segments on, then frees of some of them in the same order.
+    fn saved_segment_at(&self, at: usize, starts: &mut BTreeMap<u64, FreeSegment>) -> Option<(SavedSegment, usize)> {
+        let address = self.trace.get(at)?.address;
+        let FreeSegment { free_bytes, stream, is_expandable } = *starts.get(&address)?;
+        let (mut blocks, mut rest, mut end) = (Vec::new(), free_bytes, at);
+        while let Some(entry) = self.trace.get(end).filter(|entry| {
+            let is_next = entry.action == Action::Alloc && entry.address == address + (free_bytes - rest);
+            is_next && entry.stream == stream.get() && (SMALLEST_BLOCK..=rest).contains(&entry.size)
+        }) {
+            if !entry.size.is_multiple_of(SMALLEST_BLOCK) {
+                return None;
+            }
+            blocks.push((entry.address, SavedBlock { size: Bytes(entry.size), state: SavedState::Allocated }));
+            rest -= entry.size;
+            end += 1;
+        }
+        // An expandable segment may have grown since it was saved.
+        if blocks.is_empty() || (rest > 0 && !is_expandable) {
+            return None;
+        }
+        for (address, block) in &mut blocks {
+            let is_freed = self.trace.get(end).is_some_and(|entry| is_free_of(entry, *address));
+            if is_freed && !self.deferred.contains_key(&(end as u32)) {
+                block.state = SavedState::Free;
+                end += 2;
+            }
+        }
+        let unmapped = is_expandable.then_some(SavedBlock { size: Bytes(SMALLEST_BLOCK), state: SavedState::Unmapped });
+        let blocks = blocks.into_iter().map(|(_, block)| block).chain(unmapped).collect();
+        starts.remove(&address);
+        Some((SavedSegment { address: DeviceAddress(address), stream, blocks }, end))
+    }
+}
+
+fn is_free_of(entry: &Entry, address: u64) -> bool {
+    entry.action == Action::FreeRequested && entry.address == address
 }
