@@ -13,7 +13,6 @@ pub mod ops;
 mod pools;
 mod predict;
 pub mod recognition;
-mod timings_that_fit;
 
 pub use entries::Decision;
 pub use error::VerifyError;
@@ -25,7 +24,6 @@ pub use initial_state::LostBeginning;
 pub use inputs::{ReplaySettings, SettingsOrigin, StatsFile, StatsFileError, VerifyOptions};
 pub use predict::{
     AfterFailure, Completion, Extreme, LIKELY, Operation, Outlook, OutlookOptions, Pace, PredictOptions, PredictedRun,
-    Prediction, Requests, Slots, TIMINGS, Timing, TimingRange, Variation, device_like, learned_addresses, placed_steps, predict,
-    replay_device,
+    Prediction, Requests, Slots, TIMINGS, Timing, TimingRange, TimingsThatFit, Variation, device_like, learned_addresses,
+    placed_steps, predict, replay_device, timings_that_fit,
 };
-pub use timings_that_fit::{TimingsThatFit, timings_that_fit};

@@ -6,33 +6,27 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `outlook` | the entry point: everything about one device's recording in one call |
-//! | `requests` | what the recorded program asked for |
-//! | `prediction`, `predicted_run` | what a prediction is made for; the run, operation by operation |
-//! | `slots` | where a run keeps the memory of requests |
+//! | `outlook` | the entry point: everything about one device's recording in one call; how much the timing matters |
+//! | `operation`, `requests` | what the recorded program asked for, and where a run keeps its memory |
+//! | `predicted_run` | what a prediction is made for; the run, operation by operation |
 //! | `pace` | how fast the recorded program and its GPU went, from the times of the entries |
 //! | `completion_model` | when memory becomes free in time, in a run that differs from the recorded one |
-//! | `timed_device` | a simulated device on which blocks become free at given moments |
-//! | `timing_range` | how much the timing matters: the range of the peaks |
-//! | `placements` | where the recorded driver placed segments |
+//! | `device` | where the recorded driver placed segments; a device on which blocks become free at given moments |
 
 mod completion_model;
+mod device;
+mod operation;
 mod outlook;
 mod pace;
-mod placements;
 mod predicted_run;
-mod prediction;
 mod requests;
-mod slots;
-mod timed_device;
-mod timing_range;
 
 pub use completion_model::Variation;
-pub use outlook::{Outlook, OutlookOptions, device_like, learned_addresses, replay_device};
+pub use device::{device_like, learned_addresses, placed_steps};
+pub use operation::{Completion, Operation};
+pub use outlook::{
+    Extreme, LIKELY, Outlook, OutlookOptions, TIMINGS, TimingRange, TimingsThatFit, replay_device, timings_that_fit,
+};
 pub use pace::Pace;
-pub use placements::placed_steps;
-pub use predicted_run::{PredictedRun, predict};
-pub use prediction::{AfterFailure, PredictOptions, Prediction, Timing};
-pub use requests::{Completion, Operation, Requests};
-pub use slots::Slots;
-pub use timing_range::{Extreme, LIKELY, TIMINGS, TimingRange};
+pub use predicted_run::{AfterFailure, PredictOptions, PredictedRun, Prediction, Timing, predict};
+pub use requests::{Requests, Slots};

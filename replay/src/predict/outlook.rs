@@ -1,31 +1,117 @@
-//! What a recorded program would have needed under other settings: everything about
-//! one device's recording in one call.
+//! What a recorded program would have needed under other settings: everything about one device's recording in one call,
+//! and how much the timing of other streams matters.
 //!
 //! Segments are placed where the recorded process's driver would have placed them, as far as the recording
 //! shows ([`ObservedDriver`](parkade_sim::address::ObservedDriver)). A recording that lost its beginning, or has no
 //! segments from cudaMalloc, shows nothing, and only the driver's general rules apply. Where other streams
 //! delay a free, it is as late as the times of the entries say; predictions with other delays show how much that
 //! matters.
+//!
+//! Where the entries have times, likely runs are predicted: the program's, the GPU's and the driver's time a little
+//! longer or shorter. The range is that of their peaks and a little more, at least a little on either side of the
+//! recorded timing's peak, but not beyond any timing at all. Without
+//! times, or if the recorded program was held up by a lack of memory much of the time, it is the range over all
+//! timings that are tried.
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
-use parkade::units::Bytes;
 use parkade_recording::DeviceRecording;
-use parkade_sim::address::{LearnedAddressSpace, ObservedDriver};
-use parkade_sim::{SimDevice, SimOptions};
 
 use super::completion_model::Variation;
+use super::device::{device_like, learned_addresses};
 use super::pace::Pace;
-use super::placements::placed_steps;
-use super::predicted_run::predict;
-use super::prediction::{AfterFailure, PredictOptions, Prediction, Timing};
+use super::predicted_run::{AfterFailure, PredictOptions, Prediction, Timing, predict};
 use super::requests::Requests;
-use super::timing_range::{Extreme, LIKELY, Likely, TIMINGS, TimingRange};
 use crate::error::VerifyError;
 use crate::inputs::VerifyOptions;
 
-/// More memory than any device has: 4 TiB.
-const LARGEST_BYTES: u64 = 1 << 42;
+/// The timings that are tried in addition to the recorded one: the two extremes, and fractions
+/// and multiples of the recorded waits.
+///
+/// Earlier completions do not always lead to less memory, so the extremes alone do not bound the result.
+pub const TIMINGS: [Timing; 9] = [
+    Timing::Earliest,
+    Timing::Scaled(25),
+    Timing::Scaled(50),
+    Timing::Scaled(75),
+    Timing::Scaled(125),
+    Timing::Scaled(150),
+    Timing::Scaled(200),
+    Timing::Scaled(400),
+    Timing::Latest,
+];
+
+/// How many likely runs are predicted ([`Variation::likely`](super::Variation::likely)).
+pub const LIKELY: u32 = 12;
+
+/// How far the range goes on either side of the recorded timing's peak at least, in permille. Of six programs that ran five
+/// times each under three settings on an H200, the peaks of one program differed by 2 to 33 % of their median, and by 9 %
+/// in the middle case: one recording does not say more (`docs/predictions.md`).
+const LEAST_REACH_PERMILLE: i128 = 90;
+
+/// The result of one timing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extreme {
+    /// The most bytes reserved from the device at once.
+    pub peak_reserved_bytes: i64,
+    /// Whether no request is out of memory.
+    pub fits: bool,
+}
+
+impl Extreme {
+    pub(super) fn of(prediction: &Prediction) -> Extreme {
+        Extreme { peak_reserved_bytes: prediction.peak_reserved_bytes(), fits: prediction.first_failure.is_none() }
+    }
+}
+
+/// How much the timing matters: the results of its two extremes, and the range of peaks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TimingRange {
+    /// If waiting memory becomes free at the next request.
+    pub earliest: Extreme,
+    /// If it becomes free only where the allocator waits for it.
+    pub latest: Extreme,
+    /// The lowest likely peak of reserved bytes; if no run is likely, the lowest over [`TIMINGS`] and the recorded timing.
+    pub least_peak_reserved_bytes: i64,
+    /// The highest such peak.
+    pub most_peak_reserved_bytes: i64,
+    /// Whether the range is that of likely runs.
+    pub is_likely: bool,
+}
+
+/// Likely runs.
+#[derive(Clone, Debug)]
+pub(super) struct Likely {
+    /// Their peaks of reserved bytes.
+    pub peaks: Vec<i64>,
+    /// How far a peak may be outside, in permille.
+    pub uncertain_permille: u64,
+}
+
+impl TimingRange {
+    /// The range of the results of [`TIMINGS`] and of likely runs; `None` if all equal that of the recorded timing.
+    pub(super) fn of(recorded: Extreme, tried: [Extreme; TIMINGS.len()], likely: Option<&Likely>) -> Option<TimingRange> {
+        let point = recorded.peak_reserved_bytes;
+        let peaks = likely.map_or(&[][..], |likely| &likely.peaks);
+        if tried.iter().all(|outcome| *outcome == recorded) && peaks.iter().all(|peak| *peak == point) {
+            return None;
+        }
+        let (low, high) = peaks.iter().fold((point, point), |(low, high), &peak| (low.min(peak), high.max(peak)));
+        let any = tried.iter().map(|outcome| outcome.peak_reserved_bytes);
+        let (least, most) = any.fold((low, high), |(least, most), peak| (least.min(peak), most.max(peak)));
+        let (least_peak_reserved_bytes, most_peak_reserved_bytes) = match likely {
+            Some(likely) => {
+                let part = |permille: i128| (i128::from(point) * permille / 1000) as i64;
+                let (margin, reach) = (part(likely.uncertain_permille.into()), part(LEAST_REACH_PERMILLE));
+                (least.max((low - margin).min(point - reach)), most.min((high + margin).max(point + reach)))
+            }
+            None => (least, most),
+        };
+        let (earliest, latest) = (*tried.first()?, *tried.last()?);
+        let is_likely = likely.is_some();
+        Some(TimingRange { earliest, latest, least_peak_reserved_bytes, most_peak_reserved_bytes, is_likely })
+    }
+}
 
 /// What to predict.
 #[derive(Clone, Debug)]
@@ -96,18 +182,98 @@ pub fn replay_device(
     Ok(Outlook { device: recording.device, requests, prediction, timing: timing.flatten() })
 }
 
-/// Where the recorded process's driver places segments, as far as the recording shows.
-///
-/// Empty for a recording that lost its beginning.
-#[must_use]
-pub fn learned_addresses(recording: &DeviceRecording, requests: &Requests) -> LearnedAddressSpace {
-    let knows_all = requests.lost_beginning.is_none();
-    if knows_all { LearnedAddressSpace::from_steps(&placed_steps(recording)) } else { LearnedAddressSpace::default() }
+/// How many of [`TIMINGS`] serve every request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TimingsThatFit {
+    /// So many do.
+    pub fit: usize,
+    /// Of so many.
+    pub of: usize,
 }
 
-/// A simulated device that places segments there. Without `capacity_bytes` it has 4 TiB, more than any real one.
+/// Replays a device's program in the same memory with each of [`TIMINGS`]. `None` if no free waits for another stream, or if there is no
+/// memory in which it may not fit. `options` are those of the outlook.
 #[must_use]
-pub fn device_like(index: u32, learned: &LearnedAddressSpace, capacity_bytes: Option<u64>) -> SimDevice {
-    let options = SimOptions::new(Bytes(capacity_bytes.unwrap_or(LARGEST_BYTES))).index(index);
-    SimDevice::new(options.address_model(ObservedDriver::learned(learned)))
+pub fn timings_that_fit(recording: &DeviceRecording, outlook: &Outlook, options: &OutlookOptions) -> Option<TimingsThatFit> {
+    let range = outlook.timing?;
+    options.limit_bytes.or(options.capacity_bytes)?;
+    let learned = learned_addresses(recording, &outlook.requests);
+    let fits = |timing| {
+        let device = device_like(recording.device, &learned, options.capacity_bytes);
+        let options = PredictOptions {
+            profile: options.profile,
+            settings: options.settings.clone(),
+            limit_bytes: options.limit_bytes,
+            after_failure: AfterFailure::Stop,
+            timing,
+        };
+        predict(&outlook.requests, device, &options).first_failure.is_none()
+    };
+    // The outlook has the two extremes.
+    let extremes = [range.earliest, range.latest].iter().filter(|extreme| extreme.fits).count();
+    let between = TIMINGS[1..TIMINGS.len() - 1].iter().filter(|&&timing| fits(timing)).count();
+    Some(TimingsThatFit { fit: extremes + between, of: TIMINGS.len() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extreme(peak_reserved_bytes: i64) -> Extreme {
+        Extreme { peak_reserved_bytes, fits: true }
+    }
+
+    /// Timings from 500 to 3000.
+    fn tried() -> [Extreme; TIMINGS.len()] {
+        [500, 600, 700, 800, 1200, 1500, 2000, 2500, 3000].map(extreme)
+    }
+
+    fn ends(recorded: i64, peaks: &[i64], uncertain_permille: u64) -> (i64, i64) {
+        let likely = Likely { peaks: peaks.to_vec(), uncertain_permille };
+        let range = TimingRange::of(extreme(recorded), tried(), Some(&likely)).unwrap();
+        (range.least_peak_reserved_bytes, range.most_peak_reserved_bytes)
+    }
+
+    #[test]
+    fn the_likely_range_is_that_of_likely_runs_and_a_margin() {
+        assert_eq!(ends(1000, &[950, 1100], 40), (910, 1140));
+        assert_eq!(ends(1000, &[850, 1100], 0), (850, 1100));
+        assert_eq!(ends(1000, &[950, 1050], 0), (910, 1090), "one run does not say more");
+        assert_eq!(ends(2990, &[2500], 40), (2381, 3000), "not beyond any timing at all");
+    }
+
+    #[test]
+    fn it_contains_the_point_and_more_runs_or_more_doubt_never_narrow_it() {
+        let peaks = [1900, 700, 450, 1000, 3200, 510];
+        for recorded in [400, 500, 1000, 3100] {
+            let mut before = ends(recorded, &[], 0);
+            for count in 0..=peaks.len() {
+                for uncertain in [0, 20, 200] {
+                    let (least, most) = ends(recorded, &peaks[..count], uncertain);
+                    assert!((least..=most).contains(&recorded), "{recorded} {count} {uncertain}");
+                    let fewer = ends(recorded, &peaks[..count], 0);
+                    assert!(least <= fewer.0 && most >= fewer.1, "{recorded} {count} {uncertain}");
+                }
+                let after = ends(recorded, &peaks[..count], 0);
+                assert!(after.0 <= before.0 && after.1 >= before.1, "{recorded} {count}");
+                before = after;
+            }
+        }
+    }
+
+    #[test]
+    fn without_times_it_is_the_range_of_all_timings() {
+        let range = TimingRange::of(extreme(1000), tried(), None).unwrap();
+        assert_eq!((range.least_peak_reserved_bytes, range.most_peak_reserved_bytes, range.is_likely), (500, 3000, false));
+        assert_eq!((range.earliest, range.latest), (extreme(500), extreme(3000)));
+    }
+
+    #[test]
+    fn there_is_none_where_no_timing_matters() {
+        let same = [extreme(1000); TIMINGS.len()];
+        let likely = |peak| Likely { peaks: vec![peak], uncertain_permille: 40 };
+        assert_eq!(TimingRange::of(extreme(1000), same, None), None);
+        assert_eq!(TimingRange::of(extreme(1000), same, Some(&likely(1000))), None);
+        assert!(TimingRange::of(extreme(1000), same, Some(&likely(1001))).is_some());
+    }
 }

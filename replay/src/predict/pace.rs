@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use parkade_recording::{Action, Entry};
 use parkade_sim::{CallName, CostModel, MeasuredH200};
 
-use super::requests::{Completion, Operation};
+use super::operation::{Completion, Operation};
 use crate::entries::{gives_memory, is_inner, is_request, takes_memory};
 
 /// A gap this many times as long as usual is a wait.

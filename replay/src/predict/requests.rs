@@ -1,4 +1,5 @@
-//! What a recorded program asked of its allocator: the requests without the answers.
+//! What a recorded program asked of its allocator: the requests without the answers. And where a run keeps their memory: in
+//! as few slots as requests are live at once, so that a copy of a run is small.
 //!
 //! A trace does not contain all of it: a call of empty_cache shows only where it released something (the exact
 //! replay finds where), and the completion of an event only as the block that became free. An out-of-memory
@@ -6,6 +7,7 @@
 //! the first entry counts as requested before it.
 
 use std::iter::Peekable;
+use std::sync::Arc;
 
 use parkade::policy::PyTorch;
 use parkade::stats::Family;
@@ -13,6 +15,7 @@ use parkade::units::PoolId;
 use parkade_recording::{Action, DeviceRecording, Entry};
 use rustc_hash::FxHashMap;
 
+use super::operation::{Completion, Operation};
 use super::pace::Pace;
 use crate::entries::{is_inner, is_request};
 use crate::error::VerifyError;
@@ -20,48 +23,6 @@ use crate::exact::{Release, Replayed, replay_to_end};
 use crate::initial_state::{LostBeginning, Start};
 use crate::inputs::VerifyOptions;
 use crate::pools::PoolTracker;
-
-/// When memory that was freed becomes free for reuse.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Completion {
-    /// At once.
-    AtOnce,
-    /// At this entry: other streams were using it until then.
-    AtEntry(u32),
-    /// Not within the recording: other streams were using it.
-    Never,
-}
-
-/// One operation of the program.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Operation {
-    /// It requested memory.
-    Allocate {
-        /// The number of the request, from 0.
-        id: usize,
-        /// Bytes requested.
-        bytes: u64,
-        /// The stream's handle.
-        stream: u64,
-        /// The pool that the request went to.
-        pool: PoolId,
-        /// Whether it failed in the recording, so that the memory is never freed.
-        failed: bool,
-    },
-    /// It freed the memory of an earlier request.
-    Free {
-        /// The number of the request.
-        id: usize,
-        /// When the memory becomes free for reuse.
-        completion: Completion,
-    },
-    /// It called empty_cache.
-    EmptyCache,
-    /// From here on nothing uses this private pool.
-    AbandonPool(PoolId),
-    /// It destroyed a MemPool, which gives the cached memory of this private pool back.
-    ReleasePool(PoolId),
-}
 
 /// The requests in one device's recording, and how exactly they are known.
 #[derive(Clone, Debug, Default)]
@@ -232,6 +193,47 @@ impl Reader<'_> {
     }
 }
 
+/// The slot of each request, by its number. Requests that are live at the same time have different slots.
+#[derive(Clone, Debug, Default)]
+pub struct Slots(Arc<[u32]>);
+
+impl Slots {
+    /// The slot of requests that are never live: they failed in the recording, so their memory is given back at once.
+    const NONE: u32 = u32::MAX;
+
+    /// Gives each request the slot that was freed last before it.
+    #[must_use]
+    pub fn of(requests: &Requests) -> Slots {
+        let mut slots: Vec<u32> = Vec::new();
+        let mut is_freed: Vec<bool> = Vec::new();
+        let (mut unused, mut most): (Vec<u32>, u32) = (Vec::new(), 0);
+        for &(_, operation) in &requests.operations {
+            match operation {
+                Operation::Allocate { failed, .. } => {
+                    is_freed.push(failed);
+                    let slot = if failed { Slots::NONE } else { unused.pop().unwrap_or(most) };
+                    most += u32::from(slot == most);
+                    slots.push(slot);
+                }
+                Operation::Free { id, .. } => {
+                    if let (Some(&slot), Some(false)) = (slots.get(id), is_freed.get(id)) {
+                        is_freed[id] = true;
+                        unused.push(slot);
+                    }
+                }
+                Operation::EmptyCache | Operation::AbandonPool(_) | Operation::ReleasePool(_) => {}
+            }
+        }
+        Slots(slots.into())
+    }
+
+    /// The slot of a request; `None` if it is never live.
+    #[inline]
+    pub(crate) fn of_request(&self, id: usize) -> Option<usize> {
+        self.0.get(id).filter(|&&slot| slot != Slots::NONE).map(|&slot| slot as usize)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -320,5 +322,25 @@ mod tests {
         let freed = Operation::Free { id: 0, completion: Completion::AtOnce };
         assert_eq!(kinds, [(0, asked), (0, freed), (2, Operation::EmptyCache)]);
         assert!(requests.lost_beginning.is_some());
+    }
+
+    #[test]
+    fn a_slot_is_used_again_once_its_request_is_freed() {
+        let allocate = |id, failed| Operation::Allocate { id, bytes: 512, stream: 0, pool: PoolId::DEFAULT, failed };
+        let free = |id| Operation::Free { id, completion: Completion::AtOnce };
+        // A number that is freed twice frees its slot once.
+        let operations = [
+            allocate(0, false),
+            allocate(1, false),
+            free(0),
+            free(0),
+            allocate(2, true),
+            allocate(3, false),
+            allocate(4, false),
+            free(9),
+        ];
+        let requests = Requests { operations: operations.into_iter().enumerate().collect(), ..Requests::default() };
+        let slots = Slots::of(&requests);
+        assert_eq!([0, 1, 2, 3, 4, 9].map(|id| slots.of_request(id)), [Some(0), Some(1), None, Some(0), Some(2), None]);
     }
 }

@@ -1,16 +1,62 @@
-//! A simulated device on which waiting blocks become free at entries of the recording.
-//!
-//! Memory and addresses are the simulated device's. When other streams finish with a block is not: that
-//! depended on the recorded program and the GPU, so the replay states it through the stream that it records on
-//! the block ([`crate::completions`]).
+//! The simulated devices of predictions: one that places segments where the recorded process's driver would have placed
+//! them, and on it one on which waiting blocks become free at given moments.
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
-use parkade_sim::{SimDevice, SimPhysical};
+use parkade_recording::{Action, DeviceRecording};
+use parkade_sim::address::{LearnedAddressSpace, ObservedDriver, PlacementStep};
+use parkade_sim::{SimDevice, SimOptions, SimPhysical};
 
+use super::requests::Requests;
 use crate::completions::moment_of;
 
-/// The simulated device, and how far the replay is.
+/// The segments that the recording allocates and frees, each with the entry of the request that it was for.
+///
+/// Expandable segments are left out: the driver chooses their addresses by other rules.
+#[must_use]
+pub fn placed_steps(recording: &DeviceRecording) -> Vec<PlacementStep> {
+    let mut steps = Vec::new();
+    let mut request = recording.trace.len() as u64;
+    for (at, entry) in recording.trace.iter().enumerate().rev() {
+        let taken = match entry.action {
+            Action::Alloc | Action::Oom => {
+                request = at as u64;
+                continue;
+            }
+            Action::SegmentAlloc => true,
+            Action::SegmentFree => false,
+            _ => continue,
+        };
+        steps.push(PlacementStep { moment: request, taken, address: entry.address, bytes: entry.size });
+    }
+    steps.reverse();
+    steps
+}
+
+/// More memory than any device has: 4 TiB.
+const LARGEST_BYTES: u64 = 1 << 42;
+
+/// Where the recorded process's driver places segments, as far as the recording shows.
+///
+/// Empty for a recording that lost its beginning.
+#[must_use]
+pub fn learned_addresses(recording: &DeviceRecording, requests: &Requests) -> LearnedAddressSpace {
+    let knows_all = requests.lost_beginning.is_none();
+    if knows_all { LearnedAddressSpace::from_steps(&placed_steps(recording)) } else { LearnedAddressSpace::default() }
+}
+
+/// A simulated device that places segments there. Without `capacity_bytes` it has 4 TiB, more than any real one.
+#[must_use]
+pub fn device_like(index: u32, learned: &LearnedAddressSpace, capacity_bytes: Option<u64>) -> SimDevice {
+    let options = SimOptions::new(Bytes(capacity_bytes.unwrap_or(LARGEST_BYTES))).index(index);
+    SimDevice::new(options.address_model(ObservedDriver::learned(learned)))
+}
+
+/// A simulated device on which waiting blocks become free at entries of the recording, and how far the replay is.
+///
+/// Memory and addresses are the simulated device's. When other streams finish with a block is not: that
+/// depended on the recorded program and the GPU, so the replay states it through the stream that it records on
+/// the block ([`crate::completions`]).
 #[derive(Clone, Debug)]
 pub(crate) struct TimedDevice {
     pub(crate) device: SimDevice,
@@ -154,4 +200,26 @@ impl DeviceBackend for TimedDevice {
     }
 
     fn destroy_event(&mut self, _: u64) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parkade_recording::Entry;
+
+    #[test]
+    fn a_segment_belongs_to_the_request_after_it() {
+        let entry = |action, address| Entry::new(action, address, 2 << 20, 0);
+        let trace = vec![
+            entry(Action::SegmentAlloc, 1 << 30),
+            entry(Action::Alloc, 1 << 30),
+            entry(Action::SegmentFree, 1 << 30),
+            entry(Action::SegmentAlloc, 2 << 30),
+            entry(Action::Alloc, 2 << 30),
+            entry(Action::SegmentFree, 2 << 30),
+        ];
+        let recording = DeviceRecording { trace, ..DeviceRecording::default() };
+        let steps: Vec<_> = placed_steps(&recording).iter().map(|step| (step.moment, step.taken, step.address >> 30)).collect();
+        assert_eq!(steps, [(1, true, 1), (4, false, 1), (4, true, 2), (6, false, 2)]);
+    }
 }

@@ -1,0 +1,45 @@
+//! What a recorded program does, one operation at a time.
+
+use parkade::units::PoolId;
+
+/// When memory that was freed becomes free for reuse.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Completion {
+    /// At once.
+    AtOnce,
+    /// At this entry: other streams were using it until then.
+    AtEntry(u32),
+    /// Not within the recording: other streams were using it.
+    Never,
+}
+
+/// One operation of the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// It requested memory.
+    Allocate {
+        /// The number of the request, from 0.
+        id: usize,
+        /// Bytes requested.
+        bytes: u64,
+        /// The stream's handle.
+        stream: u64,
+        /// The pool that the request went to.
+        pool: PoolId,
+        /// Whether it failed in the recording, so that the memory is never freed.
+        failed: bool,
+    },
+    /// It freed the memory of an earlier request.
+    Free {
+        /// The number of the request.
+        id: usize,
+        /// When the memory becomes free for reuse.
+        completion: Completion,
+    },
+    /// It called empty_cache.
+    EmptyCache,
+    /// From here on nothing uses this private pool.
+    AbandonPool(PoolId),
+    /// It destroyed a MemPool, which gives the cached memory of this private pool back.
+    ReleasePool(PoolId),
+}
