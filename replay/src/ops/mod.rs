@@ -22,18 +22,10 @@
 //! # Ok::<(), parkade::settings::SettingsError>(())
 //! ```
 
-mod controls;
-mod digest;
-mod failure;
 mod line;
-mod pools;
-mod printed;
-mod queries;
 mod render;
-mod requests;
 mod runner;
 mod session;
-mod state;
 
 pub use runner::OpsRunner;
 pub use session::{Addresses, OpsOptions};

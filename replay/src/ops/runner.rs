@@ -1,16 +1,13 @@
-//! Runs a script line by line and prints the answers.
+//! Runs a script line by line and prints the answers, or digests of them.
 
 use parkade::device::DeviceBackend;
 use parkade::profile::HandleTypes;
 use parkade::settings::SettingsError;
 use parkade_sim::{CallName, CallSubject};
 
-use super::digest;
-use super::failure::Failure;
 use super::line::Line;
-use super::printed;
-use super::render;
-use super::session::{Answer, OpsOptions, Session};
+use super::render::{self, stat_values};
+use super::session::{Failure, OpsOptions, Session, operate};
 
 /// Runs a script on one allocator.
 pub struct OpsRunner {
@@ -47,7 +44,7 @@ impl OpsRunner {
         let out = self.answer(line)?;
         let Session { allocator, printed, profile, .. } = &mut self.session;
         let out = finished(out, &printed.changes_of_pools(allocator.stats(), profile));
-        Some(format!("{:016x}", digest::of(&out, &printed::values(allocator.stats(), profile))))
+        Some(format!("{:016x}", digest(&out, &stat_values(allocator.stats(), profile))))
     }
 
     /// Runs one line. Returns its answer up to the statistics.
@@ -114,29 +111,40 @@ fn finished(mut answer: String, changes: &str) -> String {
     answer
 }
 
-/// Runs the line's operation, which its first word names.
-fn operate(session: &mut Session, line: &Line<'_>) -> Answer {
-    match line.name() {
-        "alloc" => session.alloc(line),
-        "alloc_at" => session.alloc_at(line),
-        "free" => session.free(line),
-        "rawalloc" => session.raw_alloc(line),
-        "rawfree" => session.raw_free(line),
-        "record_stream" => session.record_stream(line),
-        "empty_cache" => session.empty_cache(line),
-        "free_all" => session.free_all(),
-        "base" => session.base(line),
-        "oom_free" => {
-            session.names.lock().freed_on_miss = line.rest(1).iter().map(ToString::to_string).collect();
-            Ok(String::new())
+/// The digest of an answer's text and of the numbers that belong to it: a few digits that stand for an answer, so that two
+/// runs can be compared without their text.
+///
+/// The harness has the same function, `put_digest` in `pytorch_harness/src/oracle.cpp`. Text is cheap to compare but not to make:
+/// most of it is statistics, which a digest takes as numbers, all of them and not only those that changed. Every step can be undone, so that what differs
+/// in a single word differs in its digest.
+fn digest(text: &str, numbers: &[i64]) -> u64 {
+    let words = text.as_bytes().chunks(8).map(|chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        u64::from_le_bytes(word)
+    });
+    words.chain(numbers.iter().map(|&number| number as u64)).fold(text.len() as u64, |digest, word| {
+        let mixed = (digest ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed ^ mixed >> 32
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_byte_and_each_number_counts() {
+        let text = "{\"i\":0,\"op\":\"free a\",\"ok\":1}";
+        let known = digest(text, &[1, 2, 3]);
+        for place in 0..text.len() {
+            let mut other = text.to_owned();
+            other.replace_range(place..=place, "#");
+            assert_ne!(digest(&other, &[1, 2, 3]), known, "{other}");
         }
-        "snapshot" | "trace" | "history" | "stats" | "cache_info" | "meminfo" | "expandable_sizes" | "driver" | "name" => {
-            session.query(line)
+        for other in [&[1, 2, 4][..], &[1, 2], &[2, 1, 3], &[1, 2, 3, 0]] {
+            assert_ne!(digest(text, other), known, "{other:?}");
         }
-        "set_fraction" | "get_fraction" | "reset_peak" | "reset_accumulated" | "conf" | "enable" => session.set(line),
-        name if name.starts_with("pool_") => session.pool(line),
-        "ckpt_save" => session.save_checkpoint(line),
-        "ckpt_load" => session.load_checkpoint(line),
-        _ => session.control_device(line),
+        assert_ne!(digest("a", &[]), digest("a\0", &[]));
     }
 }

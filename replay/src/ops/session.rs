@@ -1,23 +1,112 @@
-//! What a script runs on: the allocator, its simulated device, and everything that lives from one operation to the next.
-//!
-//! The operations themselves are methods of [`Session`] in the modules beside this one.
+//! What a script runs on: the allocator, its simulated device, and everything that lives from one operation to the next;
+//! and the operations themselves, as methods of [`Session`].
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use parkade::Allocator;
 use parkade::checkpoint::PoolCheckpoint;
 use parkade::device::DeviceBackend;
 use parkade::policy::PyTorch;
 use parkade::profile::{HandleTypes, Profile};
 use parkade::settings::{Settings, SettingsError};
-use parkade::units::{Bytes, PoolId, StreamId};
+use parkade::trace::TraceRing;
+use parkade::units::{Bytes, DeviceAddress, PoolId, StreamId};
+use parkade::{AllocError, Allocation, Allocator, CheckpointError, FreeError, PoolError, PoolFilter};
 use parkade_sim::address::{Ascending, Descending};
 use parkade_sim::{LogLevel, SimDevice, SimOptions};
 
-use super::failure::Failure;
 use super::line::{Line, Unreadable};
-use super::printed;
-use super::state::{Held, Seen, SharedNames, Watcher};
+use super::render::{self, Printed, Seen, Watcher};
+
+/// What an allocation's name stands for.
+#[derive(Debug)]
+enum Held {
+    /// The null pointer of a request for zero bytes.
+    Null,
+    /// A block from the allocator.
+    Block(Allocation),
+    /// Memory straight from the device, allocated while caching was off.
+    Direct(DeviceAddress),
+}
+
+impl Held {
+    fn address(&self) -> Option<DeviceAddress> {
+        match self {
+            Held::Null => None,
+            Held::Block(allocation) => Some(allocation.address()),
+            Held::Direct(address) => Some(*address),
+        }
+    }
+}
+
+/// The names, shared with the callback that may free some of them during a request.
+#[derive(Debug, Default)]
+struct Names {
+    live: BTreeMap<String, Held>,
+    raw: BTreeMap<String, Held>,
+    /// The names that the next callback frees.
+    freed_on_miss: Vec<String>,
+}
+
+/// A handle to the shared names.
+#[derive(Clone, Debug, Default)]
+struct SharedNames(Arc<Mutex<Names>>);
+
+impl SharedNames {
+    /// Locks the names. Never held during a request, whose callback locks them too.
+    fn lock(&self) -> MutexGuard<'_, Names> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why an operation failed, as the harness prints it: which C++ exception it would have caught, and its message.
+pub(super) struct Failure {
+    /// `c10` for `c10::Error`, `oom` for `c10::OutOfMemoryError`, `std` for any other `std::exception`.
+    pub(super) kind: &'static str,
+    pub(super) message: String,
+}
+
+impl Failure {
+    fn c10(message: impl ToString) -> Failure {
+        Failure { kind: "c10", message: message.to_string() }
+    }
+
+    fn pool(profile: &Profile) -> impl Fn(PoolError) -> Failure {
+        |error| Failure::c10(error.message(profile))
+    }
+
+    fn alloc(profile: &Profile) -> impl Fn(AllocError) -> Failure {
+        |error| {
+            let kind = match error {
+                AllocError::OutOfMemory(_) | AllocError::Rejected { .. } | AllocError::TooLarge { .. } => "oom",
+                _ => "c10",
+            };
+            Failure { kind, message: error.message(profile) }
+        }
+    }
+
+    fn std(message: impl ToString) -> Failure {
+        Failure { kind: "std", message: message.to_string() }
+    }
+}
+
+impl From<Unreadable> for Failure {
+    fn from(what: Unreadable) -> Failure {
+        Failure::std(what)
+    }
+}
+
+impl From<FreeError> for Failure {
+    fn from(error: FreeError) -> Failure {
+        Failure::c10(error)
+    }
+}
+
+impl From<SettingsError> for Failure {
+    fn from(error: SettingsError) -> Failure {
+        if error.is_std_exception() { Failure::std(error) } else { Failure::c10(error) }
+    }
+}
 
 /// Where the simulated device places new segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -43,10 +132,10 @@ pub struct OpsOptions {
 }
 
 /// The core on the simulated device, as scripts use it.
-pub(super) type Core = Allocator<SimDevice, PyTorch, Watcher>;
+type Core = Allocator<SimDevice, PyTorch, Watcher>;
 
 /// The fields that an operation adds to its answer, or the exception that the harness would have caught.
-pub(super) type Answer = Result<String, Failure>;
+type Answer = Result<String, Failure>;
 
 /// The most pages of expandable segments on the fake device: each call about one is an answer of its own, so they
 /// bound what one line of a script can cost. They are half a tebibyte in pages of 2 MiB.
@@ -56,18 +145,18 @@ const MOST_HANDLES: u64 = 1 << 18;
 pub(super) struct Session {
     pub(super) allocator: Core,
     pub(super) profile: &'static Profile,
-    pub(super) names: SharedNames,
+    names: SharedNames,
     /// Where each name was allocated last.
-    pub(super) addresses: BTreeMap<String, u64>,
+    addresses: BTreeMap<String, u64>,
     /// Saved pools, by the script's names.
-    pub(super) checkpoints: BTreeMap<String, PoolCheckpoint>,
-    pub(super) printed: printed::Printed,
+    checkpoints: BTreeMap<String, PoolCheckpoint>,
+    pub(super) printed: Printed,
     /// Driver calls with a null pointer, which the real allocator makes while caching is off.
     pub(super) calls_with_null: Vec<&'static str>,
     /// Whether requests go through the allocator or straight to the device.
-    pub(super) caching: bool,
+    caching: bool,
     /// The stream of the last request: requests are for the current stream.
-    pub(super) current_stream: StreamId,
+    current_stream: StreamId,
 }
 
 impl Session {
@@ -97,7 +186,7 @@ impl Session {
             names,
             addresses: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
-            printed: printed::Printed::default(),
+            printed: Printed::default(),
             calls_with_null: Vec::new(),
             caching: true,
             current_stream: StreamId::DEFAULT,
@@ -106,17 +195,17 @@ impl Session {
 }
 
 /// The handle of the harness's stream `number`.
-pub(super) fn handle(number: i64) -> StreamId {
+fn handle(number: i64) -> StreamId {
     StreamId((number as u64).wrapping_mul(0x1000))
 }
 
 /// The pool that the line's second and third words name; without them, the default pool.
-pub(super) fn pool_of(line: &Line<'_>) -> Result<PoolId, Unreadable> {
+fn pool_of(line: &Line<'_>) -> Result<PoolId, Unreadable> {
     if line.len() > 2 { Ok(PoolId(line.number(1)?, line.number(2)?)) } else { Ok(PoolId::DEFAULT) }
 }
 
 /// Frees what an allocation's name stands for.
-pub(super) fn release(allocator: &mut Core, held: Held) -> Result<(), Failure> {
+fn release(allocator: &mut Core, held: Held) -> Result<(), Failure> {
     match held {
         Held::Null => Ok(()),
         Held::Block(allocation) => Ok(allocator.free(allocation)?),
@@ -142,5 +231,407 @@ fn free_on_miss(names: SharedNames) -> impl FnMut(&mut Core) -> bool + Send {
         }
         allocator.observer_mut().seen.push(Seen::Callback(freed));
         freed
+    }
+}
+
+/// Runs the line's operation, which its first word names.
+pub(super) fn operate(session: &mut Session, line: &Line<'_>) -> Answer {
+    match line.name() {
+        "alloc" => session.alloc(line),
+        "alloc_at" => session.alloc_at(line),
+        "free" => session.free(line),
+        "rawalloc" => session.raw_alloc(line),
+        "rawfree" => session.raw_free(line),
+        "record_stream" => session.record_stream(line),
+        "empty_cache" => session.empty_cache(line),
+        "free_all" => session.free_all(),
+        "base" => session.base(line),
+        "oom_free" => {
+            session.names.lock().freed_on_miss = line.rest(1).iter().map(ToString::to_string).collect();
+            Ok(String::new())
+        }
+        "snapshot" | "trace" | "history" | "stats" | "cache_info" | "meminfo" | "expandable_sizes" | "driver" | "name" => {
+            session.query(line)
+        }
+        "set_fraction" | "get_fraction" | "reset_peak" | "reset_accumulated" | "conf" | "enable" => session.set(line),
+        name if name.starts_with("pool_") => session.pool(line),
+        "ckpt_save" => session.save_checkpoint(line),
+        "ckpt_load" => session.load_checkpoint(line),
+        _ => session.control_device(line),
+    }
+}
+
+/// Operations on allocations: request, free, use on another stream, release what is cached.
+impl Session {
+    fn alloc(&mut self, line: &Line<'_>) -> Answer {
+        let stream = handle(line.stream_or_default(3)?);
+        let name = self.new_name(line, stream)?;
+        let bytes = Bytes(line.number(2)?);
+        let held = self.take(bytes, |core| core.allocate(bytes, stream))?;
+        if !self.caching && bytes == Bytes::ZERO {
+            self.calls_with_null.push("[\"cudaMalloc\",0,0,\"null\"]");
+        }
+        let answer = self.pointer(&held);
+        self.addresses.insert(name.to_owned(), held.address().map_or(0, DeviceAddress::get));
+        self.names.lock().live.insert(name.to_owned(), held);
+        Ok(answer)
+    }
+
+    /// A request at an address: so many bytes behind where a name was allocated last.
+    fn alloc_at(&mut self, line: &Line<'_>) -> Answer {
+        let stream = handle(line.stream(3)?);
+        let name = self.new_name(line, stream)?;
+        let base = *self.addresses.get(line.word(4)?).ok_or_else(|| Failure::std("no such id"))?;
+        let bytes = Bytes(line.number(2)?);
+        let address = DeviceAddress(base.wrapping_add(line.number(5)?));
+        let shown = if address.0 == 0 { "0".to_owned() } else { format!("{:#x}", address.0) };
+        if !self.caching {
+            return Err(Failure::c10("Exact-address allocation is only supported by the native CUDA caching allocator"));
+        }
+        let held = if bytes == Bytes::ZERO {
+            Held::Null
+        } else if !address.0.is_multiple_of(512) {
+            let text = "mallocWithAddress: addr must be aligned to kMinBlockSize (512 bytes), got";
+            return Err(Failure::c10(format!("{text} {shown}")));
+        } else {
+            let allocated = self.allocator.allocate_at(bytes, stream, address).map_err(Failure::alloc(self.profile))?;
+            let text = "Could not allocate CUDA storage at exact address";
+            Held::Block(allocated.ok_or_else(|| Failure::c10(format!("{text} {shown}")))?)
+        };
+        let answer = self.pointer(&held);
+        self.names.lock().live.insert(name.to_owned(), held);
+        Ok(answer)
+    }
+
+    /// The name of a request for a stream, which is the current one from now on.
+    fn new_name<'a>(&mut self, line: &Line<'a>, stream: StreamId) -> Result<&'a str, Failure> {
+        self.current_stream = stream;
+        self.look_at_capture();
+        let name = line.word(1)?;
+        if self.names.lock().live.contains_key(name) { Err(Failure::std("id already live")) } else { Ok(name) }
+    }
+
+    /// Tells the allocator whether the current stream is captured.
+    fn look_at_capture(&mut self) {
+        let is_captured = self.allocator.device().is_captured(self.current_stream);
+        self.allocator.set_capturing(is_captured);
+    }
+
+    fn raw_alloc(&mut self, line: &Line<'_>) -> Answer {
+        let bytes = Bytes(line.number(2)?);
+        let stream = handle(line.stream_or_default(3)?);
+        let held = self.take(bytes, |core| core.raw_allocate(bytes, stream))?;
+        let answer = self.pointer(&held);
+        self.names.lock().raw.insert(line.word(1)?.to_owned(), held);
+        Ok(answer)
+    }
+
+    fn take(&mut self, bytes: Bytes, allocate: impl Fn(&mut Core) -> Result<Allocation, AllocError>) -> Result<Held, Failure> {
+        if bytes == Bytes::ZERO {
+            return Ok(Held::Null);
+        }
+        if self.caching {
+            return Ok(Held::Block(allocate(&mut self.allocator).map_err(Failure::alloc(self.profile))?));
+        }
+        match self.allocator.device_mut().malloc(bytes) {
+            Ok(address) => Ok(Held::Direct(address)),
+            Err(error) => Err(Failure::c10(error)),
+        }
+    }
+
+    fn pointer(&self, held: &Held) -> String {
+        let text = held.address().map_or("null".to_owned(), |address| render::pointer(self.allocator.device(), address.0));
+        format!(",\"ptr\":{text}")
+    }
+
+    fn free(&mut self, line: &Line<'_>) -> Answer {
+        let held = self.names.lock().live.remove(line.word(1)?);
+        self.give_back(held)
+    }
+
+    /// As PyTorch's `raw_delete`: how a pointer is freed depends on whether caching is on now, not on where the pointer came
+    /// from. One defect is not copied: PyTorch hands a block that is freed while caching is off to `cudaFree`.
+    fn raw_free(&mut self, line: &Line<'_>) -> Answer {
+        let name = line.word(1)?;
+        let mut names = self.names.lock();
+        let unknown = match names.raw.get(name) {
+            Some(Held::Block(allocation)) if self.allocator.segment_of(allocation).is_none() => Some(allocation.address()),
+            Some(Held::Direct(address)) if self.caching => Some(*address),
+            _ => None,
+        };
+        if let Some(address) = unknown {
+            return Err(Failure::c10(format!("invalid device pointer: {:#x}", address.0)));
+        }
+        let held = names.raw.remove(name);
+        drop(names);
+        if !self.caching && matches!(held, Some(Held::Null)) {
+            self.calls_with_null.push("[\"cudaFree\",0,\"null\"]");
+        }
+        self.give_back(held)
+    }
+
+    fn give_back(&mut self, held: Option<Held>) -> Answer {
+        match held {
+            None => return Ok(",\"noop\":1".to_owned()),
+            Some(held) => release(&mut self.allocator, held)?,
+        }
+        Ok(String::new())
+    }
+
+    fn record_stream(&mut self, line: &Line<'_>) -> Answer {
+        let names = self.names.clone();
+        let names = names.lock();
+        let Some(held) = names.live.get(line.word(1)?) else { return Ok(",\"noop\":1".to_owned()) };
+        let stream = handle(line.stream(2)?);
+        if let Held::Block(allocation) = held {
+            self.allocator.record_stream(allocation, stream);
+        }
+        Ok(String::new())
+    }
+
+    fn empty_cache(&mut self, line: &Line<'_>) -> Answer {
+        let released = match pool_of(line)? {
+            PoolId::DEFAULT => self.allocator.release_cached(),
+            pool => self.allocator.release_cached_pool(pool),
+        };
+        released.map(|()| String::new()).map_err(Failure::alloc(self.profile))
+    }
+
+    fn free_all(&mut self) -> Answer {
+        // In the order of the names as strings, which is the map's order.
+        let live = std::mem::take(&mut self.names.lock().live);
+        // An error does not stop the loop; the first one is reported.
+        let released = live.into_values().map(|held| release(&mut self.allocator, held)).collect::<Vec<_>>();
+        released.into_iter().collect::<Result<(), Failure>>().map(|()| String::new())
+    }
+
+    fn base(&mut self, line: &Line<'_>) -> Answer {
+        let names = self.names.lock();
+        match names.live.get(line.word(1)?) {
+            None => Ok(",\"noop\":1".to_owned()),
+            Some(Held::Block(allocation)) => {
+                let (address, size) =
+                    self.allocator.segment_of(allocation).ok_or_else(|| Failure::c10("invalid device pointer"))?;
+                Ok(format!(",\"ptr\":{},\"size\":{size}", render::pointer(self.allocator.device(), address.0)))
+            }
+            Some(held) => {
+                Err(Failure::c10(format!("invalid device pointer: {}", held.address().map_or("0".to_owned(), |a| a.to_string()))))
+            }
+        }
+    }
+}
+
+/// Operations on private pools, and on checkpoints of them.
+impl Session {
+    /// `pool_create`, `pool_begin`, `pool_end`, `pool_release` and `pool_use_count`.
+    fn pool(&mut self, line: &Line<'_>) -> Answer {
+        let pool = PoolId(line.number(1)?, line.number(2)?);
+        let profile = self.profile;
+        let core = &mut self.allocator;
+        match line.name() {
+            "pool_create" => {
+                core.create_pool(pool).map_err(Failure::pool(profile))?;
+                for &option in line.rest(3) {
+                    match option {
+                        "use_on_oom" => core.set_pool_use_on_oom(pool, true),
+                        "no_use_on_oom" => core.set_pool_use_on_oom(pool, false),
+                        "no_split" => core.set_pool_no_split(pool),
+                        _ => {}
+                    }
+                }
+            }
+            "pool_begin" => {
+                let of_stream = line.len() > 4 && line.word(3)? == "stream";
+                let filter = if of_stream { PoolFilter::Stream(handle(line.stream(4)?)) } else { PoolFilter::All };
+                core.begin_pool(pool, filter).map_err(Failure::pool(profile))?;
+            }
+            "pool_end" => core.end_pool(pool).map_err(Failure::pool(profile))?,
+            "pool_release" => core.release_pool(pool).map_err(Failure::pool(profile))?,
+            "pool_use_count" => return Ok(format!(",\"n\":{}", core.pool_use_count(pool).map_err(Failure::pool(profile))?)),
+            name => return Err(Failure::std(format!("unknown op {name}"))),
+        }
+        Ok(String::new())
+    }
+
+    /// `ckpt_save KEY A B`: saves the live blocks of pool (A, B) as KEY. If that fails, KEY keeps its older checkpoint.
+    fn save_checkpoint(&mut self, line: &Line<'_>) -> Answer {
+        let pool = PoolId(line.number(2)?, line.number(3)?);
+        let checkpoint = self.allocator.checkpoint_pool(pool)?;
+        self.checkpoints.insert(line.word(1)?.to_owned(), checkpoint);
+        Ok(String::new())
+    }
+
+    /// `ckpt_load KEY`: restores the pool. Freed blocks lose their names; restored ones are called `ck_KEY_POINTER`.
+    fn load_checkpoint(&mut self, line: &Line<'_>) -> Answer {
+        let key = line.word(1)?;
+        let checkpoint = self.checkpoints.get(key).ok_or_else(|| Failure::std("map::at"))?;
+        let restored = self.allocator.restore_pool(checkpoint)?;
+        let names = self.names.clone();
+        let mut freed = Vec::new();
+        for address in restored.freed {
+            let live = &mut names.lock().live;
+            let name = live.iter().find(|(_, held)| held.address() == Some(address)).map(|(name, _)| name.clone());
+            name.and_then(|name| live.remove(&name));
+            freed.push(render::pointer(self.allocator.device(), address.0));
+        }
+        let mut allocated = Vec::new();
+        for allocation in restored.allocations {
+            let name = format!("ck_{key}_{}", self.allocator.device().name_address(allocation.address()));
+            allocated.push(render::quoted(&name));
+            let before = names.lock().live.insert(name, Held::Block(allocation));
+            if let Some(before) = before {
+                release(&mut self.allocator, before)?;
+            }
+        }
+        Ok(format!(",\"freed\":[{}],\"allocd\":[{}]", freed.join(","), allocated.join(",")))
+    }
+}
+
+impl From<CheckpointError> for Failure {
+    fn from(error: CheckpointError) -> Failure {
+        Failure::c10(error)
+    }
+}
+
+/// Operations that set something: the allocator's settings and counters, and the state of the simulated device.
+impl Session {
+    /// Operations on the allocator's settings and counters.
+    fn set(&mut self, line: &Line<'_>) -> Answer {
+        match line.name() {
+            "set_fraction" => {
+                let set = self.allocator.set_memory_fraction(line.float(1)?);
+                set.map_err(|error| Failure::c10(error.message(self.profile)))?;
+            }
+            "get_fraction" => {
+                if self.profile.asks_for_total && self.allocator.heap().limit().is_some() {
+                    // Only the log shows it.
+                    let _ = self.allocator.device_mut().memory_info();
+                }
+                return Ok(format!(",\"fraction\":{}", render::number(self.allocator.memory_fraction(), 17)));
+            }
+            "reset_peak" => self.allocator.reset_peak_stats(),
+            "reset_accumulated" => self.allocator.reset_accumulated_stats(),
+            "conf" => self.allocator.policy_mut().settings.apply_as(&self.profile.dialect, line.tail())?,
+            _ => self.caching = line.word(1)? == "1",
+        }
+        Ok(String::new())
+    }
+
+    /// Operations on the simulated device rather than on the allocator.
+    fn control_device(&mut self, line: &Line<'_>) -> Answer {
+        let device = self.allocator.device_mut();
+        match line.name() {
+            "complete" if line.word(1)? == "all" => device.complete_all(),
+            "complete" => device.complete(handle(line.stream(1)?)),
+            "complete_one" => return Ok(format!(",\"n\":{}", device.complete_one(handle(line.stream(1)?)))),
+            "sync" => device.synchronize(),
+            "capacity" => device.set_capacity(Bytes(line.number(1)?)),
+            "external" => device.set_external_bytes(Bytes(line.number(1)?)),
+            "fail_next" => device.fail_next(line.number(1)?),
+            "capture_begin" => {
+                let number = device.begin_capture(handle(line.stream(1)?));
+                self.look_at_capture();
+                return Ok(format!(",\"capture\":{number}"));
+            }
+            "capture_end" => {
+                device.end_capture(handle(line.stream(1)?));
+                self.look_at_capture();
+            }
+            "capture_work" => {
+                let number = line.stream(1)?;
+                let node = device.capture_work(handle(number));
+                let node = node.ok_or_else(|| Failure::std(format!("stream {number} is not captured")))?;
+                return Ok(format!(",\"node\":{}", node.0));
+            }
+            "capture_wait" => {
+                let (number, other) = (line.stream(1)?, line.stream(2)?);
+                if !device.capture_wait(handle(number), handle(other)) {
+                    return Err(Failure::std(format!("stream {number} cannot wait for stream {other} in its capture")));
+                }
+                self.look_at_capture();
+            }
+            "device" if line.number(1)? == 0 => self.printed = Printed::default(),
+            name if KNOWN_ELSEWHERE.contains(&name) => return Err(unsupported(line)),
+            name => return Err(Failure::std(format!("unknown op {name}"))),
+        }
+        Ok(String::new())
+    }
+}
+
+/// Operations of the harness that the simulated device does not have.
+const KNOWN_ELSEWHERE: [&str; 2] = ["device", "reserve_class"];
+
+fn unsupported(line: &Line<'_>) -> Failure {
+    Failure::std(format!("{} needs several devices or a newer PyTorch, and neither is simulated", line.name()))
+}
+
+/// Operations that only read: snapshots, stats, free memory, the driver's totals.
+impl Session {
+    fn query(&mut self, line: &Line<'_>) -> Answer {
+        Ok(match line.name() {
+            "snapshot" | "trace" => self.snapshot(line)?,
+            "history" => {
+                let capacity = if line.len() > 2 { usize::try_from(line.number(2)?).unwrap_or(usize::MAX) } else { 1_000_000 };
+                self.allocator.observer_mut().history = (line.word(1)? == "on").then(|| TraceRing::new(capacity));
+                String::new()
+            }
+            "stats" => format!(",\"stats\":{}", self.printed.all(self.allocator.stats(), self.profile)),
+            "cache_info" => {
+                let free = self.allocator.device_mut().memory_info().map_err(Failure::c10)?.free;
+                format!(",\"largest\":{}", free.max(self.allocator.heap().largest_free()))
+            }
+            "meminfo" => {
+                let info = self.allocator.device_mut().memory_info().map_err(Failure::c10)?;
+                format!(",\"free\":{},\"total\":{}", info.free, info.total)
+            }
+            "expandable_sizes" => {
+                // PyTorch leaves out the default stream.
+                let segments =
+                    self.allocator.expandable_segments().into_iter().filter(|(stream, _, _)| *stream != StreamId::DEFAULT);
+                let sizes: Vec<String> = segments
+                    .map(|(stream, page, mapped)| {
+                        let class = if page == Bytes::mib(2) { "small" } else { "large" };
+                        format!("[{},\"{class}\",{mapped}]", render::stream_number(stream))
+                    })
+                    .collect();
+                format!(",\"sizes\":[{}]", sizes.join(","))
+            }
+            "driver" => {
+                let device = self.allocator.device();
+                format!(
+                    ",\"used\":{},\"peak\":{},\"events\":{}",
+                    device.used_bytes(),
+                    device.peak_used_bytes(),
+                    device.live_events()
+                )
+            }
+            _ => ",\"name\":\"native\"".to_owned(),
+        })
+    }
+
+    fn snapshot(&mut self, line: &Line<'_>) -> Answer {
+        let with_traces = line.name() == "trace";
+        let pool = if with_traces { PoolId::DEFAULT } else { pool_of(line)? };
+        let history = self.allocator.observer().history.as_ref();
+        let traces = with_traces.then(|| history.map_or(Vec::new(), |ring| ring.entries().copied().collect()));
+        let segments = match pool {
+            PoolId::DEFAULT => self.allocator.snapshot(),
+            pool => self.allocator.snapshot_pool(pool),
+        };
+        let settings = &self.allocator.policy().settings;
+        Ok(format!(",\"snapshot\":{}", render::snapshot(self.allocator.device(), &segments, settings, traces, self.profile)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_a_pool_refuses_fails_with_the_message_of_the_release() {
+        let error = AllocError::Pool(PoolError::Abandoned(PoolId(0, 1)));
+        let of = |profile: &Profile| Failure::alloc(profile)(error.clone()).message;
+        assert_eq!(of(&Profile::PYTORCH_2_15), PoolError::Abandoned(PoolId(0, 1)).message(&Profile::PYTORCH_2_15));
+        assert_ne!(of(&Profile::PYTORCH_2_15), of(&Profile::PYTORCH_2_11));
     }
 }

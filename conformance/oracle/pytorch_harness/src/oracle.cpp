@@ -218,7 +218,7 @@ static void drop_properties(string& calls) {
     calls.erase(at, end - at);
   }
 }
-// 16 hexadecimal digits for a line and its statistics: those of parkade's src/ops/digest.rs.
+// 16 hexadecimal digits for a line and its statistics: those of parkade's src/ops/runner.rs.
 static void put_digest(string& o, const string& line, const std::vector<int64_t>& words) {
   uint64_t h = line.size();
   auto add = [&](uint64_t word) { h = (h ^ word) * 0x9e3779b97f4a7c15; h ^= h >> 32; };

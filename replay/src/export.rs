@@ -1,0 +1,484 @@
+//! A predicted run as a recording: what PyTorch would have recorded, had the program run under other settings.
+//!
+//! The result is a [`Recording`] like any other. Written with [`write`](parkade_recording::write()) it opens in
+//! PyTorch's viewers, and it can be verified. Addresses, segments, blocks and out-of-memory entries are those
+//! of the prediction; stacks and times of requests, and annotations, are carried over from the recording.
+//!
+//! PyTorch captures one stack for each call of the allocator, and every entry that the call leads to has it
+//! (spec 7.4). An entry that the recording has too, at the same request, gets its time and stack from there.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use parkade::profile::Profile;
+use parkade::settings::Settings;
+use parkade::snapshot::{BlockActivity, BlockInfo, SegmentInfo};
+use parkade::stats::{Family, Stats};
+use parkade::trace::TraceEntry;
+use parkade::units::PoolClass;
+use parkade_recording::{
+    Action, Block, BlockState, DeviceRecording, Entry, FileFields, Minor, Part, PoolTable, RecordedSettings, Recording, Segment,
+    StackId,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+use thiserror::Error;
+
+use crate::entries::Decision;
+use crate::error::VerifyError;
+use crate::inputs::VerifyOptions;
+use crate::predict::{AfterFailure, Operation, PredictOptions, PredictedRun, Requests, Timing, device_like, learned_addresses};
+
+/// What to predict and export.
+#[derive(Clone, Debug)]
+pub struct ExportOptions {
+    /// The recorded run's own settings and limit.
+    pub own: VerifyOptions,
+    /// The rules of the PyTorch release to predict for.
+    pub profile: &'static Profile,
+    /// The settings to predict for.
+    pub settings: Settings,
+    /// The memory limit to predict for, in bytes.
+    pub limit_bytes: Option<u64>,
+    /// The device's memory in bytes; more than any device has if `None`.
+    pub capacity_bytes: Option<u64>,
+    /// What the program does after a request that failed.
+    pub after_failure: AfterFailure,
+    /// Export only this device; all if `None`.
+    pub device: Option<u32>,
+}
+
+/// Why a recording cannot be exported.
+#[derive(Debug, Error)]
+pub enum ExportError {
+    /// No device has a trace.
+    #[error("the file has no trace entries to replay: record it with torch.cuda.memory._record_memory_history()")]
+    NoTrace,
+    /// The recording does not have the device.
+    #[error("the file has nothing of device {device}; it has {}", list(known))]
+    NoSuchDevice {
+        /// The device that the options name.
+        device: u32,
+        /// The devices that the recording has.
+        known: Vec<u32>,
+    },
+    /// A device cannot be replayed.
+    #[error("device {device}: {error}")]
+    Device {
+        /// Its number.
+        device: u32,
+        /// Why.
+        error: VerifyError,
+    },
+}
+
+fn list(devices: &[u32]) -> String {
+    let numbers: Vec<String> = devices.iter().map(u32::to_string).collect();
+    if numbers.is_empty() { "no device".to_owned() } else { format!("device {}", numbers.join(", ")) }
+}
+
+/// The result for one device.
+#[derive(Clone, Debug)]
+pub struct ExportedDevice {
+    /// The device's number.
+    pub device: u32,
+    /// The number of entries in the exported trace.
+    pub entries: usize,
+    /// The stats at the end of the predicted run.
+    pub stats: Stats,
+    /// The first out-of-memory entry in the exported trace.
+    pub first_failure: Option<usize>,
+    /// Operations that the simulated device refused and a real one would not.
+    pub device_errors: u64,
+    /// How many recorded decisions the core makes differently under the recording's own settings.
+    pub mismatches: u64,
+    /// If the recording lost its beginning, how many blocks were in use at its first entry. They are requested first.
+    pub early_blocks: Option<usize>,
+}
+
+/// An exported recording.
+#[derive(Clone, Debug)]
+pub struct Exported {
+    /// What a snapshot of the predicted run contains.
+    pub recording: Recording,
+    /// The devices that were predicted.
+    pub devices: Vec<ExportedDevice>,
+    /// Devices that have segments but no trace; they are exported as recorded.
+    pub kept_devices: Vec<u32>,
+}
+
+/// Predicts the devices of a recording, and returns what a snapshot at the end of the predicted run would contain.
+///
+/// `progress` is called from time to time with the number of the recording's entries that have been read.
+///
+/// # Errors
+/// [`ExportError`] if there is no trace, no such device, or a trace contradicts itself.
+pub fn export(recording: &Recording, options: &ExportOptions, progress: &mut dyn FnMut(usize)) -> Result<Exported, ExportError> {
+    let devices = chosen(recording, options.device)?;
+    if devices.iter().all(|device| device.trace.is_empty()) {
+        return Err(ExportError::NoTrace);
+    }
+    let fields = FileFields::of_release(series(options.profile));
+    let mut exported = Exported {
+        recording: Recording {
+            settings: Some(recorded_settings(&options.settings, fields)),
+            fields,
+            annotations: recording.annotations.clone(),
+            stacks: recording.stacks.clone(),
+            ..Recording::default()
+        },
+        devices: Vec::new(),
+        kept_devices: Vec::new(),
+    };
+    let mut done = 0;
+    for device in devices {
+        if device.trace.is_empty() {
+            exported.kept_devices.push(device.device);
+            exported.recording.devices.push(device.clone());
+            continue;
+        }
+        let failed = |error| ExportError::Device { device: device.device, error };
+        let requests = Requests::of_recording(device, &options.own, &mut |entries| progress(done + entries)).map_err(failed)?;
+        let collected = collect(device, &requests, options, fields.has(Part::Entry, "pool_id"));
+        exported.devices.push(collected.found);
+        exported.recording.devices.push(collected.device);
+        done += device.trace.len();
+        progress(done);
+    }
+    Ok(exported)
+}
+
+/// The series of the release whose rules these are: 2.11.
+fn series(profile: &Profile) -> Minor {
+    let mut numbers = profile.name.split('.').map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+fn chosen(recording: &Recording, only: Option<u32>) -> Result<Vec<&DeviceRecording>, ExportError> {
+    let Some(only) = only else { return Ok(recording.devices.iter().collect()) };
+    match recording.devices.iter().find(|device| device.device == only) {
+        Some(device) => Ok(vec![device]),
+        None => {
+            let known = recording.devices.iter().map(|device| device.device).collect();
+            Err(ExportError::NoSuchDevice { device: only, known })
+        }
+    }
+}
+
+/// What a snapshot of a run under these settings says of them.
+fn recorded_settings(settings: &Settings, fields: FileFields) -> RecordedSettings {
+    let has = |key| fields.has(Part::Settings, key);
+    RecordedSettings {
+        text: Some(settings.text.clone()),
+        // Signed in the file: -1 means no limit.
+        max_split_size: Some(settings.max_split_bytes.cast_signed()),
+        garbage_collection_threshold: Some(settings.garbage_collection_threshold),
+        expandable_segments: Some(settings.expandable_segments),
+        roundup_power2_divisions: Some(settings.roundup_power2_divisions),
+        release_lock_on_cudamalloc: Some(settings.release_lock_on_cudamalloc),
+        graph_capture_record_stream_reuse: has("graph_capture_record_stream_reuse")
+            .then_some(settings.graph_capture_record_stream_reuse),
+        has_newer_keys: has("max_cached_size"),
+    }
+}
+
+/// A predicted device.
+struct Collected {
+    device: DeviceRecording,
+    found: ExportedDevice,
+}
+
+/// Predicts one device. `names_pools`: entries are to name their pools.
+fn collect(recording: &DeviceRecording, requests: &Requests, options: &ExportOptions, names_pools: bool) -> Collected {
+    let device = device_like(recording.device, &learned_addresses(recording, requests), options.capacity_bytes);
+    let predict = PredictOptions {
+        profile: options.profile,
+        settings: options.settings.clone(),
+        limit_bytes: options.limit_bytes,
+        after_failure: options.after_failure,
+        timing: Timing::Recorded,
+    };
+    let mut run = PredictedRun::new(requests, device, &predict, Vec::new());
+    let mut collector = Collector {
+        recording,
+        trace: Vec::with_capacity(recording.trace.len()),
+        provenance: Provenance::new(recording, requests),
+        recorded_memory: recorded_memory(recording).filter(|_| options.capacity_bytes.is_none()),
+        pools: names_pools.then(PoolTable::default),
+        first_failure: None,
+        next_snapshot: 0,
+        next_recorded: 0,
+    };
+    while let Some(&(at, operation)) = requests.operations.get(run.done()) {
+        let active = run.stats().family(Family::ActiveBytes).all.current;
+        collector.snapshots_before(at, active);
+        if !run.step() {
+            break;
+        }
+        let reserved = run.stats().family(Family::ReservedBytes).all.current;
+        let next = requests.operations.get(run.done()).map_or(recording.trace.len(), |&(next, _)| next);
+        collector.add(at..next, operation, run.observer_mut().drain(..), reserved);
+    }
+    let prediction = run.prediction();
+    if run.done() == requests.operations.len() {
+        collector.snapshots_before(recording.trace.len(), prediction.stats.family(Family::ActiveBytes).all.current);
+    }
+    let segments = collector.provenance.segments(&run.segments());
+    let found = ExportedDevice {
+        device: recording.device,
+        entries: collector.trace.len(),
+        stats: prediction.stats,
+        first_failure: collector.first_failure,
+        device_errors: prediction.device_errors,
+        mismatches: requests.mismatches,
+        early_blocks: requests.lost_beginning.map(|lost| lost.blocks),
+    };
+    let pools = Arc::new(collector.pools.unwrap_or_default());
+    Collected { device: DeviceRecording { device: recording.device, segments, trace: collector.trace, pools }, found }
+}
+
+/// The memory that the recorded process could have, in bytes, if an out-of-memory entry shows it: what it
+/// had reserved then plus what was free.
+fn recorded_memory(recording: &DeviceRecording) -> Option<u64> {
+    let mut reserved = 0_i128;
+    // What was reserved before the first entry is the difference to the end.
+    let at_end: i128 = recording.segments.iter().map(|segment| i128::from(segment.total_bytes)).sum();
+    let mut found = None;
+    for entry in &recording.trace {
+        match entry.action {
+            Action::SegmentAlloc | Action::SegmentMap => reserved += i128::from(entry.size),
+            Action::SegmentFree | Action::SegmentUnmap => reserved -= i128::from(entry.size),
+            Action::Oom if found.is_none() => found = Some(reserved + i128::from(entry.address)),
+            _ => {}
+        }
+    }
+    found.and_then(|memory| u64::try_from(memory + at_end - reserved).ok())
+}
+
+struct Collector<'a> {
+    recording: &'a DeviceRecording,
+    trace: Vec<Entry>,
+    provenance: Provenance,
+    recorded_memory: Option<u64>,
+    pools: Option<PoolTable>,
+    first_failure: Option<usize>,
+    /// The recording's snapshot entries before this entry are in the trace.
+    next_snapshot: usize,
+    /// The recording's first entry from which no time has been taken.
+    next_recorded: usize,
+}
+
+/// How many of the recording's entries are searched for the one that corresponds to a predicted entry.
+const LONGEST_LOOK: usize = 64;
+
+impl Collector<'_> {
+    /// Adds the snapshot entries from before the entry `at`. The size of such an entry is that of all active blocks.
+    fn snapshots_before(&mut self, at: usize, active_bytes: i64) {
+        let passed = self.recording.trace.get(self.next_snapshot..at).unwrap_or(&[]);
+        for recorded in passed.iter().filter(|entry| entry.action == Action::Snapshot) {
+            let mut entry = *recorded;
+            entry.size = u64::try_from(active_bytes).unwrap_or(0);
+            self.trace.push(entry);
+        }
+        self.next_snapshot = self.next_snapshot.max(at);
+    }
+
+    /// Adds the entries of an operation that the recording has at the entries `at`, of which
+    /// the last may belong to the next one.
+    fn add(&mut self, at: Range<usize>, operation: Operation, done: impl Iterator<Item = TraceEntry>, reserved_bytes: i64) {
+        // A request is at its last entry, everything else at its first.
+        let is_request = matches!(operation, Operation::Allocate { .. });
+        let end = if is_request { at.start + 1 } else { at.end };
+        if !is_request {
+            self.next_recorded = self.next_recorded.max(at.start);
+        }
+        for happened in done {
+            let mut entry = self.entry(&happened, at.start, end, operation);
+            if let Some(pools) = &mut self.pools {
+                entry.pool = pools.intern((happened.pool.0, happened.pool.1));
+            }
+            if entry.action == Action::Oom {
+                self.first_failure.get_or_insert(self.trace.len());
+                let reserved = u64::try_from(reserved_bytes).unwrap_or(0);
+                // The recorded device had less memory than the simulated one.
+                entry.address = self.recorded_memory.map_or(entry.address, |memory| memory.saturating_sub(reserved));
+            }
+            self.provenance.see(&entry);
+            self.trace.push(entry);
+        }
+        if is_request {
+            self.next_recorded = self.next_recorded.max(end);
+        }
+    }
+
+    /// A predicted entry, with its time and stack from the recording.
+    fn entry(&mut self, happened: &TraceEntry, at: usize, end: usize, operation: Operation) -> Entry {
+        let Decision { action, address, size, stream } = Decision::from(happened);
+        let mut entry = Entry::new(action, address, size, stream);
+        let trace = &self.recording.trace;
+        if self.provenance.is_early(operation) {
+            // Requested before the first entry: the stack is known only if a block at the end has it.
+            entry.set_time(trace.first().and_then(Entry::time));
+            entry.stack = self.provenance.early_stack(operation);
+            return entry;
+        }
+        let ahead = trace.get(self.next_recorded..end).unwrap_or(&[]);
+        let is_same = |recorded: &Entry| (recorded.action, recorded.size, recorded.stream) == (action, size, stream);
+        if let Some(further) = ahead.iter().take(LONGEST_LOOK).position(is_same) {
+            let recorded = &ahead[further];
+            self.next_recorded += further + 1;
+            entry.set_time(recorded.time());
+            entry.stack = recorded.stack;
+            return entry;
+        }
+        entry.set_time(trace.get(self.next_recorded.min(at)).and_then(Entry::time));
+        entry.stack = trace.get(at).map_or(StackId::NONE, |recorded| recorded.stack);
+        entry
+    }
+}
+
+/// The stacks of what is in the heap at the end of a predicted run: those of the requests for its blocks.
+struct Provenance {
+    /// The stack of each block that is in use, by address.
+    blocks: FxHashMap<u64, StackId>,
+    /// The stack that each segment was allocated with, and how many blocks it has served since, by address.
+    segments: BTreeMap<u64, (StackId, u64)>,
+    /// How many requests are from before the first entry; they have the lowest numbers.
+    early: usize,
+    /// The stacks of such requests whose blocks are in use at the recording's end.
+    early_stacks: FxHashMap<usize, StackId>,
+    /// Such requests whose memory was freed before the first entry.
+    early_freed: FxHashSet<usize>,
+}
+
+impl Provenance {
+    fn new(recording: &DeviceRecording, requests: &Requests) -> Provenance {
+        let early = requests.lost_beginning.map_or(0, |lost| lost.blocks);
+        let early_stacks = early_stacks(recording, requests, early);
+        let early_freed = early_freed(requests, early);
+        Provenance { blocks: FxHashMap::default(), segments: BTreeMap::new(), early, early_stacks, early_freed }
+    }
+
+    /// Whether an operation is from before the recording's first entry: a request for memory in use then, or
+    /// freeing memory that had been freed then and was not free for reuse yet.
+    fn is_early(&self, operation: Operation) -> bool {
+        match operation {
+            Operation::Allocate { id, .. } => id < self.early,
+            Operation::Free { id, .. } => self.early_freed.contains(&id),
+            _ => false,
+        }
+    }
+
+    /// The stack of a request from before the first entry, if a block at the recording's end has it.
+    fn early_stack(&self, operation: Operation) -> StackId {
+        match operation {
+            Operation::Allocate { id, .. } => self.early_stacks.get(&id).copied().unwrap_or(StackId::NONE),
+            _ => StackId::NONE,
+        }
+    }
+
+    /// Records an entry of the exported trace.
+    fn see(&mut self, entry: &Entry) {
+        match entry.action {
+            Action::Alloc => {
+                self.blocks.insert(entry.address, entry.stack);
+                if let Some((_, (_, handed_out))) = self.segments.range_mut(..=entry.address).next_back() {
+                    *handed_out += 1;
+                }
+            }
+            Action::FreeCompleted => {
+                self.blocks.remove(&entry.address);
+            }
+            Action::SegmentAlloc => {
+                self.segments.insert(entry.address, (entry.stack, 0));
+            }
+            Action::SegmentFree => {
+                self.segments.remove(&entry.address);
+            }
+            _ => {}
+        }
+    }
+
+    /// The heap in the form of a recording.
+    fn segments(&self, heap: &[SegmentInfo]) -> Vec<Segment> {
+        heap.iter().map(|segment| self.segment(segment)).collect()
+    }
+
+    fn segment(&self, segment: &SegmentInfo) -> Segment {
+        let address = segment.address.get();
+        Segment {
+            address,
+            total_bytes: segment.total.get(),
+            stream: segment.stream.get(),
+            large: segment.class == PoolClass::Large,
+            pool: Some((segment.pool.0, segment.pool.1)),
+            expandable: segment.expandable,
+            allocated_bytes: Some(segment.allocated.get()),
+            active_bytes: Some(segment.active.get()),
+            requested_bytes: Some(segment.requested.get()),
+            stack: self.segment_stack(segment),
+            blocks: segment.blocks.iter().map(|block| self.block(block)).collect(),
+        }
+    }
+
+    /// The stack of a segment. PyTorch drops it when the segment is split (spec 7.3). A segment that served one
+    /// request, as a whole, was never split; of others the trace does not show it.
+    fn segment_stack(&self, segment: &SegmentInfo) -> StackId {
+        match (segment.blocks.as_slice(), self.segments.get(&segment.address.get())) {
+            ([block], Some(&(stack, 1))) if block.state != BlockActivity::Inactive => stack,
+            _ => StackId::NONE,
+        }
+    }
+
+    fn block(&self, block: &BlockInfo) -> Block {
+        let address = block.address.get();
+        let state = match block.state {
+            BlockActivity::Allocated => BlockState::ActiveAllocated,
+            BlockActivity::PendingFree => BlockState::ActivePendingFree,
+            BlockActivity::Inactive => BlockState::Inactive,
+        };
+        let is_active = state != BlockState::Inactive;
+        let stack = self.blocks.get(&address).copied().filter(|_| is_active).unwrap_or(StackId::NONE);
+        Block { address, size: block.size.get(), requested: Some(block.requested.get()), state, stack }
+    }
+}
+
+/// The requests from before the first entry whose memory was freed before it: they are freed directly after.
+fn early_freed(requests: &Requests, early: usize) -> FxHashSet<usize> {
+    let pairs = requests.operations.windows(2).map(|pair| (pair[0].1, pair[1].1));
+    pairs
+        .filter_map(|pair| match pair {
+            (Operation::Allocate { id, .. }, Operation::Free { id: freed, .. }) if id == freed && id < early => Some(id),
+            _ => None,
+        })
+        .collect()
+}
+
+/// The stacks of requests from before the first entry whose blocks are in use at the end.
+/// Both are in the order of addresses.
+fn early_stacks(recording: &DeviceRecording, requests: &Requests, early: usize) -> FxHashMap<usize, StackId> {
+    let freed: FxHashSet<usize> = requests
+        .operations
+        .iter()
+        .filter_map(|(_, operation)| match operation {
+            Operation::Free { id, .. } if *id < early => Some(*id),
+            _ => None,
+        })
+        .collect();
+    let kept = requests.operations.iter().filter_map(|&(_, operation)| match operation {
+        Operation::Allocate { id, bytes, .. } if id < early && !freed.contains(&id) => Some((id, bytes)),
+        _ => None,
+    });
+    let kept: Vec<(usize, u64)> = kept.collect();
+    let in_trace: FxHashSet<u64> =
+        recording.trace.iter().filter(|entry| entry.action == Action::Alloc).map(|entry| entry.address).collect();
+    let blocks = recording.segments.iter().flat_map(|segment| &segment.blocks);
+    let old: Vec<&Block> =
+        blocks.filter(|block| block.state == BlockState::ActiveAllocated && !in_trace.contains(&block.address)).collect();
+    // If they do not match, none is known.
+    let agrees = |((_, bytes), block): (&(usize, u64), &&Block)| block.requested.is_none_or(|requested| requested == *bytes);
+    if kept.len() != old.len() || !kept.iter().zip(&old).all(agrees) {
+        return FxHashMap::default();
+    }
+    kept.iter().zip(&old).map(|(&(id, _), block)| (id, block.stack)).collect()
+}
