@@ -19,7 +19,7 @@
 //!    `possible.rs` keeps the releases that may have written what is there, and left out what is not.
 //! 2. **Groups.**
 //!    Releases whose rules cannot differ on what occurs in the file are tried as one: the rules of private pools decide nothing where there are none.
-//!    `groups.rs` forms them; `Profile::decides_like` knows which rules matter.
+//!    `recognise.rs` forms them; `Profile::decides_like` knows which rules matter.
 //! 3. **A replay of each group, up to its first difference.**
 //!    Rules that differ usually do so within a few hundred entries.
 //! 4. **A full replay of each**, if none explains the file as it is read first: with guesses at private pools that it does not name.
@@ -35,19 +35,15 @@
 //! No recording makes this crate panic.
 //! There is no `unsafe` code.
 
-mod capacity_hint;
-mod groups;
-mod names;
+mod limit;
 mod outcome;
 mod possible;
 mod recognise;
-mod recorded_limit;
-mod reserved;
 
-pub use capacity_hint::{CapacityHint, hint as capacity_hint};
-pub use names::in_words;
-pub use outcome::{Basis, Differing, Recognition, RefutedLimit};
+pub use limit::{
+    CapacityHint, find_limit, finding_limit, growth_bytes, hint as capacity_hint, most_reserved, reserved_at_start,
+    segment_bytes, verify_finding_limit,
+};
+pub use outcome::{Basis, Differing, Recognition, RefutedLimit, in_words};
 pub use possible::{Evidence, Possible, possible};
 pub use recognise::{Asked, RecognitionError, VerifiedDevice, recognise, verify};
-pub use recorded_limit::{find_limit, finding_limit, verify_finding_limit};
-pub use reserved::{growth_bytes, most_reserved, reserved_at_start, segment_bytes};

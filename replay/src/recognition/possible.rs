@@ -126,7 +126,7 @@ fn accepts(profile: &Profile, text: &str) -> bool {
 }
 
 /// The first two numbers of a release.
-pub(crate) fn minor(release: &Release) -> Minor {
+fn minor(release: &Release) -> Minor {
     let mut numbers = release.name.split('.').map(|number| number.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }

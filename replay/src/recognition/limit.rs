@@ -1,10 +1,71 @@
-//! How much memory the recorded run had, as far as an out-of-memory error in the recording shows.
+//! The memory limit of a recorded run, which a recording does not state.
+//!
+//! Reserved memory as a trace alone shows it, without a replay, tells which limits to try where the limit is unknown. An
+//! out-of-memory error shows how much memory the recorded run had.
+//!
+//! The decisions of a run that collected garbage depend on its limit, as garbage is collected from a share of it on. So where
+//! decisions differ without a limit, those that the out-of-memory errors allow are tried, and the one under which every
+//! decision is the recorded one was the run's.
 
-use crate::ReplaySettings;
-use parkade::policy::PyTorch;
-use parkade_recording::{Action, DeviceRecording};
+use parkade::PoolSlot;
+use parkade::policy::{Policy, PyTorch};
+use parkade::units::Bytes;
+use parkade_recording::{Action, DeviceRecording, Entry};
 
-use super::reserved::{growth_bytes, reserved_at_start, segment_bytes, whole_gibibytes};
+use crate::{DeviceVerdict, ReplaySettings, VerifyError, VerifyOptions, verify_device};
+
+const GIB: u64 = 1 << 30;
+/// How many limits are tried.
+const MOST_GUESSES: usize = 8;
+
+/// How many bytes an entry adds to reserved memory; negative if it gives memory back.
+#[must_use]
+pub fn growth_bytes(entry: &Entry) -> i128 {
+    match entry.action {
+        Action::SegmentAlloc | Action::SegmentMap => i128::from(entry.size),
+        Action::SegmentFree | Action::SegmentUnmap => -i128::from(entry.size),
+        _ => 0,
+    }
+}
+
+/// Bytes reserved before the first entry: those of the final segments, walked back through the trace. Negative only if the recording
+/// contradicts itself.
+#[must_use]
+pub fn reserved_at_start(recording: &DeviceRecording) -> i128 {
+    let end: i128 = recording.segments.iter().map(|segment| i128::from(segment.total_bytes)).sum();
+    end - recording.trace.iter().map(growth_bytes).sum::<i128>()
+}
+
+/// The most bytes that were reserved at once.
+#[must_use]
+pub fn most_reserved(recording: &DeviceRecording) -> u64 {
+    let mut reserved = reserved_at_start(recording);
+    let mut most = reserved;
+    for entry in &recording.trace {
+        reserved += growth_bytes(entry);
+        most = most.max(reserved);
+    }
+    u64::try_from(most.max(0)).unwrap_or(u64::MAX)
+}
+
+/// The most that a request would take from the device: a segment, or as many pages of an expandable segment.
+#[must_use]
+pub fn segment_bytes(request: &Entry, policy: &PyTorch) -> u64 {
+    let Some(size) = policy.round(Bytes(request.size)) else { return u64::MAX };
+    let segment = policy.segment_for(size).unwrap_or(Bytes::MAX);
+    if !policy.settings.expandable_segments {
+        return segment.get();
+    }
+    let page = policy.page(PoolSlot::default_pool(policy.classify(size)));
+    size.checked_round_up(page).unwrap_or(Bytes::MAX).max(segment).get()
+}
+
+/// The whole gibibytes from `least_bytes` up to, but not including, `below_bytes`; at most [`MOST_GUESSES`] of them, the smallest first.
+/// People set limits in whole gibibytes, and none of 0.
+fn whole_gibibytes(least_bytes: u64, below_bytes: u64) -> impl Iterator<Item = u64> {
+    let gibibytes = least_bytes.div_ceil(GIB).max(1)..below_bytes.div_ceil(GIB);
+    gibibytes.take(MOST_GUESSES).map(|gibibytes| gibibytes.saturating_mul(GIB))
+}
 
 /// In less than a segment for small blocks nothing could be allocated (spec 1.3), so nobody sets such a limit.
 const LEAST_LIMIT_BYTES: u64 = 2 << 20;
@@ -78,11 +139,67 @@ fn clamped(bytes: i128) -> u64 {
     u64::try_from(bytes.max(0)).unwrap_or(u64::MAX)
 }
 
+/// Verifies a device and finds its limit, if none is given and garbage collection shows it. Returns the verdict under that limit, and the
+/// limit in bytes: the smallest in whole gibibytes that explains every decision; `None` if none was looked for, or none does.
+///
+/// `progress` is called from time to time with the number of entries that are done. It starts again at 0 for each limit that is tried.
+///
+/// # Errors
+/// If the recording cannot be replayed.
+pub fn verify_finding_limit(
+    recording: &DeviceRecording,
+    own: &VerifyOptions,
+    progress: &mut dyn FnMut(usize),
+) -> Result<(DeviceVerdict, Option<u64>), VerifyError> {
+    finding_limit(recording, own, |verdict: &DeviceVerdict| verdict.mismatches, |own| verify_device(recording, own, progress))
+}
+
+/// The rule itself, for whatever replays the device: `replay` does, and `mismatches` tells how many decisions differ.
+///
+/// # Errors
+/// Those of `replay`.
+pub fn finding_limit<T>(
+    recording: &DeviceRecording,
+    own: &VerifyOptions,
+    mismatches: impl Fn(&T) -> u64,
+    mut replay: impl FnMut(&VerifyOptions) -> Result<T, VerifyError>,
+) -> Result<(T, Option<u64>), VerifyError> {
+    let replayed = replay(own)?;
+    let collects = own.settings.settings.garbage_collection_threshold > 0.0;
+    if mismatches(&replayed) == 0 || !collects || own.limit_bytes.is_some() {
+        return Ok((replayed, None));
+    }
+    for bytes in hint(recording, &own.settings).iter().flat_map(CapacityHint::whole_gibibytes) {
+        let explained = replay(&VerifyOptions { limit_bytes: Some(bytes), ..own.clone() })?;
+        if mismatches(&explained) == 0 {
+            return Ok((explained, Some(bytes)));
+        }
+    }
+    Ok((replayed, None))
+}
+
+/// Only the limit of [`verify_finding_limit`]. Where no garbage was collected nothing is replayed.
+///
+/// # Errors
+/// If the recording cannot be replayed.
+pub fn find_limit(recording: &DeviceRecording, own: &VerifyOptions) -> Result<Option<u64>, VerifyError> {
+    let collects = own.settings.settings.garbage_collection_threshold > 0.0;
+    if collects { Ok(verify_finding_limit(recording, own, &mut |_| ())?.1) } else { Ok(None) }
+}
+
 #[cfg(test)]
 mod tests {
-    use parkade_recording::Entry;
-
     use super::*;
+
+    #[test]
+    fn whole_gibibytes_within_the_interval_are_tried() {
+        let tried = |least, below| whole_gibibytes(least, below).map(|bytes| bytes / GIB).collect::<Vec<_>>();
+        assert_eq!(tried(15 * GIB + 1, 17 * GIB + 1), [16, 17]);
+        assert_eq!(tried(15 * GIB, 17 * GIB), [15, 16]);
+        assert!(tried(15 * GIB + 1, 16 * GIB).is_empty());
+        assert_eq!(tried(0, 2 * GIB), [1], "no limit is 0");
+        assert_eq!(tried(0, u64::MAX).len(), MOST_GUESSES);
+    }
 
     const MIB: u64 = 1 << 20;
 
