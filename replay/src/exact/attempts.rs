@@ -9,8 +9,7 @@ use parkade_recording::{Action, DeviceRecording};
 use super::recorded_capacity::Capacity;
 use super::recorded_core::{Comparer, Position, Recorded, RecordedDevice, restore};
 use super::runner::Runner;
-use super::stats_check;
-use super::tally::{Tally, compare_heap};
+use super::tally::{Tally, compare_heap, compare_stats};
 use crate::error::VerifyError;
 use crate::hidden_pools::{Guess, Guesses, MOST_GUESSES, Releases, Unused, named};
 use crate::initial_state::{SmallerGap, Start};
@@ -55,7 +54,7 @@ impl Replayed {
     fn distance(&self, options: &VerifyOptions, start: &Start) -> u64 {
         let Some(file) = &options.stats_file else { return 0 };
         let is_reset = || Some((0, 0));
-        let differences = stats_check::compare(file, &self.stats, start.lost.is_some(), is_reset).differences;
+        let differences = compare_stats(file, &self.stats, start.lost.is_some(), is_reset).differences;
         differences.iter().fold(0, |sum, one| sum.saturating_add(one.recorded.abs_diff(one.replayed)))
     }
 }

@@ -6,19 +6,17 @@
 //! | `attempts` | whole replays, repeated where the file leaves several possibilities |
 //! | `runner` | one operation of the program after the other; ambiguous entries; restored checkpoints of private pools, which no entry names |
 //! | `recorded_core` | a core whose device answers as the recording says, and which compares its decisions |
-//! | `tally`, `stats_check` | counting; comparing the final heap and the stats |
+//! | `tally` | counting; comparing the final heap and the stats |
 //! | `recorded_capacity` | whether the recorded device may have been out of room |
 
 mod attempts;
 mod recorded_capacity;
 mod recorded_core;
 mod runner;
-mod stats_check;
 mod tally;
 mod verify;
 
 pub(crate) use attempts::{Replayed, replay_to_end};
-pub use stats_check::{StatsCheck, StatsDifference};
-pub use tally::Mismatch;
 pub(crate) use tally::Release;
+pub use tally::{Mismatch, StatsCheck, StatsDifference};
 pub use verify::{DeviceVerdict, Moment, NotInFile, Trial, try_device, verify_device, watch_device};

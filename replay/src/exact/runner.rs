@@ -31,8 +31,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::recorded_capacity::Capacity;
 use super::recorded_core::{Position, ReplayCore};
-use super::stats_check::PeakWatch;
-use super::tally::{Mark, Mismatch, Release, Tally};
+use super::tally::{Mark, Mismatch, PeakWatch, Release, Tally};
 use crate::completions::stream_of;
 use crate::entries::{Decision, ELSEWHERE, gives_memory, is_inner, is_request, takes_memory};
 use crate::initial_state::Start;

@@ -10,8 +10,7 @@ use parkade_recording::DeviceRecording;
 
 use super::attempts::{Replayed, make_runner, replay_to_end, replay_until_it_differs};
 use super::recorded_core::{Position, ReplayCore};
-use super::stats_check::{self, PeakWatch, StatsCheck};
-use super::tally::{Mismatch, Release, Tally, compare_own_words};
+use super::tally::{Mismatch, PeakWatch, Release, StatsCheck, Tally, compare_own_words, compare_stats};
 use crate::error::VerifyError;
 use crate::hidden_pools::Guess;
 use crate::initial_state::{LostBeginning, Start};
@@ -140,7 +139,7 @@ fn verdict(recording: &DeviceRecording, options: &VerifyOptions, start: &Start, 
     let Replayed { stats, mut tally, assumed_collections, guess, gave_up, .. } = replayed;
     let stats_check = options.stats_file.as_ref().map(|file| {
         let reset = || find_reset(recording, options, start, file);
-        stats_check::compare(file, &stats, start.lost.is_some(), reset)
+        compare_stats(file, &stats, start.lost.is_some(), reset)
     });
     add_stats_check(&mut tally, stats_check.as_ref());
     compare_own_words(recording, &mut tally);

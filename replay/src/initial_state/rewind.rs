@@ -261,15 +261,7 @@ impl Walk {
             Action::SegmentFree => {
                 // A small segment is 2 MiB; every segment of the large pool is at least 10 MiB (spec 1.6).
                 let large = entry.size > 2 << 20;
-                let segment = EarlySegment {
-                    address: entry.address,
-                    total: entry.size,
-                    stream: entry.stream,
-                    large,
-                    expandable: false,
-                    pool: PoolId::DEFAULT,
-                    is_listed: false,
-                };
+                let segment = unlisted(entry, large, false);
                 match self.segments.insert(entry.address, segment) {
                     None => Ok(()),
                     Some(_) => contradiction("but a segment is still there afterwards"),
@@ -286,15 +278,7 @@ impl Walk {
                 // The pages of the large pool are 20 MiB, unless settings change that; those
                 // of the small pool 2 MiB (spec 4.1).
                 let large = entry.size.is_multiple_of(self.large_page);
-                let run = EarlySegment {
-                    address: entry.address,
-                    total: entry.size,
-                    stream: entry.stream,
-                    large,
-                    expandable: true,
-                    pool: PoolId::DEFAULT,
-                    is_listed: false,
-                };
+                let run = unlisted(entry, large, true);
                 if self.runs.insert(run) { Ok(()) } else { contradiction("but there is still memory afterwards") }
             }
             Action::Oom | Action::Snapshot => Ok(()),
@@ -339,6 +323,19 @@ impl Walk {
         let blocks = blocks.collect();
         let segments = self.segments.drain().map(|(_, segment)| segment).chain(self.runs.into_iter()).collect();
         Rewound { blocks, segments, made: self.made, deferred: self.deferred }
+    }
+}
+
+/// A segment from before the first entry, or a mapped run of one, that the recording gives back.
+fn unlisted(entry: &Entry, large: bool, expandable: bool) -> EarlySegment {
+    EarlySegment {
+        address: entry.address,
+        total: entry.size,
+        stream: entry.stream,
+        large,
+        expandable,
+        pool: PoolId::DEFAULT,
+        is_listed: false,
     }
 }
 

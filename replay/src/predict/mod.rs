@@ -9,11 +9,9 @@
 //! | `outlook` | the entry point: everything about one device's recording in one call; how much the timing matters |
 //! | `operation`, `requests` | what the recorded program asked for, and where a run keeps its memory |
 //! | `predicted_run` | what a prediction is made for; the run, operation by operation |
-//! | `pace` | how fast the recorded program and its GPU went, from the times of the entries |
-//! | `completion_model` | when memory becomes free in time, in a run that differs from the recorded one |
+//! | `pace` | how fast the recorded program and its GPU went, from the times of the entries; when memory becomes free in time, in a run that differs from the recorded one |
 //! | `device` | where the recorded driver placed segments; a device on which blocks become free at given moments |
 
-mod completion_model;
 mod device;
 mod operation;
 mod outlook;
@@ -21,12 +19,11 @@ mod pace;
 mod predicted_run;
 mod requests;
 
-pub use completion_model::Variation;
 pub use device::{device_like, learned_addresses, placed_steps};
 pub use operation::{Completion, Operation};
 pub use outlook::{
     Extreme, LIKELY, Outlook, OutlookOptions, TIMINGS, TimingRange, TimingsThatFit, replay_device, timings_that_fit,
 };
-pub use pace::Pace;
+pub use pace::{Pace, Variation};
 pub use predicted_run::{AfterFailure, PredictOptions, PredictedRun, Prediction, Timing, predict};
 pub use requests::{Requests, Slots};

@@ -17,9 +17,8 @@ use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade_recording::DeviceRecording;
 
-use super::completion_model::Variation;
 use super::device::{device_like, learned_addresses};
-use super::pace::Pace;
+use super::pace::{Pace, Variation};
 use super::predicted_run::{AfterFailure, PredictOptions, Prediction, Timing, predict};
 use super::requests::Requests;
 use crate::error::VerifyError;

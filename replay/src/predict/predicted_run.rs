@@ -10,9 +10,9 @@ use parkade::units::{Bytes, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator};
 use parkade_sim::SimDevice;
 
-use super::completion_model::{Clock, Variation};
 use super::device::TimedDevice;
 use super::operation::{Completion, Operation};
+use super::pace::{Clock, Variation};
 use super::requests::{Requests, Slots};
 use crate::completions::stream_of_moment;
 use crate::pools::request_from;
