@@ -1,6 +1,7 @@
 //! The entry points: a verdict on a recording, and the recorded run seen from inside.
 //!
-//! The heap and the stats after every operation come from the replay that verifies the recording, so they are as exact as its verdict says.
+//! The heap and the stats after every operation come from the replay that verifies the recording, so they are as exact as its
+//! verdict says.
 
 use parkade::policy::PyTorch;
 use parkade::snapshot::SegmentInfo;
@@ -223,7 +224,7 @@ impl Moment<'_> {
 /// several entries. `own` describes the recorded run.
 ///
 /// # Errors
-/// As [`verify_device`](crate::verify_device).
+/// As [`verify_device`].
 pub fn watch_device(
     recording: &DeviceRecording,
     own: &VerifyOptions,
