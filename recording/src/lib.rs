@@ -3,11 +3,12 @@
 
 mod beginning;
 pub mod compression;
-mod data;
+mod dated_keys;
 mod error;
 mod format;
 pub mod message;
 mod pickle;
+mod recording;
 mod summary;
 
 use std::fs::File;
@@ -15,13 +16,14 @@ use std::io::{self, Read, Take};
 use std::path::Path;
 
 pub use beginning::begins_as_snapshot;
-pub use data::{
-    Action, Annotation, Block, BlockState, DATED_KEYS, DatedKey, DeviceRecording, Entry, FieldEvidence, FileFields, Frame, Minor,
-    Part, PoolId, PoolTable, RecordedSettings, Recording, Segment, StackId, StackTable, Tolerated,
-};
+pub use dated_keys::{DATED_KEYS, DatedKey, FieldEvidence, FileFields, Minor, Part};
 pub use error::ReadError;
 pub use format::{FormatError, FormatProblem, Place, write};
 pub use pickle::{PickleError, PickleProblem, Style, memory_bound};
+pub use recording::{
+    Action, Annotation, Block, BlockState, DeviceRecording, Entry, Frame, PoolId, PoolTable, RecordedSettings, Recording,
+    Segment, StackId, StackTable, Tolerated,
+};
 pub use summary::memory_summary;
 
 use compression::{Compression, DecompressError};

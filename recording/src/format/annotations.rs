@@ -4,8 +4,8 @@ use super::error::{FormatError, FormatProblem, Place};
 use super::fields::Fields;
 use super::stacks::StackReader;
 use super::values::{self, optional};
-use crate::data::Annotation;
 use crate::pickle::{Loaded, Value};
+use crate::recording::Annotation;
 
 /// Reads the annotations. Equal texts are stored once: one scope's name may occur a million times.
 ///

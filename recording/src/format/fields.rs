@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::error::FormatProblem;
 use super::names;
-use crate::data::{FileFields, Part};
+use crate::dated_keys::{FileFields, Part};
 use crate::pickle::{Dict, Loaded, Value};
 
 /// The most keys that a dict in a snapshot may have; PyTorch 2.11 writes at most 12.

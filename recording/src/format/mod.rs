@@ -1,7 +1,7 @@
 //! The snapshot format: from plain Python data to a [`Recording`](crate::Recording) and back (spec 7.2 to 7.8).
 //!
 //! This is the place for the next format. A key that a newer PyTorch writes is added to the `NAMES` of the reader it
-//! belongs to (`segments`, `trace`, `settings`, `annotations`, `stacks`), to the type in `data` and to
+//! belongs to (`segments`, `trace`, `settings`, `annotations`, `stacks`), to the type in `recording` and to
 //! `write`; a snapshot of another outer shape gets its case in `snapshot`.
 //!
 //! | file | contents |

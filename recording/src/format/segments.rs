@@ -7,8 +7,9 @@ use super::error::{FormatError, FormatProblem, Place};
 use super::fields::Fields;
 use super::stacks::StackReader;
 use super::values::{self, optional};
-use crate::data::{Block, BlockState, FileFields, Part, Segment, StackId};
+use crate::dated_keys::{FileFields, Part};
 use crate::pickle::{Loaded, Value};
+use crate::recording::{Block, BlockState, Segment, StackId};
 
 /// The length of a segment of the small pool (spec 1.6, `kSmallBuffer`), in bytes,
 /// for files that do not name the pool.

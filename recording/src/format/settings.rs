@@ -3,8 +3,9 @@
 use super::error::{FormatError, FormatProblem, Place};
 use super::fields::Fields;
 use super::values::{self, optional};
-use crate::data::{FileFields, Part, RecordedSettings};
+use crate::dated_keys::{FileFields, Part};
 use crate::pickle::{Loaded, Value};
+use crate::recording::RecordedSettings;
 
 /// The keys of `roundup_power2_divisions`: where each interval begins, in MiB (spec 7.5).
 pub(crate) const DIVISION_KEYS: [&str; 16] =

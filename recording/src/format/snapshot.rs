@@ -12,8 +12,9 @@ use super::settings::read_settings;
 use super::stacks::StackReader;
 use super::trace::TraceReader;
 use super::values::{self, optional};
-use crate::data::{DeviceRecording, FileFields, Part, Recording, Segment, Tolerated};
+use crate::dated_keys::{FileFields, Part};
 use crate::pickle::{Loaded, Tag, Value};
+use crate::recording::{DeviceRecording, Recording, Segment, Tolerated};
 
 /// The parts of the snapshot's root.
 struct Root<'l> {

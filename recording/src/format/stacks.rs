@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::error::FormatProblem;
 use super::fields::Fields;
 use super::values::{self, optional};
-use crate::data::{Frame, StackId, StackTable};
 use crate::pickle::{Loaded, Value};
+use crate::recording::{Frame, StackId, StackTable};
 
 /// Reads stacks into a table.
 pub(crate) struct StackReader {

@@ -8,8 +8,9 @@ use super::fields::Fields;
 use super::names;
 use super::stacks::StackReader;
 use super::values::{self, optional};
-use crate::data::{Action, Entry, FileFields, Part, PoolId, PoolTable};
+use crate::dated_keys::{FileFields, Part};
 use crate::pickle::{Loaded, Value};
+use crate::recording::{Action, Entry, PoolId, PoolTable};
 
 /// Reads the traces of all devices.
 pub(crate) struct TraceReader {

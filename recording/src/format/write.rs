@@ -6,10 +6,11 @@
 use std::collections::HashMap;
 
 use super::settings::DIVISION_KEYS;
-use crate::data::{
-    Action, Annotation, Block, DeviceRecording, Entry, Part, RecordedSettings, Recording, Segment, StackId, StackTable,
-};
+use crate::dated_keys::Part;
 use crate::pickle::{Pickler, Style};
+use crate::recording::{
+    Action, Annotation, Block, DeviceRecording, Entry, RecordedSettings, Recording, Segment, StackId, StackTable,
+};
 
 /// Writes a recording as a pickle, uncompressed.
 ///

@@ -1,0 +1,443 @@
+//! What a recording is: the contents of a PyTorch memory snapshot as plain, checked data.
+//!
+//! Sources: spec 7.3 (segments), spec 7.4 (trace), spec 7.5 (settings, annotations), spec 7.8 (older and newer
+//! files). Addresses and sizes are in bytes, times in microseconds since 1970.
+//!
+//! Each Python stack is stored once, however many blocks and entries have it. A snapshot shares one list among identical
+//! stacks (spec 7.3), so most of this is done already. Equal lists that are not shared are recognised by their contents.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use crate::dated_keys::FileFields;
+
+/// A memory snapshot that was read: everything that the file says.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Recording {
+    /// The devices that have a segment, or a trace entry of a known action, in the order of their numbers.
+    pub devices: Vec<DeviceRecording>,
+    /// The allocator's settings; `None` in files from before PyTorch 2.3, and in bare lists of segments.
+    pub settings: Option<RecordedSettings>,
+    /// Beginnings and ends of user scopes, oldest first.
+    pub annotations: Vec<Annotation>,
+    /// The Python stacks that segments, blocks and entries refer to.
+    pub stacks: StackTable,
+    /// Which keys it has of those that came and went with PyTorch's releases.
+    pub fields: FileFields,
+    /// What the file contains that this reader does not know.
+    pub tolerated: Tolerated,
+}
+
+/// What a recording says of one device.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DeviceRecording {
+    /// The device's number, 0 to 127.
+    pub device: u32,
+    /// The segments at the end of the recording, in the order of their addresses. They do not overlap.
+    pub segments: Vec<Segment>,
+    /// What happened, oldest first. PyTorch keeps it in a ring buffer, so the beginning may be missing.
+    pub trace: Vec<Entry>,
+    /// The memory pools that trace entries refer to; only files of PyTorch 2.12 and later have any. The devices of a file share them.
+    pub pools: Arc<PoolTable>,
+}
+
+/// The allocator settings that a snapshot states (spec 7.5). `None` where it does not.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct RecordedSettings {
+    /// The last settings string that was set (`PYTORCH_CUDA_ALLOC_CONF`).
+    pub text: Option<String>,
+    /// The largest block that may be split, in bytes; -1 means no limit.
+    pub max_split_size: Option<i64>,
+    /// The fraction of memory above which unused segments are freed; 0 means never.
+    pub garbage_collection_threshold: Option<f64>,
+    /// Whether expandable segments are on.
+    pub expandable_segments: Option<bool>,
+    /// Divisions of the power-of-two rounding for requests from 1, 2, 4 ... 32768 MiB upwards; 0 means no rounding.
+    pub roundup_power2_divisions: Option<[u64; 16]>,
+    /// Whether the allocator's lock is released during `cudaMalloc`.
+    pub release_lock_on_cudamalloc: Option<bool>,
+    /// Whether a graph capture may reuse blocks that other streams were recorded on during it.
+    pub graph_capture_record_stream_reuse: Option<bool>,
+    /// Whether the file has settings that PyTorch 2.11 does not (`max_round_threshold`, `max_cached_size`).
+    pub has_newer_keys: bool,
+}
+
+/// The beginning or end of a user scope (spec 7.5).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Annotation {
+    /// The scope's name.
+    pub name: Arc<str>,
+    /// `START` or `END`.
+    pub stage: Arc<str>,
+    /// The device, if the file says.
+    pub device: Option<i64>,
+    /// When, in microseconds since 1970, if the file says.
+    pub time_us: Option<i64>,
+}
+
+/// What a file contains that this reader does not know: counted by name and otherwise ignored.
+///
+/// Names are cut at 80 bytes. Each map has at most 256 of them; the others are counted under `...`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Tolerated {
+    /// Keys of the snapshot itself.
+    pub unknown_top_keys: BTreeMap<String, u64>,
+    /// Keys of trace entries.
+    pub unknown_entry_keys: BTreeMap<String, u64>,
+    /// Keys of segments.
+    pub unknown_segment_keys: BTreeMap<String, u64>,
+    /// Keys of blocks.
+    pub unknown_block_keys: BTreeMap<String, u64>,
+    /// Actions of trace entries; those entries are dropped.
+    pub unknown_actions: BTreeMap<String, u64>,
+}
+
+/// What the driver is asked for where a small block is needed.
+const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
+
+/// Memory obtained from the driver: one `cudaMalloc`, or one contiguous mapped run of an expandable segment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Segment {
+    /// Address of its first byte.
+    pub address: u64,
+    /// Length in bytes, the sum of its blocks.
+    pub total_bytes: u64,
+    /// The handle of its stream; 0 is the default stream.
+    pub stream: u64,
+    /// Whether it belongs to the pool of large blocks.
+    /// Where the file does not say, its size decides: a small segment is 2 MiB.
+    pub large: bool,
+    /// The id of its pool; `(0, 0)` is the default pool, `None` means that the file does not say.
+    pub pool: Option<(u64, u64)>,
+    /// Whether it is a run of an expandable segment.
+    pub expandable: bool,
+    /// Bytes in allocated blocks, if the file says.
+    pub allocated_bytes: Option<u64>,
+    /// Bytes in active blocks, if the file says.
+    pub active_bytes: Option<u64>,
+    /// Bytes requested for active blocks, if the file says.
+    pub requested_bytes: Option<u64>,
+    /// Where it was created; PyTorch drops this once a segment is split (spec 7.3).
+    pub stack: StackId,
+    /// Its blocks in the order of their addresses, without gaps.
+    pub blocks: Vec<Block>,
+}
+
+impl Segment {
+    /// A segment of these blocks on the default stream in the default pool, of large blocks if it is larger than the 2 MiB of a small
+    /// segment (spec 1).
+    ///
+    /// It begins where the first block does; without blocks, at 0. Its sums are not given.
+    pub fn new(blocks: Vec<Block>) -> Segment {
+        let total_bytes = blocks.iter().fold(0_u64, |sum, block| sum.saturating_add(block.size));
+        Segment {
+            address: blocks.first().map_or(0, |block| block.address),
+            total_bytes,
+            stream: 0,
+            large: total_bytes > SMALL_SEGMENT_BYTES,
+            pool: Some((0, 0)),
+            expandable: false,
+            allocated_bytes: None,
+            active_bytes: None,
+            requested_bytes: None,
+            stack: StackId::NONE,
+            blocks,
+        }
+    }
+}
+
+/// A block of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    /// Address of its first byte.
+    pub address: u64,
+    /// Length in bytes.
+    pub size: u64,
+    /// Bytes requested, if the file says. Out of date unless the block is active (spec 7.3).
+    pub requested: Option<u64>,
+    /// Whether it is in use.
+    pub state: BlockState,
+    /// Where it was allocated.
+    pub stack: StackId,
+}
+
+/// The state of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BlockState {
+    /// In use.
+    ActiveAllocated,
+    /// Freed, but another stream may still be using it. Also spelled `active_awaiting_free`.
+    ActivePendingFree,
+    /// Free: cached by the allocator.
+    Inactive,
+}
+
+impl BlockState {
+    /// PyTorch's spelling.
+    pub fn name(self) -> &'static str {
+        match self {
+            BlockState::ActiveAllocated => "active_allocated",
+            BlockState::ActivePendingFree => "active_pending_free",
+            BlockState::Inactive => "inactive",
+        }
+    }
+}
+
+/// What a trace entry says happened (spec 7.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Action {
+    /// A block was handed out to the program.
+    Alloc,
+    /// The program freed a block.
+    FreeRequested,
+    /// A block became free for reuse.
+    FreeCompleted,
+    /// A segment was allocated from the driver.
+    SegmentAlloc,
+    /// A segment was freed to the driver.
+    SegmentFree,
+    /// A run of an expandable segment was mapped.
+    SegmentMap,
+    /// A run of an expandable segment was unmapped.
+    SegmentUnmap,
+    /// Out of memory. The entry's address is the device's free bytes.
+    Oom,
+    /// A snapshot was taken.
+    Snapshot,
+}
+
+impl Action {
+    /// Every action.
+    pub const ALL: [Action; 9] = [
+        Action::Alloc,
+        Action::FreeRequested,
+        Action::FreeCompleted,
+        Action::SegmentAlloc,
+        Action::SegmentFree,
+        Action::SegmentMap,
+        Action::SegmentUnmap,
+        Action::Oom,
+        Action::Snapshot,
+    ];
+
+    /// PyTorch's spelling.
+    pub fn name(self) -> &'static str {
+        match self {
+            Action::Alloc => "alloc",
+            Action::FreeRequested => "free_requested",
+            Action::FreeCompleted => "free_completed",
+            Action::SegmentAlloc => "segment_alloc",
+            Action::SegmentFree => "segment_free",
+            Action::SegmentMap => "segment_map",
+            Action::SegmentUnmap => "segment_unmap",
+            Action::Oom => "oom",
+            Action::Snapshot => "snapshot",
+        }
+    }
+
+    /// The action with this spelling; `None` if there is none.
+    pub fn from_name(name: &[u8]) -> Option<Action> {
+        Action::ALL.into_iter().find(|action| action.name().as_bytes() == name)
+    }
+}
+
+/// One entry of a device's trace; 48 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// Address of the block or segment; for [`Action::Oom`] the device's free bytes.
+    pub address: u64,
+    /// For a block the bytes requested, for a segment its length; for `Oom` the rounded
+    /// request, for `Snapshot` all active bytes.
+    pub size: u64,
+    /// The stream's handle; 0 is the default stream. A negative handle keeps its bits.
+    pub stream: u64,
+    /// See [`Entry::time`].
+    time_us: i64,
+    /// Where in the program it happened.
+    pub stack: StackId,
+    /// The memory pool; `PoolId::NONE` in files of PyTorch 2.11, which do not say.
+    pub pool: PoolId,
+    /// What happened.
+    pub action: Action,
+}
+
+impl Entry {
+    const NO_TIME: i64 = i64::MIN;
+
+    /// An entry without time, stack or pool.
+    pub fn new(action: Action, address: u64, size: u64, stream: u64) -> Entry {
+        Entry { address, size, stream, time_us: Entry::NO_TIME, stack: StackId::NONE, pool: PoolId::NONE, action }
+    }
+
+    /// Microseconds since 1970, if the file says (PyTorch 2.2 and later).
+    pub fn time(&self) -> Option<u64> {
+        u64::try_from(self.time_us).ok()
+    }
+
+    /// Sets the time, in microseconds since 1970. Times past the year 294,247 (`i64::MAX`) become that.
+    pub fn set_time(&mut self, time_us: Option<u64>) {
+        self.time_us = time_us.map_or(Entry::NO_TIME, |time| i64::try_from(time).unwrap_or(i64::MAX));
+    }
+}
+
+const _: () = assert!(size_of::<Entry>() <= 48);
+
+/// A stack's index in the [`StackTable`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StackId(u32);
+
+impl StackId {
+    /// No stack: none was recorded, or PyTorch dropped it.
+    pub const NONE: StackId = StackId(u32::MAX);
+}
+
+/// One call in a stack.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Frame {
+    /// The source file; `??` for C++ code without symbols.
+    pub filename: Arc<str>,
+    /// The line in it, from 1; 0 if unknown.
+    pub line: u32,
+    /// The function.
+    pub name: Arc<str>,
+}
+
+/// All stacks of a recording.
+///
+/// Two tables are equal if they have the same stacks in the same order.
+#[derive(Debug, Clone, Default)]
+pub struct StackTable {
+    frames: Vec<Frame>,
+    /// The frame numbers of all stacks, one stack after the other.
+    calls: Vec<u32>,
+    /// Where each stack ends in `calls`.
+    ends: Vec<usize>,
+    frame_numbers: HashMap<Frame, u32>,
+    stack_numbers: HashMap<Box<[u32]>, u32>,
+}
+
+impl PartialEq for StackTable {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.frames, &self.calls, &self.ends) == (&other.frames, &other.calls, &other.ends)
+    }
+}
+
+impl StackTable {
+    /// The number of different stacks.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether no stack was recorded.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// The calls of a stack, innermost first; none for [`StackId::NONE`].
+    pub fn frames(&self, stack: StackId) -> impl ExactSizeIterator<Item = &Frame> {
+        self.calls(stack).iter().map(|&call| &self.frames[call as usize])
+    }
+
+    /// The frame numbers of a stack; equal numbers are equal frames.
+    pub(crate) fn calls(&self, stack: StackId) -> &[u32] {
+        let place = stack.0 as usize;
+        let start = place.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
+        self.ends.get(place).and_then(|&end| self.calls.get(start..end)).unwrap_or(&[])
+    }
+
+    /// A frame by its number.
+    pub(crate) fn frame(&self, number: u32) -> Option<&Frame> {
+        self.frames.get(number as usize)
+    }
+
+    /// The number of a frame, which is added if it is new.
+    pub fn intern_frame(&mut self, frame: Frame) -> u32 {
+        let next = self.frames.len() as u32;
+        if let Some(&number) = self.frame_numbers.get(&frame) {
+            return number;
+        }
+        self.frames.push(frame.clone());
+        self.frame_numbers.insert(frame, next);
+        next
+    }
+
+    /// The index of a stack, which is added if it is new. An empty stack is [`StackId::NONE`].
+    ///
+    /// `calls` are numbers from [`StackTable::intern_frame`], innermost first; other numbers are left out.
+    pub fn intern_stack(&mut self, calls: &[u32]) -> StackId {
+        if calls.is_empty() {
+            return StackId::NONE;
+        }
+        if let Some(&place) = self.stack_numbers.get(calls) {
+            return StackId(place);
+        }
+        let place = self.ends.len() as u32;
+        let known = self.frames.len();
+        self.calls.extend(calls.iter().filter(|&&call| (call as usize) < known));
+        self.ends.push(self.calls.len());
+        self.stack_numbers.insert(calls.into(), place);
+        StackId(place)
+    }
+}
+
+/// A memory pool's index in the [`PoolTable`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PoolId(u32);
+
+impl PoolId {
+    /// The file does not name the pool.
+    pub const NONE: PoolId = PoolId(u32::MAX);
+}
+
+/// The ids of memory pools, each stored once.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PoolTable {
+    ids: Vec<(u64, u64)>,
+    indices: BTreeMap<(u64, u64), u32>,
+}
+
+impl PoolTable {
+    /// The index of a pool id, which is added if it is new.
+    pub fn intern(&mut self, id: (u64, u64)) -> PoolId {
+        let next = u32::try_from(self.ids.len()).unwrap_or(u32::MAX);
+        let index = *self.indices.entry(id).or_insert(next);
+        if index == next {
+            self.ids.push(id);
+        }
+        PoolId(index)
+    }
+
+    /// Whether no entry names its pool.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// The pool id at an index; `None` for [`PoolId::NONE`].
+    pub fn get(&self, pool: PoolId) -> Option<(u64, u64)> {
+        self.ids.get(pool.0 as usize).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_stacks_are_one() {
+        let mut table = StackTable::default();
+        let frame = |line| Frame { filename: "a.py".into(), line, name: "f".into() };
+        let (one, two) = (table.intern_frame(frame(1)), table.intern_frame(frame(2)));
+        assert_eq!(table.intern_frame(frame(1)), one);
+        let stack = table.intern_stack(&[one, two]);
+        assert_eq!(table.intern_stack(&[one, two]), stack);
+        let other = table.intern_stack(&[two]);
+        assert_ne!(other, stack);
+        assert_eq!(table.frames(stack).map(|frame| frame.line).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(table.frames(other).map(|frame| frame.line).collect::<Vec<_>>(), [2]);
+        assert_eq!(table.intern_stack(&[]), StackId::NONE);
+        assert_eq!(table.frames(StackId::NONE).len(), 0);
+        assert_eq!(table.len(), 2);
+    }
+}
