@@ -1,20 +1,20 @@
-//! Reading a snapshot: finding its parts, handing each to its reader, and putting the recording together.
+//! Reading a snapshot: finding its parts, reading each, and putting the recording together.
+//!
+//! The parts are its segments with their blocks (spec 7.3), in the form of every version (spec 7.8); the traces of its devices
+//! (spec 7.4), which are most of every recording; the allocator's settings and the annotations (spec 7.5); and the stacks that
+//! these refer to (spec 7.3), of which most are shared: each list and each frame is read once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::annotations::read_annotations;
-use super::budget::Budget;
 use super::error::{self, FormatError, FormatProblem, Place};
-use super::fields::Fields;
-use super::segments::SegmentReader;
-use super::settings::read_settings;
-use super::stacks::StackReader;
-use super::trace::TraceReader;
-use super::values::{self, optional};
+use super::fields::{self, Fields, optional};
 use crate::dated_keys::{FileFields, Part};
 use crate::pickle::{Loaded, Tag, Value};
-use crate::recording::{DeviceRecording, Recording, Segment, Tolerated};
+use crate::recording::{
+    Action, Annotation, Block, BlockState, DeviceRecording, Entry, Frame, PoolId, PoolTable, RecordedSettings, Recording,
+    Segment, StackId, StackTable, Tolerated,
+};
 
 /// The parts of the snapshot's root.
 struct Root<'l> {
@@ -101,7 +101,7 @@ fn root<'l>(loaded: &'l Loaded) -> Result<Root<'l>, FormatProblem> {
         let found = if keys.is_empty() { "an empty dict".to_owned() } else { format!("a dict with the keys {keys:?}") };
         return Err(FormatProblem::NotASnapshot { found });
     }
-    let list = |value, key| Ok(optional(value, |value| values::items(loaded, value, key))?.unwrap_or(&[]));
+    let list = |value, key| Ok(optional(value, |value| fields::items(loaded, value, key))?.unwrap_or(&[]));
     Ok(Root {
         segments: list(segments, NAMES[0])?,
         traces: list(traces, NAMES[1])?,
@@ -134,7 +134,7 @@ fn read_trace(
     budget: &mut Budget,
 ) -> Result<(), FormatError> {
     let whole = |problem| FormatError { place: Place::Trace { device }, problem };
-    let list = values::items(loaded, list, "device_traces").map_err(whole)?;
+    let list = fields::items(loaded, list, "device_traces").map_err(whole)?;
     if list.is_empty() {
         return Ok(());
     }
@@ -150,4 +150,528 @@ fn read_trace(
         device_of(devices, number).trace = trace;
     }
     Ok(())
+}
+
+/// The length of a segment of the small pool (spec 1.6, `kSmallBuffer`), in bytes,
+/// for files that do not name the pool.
+const SMALL_SEGMENT: u64 = 2 << 20;
+
+/// Reads segments.
+struct SegmentReader {
+    fields: Fields<12>,
+    block_fields: Fields<6>,
+    history_fields: Fields<3>,
+}
+
+/// A segment whose blocks are not read yet, and the value that contains them.
+struct Head {
+    device: u32,
+    segment: Segment,
+    blocks: Value,
+}
+
+impl SegmentReader {
+    fn new() -> Self {
+        const SEGMENT: [&str; 12] = [
+            "device",
+            "address",
+            "total_size",
+            "allocated_size",
+            "active_size",
+            "requested_size",
+            "stream",
+            "segment_type",
+            "segment_pool_id",
+            "is_expandable",
+            "frames",
+            "blocks",
+        ];
+        const BLOCK: [&str; 6] = ["address", "size", "requested_size", "state", "frames", "history"];
+        SegmentReader {
+            fields: Fields::of(Part::Segment, SEGMENT, &["cpp_frames"]),
+            block_fields: Fields::of(Part::Block, BLOCK, &["cpp_frames"]),
+            history_fields: Fields::new(["real_size", "frames", "addr"], &["cpp_frames"]),
+        }
+    }
+
+    /// Reads the list of segments, sorted by device and address.
+    ///
+    /// # Errors
+    /// [`FormatError`] at the first segment or block that makes no sense, or if two segments overlap.
+    fn read(
+        &mut self,
+        loaded: &Loaded,
+        list: &[Value],
+        stacks: &mut StackReader,
+        budget: &mut Budget,
+    ) -> Result<Vec<(u32, Segment)>, FormatError> {
+        let whole = |problem| FormatError { place: Place::Snapshot, problem };
+        budget.spend(list.len(), Budget::SEGMENT).map_err(whole)?;
+        let mut heads = Vec::with_capacity(list.len());
+        for (number, &dict) in list.iter().enumerate() {
+            let head = self.head(loaded, dict, stacks);
+            let head = head.map_err(|problem| FormatError { place: Place::Segment { segment: number }, problem })?;
+            heads.push((number, head));
+        }
+        // Before the blocks are read: segments that share one list of blocks are refused here, not expanded.
+        heads.sort_by_key(|(_, head)| (head.device, head.segment.address));
+        check_overlap(&heads)?;
+        let mut segments = Vec::with_capacity(heads.len());
+        for (number, head) in heads {
+            let mut segment = head.segment;
+            segment.blocks = self.blocks(loaded, number, &segment, head.blocks, stacks, budget)?;
+            segments.push((head.device, segment));
+        }
+        Ok(segments)
+    }
+
+    fn head(&mut self, loaded: &Loaded, dict: Value, stacks: &mut StackReader) -> Result<Head, FormatProblem> {
+        let [device, address, total, allocated, active, requested, stream, kind, pool, expandable, frames, blocks] =
+            self.fields.look_up(loaded, dict, "segments")?;
+        let size = |value, key| optional(value, |value| fields::unsigned(loaded, value, key));
+        let address = fields::unsigned(loaded, address, "address")?;
+        let total_bytes = fields::positive(loaded, total, "total_size")?;
+        fields::check_end(address, total_bytes)?;
+        let large = match optional(kind, |kind| fields::text(loaded, kind, "segment_type"))? {
+            Some(b"large") => true,
+            Some(b"small") => false,
+            Some(other) => return Err(fields::unknown_name("segment_type", other, "large, small")),
+            None => total_bytes > SMALL_SEGMENT,
+        };
+        let segment = Segment {
+            address,
+            total_bytes,
+            stream: optional(stream, |stream| fields::bits(loaded, stream, "stream"))?.unwrap_or(0),
+            large,
+            pool: optional(pool, |pool| fields::pool(loaded, pool, "segment_pool_id"))?,
+            expandable: optional(expandable, |yes| fields::boolean(loaded, yes, "is_expandable"))?.unwrap_or(false),
+            allocated_bytes: size(allocated, "allocated_size")?,
+            active_bytes: size(active, "active_size")?,
+            requested_bytes: size(requested, "requested_size")?,
+            stack: stacks.read(loaded, frames)?,
+            blocks: Vec::new(),
+        };
+        let device = optional(device, |device| fields::device(loaded, device, "device"))?.unwrap_or(0);
+        Ok(Head { device, segment, blocks })
+    }
+
+    fn blocks(
+        &mut self,
+        loaded: &Loaded,
+        number: usize,
+        segment: &Segment,
+        list: Value,
+        stacks: &mut StackReader,
+        budget: &mut Budget,
+    ) -> Result<Vec<Block>, FormatError> {
+        let whole = |problem| FormatError { place: Place::Segment { segment: number }, problem };
+        let list = fields::items(loaded, list, "blocks").map_err(whole)?;
+        budget.spend(list.len(), Budget::BLOCK).map_err(whole)?;
+        let mut blocks = Vec::with_capacity(list.len());
+        let mut end = segment.address;
+        for (index, &dict) in list.iter().enumerate() {
+            let place = Place::Block { segment: number, block: index };
+            let block = self.block(loaded, dict, end, stacks).map_err(|problem| FormatError { place, problem })?;
+            end = block.address + block.size; // Checked as the block was read.
+            blocks.push(block);
+        }
+        let (sum, total) = (end - segment.address, segment.total_bytes);
+        if sum != total {
+            return Err(whole(FormatProblem::WrongSum { blocks: sum, total }));
+        }
+        Ok(blocks)
+    }
+
+    /// Reads a block, which must begin at `expected`.
+    fn block(&mut self, loaded: &Loaded, dict: Value, expected: u64, stacks: &mut StackReader) -> Result<Block, FormatProblem> {
+        let [address, size, requested, state, frames, history] = self.block_fields.look_up(loaded, dict, "blocks")?;
+        let size = fields::positive(loaded, size, "size")?;
+        let address = optional(address, |address| fields::unsigned(loaded, address, "address"))?.unwrap_or(expected);
+        if address != expected {
+            return Err(FormatProblem::Gap { expected, found: address });
+        }
+        fields::check_end(address, size)?;
+        let state = match fields::text(loaded, state, "state")? {
+            b"active_allocated" => BlockState::ActiveAllocated,
+            b"active_pending_free" | b"active_awaiting_free" => BlockState::ActivePendingFree,
+            b"inactive" => BlockState::Inactive,
+            other => {
+                let known = "active_allocated, active_pending_free, active_awaiting_free, inactive";
+                return Err(fields::unknown_name("state", other, known));
+            }
+        };
+        let requested = optional(requested, |size| fields::unsigned(loaded, size, "requested_size"))?;
+        let stack = stacks.read(loaded, frames)?;
+        let (requested, stack) = match self.last_request(loaded, history, stacks)? {
+            Some((old_requested, old_stack)) => {
+                (requested.or(Some(old_requested)), if stack == StackId::NONE { old_stack } else { stack })
+            }
+            None => (requested, stack),
+        };
+        Ok(Block { address, size, requested, state, stack })
+    }
+
+    /// The request that a block serves in files of 1.x and 2.0: the first of its `history`, as in PyTorch's viewers.
+    fn last_request(
+        &mut self,
+        loaded: &Loaded,
+        history: Value,
+        stacks: &mut StackReader,
+    ) -> Result<Option<(u64, StackId)>, FormatProblem> {
+        let Some(history) = optional(history, |list| fields::items(loaded, list, "history"))? else {
+            return Ok(None);
+        };
+        let Some(&first) = history.first() else {
+            return Ok(None);
+        };
+        let [real_size, frames, _] = self.history_fields.look_up(loaded, first, "history")?;
+        Ok(Some((fields::unsigned(loaded, real_size, "real_size")?, stacks.read(loaded, frames)?)))
+    }
+
+    /// Which dated keys the segments and blocks have.
+    fn dated(&self, loaded: &Loaded) -> FileFields {
+        let mut dated = self.fields.dated(loaded);
+        dated.add(self.block_fields.dated(loaded));
+        dated
+    }
+
+    /// The unknown keys of segments, and those of blocks.
+    fn finish(self) -> (BTreeMap<String, u64>, BTreeMap<String, u64>) {
+        (self.fields.into_unknown(), self.block_fields.into_unknown())
+    }
+}
+
+fn check_overlap(heads: &[(usize, Head)]) -> Result<(), FormatError> {
+    for pair in heads.windows(2) {
+        let [(other, before), (number, after)] = pair else {
+            continue;
+        };
+        let end = before.segment.address + before.segment.total_bytes; // Checked as the head was read.
+        if before.device == after.device && after.segment.address < end {
+            let address = after.segment.address;
+            let problem = FormatProblem::Overlap { other: *other, device: after.device, address };
+            return Err(FormatError { place: Place::Segment { segment: *number }, problem });
+        }
+    }
+    Ok(())
+}
+
+/// Reads the traces of all devices.
+struct TraceReader {
+    fields: Fields<8>,
+    pools: PoolTable,
+    unknown_actions: BTreeMap<String, u64>,
+    /// Which of the actions that not every release has occur.
+    actions: FileFields,
+    /// The last text objects seen as `action`, and the actions they name.
+    recent: [(Value, Option<Action>); RECENT],
+    next_recent: usize,
+    /// The last pool object seen, and its index.
+    last_pool: (Value, PoolId),
+}
+
+/// How many action texts are remembered. There are nine actions, and most files share one text object for each.
+const RECENT: usize = 12;
+
+/// An action since 2.14: a note of the program on an allocation, which decides nothing.
+const ANNOTATE: &[u8] = b"annotate";
+
+impl TraceReader {
+    fn new() -> Self {
+        const NAMES: [&str; 8] = ["action", "addr", "device_free", "size", "stream", "time_us", "frames", "pool_id"];
+        const IGNORED: &[&str] = &["compile_context", "user_metadata", "internal_metadata", "forward_frames", "cpp_frames"];
+        TraceReader {
+            fields: Fields::of(Part::Entry, NAMES, IGNORED),
+            actions: FileFields::NONE,
+            pools: PoolTable::default(),
+            unknown_actions: BTreeMap::new(),
+            recent: [(Value::ABSENT, None); RECENT],
+            next_recent: 0,
+            last_pool: (Value::ABSENT, PoolId::NONE),
+        }
+    }
+
+    /// Reads one device's entries, without those of unknown actions.
+    ///
+    /// # Errors
+    /// [`FormatError`] for the first entry that makes no sense.
+    fn read(
+        &mut self,
+        loaded: &Loaded,
+        device: usize,
+        list: &[Value],
+        stacks: &mut StackReader,
+        budget: &mut Budget,
+    ) -> Result<Vec<Entry>, FormatError> {
+        budget.spend(list.len(), Budget::ENTRY).map_err(|problem| FormatError { place: Place::Trace { device }, problem })?;
+        let mut trace = Vec::with_capacity(list.len());
+        for (number, &dict) in list.iter().enumerate() {
+            match self.entry(loaded, dict, stacks) {
+                Ok(Some(entry)) => trace.push(entry),
+                Ok(None) => {}
+                Err(problem) => {
+                    return Err(FormatError { place: Place::Entry { device, entry: number }, problem });
+                }
+            }
+        }
+        Ok(trace)
+    }
+
+    fn entry(&mut self, loaded: &Loaded, dict: Value, stacks: &mut StackReader) -> Result<Option<Entry>, FormatProblem> {
+        let [action, addr, device_free, size, stream, time_us, frames, pool_id] =
+            self.fields.look_up(loaded, dict, "device_traces")?;
+        let Some(action) = self.action(loaded, action)? else {
+            return Ok(None);
+        };
+        let size = match action {
+            Action::Oom | Action::Snapshot => fields::unsigned(loaded, size, "size")?,
+            _ => fields::positive(loaded, size, "size")?,
+        };
+        let address = match action {
+            Action::Oom => optional(device_free, |free| fields::unsigned(loaded, free, "device_free"))?.unwrap_or(0),
+            Action::Snapshot => optional(addr, |addr| fields::unsigned(loaded, addr, "addr"))?.unwrap_or(0),
+            _ => {
+                let address = fields::unsigned(loaded, addr, "addr")?;
+                fields::check_end(address, size)?;
+                address
+            }
+        };
+        let mut entry = Entry::new(action, address, size, fields::bits(loaded, stream, "stream")?);
+        entry.set_time(optional(time_us, |time| fields::unsigned(loaded, time, "time_us"))?);
+        entry.stack = stacks.read(loaded, frames)?;
+        entry.pool = self.pool(loaded, pool_id)?;
+        Ok(Some(entry))
+    }
+
+    #[inline]
+    fn action(&mut self, loaded: &Loaded, value: Value) -> Result<Option<Action>, FormatProblem> {
+        match self.recent.iter().find(|(known, _)| *known == value) {
+            Some((_, Some(action))) => Ok(Some(*action)),
+            _ => self.new_action(loaded, value),
+        }
+    }
+
+    fn new_action(&mut self, loaded: &Loaded, value: Value) -> Result<Option<Action>, FormatProblem> {
+        let text = fields::text(loaded, value, "action")?;
+        let action = Action::from_name(text);
+        self.actions.note(Part::Action, text);
+        match action {
+            Some(_) => {
+                self.recent[self.next_recent] = (value, action);
+                self.next_recent = (self.next_recent + 1) % RECENT;
+            }
+            None if text == ANNOTATE => {}
+            None => fields::count_name(&mut self.unknown_actions, fields::shown_name(text), 1),
+        }
+        Ok(action)
+    }
+
+    #[inline]
+    fn pool(&mut self, loaded: &Loaded, value: Value) -> Result<PoolId, FormatProblem> {
+        if value == self.last_pool.0 {
+            return Ok(self.last_pool.1);
+        }
+        let pool = optional(value, |value| fields::pool(loaded, value, "pool_id"))?;
+        let place = pool.map_or(PoolId::NONE, |id| self.pools.intern(id));
+        self.last_pool = (value, place);
+        Ok(place)
+    }
+
+    /// Which dated keys the entries have.
+    fn dated(&self, loaded: &Loaded) -> FileFields {
+        let mut dated = self.fields.dated(loaded);
+        dated.add(self.actions);
+        dated
+    }
+
+    /// The pools, the unknown keys and the unknown actions that were seen.
+    fn finish(self) -> (PoolTable, BTreeMap<String, u64>, BTreeMap<String, u64>) {
+        (self.pools, self.fields.into_unknown(), self.unknown_actions)
+    }
+}
+
+/// The keys of `roundup_power2_divisions`: where each interval begins, in MiB (spec 7.5).
+pub(crate) const DIVISION_KEYS: [&str; 16] =
+    ["1", "2", "4", "8", "16", "32", "64", "128", "256", "512", "1024", "2048", "4096", "8192", "16384", "32768"];
+
+/// Reads the allocator settings, and which dated keys they have.
+///
+/// # Errors
+/// [`FormatError`] if a setting has the wrong type.
+fn read_settings(loaded: &Loaded, dict: Value) -> Result<(RecordedSettings, FileFields), FormatError> {
+    settings(loaded, dict).map_err(|problem| FormatError { place: Place::Settings, problem })
+}
+
+fn settings(loaded: &Loaded, dict: Value) -> Result<(RecordedSettings, FileFields), FormatProblem> {
+    const NAMES: [&str; 9] = [
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "max_split_size",
+        "garbage_collection_threshold",
+        "expandable_segments",
+        "roundup_power2_divisions",
+        "release_lock_on_cudamalloc",
+        "graph_capture_record_stream_reuse",
+        "max_round_threshold",
+        "max_cached_size",
+    ];
+    let mut fields = Fields::of(Part::Settings, NAMES, &[]);
+    let [text, split, threshold, expandable, divisions, release_lock, capture_reuse, newer, newer_too] =
+        fields.look_up(loaded, dict, "allocator_settings")?;
+    let flag = |value, key| optional(value, |value| fields::boolean(loaded, value, key));
+    let text = optional(text, |text| fields::text(loaded, text, NAMES[0]))?;
+    let settings = RecordedSettings {
+        text: text.map(|text| String::from_utf8_lossy(text).into_owned()),
+        max_split_size: optional(split, |value| fields::signed(loaded, value, NAMES[1]))?,
+        garbage_collection_threshold: optional(threshold, |value| fields::float(loaded, value, NAMES[2]))?,
+        expandable_segments: flag(expandable, NAMES[3])?,
+        roundup_power2_divisions: optional(divisions, |value| read_divisions(loaded, value, NAMES[4]))?,
+        release_lock_on_cudamalloc: flag(release_lock, NAMES[5])?,
+        graph_capture_record_stream_reuse: flag(capture_reuse, NAMES[6])?,
+        has_newer_keys: newer != Value::ABSENT || newer_too != Value::ABSENT,
+    };
+    Ok((settings, fields.dated(loaded)))
+}
+
+fn read_divisions(loaded: &Loaded, dict: Value, key: &'static str) -> Result<[u64; 16], FormatProblem> {
+    let found = Fields::new(DIVISION_KEYS, &[]).look_up(loaded, dict, key)?;
+    let mut divisions = [0; 16];
+    for (division, value) in divisions.iter_mut().zip(found) {
+        *division = optional(value, |value| fields::unsigned(loaded, value, key))?.unwrap_or(0);
+    }
+    Ok(divisions)
+}
+
+/// Reads the annotations. Equal texts are stored once: one scope's name may occur a million times.
+///
+/// # Errors
+/// [`FormatError`] for the first annotation that makes no sense.
+fn read_annotations(loaded: &Loaded, list: &[Value], stacks: &mut StackReader) -> Result<Vec<Annotation>, FormatError> {
+    let mut fields = Fields::new(["name", "stage", "device", "time_us"], &[]);
+    let mut annotation = |dict: Value| -> Result<Annotation, FormatProblem> {
+        let [name, stage, device, time_us] = fields.look_up(loaded, dict, "external_annotations")?;
+        Ok(Annotation {
+            name: stacks.text(loaded, name, "name")?,
+            stage: stacks.text(loaded, stage, "stage")?,
+            device: optional(device, |value| fields::signed(loaded, value, "device"))?,
+            time_us: optional(time_us, |value| fields::signed(loaded, value, "time_us"))?,
+        })
+    };
+    let read = |(number, &dict): (usize, &Value)| {
+        annotation(dict).map_err(|problem| FormatError { place: Place::Annotation { annotation: number }, problem })
+    };
+    list.iter().enumerate().map(read).collect()
+}
+
+/// Reads stacks into a table.
+struct StackReader {
+    fields: Fields<3>,
+    /// Stacks by the list object, frames by the dict object, texts by the text object.
+    lists: HashMap<Value, StackId>,
+    frames: HashMap<Value, u32>,
+    texts: HashMap<Value, Arc<str>>,
+    table: StackTable,
+}
+
+impl StackReader {
+    fn new() -> Self {
+        const IGNORED: &[&str] = &["fx_node_op", "fx_node_name", "fx_original_trace", "fx_node_info"];
+        StackReader {
+            fields: Fields::new(["filename", "line", "name"], IGNORED),
+            lists: HashMap::new(),
+            frames: HashMap::new(),
+            texts: HashMap::new(),
+            table: StackTable::default(),
+        }
+    }
+
+    /// The stacks that were read.
+    fn into_table(self) -> StackTable {
+        self.table
+    }
+
+    /// The stack of a `frames` value; [`StackId::NONE`] if that is absent, None or empty.
+    #[inline]
+    fn read(&mut self, loaded: &Loaded, frames: Value) -> Result<StackId, FormatProblem> {
+        if frames == Value::ABSENT {
+            return Ok(StackId::NONE);
+        }
+        self.read_list(loaded, frames)
+    }
+
+    fn read_list(&mut self, loaded: &Loaded, frames: Value) -> Result<StackId, FormatProblem> {
+        let Some(items) = optional(frames, |list| fields::items(loaded, list, "frames"))? else {
+            return Ok(StackId::NONE);
+        };
+        if items.is_empty() {
+            return Ok(StackId::NONE);
+        }
+        if let Some(&stack) = self.lists.get(&frames) {
+            return Ok(stack);
+        }
+        let calls = items.iter().map(|&frame| self.read_frame(loaded, frame)).collect::<Result<Vec<u32>, _>>()?;
+        let stack = self.table.intern_stack(&calls);
+        self.lists.insert(frames, stack);
+        Ok(stack)
+    }
+
+    fn read_frame(&mut self, loaded: &Loaded, frame: Value) -> Result<u32, FormatProblem> {
+        if let Some(&number) = self.frames.get(&frame) {
+            return Ok(number);
+        }
+        let [filename, line, name] = self.fields.look_up(loaded, frame, "frames")?;
+        let line = optional(line, |line| fields::bits(loaded, line, "line"))?.unwrap_or(0);
+        let read = Frame {
+            filename: self.text(loaded, filename, "filename")?,
+            // Unknown lines are 0, -1 or 2^64 - 1, as in code that torch.compile made; no source file has 2^32 lines.
+            line: u32::try_from(line).unwrap_or(0),
+            name: self.text(loaded, name, "name")?,
+        };
+        let number = self.table.intern_frame(read);
+        self.frames.insert(frame, number);
+        Ok(number)
+    }
+
+    /// A text, shared with equal ones; empty if absent. File names need not be UTF-8: invalid bytes are replaced.
+    fn text(&mut self, loaded: &Loaded, value: Value, key: &'static str) -> Result<Arc<str>, FormatProblem> {
+        if let Some(text) = self.texts.get(&value) {
+            return Ok(Arc::clone(text));
+        }
+        let bytes = optional(value, |value| fields::text(loaded, value, key))?.unwrap_or(b"");
+        let text: Arc<str> = String::from_utf8_lossy(bytes).into();
+        self.texts.insert(value, Arc::clone(&text));
+        Ok(text)
+    }
+}
+
+/// How many bytes of the file are not yet accounted for.
+///
+/// Every segment, block, entry and annotation takes the fewest bytes that it can have in a pickle. A
+/// file that refers to the same dict or list a million times, at a few bytes each, would otherwise
+/// expand to far more than its length.
+struct Budget {
+    left: usize,
+}
+
+impl Budget {
+    /// Least bytes of a segment: a dict of three keys, two bytes for each key and value, and a list of one block.
+    const SEGMENT: usize = 29;
+    /// Least bytes of a block (size, state), and of an annotation (name, stage).
+    const BLOCK: usize = 11;
+    /// Least bytes of a trace entry (action, address, size, stream).
+    const ENTRY: usize = 19;
+
+    /// The budget of a file of this length in bytes.
+    fn new(length: usize) -> Self {
+        Budget { left: length.saturating_add(1 << 16) }
+    }
+
+    /// Takes the bytes of `dicts` dicts of one kind.
+    ///
+    /// # Errors
+    /// [`FormatProblem::Repeated`] once the file is too short to contain them all.
+    fn spend(&mut self, dicts: usize, bytes_each: usize) -> Result<(), FormatProblem> {
+        let left = self.left.checked_sub(dicts.saturating_mul(bytes_each));
+        self.left = left.ok_or(FormatProblem::Repeated)?;
+        Ok(())
+    }
 }

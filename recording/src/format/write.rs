@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::settings::DIVISION_KEYS;
+use super::snapshot::DIVISION_KEYS;
 use crate::dated_keys::Part;
 use crate::pickle::{Pickler, Style};
 use crate::recording::{
