@@ -1,0 +1,169 @@
+//! Reading a file: decompressing it, its pickle and the snapshot in that, in one pass; and telling snapshot files from others
+//! by how they begin, without reading them whole.
+
+use std::fs::File;
+use std::io::{self, Read, Take};
+use std::path::{Path, PathBuf};
+
+use crate::compression::{self, Compression, DecompressError};
+use crate::format::{self, FormatError};
+use crate::pickle::{self, Length, PickleError, PickleProblem};
+use crate::recording::Recording;
+
+/// Reads a recording from the bytes of a file: a pickle, plain or compressed with gzip, xz or Zstandard. It is decompressed
+/// beside the reading.
+///
+/// Memory in use, in addition to `bytes`, is at most [`memory_bound`](crate::memory_bound) of the decompressed size (bounded by
+/// [`compression::decompressed_limit`]), plus its texts, plus the recording.
+/// An entry of a recording takes 48 bytes; a whole recording is usually 0.7 times the
+/// decompressed size and at most six times.
+///
+/// # Errors
+/// [`ReadError`]: one line with the place, what is wrong there and, often, what to do about it.
+pub fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
+    let loaded = match compression::detect(bytes) {
+        Compression::None => {
+            compression::refuse_other_kinds(bytes)?;
+            pickle::load_bytes(bytes)
+        }
+        _ => {
+            let length = Length::Estimated(bytes.len().saturating_mul(EXPANDS).min(MOST_ESTIMATED));
+            compression::decompress_beside(bytes, |next_piece| pickle::load(length, next_piece))?
+        }
+    };
+    let loaded = loaded.map_err(|error| {
+        let is_text = compression::is_text(&compression::beginning(bytes, compression::TEXT_HEAD as u64));
+        if is_text { ReadError::from(DecompressError::OtherKind { kind: compression::TEXT }) } else { error.into() }
+    })?;
+    Ok(format::read_snapshot(&loaded)?)
+}
+
+/// About how many times its length a compressed recording is long.
+const EXPANDS: usize = 32;
+/// The most that is expected of a compressed file, in bytes: room is made for it.
+const MOST_ESTIMATED: usize = 1 << 30;
+
+/// Reads a recording from a file. The file's name does not matter. A file that is not compressed is not kept in memory.
+///
+/// # Errors
+/// As [`read`], and [`ReadError::File`] if the file cannot be read, or [`DecompressError::TooLarge`] if it is
+/// larger than [`compression::LARGEST`].
+pub fn read_file(path: impl AsRef<Path>) -> Result<Recording, ReadError> {
+    let path = path.as_ref();
+    let failed = |cause| ReadError::File { path: path.to_owned(), cause };
+    let mut file = File::open(path).map_err(failed)?;
+    let mut bytes = Vec::new();
+    file.by_ref().take(HEAD).read_to_end(&mut bytes).map_err(failed)?;
+    refuse_by_head(&bytes)?;
+    let mut rest = file.take(compression::LARGEST + 1 - HEAD);
+    if compression::detect(&bytes) == Compression::None {
+        compression::refuse_other_kinds(&bytes)?;
+        return read_pieces(bytes, &mut rest, &failed);
+    }
+    rest.read_to_end(&mut bytes).map_err(failed)?;
+    refuse_large(bytes.len() as u64)?;
+    read(&bytes)
+}
+
+/// Reads a file that is not compressed piece by piece.
+fn read_pieces(head: Vec<u8>, rest: &mut Take<File>, failed: &dyn Fn(io::Error) -> ReadError) -> Result<Recording, ReadError> {
+    let length = match rest.get_ref().metadata() {
+        Ok(data) if data.is_file() => Length::Known(usize::try_from(data.len()).unwrap_or(usize::MAX)),
+        // A pipe does not tell.
+        _ => Length::Estimated(head.len()),
+    };
+    let (mut read, mut outcome, mut head) = (head.len() as u64, Ok(()), Some(head));
+    let loaded = pickle::load(length, &mut |input| match head.take() {
+        Some(head) => input.extend_from_slice(&head),
+        None => match rest.by_ref().take(PIECE).read_to_end(input) {
+            Ok(count) => read += count as u64,
+            Err(cause) => outcome = Err(cause),
+        },
+    });
+    outcome.map_err(failed)?;
+    refuse_large(read)?;
+    Ok(format::read_snapshot(&loaded?)?)
+}
+
+fn refuse_large(length: u64) -> Result<(), DecompressError> {
+    let limit = compression::LARGEST;
+    if length > limit { Err(DecompressError::TooLarge { limit, length }) } else { Ok(()) }
+}
+
+/// How much of a file is read at a time, in bytes.
+const PIECE: u64 = 1 << 18;
+/// How much of a file is read and checked before the rest, in bytes.
+const HEAD: u64 = 1 << 16;
+
+/// Refuses what cannot be a recording however it continues, so that a disk image or
+/// an endless device is not read whole.
+fn refuse_by_head(head: &[u8]) -> Result<(), ReadError> {
+    match read(head) {
+        Err(error @ ReadError::Decompress(DecompressError::OtherKind { .. })) => Err(error),
+        Err(ReadError::Pickle(error)) if matches!(error.problem, PickleProblem::UnknownOpcode { .. }) => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Why a recording could not be read. Displays as one line.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The file could not be read.
+    #[error("{}: {cause}", path.display())]
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// What the system says; part of the message.
+        cause: io::Error,
+    },
+    /// It could not be decompressed, or is another kind of file.
+    #[error(transparent)]
+    Decompress(#[from] DecompressError),
+    /// Its pickle is damaged, or would run code.
+    #[error(transparent)]
+    Pickle(#[from] PickleError),
+    /// It is a sound pickle, but its contents are not a snapshot's.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+}
+
+/// How much of a file is read, in bytes. A Zstandard block, the least that can be decompressed, is at most 128 KiB long.
+const BEGINNING: u64 = 1 << 18;
+/// How much of the decompressed data is looked at, in bytes.
+const LOOKED_AT: u64 = 1 << 12;
+/// What the outermost object of a snapshot contains near its beginning, or the first segment of a bare list of segments.
+const NAMES: [&[u8]; 4] = [b"segments", b"device_traces", b"total_size", b"allocator_settings"];
+
+/// Whether a file begins as a snapshot does: a pickle, plain or compressed, that names a snapshot's parts. What follows may still be damaged.
+///
+/// # Errors
+/// If the file cannot be opened or read.
+pub fn begins_as_snapshot(path: impl AsRef<Path>) -> io::Result<bool> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(BEGINNING).read_to_end(&mut bytes)?;
+    let head = compression::beginning(&bytes, LOOKED_AT);
+    // The opcodes for a protocol, a mark, an empty dict or an empty list.
+    let is_pickle = matches!(head.first(), Some(0x80 | b'(' | b'}' | b']'));
+    Ok(is_pickle && NAMES.iter().any(|name| head.windows(name.len()).any(|window| window == *name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn every_kind_of_snapshot_is_known_by_its_beginning_and_nothing_else_is() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+        let mut found = 0;
+        for file in fs::read_dir(folder).expect("a folder") {
+            let path = file.expect("an entry").path();
+            let name = path.file_name().and_then(|name| name.to_str()).expect("UTF-8").to_owned();
+            let is_snapshot = name != "make.py" && !name.starts_with("n.");
+            assert_eq!(begins_as_snapshot(&path).expect("readable"), is_snapshot, "{name}");
+            found += usize::from(is_snapshot);
+        }
+        assert!(found > 10, "{found}");
+    }
+}
