@@ -1,11 +1,15 @@
 //! Out-of-memory messages that are not those of PyTorch's GPU allocator: who wrote them, and how much was wanted.
+//!
+//! One is that of PyTorch's other GPU allocator, `backend:cudaMallocAsync`, which leaves caching to the driver, and has figures
+//! of its own.
 
 use std::ops::Range;
 use std::sync::LazyLock;
 
 use regex::{Captures, Regex};
 
-use super::prefix::compiled;
+use super::out_of_memory::Size;
+use super::patterns::compiled;
 
 /// Who wrote a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -203,6 +207,85 @@ fn tensor_bytes(text: &str) -> Option<u64> {
     };
     let mut dimensions = captures[1].split(',').filter(|dimension| !dimension.is_empty());
     dimensions.try_fold(element, |product, dimension| product.checked_mul(dimension.parse().ok()?))
+}
+
+/// The message of PyTorch's cudaMallocAsync backend; what a cut one lacks is `None`.
+///
+/// PyTorch writes it in six lines, with the colons below each other:
+///
+/// ```text
+/// Allocation on device 0 would exceed allowed memory. (out of memory)
+/// Currently allocated     : 54.14 GiB
+/// Requested               : 686.41 MiB
+/// Device limit            : 79.35 GiB
+/// Free (according to CUDA): 27.19 MiB
+/// PyTorch limit (set by user-supplied memory fraction)
+///                         : 17179869184.00 GiB
+/// ```
+///
+/// Without a fraction the limit is 2^64 - 1 bytes, as in this one. Programs often show the first line alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CudaMallocAsyncMessage {
+    /// The device.
+    pub device: u32,
+    /// What PyTorch had allocated, as it was requested.
+    pub allocated: Option<Size>,
+    /// What was requested.
+    pub requested: Option<Size>,
+    /// The device's memory.
+    pub total: Option<Size>,
+    /// What the driver said was free.
+    pub free: Option<Size>,
+    /// The limit; `Some(None)` if no fraction was set.
+    pub limit: Option<Option<Size>>,
+}
+
+/// The first line.
+static HEAD: LazyLock<Regex> =
+    LazyLock::new(|| compiled(r"Allocation on device ([0-9]{1,9}) would exceed allowed memory\. \(out of memory\)"));
+/// The labels of the figures, and the figures.
+static FIGURE: LazyLock<Regex> = LazyLock::new(|| {
+    compiled(
+        r"(Currently allocated|Requested|Device limit|Free \(according to CUDA\)|PyTorch limit \(set by user-supplied memory fraction\)) ?: ?([0-9]{1,20})(?:\.([0-9]{2}))? (bytes|KiB|MiB|GiB)",
+    )
+});
+/// How far behind the first line the figures may be, with prefixes of lines between them.
+const FIGURES_NEAR: usize = 1000;
+
+impl CudaMallocAsyncMessage {
+    /// The first such message that begins in a part of a text without line breaks, of which more is known behind it.
+    pub(super) fn find(text: &str, part: Range<usize>) -> Option<CudaMallocAsyncMessage> {
+        let near = &text[..text.floor_char_boundary(part.end + FIGURES_NEAR)];
+        let head = HEAD.captures_at(near, part.start)?;
+        let (device, begin) = (head[1].parse().ok()?, head.get(0).filter(|head| head.start() < part.end)?.end());
+        let mut found = CudaMallocAsyncMessage { device, allocated: None, requested: None, total: None, free: None, limit: None };
+        let end = text.floor_char_boundary(begin.saturating_add(FIGURES_NEAR));
+        for figure in FIGURE.captures_iter(&text[begin..end]) {
+            let shift = match &figure[4] {
+                "KiB" => 10,
+                "MiB" => 20,
+                "GiB" => 30,
+                _ => 0,
+            };
+            let hundredths = figure.get(3).map_or(Some(0), |digits| digits.as_str().parse().ok());
+            let size = figure[2].parse().ok().zip(hundredths).and_then(|(whole, part)| Size::new(whole, part, shift));
+            let Some(size) = size else { continue };
+            // The figures of a later message are not this one's.
+            let place = match figure[1].as_bytes()[0] {
+                b'C' => &mut found.allocated,
+                b'R' => &mut found.requested,
+                b'D' => &mut found.total,
+                b'F' => &mut found.free,
+                _ => {
+                    let limit = (size.bytes < u64::MAX).then_some(size);
+                    found.limit = found.limit.or(Some(limit));
+                    continue;
+                }
+            };
+            *place = place.or(Some(size));
+        }
+        Some(found)
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,180 @@
 //! The lines of a log, read in pieces of any size: one text without prefixes, colours and line breaks, of which the part is kept that is
 //! being searched.
+//!
+//! A prefix is what a launcher or a logger puts before a line: the rank that wrote it and the time. Known are the prefixes of
+//! torchrun (`[rank3]:`, `[default3]:`), of `srun --label` (`3: `) and of `mpirun --tag-output` (`[1,3]<stderr>:`), those that
+//! programs write themselves (`[Rank 3]`, `rank 3:`, `[GPU 3]`, `[3]:`), and times as loggers print them.
 
-use super::prefix::{LogTime, Prefix, plain};
+use std::borrow::Cow;
+use std::sync::LazyLock;
+
+use regex::{Captures, Regex};
+
+use super::patterns::{Stems, compiled};
+
+/// A rank before a line, in one of the groups.
+static RANK: LazyLock<Regex> = LazyLock::new(|| {
+    compiled(
+        r"(?x)^(?:
+            \[(?i:(?:global_)?rank|gpu)[\ :=]{0,2}([0-9]{1,9})\]:?
+            |\[[A-Za-z_]*([0-9]{1,9})\]:
+            |\[[0-9]{1,9},([0-9]{1,9})\]<std(?:err|out)>:
+            |(?i:rank|gpu)[\ :=]?([0-9]{1,9}):
+            |([0-9]{1,6}):\x20
+        )",
+    )
+});
+/// A rank within a line.
+static NAMED_RANK: LazyLock<Regex> =
+    LazyLock::new(|| compiled(r"(?i)(?:^|[^a-z])(local[_ ]|global[_ ])?rank[\x22']?[ :=]{0,3}([0-9]{1,9})(?:[^0-9]|$)"));
+/// It has this; the letter after it has a third form.
+const STEM: Stems<1> = Stems::of(["ran"]);
+/// A time before a line: the parts of the date, those of the time, the fraction, the zone.
+static TIME: LazyLock<Regex> = LazyLock::new(|| {
+    compiled(
+        r"(?x)^\[?[EWIFD]?(
+            (?:([0-9]{4})[-/]([0-9]{2})[-/]([0-9]{2})[T_\ ]|([0-9]{2})/([0-9]{2})/([0-9]{4})[\ ]|([0-9]{1,2})([0-9]{2})[\ ])?
+            ([0-9]{2}):([0-9]{2}):([0-9]{2})(?:[.,]([0-9]{1,9}))?
+            (Z|[+-][0-9]{2}:?[0-9]{2})?
+        )\]?[\ |:-]*",
+    )
+});
+/// A terminal's colours.
+static COLOUR: LazyLock<Regex> = LazyLock::new(|| compiled(r"\x1b\[[0-9;]*[A-Za-z]"));
+
+/// The time of a line.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogTime {
+    /// As it is printed.
+    pub text: String,
+    /// Year, month and day; each 0 if not stated.
+    date: (u32, u32, u32),
+    zone: String,
+    /// Since midnight.
+    nanoseconds: u64,
+}
+
+impl LogTime {
+    /// Reads a time such as torchrun's `2024-05-01_12:34:56`.
+    pub(super) fn read(text: &str) -> Option<LogTime> {
+        TIME.captures(text).map(|captures| LogTime::of(&captures))
+    }
+
+    fn of(captures: &Captures<'_>) -> LogTime {
+        let number = |group: usize| captures.get(group).and_then(|digits| digits.as_str().parse::<u32>().ok());
+        let date = |year: usize, month: usize, day: usize| Some((number(year).unwrap_or(0), number(month)?, number(day)?));
+        let date = date(2, 3, 4).or_else(|| date(7, 5, 6)).or_else(|| date(0, 8, 9)).unwrap_or_default();
+        let [hours, minutes, seconds] = [10, 11, 12].map(|group| u64::from(number(group).unwrap_or(0)));
+        let fraction = captures.get(13).map_or("", |digits| digits.as_str());
+        let nanoseconds = format!("{fraction:0<9}").parse::<u64>().unwrap_or(0);
+        LogTime {
+            text: captures.get(1).map_or("", |text| text.as_str()).to_owned(),
+            date,
+            zone: captures.get(14).map_or("", |zone| zone.as_str()).to_owned(),
+            nanoseconds: ((hours * 60 + minutes) * 60 + seconds) * 1_000_000_000 + nanoseconds,
+        }
+    }
+
+    /// What the time states: a year, a day, a zone. Times of one form can be ordered by their moment.
+    pub(super) fn form(&self) -> (bool, bool, &str) {
+        (self.date.0 > 0, self.date.1 > 0, &self.zone)
+    }
+
+    /// The date and the nanoseconds since midnight. Times of day alone do not say whether midnight lies between.
+    pub(super) fn moment(&self) -> ((u32, u32, u32), u64) {
+        (self.date, self.nanoseconds)
+    }
+
+    /// The time of day, in nanoseconds since midnight, if that is all that is stated.
+    pub(super) fn time_of_day(&self) -> Option<u64> {
+        (self.date.1 == 0).then_some(self.nanoseconds)
+    }
+}
+
+/// The rank and the time before a line, and the line without them.
+struct Prefix<'a> {
+    rank: Option<u32>,
+    time: Option<LogTime>,
+    rest: &'a str,
+}
+
+/// The line without a terminal's colours.
+fn plain(line: &str) -> Cow<'_, str> {
+    if line.contains('\x1b') { COLOUR.replace_all(line, "") } else { Cow::Borrowed(line) }
+}
+
+impl<'a> Prefix<'a> {
+    /// Takes the prefixes off a line, in whichever order they are. torchrun's own prefix (`[default3]:`) has the local rank; one that says
+    /// rank (`[rank11]:`) counts more.
+    fn of(line: &'a str) -> Prefix<'a> {
+        let mut prefix = Prefix { rank: None, time: None, rest: line.trim_start() };
+        let mut is_named = false;
+        loop {
+            // Nearly all lines begin with a letter that no prefix begins with.
+            let is_possible = prefix.rest.starts_with(|c: char| c == '[' || c.is_ascii_digit() || "rRgGEWIFD".contains(c));
+            if !is_possible {
+                return prefix;
+            }
+            if let Some(captures) = TIME.captures(prefix.rest).filter(|_| prefix.time.is_none()) {
+                prefix.time = Some(LogTime::of(&captures));
+                prefix.skip(&captures);
+            } else if let Some(captures) =
+                RANK.captures(prefix.rest).filter(|captures| prefix.rank.is_none() || (!is_named && captures.get(1).is_some()))
+            {
+                is_named = captures.get(1).is_some();
+                prefix.rank = captures.iter().skip(1).flatten().next().and_then(|digits| digits.as_str().parse().ok());
+                prefix.skip(&captures);
+            } else {
+                return prefix;
+            }
+        }
+    }
+
+    fn skip(&mut self, captures: &Captures<'_>) {
+        self.rest = self.rest[captures[0].len()..].trim_start();
+    }
+}
+
+/// The rank that a line names before a place, such as `rank=3`; a local rank only if it names no other. Of a line that has many messages,
+/// every part is read once.
+#[derive(Default)]
+pub(super) struct NamedRank {
+    /// How much of the line has been read.
+    read: usize,
+    local: Option<u32>,
+    global: Option<u32>,
+}
+
+impl NamedRank {
+    /// No name is longer than this.
+    const LONGEST: usize = 64;
+
+    /// The rank that is named in the line up to here; what was asked before ended earlier in the same line.
+    pub(super) fn before(&mut self, line: &str) -> Option<u32> {
+        let named = |captures: &Captures<'_>| {
+            let is_local = captures.get(1).is_some_and(|word| word.as_str().starts_with(['l', 'L']));
+            captures[2].parse().ok().map(|rank: u32| if is_local { (Some(rank), None) } else { (None, Some(rank)) })
+        };
+        self.read = self.read.min(line.len());
+        while self.global.is_none() {
+            let captures = if STEM.are_in(&line[self.read..]) { NAMED_RANK.captures_at(line, self.read) } else { None };
+            let end = captures.as_ref().and_then(|captures| captures.get(0)).map_or(line.len(), |found| found.end());
+            let (local, global) = captures.as_ref().and_then(named).unwrap_or_default();
+            if end == line.len() {
+                // The number may go on.
+                self.read = self.read.max(line.floor_char_boundary(line.len().saturating_sub(Self::LONGEST)));
+                return global.or(self.local).or(local);
+            }
+            (self.read, self.local, self.global) = (end, self.local.or(local), global);
+        }
+        self.global
+    }
+
+    /// So much of the line's beginning is no longer there.
+    pub(super) fn forget(&mut self, bytes: usize) {
+        self.read = self.read.saturating_sub(bytes);
+    }
+}
 
 /// The most of a line that is read at once. What is before a line and each of its colours is much shorter.
 pub(super) const PIECE: usize = 64 << 10;
@@ -182,7 +355,7 @@ impl<'a> View<'a> {
     }
 
     /// Where a line begins.
-    pub(super) fn start_of(self, place: usize) -> usize {
+    fn start_of(self, place: usize) -> usize {
         self.lines.get(place).map_or(0, |line| line.at)
     }
 
@@ -200,4 +373,64 @@ impl<'a> View<'a> {
 /// The beginning of a text, of so many bytes at most.
 pub(super) fn beginning(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_and_times_before_a_line_are_read_in_any_order() {
+        let read = |line: &str| {
+            let Prefix { rank, time, rest } = Prefix::of(line);
+            (rank, time.map(|time| time.text), rest.to_owned())
+        };
+        let is = |rank: u32, time: Option<&str>| (Some(rank), time.map(str::to_owned), "CUDA".to_owned());
+        assert_eq!(read("[default3]:[rank11]: CUDA"), is(11, None));
+        for line in ["[rank3]: CUDA", "[Rank 3] CUDA", "[default3]:CUDA", "[3]: CUDA", "  3: CUDA", "[1,3]<stderr>:CUDA"] {
+            assert_eq!(read(line), is(3, None), "{line}");
+        }
+        for line in ["rank 3: CUDA", "RANK=3: CUDA", "[GPU 3] CUDA", "[gpu3]: CUDA", "[rank: 3] CUDA"] {
+            assert_eq!(read(line), is(3, None), "{line}");
+        }
+        let times = [
+            "2024-05-01 12:34:56,789",
+            "2024-05-01T12:34:56.789Z",
+            "05/01/2024 12:34:56",
+            "12:34:56.7",
+            "0501 12:34:56.7",
+            "501 12:34:56.7",
+        ];
+        for time in times {
+            assert_eq!(read(&format!("{time} [rank3]: CUDA")), is(3, Some(time)));
+            assert_eq!(read(&format!("[rank3]: [{time}] CUDA")), is(3, Some(time)));
+        }
+        assert_eq!(read("GPU 3 has a total"), (None, None, "GPU 3 has a total".to_owned()));
+        assert_eq!(read("12.44 MiB free"), (None, None, "12.44 MiB free".to_owned()));
+    }
+
+    #[test]
+    fn times_of_one_form_are_ordered() {
+        let key = |text: &str| LogTime::read(text).map(|time| (time.moment(), time.time_of_day().is_some()));
+        assert!(key("2024-05-01 12:34:56,789") < key("2024-05-01 12:34:56.79"));
+        assert!(key("12/31/2023 23:00:00") < key("01/01/2024 01:00:00"));
+        assert_eq!(key("0501 00:00:01").map(|(_, is_alone)| is_alone), Some(false));
+        assert_eq!(key("00:00:01.5").map(|((_, nanoseconds), is_alone)| (nanoseconds, is_alone)), Some((1_500_000_000, true)));
+    }
+
+    #[test]
+    fn a_line_may_name_its_rank() {
+        let named_rank = |line: &str| {
+            let whole = NamedRank::default().before(line);
+            let mut onwards = NamedRank::default();
+            let ends = (0..=line.len()).filter(|&end| line.is_char_boundary(end));
+            assert_eq!(ends.map(|end| onwards.before(&line[..end])).last(), Some(whole), "{line}");
+            whole
+        };
+        assert_eq!(named_rank("ERROR rank=3 step 7"), Some(3));
+        assert_eq!(named_rank("local_rank: 1, global_rank: 9:"), Some(9));
+        assert_eq!(named_rank("local rank 1"), Some(1));
+        assert_eq!(named_rank("(Worker pid=712, ip=10.0.0.1) [rank5]: "), Some(5));
+        assert_eq!((named_rank("ranked 3"), named_rank("frank 3"), named_rank("rank")), (None, None, None));
+    }
 }

@@ -1,15 +1,17 @@
-//! All out-of-memory messages of a log: by rank, without repetitions, and which came first.
+//! What a log of out-of-memory messages says: each message by rank, without repetitions, and which came first.
 //!
 //! The ranks of a run write into one log, each line behind its rank's prefix, and a message may be printed more than once: by the
 //! traceback, by a logger, by the launcher. A message may be broken into lines, between which lines of other ranks may stand.
 //!
-//! These are the answers; `reader` reads the log.
+//! The different messages are kept in bounded memory while `reader` reads the log.
 
-use super::cuda_malloc_async::CudaMallocAsyncMessage;
-use super::foreign::ForeignMessage;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use super::foreign::{CudaMallocAsyncMessage, ForeignMessage};
+use super::lines::LogTime;
 use super::out_of_memory::{MessageError, OutOfMemoryMessage};
 use super::partial::PartialMessage;
-use super::prefix::LogTime;
 
 /// So many different messages of a log are kept, the first ones; those after them are counted.
 pub const MOST_MESSAGES: usize = 1 << 14;
@@ -98,5 +100,193 @@ impl MessageLog {
         let first = self.first.as_ref().and_then(|first| first.message);
         let first_complete = || self.messages.iter().position(complete);
         first.or_else(first_complete).or_else(|| (!self.messages.is_empty()).then_some(0))
+    }
+}
+
+/// A message that is cut is compared with so many that are not.
+const MOST_COMPARED: usize = 1000;
+
+/// The messages that have been read. What differs from all of the first [`MOST_MESSAGES`] is counted.
+#[derive(Default)]
+pub(super) struct Messages {
+    kept: HashMap<(Option<u32>, ReadMessage), Kept>,
+    left_out: LeftOut,
+}
+
+/// Where a message is, beside its rank and its figures.
+struct Kept {
+    order: usize,
+    line: usize,
+    times: usize,
+    time: Option<LogTime>,
+}
+
+/// The messages that are only counted.
+#[derive(Default)]
+pub(super) struct LeftOut {
+    /// How many there are.
+    pub(super) messages: usize,
+    /// The earliest and the latest of their times.
+    times: Option<(LogTime, LogTime)>,
+    /// Whether one has no time, or times are of different forms.
+    is_open: bool,
+}
+
+impl Messages {
+    pub(super) fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
+    pub(super) fn add(&mut self, message: LoggedMessage) {
+        let order = self.kept.len();
+        let LoggedMessage { rank, time, line, times, message } = message;
+        match self.kept.entry((rank, message)) {
+            Entry::Occupied(kept) => kept.into_mut().repeat(times, line, time),
+            Entry::Vacant(_) if order == MOST_MESSAGES => self.left_out.add(time),
+            Entry::Vacant(place) => drop(place.insert(Kept { order, line, times, time })),
+        }
+    }
+
+    /// The different messages in the order of the log, and what is only counted.
+    pub(super) fn end(self) -> (Vec<LoggedMessage>, LeftOut) {
+        let mut kept: Vec<_> = self.kept.into_iter().collect();
+        kept.sort_unstable_by_key(|(_, kept)| kept.order);
+        let logged = kept.into_iter().map(|((rank, message), Kept { line, times, time, .. })| LoggedMessage {
+            rank,
+            time,
+            line,
+            times,
+            message,
+        });
+        (distinct(logged.collect()), self.left_out)
+    }
+}
+
+impl Kept {
+    fn repeat(&mut self, times: usize, line: usize, time: Option<LogTime>) {
+        self.times += times;
+        self.line = self.line.min(line);
+        self.time = self.time.take().or(time);
+    }
+}
+
+impl LeftOut {
+    fn add(&mut self, time: Option<LogTime>) {
+        self.messages += 1;
+        let Some(time) = time else { return self.is_open = true };
+        let (earliest, latest) = self.times.get_or_insert_with(|| (time.clone(), time.clone()));
+        self.is_open |= time.form() != earliest.form();
+        if time.moment() < earliest.moment() {
+            *earliest = time;
+        } else if time.moment() > latest.moment() {
+            *latest = time;
+        }
+    }
+
+    /// The times between which the others are; `None` if that is not known.
+    fn times(&self) -> Option<Vec<&LogTime>> {
+        let times = self.times.iter().flat_map(|(earliest, latest)| [earliest, latest]).collect();
+        (!self.is_open).then_some(times)
+    }
+}
+
+/// The rank and the figures of a message that is not cut.
+fn of_whole(message: &LoggedMessage) -> Option<(Option<u32>, &OutOfMemoryMessage)> {
+    match &message.message {
+        ReadMessage::Complete(whole) => Some((message.rank, whole)),
+        ReadMessage::Partial(_) => None,
+    }
+}
+
+/// The messages without repetitions. A repetition that does not tell its rank is one of any rank's message with the same figures, and one
+/// that is cut is one of a message whose figures include its own.
+fn distinct(mut messages: Vec<LoggedMessage>) -> Vec<LoggedMessage> {
+    let mut places: HashMap<(Option<u32>, ReadMessage), usize> = HashMap::new();
+    let mut kept: Vec<LoggedMessage> = Vec::new();
+    messages.sort_by_key(|message| (matches!(message.message, ReadMessage::Partial(_)), message.rank.is_none(), message.line));
+    for message in messages {
+        let figures = message.message.clone();
+        let same = places.get(&(message.rank, figures.clone())).copied().or_else(|| match &message.message {
+            // Those that are not cut come first.
+            ReadMessage::Partial(partial) => kept
+                .iter()
+                .take(MOST_COMPARED)
+                .map_while(of_whole)
+                .position(|(rank, whole)| partial.is_part_of(whole) && (message.rank.is_none() || message.rank == rank)),
+            ReadMessage::Complete(_) => None,
+        });
+        if let Some(place) = same {
+            let first = &mut kept[place];
+            first.times += message.times;
+            first.line = first.line.min(message.line);
+            first.time = first.time.take().or(message.time);
+            continue;
+        }
+        // The first rank with these figures takes the repetitions without a rank.
+        places.entry((None, figures.clone())).or_insert(kept.len());
+        places.insert((message.rank, figures), kept.len());
+        kept.push(message);
+    }
+    kept.sort_by_key(|message| message.line);
+    kept
+}
+
+/// The first failure that torchrun observed, of which its summary has the rank and the time.
+pub(super) fn by_launcher(summary: Option<(u32, Option<LogTime>)>, messages: &[LoggedMessage]) -> Option<FirstFailure> {
+    let (rank, time) = summary?;
+    let message = messages.iter().position(|message| message.rank == Some(rank));
+    Some(FirstFailure { rank: Some(rank), time: time?.text, message, told_by: ToldBy::Launcher })
+}
+
+/// The first message, if all have times of one form and one is before the others.
+pub(super) fn by_times(messages: &[LoggedMessage], left_out: &LeftOut) -> Option<FirstFailure> {
+    /// Times of day within half a day are on one day, or on two in this order.
+    const HALF_A_DAY: u64 = 12 * 3600 * 1_000_000_000;
+    let times: Vec<&LogTime> = messages.iter().map(|message| message.time.as_ref()).collect::<Option<_>>()?;
+    let form = times.first()?.form();
+    let others = left_out.times()?;
+    let first = (0..times.len()).min_by_key(|&place| times[place].moment())?;
+    let is_first = |(place, time): (usize, &&LogTime)| {
+        let is_near = time
+            .time_of_day()
+            .zip(times[first].time_of_day())
+            .is_none_or(|(later, first)| later.saturating_sub(first) < HALF_A_DAY);
+        time.form() == form && is_near && (place == first || time.moment() > times[first].moment())
+    };
+    let is_known = times.len() > 1 && times.iter().chain(&others).enumerate().all(is_first);
+    let time = times[first].text.clone();
+    is_known.then(|| FirstFailure { rank: messages[first].rank, time, message: Some(first), told_by: ToldBy::Times })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Size;
+
+    fn cut(bytes: u64, rank: u32, time: &str) -> LoggedMessage {
+        let message = PartialMessage { tried: Some(Size { bytes, within: 0 }), ..PartialMessage::default() };
+        let message = ReadMessage::Partial(message);
+        LoggedMessage { rank: Some(rank), time: LogTime::read(time), line: bytes as usize + 1, times: 1, message }
+    }
+
+    /// However many there are, no more are kept than that, and those that come again are still counted.
+    #[test]
+    fn the_first_messages_are_kept_and_the_others_counted() {
+        let first = |last: &str| {
+            let mut messages = Messages::default();
+            for _ in 0..2 {
+                (0..MOST_MESSAGES as u64).for_each(|bytes| messages.add(cut(bytes, 1, &format!("12:00:{:02}", bytes.min(5)))));
+            }
+            messages.add(cut(u64::MAX >> 1, 2, "12:00:59"));
+            messages.add(cut(0, 2, last));
+            let (kept, left_out) = messages.end();
+            assert_eq!((kept.len(), left_out.messages), (MOST_MESSAGES, 2));
+            assert!(kept.iter().enumerate().all(|(place, one)| (one.line, one.times) == (place + 1, 2)));
+            by_times(&kept, &left_out).map(|first| (first.time, first.message))
+        };
+        assert_eq!(first("12:00:07"), Some(("12:00:00".to_owned(), Some(0))));
+        for last in ["11:59:00", "12:00:00", "2024-05-01 12:00:07", "no time"] {
+            assert_eq!(first(last), None, "{last}");
+        }
     }
 }

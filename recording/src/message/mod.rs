@@ -10,28 +10,16 @@
 //! ([`ForeignMessage`]). The one of PyTorch's cudaMallocAsync backend has figures of its own ([`CudaMallocAsyncMessage`]).
 //! Sizes are printed with two decimals, so each is known to within half of its last digit.
 
-mod cuda_malloc_async;
-mod distinct;
 mod foreign;
 mod lines;
 mod log;
-#[cfg(test)]
-mod log_tests;
 mod out_of_memory;
-mod parse;
 mod partial;
-mod prefix;
+mod patterns;
 mod reader;
-mod scan;
-mod size;
-mod stems;
-#[cfg(test)]
-mod tests;
 
-pub use cuda_malloc_async::CudaMallocAsyncMessage;
-pub use foreign::{ForeignMessage, Framework};
+pub use foreign::{CudaMallocAsyncMessage, ForeignMessage, Framework};
+pub use lines::LogTime;
 pub use log::{FirstFailure, LoggedMessage, MOST_MESSAGES, MessageLog, OtherMessage, ReadMessage, ToldBy};
-pub use out_of_memory::{MessageError, OutOfMemoryMessage, ProcessUse};
+pub use out_of_memory::{MessageError, OutOfMemoryMessage, ProcessUse, Size};
 pub use partial::PartialMessage;
-pub use prefix::LogTime;
-pub use size::Size;

@@ -1,10 +1,19 @@
-//! Reads a log of any size once, from its beginning to its end; no more than a part of it is in memory.
+//! Reads a log of any size once, from its beginning to its end, and searches it part by part for messages; no more than a part of it is
+//! in memory.
 
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read};
+use std::ops::Range;
+use std::sync::LazyLock;
 
-use super::lines::Lines;
-use super::log::MessageLog;
-use super::scan::{AROUND, Scan};
+use regex::Regex;
+
+use super::foreign::{CudaMallocAsyncMessage, ForeignMessage, Signs};
+use super::lines::{Line, Lines, LogTime, NamedRank, View, beginning};
+use super::log::{LoggedMessage, MessageLog, Messages, OtherMessage, ReadMessage, by_launcher, by_times};
+use super::out_of_memory::{MessageError, message};
+use super::partial::PartialMessage;
+use super::patterns::{Stems, compiled};
 
 /// So much of a log is searched at once.
 const PART: usize = 64 << 10;
@@ -77,5 +86,339 @@ impl LogReader {
     }
 }
 
+/// The words before every message.
+const MARK: &str = "out of memory. ";
+/// The words after them.
+const TRIED: &str = "Tried to allocate ";
+/// A message is not longer than this, even if many processes use the device.
+const LONGEST: usize = 8 << 10;
+/// How much of the text is known around a part that is searched: behind it a message and more, and before it the size that a message of
+/// another framework names before its sign.
+const AROUND: usize = LONGEST + (2 << 10);
+/// A message that is broken into lines ends within so many lines of its rank and others.
+const MOST_LINES: usize = 200;
+/// So many messages of other frameworks are named.
+const MOST_OTHERS: usize = 100;
+/// Each message, of whichever framework, has one of these; so do the words before the end of one, and torchrun's report.
+const STEMS: Stems<9> = Stems::of([
+    "memory",
+    "tried to",
+    "root cause",
+    "exhausted",
+    "oom-kill",
+    "oom when",
+    "rmm failure",
+    "cpuallocator",
+    "alloc_failed",
+]);
+/// The first failure as torchrun reports it: its time and rank.
+static ROOT_CAUSE: LazyLock<Regex> = LazyLock::new(|| {
+    compiled(
+        r"Root Cause \(first observed failure\): (?:\[[0-9]+\]: )?time : ([^ ]{1,40}) host : [^ ]{1,200} rank : ([0-9]{1,9})",
+    )
+});
+
+/// What has been found in a log so far.
+#[derive(Default)]
+struct Scan {
+    messages: Messages,
+    /// The messages whose lines may go on.
+    open: VecDeque<OpenMessage>,
+    /// How many words of a message have been found, each of which may be an error.
+    marks: usize,
+    /// What is wrong with the first message that has no figure, and its number.
+    error: Option<(usize, MessageError)>,
+    beginning: Beginning,
+    /// How many lines have begun.
+    lines: usize,
+    /// The line whose rank was looked for last, by its number, and the ranks in it.
+    named: (usize, NamedRank),
+    summary: Option<(u32, Option<LogTime>)>,
+    cuda_malloc_async: Option<CudaMallocAsyncMessage>,
+    signs: Signs,
+    others: Others,
+}
+
+/// What is before the first message that has its beginning: the end of one, perhaps.
+#[derive(Default)]
+struct Beginning {
+    has_ended: bool,
+    /// What the first words of the log say.
+    first: Option<LoggedMessage>,
+    /// Whether the words [`TRIED`] were found.
+    is_tried: bool,
+}
+
+/// A message that is cut, unless the next lines of its rank go on with it.
+struct OpenMessage {
+    number: usize,
+    line: Line,
+    rank: u32,
+    text: String,
+    /// The last line that may be its own, of those that have begun.
+    last: usize,
+    is_beginning: bool,
+    error: MessageError,
+}
+
+/// The first message of each other framework and rank.
+#[derive(Default)]
+struct Others {
+    found: Vec<OtherMessage>,
+    /// The last line that was read for one.
+    line: usize,
+}
+
+impl Scan {
+    /// Searches a part of the text for what begins in it.
+    fn part(&mut self, view: View<'_>, part: Range<usize>) {
+        if self.lines == 0 || STEMS.are_in(beginning(&view.text[part.start..], part.len() + Signs::LONGEST)) {
+            self.words(view, &part);
+        } else {
+            let first = view.lines.partition_point(|line| line.at < part.start);
+            self.begin_lines(view, first, part.end);
+        }
+        self.rank_before(view, view.line_at(part.end), part.end);
+    }
+
+    fn words(&mut self, view: View<'_>, part: &Range<usize>) {
+        self.beginning(view, part);
+        self.messages(view, part);
+        self.summary(view.text, part);
+        let is_foreign = self.is_foreign();
+        if is_foreign && self.cuda_malloc_async.is_none() {
+            self.cuda_malloc_async = CudaMallocAsyncMessage::find(view.text, part.clone());
+        }
+        for at in self.signs.read(view.text, part.clone(), is_foreign) {
+            self.others.read(view, view.line_at(at));
+        }
+    }
+
+    /// The text before this place will not be there any more.
+    fn forget(&mut self, view: View<'_>, end: usize) {
+        if let Some(line) = view.lines.get(view.line_at(end)).filter(|line| line.number == self.named.0) {
+            self.named.1.forget(end.saturating_sub(line.at));
+        }
+    }
+
+    /// Whether no message of PyTorch's own allocator has been found.
+    fn is_foreign(&self) -> bool {
+        self.messages.is_empty() && self.error.is_none()
+    }
+
+    /// What the whole log says.
+    fn end(mut self) -> MessageLog {
+        self.end_beginning();
+        while let Some(open) = self.open.pop_front() {
+            self.end_message(open);
+        }
+        let is_foreign = self.is_foreign();
+        let (messages, left_out) = self.messages.end();
+        let first = by_launcher(self.summary, &messages).or_else(|| by_times(&messages, &left_out));
+        let cuda_malloc_async = self.cuda_malloc_async.filter(|_| is_foreign);
+        let foreign = self.signs.first().filter(|_| is_foreign && cuda_malloc_async.is_none());
+        let others = if messages.is_empty() { Vec::new() } else { self.others.end() };
+        let error = self.error.map_or(MessageError::NotFound, |(_, error)| error);
+        MessageLog { messages, left_out: left_out.messages, first, cuda_malloc_async, foreign, others, error }
+    }
+
+    /// The end of a message whose beginning was cut off, before the first whole one.
+    fn beginning(&mut self, view: View<'_>, part: &Range<usize>) {
+        if self.beginning.has_ended {
+            return;
+        }
+        let mark = view.text[part.start..].find(MARK).map_or(view.text.len(), |at| part.start + at);
+        if !self.beginning.is_tried
+            && let Some(tried) = view.text[part.start..mark].find(TRIED).map(|at| part.start + at).filter(|at| *at < part.end)
+        {
+            self.beginning.is_tried = true;
+            let rest = from(view.text, tried, mark);
+            let found = message(rest).map(ReadMessage::Complete).ok().or_else(|| headless(rest));
+            self.beginning.first = found.map(|found| self.logged(view, tried, found));
+        }
+        if self.lines == 0 && !self.beginning.is_tried {
+            // A mark that lost letters is one that a person sees.
+            self.beginning.first = headless(from(view.text, 0, mark)).map(|found| self.logged(view, 0, found));
+        }
+        if mark < part.end {
+            self.end_beginning();
+        }
+    }
+
+    fn end_beginning(&mut self) {
+        self.beginning.has_ended = true;
+        if let Some(first) = self.beginning.first.take() {
+            self.messages.add(first);
+        }
+    }
+
+    /// The messages whose marks are here.
+    fn messages(&mut self, view: View<'_>, part: &Range<usize>) {
+        let mut marks = view.text[part.start..].match_indices(MARK).map(|(at, _)| part.start + at).peekable();
+        let mut place = view.lines.partition_point(|line| line.at < part.start);
+        while let Some(at) = marks.next_if(|&at| at < part.end) {
+            place = self.begin_lines(view, place, at + 1);
+            self.message(view, at, marks.peek().copied().unwrap_or(view.text.len()));
+        }
+        self.begin_lines(view, place, part.end);
+    }
+
+    /// The message whose mark is here; the next one's is at `end`.
+    fn message(&mut self, view: View<'_>, at: usize, end: usize) {
+        self.marks += 1;
+        let (start, place) = (at + MARK.len(), view.line_at(at));
+        let following = from(view.text, start, end);
+        let error = match message(following) {
+            Ok(message) => return self.add(view, at, ReadMessage::Complete(message)),
+            Err(error) => error,
+        };
+        let line = view.text.get(start..view.end_of(place)).unwrap_or("");
+        let is_beginning = is_beginning(line);
+        // The next lines are those of the last message of its line.
+        if let Some((line_of, rank)) = view.lines.get(place).and_then(|line| Some((line, line.rank?)))
+            && end >= view.end_of(place)
+        {
+            let (text, last) = (beginning(line, LONGEST).to_owned(), self.lines + MOST_LINES - 1);
+            let line = line_of.clone();
+            return self.open.push_back(OpenMessage { number: self.marks, line, rank, text, last, is_beginning, error });
+        }
+        match what_is_left(following, is_beginning, error) {
+            Ok(found) => self.add(view, at, found),
+            Err(error) => self.refuse(self.marks, error),
+        }
+    }
+
+    /// The lines that begin before a place go on with the messages of their ranks. Returns the line behind them.
+    fn begin_lines(&mut self, view: View<'_>, first: usize, before: usize) -> usize {
+        let mut place = first;
+        while view.lines.get(place).is_some_and(|line| line.at < before) {
+            self.lines += 1;
+            while let Some(open) = self.open.pop_front_if(|open| open.last < self.lines) {
+                self.end_message(open);
+            }
+            let rank = view.lines.get(place).and_then(|line| line.rank);
+            let mut words = None;
+            for open in self.open.iter_mut().filter(|open| Some(open.rank) == rank && open.text.len() < LONGEST) {
+                let words = words.get_or_insert_with(|| beginning(view.line(place), LONGEST).split(MARK).next().unwrap_or(""));
+                open.text.push_str(words);
+            }
+            place += 1;
+        }
+        place
+    }
+
+    /// There are no more lines of a message.
+    fn end_message(&mut self, open: OpenMessage) {
+        let OpenMessage { number, line, rank, text, is_beginning, error, .. } = open;
+        let found = match message(&text) {
+            Ok(message) => Ok(ReadMessage::Complete(message)),
+            Err(_) => what_is_left(&text, is_beginning, error),
+        };
+        match found {
+            Ok(message) => {
+                self.messages.add(LoggedMessage { rank: Some(rank), time: line.time, line: line.number, times: 1, message });
+            }
+            Err(error) => self.refuse(number, error),
+        }
+    }
+
+    fn add(&mut self, view: View<'_>, at: usize, message: ReadMessage) {
+        let logged = self.logged(view, at, message);
+        self.messages.add(logged);
+    }
+
+    fn refuse(&mut self, number: usize, error: MessageError) {
+        if error != MessageError::NotFound && self.error.as_ref().is_none_or(|(first, _)| number < *first) {
+            self.error = Some((number, error));
+        }
+    }
+
+    fn logged(&mut self, view: View<'_>, at: usize, message: ReadMessage) -> LoggedMessage {
+        let place = view.line_at(at);
+        let rank = self.rank_before(view, place, at);
+        let (number, time) = view.lines.get(place).map_or((1, None), |line| (line.number, line.time.clone()));
+        LoggedMessage { rank, time, line: number, times: 1, message }
+    }
+
+    /// The rank that a line tells before a place of the text.
+    fn rank_before(&mut self, view: View<'_>, place: usize, at: usize) -> Option<u32> {
+        let line = view.lines.get(place)?;
+        if line.rank.is_some() {
+            return line.rank;
+        }
+        if self.named.0 != line.number {
+            self.named = (line.number, NamedRank::default());
+        }
+        self.named.1.before(view.text.get(line.at..at)?)
+    }
+
+    fn summary(&mut self, text: &str, part: &Range<usize>) {
+        if self.summary.is_none()
+            && let Some(captures) = ROOT_CAUSE.captures_at(beginning(text, part.end + AROUND), part.start)
+            && captures.get(0).is_some_and(|found| found.start() < part.end)
+            && let Ok(rank) = captures[2].parse()
+        {
+            self.summary = Some((rank, LogTime::read(&captures[1])));
+        }
+    }
+}
+
+impl Others {
+    /// Reads a line in which another framework's message is.
+    fn read(&mut self, view: View<'_>, place: usize) {
+        let Some(&Line { number, rank, .. }) = view.lines.get(place).filter(|line| line.number > self.line) else { return };
+        self.line = number;
+        let Some(message) = ForeignMessage::find(view.line(place)) else { return };
+        let is_same = |other: &&OtherMessage| other.message.framework == message.framework;
+        let mut same = self.found.iter().filter(is_same);
+        if same.clone().count() < MOST_OTHERS && !same.any(|other| other.rank == rank) {
+            self.found.push(OtherMessage { rank, line: number, message });
+        }
+    }
+
+    fn end(mut self) -> Vec<OtherMessage> {
+        self.found.sort_by_key(|other| ForeignMessage::order(other.message.framework));
+        self.found.truncate(MOST_OTHERS);
+        self.found.sort_by_key(|other| other.line);
+        self.found
+    }
+}
+
+/// The text from a place on, as much of it as a message may have.
+fn from(text: &str, start: usize, end: usize) -> &str {
+    text.get(start..end.max(start)).map_or("", |rest| beginning(rest, LONGEST))
+}
+
+/// What is left of a message that is not complete; the error if it has no figure.
+fn what_is_left(rest: &str, is_beginning: bool, error: MessageError) -> Result<ReadMessage, MessageError> {
+    // A message without its figures, and other uses of the words, are no parts of one.
+    let partial = Some(rest).filter(|rest| rest.starts_with(TRIED)).map(PartialMessage::find);
+    match partial.filter(|partial| !partial.is_empty()) {
+        Some(partial) => Ok(ReadMessage::Partial(partial)),
+        // Cut before its first figure.
+        None if is_beginning => Ok(ReadMessage::Partial(PartialMessage::default())),
+        None => Err(error),
+    }
+}
+
+/// The figures of a message without its beginning.
+fn headless(text: &str) -> Option<ReadMessage> {
+    let partial = PartialMessage::find(text);
+    // One figure may be anybody's; PyTorch's name or two figures are not.
+    let is_of_pytorch = partial.reserved.is_some() || partial.unallocated.is_some() || partial.missing().len() <= 4;
+    is_of_pytorch.then_some(ReadMessage::Partial(partial))
+}
+
+/// Whether this is all that is left of a message on its line, cut before the end of the size that was tried.
+fn is_beginning(rest: &str) -> bool {
+    static CUT_SIZE: LazyLock<Regex> =
+        LazyLock::new(|| compiled(r"^(?:[0-9]{1,20}(?:\.[0-9]{0,2})?(?: (?:[KMG]i?|b(?:y(?:t(?:e)?)?)?)?)?)?$"));
+    let rest = rest.trim_end();
+    match rest.strip_prefix(TRIED.trim_end()) {
+        Some(size) => size.is_empty() || size.strip_prefix(' ').is_some_and(|size| CUT_SIZE.is_match(size)),
+        None => !rest.is_empty() && TRIED.starts_with(rest),
+    }
+}
+
 #[cfg(test)]
-mod reading_tests;
+mod tests;

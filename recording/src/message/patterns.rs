@@ -1,4 +1,14 @@
-//! A quick look whether a text may have words that are worth a search by regular expressions.
+//! Searching a text by regular expressions, and a quick look whether it may have words that are worth that.
+
+use regex::Regex;
+
+/// A pattern of this crate.
+///
+/// # Panics
+/// If it is not a regular expression, which the tests exclude.
+pub(super) fn compiled(pattern: &str) -> Regex {
+    Regex::new(pattern).expect("a regular expression")
+}
 
 /// Parts of words, of which at least one is in every text that is looked for, in small or capital letters.
 pub(super) struct Stems<const N: usize> {

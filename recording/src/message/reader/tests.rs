@@ -1,0 +1,486 @@
+//! Logs of several ranks: prefixes, repetitions, broken lines, cuts, times; and logs of any size, in pieces of any size: nothing is lost
+//! at a border, and every message costs the same.
+
+use std::fs;
+use std::io::{self, ErrorKind, Read};
+use std::time::Instant;
+
+use parkade::texts::rejection_message;
+use parkade::units::Bytes;
+use proptest::prelude::*;
+
+use super::*;
+use crate::message::lines::PIECE;
+use crate::message::{Framework, OutOfMemoryMessage, Size, ToldBy};
+
+/// A message of PyTorch since 2.1, with a size of its own.
+fn new(device: u32, tried: &str) -> String {
+    format!(
+        "CUDA out of memory. Tried to allocate {tried}. GPU {device} has a total capacity of 24.00 GiB of which 1.00 GiB is free. Process \
+         7 has 23.00 GiB memory in use. Of the allocated memory 19.00 GiB is allocated by PyTorch, and 3.50 GiB is reserved by PyTorch \
+         but unallocated. If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+    )
+}
+
+fn old(device: u32, tried: &str) -> String {
+    format!(
+        "CUDA out of memory. Tried to allocate {tried} (GPU {device}; 39.59 GiB total capacity; 28.60 GiB already allocated; 3.92 GiB \
+         free; 33.95 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory"
+    )
+}
+
+/// Rank, line, how often, and whether it is complete.
+fn found(log: &MessageLog) -> Vec<(Option<u32>, usize, usize, bool)> {
+    let is_complete = |message: &ReadMessage| matches!(message, ReadMessage::Complete(_));
+    log.messages.iter().map(|one| (one.rank, one.line, one.times, is_complete(&one.message))).collect()
+}
+
+#[test]
+fn the_messages_of_all_ranks_are_read_without_repetitions() {
+    let text = format!(
+        "step 1\n[rank3]: Traceback (most recent call last):\n[rank3]: torch.OutOfMemoryError: {three}\n[rank1]: {one}\n[rank3]: {three}\n\
+         {one}\nsrun: error\n2: {three}\nERROR trainer rank=5: {three}\n{alone}\n{alone}\n",
+        three = new(3, "2.00 GiB"),
+        one = old(1, "20.00 MiB"),
+        alone = new(0, "64.00 MiB"),
+    );
+    let log = MessageLog::read(&text);
+    let expected =
+        [(Some(3), 3, 2, true), (Some(1), 4, 2, true), (Some(2), 8, 1, true), (Some(5), 9, 1, true), (None, 10, 2, true)];
+    assert_eq!(found(&log), expected);
+    assert_eq!((log.first.clone(), log.explained()), (None, Some(0)), "no times");
+}
+
+/// On AMD's GPUs the same messages begin with HIP, and name another variable.
+#[test]
+fn messages_of_hip_are_read_as_those_of_cuda() {
+    let whole = new(3, "2.00 GiB");
+    for cuda in [format!("[rank3]: torch.OutOfMemoryError: {whole}"), old(0, "512.00 MiB"), whole[..whole.len() / 2].to_owned()] {
+        let hip =
+            cuda.replace("CUDA out of memory", "HIP out of memory").replace("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF");
+        assert_ne!(hip, cuda);
+        let [hip, cuda] = [hip, cuda].map(|text| MessageLog::read(&text));
+        assert_eq!((found(&hip), &hip.messages[0].message), (found(&cuda), &cuda.messages[0].message));
+    }
+}
+
+#[test]
+fn a_message_may_be_broken_between_lines_of_other_ranks() {
+    let lines = |rank: u32| {
+        let words: Vec<String> = new(rank, "2.00 GiB").split(' ').map(str::to_owned).collect();
+        words.chunks(7).map(|words| format!("[rank{rank}]: {}", words.join(" "))).collect::<Vec<_>>()
+    };
+    let (one, two) = (lines(1), lines(2));
+    let mixed: Vec<String> = one.into_iter().zip(two).flat_map(|(one, two)| [one, two]).collect();
+    let log = MessageLog::read(&mixed.join("\r\n"));
+    assert_eq!(found(&log), [(Some(1), 1, 1, true), (Some(2), 2, 1, true)]);
+    // Without prefixes, as a terminal breaks it.
+    let log = MessageLog::read(&format!("RuntimeError: {}", new(0, "2.00 GiB").replace(' ', "\n  ")));
+    assert_eq!(found(&log), [(None, 2, 1, true)]);
+    let colours = format!("\u{1b}[31m[rank4]:\u{1b}[0m {}", new(0, "2.00 GiB"));
+    assert_eq!(found(&MessageLog::read(&colours)), [(Some(4), 1, 1, true)]);
+}
+
+#[test]
+fn times_tell_which_rank_failed_first() {
+    let text = |first: &str, second: &str| {
+        format!("{first} [rank3]: {}\n{second} [rank1]: {}\n", new(3, "2.00 GiB"), new(1, "2.00 GiB"))
+    };
+    let first = |text: &str| {
+        let log = MessageLog::read(text);
+        let explained = log.explained();
+        log.first.map(|first| (first.rank, first.time, first.told_by, explained))
+    };
+    let told = |rank, time: &str, by, place| Some((Some(rank), time.to_owned(), by, Some(place)));
+    let times = text("2024-05-01 12:00:01,500", "2024-05-01 12:00:01,499");
+    assert_eq!(first(&times), told(1, "2024-05-01 12:00:01,499", ToldBy::Times, 1));
+    // Equal times, times of different forms, and times around midnight tell nothing.
+    assert_eq!(first(&text("12:00:01", "12:00:01")), None);
+    assert_eq!(first(&text("12:00:01", "2024-05-01 12:00:00")), None);
+    assert_eq!(first(&text("23:59:59", "00:00:01")), None);
+    assert_eq!(first(&new(3, "2.00 GiB")), None);
+    let summary = "Root Cause (first observed failure):\n[0]:\n  time      : 2024-05-01_12:00:02\n  host      : node0\n  rank      : 1 \
+                   (local_rank: 1)\n  exitcode  : 1 (pid: 712)\n";
+    let text = format!("[rank3]: {}\n[rank1]: {}\n{summary}", new(3, "2.00 GiB"), new(1, "2.00 GiB"));
+    assert_eq!(first(&text), told(1, "2024-05-01_12:00:02", ToldBy::Launcher, 1));
+}
+
+#[test]
+fn what_is_left_of_a_message_is_read() {
+    let whole = new(2, "4.88 GiB");
+    let cut = |text: &str| {
+        let log = MessageLog::read(text);
+        match log.messages.first().map(|one| one.message.clone()) {
+            Some(ReadMessage::Partial(partial)) => Some((log.messages.len(), partial)),
+            _ => None,
+        }
+    };
+    let (count, end) = cut(&whole[..whole.find("Of the").expect("words")]).expect("a part");
+    assert_eq!((count, end.missing()), (1, vec!["what PyTorch had allocated", "what PyTorch had reserved"]));
+    let (_, beginning) = cut(&whole[whole.find("of which").expect("words")..]).expect("a part");
+    assert_eq!(beginning.missing(), ["the size that was tried", "the device", "the device's memory"]);
+    assert!(beginning.is_limit_known() && beginning.is_private_known());
+    // Only the mark is cut.
+    let log = MessageLog::read(whole.trim_start_matches("CUDA out of"));
+    assert!(matches!(log.messages[0].message, ReadMessage::Complete(_)), "{log:?}");
+    // A cut repetition of a whole message is no message of its own.
+    let log = MessageLog::read(&format!("[rank2]: {whole}\n{}\n", &whole[..90]));
+    assert_eq!(found(&log), [(Some(2), 1, 2, true)]);
+    // Another rank's is.
+    let log = MessageLog::read(&format!("[rank2]: {whole}\n[rank3]: {}\n", &whole[..90]));
+    assert_eq!(found(&log), [(Some(2), 1, 1, true), (Some(3), 2, 1, false)]);
+}
+
+#[test]
+fn without_a_message_the_error_says_what_there_is() {
+    let log = MessageLog::read("WARNING: out of memory. Retrying");
+    assert_eq!((log.messages.len(), log.error, log.foreign), (0, MessageError::NotFound, None));
+    let log = MessageLog::read(&rejection_message(Bytes(5)));
+    assert!(matches!(log.error, MessageError::NoFigures(_)), "{log:?}");
+    let log = MessageLog::read("CUDA out of memory. Tried to allocate 4.8 cups");
+    assert!(matches!(log.error, MessageError::Expected { .. }) && log.messages.is_empty(), "{log:?}");
+    let log = MessageLog::read("RESOURCE_EXHAUSTED: Out of memory while trying to\nallocate 8589934592 bytes.");
+    let foreign = log.foreign.expect("JAX");
+    assert_eq!((foreign.framework, foreign.wanted_bytes), (Framework::Jax, Some(8 << 30)));
+    assert_eq!(MessageLog::read("").error, MessageError::NotFound);
+}
+
+/// As many lines, ranks and beginnings of messages as a log may have are read in linear time.
+#[test]
+fn a_long_log_takes_linear_time() {
+    let mut text = String::new();
+    for rank in 0..10_000 {
+        text.push_str(&format!("[rank{rank}]: CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of\n"));
+        text.push_str(&format!("[rank{}]: step\n", rank % 7));
+    }
+    let before = Instant::now();
+    assert_eq!(MessageLog::read(&text).messages.len(), 10_000);
+    assert!(before.elapsed().as_secs() < 60, "{:?}", before.elapsed());
+}
+
+proptest! {
+    /// What a single message says does not depend on the log around it.
+    #[test]
+    fn a_message_alone_is_read_as_before(device in 0..9_u32, whole in 0..99_u32, cut in 0..400_usize, is_old in any::<bool>()) {
+        let size = format!("{whole}.25 GiB");
+        let text = if is_old { old(device, &size) } else { new(device, &size) };
+        let part = &text[..cut.min(text.len())];
+        let log = MessageLog::read(part);
+        match OutOfMemoryMessage::parse(part) {
+            Ok(message) => prop_assert_eq!(&log.messages[0].message, &ReadMessage::Complete(message)),
+            Err(_) => {
+                let is_partial = log.messages.iter().all(|one| matches!(one.message, ReadMessage::Partial(_)));
+                prop_assert!(is_partial, "{:?}", log);
+                prop_assert_eq!(log.messages.is_empty(), cut <= text.find("Tried").unwrap_or(0));
+            }
+        }
+    }
+
+    #[test]
+    fn no_text_makes_it_panic(
+        lines in proptest::collection::vec("(\\[rank[0-9]{1,12}\\]: |[0-9:. -]{0,24}|\u{1b}\\[3)?(CUDA )?(out of memory\\. )?(Tried to allocate )?[0-9.]{0,24} ?(GiB|MiB|bytes)?.{0,40}", 0..6),
+    ) {
+        let log = MessageLog::read(&lines.join("\n"));
+        prop_assert!(log.explained().is_none_or(|place| place < log.messages.len()));
+    }
+}
+
+#[test]
+fn a_message_cut_before_its_first_figure_is_one_of_its_rank() {
+    let cuts =
+        ["Tried", "Tried to", "Tried to allocate", "Tried to allocate 2", "Tried to allocate 2.0", "Tried to allocate 2.00 Gi"];
+    for cut in cuts {
+        let alone = MessageLog::read(&format!("torch.OutOfMemoryError: CUDA out of memory. {cut}"));
+        assert!(matches!(&alone.messages[..], [one] if one.message == ReadMessage::Partial(PartialMessage::default())), "{cut}");
+        let log = MessageLog::read(&format!(
+            "[rank3]: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.10 GiB\n[rank6]: CUDA out of \
+             memory. {cut}\n[rank7]: NCCL timeout"
+        ));
+        assert_eq!(
+            log.messages.iter().map(|one| (one.rank, one.line)).collect::<Vec<_>>(),
+            [(Some(3), 1), (Some(6), 2)],
+            "{cut}"
+        );
+    }
+    for other in ["Tried to find more", "Tried to allocate more than 1EB memory.", "Tried to allocate 2.00 XB"] {
+        let log = MessageLog::read(&format!("CUDA out of memory. {other}"));
+        assert_eq!(log.messages, [], "{other}");
+    }
+}
+
+#[test]
+fn messages_of_other_frameworks_beside_those_of_pytorch_are_named() {
+    let log = MessageLog::read(
+        "[rank3]: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.10 GiB\n[rank9]: \
+         jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.\n[rank9]: \
+         RESOURCE_EXHAUSTED: Out of memory again",
+    );
+    let message = ForeignMessage { framework: Framework::Jax, wanted_bytes: Some(16 << 30) };
+    assert_eq!(log.others, [OtherMessage { rank: Some(9), line: 2, message }]);
+    assert_eq!((log.messages.len(), log.foreign), (1, None));
+}
+
+/// A message of its own for each number.
+fn message(number: usize) -> String {
+    format!(
+        "CUDA out of memory. Tried to allocate {}.{:02} GiB. GPU 0 has a total capacity of 24.00 GiB of which 1.00 GiB is free. Of the \
+         allocated memory 19.00 GiB is allocated by PyTorch, and 3.50 GiB is reserved by PyTorch but unallocated.",
+        number / 100,
+        number % 100
+    )
+}
+
+/// Words of no message, so many bytes of them.
+fn words(bytes: usize) -> String {
+    "epoch 7, loss 0.25 ".repeat(bytes / 19 + 1)[..bytes].to_owned()
+}
+
+/// Gives so many bytes at once, the lengths in turn, and is interrupted before each.
+struct Pieces<'a> {
+    rest: &'a [u8],
+    lengths: &'a [usize],
+    turn: usize,
+}
+
+impl Read for Pieces<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.turn += 1;
+        if self.turn % 2 == 1 {
+            return Err(ErrorKind::Interrupted.into());
+        }
+        let most = self.lengths[self.turn / 2 % self.lengths.len()].min(buffer.len());
+        self.rest.read(&mut buffer[..most])
+    }
+}
+
+fn in_pieces(bytes: &[u8], lengths: &[usize]) -> MessageLog {
+    MessageLog::read_from(Pieces { rest: bytes, lengths, turn: 0 }).expect("it can be read")
+}
+
+/// Wherever a message is in a log, in a line or across lines, the log says what the message alone says.
+#[test]
+fn a_message_is_found_across_every_border() {
+    let alone = MessageLog::read(&message(7)).messages.remove(0).message;
+    for border in [PART, 2 * PART] {
+        for before in (0..message(7).len() + 40).step_by(29).map(|place| border - place) {
+            let rank = "step rank=3 ";
+            let line = format!("{rank}{} {}", words(before - rank.len()), message(7));
+            for log in [line.clone() + &words(100), line.replace(", ", ",\n  ") + "\n"] {
+                let found = MessageLog::read(&log).messages;
+                assert!(matches!(&found[..], [one] if one.message == alone && one.times == 1), "{before}: {found:?}");
+                assert!(log.contains('\n') || (found[0].rank, found[0].line) == (Some(3), 1), "{before}: {found:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_line_without_an_end_is_read_to_its_end() {
+    let alone = MessageLog::read(&message(7)).messages;
+    let fillers = ["x", "\0", "\u{1b}[", "\u{1b}[3", "\u{1b}[31m", "é", "\u{3000}", " ", "\r", "[rank3]: ", "2024-05-01 "];
+    for filler in fillers {
+        let text = filler.repeat((1 << 18) / filler.len());
+        for log in [format!("{text} {}", message(7)), format!("[rank1]: {} {text}", message(7))] {
+            let mut reader = LogReader::default();
+            reader.read(log.as_bytes());
+            let kept = reader.lines.view();
+            assert!(kept.text.len() <= 4 * PART && kept.lines.len() <= 1, "{filler:?}: {} bytes", kept.text.len());
+            let found = reader.end().messages;
+            assert!(found.len() == 1 && found[0].message == alone[0].message, "{filler:?}: {found:?}");
+        }
+    }
+    let bytes = [&[0xff, 0xe2].repeat(1 << 16), message(7).as_bytes()].concat();
+    assert_eq!(in_pieces(&bytes, &[1 << 14]).messages, alone);
+}
+
+/// Logs whose line breaks are blanks: the messages are those of the lines, and the rank that the line names is that of all behind it.
+#[test]
+fn the_messages_of_one_line_are_all_read() {
+    let log: Vec<String> = (0..500).map(message).collect();
+    let of_lines = MessageLog::read(&log.join("\n"));
+    let mut of_line = MessageLog::read(&format!("{} rank=5 {}", log[..250].join(" "), log[250..].join(" ")));
+    assert_eq!((of_lines.messages.len(), of_lines.left_out), (500, 0));
+    // Of one line, those of ranks come first.
+    of_line.messages.rotate_left(250);
+    for (number, (one, other)) in of_line.messages.iter().zip(&of_lines.messages).enumerate() {
+        assert_eq!((one.rank, one.line, &one.message), ((number >= 250).then_some(5), 1, &other.message));
+        assert_eq!(other.line, number + 1);
+    }
+    // A message that is cut does not take the figures of the next one.
+    let cut = MessageLog::read(&format!("[rank3]: {} {}", &message(1)[..60], message(2)));
+    assert!(matches!(&cut.messages[1].message, ReadMessage::Partial(one) if one.free.is_none()), "{cut:?}");
+}
+
+/// What stands for other frameworks and for torchrun is found after so many words that nothing else is looked at.
+#[test]
+fn other_messages_are_found_at_the_end_of_a_log() {
+    let signs = [
+        ("OOM when allocating tensor with shape[2]", Framework::TensorFlow),
+        ("tf.errors.ResourceExhaustedError", Framework::TensorFlow),
+        ("cupy.cuda.memory.OutOfMemoryError", Framework::CuPy),
+        ("RESOURCE_EXHAUSTED: no", Framework::Jax),
+        ("XlaRuntimeError: INTERNAL: Ran out of memory", Framework::Jax),
+        ("Allocator (GPU_0_bfc) ran out of memory", Framework::Bfc),
+        ("RMM failure at", Framework::Rmm),
+        ("std::bad_alloc: out_of_memory", Framework::Rmm),
+        ("MPS backend out of memory (", Framework::Mps),
+        ("DefaultCPUAllocator: can't", Framework::MainMemory),
+        ("oom-kill:constraint", Framework::System),
+        ("Out of memory: Killed process 7", Framework::System),
+        ("CUBLAS_STATUS_ALLOC_FAILED", Framework::Cuda),
+        ("cudaErrorMemoryAllocation", Framework::Cuda),
+        ("HIPBLAS_STATUS_ALLOC_FAILED", Framework::Hip),
+        ("hipErrorOutOfMemory", Framework::Hip),
+        ("rocblas_status_memory_error", Framework::Hip),
+        ("out of GPU memory", Framework::Plain),
+    ];
+    let before = words(PART + 2 * AROUND);
+    for (sign, framework) in signs {
+        for blank in ["\n", " "] {
+            let log = MessageLog::read(&format!("{before}{blank}{sign}"));
+            assert_eq!(log.foreign.map(|found| found.framework), Some(framework), "{sign}");
+        }
+    }
+    let report = "Root Cause (first observed failure): [0]: time : 2024-05-01_12:00:02 host : a rank : 1 (";
+    let log = MessageLog::read(&format!("{}\n{before}\n{report}", message(1)));
+    assert_eq!(log.first.map(|first| (first.rank, first.told_by)), Some((Some(1), ToldBy::Launcher)));
+    let log = MessageLog::read(&format!("{before}\nAllocation on device 5 would exceed allowed memory. (out of memory)"));
+    assert_eq!(log.cuda_malloc_async.map(|found| found.device), Some(5));
+    let log = MessageLog::read(&format!("{before}\nTried to allocate 2.00 GiB (GPU 1; 24.00 GiB total capacity;"));
+    assert!(matches!(&log.messages[..], [one] if one.line == 2), "{log:?}");
+}
+
+#[test]
+fn a_source_that_fails_is_no_log_without_messages() {
+    struct Failing;
+    impl Read for Failing {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(ErrorKind::TimedOut.into())
+        }
+    }
+    let source = words(1000);
+    assert!(MessageLog::read_from(source.as_bytes().chain(Failing)).is_err());
+}
+
+/// What a thread has used of its processor; other programs count less in it than in the time.
+fn nanoseconds(since: Instant) -> u64 {
+    let used = fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let used = used.and_then(|text| text.split(' ').next()?.parse().ok());
+    used.unwrap_or_else(|| since.elapsed().as_nanos() as u64)
+}
+
+/// Twice as many messages take at most 2.3 times as long, however they stand.
+#[test]
+fn the_time_grows_with_the_number_of_messages() {
+    let whole = |separator: &str, number| (0..number).map(message).collect::<Vec<_>>().join(separator);
+    let cut = |separator: &str, number| (0..number).map(|one| message(one)[..80].to_owned()).collect::<Vec<_>>().join(separator);
+    let jax = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes.";
+    let kinds: [(&str, &dyn Fn(usize) -> String); 6] = [
+        ("on lines", &|number| whole("\n", number)),
+        ("on one line", &|number| whole(" ", number)),
+        ("of a rank on one line", &|number| "[rank3]: ".to_owned() + &whole(" ", number)),
+        ("cut on lines", &|number| cut("\n", number / 2)),
+        ("cut, of a rank on one line", &|number| "[rank3]: ".to_owned() + &cut(" ", number / 2)),
+        ("of another framework on one line", &|number| format!("{} {}", message(1), vec![jax; 4 * number].join(" "))),
+    ];
+    let start = Instant::now();
+    for (name, log) in kinds {
+        let logs = [log(400), log(800)];
+        let mut least = [u64::MAX; 2];
+        // More rounds only where others disturb the measurement.
+        for round in 0..20 {
+            for (log, least) in logs.iter().zip(&mut least) {
+                let before = nanoseconds(start);
+                let read = MessageLog::read(log);
+                *least = (*least).min(nanoseconds(start) - before);
+                assert!(!read.messages.is_empty(), "{name}");
+            }
+            if round >= 2 && least[1] * 10 <= least[0] * 23 {
+                break;
+            }
+        }
+        assert!(least[1] * 10 <= least[0] * 23, "{name}: {least:?} ns");
+    }
+}
+
+fn part_of_a_log() -> impl Strategy<Value = Vec<u8>> {
+    let texts = [
+        "\n",
+        "\r\n",
+        " ",
+        "\0",
+        "\u{1b}[31m",
+        "\u{1b}[",
+        "[rank3]: ",
+        "2: ",
+        "rank=1 ",
+        "2024-05-01 12:00:01 ",
+        "é",
+        "\u{2028}",
+    ];
+    prop_oneof![
+        4 => proptest::sample::select(texts.to_vec()).prop_map(|text| text.as_bytes().to_vec()),
+        3 => (0..3_usize, 0..300_usize).prop_map(|(number, end)| message(number).as_bytes()[..end.min(message(0).len())].to_vec()),
+        1 => (0..3_usize).prop_map(|number| message(number).replace(' ', "\n  ").into_bytes()),
+        1 => Just(b"RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8 bytes".to_vec()),
+        1 => proptest::collection::vec(any::<u8>(), 0..6),
+        1 => (PIECE - 100..PIECE + 100).prop_map(|length| words(length).replace(' ', "_").into_bytes()),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+    /// Splitting a log changes nothing, wherever it is split, within a character too.
+    #[test]
+    fn a_log_in_pieces_says_what_it_says_whole(
+        parts in proptest::collection::vec(part_of_a_log(), 0..8),
+        lengths in proptest::collection::vec(prop_oneof![1..4_usize, 1..400_usize, 1..70_000_usize], 1..4),
+    ) {
+        let log = parts.concat();
+        prop_assert_eq!(in_pieces(&log, &lengths), MessageLog::read(&String::from_utf8_lossy(&log)));
+    }
+}
+
+fn cuda_malloc_async_message(allocated: &str, requested: &str, free: &str, limit: &str) -> String {
+    format!(
+        "torch.OutOfMemoryError: Allocation on device 5 would exceed allowed memory. (out of memory)\n\
+         Currently allocated     : {allocated}\n\
+         Requested               : {requested}\n\
+         Device limit            : 79.35 GiB\n\
+         Free (according to CUDA): {free}\n\
+         PyTorch limit (set by user-supplied memory fraction)\n\
+         \x20                       : {limit}\n"
+    )
+}
+
+#[test]
+fn all_figures_of_cuda_malloc_async_are_read_however_the_lines_are_laid_out() {
+    let text = cuda_malloc_async_message("54.14 GiB", "686.41 MiB", "0 bytes", "17179869184.00 GiB");
+    let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let prefixed: String = text.lines().map(|line| format!("[rank3]: {line}\n")).collect();
+    for text in [&text, &joined, &prefixed] {
+        let log = MessageLog::read(text);
+        let found = log.cuda_malloc_async.unwrap_or_else(|| panic!("{text}"));
+        let bytes = |size: Option<Size>| size.map(|size| size.bytes >> 20);
+        assert_eq!((found.device, found.limit), (5, Some(None)), "{text}");
+        let figures = [found.allocated, found.requested, found.total, found.free].map(bytes);
+        assert_eq!(figures, [Some(55_439), Some(686), Some(81_254), Some(0)], "{text}");
+        assert!(log.messages.is_empty() && log.foreign.is_none());
+    }
+    let limited = MessageLog::read(&cuda_malloc_async_message("1.00 GiB", "512 bytes", "2.00 GiB", "1.00 GiB")).cuda_malloc_async;
+    assert_eq!(limited.and_then(|found| found.limit).flatten().map(|limit| limit.bytes), Some(1 << 30));
+}
+
+#[test]
+fn a_cut_message_of_cuda_malloc_async_has_what_is_left() {
+    let text = cuda_malloc_async_message("54.14 GiB", "686.41 MiB", "27.19 MiB", "17179869184.00 GiB");
+    let first = text.lines().next().expect("a line");
+    let found = MessageLog::read(first).cuda_malloc_async.expect("the first line is enough");
+    assert_eq!((found.device, found.allocated, found.limit), (5, None, None));
+    for cut in 0..text.len() {
+        let _ = MessageLog::read(&text[..cut]);
+    }
+    let absurd =
+        MessageLog::read(&cuda_malloc_async_message("99999999999999999999 GiB", "1.00 GiB", "0 bytes", "x")).cuda_malloc_async;
+    assert!(absurd.is_some_and(|found| found.allocated.is_none() && found.requested.is_some()));
+}
