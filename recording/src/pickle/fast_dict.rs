@@ -2,28 +2,86 @@
 //! to where they are stored, without passing through the stack.
 //!
 //! Anything that the short cut does not know, damage included, it leaves to the machine's loop, with the stack
-//! and the position as the loop would have them. Dicts with the same keys as the one before are read faster
-//! still ([`template`](super::template)).
+//! and the position as the loop would have them.
+//!
+//! Dicts with the same keys as the one before are read faster still: a trace has a million in a row that differ in their values
+//! only. The keys of such dicts are references to the memo, the same bytes each time, so they are compared as bytes
+//! and never looked up. A dict that differs is read key by key, by which its form is learned.
 
 use super::error::PickleProblem;
-use super::machine::{Machine, Outcome};
-use super::objects::Container;
+use super::machine::{Machine, Memo, Outcome};
+use super::objects::{Container, EMPTY_SHAPE};
 use super::opcode::*;
-use super::shape;
-use super::template::value_after;
-use super::value::Value;
+use super::value::{Texts, Value};
 
-impl Machine<'_> {
+/// The most keys of a dict whose form is learned; trace entries have eight to eleven.
+const MOST_KEYS: usize = 16;
+
+/// A key as bytes: `BINGET` or `LONG_BINGET`, and the memo slot.
+#[derive(Clone, Copy)]
+struct Key {
+    bytes: u64,
+    mask: u64,
+    length: usize,
+}
+
+/// The form of the last dict that was read key by key.
+pub(crate) struct Template {
+    keys: Vec<Key>,
+    /// The shape of the whole dict; [`EMPTY_SHAPE`] if no form is known.
+    shape: u32,
+    /// The memo's change count when the form was learned: a slot that was overwritten since may be another key.
+    changes: u64,
+    learns: bool,
+}
+
+impl Template {
+    pub(crate) fn new() -> Self {
+        Template { keys: Vec::with_capacity(MOST_KEYS), shape: EMPTY_SHAPE, changes: 0, learns: false }
+    }
+
+    /// Starts learning from a dict that is read key by key.
+    fn begin(&mut self, changes: u64) {
+        self.keys.clear();
+        self.shape = EMPTY_SHAPE;
+        self.changes = changes;
+        self.learns = true;
+    }
+
+    /// Learns a key, which begins here.
+    #[inline]
+    fn add_key(&mut self, ahead: &[u8]) {
+        let length = match ahead.first() {
+            Some(&BINGET) => 2,
+            Some(&LONG_BINGET) => 5,
+            _ => 0,
+        };
+        match ahead.first_chunk::<8>() {
+            Some(bytes) if self.learns && length > 0 && self.keys.len() < MOST_KEYS => {
+                let mask = u64::MAX >> (64 - 8 * length as u32);
+                self.keys.push(Key { bytes: u64::from_le_bytes(*bytes) & mask, mask, length });
+            }
+            _ => self.learns = false,
+        }
+    }
+
+    /// The dict is complete.
+    fn finish(&mut self, shape: u32) {
+        if self.learns {
+            self.shape = shape;
+        }
+    }
+
     /// EMPTY_DICT, and everything up to SETITEMS if that is as simple as usual.
     #[inline]
-    pub(crate) fn begin_dict(&mut self) -> Outcome {
-        let dict = self.objects.new_dict();
-        self.stack.push(dict);
-        self.memoise_if_next(dict);
-        if self.cursor.peek() == MARK {
-            self.cursor.at += 1;
-            if !self.like_the_last(dict) {
-                self.pairs(dict);
+    pub(crate) fn begin_dict(&mut self, machine: &mut Machine<'_>) -> Outcome {
+        let dict = machine.objects.new_dict();
+        machine.stack.push(dict);
+        machine.memoise_if_next(dict);
+        if machine.cursor.peek() == MARK {
+            machine.cursor.at += 1;
+            if !self.like_the_last(machine, dict) {
+                self.pairs(machine, dict);
             }
         }
         Ok(())
@@ -32,63 +90,64 @@ impl Machine<'_> {
     /// Reads the rest of a dict after its MARK if it has the keys of the one before and simple values.
     /// Otherwise reads nothing and returns false.
     #[inline]
-    fn like_the_last(&mut self, dict: Value) -> bool {
-        let template = &self.template;
-        if template.shape == shape::EMPTY || template.changes != self.memo.changes() || self.memo.has_gaps() {
+    fn like_the_last(&mut self, machine: &mut Machine<'_>, dict: Value) -> bool {
+        if self.shape == EMPTY_SHAPE || self.changes != machine.memo.changes() || machine.memo.has_gaps() {
             return false;
         }
-        let (input, mut at) = (self.cursor.input.as_slice(), self.cursor.at);
-        let (start, slots, texts) = (self.objects.slots.len(), self.memo.length(), self.texts.length());
-        for key in &template.keys {
-            match value_after(key, input, &mut at, &mut self.memo, &mut self.texts) {
-                Some(value) => self.objects.slots.push(value),
+        let (input, mut at) = (machine.cursor.input.as_slice(), machine.cursor.at);
+        let (start, slots, texts) = (machine.objects.slots.len(), machine.memo.length(), machine.texts.length());
+        for key in &self.keys {
+            match value_after(key, input, &mut at, &mut machine.memo, &mut machine.texts) {
+                Some(value) => machine.objects.slots.push(value),
                 None => {
-                    self.objects.slots.truncate(start);
-                    self.memo.truncate(slots);
-                    self.texts.truncate(texts);
+                    machine.objects.slots.truncate(start);
+                    machine.memo.truncate(slots);
+                    machine.texts.truncate(texts);
                     return false;
                 }
             }
         }
         if input.get(at) != Some(&SETITEMS) {
-            self.objects.slots.truncate(start);
-            self.memo.truncate(slots);
-            self.texts.truncate(texts);
+            machine.objects.slots.truncate(start);
+            machine.memo.truncate(slots);
+            machine.texts.truncate(texts);
             return false;
         }
-        self.cursor.at = at + 1;
-        let shape = template.shape;
-        self.objects.set_container(dict, Container::Dict { start: start as u32, shape });
+        machine.cursor.at = at + 1;
+        let shape = self.shape;
+        machine.objects.set_container(dict, Container::Dict { start: start as u32, shape });
         true
     }
 
     /// The keys and values of a dict after its MARK.
-    fn pairs(&mut self, dict: Value) {
-        let start = self.objects.slots.len();
-        let mut shape = shape::EMPTY;
-        self.template.begin(self.memo.changes());
+    fn pairs(&mut self, machine: &mut Machine<'_>, dict: Value) {
+        let start = machine.objects.slots.len();
+        let mut shape = EMPTY_SHAPE;
+        self.begin(machine.memo.changes());
         loop {
-            if self.cursor.peek() == SETITEMS {
-                self.cursor.at += 1;
-                self.template.finish(shape);
-                self.objects.set_container(dict, Container::Dict { start: start as u32, shape });
+            if machine.cursor.peek() == SETITEMS {
+                machine.cursor.at += 1;
+                self.finish(shape);
+                machine.objects.set_container(dict, Container::Dict { start: start as u32, shape });
                 return;
             }
-            self.template.add_key(self.cursor.rest());
-            let Some(key) = self.scalar() else {
-                return self.leave_pairs(start, shape, &[]);
+            self.add_key(machine.cursor.rest());
+            let Some(key) = machine.scalar() else {
+                return machine.leave_pairs(start, shape, &[]);
             };
-            let Some(value) = self.scalar() else {
-                return self.leave_pairs(start, shape, &[key]);
+            let Some(value) = machine.scalar() else {
+                return machine.leave_pairs(start, shape, &[key]);
             };
-            let Some(longer) = self.objects.shapes.step(shape, key, &self.texts) else {
-                return self.leave_pairs(start, shape, &[key, value]);
+            let Some(longer) = machine.objects.shapes.step(shape, key, &machine.texts) else {
+                return machine.leave_pairs(start, shape, &[key, value]);
             };
-            self.objects.slots.push(value);
+            machine.objects.slots.push(value);
             shape = longer;
         }
     }
+}
 
+impl Machine<'_> {
     /// Gives up the short cut: puts the pairs so far, and `rest`, on the stack above a MARK.
     fn leave_pairs(&mut self, start: usize, shape: u32, rest: &[Value]) {
         self.open_mark();
@@ -164,4 +223,53 @@ impl Machine<'_> {
             _ => {}
         }
     }
+}
+
+/// The value that follows a key, if the key is next and the value is simple.
+#[inline(always)]
+fn value_after(key: &Key, input: &[u8], at: &mut usize, memo: &mut Memo, texts: &mut Texts) -> Option<Value> {
+    // Long enough for the key, an opcode, a length and eight bytes.
+    let ahead = input.get(*at..)?.first_chunk::<16>()?;
+    let word = |from: usize| ahead.get(from..from + 8).and_then(<[u8]>::first_chunk::<8>).map(|bytes| u64::from_le_bytes(*bytes));
+    if word(0)? & key.mask != key.bytes {
+        return None;
+    }
+    let opcode = *ahead.get(key.length)?;
+    let argument = word(key.length + 1)?;
+    *at += key.length + 1;
+    let (value, length) = match opcode {
+        LONG_BINGET => (memo.get(argument & 0xffff_ffff)?, 4),
+        BINGET => (memo.get(argument & 0xff)?, 1),
+        BININT1 => (Value::int32((argument & 0xff) as i32), 1),
+        BININT2 => (Value::int32((argument & 0xffff) as i32), 2),
+        BININT => (Value::int32(argument as u32 as i32), 4),
+        LONG1 => {
+            let bytes = (argument & 0xff) as u32;
+            if !(1..=7).contains(&bytes) {
+                return None;
+            }
+            let unused_bits = 64 - 8 * bytes;
+            let number = ((argument >> 8) as i64) << unused_bits >> unused_bits;
+            (Value::small_int(number)?, 1 + bytes as usize)
+        }
+        SHORT_BINUNICODE => {
+            let bytes = argument & 0xff;
+            let end = *at + 1 + bytes as usize;
+            // The text must be complete.
+            let text = texts.copy(input.get(*at + 1..end)?);
+            let is_memoised = input.get(end) == Some(&MEMOIZE);
+            if is_memoised {
+                memo.push(text);
+            } else if matches!(input.get(end), Some(&(BINPUT | LONG_BINPUT)) | None) {
+                return None;
+            }
+            (text, 1 + bytes as usize + usize::from(is_memoised))
+        }
+        NONE => (Value::NONE, 0),
+        NEWTRUE => (Value::boolean(true), 0),
+        NEWFALSE => (Value::boolean(false), 0),
+        _ => return None,
+    };
+    *at += length;
+    Some(value)
 }

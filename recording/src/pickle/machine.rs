@@ -1,18 +1,19 @@
-//! The pickle machine: one loop over the opcodes, and a value stack. Nothing in it can import or call anything.
+//! The pickle machine's state, and what opcodes do to it: the value stack with its MARKs, the containers that are filled from it,
+//! and the memo. [`load`](super::load) has the loop over the opcodes.
 //!
-//! Sources: `Lib/pickle.py` of CPython (semantics), spec 7.6 (the opcodes that snapshots use). Nothing here
-//! recurses over the file's nesting, nor does anything built from it.
+//! Nothing in it can import or call anything. Nothing here recurses over the file's nesting, nor does anything built from it.
+//!
+//! The memo has numbered slots for the objects that a pickle refers to more than once. Picklers number from zero without gaps,
+//! so the slots are a vector. In a file with gaps, the slots beyond the first gap are in a map: a single
+//! `LONG_BINPUT 0xffffffff` must not cost 32 GiB.
 
-use super::cursor::{Cursor, NextPiece};
-use super::error::{PickleError, PickleProblem};
-use super::literals;
-use super::load::Length;
-use super::memo::Memo;
+use std::collections::BTreeMap;
+
+use super::arguments::{Cursor, NextPiece, integer_from_bytes};
+use super::error::PickleProblem;
 use super::objects::Objects;
 use super::opcode::*;
-use super::template::Template;
-use super::texts::Texts;
-use super::value::Value;
+use super::value::{Tag, Texts, Value};
 
 /// The machine's state.
 pub(crate) struct Machine<'a> {
@@ -22,132 +23,33 @@ pub(crate) struct Machine<'a> {
     pub(crate) memo: Memo,
     pub(crate) stack: Vec<Value>,
     /// Stack heights at the open MARKs.
-    pub(crate) marks: Vec<usize>,
+    marks: Vec<usize>,
     /// The stack height at the last MARK, below which opcodes may not reach.
     pub(crate) fence: usize,
-    /// The form of the last dict.
-    pub(crate) template: Template,
-    length: Length,
     /// The protocol that the file states.
     pub(crate) protocol: u8,
 }
 
-/// What a step led to.
-enum Step {
-    GoOn,
-    Done(Value),
-}
-
 pub(crate) type Outcome = Result<(), PickleProblem>;
 
-/// How many opcodes pass between two checks of the memory in use. Each adds at most a few
-/// hundred bytes to what the file has.
-const OPCODES_PER_CHECK: u32 = 1 << 16;
-
 impl<'a> Machine<'a> {
-    pub(crate) fn new(length: Length, next_piece: NextPiece<'a>) -> Self {
+    pub(crate) fn new(expected_length: usize, next_piece: NextPiece<'a>) -> Self {
         Machine {
             cursor: Cursor::new(next_piece),
             texts: Texts::default(),
-            objects: Objects::for_input(length.expected()),
-            memo: Memo::for_input(length.expected()),
+            objects: Objects::for_input(expected_length),
+            memo: Memo::for_input(expected_length),
             stack: Vec::new(),
             marks: Vec::new(),
             fence: 0,
-            template: Template::new(),
-            length,
             protocol: 0,
         }
     }
 
-    /// Runs to STOP and returns the root value. Bytes after STOP are ignored.
-    pub(crate) fn run(&mut self) -> Result<Value, PickleError> {
-        loop {
-            for _ in 0..OPCODES_PER_CHECK {
-                self.cursor.look_ahead();
-                let offset = self.cursor.offset();
-                match self.step() {
-                    Ok(Step::GoOn) => {}
-                    Ok(Step::Done(value)) => return Ok(value),
-                    // Nothing was changed before the end of the opcode was found missing.
-                    Err(PickleProblem::Truncated { .. } | PickleProblem::UnfinishedLine)
-                        if self.cursor.retry_with_more(offset) => {}
-                    Err(problem) => return Err(PickleError { offset, problem }),
-                }
-            }
-            let limit = self.length.memory_bound(self.cursor.fetched());
-            if self.held() > limit || self.objects.full() {
-                return Err(PickleError { offset: self.cursor.offset(), problem: PickleProblem::TooMuchMemory { limit } });
-            }
-        }
-    }
-
     /// Bytes of memory in use, without the input.
-    fn held(&self) -> u64 {
+    pub(crate) fn held(&self) -> u64 {
         let values = self.stack.len() * size_of::<Value>() + self.marks.len() * size_of::<usize>();
         (values + self.objects.held() + self.memo.held() + self.texts.held()) as u64
-    }
-
-    #[inline]
-    fn step(&mut self) -> Result<Step, PickleProblem> {
-        let code = self.cursor.byte()?;
-        match code {
-            BINGET => {
-                let index = u64::from(self.cursor.byte()?);
-                self.get(index)?;
-            }
-            LONG_BINGET => {
-                let index = u64::from(u32::from_le_bytes(self.cursor.array()?));
-                self.get(index)?;
-            }
-            MEMOIZE => {
-                let value = self.top(code)?;
-                self.memo.push(value);
-            }
-            BINPUT => {
-                let index = u64::from(self.cursor.byte()?);
-                self.put(index, code)?;
-            }
-            LONG_BINPUT => {
-                let index = u64::from(u32::from_le_bytes(self.cursor.array()?));
-                self.put(index, code)?;
-            }
-            BININT1 => {
-                let value = i32::from(self.cursor.byte()?);
-                self.stack.push(Value::int32(value));
-            }
-            BININT2 => {
-                let value = i32::from(u16::from_le_bytes(self.cursor.array()?));
-                self.stack.push(Value::int32(value));
-            }
-            BININT => {
-                let value = i32::from_le_bytes(self.cursor.array()?);
-                self.stack.push(Value::int32(value));
-            }
-            LONG1 => {
-                let value = self.long1()?;
-                self.stack.push(value);
-            }
-            SHORT_BINUNICODE | SHORT_BINSTRING => {
-                let length = u64::from(self.cursor.byte()?);
-                self.push_text(length)?;
-            }
-            MARK => self.open_mark(),
-            EMPTY_DICT => self.begin_dict()?,
-            SETITEMS => self.set_items(code)?,
-            EMPTY_LIST => {
-                let list = self.objects.new_list();
-                self.stack.push(list);
-            }
-            APPEND => self.append(code)?,
-            APPENDS => self.appends(code)?,
-            NONE => self.stack.push(Value::NONE),
-            NEWTRUE => self.stack.push(Value::boolean(true)),
-            NEWFALSE => self.stack.push(Value::boolean(false)),
-            STOP => return Ok(Step::Done(self.pop(code)?)),
-            _ => self.rare_step(code)?,
-        }
-        Ok(Step::GoOn)
     }
 
     /// LONG1. It usually has the six or seven bytes of an address or a time.
@@ -163,7 +65,7 @@ impl<'a> Machine<'a> {
                 return Ok(value);
             }
         }
-        Ok(literals::integer_from_bytes(self.cursor.bytes(u64::from(length))?, &mut self.objects))
+        Ok(integer_from_bytes(self.cursor.bytes(u64::from(length))?, &mut self.objects))
     }
 
     #[inline]
@@ -189,5 +91,232 @@ impl<'a> Machine<'a> {
         let value = self.top(code)?;
         self.memo.put(index, value);
         Ok(())
+    }
+}
+
+impl Machine<'_> {
+    #[inline]
+    pub(crate) fn top(&self, code: u8) -> Result<Value, PickleProblem> {
+        match self.stack.last() {
+            Some(&value) if self.stack.len() > self.fence => Ok(value),
+            _ => Err(PickleProblem::StackUnderflow { code }),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn pop(&mut self, code: u8) -> Result<Value, PickleProblem> {
+        let value = self.top(code)?;
+        self.stack.pop();
+        Ok(value)
+    }
+
+    /// Removes the value below the top.
+    pub(crate) fn pop_second(&mut self, code: u8) -> Result<Value, PickleProblem> {
+        let start = self.checked_below_top(2, code)?;
+        Ok(self.stack.swap_remove(start))
+    }
+
+    /// The stack height below the top `count` values.
+    pub(crate) fn checked_below_top(&self, count: usize, code: u8) -> Result<usize, PickleProblem> {
+        match self.stack.len().checked_sub(count) {
+            Some(start) if start >= self.fence => Ok(start),
+            _ => Err(PickleProblem::StackUnderflow { code }),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn open_mark(&mut self) {
+        self.fence = self.stack.len();
+        self.marks.push(self.fence);
+    }
+
+    /// Closes the last MARK and returns the stack height at it.
+    #[inline]
+    pub(crate) fn pop_mark(&mut self, code: u8) -> Result<usize, PickleProblem> {
+        let start = self.marks.pop().ok_or(PickleProblem::MissingMark { code })?;
+        self.fence = self.marks.last().copied().unwrap_or(0);
+        Ok(start)
+    }
+
+    /// A tuple, list or dict of everything above a stack height.
+    pub(crate) fn gather(&mut self, start: usize, code: u8) -> Result<Value, PickleProblem> {
+        if code == TUPLE {
+            return Ok(self.objects.new_tuple(&self.stack[start..]));
+        }
+        if code == LIST {
+            let list = self.objects.new_list();
+            self.objects.extend_list(list, &self.stack[start..]);
+            return Ok(list);
+        }
+        let dict = self.objects.new_dict();
+        self.check_keys(&self.stack[start..], code)?;
+        self.objects.extend_dict(dict, &self.stack[start..], &self.texts);
+        Ok(dict)
+    }
+
+    pub(crate) fn append(&mut self, code: u8) -> Outcome {
+        let item = self.pop(code)?;
+        let list = self.top(code)?;
+        if self.objects.extend_list(list, &[item]) { Ok(()) } else { Err(self.wrong_target(list, "list", code)) }
+    }
+
+    pub(crate) fn appends(&mut self, code: u8) -> Outcome {
+        let start = self.pop_mark(code)?;
+        let list = self.target_below(start, code)?;
+        if !self.objects.extend_list(list, &self.stack[start..]) {
+            return Err(self.wrong_target(list, "list", code));
+        }
+        self.stack.truncate(start);
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn set_items(&mut self, code: u8) -> Outcome {
+        let start = self.pop_mark(code)?;
+        let dict = self.target_below(start, code)?;
+        self.check_keys(&self.stack[start..], code)?;
+        if !self.objects.extend_dict(dict, &self.stack[start..], &self.texts) {
+            return Err(self.wrong_target(dict, "dict", code));
+        }
+        self.stack.truncate(start);
+        Ok(())
+    }
+
+    pub(crate) fn extend_dict(&mut self, dict: Value, items: &[Value], code: u8) -> Outcome {
+        self.check_keys(items, code)?;
+        if self.objects.extend_dict(dict, items, &self.texts) { Ok(()) } else { Err(self.wrong_target(dict, "dict", code)) }
+    }
+
+    /// The value directly below a MARK.
+    fn target_below(&self, start: usize, code: u8) -> Result<Value, PickleProblem> {
+        match start.checked_sub(1) {
+            Some(below) if below >= self.fence && start <= self.stack.len() => Ok(self.stack[below]),
+            _ => Err(PickleProblem::StackUnderflow { code }),
+        }
+    }
+
+    #[cold]
+    fn wrong_target(&self, target: Value, expected: &'static str, code: u8) -> PickleProblem {
+        PickleProblem::WrongTarget { code, expected, found: self.objects.type_name(target) }
+    }
+
+    /// Checks that keys and values come in pairs and that no key is a list or a dict.
+    /// (A tuple of lists passes, as it is never looked up.)
+    #[inline]
+    fn check_keys(&self, items: &[Value], code: u8) -> Outcome {
+        let (pairs, rest) = items.as_chunks::<2>();
+        if !rest.is_empty() {
+            return Err(PickleProblem::OddItems { code });
+        }
+        for &[key, _] in pairs {
+            if key.tag() == Tag::Container && self.objects.type_name(key) != "tuple" {
+                return Err(PickleProblem::UnhashableKey { found: self.objects.type_name(key) });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Memo slots.
+pub(crate) struct Memo {
+    dense: Vec<Value>,
+    sparse: BTreeMap<u64, Value>,
+    /// How often a slot was overwritten, or written beyond a gap.
+    changes: u64,
+}
+
+impl Memo {
+    /// No slots, with the capacity that a recording of `length` bytes needs.
+    fn for_input(length: usize) -> Self {
+        Memo { dense: Vec::with_capacity(length / 30), sparse: BTreeMap::new(), changes: 0 }
+    }
+
+    /// MEMOIZE: writes the next slot, whose number is the number of slots.
+    #[inline]
+    pub(crate) fn push(&mut self, value: Value) {
+        if self.sparse.is_empty() {
+            self.dense.push(value);
+        } else {
+            self.put((self.dense.len() + self.sparse.len()) as u64, value);
+        }
+    }
+
+    /// PUT, BINPUT and LONG_BINPUT: writes a slot by number.
+    #[inline]
+    pub(crate) fn put(&mut self, index: u64, value: Value) {
+        let next = self.dense.len() as u64;
+        match self.dense.get_mut(index as usize) {
+            Some(slot) => {
+                *slot = value;
+                self.changes += 1;
+            }
+            None if index == next => {
+                // If the slot was beyond a gap, it is overwritten.
+                if !self.sparse.is_empty() && self.sparse.remove(&index).is_some() {
+                    self.changes += 1;
+                }
+                self.dense.push(value);
+            }
+            None => {
+                self.sparse.insert(index, value);
+                self.changes += 1;
+            }
+        }
+    }
+
+    /// The value of a slot; `None` if it was never written.
+    #[inline]
+    pub(crate) fn get(&self, index: u64) -> Option<Value> {
+        match self.dense.get(index as usize) {
+            Some(&value) => Some(value),
+            None => self.sparse.get(&index).copied(),
+        }
+    }
+
+    /// A count that stays the same as long as no slot changes its value. It may grow although none does.
+    #[inline]
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Whether there are slots beyond a gap.
+    #[inline]
+    pub(crate) fn has_gaps(&self) -> bool {
+        !self.sparse.is_empty()
+    }
+
+    /// The number of slots before the first gap.
+    #[inline]
+    pub(crate) fn length(&self) -> usize {
+        self.dense.len()
+    }
+
+    /// Undoes what was memoised since there were `length` slots. There must not be gaps.
+    pub(crate) fn truncate(&mut self, length: usize) {
+        self.dense.truncate(length);
+    }
+
+    /// Bytes of memory in use.
+    fn held(&self) -> usize {
+        self.dense.len() * size_of::<Value>() + self.sparse.len() * 4 * size_of::<u64>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_beyond_a_gap_cost_little() {
+        let mut memo = Memo::for_input(0);
+        memo.put(u64::from(u32::MAX), Value::NONE);
+        memo.put(1, Value::int32(1));
+        memo.put(0, Value::int32(0));
+        memo.put(1, Value::int32(2));
+        assert_eq!(memo.get(u64::from(u32::MAX)), Some(Value::NONE));
+        assert_eq!(memo.get(0), Some(Value::int32(0)));
+        assert_eq!(memo.get(1), Some(Value::int32(2)));
+        assert_eq!(memo.get(2), None);
+        assert!(memo.held() < 200);
     }
 }

@@ -6,29 +6,22 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `load` | a whole pickle, in one piece or many: the entry point |
-//! | `machine`, `rare_opcodes`, `stack`, `memo`, `cursor` | the pickle machine |
-//! | `fast_dict`, `template` | short cuts for the dicts that most of a recording consists of |
-//! | `value`, `objects`, `shape`, `texts`, `literals` | what was read, and how it is stored |
+//! | `load` | a whole pickle, in one piece or many: the entry point, and the loop over the opcodes |
+//! | `machine`, `arguments` | the pickle machine: its state; what it reads |
+//! | `fast_dict` | a short cut for the dicts that most of a recording consists of |
+//! | `value`, `objects` | what was read, and how it is stored |
 //! | `skim` | what is told from a pickle of which only the beginning is there |
 //! | `opcode`, `error` | opcode names; what can be wrong with a pickle |
 //! | `writer` | writing pickles |
 
-mod cursor;
+mod arguments;
 mod error;
 mod fast_dict;
-mod literals;
 mod load;
 mod machine;
-mod memo;
 mod objects;
 mod opcode;
-mod rare_opcodes;
-mod shape;
 mod skim;
-mod stack;
-mod template;
-mod texts;
 mod value;
 mod writer;
 

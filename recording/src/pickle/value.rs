@@ -1,8 +1,8 @@
-//! One pickled value in eight bytes: a tag in the low four bits, a payload in the other sixty.
+//! One pickled value in eight bytes, a tag in the low four bits and a payload in the other sixty; and the bytes of texts.
 //!
-//! Integers over 60 bits, floats and very long texts do not fit: they are stored in a table of
-//! [`objects`](super::objects) or [`texts`](super::texts), and the payload is their index. Values are plain
-//! copies, so a tree of any depth is dropped without recursion.
+//! Integers over 60 bits and floats do not fit: they are stored in a table of [`objects`](super::objects), and the payload is
+//! their index. Texts are kept one after the other, as the file itself is forgotten while it is read; the payload is a text's
+//! place, or the index of a very long one. Values are plain copies, so a tree of any depth is dropped without recursion.
 
 /// A value, or the index of one that is stored elsewhere. Equal bits mean the same object, not just an equal one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -96,7 +96,7 @@ impl Value {
 
     /// A text by offset and length, if they fit in the payload.
     #[inline]
-    pub(crate) fn text(offset: u64, length: u64) -> Option<Value> {
+    fn text(offset: u64, length: u64) -> Option<Value> {
         if offset < TEXT_OFFSET_LIMIT && length < 1 << TEXT_LENGTH_BITS {
             Some(Value((((offset << TEXT_LENGTH_BITS) | length) << TAG_BITS) | Tag::Text as u64))
         } else {
@@ -118,7 +118,7 @@ impl Value {
 
     /// Offset and length of a [`Tag::Text`]; meaningless for others.
     #[inline]
-    pub(crate) fn text_place(self) -> (usize, usize) {
+    fn text_place(self) -> (usize, usize) {
         let payload = self.0 >> TAG_BITS;
         ((payload >> TEXT_LENGTH_BITS) as usize, (payload & ((1 << TEXT_LENGTH_BITS) - 1)) as usize)
     }
@@ -136,6 +136,68 @@ impl Value {
             Tag::Container => "container",
             Tag::TypeTagFunction => "function",
         }
+    }
+}
+
+/// The bytes of every text value of one pickle.
+#[derive(Default)]
+pub(crate) struct Texts {
+    bytes: Vec<u8>,
+    /// How many of them are in the file as they are.
+    copied: usize,
+    /// Offset and length of the texts that do not fit in a value.
+    long: Vec<(usize, usize)>,
+}
+
+impl Texts {
+    /// Stores a text that is in the file as it is, and returns its value.
+    #[inline]
+    pub(crate) fn copy(&mut self, text: &[u8]) -> Value {
+        self.copied += text.len();
+        self.keep(text)
+    }
+
+    /// Stores a decoded text and returns its value.
+    #[inline]
+    pub(crate) fn keep(&mut self, text: &[u8]) -> Value {
+        let offset = self.bytes.len();
+        self.bytes.extend_from_slice(text);
+        Value::text(offset as u64, text.len() as u64).unwrap_or_else(|| self.long_text(offset, text.len()))
+    }
+
+    /// Forgets the texts that were copied since there were `length` bytes.
+    pub(crate) fn truncate(&mut self, length: usize) {
+        self.copied -= self.bytes.len() - length;
+        self.bytes.truncate(length);
+    }
+
+    /// How many bytes there are.
+    #[inline]
+    pub(crate) fn length(&self) -> usize {
+        self.bytes.len()
+    }
+
+    #[cold]
+    fn long_text(&mut self, offset: usize, length: usize) -> Value {
+        let index = self.long.len() as u32; // Fits: each long text takes 16 MiB.
+        self.long.push((offset, length));
+        Value::with_index(Tag::LongText, index)
+    }
+
+    /// The bytes of a text; `None` if the value is not a text. They are UTF-8 except in hostile or very odd files.
+    #[inline]
+    pub(crate) fn get(&self, value: Value) -> Option<&[u8]> {
+        let (offset, length) = match value.tag() {
+            Tag::Text => value.text_place(),
+            Tag::LongText => *self.long.get(value.index())?,
+            _ => return None,
+        };
+        self.bytes.get(offset..offset + length)
+    }
+
+    /// Bytes of memory in use, without those that the file has too.
+    pub(crate) fn held(&self) -> usize {
+        self.bytes.len() - self.copied + self.long.len() * size_of::<(usize, usize)>()
     }
 }
 
