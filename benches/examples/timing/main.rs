@@ -10,7 +10,6 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "it is a program for people")]
 
 mod programs;
-mod simulated;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -85,7 +84,7 @@ fn simulate(wanted: &dyn Fn(&str) -> bool) -> Result<Groups, BoxError> {
             let limit_bytes = is_limited.then_some(allocated * 5 / 4);
             let own = VerifyOptions { settings: ReplaySettings::given(text)?, limit_bytes, stats_file: None };
             for run in 1..=RUNS {
-                let (recording, ooms) = simulated::run(body, &own.settings.settings, limit_bytes, number * RUNS + run);
+                let (recording, ooms) = programs::run(body, &own.settings.settings, limit_bytes, number * RUNS + run);
                 if ooms > 0 {
                     eprintln!("{program}.{setting}: {ooms} requests failed in run {run}, and it went on");
                 }

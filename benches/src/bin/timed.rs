@@ -9,25 +9,20 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that prints")]
 
-mod interface;
-mod sequence;
-
 use std::error::Error;
 use std::io::{Write, stdin, stdout};
 use std::process::ExitCode;
+use std::str::{FromStr, SplitWhitespace};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use parkade::Allocator;
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
-use parkade::units::{Bytes, StreamId};
+use parkade::units::{Bytes, DeviceAddress, StreamId};
+use parkade::{Allocation, Allocator};
 use parkade_benches::NullDevice;
 use parkade_shared::Shared;
 use rustix::time::{ClockId, clock_gettime};
-
-use crate::interface::Interface;
-use crate::sequence::{Replace, Sequence};
 
 type Failure = Box<dyn Error + Send + Sync>;
 type Timed = Result<Duration, Failure>;
@@ -171,4 +166,175 @@ fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse::<u64>().ok());
     kib.unwrap_or_default() << 10
+}
+
+/// What the loops ask of an allocator. There are two ways into the core: by handle on one thread, and by pointer through the
+/// wrapper for several.
+trait Interface {
+    /// How a block is named.
+    type Block;
+
+    fn allocate(&mut self, bytes: u64, stream: StreamId) -> Result<Self::Block, Failure>;
+    fn record_stream(&mut self, block: &Self::Block, stream: StreamId) -> Result<(), Failure>;
+    fn free(&mut self, block: Self::Block) -> Result<(), Failure>;
+}
+
+impl Interface for Allocator<NullDevice, PyTorch> {
+    type Block = Allocation;
+
+    #[inline]
+    fn allocate(&mut self, bytes: u64, stream: StreamId) -> Result<Allocation, Failure> {
+        Ok(self.raw_allocate(Bytes(bytes), stream)?)
+    }
+
+    #[inline]
+    fn record_stream(&mut self, block: &Allocation, stream: StreamId) -> Result<(), Failure> {
+        Allocator::record_stream(self, block, stream);
+        Ok(())
+    }
+
+    #[inline]
+    fn free(&mut self, block: Allocation) -> Result<(), Failure> {
+        Ok(Allocator::free(self, block)?)
+    }
+}
+
+impl Interface for Shared<NullDevice, PyTorch> {
+    type Block = DeviceAddress;
+
+    #[inline]
+    fn allocate(&mut self, bytes: u64, stream: StreamId) -> Result<DeviceAddress, Failure> {
+        Ok(self.raw_allocate(Bytes(bytes), stream)?)
+    }
+
+    #[inline]
+    fn record_stream(&mut self, block: &DeviceAddress, stream: StreamId) -> Result<(), Failure> {
+        Ok(Shared::record_stream(self, *block, stream)?)
+    }
+
+    #[inline]
+    fn free(&mut self, block: DeviceAddress) -> Result<(), Failure> {
+        Ok(Shared::free(self, block)?)
+    }
+}
+
+/// One step of a mix or a replay.
+struct Replace {
+    /// The block that the step is about, below [`Sequence::slots`].
+    slot: usize,
+    /// What is requested; 0 in a replay for a free.
+    bytes: u64,
+}
+
+/// What is timed.
+enum Sequence {
+    /// A block is allocated and freed.
+    Pairs { bytes: u64, steps: usize },
+    /// The same, with another stream recorded in between.
+    Recorded { bytes: u64, steps: usize },
+    /// Pairs on several threads at once; the steps are those of one thread.
+    Threads { threads: usize, bytes: u64, steps: usize },
+    /// One of several live blocks is replaced.
+    Mix { fill: Vec<u64>, steps: Vec<Replace> },
+    /// Allocations and frees.
+    Replay { slots: usize, steps: Vec<Replace> },
+}
+
+impl Sequence {
+    /// The sequence of a file; `timed.hpp` describes it.
+    ///
+    /// # Errors
+    ///
+    /// The text is no sequence.
+    fn parse(text: &str) -> Result<Sequence, String> {
+        let mut words = text.split_whitespace();
+        let kind = words.next().unwrap_or_default();
+        let sequence = match kind {
+            "pairs" => Sequence::Pairs { bytes: next(&mut words)?, steps: next(&mut words)? },
+            "recorded" => Sequence::Recorded { bytes: next(&mut words)?, steps: next(&mut words)? },
+            "threads" => Sequence::Threads { threads: next(&mut words)?, bytes: next(&mut words)?, steps: next(&mut words)? },
+            "mix" => {
+                let (live, steps) = (next(&mut words)?, next(&mut words)?);
+                let fill = (0..live).map(|_| next(&mut words)).collect::<Result<_, _>>()?;
+                Sequence::Mix { fill, steps: replacements(&mut words, live, steps)? }
+            }
+            "replay" => {
+                let (slots, steps) = (next(&mut words)?, next(&mut words)?);
+                Sequence::Replay { slots, steps: replacements(&mut words, slots, steps)? }
+            }
+            _ => return Err(format!("unknown kind of sequence {kind:?}: benches/sequences.py writes the known ones")),
+        };
+        if sequence.steps() == 0 { Err("the sequence has no steps".to_owned()) } else { Ok(sequence) }
+    }
+
+    /// The sizes of the blocks that live before the first step.
+    fn fill(&self) -> &[u64] {
+        if let Sequence::Mix { fill, .. } = self { fill } else { &[] }
+    }
+
+    /// How many blocks the steps name.
+    fn slots(&self) -> usize {
+        match self {
+            Sequence::Mix { fill, .. } => fill.len(),
+            Sequence::Replay { slots, .. } => *slots,
+            Sequence::Pairs { .. } | Sequence::Recorded { .. } | Sequence::Threads { .. } => 0,
+        }
+    }
+
+    /// The steps of a round, over all threads.
+    fn steps(&self) -> usize {
+        match self {
+            Sequence::Pairs { steps, .. } | Sequence::Recorded { steps, .. } => *steps,
+            Sequence::Threads { threads, steps, .. } => threads * steps,
+            Sequence::Mix { steps, .. } | Sequence::Replay { steps, .. } => steps.len(),
+        }
+    }
+}
+
+fn next<T: FromStr>(words: &mut SplitWhitespace<'_>) -> Result<T, String> {
+    let word = words.next().ok_or("the sequence ends too early")?;
+    word.parse().map_err(|_| format!("{word:?} is no number, where the sequence needs one"))
+}
+
+fn replacements(words: &mut SplitWhitespace<'_>, slots: usize, steps: usize) -> Result<Vec<Replace>, String> {
+    let replacement = |_| {
+        let step = Replace { slot: next(words)?, bytes: next(words)? };
+        if step.slot < slots { Ok(step) } else { Err(format!("a step names slot {}, and there are {slots}", step.slot)) }
+    };
+    (0..steps).map(replacement).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_of_every_kind_are_counted() {
+        for (text, steps, slots) in [
+            ("pairs 4096 7", 7, 0),
+            ("recorded 4096 7", 7, 0),
+            ("threads 2 4096 7", 14, 0),
+            ("mix 2 3\n512\n1024\n0 4096\n1 8192\n0 512\n", 3, 2),
+            ("replay 2 2\n1 512\n1 0\n", 2, 2),
+        ] {
+            let sequence = Sequence::parse(text).expect(text);
+            assert_eq!((sequence.steps(), sequence.slots()), (steps, slots), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_sequence_is_refused() {
+        for (text, said) in [
+            ("", "unknown kind"),
+            ("pears 4096 7", "unknown kind"),
+            ("pairs 4096", "ends too early"),
+            ("pairs 4 KiB", "is no number"),
+            ("pairs 4096 0", "no steps"),
+            ("mix 18446744073709551615 1 512", "ends too early"),
+            ("replay 2 1\n2 512\n", "slot 2"),
+        ] {
+            let error = Sequence::parse(text).err().expect(text);
+            assert!(error.contains(said), "{text}: {error}");
+        }
+    }
 }
