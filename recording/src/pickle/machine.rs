@@ -1,5 +1,5 @@
 //! The pickle machine's state, and what opcodes do to it: the value stack with its MARKs, the containers that are filled from it,
-//! and the memo. [`load`](super::load) has the loop over the opcodes.
+//! and the memo. `load` has the loop over the opcodes.
 //!
 //! Nothing in it can import or call anything. Nothing here recurses over the file's nesting, nor does anything built from it.
 //!
