@@ -1,13 +1,160 @@
-//! The log of driver calls, as plain data and as JSON lines in the fake driver's format.
+//! Driver calls: their names, their result codes, and the log of them, as plain data and as JSON lines in the
+//! fake driver's format.
 //!
-//! Ranges are named by the number of their cudaMalloc (`c3`) or cuMemAddressReserve (`v3`), created memory by
-//! the number of its cuMemCreate (`h3`), events by the number of their creation. So two logs can be compared
-//! even if their addresses differ.
+//! In the log, ranges are named by the number of their cudaMalloc (`c3`) or cuMemAddressReserve (`v3`), created
+//! memory by the number of its cuMemCreate (`h3`), events by the number of their creation. So two logs can be
+//! compared even if their addresses differ.
 
 use std::fmt;
 
-use super::codes::NOT_PERMITTED;
-use super::name::{CallName, LogLevel};
+use parkade::device::BackendError;
+
+/// A driver call that the device understands.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum CallName {
+    /// cudaMemGetInfo.
+    MemGetInfo,
+    /// cudaMalloc.
+    Malloc,
+    /// cudaFree.
+    Free,
+    /// cudaEventCreate (with flags).
+    EventCreate,
+    /// cudaEventRecord.
+    EventRecord,
+    /// cudaEventQuery.
+    EventQuery,
+    /// cudaEventSynchronize.
+    EventSynchronize,
+    /// cudaEventDestroy.
+    EventDestroy,
+    /// cudaDeviceSynchronize.
+    DeviceSynchronize,
+    /// cuMemAddressReserve.
+    AddressReserve,
+    /// cuMemAddressFree.
+    AddressFree,
+    /// cuMemCreate.
+    MemCreate,
+    /// cuMemMap.
+    MemMap,
+    /// cuMemSetAccess.
+    MemSetAccess,
+    /// cuMemUnmap.
+    MemUnmap,
+    /// cuMemRelease.
+    MemRelease,
+    /// cudaStreamSynchronize.
+    StreamSynchronize,
+    /// cudaStreamWaitEvent.
+    StreamWaitEvent,
+}
+
+impl CallName {
+    /// Every call.
+    pub const ALL: [CallName; 18] = [
+        CallName::MemGetInfo,
+        CallName::Malloc,
+        CallName::Free,
+        CallName::EventCreate,
+        CallName::EventRecord,
+        CallName::EventQuery,
+        CallName::EventSynchronize,
+        CallName::EventDestroy,
+        CallName::DeviceSynchronize,
+        CallName::AddressReserve,
+        CallName::AddressFree,
+        CallName::MemCreate,
+        CallName::MemMap,
+        CallName::MemSetAccess,
+        CallName::MemUnmap,
+        CallName::MemRelease,
+        CallName::StreamSynchronize,
+        CallName::StreamWaitEvent,
+    ];
+    /// How many there are.
+    pub const COUNT: usize = CallName::ALL.len();
+
+    /// The driver's name for the call.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            CallName::MemGetInfo => "cudaMemGetInfo",
+            CallName::Malloc => "cudaMalloc",
+            CallName::Free => "cudaFree",
+            CallName::EventCreate => "cudaEventCreate",
+            CallName::EventRecord => "cudaEventRecord",
+            CallName::EventQuery => "cudaEventQuery",
+            CallName::EventSynchronize => "cudaEventSynchronize",
+            CallName::EventDestroy => "cudaEventDestroy",
+            CallName::DeviceSynchronize => "cudaDeviceSynchronize",
+            CallName::AddressReserve => "cuMemAddressReserve",
+            CallName::AddressFree => "cuMemAddressFree",
+            CallName::MemCreate => "cuMemCreate",
+            CallName::MemMap => "cuMemMap",
+            CallName::MemSetAccess => "cuMemSetAccess",
+            CallName::MemUnmap => "cuMemUnmap",
+            CallName::MemRelease => "cuMemRelease",
+            CallName::StreamSynchronize => "cudaStreamSynchronize",
+            CallName::StreamWaitEvent => "cudaStreamWaitEvent",
+        }
+    }
+
+    /// The lowest log level that shows the call.
+    #[must_use]
+    pub const fn level(self) -> LogLevel {
+        match self {
+            CallName::EventCreate
+            | CallName::EventRecord
+            | CallName::EventQuery
+            | CallName::EventSynchronize
+            | CallName::EventDestroy
+            | CallName::DeviceSynchronize
+            | CallName::StreamSynchronize
+            | CallName::StreamWaitEvent => LogLevel::Events,
+            _ => LogLevel::Memory,
+        }
+    }
+}
+
+/// How much is logged. The numbers are those of the fake driver's `--log` option.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+#[repr(u8)]
+pub enum LogLevel {
+    /// Nothing.
+    #[default]
+    Off = 0,
+    /// Calls about memory.
+    Memory = 1,
+    /// Calls about memory, and calls about events and synchronization.
+    Events = 2,
+}
+
+/// An argument is not valid.
+pub(crate) const INVALID_VALUE: u32 = 1;
+/// There is no room.
+pub(crate) const OUT_OF_MEMORY: u32 = 2;
+/// The event does not exist, or no longer.
+pub(crate) const INVALID_HANDLE: u32 = 400;
+/// A query's answer that the event is not complete. Not a failure.
+pub(crate) const NOT_READY: u32 = 600;
+/// This process has no permission.
+pub(crate) const NOT_PERMITTED: u32 = 800;
+/// The driver does not support this.
+pub(crate) const NOT_SUPPORTED: u32 = 801;
+/// An internal error: here, an address model that returned an unusable address.
+pub(crate) const UNKNOWN: u32 = 999;
+
+/// The result code of an outcome; zero for success.
+pub(crate) fn code_of<T>(outcome: &Result<T, u32>) -> u32 {
+    outcome.as_ref().err().copied().unwrap_or(0)
+}
+
+/// The core's error for a driver code.
+pub(crate) fn driver_error(name: CallName, code: u32) -> BackendError {
+    BackendError::Driver { call: name.as_str(), code }
+}
 
 /// The name of an address in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -210,6 +357,13 @@ impl CallLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_call_is_at_its_index_in_the_list() {
+        for (index, name) in CallName::ALL.into_iter().enumerate() {
+            assert_eq!(name as usize, index);
+        }
+    }
 
     /// The expected lines were printed by the fake driver.
     #[test]

@@ -1,0 +1,395 @@
+//! Maps over ranges of numbers: the data structures that the rest is built on.
+//!
+//! [`Holes`] is a set of free ranges that coalesce, [`Intervals`] a set of disjoint ranges that keep their
+//! borders, [`Pieces`] a value for every number. None of them knows what its numbers mean (bytes, addresses,
+//! pages).
+
+use std::collections::BTreeMap;
+
+/// A set of free ranges that coalesce: used for free pages, for the space in a shared page, and for free
+/// addresses. Ranges that touch are merged.
+///
+/// The unit is the caller's (bytes, pages). Ranges passed to [`Holes::insert`] must not overlap the set; that
+/// is not checked.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Holes {
+    by_start: BTreeMap<u64, u64>,
+    /// No hole is longer. Most searches in vain end here.
+    longest_at_most: u64,
+}
+
+impl Holes {
+    /// Adds a range and merges it with the holes on either side.
+    pub(crate) fn insert(&mut self, start: u64, length: u64) {
+        if length == 0 {
+            return;
+        }
+        let mut length = length;
+        if let Some(next) = self.by_start.remove(&start.saturating_add(length)) {
+            length += next;
+        }
+        match self.by_start.range_mut(..start).next_back() {
+            Some((&before, before_length)) if before.saturating_add(*before_length) == start => {
+                *before_length += length;
+                length = *before_length;
+            }
+            _ => {
+                self.by_start.insert(start, length);
+            }
+        }
+        self.longest_at_most = self.longest_at_most.max(length);
+    }
+
+    /// Takes `length` from the start of the lowest hole that is long enough (first fit), if there is one.
+    pub(crate) fn take_first_fit(&mut self, length: u64) -> Option<u64> {
+        let (start, found) = self.first_fit(length)?;
+        self.by_start.remove(&start);
+        if found > length {
+            self.by_start.insert(start + length, found - length);
+        }
+        Some(start)
+    }
+
+    /// No hole is longer than this; the longest may be shorter.
+    pub(crate) fn longest_at_most(&self) -> u64 {
+        self.longest_at_most
+    }
+
+    /// How many holes there are.
+    pub(crate) fn count(&self) -> usize {
+        self.by_start.len()
+    }
+
+    /// The lowest hole that is long enough: its start and length.
+    pub(crate) fn first_fit(&mut self, length: u64) -> Option<(u64, u64)> {
+        if length > self.longest_at_most {
+            return None;
+        }
+        let mut longest = 0;
+        for (&start, &found) in &self.by_start {
+            if found >= length {
+                return Some((start, found));
+            }
+            longest = longest.max(found);
+        }
+        self.longest_at_most = longest;
+        None
+    }
+
+    /// Whether this range is free, and nothing else.
+    pub(crate) fn are_only(&self, start: u64, length: u64) -> bool {
+        self.by_start.len() == 1 && self.by_start.first_key_value() == Some((&start, &length))
+    }
+
+    /// The highest hole that is at least `slack` longer than `length`, and the highest aligned place for
+    /// `length` in it: the place, the hole's start and its end.
+    pub(crate) fn highest_fit(&self, length: u64, slack: u64, alignment: u64) -> Option<(u64, u64, u64)> {
+        let needed = length.checked_add(slack)?;
+        self.by_start.iter().rev().find_map(|(&start, &found)| {
+            let end = start.saturating_add(found);
+            let address = end.checked_sub(length)? / alignment * alignment;
+            (found >= needed && address >= start).then_some((address, start, end))
+        })
+    }
+
+    /// The hole that contains an address: its start and end.
+    pub(crate) fn around(&self, address: u64) -> Option<(u64, u64)> {
+        let (&start, &found) = self.by_start.range(..=address).next_back()?;
+        let end = start.saturating_add(found);
+        (address < end).then_some((start, end))
+    }
+
+    /// The free parts of a range: starts and lengths.
+    pub(crate) fn parts(&self, start: u64, length: u64) -> Vec<(u64, u64)> {
+        let end = start.saturating_add(length);
+        let clip = |(hole, found): (u64, u64)| (hole.max(start), hole.saturating_add(found).min(end));
+        let first = self.around(start).map_or(start, |(hole, _)| hole);
+        let overlapping = self.by_start.range(first..end.max(first)).map(|(&hole, &found)| clip((hole, found)));
+        overlapping.map(|(from, to)| (from, to - from)).collect()
+    }
+
+    /// Takes the free parts of a range.
+    pub(crate) fn remove(&mut self, start: u64, length: u64) {
+        for (from, taken) in self.parts(start, length) {
+            let Some((hole, hole_end)) = self.around(from) else { continue };
+            self.by_start.remove(&hole);
+            if hole < from {
+                self.by_start.insert(hole, from - hole);
+            }
+            if from + taken < hole_end {
+                self.by_start.insert(from + taken, hole_end - from - taken);
+            }
+        }
+    }
+
+    /// Takes up to `length` from the lowest hole: its start and how much was taken.
+    pub(crate) fn take_lowest(&mut self, length: u64) -> Option<(u64, u64)> {
+        let (start, found) = self.by_start.pop_first()?;
+        let taken = found.min(length);
+        if found > taken {
+            self.by_start.insert(start + taken, found - taken);
+        }
+        Some((start, taken))
+    }
+
+    /// Length of the longest hole; zero if there is none.
+    pub(crate) fn longest(&self) -> u64 {
+        self.by_start.values().copied().max().unwrap_or(0)
+    }
+
+    /// All holes, lowest first: start and length.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.by_start.iter().map(|(&start, &length)| (start, length))
+    }
+}
+
+/// A set of half-open ranges that never overlap, each with a value.
+///
+/// It holds placed ranges, reservations, and the addresses that a model has returned.
+#[derive(Clone, Debug)]
+pub(crate) struct Intervals<T> {
+    by_start: BTreeMap<u64, (u64, T)>,
+}
+
+impl<T> Default for Intervals<T> {
+    fn default() -> Self {
+        Intervals { by_start: BTreeMap::new() }
+    }
+}
+
+impl<T> Intervals<T> {
+    /// The end of the highest range that overlaps `bytes` bytes at `start`; `None` if none does. A range that
+    /// would run past the end of the address space counts as overlapping, with the largest address as the
+    /// end.
+    pub(crate) fn overlap_end(&self, start: u64, bytes: u64) -> Option<u64> {
+        let Some(end) = start.checked_add(bytes) else { return Some(u64::MAX) };
+        let (&other, &(other_bytes, _)) = self.by_start.range(..end).next_back()?;
+        let other_end = other.saturating_add(other_bytes);
+        (other_end > start).then_some(other_end)
+    }
+
+    /// Adds a range unless it is empty or overlaps another. Returns whether it did.
+    pub(crate) fn insert(&mut self, start: u64, bytes: u64, value: T) -> bool {
+        let free = bytes > 0 && self.overlap_end(start, bytes).is_none();
+        if free {
+            self.by_start.insert(start, (bytes, value));
+        }
+        free
+    }
+
+    /// Removes the range that starts at `start`: its size in bytes and its value.
+    pub(crate) fn remove(&mut self, start: u64) -> Option<(u64, T)> {
+        self.by_start.remove(&start)
+    }
+
+    /// How many ranges there are.
+    pub(crate) fn count(&self) -> usize {
+        self.by_start.len()
+    }
+
+    /// The ranges that overlap the addresses from `start` up to `end`, lowest first: start and size in bytes.
+    pub(crate) fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
+        let first = self.covering(start).map_or(start, |(first, _, _)| first);
+        self.by_start.range(first..end.max(first)).map(|(&start, &(bytes, _))| (start, bytes))
+    }
+
+    /// The range that covers `address`: start, size in bytes, value.
+    pub(crate) fn covering(&self, address: u64) -> Option<(u64, u64, &T)> {
+        let (&start, (bytes, value)) = self.by_start.range(..=address).next_back()?;
+        (address - start < *bytes).then_some((start, *bytes, value))
+    }
+}
+
+/// A map from bytes to values, stored as pieces: neighbours with equal values are merged, so one value for a
+/// gigabyte is one entry.
+///
+/// Used for the contents of physical memory, and for the accesses to it. The values are of half-open ranges
+/// that never overlap and are as long as possible.
+#[derive(Clone, Debug)]
+pub(crate) struct Pieces<V> {
+    /// (end, value) by start.
+    by_start: BTreeMap<u64, (u64, V)>,
+}
+
+impl<V> Default for Pieces<V> {
+    fn default() -> Self {
+        Pieces { by_start: BTreeMap::new() }
+    }
+}
+
+impl<V: Clone + PartialEq> Pieces<V> {
+    /// Whether no byte has a value.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_start.is_empty()
+    }
+
+    /// How many pieces there are.
+    pub(crate) fn count(&self) -> usize {
+        self.by_start.len()
+    }
+
+    /// The pieces in `start..end`, lowest first and clipped to it: start, end, value.
+    pub(crate) fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64, &V)> {
+        let before = self.by_start.range(..start).next_back().filter(|(_, (piece_end, _))| *piece_end > start);
+        let rest = self.by_start.range(start..end.max(start));
+        before.into_iter().chain(rest).map(move |(&from, (to, value))| (from.max(start), end.min(*to), value))
+    }
+
+    /// Replaces the value of every byte in `start..end`. `change` is called once for each piece and each gap.
+    pub(crate) fn update(&mut self, start: u64, end: u64, mut change: impl FnMut(Option<V>) -> Option<V>) {
+        if start >= end {
+            return;
+        }
+        self.split(start);
+        self.split(end);
+        let mut at = start;
+        while at < end {
+            let next = self.by_start.range(at..end).next().map(|(&next, _)| next);
+            let (to, value) = match next {
+                Some(next) if next == at => self.by_start.remove(&at).map_or((end, None), |(to, value)| (to, Some(value))),
+                gap_end => (gap_end.unwrap_or(end), None),
+            };
+            if let Some(value) = change(value) {
+                self.append(at, to, value);
+            }
+            at = to;
+        }
+        if let Some((to, value)) = self.by_start.remove(&end) {
+            self.append(end, to, value);
+        }
+    }
+
+    /// Replaces the value of every piece, or removes it.
+    pub(crate) fn sweep(&mut self, mut keep: impl FnMut(V) -> Option<V>) {
+        for (start, (end, value)) in std::mem::take(&mut self.by_start) {
+            if let Some(value) = keep(value) {
+                self.append(start, end, value);
+            }
+        }
+    }
+
+    /// Adds a piece whose bytes have no value, merging it with an equal one below.
+    fn append(&mut self, start: u64, end: u64, value: V) {
+        match self.by_start.range_mut(..start).next_back() {
+            Some((_, (below_end, below))) if *below_end == start && *below == value => *below_end = end,
+            _ => {
+                self.by_start.insert(start, (end, value));
+            }
+        }
+    }
+
+    /// Splits the piece that spans `at`, if there is one.
+    fn split(&mut self, at: u64) {
+        let Some((_, (end, value))) = self.by_start.range_mut(..at).next_back().filter(|(_, (end, _))| *end > at) else { return };
+        let upper = (*end, value.clone());
+        *end = at;
+        self.by_start.insert(at, upper);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_join_on_both_sides() {
+        let mut holes = Holes::default();
+        holes.insert(0, 10);
+        holes.insert(20, 10);
+        assert_eq!(holes.iter().collect::<Vec<_>>(), [(0, 10), (20, 10)]);
+        holes.insert(10, 10);
+        assert_eq!(holes.iter().collect::<Vec<_>>(), [(0, 30)]);
+        assert_eq!(holes.longest(), 30);
+        assert!(holes.are_only(0, 30) && !holes.are_only(0, 20));
+    }
+
+    #[test]
+    fn first_fit_takes_the_lowest_hole_that_is_long_enough() {
+        let mut holes = Holes::default();
+        holes.insert(0, 5);
+        holes.insert(10, 20);
+        holes.insert(40, 8);
+        assert_eq!(holes.take_first_fit(8), Some(10));
+        assert_eq!(holes.take_first_fit(13), None);
+        assert_eq!(holes.take_first_fit(12), Some(18));
+        holes.insert(48, 4);
+        assert_eq!(holes.first_fit(12), Some((40, 12)), "a hole may be longer than any was when a search was in vain");
+        assert_eq!(holes.take_first_fit(4), Some(0));
+        assert_eq!(holes.iter().collect::<Vec<_>>(), [(4, 1), (40, 12)]);
+    }
+
+    #[test]
+    fn lowest_takes_piece_by_piece() {
+        let mut holes = Holes::default();
+        holes.insert(0, 5);
+        holes.insert(10, 20);
+        assert_eq!(holes.take_lowest(8), Some((0, 5)));
+        assert_eq!(holes.take_lowest(3), Some((10, 3)));
+        assert_eq!(holes.iter().collect::<Vec<_>>(), [(13, 17)]);
+    }
+
+    #[test]
+    fn finds_overlaps_at_both_ends_and_inside() {
+        let mut set = Intervals::default();
+        assert!(set.insert(100, 50, 'a'));
+        assert_eq!(set.overlap_end(50, 50), None, "touching below");
+        assert_eq!(set.overlap_end(150, 10), None, "touching above");
+        assert_eq!(set.overlap_end(149, 1), Some(150));
+        assert_eq!(set.overlap_end(0, 1000), Some(150), "around");
+        assert_eq!(set.overlap_end(120, 5), Some(150), "inside");
+        assert_eq!(set.overlap_end(u64::MAX, 2), Some(u64::MAX), "over the end of the address space");
+        assert!(!set.insert(149, 5, 'b'));
+        assert!(!set.insert(500, 0, 'c'), "empty");
+        assert_eq!(set.covering(149), Some((100, 50, &'a')));
+        assert_eq!(set.covering(150), None);
+        assert!(set.insert(150, 50, 'b'));
+        assert_eq!(set.remove(100), Some((50, 'a')));
+        assert_eq!(set.remove(100), None);
+    }
+
+    fn all(pieces: &Pieces<char>) -> Vec<(u64, u64, char)> {
+        pieces.overlapping(0, u64::MAX).map(|(start, end, &value)| (start, end, value)).collect()
+    }
+
+    #[test]
+    fn pieces_are_cut_filled_and_joined() {
+        let mut pieces = Pieces::default();
+        pieces.update(10, 20, |_| Some('a'));
+        pieces.update(30, 40, |_| Some('a'));
+        pieces.update(15, 35, |old| Some(if old.is_some() { 'b' } else { 'c' }));
+        assert_eq!(all(&pieces), [(10, 15, 'a'), (15, 20, 'b'), (20, 30, 'c'), (30, 35, 'b'), (35, 40, 'a')]);
+        assert_eq!(pieces.overlapping(12, 16).collect::<Vec<_>>(), [(12, 15, &'a'), (15, 16, &'b')]);
+        assert_eq!(pieces.overlapping(40, 50).count(), 0);
+        pieces.update(15, 35, |_| Some('a'));
+        assert_eq!(all(&pieces), [(10, 40, 'a')], "equal neighbours are one");
+        pieces.update(12, 13, |_| None);
+        assert_eq!(all(&pieces), [(10, 12, 'a'), (13, 40, 'a')]);
+        pieces.update(12, 13, |_| Some('a'));
+        assert_eq!((pieces.count(), all(&pieces)), (1, vec![(10, 40, 'a')]));
+        pieces.update(40, 40, |_| Some('x'));
+        pieces.sweep(|_| None);
+        assert!(pieces.is_empty());
+    }
+
+    #[test]
+    fn random_updates_agree_with_an_array() {
+        let (mut pieces, mut naive, mut state) = (Pieces::default(), [None; 40], 1_u64);
+        for _ in 0..3000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let draw = state >> 33;
+            let (start, length) = (draw % 40, draw / 40 % 12);
+            let end = (start + length).min(40);
+            let value = [None, Some('a'), Some('b'), Some('c')][(draw / 1000 % 4) as usize];
+            pieces.update(start, end, |_| value);
+            naive[start as usize..end.max(start) as usize].fill(value);
+            let mut seen = [None; 40];
+            let mut last = None;
+            for (start, end, &value) in pieces.overlapping(0, 40) {
+                assert!(last != Some((start, value)), "two pieces that should be one");
+                last = Some((end, value));
+                seen[start as usize..end as usize].fill(Some(value));
+            }
+            assert_eq!(seen, naive);
+        }
+    }
+}
