@@ -8,8 +8,10 @@ mod device;
 mod faults;
 mod kernel;
 mod memory;
+mod page_map;
 mod race;
 mod range_maps;
+mod ranges;
 mod streams;
 mod virtual_memory;
 

@@ -7,8 +7,9 @@
 use std::collections::VecDeque;
 
 use super::model::AddressModel;
-use crate::memory::{PAGE_BYTES, SPACING_BYTES};
+use crate::memory::PAGE_BYTES;
 use crate::range_maps::Intervals;
+use crate::ranges::SPACING_BYTES;
 
 /// Where fallback addresses start: above the 49-bit addresses of GPUs, and below 2^53, so that JSON readers
 /// keep them exact.

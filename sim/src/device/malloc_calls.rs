@@ -8,7 +8,8 @@ use parkade::units::{Bytes, DeviceAddress};
 
 use super::state::SimDevice;
 use crate::calls::{CallName, CallSubject, INVALID_VALUE, OUT_OF_MEMORY, UNKNOWN, driver_error};
-use crate::memory::{PAGE_BYTES, Range, SMALL_BYTES, SPACING_BYTES, spaced_bytes};
+use crate::memory::PAGE_BYTES;
+use crate::ranges::{Range, SMALL_BYTES, SPACING_BYTES, spaced_bytes};
 
 /// The range that a cudaMalloc returns.
 struct NewRange {

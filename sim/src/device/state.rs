@@ -10,9 +10,10 @@ use crate::address::AddressModel;
 use crate::calls::{CallLog, CallName, CallSubject, NOT_READY};
 use crate::costs::{Clock, CostModel};
 use crate::faults::FaultPlan;
-use crate::memory::{PageRun, PageRuns, PhysicalMemory, Ranges, SharedPages};
+use crate::memory::{PageRun, PageRuns, PhysicalMemory};
 use crate::race::Detector;
 use crate::range_maps::Intervals;
+use crate::ranges::{Ranges, SharedPages};
 use crate::streams::{Captures, Streams};
 use crate::virtual_memory::{AffectedMappings, VirtualMemory};
 

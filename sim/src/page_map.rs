@@ -37,7 +37,7 @@ impl<V: Copy> Chunk<V> {
 
 /// Values by page number.
 #[derive(Clone, Debug)]
-pub(super) struct PageMap<V> {
+pub(crate) struct PageMap<V> {
     /// The numbers of the chunks, ascending: the page numbers divided by 64.
     numbers: Vec<u64>,
     /// The chunks, each with at least one value. Boxed, so that inserting one in the middle moves little.
@@ -69,7 +69,7 @@ impl<V: Copy> PageMap<V> {
     }
 
     /// Sets a page's value.
-    pub(super) fn insert(&mut self, page: u64, value: V) {
+    pub(crate) fn insert(&mut self, page: u64, value: V) {
         let (number, place) = split(page);
         let (at, is_there) = self.find(number);
         if !is_there {
@@ -83,7 +83,7 @@ impl<V: Copy> PageMap<V> {
     }
 
     /// Removes a page's value.
-    pub(super) fn remove(&mut self, page: u64) -> Option<V> {
+    pub(crate) fn remove(&mut self, page: u64) -> Option<V> {
         let (number, place) = split(page);
         let (at, is_there) = self.find(number);
         if !is_there {
@@ -102,14 +102,14 @@ impl<V: Copy> PageMap<V> {
 
     /// A page's value.
     #[inline]
-    pub(super) fn get(&self, page: u64) -> Option<V> {
+    pub(crate) fn get(&self, page: u64) -> Option<V> {
         let (number, place) = split(page);
         let (at, is_there) = self.find(number);
         if is_there { self.chunks[at].values[place] } else { None }
     }
 
     /// A page's value, to change it.
-    pub(super) fn get_mut(&mut self, page: u64) -> Option<&mut V> {
+    pub(crate) fn get_mut(&mut self, page: u64) -> Option<&mut V> {
         let (number, place) = split(page);
         let (at, is_there) = self.find(number);
         if !is_there {
@@ -121,7 +121,7 @@ impl<V: Copy> PageMap<V> {
 
     /// The last page up to this one that has a value.
     #[inline]
-    pub(super) fn last_up_to(&self, page: u64) -> Option<(u64, V)> {
+    pub(crate) fn last_up_to(&self, page: u64) -> Option<(u64, V)> {
         let (number, place) = split(page);
         let (at, is_there) = self.find(number);
         let up_to = u64::MAX >> (CHUNK as usize - 1 - place);
@@ -134,7 +134,7 @@ impl<V: Copy> PageMap<V> {
 
     /// The first page in `from..to` that has a value.
     #[inline]
-    pub(super) fn first_in(&self, from: u64, to: u64) -> Option<(u64, V)> {
+    pub(crate) fn first_in(&self, from: u64, to: u64) -> Option<(u64, V)> {
         let (number, place) = split(from);
         let (at, is_there) = self.find(number);
         let here = if is_there { self.chunks[at].first(number, u64::MAX << place) } else { None };

@@ -1,0 +1,226 @@
+//! The ranges that cudaMalloc and cuMemAddressReserve returned: which are live, the names of their addresses in
+//! the log, and how small ones of cudaMalloc share a page.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::calls::AddressName;
+use crate::memory::PAGE_BYTES;
+use crate::range_maps::Holes;
+
+/// One range.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Range {
+    /// Its bytes of address space.
+    pub(crate) bytes: u64,
+    /// Its number among the successful calls of its kind.
+    pub(crate) ordinal: u64,
+    /// The address of the page that it shares; `None` if its pages are its own.
+    pub(crate) shared_page: Option<u64>,
+    kind: RangeKind,
+    live: bool,
+}
+
+/// Which call returned a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum RangeKind {
+    Malloc,
+    Reservation,
+}
+
+/// Every range that was returned, by start address.
+///
+/// A range is named by the number of its successful cudaMalloc (`c0`, `c1`, ...), a reservation by that of
+/// its successful cuMemAddressReserve (`v0`, `v1`, ...). A freed range keeps its name until a later range
+/// covers its start, as in the fake driver that logs are compared with.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Ranges {
+    by_start: BTreeMap<u64, Range>,
+    next_malloc: u64,
+    next_reservation: u64,
+}
+
+impl Ranges {
+    /// Adds a range of cudaMalloc and drops the names that it covers. Returns its number.
+    pub(crate) fn insert(&mut self, start: u64, bytes: u64, shared_page: Option<u64>) -> u64 {
+        let ordinal = self.next_malloc;
+        self.next_malloc += 1;
+        self.add(start, Range { bytes, ordinal, shared_page, kind: RangeKind::Malloc, live: true });
+        ordinal
+    }
+
+    /// Adds a range of cuMemAddressReserve and drops the names that it covers. Returns its number.
+    pub(crate) fn insert_reservation(&mut self, start: u64, bytes: u64) -> u64 {
+        let ordinal = self.next_reservation;
+        self.next_reservation += 1;
+        self.add(start, Range { bytes, ordinal, shared_page: None, kind: RangeKind::Reservation, live: true });
+        ordinal
+    }
+
+    fn add(&mut self, start: u64, range: Range) {
+        while let Some((&stale, _)) = self.by_start.range(start..).next()
+            && stale - start < range.bytes
+        {
+            self.by_start.remove(&stale);
+        }
+        self.by_start.insert(start, range);
+    }
+
+    /// The live cudaMalloc that starts at `start`.
+    pub(crate) fn live(&self, start: u64) -> Option<Range> {
+        self.by_start.get(&start).copied().filter(|range| range.live && range.kind == RangeKind::Malloc)
+    }
+
+    /// Marks a range as freed; its name stays.
+    pub(crate) fn end(&mut self, start: u64) {
+        if let Some(range) = self.by_start.get_mut(&start) {
+            range.live = false;
+        }
+    }
+
+    /// The log's name for an address.
+    pub(crate) fn name(&self, address: u64) -> AddressName {
+        match self.by_start.range(..=address).next_back() {
+            Some((&start, range)) if address - start < range.bytes => {
+                let (ordinal, offset_bytes) = (range.ordinal, address - start);
+                match range.kind {
+                    RangeKind::Malloc => AddressName::InRange { ordinal, offset_bytes },
+                    RangeKind::Reservation => AddressName::InReservation { ordinal, offset_bytes },
+                }
+            }
+            _ => AddressName::Unknown(address),
+        }
+    }
+
+    /// The live cudaMallocs, lowest first: start and bytes.
+    pub(crate) fn iter_live(&self) -> impl Iterator<Item = (u64, u64)> {
+        let live = |range: &Range| range.live && range.kind == RangeKind::Malloc;
+        self.by_start.iter().filter(move |(_, range)| live(range)).map(|(&start, range)| (start, range.bytes))
+    }
+}
+
+/// Largest cudaMalloc that shares a page with others, in bytes (facts: Sizes and addresses).
+pub(crate) const SMALL_BYTES: u64 = 1 << 20;
+/// Ranges that share a page begin on multiples of this, in bytes (facts: Sizes and addresses).
+pub(crate) const SPACING_BYTES: u64 = 512;
+
+/// The pages that small cudaMallocs share, by address: those of up to 1 MiB are placed several to a 2 MiB page.
+///
+/// Measured (facts: Sizes and addresses; facts: Holes): they are spaced by their size rounded up to 512
+/// bytes, a new page costs 2 MiB, a range that fits into a page already taken costs nothing, and the page is
+/// returned with its last range.
+///
+/// Not measured, chosen here: ranges of different sizes share pages. Of the pages with room, the one whose
+/// longest hole is shortest is used, the lowest address first; in it, the lowest hole that is long enough.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct SharedPages {
+    pages: BTreeMap<u64, SharedPage>,
+    /// (longest hole in bytes, page address) of every page, to find room without visiting all pages.
+    by_room: BTreeSet<(u64, u64)>,
+}
+
+#[derive(Clone, Debug)]
+struct SharedPage {
+    holes: Holes,
+    longest_bytes: u64,
+    live_ranges: u32,
+}
+
+/// The bytes that a cudaMalloc of `bytes` takes in its page.
+pub(crate) fn spaced_bytes(bytes: u64) -> u64 {
+    bytes.next_multiple_of(SPACING_BYTES)
+}
+
+impl SharedPages {
+    /// Finds `spaced` bytes in a page already taken: the address of the page and of the place. `None` if no
+    /// page has room.
+    pub(crate) fn place(&mut self, spaced: u64) -> Option<(u64, u64)> {
+        let &(_, page_address) = self.by_room.range((spaced, 0)..).next()?;
+        self.place_in(page_address, spaced).map(|address| (page_address, address))
+    }
+
+    /// Adds a page that was just taken, and finds `spaced` bytes in it. `None` only for more than a page.
+    pub(crate) fn place_in_new(&mut self, page_address: u64, spaced: u64) -> Option<u64> {
+        let mut holes = Holes::default();
+        holes.insert(page_address, PAGE_BYTES);
+        self.pages.insert(page_address, SharedPage { holes, longest_bytes: PAGE_BYTES, live_ranges: 0 });
+        self.by_room.insert((PAGE_BYTES, page_address));
+        self.place_in(page_address, spaced)
+    }
+
+    /// Frees a place. True if it was the page's last: the page is removed here, and the caller returns it.
+    pub(crate) fn leave(&mut self, page_address: u64, address: u64, spaced: u64) -> bool {
+        let Some(page) = self.pages.get_mut(&page_address) else { return false };
+        page.holes.insert(address, spaced);
+        page.live_ranges = page.live_ranges.saturating_sub(1);
+        let empty = page.live_ranges == 0;
+        self.refresh(page_address);
+        if empty && let Some(page) = self.pages.remove(&page_address) {
+            self.by_room.remove(&(page.longest_bytes, page_address));
+        }
+        empty
+    }
+
+    fn place_in(&mut self, page_address: u64, spaced: u64) -> Option<u64> {
+        let page = self.pages.get_mut(&page_address)?;
+        let address = page.holes.take_first_fit(spaced)?;
+        page.live_ranges += 1;
+        self.refresh(page_address);
+        Some(address)
+    }
+
+    /// Updates the index by room after the page's holes changed.
+    fn refresh(&mut self, page_address: u64) {
+        if let Some(page) = self.pages.get_mut(&page_address) {
+            self.by_room.remove(&(page.longest_bytes, page_address));
+            page.longest_bytes = page.holes.longest();
+            self.by_room.insert((page.longest_bytes, page_address));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_outlives_its_range_until_it_is_covered() {
+        let mut ranges = Ranges::default();
+        assert_eq!(ranges.insert(1000, 100, None), 0);
+        assert_eq!(ranges.insert(1100, 100, None), 1);
+        assert_eq!(ranges.name(1100).to_string(), "c1+0");
+        assert_eq!(ranges.name(1199).to_string(), "c1+99");
+        assert_eq!(ranges.name(1200).to_string(), "0x4b0");
+        ranges.end(1100);
+        assert!(ranges.live(1100).is_none());
+        assert_eq!(ranges.name(1150).to_string(), "c1+50");
+        assert_eq!(ranges.insert(1090, 60, None), 2);
+        assert_eq!(ranges.name(1100).to_string(), "c2+10");
+        assert_eq!(ranges.name(1089).to_string(), "c0+89", "the older range is shadowed only where it is covered");
+        assert_eq!(ranges.name(1150).to_string(), "0x47e", "and what the new one covered the start of is gone");
+        assert_eq!(ranges.insert_reservation(5000, 10), 0);
+        assert_eq!(ranges.name(5003).to_string(), "v0+3");
+        assert!(ranges.live(5000).is_none(), "not a cudaMalloc");
+        assert_eq!(ranges.iter_live().collect::<Vec<_>>(), [(1000, 100), (1090, 60)]);
+    }
+
+    #[test]
+    fn spacing_is_the_size_rounded_up_to_512() {
+        assert_eq!([700, 5_000, 700_000, 512, 1].map(spaced_bytes), [1_024, 5_120, 700_416, 512, 512]);
+    }
+
+    #[test]
+    fn a_freed_place_is_used_again_and_the_page_goes_with_its_last_range() {
+        let mut shared = SharedPages::default();
+        assert_eq!(shared.place(512), None);
+        let half = PAGE_BYTES / 2;
+        assert_eq!(shared.place_in_new(PAGE_BYTES, half), Some(PAGE_BYTES));
+        assert_eq!(shared.place(half), Some((PAGE_BYTES, PAGE_BYTES + half)));
+        assert_eq!(shared.place(512), None);
+        assert!(!shared.leave(PAGE_BYTES, PAGE_BYTES, half));
+        assert_eq!(shared.place(half + 512), None);
+        assert_eq!(shared.place(512), Some((PAGE_BYTES, PAGE_BYTES)));
+        assert!(!shared.leave(PAGE_BYTES, PAGE_BYTES + half, half));
+        assert!(shared.leave(PAGE_BYTES, PAGE_BYTES, 512));
+        assert_eq!(shared.place(512), None, "the page is gone");
+    }
+}
