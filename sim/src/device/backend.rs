@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use parkade::device::{BackendError, Capture, DeviceBackend, GraphNode, MemoryInfo, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
-use super::page_runs::split_physical;
-use super::state::SimDevice;
+use super::SimDevice;
+use super::memory_calls::split_physical;
 use crate::streams::SimEvent;
 use crate::virtual_memory::SimPhysical;
 

@@ -6,7 +6,7 @@ use std::any::Any;
 use parkade::device::ProcessMemory;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
-use super::state::SimDevice;
+use super::SimDevice;
 use crate::address::AddressModel;
 use crate::calls::{Call, CallName, CallSubject, LogLevel};
 use crate::costs::CallTotals;

@@ -6,7 +6,7 @@
 use parkade::device::BackendError;
 use parkade::units::StreamId;
 
-use super::state::SimDevice;
+use super::SimDevice;
 use crate::calls::{CallName, CallSubject, INVALID_HANDLE, NOT_READY, code_of, driver_error};
 use crate::streams::SimEvent;
 

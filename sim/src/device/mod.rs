@@ -1,17 +1,328 @@
-//! The simulated device and everything that can be called on it.
+//! The simulated device: its options, its parts, their initial state, and the steps that all calls share.
+//!
+//! The calls, and everything else that can be called on it, are in the other files of this folder. This one
+//! knows none of them.
 
-mod access;
 mod backend;
-mod breaking;
-mod capture_calls;
 mod control;
 mod event_calls;
-mod malloc_calls;
-mod mapping_calls;
-mod options;
-mod page_runs;
-mod state;
+mod memory_calls;
 mod work;
 
-pub use options::SimOptions;
-pub use state::SimDevice;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use parkade::units::Bytes;
+
+use crate::address::{AddressModel, Ascending, AscendingReservations};
+use crate::calls::{CallLog, CallName, CallSubject, NOT_READY};
+use crate::costs::{Clock, CostModel, MeasuredH200, NoCost};
+use crate::faults::FaultPlan;
+use crate::memory::{PageRun, PageRuns, PhysicalMemory};
+use crate::race::Detector;
+use crate::range_maps::Intervals;
+use crate::ranges::{Ranges, SharedPages};
+use crate::streams::{Captures, EventTiming, Streams};
+use crate::virtual_memory::{AffectedMappings, VirtualMemory};
+
+/// The H200's memory as the driver reports it (facts: Memory of the device).
+const H200_TOTAL_BYTES: u64 = 150_109_880_320;
+/// What is free of it when a process starts (facts: Memory of the device).
+const H200_FREE_BYTES: u64 = 149_557_477_376;
+/// What stays free when nothing more can be allocated: `free_when_full` in all three fill-ups of the raw
+/// data, and the difference between the free bytes and the largest block that succeeds (facts: Holes).
+const H200_WITHHELD_BYTES: u64 = 3_276_800;
+
+/// How a [`SimDevice`](crate::SimDevice) is made: the measured driver's rules by default, and two ready-made devices. Every method returns the changed options.
+#[derive(Clone, Debug)]
+pub struct SimOptions {
+    index: u32,
+    capacity_bytes: u64,
+    total_bytes: Option<u64>,
+    base_bytes: u64,
+    withheld_bytes: u64,
+    address_model: Box<dyn AddressModel>,
+    reservation_model: Box<dyn AddressModel>,
+    probes_fabric: bool,
+    cost_model: Arc<dyn CostModel>,
+    event_timing: EventTiming,
+    shares_pages: bool,
+    free_waits: bool,
+    reports_processes: bool,
+    most_handles: u64,
+}
+
+impl SimOptions {
+    /// A device with `capacity` bytes that follows the measured driver: small cudaMallocs share pages,
+    /// cudaFree waits for the device, calls have the prices of the H200, and events complete by the clock.
+    /// Addresses ascend.
+    #[must_use]
+    pub fn new(capacity: Bytes) -> Self {
+        SimOptions {
+            index: 0,
+            capacity_bytes: capacity.get(),
+            total_bytes: None,
+            base_bytes: 0,
+            withheld_bytes: 0,
+            address_model: Box::new(Ascending::new()),
+            reservation_model: Box::new(AscendingReservations::new()),
+            probes_fabric: false,
+            cost_model: Arc::new(MeasuredH200),
+            event_timing: EventTiming::Clock,
+            shares_pages: true,
+            free_waits: true,
+            most_handles: u64::MAX,
+            reports_processes: true,
+        }
+    }
+
+    /// The measured H200: its total, free and withheld memory when a process starts.
+    #[must_use]
+    pub fn h200() -> Self {
+        SimOptions::new(Bytes(H200_TOTAL_BYTES))
+            .base(Bytes(H200_TOTAL_BYTES - H200_FREE_BYTES))
+            .withheld(Bytes(H200_WITHHELD_BYTES))
+    }
+
+    /// The fake driver that the real PyTorch allocator is tested on: every cudaMalloc takes whole pages,
+    /// cudaFree does not wait, events complete only when waited for or told to, and nothing takes time. Its
+    /// `FAKE_GPU_BASE` corresponds to
+    /// [`SimDevice::set_external_bytes`](crate::SimDevice::set_external_bytes), because its `external`
+    /// replaces the base.
+    #[must_use]
+    pub fn fake_driver(capacity: Bytes) -> Self {
+        SimOptions::new(capacity)
+            .event_timing(EventTiming::Lazy)
+            .cost_model(NoCost)
+            .shares_pages(false)
+            .free_waits(false)
+            .probes_fabric(true)
+    }
+
+    /// The device's index on its host; 0 by default.
+    #[must_use]
+    pub fn index(mut self, index: u32) -> Self {
+        self.index = index;
+        self
+    }
+
+    /// The total memory to report, if it is not the capacity.
+    #[must_use]
+    pub fn total(mut self, total: Bytes) -> Self {
+        self.total_bytes = Some(total.get());
+        self
+    }
+
+    /// What the driver's context holds from the start; about 500 MiB on the H200 (facts: Memory of the device).
+    #[must_use]
+    pub fn base(mut self, base: Bytes) -> Self {
+        self.base_bytes = base.get();
+        self
+    }
+
+    /// Free bytes that are reported but cannot be allocated.
+    #[must_use]
+    pub fn withheld(mut self, withheld: Bytes) -> Self {
+        self.withheld_bytes = withheld.get();
+        self
+    }
+
+    /// The rule by which cudaMalloc places ranges.
+    #[must_use]
+    pub fn address_model(mut self, model: impl AddressModel) -> Self {
+        self.address_model = Box::new(model);
+        self
+    }
+
+    /// The rule by which cuMemAddressReserve places ranges.
+    #[must_use]
+    pub fn reservation_model(mut self, model: impl AddressModel) -> Self {
+        self.reservation_model = Box::new(model);
+        self
+    }
+
+    /// Whether the first cuMemCreate is logged twice, the first time with the fabric handle type and refused.
+    /// The real allocator probes once per process for the handle types that it may use, so switch this off
+    /// for a second device. Only the log shows it.
+    #[must_use]
+    pub fn probes_fabric(mut self, probes_fabric: bool) -> Self {
+        self.probes_fabric = probes_fabric;
+        self
+    }
+
+    /// The most handles of cuMemCreate at once; beyond them the device is out of memory. Unlimited by default. For
+    /// a device that logs each call about memory: its log grows with the number of handles, whatever they hold.
+    #[must_use]
+    pub fn most_handles(mut self, most_handles: u64) -> Self {
+        self.most_handles = most_handles;
+        self
+    }
+
+    /// The prices of driver calls.
+    #[must_use]
+    pub fn cost_model(mut self, model: impl CostModel + 'static) -> Self {
+        self.cost_model = Arc::new(model);
+        self
+    }
+
+    /// When events are seen complete.
+    #[must_use]
+    pub fn event_timing(mut self, event_timing: EventTiming) -> Self {
+        self.event_timing = event_timing;
+        self
+    }
+
+    /// Whether cudaMallocs of at most 1 MiB share pages (facts: Sizes and addresses). Otherwise each takes
+    /// whole pages.
+    #[must_use]
+    pub fn shares_pages(mut self, shares_pages: bool) -> Self {
+        self.shares_pages = shares_pages;
+        self
+    }
+
+    /// Whether cudaFree waits for the whole device (facts: Waiting for the device).
+    #[must_use]
+    pub fn free_waits(mut self, free_waits: bool) -> Self {
+        self.free_waits = free_waits;
+        self
+    }
+
+    /// Whether [`processes`](parkade::device::DeviceBackend::processes) lists anything; off is a host without
+    /// NVML.
+    #[must_use]
+    pub fn reports_processes(mut self, reports_processes: bool) -> Self {
+        self.reports_processes = reports_processes;
+        self
+    }
+}
+
+/// A GPU made of arithmetic.
+///
+/// The allocator drives it through [`DeviceBackend`](parkade::device::DeviceBackend). The methods below are
+/// for tests and tools: they launch work, move the clock, change what others hold, inject faults, and read
+/// the accounts, the log and the races. A clone is an independent device in the same state; events and memory
+/// of the original are valid on it.
+#[derive(Clone, Debug)]
+pub struct SimDevice {
+    index: u32,
+    total_bytes: u64,
+    /// Whether the reported total was set explicitly. Otherwise it follows the capacity.
+    total_is_fixed: bool,
+    shares_pages: bool,
+    free_waits: bool,
+    reports_processes: bool,
+    most_handles: u64,
+    memory: PhysicalMemory,
+    /// The pages behind every range that the address model placed.
+    placed: Intervals<PageRuns>,
+    shared_pages: SharedPages,
+    ranges: Ranges,
+    address_model: Box<dyn AddressModel>,
+    reservation_model: Box<dyn AddressModel>,
+    virtual_memory: VirtualMemory,
+    /// A buffer for calls about several mappings, empty between calls.
+    affected: AffectedMappings,
+    /// Whether the next cuMemCreate tries the fabric handle type first.
+    fabric_probe_due: bool,
+    cost_model: Arc<dyn CostModel>,
+    streams: Streams,
+    captures: Captures,
+    /// `None` until the first work that declares an access.
+    races: Option<Box<Detector>>,
+    clock: Clock,
+    live_events: BTreeSet<u64>,
+    next_event: u64,
+    fail_next: u64,
+    faults: FaultPlan,
+    log: CallLog,
+    /// Bytes held by others that appear in no process list.
+    unlisted_bytes: u64,
+    /// Bytes held by other processes, by process id.
+    other_processes: BTreeMap<u32, u64>,
+}
+
+impl SimDevice {
+    /// An idle, empty device at time zero.
+    #[must_use]
+    pub fn new(options: SimOptions) -> Self {
+        let mut memory = PhysicalMemory::new(options.capacity_bytes, options.base_bytes);
+        memory.set_withheld(options.withheld_bytes);
+        SimDevice {
+            index: options.index,
+            total_bytes: options.total_bytes.unwrap_or(options.capacity_bytes),
+            total_is_fixed: options.total_bytes.is_some(),
+            shares_pages: options.shares_pages,
+            free_waits: options.free_waits,
+            reports_processes: options.reports_processes,
+            most_handles: options.most_handles,
+            memory,
+            placed: Intervals::default(),
+            shared_pages: SharedPages::default(),
+            ranges: Ranges::default(),
+            address_model: options.address_model,
+            reservation_model: options.reservation_model,
+            virtual_memory: VirtualMemory::default(),
+            affected: AffectedMappings::default(),
+            fabric_probe_due: options.probes_fabric,
+            cost_model: options.cost_model,
+            streams: Streams::new(options.event_timing),
+            captures: Captures::default(),
+            races: None,
+            clock: Clock::default(),
+            live_events: BTreeSet::new(),
+            next_event: 0,
+            fail_next: 0,
+            faults: FaultPlan::none(),
+            log: CallLog::default(),
+            unlisted_bytes: 0,
+            other_processes: BTreeMap::new(),
+        }
+    }
+
+    /// Counts a call and advances the clock by its price.
+    fn charge(&mut self, name: CallName, bytes: u64) {
+        let cost_ns = self.cost_model.cost_ns(name, bytes);
+        self.clock.charge(name, cost_ns);
+    }
+
+    /// Counts a call in the fault plan.
+    ///
+    /// # Errors
+    /// The code that the call must fail with, if a fault is due.
+    fn planned_failure(&mut self, name: CallName) -> Result<(), u32> {
+        self.faults.next(name).map_or(Ok(()), |error| Err(error.code()))
+    }
+
+    /// Logs how a call ended, and counts a failure.
+    fn note(&mut self, name: CallName, result: u32, subject: impl FnOnce() -> CallSubject) {
+        if result != 0 && result != NOT_READY {
+            self.clock.note_failure(name);
+        }
+        self.log.push(name, result, self.clock.now_ns(), subject);
+    }
+
+    /// Makes a call wait until every stream is idle. Everything is complete then, under every event timing.
+    fn wait_for_device(&mut self, name: CallName) {
+        self.clock.wait_until(name, self.streams.idle_at_ns());
+        self.streams.complete_all(self.clock.now_ns());
+        if let Some(races) = &mut self.races {
+            races.host_waits_for_all();
+        }
+    }
+
+    /// Completes a stream that the host has waited for.
+    fn finish_stream(&mut self, stream: u64) {
+        self.streams.complete(stream, self.clock.now_ns());
+        if let Some(races) = &mut self.races {
+            races.host_waits_for(stream);
+        }
+    }
+
+    /// Returns pages, and drops their contents and the accesses to them.
+    fn give_back(&mut self, runs: &[PageRun]) {
+        self.memory.give_back(runs);
+        if let Some(races) = &mut self.races {
+            races.given_back(runs);
+        }
+    }
+}

@@ -1,5 +1,5 @@
-//! Work that a program puts on the device: streams, kernels that declare what they touch, fills, copies, and
-//! reads by the host.
+//! Work that a program puts on the device: streams, kernels that declare what they touch, fills, copies, reads
+//! by the host, and captures of graphs.
 //!
 //! None of it belongs to the allocator: it is not in the call counts or the log, and costs the host only the
 //! time it waits. Streams do not wait for stream 0. CUDA's legacy default stream synchronizes with blocking
@@ -11,11 +11,12 @@
 
 use std::borrow::Cow;
 
+use parkade::device::GraphNode;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
-use super::state::SimDevice;
+use super::SimDevice;
 use crate::kernel::{Access, AccessError, AccessKind, Kernel, PhysicalAccess};
-use crate::memory::Stretch;
+use crate::memory::{ByteRange, PAGE_BYTES, PageId, PageRun, Stretch, bytes_of};
 use crate::race::{Race, Span};
 use crate::streams::SimEvent;
 
@@ -147,12 +148,144 @@ impl SimDevice {
     }
 }
 
+/// Captures of graphs, as the program makes them: what the driver would make of its work and its waiting while
+/// streams are captured.
+///
+/// They take no time and are in no log: nothing runs during a capture.
+impl SimDevice {
+    /// Begins the capture of a graph on a stream. Returns its number, counted from 1.
+    pub fn begin_capture(&mut self, stream: StreamId) -> u64 {
+        self.captures.begin(stream.get())
+    }
+
+    /// Ends the stream's capture, on all streams that take part in it. Does nothing if there is none.
+    pub fn end_capture(&mut self, stream: StreamId) {
+        self.captures.end(stream.get());
+    }
+
+    /// Whether the stream takes part in a capture.
+    #[must_use]
+    pub fn is_captured(&self, stream: StreamId) -> bool {
+        self.captures.of(stream.get()).is_some()
+    }
+
+    /// Work on a captured stream: a node of the graph that waits for all work that the stream was given so far. `None` if the stream is not
+    /// captured.
+    pub fn capture_work(&mut self, stream: StreamId) -> Option<GraphNode> {
+        self.captures.work(stream.get())
+    }
+
+    /// Makes later work of `stream` wait for all that `other` was given so far, whose capture `stream` takes part in from now on. Returns
+    /// false, and does nothing, if `other` is not captured, or `stream` takes part in another capture.
+    #[must_use]
+    pub fn capture_wait(&mut self, stream: StreamId, other: StreamId) -> bool {
+        self.captures.wait(stream.get(), other.get())
+    }
+}
+
+/// From addresses to physical bytes: what work on the device touches, or why it cannot.
+impl SimDevice {
+    /// The physical page behind an address.
+    ///
+    /// # Errors
+    /// If the device may not touch the address; on a real GPU that is an illegal access.
+    pub fn page_behind(&self, address: DeviceAddress) -> Result<PageId, AccessError> {
+        let ranges = self.bytes_behind(address, Bytes(1))?;
+        ranges.first().map(|range| PageId(range.start / PAGE_BYTES)).ok_or(AccessError::NotMapped)
+    }
+
+    /// The physical pages of the cudaMalloc, shared page or mapping that covers an address. Empty if none does.
+    #[must_use]
+    pub fn pages_at(&self, address: DeviceAddress) -> &[PageRun] {
+        self.unit_at(address.get()).map_or(&[], |unit| unit.runs)
+    }
+
+    /// The physical bytes behind `size` bytes at an address, which may span several cudaMallocs and mappings.
+    /// As on the real device, access goes by page: the unused rest of a page that small cudaMallocs share can
+    /// be touched too.
+    pub(super) fn bytes_behind(&self, address: DeviceAddress, size: Bytes) -> Result<Vec<ByteRange>, AccessError> {
+        let mut ranges = Vec::new();
+        let mut at = address.get();
+        let end = at.checked_add(size.get()).ok_or(AccessError::NotMapped)?;
+        while at < end {
+            let unit = self.unit_at(at).ok_or(AccessError::NotMapped)?;
+            if !unit.has_access {
+                return Err(AccessError::NoAccess);
+            }
+            let until = unit.end().min(end);
+            if until <= at {
+                return Err(AccessError::NotMapped);
+            }
+            unit.push_bytes(at, until, &mut ranges);
+            at = until;
+        }
+        Ok(ranges)
+    }
+
+    /// The physical bytes that are mapped in a range.
+    pub(super) fn bytes_mapped(&self, address: u64, size: u64) -> Vec<ByteRange> {
+        let mut ranges = Vec::new();
+        let range_end = address.saturating_add(size);
+        for start in self.virtual_memory.mappings_in(address, range_end) {
+            let mut at = start.max(address);
+            let end = self.virtual_memory.mapping_end(start).map_or(at, |end| end.min(range_end));
+            while at < end
+                && let Some(unit) = self.unit_at(at)
+            {
+                let until = unit.end().min(end);
+                unit.push_bytes(at, until, &mut ranges);
+                at = until;
+            }
+        }
+        ranges
+    }
+
+    fn unit_at(&self, address: u64) -> Option<Unit<'_>> {
+        if let Some((start, _, runs)) = self.placed.covering(address) {
+            return Some(Unit { start, runs, has_access: true });
+        }
+        let backing = self.virtual_memory.backing(address)?;
+        Some(Unit { start: backing.start, runs: backing.runs, has_access: backing.has_access })
+    }
+}
+
+/// A cudaMalloc, a shared page or a mapping: pages at consecutive addresses.
+struct Unit<'a> {
+    start: u64,
+    runs: &'a [PageRun],
+    has_access: bool,
+}
+
+impl Unit<'_> {
+    fn end(&self) -> u64 {
+        self.runs.iter().fold(self.start, |end, &run| end.saturating_add(bytes_of(run).1))
+    }
+
+    /// Appends the physical bytes behind addresses `from..until`, joining consecutive ones.
+    fn push_bytes(&self, from: u64, until: u64, ranges: &mut Vec<ByteRange>) {
+        let mut run_address = self.start;
+        for &run in self.runs {
+            let (run_start, run_bytes) = bytes_of(run);
+            let run_end = run_address.saturating_add(run_bytes);
+            let (address, end) = (from.max(run_address), until.min(run_end));
+            if address < end {
+                let (start, bytes) = (run_start + (address - run_address), end - address);
+                match ranges.last_mut() {
+                    Some(last) if last.end() == start && last.address + last.bytes == address => last.bytes += bytes,
+                    _ => ranges.push(ByteRange { start, bytes, address }),
+                }
+            }
+            run_address = run_end;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use parkade::device::DeviceBackend;
 
-    use super::super::options::SimOptions;
     use super::*;
+    use crate::device::SimOptions;
 
     #[test]
     fn without_accesses_there_is_no_detector() {

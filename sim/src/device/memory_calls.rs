@@ -1,0 +1,467 @@
+//! The driver's calls about memory: cudaMalloc, cudaFree, cudaMemGetInfo, and the virtual memory calls, from
+//! cuMemAddressReserve to cuMemRelease.
+//!
+//! A call that fails changes only the clock, the log and the call counts. Inside, failures are driver codes;
+//! they become the core's errors on the way out.
+
+use parkade::device::{BackendError, MemoryInfo};
+use parkade::units::{Bytes, DeviceAddress};
+
+use super::SimDevice;
+use crate::calls::{
+    AddressName, CallName, CallSubject, INVALID_VALUE, NOT_PERMITTED, OUT_OF_MEMORY, UNKNOWN, code_of, driver_error,
+};
+use crate::memory::{PAGE_BYTES, Stretch};
+use crate::ranges::{Range, SMALL_BYTES, SPACING_BYTES, spaced_bytes};
+use crate::virtual_memory::{AffectedMappings, SimPhysical, is_whole_pages};
+
+/// Handle type of cuMemCreate: a file descriptor, which other processes on this host can open.
+const FILE_DESCRIPTOR: u32 = 1;
+/// Handle type of cuMemCreate: fabric, which other hosts can open.
+const FABRIC: u32 = 8;
+
+/// The range that a cudaMalloc returns.
+struct NewRange {
+    address: u64,
+    ordinal: u64,
+    bytes: u64,
+}
+
+/// cudaMalloc, cudaFree and cudaMemGetInfo.
+impl SimDevice {
+    /// cudaMalloc. Does not wait for the device (facts: Waiting for the device). Size 0 is refused, because
+    /// the driver would return a null pointer.
+    pub(super) fn cuda_malloc(&mut self, requested: Bytes) -> Result<u64, BackendError> {
+        let outcome = self.try_malloc(requested.get());
+        // The price of a refused cudaMalloc was not measured: charged like the smallest one.
+        self.charge(CallName::Malloc, outcome.as_ref().map_or(0, |range| range.bytes));
+        let code = outcome.as_ref().err().copied().unwrap_or(0);
+        let range = outcome.as_ref().ok().map(|range| (range.ordinal, range.address));
+        self.note(CallName::Malloc, code, || CallSubject::Allocation { bytes: requested.get(), range });
+        outcome.map(|range| range.address).map_err(|code| match code {
+            OUT_OF_MEMORY => BackendError::OutOfMemory { requested },
+            code => driver_error(CallName::Malloc, code),
+        })
+    }
+
+    fn try_malloc(&mut self, bytes: u64) -> Result<NewRange, u32> {
+        self.planned_failure(CallName::Malloc)?;
+        if bytes == 0 {
+            return Err(INVALID_VALUE);
+        }
+        if self.fail_next > 0 {
+            self.fail_next -= 1;
+            return Err(OUT_OF_MEMORY);
+        }
+        if self.shares_pages && bytes <= SMALL_BYTES { self.malloc_shared(bytes) } else { self.malloc_own(bytes) }
+    }
+
+    /// Takes whole pages for one range (facts: Sizes and addresses).
+    fn malloc_own(&mut self, bytes: u64) -> Result<NewRange, u32> {
+        let pages = bytes.div_ceil(PAGE_BYTES);
+        let address = self.place_pages(pages, bytes)?;
+        let bytes = pages * PAGE_BYTES; // cannot overflow: the pages were placed
+        let ordinal = self.ranges.insert(address, bytes, None);
+        Ok(NewRange { address, ordinal, bytes })
+    }
+
+    /// Takes a place in a shared page (facts: Sizes and addresses).
+    fn malloc_shared(&mut self, bytes: u64) -> Result<NewRange, u32> {
+        let spaced = spaced_bytes(bytes);
+        let (page, address) = match self.shared_pages.place(spaced) {
+            Some(place) => place,
+            None => {
+                let page = self.place_pages(1, bytes)?;
+                (page, self.shared_pages.place_in_new(page, spaced).ok_or(UNKNOWN)?)
+            }
+        };
+        let ordinal = self.ranges.insert(address, spaced, Some(page));
+        Ok(NewRange { address, ordinal, bytes: spaced })
+    }
+
+    /// Takes pages and asks the address model where they go. Returns the address.
+    fn place_pages(&mut self, pages: u64, request: u64) -> Result<u64, u32> {
+        let bytes = pages.checked_mul(PAGE_BYTES).ok_or(OUT_OF_MEMORY)?;
+        if !self.memory.has_room(pages) {
+            return Err(OUT_OF_MEMORY);
+        }
+        let address = self.address_model.place(bytes, request).ok_or(OUT_OF_MEMORY)?;
+        let aligned = address > 0 && address.is_multiple_of(SPACING_BYTES);
+        if !aligned || !self.is_unplaced(address, bytes) {
+            return Err(UNKNOWN);
+        }
+        let runs = self.memory.take(pages).ok_or(OUT_OF_MEMORY)?;
+        self.placed.insert(address, bytes, runs);
+        Ok(address)
+    }
+
+    /// Whether no cudaMalloc and no reservation has any of these addresses.
+    fn is_unplaced(&self, address: u64, bytes: u64) -> bool {
+        self.placed.overlap_end(address, bytes).is_none() && self.virtual_memory.is_unreserved(address, bytes)
+    }
+
+    /// cudaFree of the start of a live range; any other address is refused with `INVALID_VALUE`. Waits for
+    /// the whole device.
+    pub(super) fn cuda_free(&mut self, address: u64) -> Result<(), BackendError> {
+        let outcome = self.planned_failure(CallName::Free).and_then(|()| self.ranges.live(address).ok_or(INVALID_VALUE));
+        self.charge(CallName::Free, outcome.as_ref().map_or(0, |range| range.bytes));
+        if let Ok(range) = outcome {
+            if self.free_waits {
+                self.wait_for_device(CallName::Free);
+            }
+            self.forget_freed(address, range.bytes);
+            self.release(address, range);
+        }
+        let code = outcome.as_ref().err().copied().unwrap_or(0);
+        let name = self.ranges.name(address);
+        self.note(CallName::Free, code, || CallSubject::Release { address, name });
+        outcome.map(|_| ()).map_err(|code| driver_error(CallName::Free, code))
+    }
+
+    /// Drops the contents of a range and the accesses to it. Its page may be shared, so this goes by bytes.
+    fn forget_freed(&mut self, address: u64, bytes: u64) {
+        if self.races.is_none() && self.memory.contents().is_empty() {
+            return;
+        }
+        let touched = self.bytes_behind(DeviceAddress(address), Bytes(bytes)).unwrap_or_default();
+        if let Some(races) = &mut self.races {
+            races.freed(address, bytes, &touched, self.clock.now_ns());
+        }
+        touched.iter().for_each(|range| self.memory.contents_mut().forget(range.start, range.bytes));
+    }
+
+    fn release(&mut self, address: u64, range: Range) {
+        self.ranges.end(address);
+        let placed_at = match range.shared_page {
+            None => address,
+            Some(page) if self.shared_pages.leave(page, address, range.bytes) => page,
+            Some(_) => return, // others still live in the page
+        };
+        if let Some((bytes, runs)) = self.placed.remove(placed_at) {
+            self.give_back(&runs);
+            self.address_model.release(placed_at, bytes);
+        }
+    }
+
+    /// cudaMemGetInfo.
+    pub(super) fn mem_get_info(&mut self) -> Result<MemoryInfo, BackendError> {
+        self.charge(CallName::MemGetInfo, 0);
+        let total_bytes = if self.total_is_fixed { self.total_bytes } else { self.memory.capacity_bytes() };
+        let free_bytes = self.memory.free_bytes();
+        let outcome = self.planned_failure(CallName::MemGetInfo);
+        let (code, free_bytes, total_bytes) = outcome.map_or_else(|code| (code, 0, 0), |()| (0, free_bytes, total_bytes));
+        self.note(CallName::MemGetInfo, code, || CallSubject::Info { free_bytes, total_bytes });
+        outcome.map_err(|code| driver_error(CallName::MemGetInfo, code))?;
+        Ok(MemoryInfo { free: Bytes(free_bytes), total: Bytes(total_bytes) })
+    }
+}
+
+/// The virtual memory calls.
+///
+/// None of them waits for the device (facts: Waiting for the device). The price of a failed call was not
+/// measured; it is charged like the smallest successful one.
+impl SimDevice {
+    /// cuMemAddressReserve. Accepts whole pages only; fails with `OUT_OF_MEMORY` when the address model has
+    /// no addresses left.
+    pub(super) fn address_reserve(&mut self, bytes: u64) -> Result<u64, BackendError> {
+        let name = CallName::AddressReserve;
+        let outcome = self.try_reserve(bytes);
+        self.charge(name, outcome.map_or(0, |_| bytes));
+        let range = outcome.ok().map(|address| (self.ranges.insert_reservation(address, bytes), address));
+        self.note(name, code_of(&outcome), || CallSubject::Reservation { bytes, range });
+        outcome.map_err(|code| driver_error(name, code))
+    }
+
+    fn try_reserve(&mut self, bytes: u64) -> Result<u64, u32> {
+        self.planned_failure(CallName::AddressReserve)?;
+        if !is_whole_pages(bytes) {
+            return Err(INVALID_VALUE);
+        }
+        let address = self.reservation_model.place(bytes, bytes).ok_or(OUT_OF_MEMORY)?;
+        if address == 0 || !address.is_multiple_of(PAGE_BYTES) || !self.is_unplaced(address, bytes) {
+            return Err(UNKNOWN);
+        }
+        self.virtual_memory.reserve(address, bytes);
+        Ok(address)
+    }
+
+    /// cuMemAddressFree.
+    pub(super) fn address_free(&mut self, address: u64, bytes: u64) -> Result<(), BackendError> {
+        let call = CallName::AddressFree;
+        let outcome = self.planned_failure(call).and_then(|()| self.virtual_memory.unreserve(address, bytes));
+        if outcome.is_ok() {
+            self.ranges.end(address);
+            self.reservation_model.release(address, bytes);
+        }
+        self.charge(call, outcome.map_or(0, |()| bytes));
+        let name = self.logged_name(call, address);
+        self.note(call, code_of(&outcome), || CallSubject::ReservationEnd { address, name, bytes });
+        outcome.map_err(|code| driver_error(call, code))
+    }
+
+    /// cuMemCreate. Takes the memory at once (facts: Sizes and addresses).
+    pub(super) fn mem_create(&mut self, requested: Bytes) -> Result<SimPhysical, BackendError> {
+        let (name, bytes) = (CallName::MemCreate, requested.get());
+        if std::mem::take(&mut self.fabric_probe_due) {
+            let refused = || CallSubject::Creation { bytes, handle_type: FABRIC, handle: None };
+            self.log.push(name, NOT_PERMITTED, self.clock.now_ns(), refused);
+        }
+        let outcome = self.try_create(bytes);
+        self.charge(name, outcome.as_ref().map_or(0, |_| bytes));
+        let handle = outcome.as_ref().ok().map(SimPhysical::ordinal);
+        self.note(name, code_of(&outcome), || CallSubject::Creation { bytes, handle_type: FILE_DESCRIPTOR, handle });
+        outcome.map_err(|code| match code {
+            OUT_OF_MEMORY => BackendError::OutOfMemory { requested },
+            code => driver_error(name, code),
+        })
+    }
+
+    fn try_create(&mut self, bytes: u64) -> Result<SimPhysical, u32> {
+        self.planned_failure(CallName::MemCreate)?;
+        if !is_whole_pages(bytes) {
+            return Err(INVALID_VALUE);
+        }
+        if self.fail_next > 0 {
+            self.fail_next -= 1;
+            return Err(OUT_OF_MEMORY);
+        }
+        if self.virtual_memory.live_handles() >= self.most_handles {
+            return Err(OUT_OF_MEMORY);
+        }
+        let runs = self.memory.take(bytes / PAGE_BYTES).ok_or(OUT_OF_MEMORY)?;
+        Ok(self.virtual_memory.create(bytes, 1, runs))
+    }
+
+    /// cuMemMap.
+    pub(super) fn mem_map(&mut self, address: u64, bytes: u64, memory: &SimPhysical) -> Result<(), BackendError> {
+        let call = CallName::MemMap;
+        let outcome = self.planned_failure(call).and_then(|()| self.virtual_memory.map(address, bytes, memory));
+        self.charge_pieces(call, memory, outcome.is_ok());
+        let name = self.logged_name(call, address);
+        let handle = Some(memory.ordinal());
+        self.note(call, code_of(&outcome), || CallSubject::Mapping { address, name, bytes, handle });
+        outcome.map_err(|code| driver_error(call, code))
+    }
+
+    /// cuMemSetAccess.
+    pub(super) fn mem_set_access(&mut self, address: u64, bytes: u64) -> Result<(), BackendError> {
+        let call = CallName::MemSetAccess;
+        let mut mapped = std::mem::take(&mut self.affected);
+        let outcome =
+            self.planned_failure(call).and_then(|()| self.virtual_memory.set_access(address, bytes, &mut mapped.handle_bytes));
+        self.charge_handles(call, if outcome.is_ok() { &mapped.handle_bytes } else { &[] });
+        self.keep_buffer(mapped);
+        let (name, device) = (self.logged_name(call, address), self.index);
+        self.note(call, code_of(&outcome), || CallSubject::Access { address, name, bytes, device });
+        outcome.map_err(|code| driver_error(call, code))
+    }
+
+    /// cuMemUnmap.
+    pub(super) fn mem_unmap(&mut self, address: u64, bytes: u64) -> Result<(), BackendError> {
+        let call = CallName::MemUnmap;
+        match self.unmap_mappings(address, bytes) {
+            Ok(unmapped) => {
+                self.charge_handles(call, &unmapped.handle_bytes);
+                self.keep_buffer(unmapped);
+                self.note_unmap(address, bytes, &Ok(()))
+            }
+            Err(code) => {
+                self.charge_handles(call, &[]);
+                self.note_unmap(address, bytes, &Err(code))
+            }
+        }
+    }
+
+    /// Removes the mappings in a range, unless a fault is due. Returns what was affected.
+    fn unmap_mappings(&mut self, address: u64, bytes: u64) -> Result<AffectedMappings, u32> {
+        let touched = if self.races.is_some() { self.bytes_mapped(address, bytes) } else { Vec::new() };
+        self.planned_failure(CallName::MemUnmap)?;
+        let mut unmapped = std::mem::take(&mut self.affected);
+        if let Err(code) = self.virtual_memory.unmap(address, bytes, &mut unmapped) {
+            self.keep_buffer(unmapped);
+            return Err(code);
+        }
+        if let Some(races) = &mut self.races {
+            races.unmapped(address, bytes, &touched, self.clock.now_ns());
+        }
+        self.give_back(&unmapped.returned);
+        Ok(unmapped)
+    }
+
+    /// Logs how unmapping ended.
+    fn note_unmap(&mut self, address: u64, bytes: u64, outcome: &Result<(), u32>) -> Result<(), BackendError> {
+        let call = CallName::MemUnmap;
+        let name = self.logged_name(call, address);
+        self.note(call, code_of(outcome), || CallSubject::Mapping { address, name, bytes, handle: None });
+        outcome.map_err(|code| driver_error(call, code))
+    }
+
+    /// cuMemRelease. Priced by size even if the memory stays because it is mapped; that case was not measured.
+    pub(super) fn mem_release(&mut self, memory: &SimPhysical) -> Result<(), BackendError> {
+        let name = CallName::MemRelease;
+        let outcome = self.planned_failure(name).and_then(|()| self.virtual_memory.release(memory));
+        if let Ok(returned) = &outcome {
+            self.give_back(returned);
+        }
+        self.charge_pieces(name, memory, outcome.is_ok());
+        self.note(name, code_of(&outcome), || CallSubject::Handle(memory.ordinal()));
+        outcome.map(|_| ()).map_err(|code| driver_error(name, code))
+    }
+
+    /// The name of an address for the log. Not looked up if the call is not logged.
+    fn logged_name(&self, call: CallName, address: u64) -> AddressName {
+        if self.log.shows(call) { self.ranges.name(address) } else { AddressName::Unknown(address) }
+    }
+
+    /// Clears the buffer and keeps its memory for the next call.
+    fn keep_buffer(&mut self, mut affected: AffectedMappings) {
+        affected.clear();
+        self.affected = affected;
+    }
+
+    /// Counts a call about several mappings and advances the clock by its price.
+    fn charge_handles(&mut self, name: CallName, handle_bytes: &[(u64, u64)]) {
+        let cost_ns = self.cost_model.cost_of_handles_ns(name, handle_bytes);
+        self.clock.charge(name, cost_ns);
+    }
+
+    /// Counts a call for each piece of memory and advances the clock by their price; one call if it failed.
+    fn charge_pieces(&mut self, name: CallName, memory: &SimPhysical, succeeded: bool) {
+        let (bytes, calls) = if succeeded { (memory.piece_bytes(), memory.pieces()) } else { (0, 1) };
+        self.clock.charge_each(name, self.cost_model.cost_ns(name, bytes), calls);
+    }
+}
+
+/// The virtual memory calls about many pages at once: the same effects, counts and prices as one call for each
+/// page, but time and memory for one.
+///
+/// Only while nobody looks at single calls. Under a log or a fault plan each page has a call of its own.
+impl SimDevice {
+    /// Whether single calls make no difference now.
+    pub(super) fn takes_runs(&self) -> bool {
+        !self.log.shows(CallName::MemCreate) && !self.faults.is_waiting()
+    }
+
+    /// As many cuMemCreates of `page` bytes as there is room for, at most `pages`. If there is none for the
+    /// first, that call's error.
+    pub(super) fn mem_create_run(&mut self, page: Bytes, pages: u64) -> Result<(SimPhysical, u64), BackendError> {
+        let bytes = page.get();
+        let is_run = pages > 1 && self.takes_runs() && self.fail_next == 0 && is_whole_pages(bytes);
+        let most = self.most_handles.saturating_sub(self.virtual_memory.live_handles());
+        let pages = if is_run { pages.min(self.memory.room_bytes() / bytes).min(most) } else { 1 };
+        let physical_pages = pages.saturating_mul(bytes / PAGE_BYTES);
+        let runs = if pages > 1 { self.memory.take(physical_pages) } else { None };
+        let Some(runs) = runs else { return self.mem_create(page).map(|memory| (memory, 1)) };
+        self.fabric_probe_due = false;
+        let memory = self.virtual_memory.create(bytes, pages, runs);
+        let cost_ns = self.cost_model.cost_ns(CallName::MemCreate, bytes);
+        self.clock.charge_each(CallName::MemCreate, cost_ns, pages);
+        Ok((memory, pages))
+    }
+
+    /// A cuMemUnmap for each page.
+    pub(super) fn mem_unmap_run(&mut self, address: u64, page_bytes: u64, pages: u64) -> Result<(), BackendError> {
+        let name = CallName::MemUnmap;
+        let bytes = page_bytes.checked_mul(pages).ok_or(driver_error(name, INVALID_VALUE))?;
+        if pages <= 1 {
+            return self.mem_unmap(address, bytes);
+        }
+        match self.unmap_mappings(address, bytes) {
+            Ok(unmapped) => {
+                let cost_ns = self.cost_model.cost_of_handles_ns(name, &[(page_bytes, 1)]);
+                self.clock.charge_each(name, cost_ns, pages);
+                self.keep_buffer(unmapped);
+                self.note_unmap(address, bytes, &Ok(()))
+            }
+            Err(code) => {
+                self.charge_handles(name, &[]);
+                self.note_unmap(address, bytes, &Err(code))
+            }
+        }
+    }
+}
+
+/// Keeps the first pages of memory and returns the rest.
+pub(super) fn split_physical(memory: &mut SimPhysical, page: Bytes, pages: u64) -> Result<SimPhysical, BackendError> {
+    let rest = if memory.piece_bytes() == page.get() { memory.split_off(pages) } else { None };
+    rest.ok_or(driver_error(CallName::MemRelease, INVALID_VALUE))
+}
+
+/// A handle is broken: parts of it get memory of their own, with the same contents.
+///
+/// The driver has no such call. It is a wait for the device, one cuMemUnmap and cuMemRelease, and for each part a
+/// cuMemCreate, cuMemMap and cuMemSetAccess, between a copy to the host's memory and one back, which cost nothing here.
+/// If any of the calls is to fail, it fails before anything has changed: whoever does this on a real device keeps memory
+/// of the host ready that could be mapped instead.
+impl SimDevice {
+    /// Breaks the handle that is mapped, open, at an address and nowhere else.
+    pub(super) fn break_mapped(
+        &mut self,
+        address: u64,
+        memory: &SimPhysical,
+        parts: &[(Bytes, Bytes)],
+    ) -> Result<Vec<SimPhysical>, BackendError> {
+        self.synchronize();
+        self.foresee(address, memory, parts)?;
+        let kept: Vec<_> = parts.iter().map(|&(offset, size)| self.contents_at(address + offset.get(), size)).collect();
+        self.mem_unmap(address, memory.bytes())?;
+        self.mem_release(memory)?;
+        let mut pieces = Vec::with_capacity(parts.len());
+        for (&(offset, size), contents) in parts.iter().zip(kept) {
+            let piece = self.mem_create(size)?;
+            self.mem_map(address + offset.get(), size.get(), &piece)?;
+            self.mem_set_access(address + offset.get(), size.get())?;
+            let ranges = self.bytes_behind(DeviceAddress(address + offset.get()), size).unwrap_or_default();
+            self.memory.contents_mut().put(&ranges, &contents);
+            pieces.push(piece);
+        }
+        Ok(pieces)
+    }
+
+    fn contents_at(&self, address: u64, size: Bytes) -> Vec<Stretch> {
+        let ranges = self.bytes_behind(DeviceAddress(address), size).unwrap_or_default();
+        self.memory.contents().get(&ranges)
+    }
+
+    /// Fails, as the first call that would, if not all of the calls that follow will succeed. Nothing has changed then.
+    fn foresee(&mut self, address: u64, memory: &SimPhysical, parts: &[(Bytes, Bytes)]) -> Result<(), BackendError> {
+        if !self.is_breakable(address, memory, parts) {
+            return self.fail_early(CallName::MemUnmap, INVALID_VALUE);
+        }
+        let of_all = [CallName::MemUnmap, CallName::MemRelease].map(|call| (call, 1));
+        let of_parts = [CallName::MemCreate, CallName::MemMap, CallName::MemSetAccess].map(|call| (call, parts.len() as u64));
+        let calls: Vec<_> = of_all.into_iter().chain(of_parts).collect();
+        if let Some((call, error)) = self.faults.foresee(&calls) {
+            return self.fail_early(call, error.code());
+        }
+        let wanted: u64 = parts.iter().map(|(_, size)| size.get()).sum();
+        let most = self.virtual_memory.live_handles() - 1 + parts.len() as u64;
+        let has_room = self.memory.has_room_after(memory.bytes(), wanted / PAGE_BYTES);
+        if self.fail_next > 0 || most > self.most_handles || !has_room {
+            self.fail_next = self.fail_next.saturating_sub(1);
+            return self.fail_early(CallName::MemCreate, OUT_OF_MEMORY);
+        }
+        Ok(())
+    }
+
+    /// Whether the memory is mapped at the address, and the parts are whole pages of it in order.
+    fn is_breakable(&self, address: u64, memory: &SimPhysical, parts: &[(Bytes, Bytes)]) -> bool {
+        let mut end = 0;
+        let are_in_order = parts.iter().all(|(offset, size)| {
+            let is_next = offset.get() >= end && is_whole_pages(size.get()) && offset.get().is_multiple_of(PAGE_BYTES);
+            end = offset.get().saturating_add(size.get());
+            is_next
+        });
+        are_in_order && end <= memory.bytes() && self.virtual_memory.is_only_at(address, memory)
+    }
+
+    fn fail_early<T>(&mut self, call: CallName, code: u32) -> Result<T, BackendError> {
+        self.charge(call, 0);
+        self.note(call, code, || CallSubject::Device);
+        Err(if code == OUT_OF_MEMORY && call == CallName::MemCreate {
+            BackendError::OutOfMemory { requested: Bytes(0) }
+        } else {
+            driver_error(call, code)
+        })
+    }
+}
