@@ -5,16 +5,13 @@
 //! as far as recordings show its rules ([`ObservedDriver`]). A model decides addresses only; physical memory
 //! is counted elsewhere, and the device checks every answer before it uses it.
 
-mod linear;
 mod model;
 mod observed_driver;
-mod reservations;
-mod reuse;
+mod observed_layout;
 mod scripted;
 
-pub use linear::{ASCENDING_START, Ascending, DESCENDING_END, Descending};
-pub use model::AddressModel;
+pub use model::{
+    ASCENDING_START, AddressModel, Ascending, AscendingReservations, DESCENDING_END, Descending, RESERVATION_START, Reuse,
+};
 pub use observed_driver::{LearnedAddressSpace, ObservedDriver, PlacementStep};
-pub use reservations::{AscendingReservations, RESERVATION_START};
-pub use reuse::Reuse;
 pub use scripted::{FALLBACK_START, RESERVATION_FALLBACK_START, Scripted};
