@@ -1,4 +1,5 @@
-//! The CUDA device: the core's `DeviceBackend` on the driver.
+//! The CUDA device: the core's `DeviceBackend` on the driver. Here are opening a device, its identity, what it holds,
+//! and the lookups that the other files of this folder use.
 //!
 //! The device keeps track of the ranges, reservations and streams that it owns, and refuses anything else
 //! without a driver call. So freeing an address twice, or using a made-up stream handle, is an error here,
@@ -6,15 +7,256 @@
 //! driver, also those that the driver refuses.
 
 mod backend;
-mod breaking;
-mod cuda_device;
-mod holdings;
-mod host_copy;
-mod peers;
-mod shared;
+mod sharing;
 mod work;
 
-pub use cuda_device::CudaDevice;
-pub use holdings::Holdings;
-pub use host_copy::HostCopyError;
-pub use shared::SharedHandle;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parkade::units::{Bytes, DeviceAddress, StreamId};
+
+use crate::driver::{
+    Context, CudaEvent, CudaPhysical, INVALID_HANDLE, INVALID_VALUE, Memory, Peer, Reservation, Span, Spin, Stage, Stream,
+    StreamsAreValid, WorkIsSerial, granularity_bytes,
+};
+use crate::error::{DriverError, Unavailable};
+
+pub use sharing::SharedHandle;
+pub use work::HostCopyError;
+
+/// An NVIDIA GPU, driven through the CUDA driver.
+///
+/// The allocator uses it through [`DeviceBackend`](parkade::device::DeviceBackend); the methods below are for
+/// tests and tools. A device may be moved to another thread and used there. Dropping it waits for its work
+/// and releases everything that it holds.
+pub struct CudaDevice {
+    ordinal: u32,
+    total_memory: Bytes,
+    reservations: BTreeMap<DeviceAddress, Reservation>,
+    ranges: BTreeMap<DeviceAddress, Memory>,
+    streams: BTreeMap<StreamId, Stream>,
+    /// The kernel of [`CudaDevice::spin`], loaded when it is first used.
+    spin: Option<Spin>,
+    /// Devices that get access to this one's mappings.
+    peers: Vec<Peer>,
+    /// The contexts of devices whose streams use this one's memory, by index.
+    elsewhere: BTreeMap<u32, Arc<Context>>,
+    /// Whether streams of others may be used.
+    foreign_streams: Option<StreamsAreValid>,
+    /// Whether memory may be replaced while others know the addresses.
+    serial_work: Option<WorkIsSerial>,
+    /// Where contents wait while a handle is broken, from the first one on.
+    stage: Option<Box<Stage>>,
+    /// Whether the driver can do that.
+    can_stage: bool,
+    context: Arc<Context>,
+}
+
+impl CudaDevice {
+    /// Opens the device with this index, in its primary context. If a device is opened twice, both share the
+    /// GPU and its context, but each owns what it allocated.
+    ///
+    /// # Errors
+    /// Says why there is no such device here. It never panics: without a driver the error is
+    /// [`Unavailable::NoDriver`].
+    pub fn open(ordinal: u32) -> Result<CudaDevice, Unavailable> {
+        let context = Context::open(ordinal)?;
+        let total_memory = Bytes(context.total_memory_bytes()?);
+        Ok(CudaDevice {
+            ordinal,
+            total_memory,
+            reservations: BTreeMap::new(),
+            ranges: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            spin: None,
+            peers: Vec::new(),
+            elsewhere: BTreeMap::new(),
+            foreign_streams: None,
+            serial_work: None,
+            stage: None,
+            can_stage: Stage::is_possible(&context),
+            context,
+        })
+    }
+
+    /// How many devices the driver has.
+    ///
+    /// # Errors
+    /// Says why the driver cannot be asked, as [`CudaDevice::open`] does.
+    pub fn count() -> Result<u32, Unavailable> {
+        Context::count()
+    }
+
+    /// The device's name.
+    ///
+    /// # Errors
+    /// If the driver call fails.
+    pub fn name(&self) -> Result<String, DriverError> {
+        self.context.device_name()
+    }
+
+    /// The newest CUDA version that the driver supports, as (major, minor).
+    ///
+    /// # Errors
+    /// If the driver call fails.
+    pub fn driver_version(&self) -> Result<(i32, i32), DriverError> {
+        self.context.driver_version().map(|version| (version / 1000, version % 1000 / 10))
+    }
+
+    /// The device's UUID as `nvidia-smi` prints it, for example `GPU-4b1de0ff-0001-0203-0405-060708090a0b`.
+    ///
+    /// # Errors
+    /// If the driver call fails.
+    pub fn uuid(&self) -> Result<String, DriverError> {
+        self.context.uuid()
+    }
+
+    /// The device's address on the PCI bus, for example `0000:0f:00.0`.
+    ///
+    /// # Errors
+    /// If the driver call fails.
+    pub fn pci_bus_id(&self) -> Result<String, DriverError> {
+        self.context.pci_bus_id()
+    }
+
+    /// The unit in which virtual memory is reserved, created and mapped; 2 MiB on the H200
+    /// (facts: Sizes and addresses).
+    ///
+    /// # Errors
+    /// If the driver call fails.
+    pub fn granularity_bytes(&self) -> Result<Bytes, DriverError> {
+        granularity_bytes(&self.context).map(Bytes)
+    }
+
+    /// How many driver calls this device, its events and its memory have made.
+    #[must_use]
+    pub fn driver_calls(&self) -> u64 {
+        self.context.calls()
+    }
+
+    /// The live ranges of [`malloc`](parkade::device::DeviceBackend::malloc), lowest address first.
+    pub fn ranges(&self) -> impl Iterator<Item = (DeviceAddress, Bytes)> + '_ {
+        self.ranges.iter().map(|(&address, memory)| (address, Bytes(memory.bytes())))
+    }
+
+    /// What this device holds. Memory and events that outlive the device count for as long as they live.
+    #[must_use]
+    pub fn holdings(&self) -> Holdings {
+        Holdings {
+            ranges: self.ranges.len(),
+            reservations: self.reservations.len(),
+            reserved_bytes: Bytes(self.reservations.values().map(Reservation::bytes).sum()),
+            handles: self.context.live_handles() - self.stage.as_deref().map_or(0, Stage::handles),
+            mappings: self.reservations.values().map(Reservation::mappings).sum(),
+            events: self.context.live_events() + self.elsewhere.values().map(|context| context.live_events()).sum::<usize>(),
+            streams: self.streams.len(),
+        }
+    }
+
+    /// From now on the allocator may name streams that somebody else created, as those of a program that the device
+    /// allocates for. They are not destroyed with the device.
+    pub fn trust_streams(&mut self, promise: StreamsAreValid) {
+        self.foreign_streams = Some(promise);
+    }
+
+    /// From now on handles may be broken although streams of others are trusted
+    /// ([`break_handle`](parkade::device::DeviceBackend::break_handle)). A device that trusts none needs no promise: all of its
+    /// work is queued through it.
+    pub fn trust_work(&mut self, promise: WorkIsSerial) {
+        self.serial_work = Some(promise);
+    }
+
+    /// From now on a thread that had no context keeps the device's primary one after a call that needed the driver, as
+    /// with CUDA's runtime. Without a context the runtime looks for one in each of its calls: `cudaGetDevice` took 1 us
+    /// on an H200 (driver 580.159.04), and PyTorch asks that for each request.
+    ///
+    /// For a device that lives as long as the process. Only device 0 does so: it is the one that the runtime takes a
+    /// thread without a context for.
+    pub fn keep_context(&self) {
+        if self.ordinal == 0 {
+            self.context.stay();
+        }
+    }
+
+    /// Takes a foreign stream of this device in, if they are trusted.
+    fn admit(&mut self, id: StreamId) {
+        if let Some(promise) = self.foreign_streams
+            && id != StreamId::DEFAULT
+            && id.device_elsewhere().is_none()
+        {
+            self.streams.entry(id).or_insert_with(|| Stream::foreign(&self.context, id.0, promise));
+        }
+    }
+
+    /// The stream with this handle; `None` for the default stream. A handle that this device did not create
+    /// is refused.
+    fn stream(&self, call: &'static str, id: StreamId) -> Result<Option<&Stream>, DriverError> {
+        if id == StreamId::DEFAULT {
+            return Ok(None);
+        }
+        self.streams.get(&id).map(Some).ok_or(DriverError { call, code: INVALID_HANDLE })
+    }
+
+    /// The reservation that contains the whole range.
+    fn reservation(&mut self, call: &'static str, address: DeviceAddress, size: Bytes) -> Result<&mut Reservation, DriverError> {
+        let below = self.reservations.range_mut(..=address).next_back().map(|(_, reservation)| reservation);
+        let inside = below.filter(|reservation| reservation.contains(address.get(), size.get()));
+        inside.ok_or(DriverError { call, code: INVALID_VALUE })
+    }
+
+    /// Memory that this device may touch: in one range of `malloc`, or mapped in one reservation with access.
+    fn span(&self, call: &'static str, address: DeviceAddress, size: Bytes) -> Result<Span<'_>, DriverError> {
+        let taken = self.ranges.range(..=address).next_back();
+        match taken.map(|(_, memory)| memory.span(call, address.get(), size.get())) {
+            Some(Ok(span)) => Ok(span),
+            _ => self.mapped_span(call, address, size),
+        }
+    }
+
+    /// Mapped memory that this device may touch, in one reservation.
+    fn mapped_span(&self, call: &'static str, address: DeviceAddress, size: Bytes) -> Result<Span<'_>, DriverError> {
+        let reserved = self.reservations.range(..=address).next_back();
+        let (_, reservation) = reserved.ok_or(DriverError { call, code: INVALID_VALUE })?;
+        reservation.span(call, address.get(), size.get())
+    }
+}
+
+impl Drop for CudaDevice {
+    /// Waits for the device's work, and that of devices whose streams were recorded, which may use mapped memory or the kernel that is unloaded. The fields do
+    /// the rest, in their order: reservations are unmapped and freed, then ranges, streams and the kernel,
+    /// and the context last.
+    fn drop(&mut self) {
+        // An error cannot be reported from here. The driver frees what it still can.
+        for context in self.elsewhere.values().chain([&self.context]) {
+            let _: Result<(), DriverError> = context.synchronize();
+        }
+    }
+}
+
+/// A device may move between threads, so an allocator on it can be shared behind a lock.
+const _: fn() = || {
+    fn sendable<T: Send>() {}
+    sendable::<CudaDevice>();
+    sendable::<CudaEvent>();
+    sendable::<CudaPhysical>();
+};
+
+/// How much a device holds. All fields are zero at the end of a program without leaks.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Holdings {
+    /// Ranges of [`malloc`](parkade::device::DeviceBackend::malloc).
+    pub ranges: usize,
+    /// Reserved address ranges.
+    pub reservations: usize,
+    /// Total size of the reserved address ranges.
+    pub reserved_bytes: Bytes,
+    /// Pieces of memory that were created and not released, mapped or not. Without those of the host's memory that the device keeps
+    /// for [`break_handle`](parkade::device::DeviceBackend::break_handle).
+    pub handles: usize,
+    /// Mappings; memory mapped twice counts twice. Released memory lives as long as its mappings.
+    pub mappings: usize,
+    /// Events that were created and not destroyed.
+    pub events: usize,
+    /// Streams that were created and not destroyed, without the default stream.
+    pub streams: usize,
+}

@@ -1,9 +1,13 @@
 //! Work on the device: streams, timed kernels, fills, copies and reads. The allocator needs none of it; tests
 //! do.
+//!
+//! Copies to host memory cannot go wrong silently: no address outside the device's memory is read, and
+//! too little host memory is an error.
 
 use parkade::units::{Bytes, DeviceAddress, StreamId};
+use thiserror::Error;
 
-use super::cuda_device::CudaDevice;
+use super::CudaDevice;
 use crate::driver::{CudaEvent, INVALID_HANDLE, Spin, Stream};
 use crate::error::DriverError;
 
@@ -90,5 +94,114 @@ impl CudaDevice {
     /// reservations, or the driver call fails.
     pub fn read(&mut self, address: DeviceAddress, into: &mut [u8]) -> Result<(), DriverError> {
         self.span("cuMemcpyDtoH_v2", address, Bytes(into.len() as u64))?.read(into)
+    }
+}
+
+/// Bytes copied by one driver call: enough to make the call's own cost negligible, few enough that other
+/// threads' calls get a turn.
+const CHUNK_BYTES: usize = 64 << 20;
+
+/// Device memory could not be copied to the host.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum HostCopyError {
+    /// The host has no room for the copy.
+    #[error("the host has no room for a copy of {requested} bytes: copy it in parts, or write it to a file as you go")]
+    NoHostMemory {
+        /// The copy's size.
+        requested: Bytes,
+    },
+    /// The bytes are not in one range of the device, or the driver call failed.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+}
+
+impl CudaDevice {
+    /// Copies device memory into a new vector, after the default stream's work. Other streams are not waited
+    /// for.
+    ///
+    /// The end of the range is checked before host memory is allocated, so a wrong size costs nothing. Host
+    /// memory is then allocated in one piece, and a failure to do so is an error, not an abort.
+    ///
+    /// # Errors
+    /// If the bytes are not in one range of this device, the host has no room, or the driver call fails.
+    /// Nothing is left allocated.
+    pub fn read_to_vec(&mut self, address: DeviceAddress, size: Bytes) -> Result<Vec<u8>, HostCopyError> {
+        copy(size, CHUNK_BYTES, |offset, into| self.read(DeviceAddress(address.get().saturating_add(offset)), into))
+    }
+}
+
+/// Copies `size` bytes in chunks, calling `read` with the offset of each.
+fn copy<R>(size: Bytes, chunk_bytes: usize, mut read: R) -> Result<Vec<u8>, HostCopyError>
+where
+    R: FnMut(u64, &mut [u8]) -> Result<(), DriverError>,
+{
+    if let Some(last) = size.get().checked_sub(1) {
+        read(last, &mut [0])?;
+    }
+    // If the size does not fit, reserving fails below.
+    let bytes = usize::try_from(size.get()).unwrap_or(usize::MAX);
+    let mut copied = Vec::new();
+    copied.try_reserve_exact(bytes).map_err(|_| HostCopyError::NoHostMemory { requested: size })?;
+    while copied.len() < bytes {
+        let start = copied.len();
+        copied.resize(start + chunk_bytes.min(bytes - start), 0);
+        read(start as u64, &mut copied[start..])?;
+    }
+    Ok(copied)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REFUSED: DriverError = DriverError { call: "cuMemcpyDtoH_v2", code: 1 };
+
+    /// Reads from a pretended device whose only range has these bytes.
+    fn reader(memory: &[u8]) -> impl FnMut(u64, &mut [u8]) -> Result<(), DriverError> {
+        move |offset, into| {
+            let start = usize::try_from(offset).map_err(|_| REFUSED)?;
+            let end = start.checked_add(into.len()).ok_or(REFUSED)?;
+            into.copy_from_slice(memory.get(start..end).ok_or(REFUSED)?);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn every_byte_arrives_for_any_chunk_size() {
+        let memory: Vec<u8> = (0..=255).cycle().take(1000).collect();
+        for chunk_bytes in [1, 7, 500, 999, 1000, 4096] {
+            assert_eq!(copy(Bytes(1000), chunk_bytes, reader(&memory)).as_ref(), Ok(&memory), "chunks of {chunk_bytes}");
+        }
+        assert_eq!(copy(Bytes(0), 7, reader(&memory)), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn a_wrong_size_costs_no_host_memory() {
+        let memory = [1; 1000];
+        for size in [1001, 1 << 60, u64::MAX] {
+            let mut calls = 0;
+            let mut read = reader(&memory);
+            let refused = copy(Bytes(size), 64, |offset, into| {
+                calls += 1;
+                read(offset, into)
+            });
+            assert_eq!((refused, calls), (Err(HostCopyError::Driver(REFUSED)), 1), "{size} bytes");
+        }
+    }
+
+    #[test]
+    fn too_little_host_memory_is_an_error() {
+        let requested = Bytes(u64::MAX);
+        assert_eq!(copy(requested, 64, |_, _| Ok(())), Err(HostCopyError::NoHostMemory { requested }));
+    }
+
+    #[test]
+    fn a_later_failure_is_reported() {
+        let mut calls = 0;
+        let outcome = copy(Bytes(100), 10, |_, _| {
+            calls += 1;
+            if calls == 5 { Err(REFUSED) } else { Ok(()) }
+        });
+        assert_eq!((outcome, calls), (Err(HostCopyError::Driver(REFUSED)), 5));
     }
 }

@@ -1,4 +1,5 @@
-//! A device's primary context: the one that the CUDA runtime, and so PyTorch, uses too.
+//! A device: its primary context, which is the one that the CUDA runtime, and so PyTorch, uses too; its identity;
+//! and which other devices of the host reach its memory.
 //!
 //! Driver calls act on the calling thread's current context. Each of our calls makes its context current
 //! first and restores the previous one afterwards, so a device may be used from any thread and beside other
@@ -9,14 +10,14 @@
 //! may be somebody else's memory (seen on an H200). Only the context's number tells, so it is
 //! compared before every call, which then fails with the driver's code for a destroyed context.
 
-use std::ffi::c_int;
+use std::ffi::{CStr, c_int};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use cudarc::driver::sys::{CUcontext, CUctx_st, CUdevice, CUdevice_attribute};
+use cudarc::driver::sys::{CUcontext, CUctx_st, CUdevice, CUdevice_attribute, CUresult, CUuuid};
 
-use super::call::{CONTEXT_IS_DESTROYED, Handle, call, check};
+use super::table::{CONTEXT_IS_DESTROYED, Handle, call, check};
 use super::table::{Table, table};
 use crate::error::{DriverError, Unavailable};
 
@@ -184,5 +185,134 @@ impl Drop for Entered<'_> {
             // fails, so will the thread's next CUDA call.
             unsafe { (self.context.table.cuCtxSetCurrent)(self.previous) };
         }
+    }
+}
+
+/// Size of the buffer for a name; the driver truncates longer ones.
+const NAME_BYTES: usize = 256;
+
+/// Its identity: name, driver version, UUID, bus address, size, and what it can do.
+impl Context {
+    /// The newest CUDA version that the driver supports, as 1000 x major + 10 x minor.
+    pub(crate) fn driver_version(&self) -> Result<i32, DriverError> {
+        let mut version = 0;
+        // SAFETY: writes one int through the pointer.
+        unsafe { call!(self.cuDriverGetVersion(&raw mut version)) }?;
+        Ok(version)
+    }
+
+    /// The device's name.
+    pub(crate) fn device_name(&self) -> Result<String, DriverError> {
+        let mut name = [0_u8; NAME_BYTES];
+        // SAFETY: writes at most as many bytes as the buffer has, including the final zero.
+        unsafe { call!(self.cuDeviceGetName(name.as_mut_ptr().cast(), NAME_BYTES as i32, self.device)) }?;
+        Ok(CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned())
+    }
+
+    /// The device's total memory in bytes; constant.
+    pub(crate) fn total_memory_bytes(&self) -> Result<u64, DriverError> {
+        let mut bytes = 0_usize;
+        // SAFETY: writes one size through the pointer.
+        unsafe { call!(self.cuDeviceTotalMem_v2(&raw mut bytes, self.device)) }?;
+        Ok(bytes as u64)
+    }
+
+    /// An attribute of the device.
+    pub(super) fn attribute(&self, attribute: CUdevice_attribute) -> Result<i32, DriverError> {
+        let mut answer = 0;
+        // SAFETY: writes one int through the pointer; the device is the driver's.
+        unsafe { call!(self.cuDeviceGetAttribute(&raw mut answer, attribute, self.device)) }?;
+        Ok(answer)
+    }
+
+    /// The device's UUID as `nvidia-smi` prints it: `GPU-` and 16 bytes in hexadecimal.
+    pub(crate) fn uuid(&self) -> Result<String, DriverError> {
+        let mut uuid = CUuuid { bytes: [0; 16] };
+        // SAFETY: writes 16 bytes through the pointer.
+        unsafe { call!(self.cuDeviceGetUuid_v2(&raw mut uuid, self.device)) }?;
+        Ok(uuid_text(uuid.bytes.map(|byte| byte as u8)))
+    }
+
+    /// The device's address on the PCI bus: domain, bus, device and function, in hexadecimal.
+    pub(crate) fn pci_bus_id(&self) -> Result<String, DriverError> {
+        let mut name = [0_u8; NAME_BYTES];
+        // SAFETY: writes at most as many bytes as the buffer has, including the final zero.
+        unsafe { call!(self.cuDeviceGetPCIBusId(name.as_mut_ptr().cast(), NAME_BYTES as i32, self.device)) }?;
+        Ok(CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned())
+    }
+}
+
+/// 16 bytes in groups of 4, 2, 2, 2 and 6.
+fn uuid_text(bytes: [u8; 16]) -> String {
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let groups = [0..8, 8..12, 12..16, 16..20, 20..32].map(|group| &digits[group]);
+    format!("GPU-{}", groups.join("-"))
+}
+
+/// Driver code: there is no such device.
+const INVALID_DEVICE: u32 = CUresult::CUDA_ERROR_INVALID_DEVICE as u32;
+/// Driver code: one device cannot reach the other's memory.
+const PEER_ACCESS_UNSUPPORTED: u32 = CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED as u32;
+
+/// Driver code: the peer has not given access.
+pub(crate) const PEER_ACCESS_NOT_ENABLED: u32 = CUresult::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED as u32;
+
+/// A device that can reach the memory of the device that it was created for.
+#[derive(Clone, Copy)]
+pub(crate) struct Peer {
+    ordinal: u32,
+    device: CUdevice,
+}
+
+impl Peer {
+    /// The device with this index, if it can reach the context's device.
+    pub(crate) fn of(context: &Context, ordinal: u32) -> Result<Peer, DriverError> {
+        let device = device_at(context, ordinal)?;
+        if can_access(context, device, context.device)? {
+            Ok(Peer { ordinal, device })
+        } else {
+            Err(DriverError { call: "cuDeviceCanAccessPeer", code: PEER_ACCESS_UNSUPPORTED })
+        }
+    }
+
+    pub(crate) fn ordinal(&self) -> u32 {
+        self.ordinal
+    }
+
+    pub(super) fn device(&self) -> CUdevice {
+        self.device
+    }
+}
+
+/// Whether the context's device can reach memory on the device with this index. False for the device itself.
+pub(crate) fn can_access_peer(context: &Context, ordinal: u32) -> Result<bool, DriverError> {
+    let device = device_at(context, ordinal)?;
+    can_access(context, context.device, device)
+}
+
+/// Whether the first device can reach memory on the second.
+fn can_access(context: &Context, from: CUdevice, to: CUdevice) -> Result<bool, DriverError> {
+    let mut can = 0;
+    // SAFETY: writes one int through the pointer; both devices are the driver's.
+    unsafe { call!(context.cuDeviceCanAccessPeer(&raw mut can, from, to)) }?;
+    Ok(can != 0)
+}
+
+fn device_at(context: &Context, ordinal: u32) -> Result<CUdevice, DriverError> {
+    let place = i32::try_from(ordinal).map_err(|_| DriverError { call: "cuDeviceGet", code: INVALID_DEVICE })?;
+    let mut device = 0;
+    // SAFETY: writes one device through the pointer, if there is one of this index.
+    check("cuDeviceGet", unsafe { (context.table.cuDeviceGet)(&raw mut device, place) })?;
+    Ok(device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::uuid_text;
+
+    #[test]
+    fn a_uuid_is_printed_as_tools_print_it() {
+        let bytes = [0x4b, 0x1d, 0xe0, 0xff, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0xa, 0xb];
+        assert_eq!(uuid_text(bytes), "GPU-4b1de0ff-0001-0203-0405-060708090a0b");
     }
 }

@@ -1,10 +1,12 @@
-//! Ranges of device memory: cuMemAlloc and cuMemFree, the driver's counterparts of cudaMalloc and cudaFree.
+//! Ranges of device memory: cuMemAlloc and cuMemFree, the driver's counterparts of cudaMalloc and cudaFree. And
+//! what may be done with device memory that may be touched, whether it is allocated or mapped: fills, copies and
+//! reads are written once, here.
 
 use std::sync::Arc;
 
-use super::call::{INVALID_VALUE, OUT_OF_MEMORY, call, size_of};
 use super::context::Context;
-use super::span::Span;
+use super::stream::{Stream, raw};
+use super::table::{INVALID_VALUE, OUT_OF_MEMORY, call, size_of};
 use crate::error::DriverError;
 
 /// A range of device memory, freed when dropped.
@@ -61,5 +63,58 @@ impl Drop for Memory {
     fn drop(&mut self) {
         // An error cannot be reported from here.
         let _: Result<(), DriverError> = self.give_back();
+    }
+}
+
+/// Bytes of the words that [`Span::fill`] writes.
+const WORD_BYTES: u64 = 4;
+
+/// A part of a range of device memory. Only the owner of the range creates one, and it borrows the range:
+/// while it lives, the memory exists and the device has access.
+pub(crate) struct Span<'a> {
+    context: &'a Context,
+    address: u64,
+    bytes: u64,
+}
+
+impl<'a> Span<'a> {
+    pub(super) fn new(context: &'a Context, address: u64, bytes: u64) -> Span<'a> {
+        Span { context, address, bytes }
+    }
+
+    /// Queues a fill with `word`. Bytes after the last whole word stay as they are.
+    pub(crate) fn fill(&self, word: u32, stream: Option<&Stream>) -> Result<(), DriverError> {
+        let words = size_of("cuMemsetD32Async", self.bytes / WORD_BYTES, INVALID_VALUE)?;
+        let context = self.context;
+        let _entered = context.enter()?;
+        // SAFETY: all words lie in device memory that we own, and the stream is live.
+        unsafe { call!(context.cuMemsetD32Async(self.address, word, words, raw(stream))) }
+    }
+
+    /// Queues a copy of another span into this one, on this one's device. Refused if the sizes differ.
+    pub(crate) fn copy_from(&self, from: &Span<'_>, stream: Option<&Stream>) -> Result<(), DriverError> {
+        let call = "cuMemcpyDtoDAsync_v2";
+        if from.bytes != self.bytes {
+            return Err(DriverError { call, code: INVALID_VALUE });
+        }
+        let size = size_of(call, self.bytes, INVALID_VALUE)?;
+        let context = self.context;
+        let _entered = context.enter()?;
+        // SAFETY: both lie in device memory that we own, and the stream is live. An overlap only makes
+        // contents unspecified.
+        unsafe { call!(context.cuMemcpyDtoDAsync_v2(self.address, from.address, size, raw(stream))) }
+    }
+
+    /// Reads it into a slice of the same size, after the default stream's work. Other streams are not waited
+    /// for.
+    pub(crate) fn read(&self, into: &mut [u8]) -> Result<(), DriverError> {
+        if into.len() as u64 != self.bytes {
+            return Err(DriverError { call: "cuMemcpyDtoH_v2", code: INVALID_VALUE });
+        }
+        let context = self.context;
+        let _entered = context.enter()?;
+        // SAFETY: writes exactly the slice's bytes, from device memory that we own, and returns when that is
+        // done.
+        unsafe { call!(context.cuMemcpyDtoH_v2(into.as_mut_ptr().cast(), self.address, into.len())) }
     }
 }

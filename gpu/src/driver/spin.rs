@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{CUfunc_st, CUmod_st};
 
-use super::call::{Handle, INVALID_VALUE, call};
 use super::context::Context;
 use super::stream::{Stream, raw};
+use super::table::{Handle, INVALID_VALUE, call};
 use crate::error::DriverError;
 
 /// The longest time for one launch, in nanoseconds. A kernel cannot be stopped, and a device that also drives

@@ -1,12 +1,18 @@
-//! Streams: queues of work that run concurrently.
+//! Streams, which are queues of work that run concurrently; events, which are marks in a stream's queue; and the
+//! capture of a graph that a stream takes part in.
 
-use std::ptr;
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::{ptr, slice};
 
-use cudarc::driver::sys::{CUstream, CUstream_flags, CUstream_st};
+use cudarc::driver::sys::{
+    CUevent_flags, CUevent_st, CUgraphNode, CUresult, CUstream, CUstream_flags, CUstream_st, CUstreamCaptureStatus,
+};
+use parkade::device::{Capture, GraphNode};
 
-use super::call::{Handle, NOT_READY, call};
 use super::context::Context;
+use super::table::{CONTEXT_IS_DESTROYED, Handle, NOT_READY, call, check};
 use crate::error::DriverError;
 
 /// A stream, destroyed when dropped if it was created here.
@@ -71,7 +77,7 @@ impl Stream {
     }
 
     /// Its context.
-    pub(super) fn context(&self) -> &Arc<Context> {
+    fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
@@ -117,4 +123,187 @@ impl Drop for Stream {
         // SAFETY: created once, destroyed once, and its context is alive. An error cannot be reported.
         let _: Result<(), DriverError> = unsafe { call!(context.cuStreamDestroy_v2(self.handle.0)) };
     }
+}
+
+/// An event of a [`CudaDevice`](crate::CudaDevice), destroyed when dropped. It keeps the device's context
+/// alive.
+pub struct CudaEvent {
+    context: Arc<Context>,
+    handle: Handle<CUevent_st>,
+}
+
+impl CudaEvent {
+    /// Creates an event without time stamps, which is cheaper, as PyTorch's allocator does.
+    pub(crate) fn create(context: &Arc<Context>) -> Result<CudaEvent, DriverError> {
+        let _entered = context.enter()?;
+        let mut handle = ptr::null_mut();
+        // SAFETY: writes one handle through the pointer.
+        unsafe { call!(context.cuEventCreate(&raw mut handle, CUevent_flags::CU_EVENT_DISABLE_TIMING as u32)) }?;
+        context.events.fetch_add(1, Ordering::Relaxed);
+        Ok(CudaEvent { context: Arc::clone(context), handle: Handle(handle) })
+    }
+
+    /// Records the event on a stream; `None` is the default stream of the context. An event is of one context only, so it is
+    /// created anew for a stream of another.
+    pub(crate) fn record(&mut self, context: &Arc<Context>, stream: Option<&Stream>) -> Result<(), DriverError> {
+        let context = stream.map_or(context, Stream::context);
+        if !Arc::ptr_eq(context, &self.context) {
+            *self = CudaEvent::create(context)?;
+        }
+        let _entered = context.enter()?;
+        // SAFETY: both handles are live, and of this context.
+        unsafe { call!(context.cuEventRecord(self.handle.0, raw(stream))) }
+    }
+
+    /// Makes the stream's later work wait for the work before the event. An event never recorded is not
+    /// waited for. `None` is the default stream of the context; the event may be of another.
+    pub(crate) fn hold_back(&self, context: &Arc<Context>, stream: Option<&Stream>) -> Result<(), DriverError> {
+        let context = stream.map_or(context, Stream::context);
+        let _entered = context.enter()?;
+        // SAFETY: both handles are live. The flags must be 0.
+        unsafe { call!(context.cuStreamWaitEvent(raw(stream), self.handle.0, 0)) }
+    }
+
+    /// Whether everything before the event is done. True for an event never recorded, and for one of another device than the
+    /// `own` context's that was reset: its work is gone.
+    pub(crate) fn is_complete(&self, own: &Arc<Context>) -> Result<bool, DriverError> {
+        let context = &self.context;
+        let _entered = match context.enter() {
+            Err(error) if error.code == CONTEXT_IS_DESTROYED && !Arc::ptr_eq(context, own) => return Ok(true),
+            entered => entered?,
+        };
+        // SAFETY: the handle is live.
+        match unsafe { call!(context.cuEventQuery(self.handle.0)) } {
+            Ok(()) => Ok(true),
+            Err(error) if error.code == NOT_READY => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits until everything before the event is done.
+    pub(crate) fn wait(&self) -> Result<(), DriverError> {
+        let context = &self.context;
+        let _entered = context.enter()?;
+        // SAFETY: the handle is live.
+        unsafe { call!(context.cuEventSynchronize(self.handle.0)) }
+    }
+}
+
+impl Drop for CudaEvent {
+    fn drop(&mut self) {
+        let context = &self.context;
+        let Ok(_entered) = context.enter() else { return };
+        // SAFETY: created once, destroyed once, and its context is alive. An error cannot be reported.
+        if unsafe { call!(context.cuEventDestroy_v2(self.handle.0)) }.is_ok() {
+            context.events.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+const CAPTURE_INFO: &str = "cuStreamGetCaptureInfo_v3";
+
+/// The capture of a graph that a stream takes part in; `None` if it takes part in none. Without a stream, that of the context's default stream.
+/// With a driver older than CUDA 12.3 no stream takes part in any.
+///
+/// # Errors
+/// Any error of the driver, and if the capture is invalid.
+pub(crate) fn capture_of_stream(context: &Arc<Context>, stream: Option<&Stream>) -> Result<Option<Capture>, DriverError> {
+    let mut capture = Capture { id: 0, ends: Vec::new() };
+    let is_captured = look_at_capture(context, stream, |id, ends| {
+        capture.id = id;
+        capture.ends.extend(ends.iter().map(|node| GraphNode(node.addr() as u64)));
+        Ok(())
+    })?;
+    Ok(is_captured.then_some(capture))
+}
+
+/// Adds the nodes that the stream's next work will wait for. The nodes before one that is there already are not looked at again.
+///
+/// # Errors
+/// As [`capture_of_stream`].
+pub(crate) fn add_awaited(
+    context: &Arc<Context>,
+    stream: Option<&Stream>,
+    awaited: &mut BTreeSet<GraphNode>,
+) -> Result<(), DriverError> {
+    let context = stream.map_or(context, Stream::context);
+    look_at_capture(context, stream, |_, ends| {
+        let mut nodes = ends.to_vec();
+        while let Some(node) = nodes.pop() {
+            if awaited.insert(GraphNode(node.addr() as u64)) {
+                // SAFETY: the node is one of the graph that is being captured, or one that such a node waits for, as the driver has just said.
+                unsafe { add_dependencies(context, node, &mut nodes) }?;
+            }
+        }
+        Ok(())
+    })
+    .map(|_| ())
+}
+
+/// Asks for the stream's capture and calls `each` with its number and the nodes that its next work will wait for. Returns whether there is one.
+fn look_at_capture(
+    context: &Arc<Context>,
+    stream: Option<&Stream>,
+    each: impl FnOnce(u64, &[CUgraphNode]) -> Result<(), DriverError>,
+) -> Result<bool, DriverError> {
+    let context = stream.map_or(context, Stream::context);
+    let Some(get_capture_info) = context.table.cuStreamGetCaptureInfo_v3 else { return Ok(false) };
+    let _entered = context.enter()?;
+    // A number, because a newer driver may have more of them.
+    let mut status = 0_u32;
+    let (mut id, mut nodes, mut count) = (0, ptr::null(), 0);
+    context.count_call();
+    // SAFETY: the handle is live, and the driver writes to four places, of which the enum's is of its size.
+    let code = unsafe {
+        get_capture_info(
+            raw(stream),
+            (&raw mut status).cast(),
+            &raw mut id,
+            ptr::null_mut(),
+            &raw mut nodes,
+            ptr::null_mut(),
+            &raw mut count,
+        )
+    };
+    check(CAPTURE_INFO, code)?;
+    if status == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as u32 {
+        return Ok(false);
+    }
+    if status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE as u32 {
+        let code = CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED as u32;
+        return Err(DriverError { call: CAPTURE_INFO, code });
+    }
+    let nodes = if count == 0 {
+        &[]
+    } else {
+        // SAFETY: an array of the driver's, which stays until the next call for this stream. Nobody else makes one now, as whoever named the
+        // stream has promised (`StreamsAreValid`).
+        unsafe { slice::from_raw_parts(nodes, count) }
+    };
+    each(id, nodes)?;
+    Ok(true)
+}
+
+/// Adds what a node waits for.
+///
+/// # Safety
+/// It must be a node of a graph that is there.
+unsafe fn add_dependencies(context: &Arc<Context>, node: CUgraphNode, nodes: &mut Vec<CUgraphNode>) -> Result<(), DriverError> {
+    let call = "cuGraphNodeGetDependencies_v2";
+    let Some(get_dependencies) = context.table.cuGraphNodeGetDependencies_v2 else { return Ok(()) };
+    let mut count = 0;
+    context.count_call();
+    // SAFETY: the node is there, as the caller says; only the number is written.
+    check(call, unsafe { get_dependencies(node, ptr::null_mut(), ptr::null_mut(), &raw mut count) })?;
+    // The driver refuses to list none.
+    if count == 0 {
+        return Ok(());
+    }
+    let mut more = vec![ptr::null_mut(); count];
+    context.count_call();
+    // SAFETY: the same, and there is room for as many handles as the number says.
+    check(call, unsafe { get_dependencies(node, more.as_mut_ptr(), ptr::null_mut(), &raw mut count) })?;
+    more.truncate(count);
+    nodes.extend(more);
+    Ok(())
 }

@@ -1,7 +1,7 @@
 //! The NVML functions that we use, looked up by name once, and safe calls to them.
 //!
 //! Signatures are those of NVIDIA's `nvml.h`. A function or structure with a version in its name keeps its
-//! meaning, with one exception: lists of processes, which `processes` reads in a way that works for all
+//! meaning, with one exception: lists of processes, which [`RawList`] reads in a way that works for all
 //! widths. A result is a number, not an enum, because a newer library has codes that an enum would lack. The
 //! functions are safe to call because the library stays open and initialised while a `Table` lives, device
 //! handles come from it and live no longer, and every buffer has the size that the library is told.
@@ -12,9 +12,7 @@ use std::ptr;
 
 use libloading::Library;
 
-use super::error::{INSUFFICIENT_SIZE, NvmlError};
-use super::processes::{RawList, UNWRITTEN, WIDEST_ENTRY};
-use super::types::NvmlMemory;
+use super::answers::{INSUFFICIENT_SIZE, NvmlError, NvmlMemory, RawList, UNWRITTEN, WIDEST_ENTRY};
 
 /// The file name of the library.
 const LIBRARY: &str = if cfg!(windows) { "nvml.dll" } else { "libnvidia-ml.so.1" };

@@ -1,14 +1,19 @@
-//! Other devices of the host: giving them access to this device's mappings, copying from theirs, and their streams.
-//!
-//! Access to a mapping is given to each device separately (cuMemSetAccess). Ranges of cudaMalloc stay closed
-//! to peers.
+//! Memory of this device for others: giving other devices of the host access to its mappings, copying from theirs,
+//! and their streams; and memory of expandable segments for other processes, which open it with
+//! [`SharedMemory`](crate::SharedMemory).
+
+use std::os::fd::BorrowedFd;
 
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
-use super::cuda_device::CudaDevice;
+use super::CudaDevice;
 use crate::driver::{Context, INVALID_HANDLE, INVALID_VALUE, PEER_ACCESS_NOT_ENABLED, Peer, Stream, can_access_peer};
 use crate::error::{DriverError, Unavailable};
 
+/// Other devices of the host.
+///
+/// Access to a mapping is given to each device separately (cuMemSetAccess). Ranges of cudaMalloc stay closed
+/// to peers.
 impl CudaDevice {
     /// The id of a stream of the device with this index, which the allocator may then
     /// [record](parkade::Allocator::record_stream) for memory of this device. 0 is the default stream of that device. For this
@@ -86,5 +91,30 @@ impl CudaDevice {
         let stream = self.stream(call, stream)?;
         let source = peer.mapped_span(call, from, size)?;
         self.span(call, to, size)?.copy_from(&source, stream)
+    }
+}
+
+/// A mapped handle that another process may open.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedHandle<'a> {
+    /// Where it is mapped here.
+    pub address: DeviceAddress,
+    /// Its size.
+    pub size: Bytes,
+    /// Its file descriptor, which another process duplicates (pidfd_getfd) or is sent. It is closed when the handle is unmapped.
+    pub file: BorrowedFd<'a>,
+}
+
+impl CudaDevice {
+    /// The handles under a range of mapped memory, lowest first: the first may begin before the range, the last end beyond it.
+    /// They are not broken while they are mapped: what another process has mapped would not be what is here.
+    ///
+    /// # Errors
+    /// If the range is not all mapped with access in one reservation, or the driver exports no file descriptor.
+    pub fn share(&mut self, address: DeviceAddress, size: Bytes) -> Result<Vec<SharedHandle<'_>>, DriverError> {
+        let reservation = self.reservation("cuMemExportToShareableHandle", address, size)?;
+        let handles = reservation.export(address.get(), size.get())?;
+        let handle = |(address, bytes, file)| SharedHandle { address: DeviceAddress(address), size: Bytes(bytes), file };
+        Ok(handles.into_iter().map(handle).collect())
     }
 }

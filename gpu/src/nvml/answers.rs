@@ -1,6 +1,114 @@
-//! From the raw process lists that NVML writes to processes.
+//! What NVML can be asked, its answers, and what can go wrong: the library is not there, or a call fails. Also
+//! from the raw process lists that NVML writes to processes.
 
-use super::types::GpuProcess;
+use thiserror::Error;
+
+/// What can be asked of NVML. [`NvmlLibrary`](super::NvmlLibrary) asks the real one.
+pub trait Nvml {
+    /// The driver's version, such as `580.95.05`.
+    ///
+    /// # Errors
+    /// If the call fails.
+    fn driver_version(&self) -> Result<String, NvmlError>;
+
+    /// Every device that NVML sees, in the order of `nvidia-smi`. CUDA may number them differently
+    /// (`CUDA_VISIBLE_DEVICES`, `CUDA_DEVICE_ORDER`); the UUID tells which is which.
+    ///
+    /// # Errors
+    /// If counting the devices fails. What fails for one device is an error in that device's fields.
+    fn devices(&self) -> Result<Vec<NvmlDevice>, NvmlError>;
+}
+
+/// One device at the time of the call.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NvmlDevice {
+    /// NVML's index.
+    pub index: u32,
+    /// The product's name.
+    pub name: Result<String, NvmlError>,
+    /// The device's UUID, the same in every process and after every restart.
+    pub uuid: Result<String, NvmlError>,
+    /// Its memory.
+    pub memory: Result<NvmlMemory, NvmlError>,
+    /// The processes that use it, by pid. NVML knows nothing of pid namespaces, so in a container the pids
+    /// may be the host's, and the list may be empty although memory is in use.
+    pub processes: Result<Vec<GpuProcess>, NvmlError>,
+}
+
+/// A device's memory in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NvmlMemory {
+    /// All memory. More than CUDA's total, which leaves out what the driver reserves.
+    pub total_bytes: u64,
+    /// Memory that is not in use.
+    pub free_bytes: u64,
+    /// Memory used by processes, including contexts. Drivers before 510 do not report `reserved_bytes`
+    /// separately and include it here.
+    pub used_bytes: u64,
+    /// Memory reserved by the driver and the firmware, if the driver reports it.
+    pub reserved_bytes: Option<u64>,
+}
+
+/// A process that uses a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GpuProcess {
+    /// The process id, in the driver's pid namespace.
+    pub pid: u32,
+    /// Its memory on this device, including its context. `None` if the driver does not report it.
+    pub used_bytes: Option<u64>,
+    /// Whether it uses the device for compute.
+    pub compute: bool,
+    /// Whether it uses the device for graphics.
+    pub graphics: bool,
+}
+
+/// NVML could not be opened, or a call failed.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum NvmlError {
+    /// The library could not be opened.
+    #[error("no NVML ({reason})")]
+    NoLibrary {
+        /// The loader's error, which names the library.
+        reason: String,
+    },
+    /// The library lacks this function: the driver is too old, or the library is something else.
+    #[error("NVML has no {0}: driver 450 or newer has it")]
+    MissingSymbol(&'static str),
+    /// A call failed.
+    #[error("{call}: {} (NVML code {code})", meaning(*code))]
+    Refused {
+        /// The call, by its name in NVML.
+        call: &'static str,
+        /// NVML's result code (an `nvmlReturn_t`), as a number, because a newer library has codes that older
+        /// headers do not name.
+        code: u32,
+    },
+}
+
+/// Result code: not supported by this device or driver.
+pub(super) const NOT_SUPPORTED: u32 = 3;
+/// Result code: there are more entries than the buffer has room for.
+pub(super) const INSUFFICIENT_SIZE: u32 = 7;
+
+/// What a result code means, and what to do about it if something can be done.
+const fn meaning(code: u32) -> &'static str {
+    match code {
+        2 => "an argument is not valid",
+        NOT_SUPPORTED => "not supported by this device",
+        4 => "no permission: ask as root, or as the owner of the MIG instance",
+        6 => "not found",
+        INSUFFICIENT_SIZE => "the list grew while it was read: ask again",
+        9 => "the driver's kernel module is not loaded",
+        10 => "timed out",
+        12 => "a library of the driver was not found",
+        13 => "the driver lacks the function",
+        15 => "the device is lost: it fell off the bus, or was reset",
+        16 => "the device needs a reset",
+        17 => "the operating system refuses access to the device",
+        18 => "the library and the kernel module have different versions: the driver was updated and not loaded again",
+        _ => "failed",
+    }
+}
 
 /// The value of a word that the library has not written.
 pub(super) const UNWRITTEN: u64 = 0xa5c3_96e1_5a3c_691e;
@@ -73,6 +181,14 @@ fn summed(list: &RawList, like: GpuProcess) -> Vec<GpuProcess> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_names_the_call_the_code_and_the_reason() {
+        let refused = |code| NvmlError::Refused { call: "nvmlInit_v2", code }.to_string();
+        assert_eq!(refused(9), "nvmlInit_v2: the driver's kernel module is not loaded (NVML code 9)");
+        assert_eq!(refused(4), "nvmlInit_v2: no permission: ask as root, or as the owner of the MIG instance (NVML code 4)");
+        assert_eq!(refused(4_000_000_000), "nvmlInit_v2: failed (NVML code 4000000000)");
+    }
 
     /// A list with room for `room` entries, of which these are written.
     fn list(entries: &[&[u64]], room: usize) -> RawList {
