@@ -8,6 +8,8 @@ mod error;
 mod mappings;
 pub mod nvml;
 
-pub use device::{CudaDevice, Holdings, HostCopyError, SharedHandle};
+pub use device::sharing::SharedHandle;
+pub use device::work::HostCopyError;
+pub use device::{CudaDevice, Holdings};
 pub use driver::{CudaEvent, CudaPhysical, LONGEST_SPIN_NS, SharedMemory, StreamsAreValid, WorkIsSerial};
 pub use error::{DriverError, Unavailable};

@@ -7,8 +7,8 @@
 //! driver, also those that the driver refuses.
 
 mod backend;
-mod sharing;
-mod work;
+pub(crate) mod sharing;
+pub(crate) mod work;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,9 +20,6 @@ use crate::driver::{
     StreamsAreValid, WorkIsSerial, granularity_bytes,
 };
 use crate::error::{DriverError, Unavailable};
-
-pub use sharing::SharedHandle;
-pub use work::HostCopyError;
 
 /// An NVIDIA GPU, driven through the CUDA driver.
 ///
