@@ -10,8 +10,8 @@ use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade_gpu::{CudaDevice, CudaEvent, CudaPhysical, SharedHandle, StreamsAreValid, WorkIsSerial};
 use parkade_sim::{SimDevice, SimEvent, SimOptions, SimPhysical};
 
+use crate::callbacks::User;
 use crate::failure::Failure;
-use crate::told::User;
 use crate::types::parkade_status::{PARKADE_NO_DEVICE, PARKADE_UNSUPPORTED};
 
 /// Where memory comes from.

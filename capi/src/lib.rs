@@ -2,17 +2,19 @@
 #![deny(unsafe_code)]
 #![allow(non_camel_case_types)] // the names are C's
 
-mod config;
+mod callbacks;
 mod device;
 mod failure;
-mod fork;
-mod inside;
 #[allow(unsafe_code)] // the place for it: what C calls
 mod interface;
 mod serve;
-mod told;
 mod types;
 
 pub use failure::Failure;
-pub use interface::*;
+pub use interface::lifecycle::*;
+pub use interface::memory::*;
+pub use interface::plug::*;
+pub use interface::pools::*;
+pub use interface::reading::*;
+pub use interface::sharing::*;
 pub use types::*;

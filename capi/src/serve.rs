@@ -1,23 +1,26 @@
-//! One allocator of this interface: the core for several threads, under PyTorch's policy or any other.
+//! One allocator of this interface: from the options of C to a policy, and the core for several threads, under PyTorch's
+//! policy or any other.
+//!
+//! In children of fork their parent's allocators serve nothing, as CUDA cannot be used there, and a lock that another
+//! thread of the parent held would never be given back.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
 
 use parkade::Allocator;
 use parkade::policy::{Policy, PyTorch};
 use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::units::{Bytes, DeviceAddress, PoolId, StreamId};
+use parkade_policies::{BESIDE, CATALOGUE, named, needs_serial_work, why_unknown};
 use parkade_shared::{ByAddress, Error, Shared};
 
-use crate::config::Chosen;
+use crate::callbacks::{Told, note_free};
 use crate::device::{Device, Lender};
 use crate::failure::Failure;
-use crate::told::Told;
-use crate::types::parkade_status::{PARKADE_FORKED, PARKADE_INVALID_SETTINGS};
+use crate::types::parkade_status::{PARKADE_FORKED, PARKADE_INVALID_ARGUMENT, PARKADE_INVALID_SETTINGS};
 use crate::types::{PARKADE_CAPTURING, PARKADE_CHOOSES_POOL, PARKADE_RAW, parkade_request};
-use crate::{fork, inside};
 
 /// An allocator of one device. Its calls may come from any thread.
 pub struct parkade_allocator {
@@ -25,7 +28,7 @@ pub struct parkade_allocator {
     pub(crate) profile: &'static Profile,
     /// Tells this allocator from others.
     pub(crate) number: usize,
-    /// The [`fork::generation`] that it was made in.
+    /// The [`fork_generation`] that it was made in.
     made_in: u32,
     /// The memory of pools that have their own.
     lenders: Mutex<BTreeMap<PoolId, Lender>>,
@@ -109,7 +112,7 @@ impl parkade_allocator {
             core,
             profile,
             number: MADE.fetch_add(1, Ordering::Relaxed),
-            made_in: fork::generation(),
+            made_in: fork_generation(),
             lenders: Mutex::default(),
             has_lenders: AtomicBool::new(false),
         })
@@ -118,7 +121,7 @@ impl parkade_allocator {
     /// Fails in a child of fork.
     #[inline]
     pub(crate) fn check_process(&self) -> Result<(), Failure> {
-        if self.made_in == fork::now() { Ok(()) } else { Err(forked()) }
+        if self.made_in == fork_generation_now() { Ok(()) } else { Err(forked()) }
     }
 
     /// Serves a request; `None` for one of no bytes.
@@ -180,7 +183,7 @@ impl parkade_allocator {
         };
         match freed {
             Ok(()) => Ok(()),
-            Err(Error::Reentered) if inside::note(self.number, address.get()) => Ok(()),
+            Err(Error::Reentered) if note_free(self.number, address.get()) => Ok(()),
             Err(error) => Err(Failure::of_shared(&error, self.profile)),
         }
     }
@@ -195,7 +198,7 @@ impl parkade_allocator {
         let freed = with_core_so!(self, flags, core => core.free(address));
         // From inside of a callback: the request that it serves has said that the stream is captured.
         let freed = match freed {
-            Err(failure) if failure.is_reentered() && inside::note(self.number, address.get()) => return Ok(()),
+            Err(failure) if failure.is_reentered() && note_free(self.number, address.get()) => return Ok(()),
             freed => freed?,
         };
         freed.map_err(|error| Failure::of_shared(&error, self.profile))
@@ -251,4 +254,99 @@ fn serve_so<P: Tunable>(
     allocator.set_capturing(false);
     allocator.choose_pool(None);
     served
+}
+
+/// The name that stands for PyTorch's rules with the caller's release and settings.
+const PYTORCH: &str = "pytorch";
+
+/// The policy of an allocator.
+pub(crate) enum Chosen {
+    /// PyTorch's rules.
+    PyTorch(Box<PyTorch>),
+    /// Any other.
+    Other(Box<dyn Policy + Send>),
+}
+
+/// The names of all policies, PyTorch's first.
+pub(crate) fn policy_names() -> impl Iterator<Item = (&'static str, &'static str)> {
+    CATALOGUE.iter().chain(BESIDE).map(|policy| (policy.name, policy.says))
+}
+
+/// The policy that the names stand for, where work is serial ([`PARKADE_WORK_IS_SERIAL`](crate::types::PARKADE_WORK_IS_SERIAL)), as on
+/// a simulated device, or may not be.
+pub(crate) fn choose_policy(
+    name: Option<&str>,
+    settings: Option<&str>,
+    release: Option<&str>,
+    is_serial: bool,
+) -> Result<Chosen, Failure> {
+    let name = name.unwrap_or(PYTORCH);
+    if !is_serial && needs_serial_work(name) {
+        let text = format!(
+            "the policy {name} replaces the memory of live tensors, which loses what another thread writes meanwhile: promise that none \
+             does (PARKADE_WORK_IS_SERIAL), or use floating-handles"
+        );
+        return Err(Failure::new(PARKADE_INVALID_ARGUMENT, text));
+    }
+    if name == PYTORCH {
+        let profile = match release {
+            None => &Profile::PYTORCH_2_11,
+            Some(name) => Profile::of(name).map_err(|error| Failure::new(PARKADE_INVALID_ARGUMENT, error))?,
+        };
+        let settings = Settings::from_environment_as(&profile.dialect, settings.unwrap_or_default())
+            .map_err(|error| Failure::new(PARKADE_INVALID_SETTINGS, error))?;
+        return Ok(Chosen::PyTorch(Box::new(PyTorch::of(profile, settings))));
+    }
+    let Some(policy) = named(name) else {
+        let known: Vec<&str> = policy_names().map(|(name, _)| name).collect();
+        let why = why_unknown(name).map(|why| format!("; {why}")).unwrap_or_default();
+        let text = format!("there is no policy {name:?}{why}; there are {}", known.join(", "));
+        return Err(Failure::new(PARKADE_INVALID_ARGUMENT, text));
+    };
+    if settings.is_some_and(|settings| !settings.trim().is_empty()) {
+        let text = format!("the policy {name} takes no settings; only {PYTORCH} takes those of PYTORCH_CUDA_ALLOC_CONF");
+        return Err(Failure::new(PARKADE_INVALID_SETTINGS, text));
+    }
+    Ok(Chosen::Other((policy.make)()))
+}
+
+/// How often the process was forked before it became this one.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// How many forks lie between the first process and this one, counted from the first call on.
+pub(crate) fn fork_generation() -> u32 {
+    static REGISTERED: Once = Once::new();
+    REGISTERED.call_once(register_fork);
+    fork_generation_now()
+}
+
+/// The same, once [`fork_generation`] was called.
+#[inline]
+fn fork_generation_now() -> u32 {
+    FORKS.load(Ordering::Relaxed)
+}
+
+extern "C" fn in_child() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+#[allow(unsafe_code)] // one call of the C library
+fn register_fork() {
+    // SAFETY: `in_child` only changes an atomic number, which is allowed in a child of a process with threads. If there
+    // is no memory for the registration, children are not told, as without it.
+    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_that_breaks_handles_needs_a_promise() {
+        assert!(choose_policy(Some("breaking-handles"), None, None, true).is_ok());
+        let Err(refused) = choose_policy(Some("breaking-handles"), None, None, false) else { panic!("it is not refused") };
+        let text = refused.to_string();
+        assert!(text.contains("PARKADE_WORK_IS_SERIAL"), "{text}");
+        assert!(choose_policy(Some("floating-handles"), None, None, false).is_ok());
+    }
 }

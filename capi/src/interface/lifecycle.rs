@@ -7,10 +7,9 @@ use std::sync::OnceLock;
 use parkade_gpu::{CudaDevice, StreamsAreValid, WorkIsSerial};
 
 use super::{answer, null, ours, place, text};
-use crate::config;
 use crate::device::Device;
 use crate::failure::{Failure, LAST};
-use crate::serve::parkade_allocator;
+use crate::serve::{choose_policy, parkade_allocator, policy_names};
 use crate::types::parkade_status::{self, PARKADE_INVALID_ARGUMENT, PARKADE_NO_DEVICE};
 use crate::types::{PARKADE_INTERFACE_VERSION, PARKADE_KEEPS_CONTEXT, PARKADE_WORK_IS_SERIAL, parkade_options, parkade_shortage};
 
@@ -80,7 +79,7 @@ pub extern "C" fn parkade_policy_says(at: usize) -> *const c_char {
 fn named(at: usize, part: impl Fn(&(CString, CString)) -> &CString) -> *const c_char {
     static NAMES: OnceLock<Vec<(CString, CString)>> = OnceLock::new();
     let made =
-        || config::names().map(|(name, says)| (CString::new(name).unwrap_or_default(), CString::new(says).unwrap_or_default()));
+        || policy_names().map(|(name, says)| (CString::new(name).unwrap_or_default(), CString::new(says).unwrap_or_default()));
     NAMES.get_or_init(|| made().collect()).get(at).map_or(ptr::null(), |policy| part(policy).as_ptr())
 }
 
@@ -113,7 +112,7 @@ pub unsafe extern "C" fn parkade_create(options: *const parkade_options, out: *m
             (text(options.policy, "the policy")?, text(options.settings, "the settings")?, text(options.release, "the release")?)
         };
         let is_serial = options.flags & PARKADE_WORK_IS_SERIAL != 0;
-        let chosen = config::policy(policy, settings, release, is_serial || options.simulated_bytes != 0)?;
+        let chosen = choose_policy(policy, settings, release, is_serial || options.simulated_bytes != 0)?;
         let mut device = match options.simulated_bytes {
             // SAFETY: the caller says that the streams are valid.
             0 => Device::cuda(options.device, unsafe { StreamsAreValid::promise() })?,

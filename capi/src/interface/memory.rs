@@ -8,11 +8,10 @@ use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade_shared::ByAddress;
 
 use super::{answer, id, ours, place};
+use crate::callbacks::{Told, User, run_noting_frees};
 use crate::device::Device;
 use crate::failure::Failure;
-use crate::inside;
 use crate::serve::{Core, is_capturing, parkade_allocator, with_core, with_core_so};
-use crate::told::{Told, User};
 use crate::types::parkade_status::{self, *};
 use crate::types::{parkade_block_info, parkade_free_memory, parkade_observer, parkade_pool, parkade_request};
 
@@ -309,7 +308,7 @@ pub unsafe extern "C" fn parkade_add_free_memory_callback(
         let run = move || {
             let user = user;
             // SAFETY: the program gave the function for this, with the pointer for it.
-            inside::run(number, || unsafe { call(user.0) })
+            run_noting_frees(number, || unsafe { call(user.0) })
         };
         with_core!(allocator, core => core.register_free_memory_callback(move |inside| {
             let (answer, freed) = run();

@@ -3,24 +3,15 @@
 //! What every `unsafe` block here relies on, as the header says: a pointer is null, or points to what its type says for
 //! as long as the call lasts; an allocator, checkpoint or snapshot came from this interface and was not destroyed.
 
-mod lifecycle;
-mod memory;
-mod plug;
-mod pools;
-mod reading;
-mod settings;
-mod sharing;
+pub(crate) mod lifecycle;
+pub(crate) mod memory;
+pub(crate) mod plug;
+pub(crate) mod pools;
+pub(crate) mod reading;
+pub(crate) mod sharing;
 
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-
-pub use lifecycle::*;
-pub use memory::*;
-pub use plug::*;
-pub use pools::*;
-pub use reading::*;
-pub use settings::*;
-pub use sharing::*;
 
 use parkade::units::PoolId;
 

@@ -16,23 +16,21 @@ use parkade::units::{DeviceAddress, StreamId};
 use parkade_gpu::{StreamsAreValid, WorkIsSerial};
 
 use super::answer;
-use crate::config;
 use crate::device::Device;
 use crate::failure::Failure;
-use crate::fork;
-use crate::serve::{forked, parkade_allocator, with_core};
+use crate::serve::{choose_policy, fork_generation, forked, parkade_allocator, with_core};
 use crate::types::parkade_status::{PARKADE_INVALID_ARGUMENT, PARKADE_UNKNOWN_ADDRESS};
 use crate::types::{PARKADE_RAW, parkade_pool, parkade_request};
 
 /// The allocator of each device, which lives as long as the process.
 static PLUGGED: Mutex<BTreeMap<u32, &'static parkade_allocator>> = Mutex::new(BTreeMap::new());
 
-/// The [`fork::generation`] of the process that first asked for one of them, plus 1; 0 before that.
+/// The [`fork_generation`] of the process that first asked for one of them, plus 1; 0 before that.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// They, unless they are a parent's: then a thread of it may have had the lock, and nobody gives it back here.
 fn plugged() -> Result<MutexGuard<'static, BTreeMap<u32, &'static parkade_allocator>>, Failure> {
-    let here = fork::generation() + 1;
+    let here = fork_generation() + 1;
     match OWNER.compare_exchange(0, here, Ordering::Relaxed, Ordering::Relaxed) {
         Err(owner) if owner != here => Err(forked()),
         _ => Ok(PLUGGED.lock().unwrap_or_else(PoisonError::into_inner)),
@@ -52,7 +50,7 @@ fn of(device: i32) -> Result<&'static parkade_allocator, Failure> {
     let settings = of_settings.iter().find_map(|name| env::var(name).ok()).filter(|_| is_pytorch);
     let release = env::var("PARKADE_RELEASE").ok();
     let is_serial = env::var_os("PARKADE_WORK_IS_SERIAL").is_some_and(|value| value == "1");
-    let chosen = config::policy(policy.as_deref(), settings.as_deref(), release.as_deref(), is_serial)?;
+    let chosen = choose_policy(policy.as_deref(), settings.as_deref(), release.as_deref(), is_serial)?;
     // SAFETY: PyTorch's streams are of the primary context and live as long as the process.
     let mut device = Device::cuda(index, unsafe { StreamsAreValid::promise() })?;
     device.keep_context();

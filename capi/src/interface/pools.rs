@@ -7,10 +7,10 @@ use parkade::checkpoint::PoolCheckpoint;
 use parkade::units::{DeviceAddress, StreamId};
 
 use super::{answer, id, null, ours, place};
+use crate::callbacks::User;
 use crate::device::Lender;
 use crate::failure::Failure;
 use crate::serve::{parkade_allocator, with_core};
-use crate::told::User;
 use crate::types::parkade_status::{self, PARKADE_INVALID_ARGUMENT};
 use crate::types::{parkade_give_back, parkade_pool, parkade_restored, parkade_route, parkade_take};
 

@@ -1,6 +1,9 @@
-//! The allocator's observer: tells C what happens, and keeps a history if asked.
+//! The program's own functions that an allocator calls: its observer, which tells C what happens and keeps a history if
+//! asked, and frees from inside of a callback that frees memory for a request.
 
+use std::cell::RefCell;
 use std::ffi::c_void;
+use std::mem::ManuallyDrop;
 
 use parkade::trace::{Observer, TraceAction, TraceEntry, TraceRing};
 
@@ -45,13 +48,13 @@ impl Observer for Told {
 
 #[allow(unsafe_code)] // a call of the program's function
 fn tell(call: Call, user: User, entry: &TraceEntry) {
-    let entry = in_c(entry);
+    let entry = entry_in_c(entry);
     // SAFETY: the program gave the function for entries and the pointer for it, and the header says how it is called.
     unsafe { call(user.0, &raw const entry) };
 }
 
 /// An entry as C sees it.
-pub(crate) fn in_c(entry: &TraceEntry) -> parkade_entry {
+pub(crate) fn entry_in_c(entry: &TraceEntry) -> parkade_entry {
     let action = match entry.action {
         TraceAction::Alloc => parkade_action::PARKADE_ALLOC,
         TraceAction::FreeRequested => parkade_action::PARKADE_FREE_REQUESTED,
@@ -65,4 +68,42 @@ pub(crate) fn in_c(entry: &TraceEntry) -> parkade_entry {
     };
     let pool = parkade_pool { first: entry.pool.0, second: entry.pool.1 };
     parkade_entry { action, address: entry.address, size: entry.size, stream: entry.stream.0, pool }
+}
+
+/// The allocator's number, and what was freed.
+type Callback = (usize, Vec<u64>);
+
+thread_local! {
+    /// The callbacks that run on this thread, the innermost last. Without a destructor, so that it is there for requests that
+    /// the program's own destructors make while the thread ends; it holds no memory while none runs.
+    static RUNNING: ManuallyDrop<RefCell<Vec<Callback>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
+}
+
+/// Runs a callback of the allocator with this number, which frees memory for a request. Returns its answer, and the addresses
+/// that it freed: they are noted, and freed when it has returned.
+///
+/// The thread has the allocator's lock then, so the free itself cannot take it.
+pub(crate) fn run_noting_frees(allocator: usize, callback: impl FnOnce() -> bool) -> (bool, Vec<u64>) {
+    RUNNING.with(|running| running.borrow_mut().push((allocator, Vec::new())));
+    let answer = callback();
+    let freed = RUNNING.with(|running| {
+        let mut running = running.borrow_mut();
+        let freed = running.pop().map(|(_, freed)| freed);
+        if running.is_empty() {
+            *running = Vec::new();
+        }
+        freed
+    });
+    (answer, freed.unwrap_or_default())
+}
+
+/// Notes that a callback frees an address. False if none of this allocator runs on this thread.
+pub(crate) fn note_free(allocator: usize, address: u64) -> bool {
+    RUNNING.with(|running| match running.borrow_mut().iter_mut().rev().find(|(of, _)| *of == allocator) {
+        Some((_, freed)) => {
+            freed.push(address);
+            true
+        }
+        None => false,
+    })
 }
