@@ -33,7 +33,8 @@ const H200_FREE_BYTES: u64 = 149_557_477_376;
 /// data, and the difference between the free bytes and the largest block that succeeds (facts: Holes).
 const H200_WITHHELD_BYTES: u64 = 3_276_800;
 
-/// How a [`SimDevice`](crate::SimDevice) is made: the measured driver's rules by default, and two ready-made devices. Every method returns the changed options.
+/// How a [`SimDevice`] is made: the measured driver's rules by default, and two ready-made devices. Every method
+/// returns the changed options.
 #[derive(Clone, Debug)]
 pub struct SimOptions {
     index: u32,
