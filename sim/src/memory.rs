@@ -104,7 +104,8 @@ pub(crate) fn bytes_of(run: PageRun) -> (u64, u64) {
     (run.first.0.saturating_mul(PAGE_BYTES), run.count.saturating_mul(PAGE_BYTES))
 }
 
-/// The physical memory of one device: how many 2 MiB pages are taken, which ones, and what others hold. All quantities are in bytes unless they say pages.
+/// The physical memory of one device: how many 2 MiB pages are taken, which ones, and what others hold. All
+/// quantities are in bytes unless they say pages.
 #[derive(Clone, Debug)]
 pub(crate) struct PhysicalMemory {
     capacity_bytes: u64,
