@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use parkade::policy::Policy;
 use parkade_sim::PAGE_BYTES;
 
-use super::options::{PLENTY_BYTES, RunOptions};
 use super::run::{Outcome, run};
+use super::run::{PLENTY_BYTES, RunOptions};
 use super::threshold::{Trials, smallest};
 use crate::workload::Workload;
 

@@ -6,19 +6,13 @@
 //! give the same answers on every machine.
 
 mod capacity;
-mod curves;
 mod first_step;
 pub mod largest_batch;
-mod options;
 mod run;
 pub mod statistics;
 pub mod sweep;
-#[cfg(test)]
-mod tests;
 pub(crate) mod threshold;
 
 pub use capacity::{LOAD_UNIT_BYTES, Smallest, smallest_capacity};
-pub use curves::{Curves, curves, live_curve};
 pub use first_step::{first_step, make_for};
-pub use options::{Addresses, PLENTY_BYTES, RunOptions};
-pub use run::{DriverCost, Ending, Outcome, run};
+pub use run::{Addresses, Curves, DriverCost, Ending, Outcome, PLENTY_BYTES, RunOptions, curves, live_curve, run};

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use parkade_sim::PAGE_BYTES;
 use serde::{Deserialize, Serialize};
 
-use crate::study::options::Addresses;
+use crate::study::run::Addresses;
 
 /// The most jobs of a sweep.
 pub const MOST_JOBS: u64 = 1_000_000;
@@ -264,5 +264,70 @@ fn unique(what: &'static str, mut names: Vec<String>) -> Result<(), BadPlan> {
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
         Some(pair) => Err(BadPlan::Twice { what, name: pair[0].clone() }),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use parkade_policies::{Named, named};
+
+    use super::*;
+
+    pub(in crate::study::sweep) fn policies() -> [&'static Named; 2] {
+        ["pytorch", "pytorch-expandable"].map(|name| named(name).expect("a policy"))
+    }
+
+    pub(in crate::study::sweep) fn plan() -> Plan {
+        Plan {
+            workloads: ["one", "two", "three"].map(|name| PlannedWorkload { name: name.into(), seeds: 2, hash: None }).into(),
+            policies: policies().map(|policy| policy.name.to_owned()).into(),
+            capacities: ["smallest", "plenty", "1.1"].map(|text| text.parse().expect("a capacity")).into(),
+            addresses: "driver".into(),
+            preallocate: None,
+        }
+    }
+
+    #[test]
+    fn jobs_are_numbered_by_workload_seed_policy_capacity() {
+        let plan = plan();
+        assert_eq!((plan.check(), plan.jobs()), (Ok(()), 3 * 2 * 2 * 3));
+        let job = |number| plan.job(number).expect("a job");
+        assert_eq!(job(0), Job { workload: 0, seed: 1, policy: 0, capacity: 0 });
+        assert_eq!(job(5), Job { workload: 0, seed: 1, policy: 1, capacity: 2 });
+        assert_eq!(job(6), Job { workload: 0, seed: 2, policy: 0, capacity: 0 });
+        assert_eq!(job(35), Job { workload: 2, seed: 2, policy: 1, capacity: 2 });
+        assert_eq!(plan.job(36), None);
+    }
+
+    #[test]
+    fn plans_that_cannot_be_carried_out_say_why() {
+        let bad = |change: fn(&mut Plan)| {
+            let mut plan = plan();
+            change(&mut plan);
+            plan.check().expect_err("a bad plan").to_string()
+        };
+        assert!(bad(|plan| plan.workloads.clear()).contains("no workloads"));
+        assert!(bad(|plan| plan.policies.clear()).contains("no policies"));
+        assert!(bad(|plan| plan.capacities.clear()).contains("no capacities"));
+        assert!(bad(|plan| plan.workloads[0].seeds = 0).contains("no seeds"));
+        assert!(bad(|plan| plan.workloads[0].seeds = u64::MAX).contains("more than 1000000 jobs"));
+        assert!(bad(|plan| plan.workloads[0].name = "two".into()).contains("\"two\" is given twice"));
+        assert!(bad(|plan| plan.addresses = "up".into()).contains("no address model"));
+    }
+
+    #[test]
+    fn capacities_are_written_as_they_are_read() {
+        for (text, shown) in
+            [("1", "1.0"), ("1.05", "1.05"), ("1.050", "1.05"), ("80B", "80B"), ("plenty", "plenty"), ("0.5", "0.5")]
+        {
+            let capacity: Capacity = text.parse().expect("a capacity");
+            assert_eq!(capacity.to_string(), shown);
+            assert_eq!(shown.parse(), Ok(capacity));
+        }
+        for text in ["", "0", "0.0", "0B", "-1", "1e3", "1001", "1.0000001", "most", "B", "99999", ".5"] {
+            assert!(text.parse::<Capacity>().is_err(), "{text:?}");
+        }
+        assert_eq!("1.1".parse::<Share>().expect("a factor").of(10), 11);
+        assert_eq!("1.1".parse::<Share>().expect("a factor").of(11), 13, "rounded up");
     }
 }

@@ -1,14 +1,20 @@
-//! A row: the numbers of one job.
+//! A row: the numbers of one job; and jobs done on several threads, with the rows in the order of the jobs.
+//!
+//! A workload is prepared once for all its jobs: its load and its hash.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 
 use parkade_policies::Named;
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Capacity, Plan};
-use super::prepared::PreparedWorkload;
-use crate::study::capacity::smallest_capacity;
+use crate::study::capacity::{LOAD_UNIT_BYTES, smallest_capacity};
 use crate::study::first_step::make_for;
-use crate::study::options::{Addresses, PLENTY_BYTES, RunOptions};
+use crate::study::run::{Addresses, PLENTY_BYTES, RunOptions};
 use crate::study::run::{Ending, Outcome, run};
+use crate::workload::{Event, Workload};
 
 /// The longest description of a problem that a row keeps, in characters.
 const LONGEST_PROBLEM: usize = 200;
@@ -181,7 +187,7 @@ impl Row {
     /// Whether the row was made from this workload, judged by hash, loads, and numbers of events and steps.
     #[must_use]
     pub fn is_of(&self, workload: &PreparedWorkload) -> bool {
-        let crate::workload::Workload { events, steps, .. } = &workload.workload;
+        let Workload { events, steps, .. } = &workload.workload;
         self.hash == workload.hash
             && (self.load_bytes, self.load_with_pools_bytes) == (workload.load_bytes, workload.load_with_pools_bytes)
             && (self.events, self.steps) == (events.len() as u64, steps.len() as u64)
@@ -194,5 +200,245 @@ impl Row {
             (own.workload, own.seed, own.policy, own.capacity)
                 == (self.workload.clone(), self.seed, self.policy.clone(), self.capacity)
         })
+    }
+}
+
+/// A workload, and what is known of it before it is run.
+#[derive(Clone, Debug)]
+pub struct PreparedWorkload {
+    /// The workload.
+    pub workload: Workload,
+    /// The load: the most bytes live at once, each request rounded up to 512 bytes.
+    pub load_bytes: u64,
+    /// The load with pools ([`Workload::load_with_pools_bytes`]), rounded likewise.
+    pub load_with_pools_bytes: u64,
+    /// [`Workload::work_ns`].
+    pub work_ns: u64,
+    /// A hash of the events, 64 bits in hexadecimal.
+    pub hash: String,
+}
+
+impl PreparedWorkload {
+    /// Measures and hashes a workload.
+    #[must_use]
+    pub fn new(workload: Workload) -> PreparedWorkload {
+        let load_bytes = workload.load_bytes(LOAD_UNIT_BYTES);
+        let hash = format!("{:016x}", workload.events.iter().fold(0xcbf2_9ce4_8422_2325, mix));
+        let load_with_pools_bytes = workload.load_with_pools_bytes(LOAD_UNIT_BYTES);
+        PreparedWorkload { load_with_pools_bytes, work_ns: workload.work_ns(), workload, load_bytes, hash }
+    }
+}
+
+/// FNV-1a over words of 64 bits, with a shift that mixes the high bits into the low ones.
+fn mix(hash: u64, event: &Event) -> u64 {
+    let [kind, one, two, three] = match *event {
+        Event::Allocate { buffer, bytes, stream } => [1, u64::from(buffer), bytes, u64::from(stream)],
+        Event::Free { buffer } => [2, u64::from(buffer), 0, 0],
+        Event::Use { buffer, stream } => [3, u64::from(buffer), u64::from(stream), 0],
+        Event::Launch { stream, us } => [4, u64::from(stream), u64::from(us), 0],
+        Event::Synchronize { stream } => [5, u64::from(stream), 0, 0],
+        Event::EmptyCache => [6, 0, 0, 0],
+        Event::BeginPool { pool } => [7, u64::from(pool), 0, 0],
+        Event::EndPool { pool } => [8, u64::from(pool), 0, 0],
+        Event::DropPool { pool } => [9, u64::from(pool), 0, 0],
+    };
+    [kind, one, two, three].iter().fold(hash, |hash, word| {
+        let mixed = (hash ^ word).wrapping_mul(0x0100_0000_01b3);
+        mixed ^ (mixed >> 32)
+    })
+}
+
+/// The source of a workload.
+pub struct Source {
+    /// The workload's name.
+    pub name: String,
+    /// One sentence: what the workload is.
+    pub says: String,
+    /// Whether different seeds make different workloads.
+    pub is_seeded: bool,
+    /// Makes the workload from a seed.
+    pub make: Box<dyn Fn(u64) -> Workload + Send + Sync>,
+}
+
+/// Does jobs of a plan, as many at a time as the pool has threads. `sources` and `policies` are the plan's, in its
+/// order. `take` gets each row in the order of `jobs`; an error from it ends everything. Jobs are started in
+/// order, so few rows have to wait for an earlier one.
+///
+/// # Errors
+/// The error of `take`.
+pub fn run_jobs<E>(
+    plan: &Plan,
+    sources: &[Source],
+    policies: &[&Named],
+    jobs: &[u64],
+    pool: &rayon::ThreadPool,
+    mut take: impl FnMut(Row) -> Result<(), E>,
+) -> Result<(), E> {
+    let threads = pool.current_num_threads();
+    let workloads = Workloads { sources, kept: Mutex::new(VecDeque::new()), most: threads + 1 };
+    let (next, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let (sender, receiver) = mpsc::channel();
+    pool.in_place_scope(|scope| {
+        for _ in 0..threads {
+            let (sender, workloads, next, is_over) = (sender.clone(), &workloads, &next, &is_over);
+            scope.spawn(move |_| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let place = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(&number) = jobs.get(place) else { return };
+                    let row = row(plan, number, workloads, policies);
+                    if sender.send((place, row)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        let result = in_order(&receiver, &mut take);
+        is_over.store(true, Ordering::Relaxed);
+        result
+    })
+}
+
+/// Passes rows on as soon as all earlier ones are done.
+fn in_order<E>(receiver: &mpsc::Receiver<(usize, Option<Row>)>, take: &mut impl FnMut(Row) -> Result<(), E>) -> Result<(), E> {
+    let (mut early, mut due) = (BTreeMap::new(), 0);
+    while let Ok((place, row)) = receiver.recv() {
+        early.insert(place, row);
+        while let Some(row) = early.remove(&due) {
+            due += 1;
+            // `None` is a job that the plan does not have.
+            row.map_or(Ok(()), &mut *take)?;
+        }
+    }
+    Ok(())
+}
+
+fn row(plan: &Plan, number: u64, workloads: &Workloads<'_>, policies: &[&Named]) -> Option<Row> {
+    let job = plan.job(number)?;
+    let source = workloads.sources.get(job.workload)?;
+    let place = workloads.place(job.workload, job.seed);
+    let workload = place.get_or_init(|| PreparedWorkload::new((source.make)(job.seed)));
+    Row::of(plan, number, workload, policies.get(job.policy)?)
+}
+
+/// A workload and a seed.
+type Key = (usize, u64);
+
+/// The workloads that are being run. Jobs with the same workload follow one another, so few are kept.
+struct Workloads<'a> {
+    sources: &'a [Source],
+    kept: Mutex<VecDeque<(Key, Arc<OnceLock<PreparedWorkload>>)>>,
+    most: usize,
+}
+
+impl Workloads<'_> {
+    /// The place of a workload, which the first thread that needs it fills.
+    fn place(&self, workload: usize, seed: u64) -> Arc<OnceLock<PreparedWorkload>> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, place)) = kept.iter().find(|(key, _)| *key == (workload, seed)) {
+            return Arc::clone(place);
+        }
+        let place = Arc::new(OnceLock::new());
+        kept.push_back(((workload, seed), Arc::clone(&place)));
+        if kept.len() > self.most {
+            kept.pop_front();
+        }
+        place
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+    use crate::study::sweep::plan::tests::{plan, policies};
+
+    const MIB: u64 = 1 << 20;
+
+    /// Buffers come and go, in sizes that depend on the seed.
+    fn made(seed: u64) -> Workload {
+        let mut random = crate::packing::random::Random::new(seed);
+        let mut events = Vec::new();
+        for buffer in 0..40 {
+            events.push(Event::Allocate { buffer, bytes: (1 + random.below(50) as u64) * MIB, stream: 0 });
+            if buffer >= 5 {
+                events.push(Event::Free { buffer: buffer - 5 });
+            }
+        }
+        Workload { name: "made".into(), says: "a test's".into(), events, ..Workload::default() }
+    }
+
+    fn sources() -> Vec<Source> {
+        ["one", "two", "three"]
+            .into_iter()
+            .zip([10, 20, 30])
+            .map(|(name, base)| Source {
+                name: name.into(),
+                says: String::new(),
+                is_seeded: true,
+                make: Box::new(move |seed| made(base + seed)),
+            })
+            .collect()
+    }
+
+    fn rows(jobs: &[u64], threads: usize) -> Vec<Row> {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
+        let mut rows = Vec::new();
+        let taken: Result<(), ()> = run_jobs(&plan(), &sources(), &policies(), jobs, &pool, |row| {
+            rows.push(row);
+            Ok(())
+        });
+        assert_eq!(taken, Ok(()));
+        rows
+    }
+
+    #[test]
+    fn rows_are_the_same_on_any_number_of_threads_and_in_any_parts() {
+        let all: Vec<u64> = (0..plan().jobs()).collect();
+        let alone = rows(&all, 1);
+        assert_eq!(alone.len(), all.len());
+        assert!(alone.iter().zip(&all).all(|(row, number)| row.job == *number && row.belongs_to(&plan())), "in order");
+        assert_eq!(rows(&all, 2), alone);
+        assert_eq!(rows(&all, 4), alone);
+        let third: Vec<u64> = all.iter().copied().filter(|number| number % 3 == 1).collect();
+        assert!(rows(&third, 2).iter().all(|row| alone[row.job as usize] == *row));
+    }
+
+    #[test]
+    fn an_error_of_the_taker_ends_the_work() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().expect("threads");
+        let mut taken = 0;
+        let all: Vec<u64> = (0..plan().jobs()).collect();
+        let result = run_jobs(&plan(), &sources(), &policies(), &all, &pool, |_| {
+            taken += 1;
+            if taken == 3 { Err("full") } else { Ok(()) }
+        });
+        assert_eq!((result, taken), (Err("full"), 3));
+    }
+
+    #[test]
+    fn a_row_is_read_back_from_its_line() {
+        for row in rows(&[0, 1, 2, 5], 1) {
+            let line = serde_json::to_string(&row).expect("JSON");
+            assert_eq!(serde_json::from_str::<Row>(&line).expect("a row"), row, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_smallest_memory_and_the_given_ones_agree() {
+        for row in rows(&(0..plan().jobs()).collect::<Vec<_>>(), 2) {
+            let bytes = row.capacity_bytes;
+            match row.capacity {
+                Capacity::Smallest => assert!(row.fits && row.runs > 1 && bytes >= Some(row.load_bytes), "{row:?}"),
+                Capacity::Plenty => assert!(row.fits && bytes.is_none(), "{row:?}"),
+                _ => {
+                    assert_eq!(
+                        bytes.map(|bytes| bytes.div_ceil(2 * MIB)),
+                        Some((row.load_bytes * 11).div_ceil(20 * MIB)),
+                        "{row:?}"
+                    )
+                }
+            }
+        }
     }
 }

@@ -4,16 +4,23 @@
 //! ratios are geometric. A workload that does not fit even with plenty of memory (the policy gave up for another
 //! reason) has no smallest memory. It counts in no mean, as the number of workloads beside each mean shows.
 //!
-//! Workloads are chosen by hand. So their means have ranges and no intervals, and come a second time without the one
-//! workload that makes the largest part of the excess; tests and intervals are those over the seeds of one workload.
+//! Workloads are chosen by hand. So their means have ranges and no intervals, which would say nothing about other
+//! workloads, and come a second time without the one workload that makes the largest part of the excess over LOAD. Tests
+//! and intervals are those over the seeds of one workload: seeds are drawn at random from what a generator can make, so a
+//! test over them says something about the programs that it makes.
+//!
+//! Beside the policies stands what two ideal allocators need for a sweep's workloads, over their loads. Neither result is
+//! a lower bound for an allocator that learns of requests one by one: both cut corners that it need not cut, and the
+//! packer does not always find the best packing.
 
-use super::course::{Course, CourseOfAll};
-use super::levels::{Level, over_all, over_workloads};
-use super::outlier::{Without, outlier};
+use rayon::prelude::*;
+use statrs::statistics::Statistics;
+
 use super::plan::{Capacity, Plan};
-use super::row::Row;
-use super::seeds::{self, SeedComparison};
-use crate::study::statistics::mean;
+use super::row::{Row, Source};
+use crate::bounds::{Bounds, BoundsError};
+use crate::packing::Effort;
+use crate::study::statistics::{Interval, SignedRank, holm, interval_of_mean, mean, signed_rank};
 
 /// One workload under one policy.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -149,14 +156,14 @@ fn cells(seen: &Seen<'_>, smallest: Option<usize>, baseline: usize) -> Vec<Vec<C
             ratio: smallest.and_then(|place| over_seeds(&by_capacity[place], ratio)),
             driver_ns: by_capacity.iter().map(|rows| over_seeds(rows, |row| row.fits.then_some(row.driver_ns as f64))).collect(),
             courses: by_capacity.iter().map(|rows| Course::of(rows)).collect(),
-            versus: smallest.filter(|_| policy != baseline).and_then(|place| seeds::compare(&by_capacity[place], base()?)),
+            versus: smallest.filter(|_| policy != baseline).and_then(|place| compare_seeds(&by_capacity[place], base()?)),
             not_monotone: smallest.map_or(0, |place| not_monotone(&by_capacity[place], by_capacity)),
             fits: by_capacity.iter().map(|rows| rows.iter().filter(|row| row.fits).count() as u64).collect(),
         }
     };
     let of_policy = |(policy, workloads): (usize, &Vec<_>)| (0..workloads.len()).map(|workload| cell(policy, workload)).collect();
     let mut cells: Vec<Vec<Cell>> = seen.iter().enumerate().map(of_policy).collect();
-    seeds::correct(cells.iter_mut().flatten().filter_map(|cell| cell.versus.as_mut()));
+    correct(cells.iter_mut().flatten().filter_map(|cell| cell.versus.as_mut()));
     cells
 }
 
@@ -206,5 +213,454 @@ fn compare(own: &[Option<f64>], base: &[Option<f64>]) -> Comparison {
     };
     let both: Vec<f64> = own.iter().zip(base).filter_map(|(own, base)| Some((*own)? / (*base)?)).collect();
     let differences: Vec<f64> = own.iter().zip(base).map(difference).collect();
-    Comparison { ratio: over_all(&both), counts: seeds::counts(&differences) }
+    Comparison { ratio: over_all(&both), counts: counts(&differences) }
+}
+
+/// The level of the confidence intervals.
+const CONFIDENCE: f64 = 0.95;
+/// The seed of the resamples.
+const SEED: u64 = 1;
+
+/// A mean with its range, or with its confidence interval where that is said.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Level {
+    /// The mean: geometric, unless it is said otherwise.
+    pub mean: f64,
+    /// The least value, or the lower end of the interval.
+    pub low: f64,
+    /// The greatest value, or the upper end of the interval.
+    pub high: f64,
+    /// The number of values.
+    pub count: usize,
+}
+
+/// The geometric mean and the range; `None` without values.
+fn over_all(values: &[f64]) -> Option<Level> {
+    with_range(values, || geometric_mean(values))
+}
+
+/// The arithmetic mean and the range, of values that may be 0; `None` without values.
+fn plain_over_all(values: &[f64]) -> Option<Level> {
+    with_range(values, || mean(values))
+}
+
+fn with_range(values: &[f64], mean: impl FnOnce() -> Option<f64>) -> Option<Level> {
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = values.iter().copied().fold(0.0, f64::max);
+    // The mean of equal values is that value, to the last bit.
+    let mean = if least.to_bits() == most.to_bits() { least } else { mean()? };
+    Some(Level { mean, low: least, high: most, count: values.len() })
+}
+
+fn geometric_mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().map(|value| value.max(f64::MIN_POSITIVE)).geometric_mean())
+}
+
+/// The geometric mean over workloads, with its range; `None` without values.
+fn over_workloads(levels: impl Iterator<Item = Level>) -> Option<Level> {
+    over_all(&levels.map(|level| level.mean).collect::<Vec<_>>())
+}
+
+/// The geometric mean over seeds and its interval, from the values' logarithms.
+fn with_interval(logs: &[f64]) -> Option<Level> {
+    let mean = mean(logs)?;
+    // A single value says nothing about others.
+    let Interval { low, high } =
+        interval_of_mean(logs, CONFIDENCE, SEED).unwrap_or(Interval { low: f64::NEG_INFINITY, high: f64::INFINITY });
+    Some(Level { mean: mean.exp(), low: low.exp(), high: high.exp(), count: logs.len() })
+}
+
+impl Level {
+    /// The geometric mean over workloads and the range, of those that have a value; `None` without any.
+    #[must_use]
+    pub fn over_workloads(values: &[Option<f64>]) -> Option<Level> {
+        over_all(&values.iter().copied().flatten().collect::<Vec<_>>())
+    }
+}
+
+/// A mean without one workload.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Without {
+    /// The geometric mean over the other workloads; `None` without any.
+    pub mean: Option<f64>,
+    /// The workload's share of the excess, counted in logarithms: geometric means add those up. `None` if it has no
+    /// value, or if there is no excess.
+    pub share: Option<f64>,
+}
+
+impl Without {
+    /// Of the values of all workloads over their loads, without the one at this place.
+    #[must_use]
+    pub fn of(ratios: &[Option<f64>], left_out: usize) -> Without {
+        let excess = |ratio: f64| ratio.max(f64::MIN_POSITIVE).ln();
+        let others: Vec<f64> = ratios
+            .iter()
+            .enumerate()
+            .filter(|(place, _)| *place != left_out)
+            .filter_map(|(_, ratio)| ratio.map(excess))
+            .collect();
+        let own = ratios.get(left_out).copied().flatten().map(excess);
+        let sum = others.iter().sum::<f64>() + own.unwrap_or(0.0);
+        Without {
+            mean: (!others.is_empty()).then(|| (others.iter().sum::<f64>() / others.len() as f64).exp()),
+            share: own.filter(|_| sum > 0.0).map(|own| own / sum),
+        }
+    }
+}
+
+/// The workload with the largest share of the excess, averaged over the policies; `None` if there is no excess, or only
+/// one workload. Each policy has the smallest memory over the load of each workload.
+fn outlier(policies: &[Vec<Option<f64>>]) -> Option<usize> {
+    let workloads = policies.first()?.len();
+    let share = |workload: usize| policies.iter().filter_map(|ratios| Without::of(ratios, workload).share).sum::<f64>();
+    let shares = (0..workloads).map(|workload| (share(workload), workload));
+    let largest = shares.max_by(|one, other| one.0.total_cmp(&other.0).then(other.1.cmp(&one.1)))?;
+    (workloads > 1 && largest.0 > 0.0).then_some(largest.1)
+}
+
+/// The driver's work over the course of one workload, in one memory. Arithmetic means over the seeds, since a value may
+/// be 0.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Course {
+    /// Driver calls for each step; `None` if the workload's steps are not known.
+    pub calls_per_step: Option<Level>,
+    /// Their cost for each step, in nanoseconds.
+    pub ns_per_step: Option<Level>,
+    /// Driver calls for each step of the later half; `None` if the workload has fewer than two steps.
+    pub later_calls_per_step: Option<Level>,
+    /// Their cost for each step of the later half, in nanoseconds.
+    pub later_ns_per_step: Option<Level>,
+    /// The share of the calls' cost that falls into the later half: 0 for a policy that is slow only in the beginning,
+    /// about a half for one that is always slow. `None` if the calls cost nothing.
+    pub later_share: Option<Level>,
+    /// How long driver calls waited for work on the device, in nanoseconds; `None` if the workload does not say how long
+    /// its work takes.
+    pub waited_ns: Option<Level>,
+    /// The driver calls that return only when work on the device is done.
+    pub waiting_calls: Level,
+}
+
+/// The driver's work over the course of the workloads that fit in one memory.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct CourseOfAll {
+    /// Driver calls for each step: the geometric mean over the workloads whose steps are known.
+    pub calls_per_step: Option<Level>,
+    /// Their cost for each step, in nanoseconds, likewise.
+    pub ns_per_step: Option<Level>,
+    /// The share of the calls' cost that falls into the later half: the arithmetic mean.
+    pub later_share: Option<Level>,
+    /// How long driver calls waited, in nanoseconds: the arithmetic mean over the workloads that say how long their
+    /// work takes.
+    pub waited_ns: Option<Level>,
+    /// The driver calls that return only when work on the device is done: the arithmetic mean.
+    pub waiting_calls: Option<Level>,
+}
+
+impl Course {
+    /// From the rows of all seeds; `None` if there are none or the workload does not fit with some seed.
+    fn of(rows: &[&Row]) -> Option<Course> {
+        let over = |value: fn(&Row) -> Option<f64>| -> Option<Level> {
+            plain_over_all(&rows.iter().map(|row| value(row)).collect::<Option<Vec<_>>>()?)
+        };
+        if rows.iter().any(|row| !row.fits) {
+            return None;
+        }
+        Some(Course {
+            calls_per_step: over(|row| quotient(row.driver_calls, row.steps)),
+            ns_per_step: over(|row| quotient(row.driver_ns, row.steps)),
+            later_calls_per_step: over(|row| quotient(row.later_driver_calls, row.later_steps)),
+            later_ns_per_step: over(|row| quotient(row.later_driver_ns, row.later_steps)),
+            later_share: over(|row| quotient(row.later_driver_ns, row.driver_ns)),
+            waited_ns: over(|row| (row.work_ns > 0).then_some(row.waited_ns as f64)),
+            waiting_calls: over(|row| Some(row.waiting_calls as f64))?,
+        })
+    }
+}
+
+impl CourseOfAll {
+    /// From the courses of workloads.
+    fn of(courses: &[Course]) -> CourseOfAll {
+        let means = |value: fn(&Course) -> Option<Level>| -> Vec<f64> {
+            courses.iter().filter_map(value).map(|level| level.mean).collect()
+        };
+        CourseOfAll {
+            calls_per_step: over_all(&means(|course| course.calls_per_step)),
+            ns_per_step: over_all(&means(|course| course.ns_per_step)),
+            later_share: plain_over_all(&means(|course| course.later_share)),
+            waited_ns: plain_over_all(&means(|course| course.waited_ns)),
+            waiting_calls: plain_over_all(&means(|course| Some(course.waiting_calls))),
+        }
+    }
+}
+
+fn quotient(amount: u64, of: u64) -> Option<f64> {
+    (of > 0).then(|| amount as f64 / of as f64)
+}
+
+/// A policy against the baseline over the seeds of one workload.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct SeedComparison {
+    /// Its smallest memory over the baseline's: the geometric mean over the seeds that fit under both, with a 95 %
+    /// interval.
+    pub ratio: Option<Level>,
+    /// The number of seeds for which it needs less memory, as much, and more. Not fitting at all counts as more.
+    pub counts: [usize; 3],
+    /// Wilcoxon's signed-rank test of the logarithms; a negative effect means less memory.
+    pub test: SignedRank,
+    /// The test's p value with Holm's correction for all comparisons of the sweep.
+    pub corrected_p: f64,
+}
+
+/// Compares the smallest memories of one workload, a row for each seed; `None` with fewer than two seeds.
+fn compare_seeds(own: &[&Row], base: &[&Row]) -> Option<SeedComparison> {
+    let of_seed = |seed| base.iter().find(|row| row.seed == seed);
+    let pairs: Vec<(f64, f64)> = own.iter().filter_map(|row| Some((log_bytes(row), log_bytes(of_seed(row.seed)?)))).collect();
+    if pairs.len() < 2 {
+        return None;
+    }
+    let difference = |&(own, base): &(f64, f64)| if own.is_infinite() && base.is_infinite() { 0.0 } else { own - base };
+    let differences: Vec<f64> = pairs.iter().map(difference).collect();
+    let finite: Vec<f64> = pairs.iter().filter(|(own, base)| own.is_finite() && base.is_finite()).map(difference).collect();
+    let test = signed_rank(&differences);
+    Some(SeedComparison { ratio: with_interval(&finite), counts: counts(&differences), test, corrected_p: test.p })
+}
+
+/// How many are less than, equal to and greater than 0.
+fn counts(differences: &[f64]) -> [usize; 3] {
+    let count = |wanted: fn(f64) -> bool| differences.iter().filter(|difference| wanted(**difference)).count();
+    [count(|d| d < 0.0), count(|d| d == 0.0), count(|d| d > 0.0)]
+}
+
+/// Corrects the p values of all comparisons together.
+fn correct<'a>(comparisons: impl Iterator<Item = &'a mut SeedComparison>) {
+    let mut comparisons: Vec<&mut SeedComparison> = comparisons.collect();
+    let p_values: Vec<f64> = comparisons.iter().map(|comparison| comparison.test.p).collect();
+    for (comparison, corrected) in comparisons.iter_mut().zip(holm(&p_values)) {
+        comparison.corrected_p = corrected;
+    }
+}
+
+/// The logarithm of the smallest memory; infinite if the workload fits in none.
+fn log_bytes(row: &Row) -> f64 {
+    row.capacity_bytes.map_or(f64::INFINITY, |bytes| (bytes.max(1) as f64).ln())
+}
+
+/// What ideal allocators need for one workload, over its load: means over its seeds, like those of a policy's cell.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct BoundRatios {
+    /// Enough for an ideal allocator that remaps pages of 2 MiB at will, gives each buffer of at least a page its own, and
+    /// has the smaller ones packed offline ([`crate::bounds::pages`]).
+    pub page_ideal: Level,
+    /// The best packing that the offline packer found, with every lifetime known in advance and nothing moved.
+    pub packing: Level,
+}
+
+/// These results for all workloads of a plan, in its order. `sources` are the plan's; the packer gets `steps` for each
+/// packing.
+///
+/// # Errors
+/// [`BoundsError`] for a workload without bounds.
+pub fn bound_ratios(
+    plan: &Plan,
+    sources: &[Source],
+    steps: u64,
+    pool: &rayon::ThreadPool,
+) -> Result<Vec<Option<BoundRatios>>, BoundsError> {
+    let seeded: Vec<(usize, u64)> = plan
+        .workloads
+        .iter()
+        .enumerate()
+        .flat_map(|(place, workload)| (1..=workload.seeds).map(move |seed| (place, seed)))
+        .filter(|&(place, _)| place < sources.len())
+        .collect();
+    let ratios: Vec<(usize, [f64; 2])> = pool.install(|| {
+        seeded
+            .into_par_iter()
+            .map(|(place, seed)| {
+                let bounds = Bounds::of(&(sources[place].make)(seed), &Effort { steps, ..Effort::default() })?;
+                let load = bounds.load_512_bytes.max(1) as f64;
+                let over = |bytes: u64| bytes as f64 / load;
+                Ok((place, [over(bounds.pages.reached_bytes), over(bounds.packing.packing.height)]))
+            })
+            .collect::<Result<_, BoundsError>>()
+    })?;
+    let of = |wanted: usize, which: usize| -> Option<Level> {
+        let values: Vec<f64> = ratios.iter().filter(|(place, _)| *place == wanted).map(|(_, ratios)| ratios[which]).collect();
+        over_all(&values)
+    };
+    Ok((0..plan.workloads.len()).map(|place| Some(BoundRatios { page_ideal: of(place, 0)?, packing: of(place, 1)? })).collect())
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+    use crate::study::sweep::plan::tests::plan;
+
+    #[test]
+    fn shares_add_up_and_the_mean_is_of_the_others() {
+        let ratios = [Some(1.0), Some(2.0), Some(4.0), None];
+        let of = |place| Without::of(&ratios, place);
+        let shares: Vec<f64> = (0..3).filter_map(|place| of(place).share).collect();
+        assert!((shares[1] - 1.0 / 3.0).abs() < 1e-12 && (shares[2] - 2.0 / 3.0).abs() < 1e-12 && shares[0] == 0.0, "{shares:?}");
+        assert!((of(2).mean.expect("a mean") - 2.0_f64.sqrt()).abs() < 1e-12);
+        assert_eq!((of(3).share, of(0).mean.map(|mean| (mean * 1000.0).round())), (None, Some(2828.0)));
+        assert_eq!(Without::of(&[Some(1.0), Some(1.0)], 0), Without { mean: Some(1.0), share: None });
+    }
+
+    #[test]
+    fn the_outlier_is_that_of_most_policies() {
+        let one = vec![Some(1.1), Some(2.0), Some(1.0)];
+        let other = vec![Some(1.4), Some(1.5), None];
+        assert_eq!(outlier(&[one.clone(), other]), Some(1));
+        assert_eq!(outlier(&[vec![Some(1.0); 3]]), None);
+        assert_eq!(outlier(&[vec![Some(2.0)]]), None, "there is no other");
+        assert_eq!(outlier(&[]), None);
+    }
+
+    /// Rows with these smallest memories and a load of 100: one seed, two policies.
+    fn written(plan: &Plan, values: &[[Option<u64>; 2]]) -> Vec<Row> {
+        (0..plan.jobs())
+            .map(|number| {
+                let job = plan.job(number).expect("a job");
+                let bytes = values[job.workload][job.policy];
+                let row = Row::empty(plan, number).expect("a row");
+                Row { load_bytes: 100, capacity_bytes: bytes, fits: bytes.is_some(), driver_ns: 500, ..row }
+            })
+            .collect()
+    }
+
+    #[test]
+    fn policies_are_compared_workload_by_workload() {
+        let mut plan = plan();
+        plan.workloads.iter_mut().for_each(|workload| workload.seeds = 1);
+        plan.capacities.truncate(1);
+        let summary =
+            Summary::of(&plan, &written(&plan, &[[Some(110), Some(100)], [Some(120), Some(110)], [Some(150), Some(150)]]), 0);
+        let [base, other] = &summary.policies[..] else { panic!("two policies") };
+        // By hand: (1.1 x 1.2 x 1.5)^(1/3) and (1.0 x 1.1 x 1.5)^(1/3).
+        let mean = |policy: &PolicySummary| policy.ratio.expect("a ratio").mean;
+        assert!((mean(base) - 1.98_f64.cbrt()).abs() < 1e-12 && (mean(other) - 1.65_f64.cbrt()).abs() < 1e-12);
+        let versus = other.versus.expect("a comparison");
+        assert_eq!((versus.counts, base.versus), ([2, 1, 0], None));
+        assert!((versus.ratio.expect("a ratio").mean - (1.65_f64 / 1.98).cbrt()).abs() < 1e-12);
+        assert!(!summary.compares_seeds(), "nothing is tested over workloads");
+        // By hand: ln 1.5 of ln 1.98, and of ln 1.65; the third workload's.
+        let share = |policy: &PolicySummary| policy.without_outlier.and_then(|without| without.share).expect("a share");
+        assert_eq!(summary.outlier, Some(2));
+        assert!((share(base) - 1.5_f64.ln() / 1.98_f64.ln()).abs() < 1e-12);
+        assert!((other.without_outlier.and_then(|without| without.mean).expect("a mean") - 1.1_f64.sqrt()).abs() < 1e-12);
+        assert_eq!((mean(base), base.ratio.map(|level| (level.low, level.high))), (mean(base), Some((1.1, 1.5))));
+        assert_eq!(other.driver_ns[0].map(|level| level.count), Some(3));
+        assert!((other.driver_ns[0].expect("a cost").mean - 500.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_fails_with_more_memory_is_counted() {
+        let mut plan = plan();
+        plan.workloads.iter_mut().for_each(|workload| workload.seeds = 1);
+        let mut rows = written(&plan, &[[Some(110), Some(110)], [Some(120), Some(110)], [Some(150), None]]);
+        let searched = |workload: usize, policy: usize| (workload * 2 + policy) * 3;
+        rows[searched(0, 0)].fails_above_bytes = Some(115);
+        let given = |fits, bytes| Row { fits, capacity_bytes: Some(bytes), ..rows[searched(1, 0) + 2].clone() };
+        let (more, less) = (given(false, 130), given(false, 100));
+        rows[searched(1, 0) + 2] = more;
+        rows[searched(2, 0) + 2] = less;
+        rows[searched(2, 0) + 2].job = (searched(2, 0) + 2) as u64;
+        let summary = Summary::of(&plan, &rows, 0);
+        let counts = summary.cells.iter().map(|cells| cells.iter().map(|cell| cell.not_monotone).collect::<Vec<_>>());
+        assert_eq!(
+            counts.collect::<Vec<_>>(),
+            [[1, 1, 0], [0, 0, 0]],
+            "searched and given; failing with less memory does not count"
+        );
+        assert_eq!(summary.not_monotone(), 2);
+    }
+
+    #[test]
+    fn what_fits_nowhere_counts_as_worse_and_in_no_mean() {
+        let mut plan = plan();
+        plan.workloads.iter_mut().for_each(|workload| workload.seeds = 1);
+        plan.capacities.truncate(1);
+        let summary = Summary::of(&plan, &written(&plan, &[[Some(110), None], [Some(120), Some(110)], [None, None]]), 0);
+        let [base, other] = &summary.policies[..] else { panic!("two policies") };
+        assert_eq!((base.ratio.map(|level| level.count), other.ratio.map(|level| level.count)), (Some(2), Some(1)));
+        let versus = other.versus.expect("a comparison");
+        assert_eq!((versus.counts, versus.ratio.map(|level| level.count)), ([1, 1, 1], Some(1)));
+        assert_eq!(other.fits, [1.0 / 3.0]);
+    }
+
+    /// Rows of one workload with six seeds, two policies and the smallest memory only.
+    fn seeded(values: [[Option<u64>; 2]; 6]) -> Summary {
+        let mut plan = plan();
+        plan.capacities.truncate(1);
+        plan.workloads.truncate(1);
+        plan.workloads[0].seeds = 6;
+        let rows = (0..plan.jobs()).map(|number| {
+            let job = plan.job(number).expect("a job");
+            let bytes = values[job.seed as usize - 1][job.policy];
+            Row { load_bytes: 100, capacity_bytes: bytes, fits: bytes.is_some(), ..Row::empty(&plan, number).expect("a row") }
+        });
+        Summary::of(&plan, &rows.collect::<Vec<_>>(), 0)
+    }
+
+    #[test]
+    fn policies_are_tested_over_the_seeds_of_a_workload() {
+        let summary = seeded([110, 120, 130, 140, 150, 160].map(|bytes| [Some(bytes), Some(100)]));
+        let versus = summary.cells[1][0].versus.expect("a comparison");
+        assert_eq!((versus.counts, versus.test.effect, summary.cells[0][0].versus), ([6, 0, 0], -1.0, None));
+        assert!((versus.test.p - 2.0 / 64.0).abs() < 1e-12 && versus.corrected_p.to_bits() == versus.test.p.to_bits());
+        let ratio = versus.ratio.expect("a ratio");
+        assert!(ratio.low < ratio.mean && ratio.mean < ratio.high && ratio.high < 1.0, "{ratio:?}");
+        assert!(summary.compares_seeds());
+        let failing = seeded([110, 120, 130, 140, 150, 160].map(|bytes| [Some(bytes), (bytes > 110).then_some(100)]));
+        let versus = failing.cells[1][0].versus.expect("a comparison");
+        assert_eq!((versus.counts, versus.ratio.map(|level| level.count)), ([5, 0, 1], Some(5)), "what fits nowhere is worse");
+        assert_eq!(failing.cells[1][0].ratio, None);
+    }
+
+    #[test]
+    fn the_course_of_a_run_is_by_step_and_half() {
+        let mut plan = plan();
+        plan.workloads.iter_mut().for_each(|workload| workload.seeds = 1);
+        plan.capacities.truncate(1);
+        let with_cost = |row: Row, (steps, work_ns): (u64, u64)| Row {
+            steps,
+            work_ns,
+            later_steps: steps / 2,
+            driver_calls: 40,
+            driver_ns: 1000,
+            later_driver_calls: 10,
+            later_driver_ns: 0,
+            waited_ns: 70,
+            waiting_calls: 3,
+            ..row
+        };
+        let rows: Vec<Row> = written(&plan, &[[Some(110); 2], [Some(120); 2], [Some(150), None]])
+            .into_iter()
+            .zip([(4, 900), (4, 900), (1, 900), (1, 900), (0, 0), (0, 0)])
+            .map(|(row, steps)| with_cost(row, steps))
+            .collect();
+        let summary = Summary::of(&plan, &rows, 0);
+        let mean = |level: Option<Level>| level.map(|level| level.mean);
+        let [four, one, none] = [0, 1, 2].map(|workload| summary.cells[0][workload].courses[0].expect("it fits"));
+        assert_eq!((mean(four.calls_per_step), mean(four.ns_per_step)), (Some(10.0), Some(250.0)));
+        assert_eq!(
+            (mean(four.later_calls_per_step), mean(four.later_ns_per_step), mean(four.later_share)),
+            (Some(5.0), Some(0.0), Some(0.0))
+        );
+        assert_eq!((mean(one.calls_per_step), one.later_calls_per_step), (Some(40.0), None), "one step has no halves");
+        assert_eq!(
+            (none.calls_per_step, none.waited_ns, none.waiting_calls.mean),
+            (None, None, 3.0),
+            "no steps, and no work to wait for"
+        );
+        assert_eq!(mean(four.waited_ns), Some(70.0));
+        let all = summary.policies[0].courses[0];
+        assert!((mean(all.calls_per_step).expect("a mean") - 20.0).abs() < 1e-9, "the geometric mean of 10 and 40");
+        let counts =
+            [all.calls_per_step, all.later_share, all.waited_ns, all.waiting_calls].map(|level| level.map(|level| level.count));
+        assert_eq!(counts, [Some(2), Some(3), Some(2), Some(3)]);
+        assert_eq!(summary.cells[1][2].courses[0], None, "it does not fit");
+    }
 }
