@@ -1,11 +1,11 @@
-//! All bounds of a workload.
+//! All bounds of a workload, and its buffers with their lifetimes, in numbers of events.
 
-use super::lifetimes::buffers;
-use super::packed::{BoundsError, pack_checked};
-use super::pages::{self, PageIdeal};
+use rustc_hash::FxHashMap;
+
+use super::pages::{self, BoundsError, PageIdeal, pack_checked};
 use super::robson::Robson;
-use crate::packing::{Effort, Found, Instance};
-use crate::workload::Workload;
+use crate::packing::{Buffer, Effort, Found, Instance};
+use crate::workload::{Event, Workload};
 
 /// Blocks are multiples of this many bytes under any settings (spec 1.1).
 pub const BLOCK_BYTES: u64 = 512;
@@ -43,5 +43,110 @@ impl Bounds {
             packing: pack_checked(&instance, effort)?,
             robson,
         })
+    }
+}
+
+/// The buffers of a workload in the order of their allocation, each size rounded up to a multiple of `unit` bytes.
+///
+/// Times are numbers of events. A buffer is live from its allocation until the event that frees it, or to the end.
+/// If another stream still uses it then, its memory becomes free later; the lifetime here is the shortest
+/// possible, so that bounds hold however long the work takes. An event that frees a buffer that does not exist is
+/// skipped.
+///
+/// # Panics
+/// If `unit` is 0.
+#[must_use]
+pub fn buffers(workload: &Workload, unit: u64) -> Vec<Buffer> {
+    let end_of_all = workload.events.len() as u64;
+    let mut buffers: Vec<Buffer> = Vec::new();
+    let mut place_of: FxHashMap<u32, usize> = FxHashMap::default();
+    for (now, event) in workload.events.iter().enumerate() {
+        match *event {
+            Event::Allocate { buffer, bytes, .. } => {
+                place_of.insert(buffer, buffers.len());
+                let size = bytes.div_ceil(unit).saturating_mul(unit);
+                buffers.push(Buffer { start: now as u64, end: end_of_all, size, alignment: 1 });
+            }
+            Event::Free { buffer } => {
+                if let Some(place) = place_of.remove(&buffer) {
+                    buffers[place].end = now as u64;
+                }
+            }
+            _ => {}
+        }
+    }
+    buffers
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+    use crate::bounds::pages::PAGE_BYTES;
+    use crate::bounds::robson::tests::lives;
+
+    use crate::bounds::{BoundsError, PageIdeal};
+    use crate::packing::InstanceError;
+
+    const QUICK: Effort = Effort { steps: 200_000, seed: 1 };
+
+    fn workload(events: Vec<Event>) -> Workload {
+        Workload { name: "test".into(), says: "a test".into(), events, ..Workload::default() }
+    }
+
+    fn allocate(buffer: u32, bytes: u64) -> Event {
+        Event::Allocate { buffer, bytes, stream: 0 }
+    }
+
+    fn free(buffer: u32) -> Event {
+        Event::Free { buffer }
+    }
+
+    #[test]
+    fn a_buffer_is_live_until_it_is_freed_even_if_other_streams_use_it() {
+        let events = vec![
+            allocate(7, 100),
+            Event::Use { buffer: 7, stream: 3 },
+            Event::Launch { stream: 3, us: 50 },
+            free(7),
+            allocate(9, 513),
+            free(8),
+        ];
+        assert_eq!(buffers(&workload(events), 512), lives(&[(0, 3, 512), (4, 6, 1024)]));
+    }
+
+    #[test]
+    fn all_bounds_of_a_small_program() {
+        let events = vec![allocate(0, 3 << 20), allocate(1, 1000), free(0), allocate(2, PAGE_BYTES), allocate(3, 1), free(1)];
+        let bounds = Bounds::of(&workload(events), &QUICK).unwrap();
+        assert_eq!((bounds.load_bytes, bounds.load_512_bytes), ((3 << 20) + 1000, (3 << 20) + 1024));
+        // Two pages for the first buffer and one for the small one; later one page, and one for both small ones.
+        let pages = PageIdeal { load_bytes: 2 * PAGE_BYTES, own_pages_bytes: 3 * PAGE_BYTES, reached_bytes: 3 * PAGE_BYTES };
+        assert_eq!(bounds.pages, pages);
+        assert_eq!(bounds.packing.packing.height, bounds.load_512_bytes);
+        let robson = bounds.robson.unwrap();
+        assert_eq!((robson.smallest_bytes, robson.largest_bytes), (512, 3 << 20));
+        assert_eq!(robson.rounded_load_bytes, (4 << 20) + 1024);
+        // The largest power of two in the range is 4096 units of 512 bytes, and it fits into the load once: 4096 (1 +
+        // 12 / 2) - 4095.
+        assert_eq!(robson.forced_bytes, (4096 * 7 - 4095) * 512);
+        // The largest size is rounded up to 8192 units, and the rounded load is at most twice that.
+        assert_eq!(robson.sufficient_bytes, (16384 * 15 / 2 - 8191) * 512);
+    }
+
+    #[test]
+    fn a_program_without_buffers_needs_nothing() {
+        let bounds = Bounds::of(&workload(vec![Event::EmptyCache]), &QUICK).unwrap();
+        assert_eq!((bounds.load_bytes, bounds.load_512_bytes, bounds.packing.packing.height), (0, 0, 0));
+        assert_eq!((bounds.pages.reached_bytes, bounds.robson), (0, None));
+    }
+
+    #[test]
+    fn what_has_no_bounds_is_an_error() {
+        let bounds = |events| Bounds::of(&workload(events), &QUICK).map(|_| ());
+        let refused = |error| Err(BoundsError::Instance(error));
+        assert_eq!(bounds(vec![allocate(0, 5), allocate(1, 0)]), refused(InstanceError::Empty { buffer: 1 }));
+        assert_eq!(bounds(vec![allocate(0, u64::MAX)]), refused(InstanceError::TooLarge));
+        assert_eq!(bounds(vec![allocate(0, 1 << 61), allocate(1, 1 << 61), allocate(2, 1)]), refused(InstanceError::TooLarge));
     }
 }

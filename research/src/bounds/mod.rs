@@ -15,15 +15,9 @@
 //! that. docs/bounds.md has the definitions, the proofs and the sources.
 
 mod all;
-mod lifetimes;
-mod packed;
 pub mod pages;
 pub mod robson;
-#[cfg(test)]
-mod tests;
 
-pub use all::{BLOCK_BYTES, Bounds};
-pub use lifetimes::buffers;
-pub use packed::BoundsError;
-pub use pages::PageIdeal;
+pub use all::{BLOCK_BYTES, Bounds, buffers};
+pub use pages::{BoundsError, PageIdeal};
 pub use robson::Robson;

@@ -9,10 +9,12 @@
 //!   contents are never copied. Then each such buffer needs its size rounded up to pages, and the smaller ones
 //!   together need their bytes rounded up to pages. Without smaller buffers this is exactly enough, since any free
 //!   page can be mapped wherever one is needed. With them it is only a lower bound, since a small buffer stays on
-//!   its page; a packing of the small buffers gives a number that is enough.
+//!   its page; a packing of the small buffers gives a number that is enough. Packings for bounds are found by the packer
+//!   and checked by the checker.
 
-use super::packed::{BoundsError, pack_checked};
-use crate::packing::{Buffer, Effort, Instance};
+use std::fmt;
+
+use crate::packing::{self, Buffer, Effort, Fault, Found, Instance, InstanceError};
 
 /// The size of a device page, the granularity of cuMemCreate and cuMemMap (facts: Sizes and addresses).
 pub const PAGE_BYTES: u64 = 2 << 20;
@@ -117,4 +119,101 @@ fn pages_of_small(small: Vec<Buffer>, page_bytes: u64, effort: &Effort) -> Resul
         changes.extend(Change::of_life(&whole, Kind::Pages(1)));
     }
     Ok(changes)
+}
+
+/// Why a workload has no bounds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BoundsError {
+    /// Its buffers are not an instance of the packing problem.
+    Instance(InstanceError),
+    /// The packer made an invalid packing: a bug in parkade.
+    Packing(Fault),
+}
+
+impl fmt::Display for BoundsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BoundsError::Instance(error) => write!(f, "the workload has no bounds: {error}"),
+            BoundsError::Packing(fault) => write!(f, "the packer made an invalid packing, a bug in parkade: {fault:?}"),
+        }
+    }
+}
+
+impl std::error::Error for BoundsError {}
+
+/// The best packing found, after the checker has approved it.
+pub(super) fn pack_checked(instance: &Instance, effort: &Effort) -> Result<Found, BoundsError> {
+    let found = packing::pack(instance, effort);
+    packing::check(instance, &found.packing).map_err(BoundsError::Packing)?;
+    Ok(found)
+}
+
+/// The ideal against exhaustive search.
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::bounds::robson::tests::lives;
+
+    const QUICK: Effort = Effort { steps: 200_000, seed: 1 };
+    const PAGE: u64 = 4;
+
+    /// The fewest pages of four bytes, by trying all placements of the small buffers. Buffers of at least a page need
+    /// not be tried: their pages can be any free ones.
+    fn fewest_pages(buffers: &[Buffer]) -> u64 {
+        let (large, small): (Vec<Buffer>, Vec<Buffer>) = buffers.iter().partition(|buffer| buffer.size >= PAGE);
+        let mut offsets = vec![0; small.len()];
+        let mut best = u64::MAX;
+        loop {
+            if let Some(pages) = pages_at(&large, &small, &offsets) {
+                best = best.min(pages);
+            }
+            // The next combination of offsets, in as many pages as there are small buffers.
+            let end = PAGE * small.len() as u64;
+            let Some(place) = offsets.iter().position(|&offset| offset + 1 < end) else { return best };
+            offsets[place] += 1;
+            offsets[..place].fill(0);
+        }
+    }
+
+    /// The most pages in use at once with the small buffers at these offsets; `None` if two of them overlap.
+    fn pages_at(large: &[Buffer], small: &[Buffer], offsets: &[u64]) -> Option<u64> {
+        let lives = |buffer: &Buffer, time: u64| buffer.start <= time && time < buffer.end;
+        let mut most = 0;
+        for time in 0..12 {
+            let own: u64 = large.iter().filter(|buffer| lives(buffer, time)).map(|buffer| buffer.size.div_ceil(PAGE)).sum();
+            let mut bytes: BTreeMap<u64, u64> = BTreeMap::new();
+            for (buffer, &offset) in small.iter().zip(offsets).filter(|(buffer, _)| lives(buffer, time)) {
+                for byte in offset..offset + buffer.size {
+                    if bytes.insert(byte, byte / PAGE).is_some() {
+                        return None;
+                    }
+                }
+            }
+            let shared: BTreeSet<u64> = bytes.into_values().collect();
+            most = most.max(own + shared.len() as u64);
+        }
+        Some(most)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn the_page_ideal_holds_against_trying_everything(
+            small in prop::collection::vec((0_u64..6, 1_u64..6, 1_u64..4), 0..4),
+            large in prop::collection::vec((0_u64..6, 1_u64..6, 4_u64..11), 0..4),
+        ) {
+            let buffers: Vec<_> = small.iter().chain(&large).map(|&(start, life, size)| (start, start + life, size)).collect();
+            let ideal = PageIdeal::of(&lives(&buffers), PAGE, &QUICK).unwrap();
+            let fewest = fewest_pages(&lives(&buffers)) * PAGE;
+            prop_assert!(ideal.load_bytes <= ideal.own_pages_bytes && ideal.own_pages_bytes <= fewest && fewest <= ideal.reached_bytes);
+            if small.is_empty() {
+                prop_assert_eq!(ideal.own_pages_bytes, ideal.reached_bytes, "without small buffers the ideal is reached");
+            }
+        }
+    }
 }

@@ -119,3 +119,118 @@ fn load<'a>(sized: impl Iterator<Item = (&'a Buffer, Option<u64>)>) -> Option<u6
     }
     Some(most)
 }
+
+/// The formulas against exhaustive search.
+#[cfg(test)]
+pub(super) mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    pub(in crate::bounds) fn lives(buffers: &[(u64, u64, u64)]) -> Vec<Buffer> {
+        buffers.iter().map(|&(start, end, size)| Buffer { start, end, size, alignment: 1 }).collect()
+    }
+
+    #[test]
+    fn sizes_of_one_kind_force_nothing() {
+        let robson = Robson::of(&lives(&[(0, 9, 4096), (1, 5, 4096), (6, 9, 4096)])).unwrap();
+        assert_eq!((robson.forced_bytes, robson.sufficient_bytes), (8192, 8192));
+    }
+
+    #[test]
+    fn robsons_formula_at_values_from_its_sources() {
+        // TAOCP 2.5, exercise 38: N(16, 2) = 23, and N(n, 2) = floor((3 n - 1) / 2).
+        assert_eq!(powers_of_two(16, 2), Some(23));
+        assert!((1..50).all(|half| powers_of_two(2 * half, 2) == Some((6 * half - 1) / 2)));
+        assert_eq!((powers_of_two(15, 2), powers_of_two(12, 3), powers_of_two(0, 1)), (None, None, None), "its conditions");
+        assert_eq!((powers_of_two(7, 1), powers_of_two(u64::MAX - 1, 2)), (Some(7), None));
+        // From 512 bytes to 2 GiB: twelve times the load, if the load is much larger.
+        let live = 1_u64 << 40;
+        assert!((powers_of_two(live, 1 << 22).unwrap() as f64 / live as f64 - 12.0).abs() < 1e-4);
+    }
+
+    #[test]
+    fn the_bounds_are_in_their_order() {
+        for (live, log) in [(64, 2), (1024, 5), (4096, 3)] {
+            let largest = 1 << log;
+            let best = powers_of_two(live, largest).unwrap();
+            assert!(best as f64 <= first_fit(live, largest) && first_fit(live, largest) <= any_fit(live, largest) as f64);
+        }
+        assert_eq!((any_fit(5, 1), any_fit(10, 3)), (5, 24), "one size has no gaps; 10 + 7 gaps of 2");
+        assert_eq!(first_fit(10, 1), 15.0);
+        let (below, above) = (first_fit(1 << 30, 1 << 20), first_fit(1 << 30, 1 << 21));
+        assert!(above > below && above / below < 1.06, "the sum goes on as its integral: {below} {above}");
+    }
+
+    /// Memory as cells: for each, the size of the block that starts there, or 0.
+    type Cells = Vec<u8>;
+
+    /// Whether some allocator can serve every workload of sizes that are powers of two up to `largest`, at most `live`
+    /// cells at once, in `memory` cells. It is a game, solved backward: a state is lost if something can be freed or
+    /// requested such that every outcome is lost.
+    fn is_enough(live: usize, largest: usize, memory: usize) -> bool {
+        let mut states = Vec::new();
+        let sizes: Vec<usize> = (0..=largest.ilog2()).map(|log| 1 << log).collect();
+        all_states(&mut vec![0; memory], 0, live, &sizes, &mut states);
+        let mut alive: BTreeSet<Cells> = states.iter().cloned().collect();
+        loop {
+            let before = alive.len();
+            states.retain(|state| {
+                let is_safe = is_safe(state, live, &sizes, &alive);
+                if !is_safe {
+                    alive.remove(state);
+                }
+                is_safe
+            });
+            if alive.len() == before {
+                return alive.contains(&vec![0; memory]);
+            }
+        }
+    }
+
+    fn all_states(cells: &mut Cells, at: usize, live: usize, sizes: &[usize], states: &mut Vec<Cells>) {
+        if at == cells.len() {
+            states.push(cells.clone());
+            return;
+        }
+        all_states(cells, at + 1, live, sizes, states);
+        let room = cells.len() - at;
+        for &size in sizes.iter().filter(|&&size| size <= live.min(room)) {
+            cells[at] = size as u8;
+            all_states(cells, at + size, live - size, sizes, states);
+            cells[at] = 0;
+        }
+    }
+
+    fn is_safe(state: &Cells, live: usize, sizes: &[usize], alive: &BTreeSet<Cells>) -> bool {
+        let mut changed = state.clone();
+        let mut with = |at: usize, size: u8| {
+            let was = std::mem::replace(&mut changed[at], size);
+            let is_alive = alive.contains(&changed);
+            changed[at] = was;
+            is_alive
+        };
+        let used: usize = state.iter().map(|&size| usize::from(size)).sum();
+        let mut reach = 0;
+        let is_free: Vec<bool> = (0..state.len())
+            .map(|at| {
+                reach = reach.max(at + usize::from(state[at]));
+                at >= reach
+            })
+            .collect();
+        (0..state.len()).filter(|&at| state[at] != 0).all(|at| with(at, 0))
+            && sizes.iter().filter(|&&size| used + size <= live).all(|&size| {
+                let fits = |at: usize| at + size <= state.len() && is_free[at..at + size].iter().all(|&is_free| is_free);
+                (0..state.len()).any(|at| fits(at) && with(at, size as u8))
+            })
+    }
+
+    #[test]
+    fn robsons_formula_is_what_the_game_against_every_allocator_comes_to() {
+        for (live, largest) in [(2, 2), (4, 2), (6, 2), (4, 4)] {
+            let formula = powers_of_two(live, largest).unwrap() as usize;
+            assert!(is_enough(live as usize, largest as usize, formula), "{live} {largest}");
+            assert!(!is_enough(live as usize, largest as usize, formula - 1), "{live} {largest}");
+        }
+    }
+}

@@ -7,9 +7,9 @@
 //! becomes more expensive, so that in time others give way to it. Work is done only where something does not fit:
 //! in few places, even in a large packing.
 
+use super::greedy::LiveIndex;
 use super::greedy::Start;
 use super::instance::{Buffer, Instance, Packing};
-use super::live_index::LiveIndex;
 use crate::packing::random::Random;
 
 /// A packing under repair.

@@ -1,13 +1,15 @@
-//! Places buffers in many orders, and repairs an order: what ended too high comes earlier in the next attempt.
+//! Places buffers one after the other, each at the lowest address that is free for its whole lifetime, in many orders; and
+//! repairs an order: what ended too high comes earlier in the next attempt.
+//!
+//! An index of the buffers in place tells which of them are live at the same time as another buffer.
 
 use super::instance::{Instance, Packing};
-use super::place::Placer;
-use crate::packing::random::Random;
+use super::random::Random;
 
 /// An order, and the packing that it gave.
 #[derive(Clone, Debug)]
 pub(super) struct Start {
-    pub(super) order: Vec<u32>,
+    order: Vec<u32>,
     pub(super) packing: Packing,
     /// The buffers that found no place below the line and came after all others.
     pub(super) above: Vec<u32>,
@@ -181,5 +183,170 @@ impl<'a> Repair<'a> {
         }
         self.recent[slot] = self.packing.height;
         self.round += 1;
+    }
+}
+
+/// What it costs to look at a buffer that is in another one's way.
+pub(super) const STEPS_OF_A_PAIR: u64 = 4;
+
+/// Places one order after another, reusing its memory.
+#[derive(Clone, Debug)]
+struct Placer<'a> {
+    instance: &'a Instance,
+    live: LiveIndex<'a>,
+    /// The first and the last byte (exclusive) of the placed buffers that are in the way of the current one.
+    in_the_way: Vec<(u64, u64)>,
+    offsets: Vec<u64>,
+    /// Work done so far, in buffers looked at.
+    pub(super) steps: u64,
+}
+
+impl<'a> Placer<'a> {
+    pub(super) fn new(instance: &'a Instance) -> Placer<'a> {
+        let offsets = vec![0; instance.spans.len()];
+        Placer { instance, live: LiveIndex::new(instance), in_the_way: Vec::new(), offsets, steps: 0 }
+    }
+
+    /// Places all buffers in this order: those for which `hanging` is true as high as possible below `line`, the
+    /// others as low as possible. Buffers that find no place below `line` come after all others, as low as
+    /// possible, and are returned.
+    pub(super) fn place(&mut self, order: &[u32], line: u64, hanging: impl Fn(u32) -> bool) -> (Packing, Vec<u32>) {
+        self.live.clear();
+        let mut height = 0;
+        let mut above = Vec::new();
+        for &buffer in order {
+            let end = if hanging(buffer) { self.highest(buffer as usize, line) } else { Some(self.lowest(buffer as usize)) };
+            match end.filter(|&end| end <= line) {
+                Some(end) => {
+                    height = height.max(end);
+                    self.live.add(buffer as usize);
+                }
+                None => above.push(buffer),
+            }
+        }
+        for &buffer in &above {
+            height = height.max(self.lowest(buffer as usize));
+            self.live.add(buffer as usize);
+        }
+        (Packing { offsets: self.offsets.clone(), height }, above)
+    }
+
+    /// Places a buffer at the lowest free address. Returns its end.
+    fn lowest(&mut self, buffer: usize) -> u64 {
+        self.look(buffer);
+        let wanted = self.instance.buffers()[buffer];
+        let mut free = 0_u64;
+        for &(first, end) in &self.in_the_way {
+            if first >= free && first - free >= wanted.size {
+                break;
+            }
+            free = free.max(end.next_multiple_of(wanted.alignment));
+        }
+        self.offsets[buffer] = free;
+        free + wanted.size
+    }
+
+    /// Places a buffer at the highest free address below `line`, if there is one. Returns its end.
+    fn highest(&mut self, buffer: usize, line: u64) -> Option<u64> {
+        self.look(buffer);
+        let wanted = self.instance.buffers()[buffer];
+        let mut found = None;
+        // The end of everything below.
+        let mut free = 0_u64;
+        let above = std::iter::once((line, line));
+        for (first, end) in self.in_the_way.iter().copied().chain(above) {
+            let highest = first.min(line).checked_sub(wanted.size).map(|highest| highest / wanted.alignment * wanted.alignment);
+            found = highest.filter(|&highest| highest >= free).or(found);
+            free = free.max(end);
+        }
+        self.offsets[buffer] = found?;
+        found.map(|offset| offset + wanted.size)
+    }
+
+    /// Finds the placed buffers that are in a buffer's way.
+    fn look(&mut self, buffer: usize) {
+        let buffers = self.instance.buffers();
+        let (offsets, in_the_way) = (&self.offsets, &mut self.in_the_way);
+        in_the_way.clear();
+        self.live.each_overlapping(buffer, &mut |other| in_the_way.push((offsets[other], offsets[other] + buffers[other].size)));
+        self.steps += 8 + STEPS_OF_A_PAIR * in_the_way.len() as u64;
+        in_the_way.sort_unstable();
+    }
+}
+
+/// The buffers in place, found by lifetime: a segment tree over the buffers in the order of their beginnings.
+#[derive(Clone, Debug)]
+pub(super) struct LiveIndex<'a> {
+    instance: &'a Instance,
+    /// All buffers in the order of their beginnings.
+    by_start: Vec<u32>,
+    /// The place of each buffer in `by_start`.
+    rank: Vec<u32>,
+    /// The tree over `by_start`: the latest end of the buffers in place below each node, 0 for none. Node 1 is the
+    /// root.
+    latest: Vec<u32>,
+    leaves: usize,
+}
+
+impl<'a> LiveIndex<'a> {
+    /// An index in which no buffer is in place.
+    pub(super) fn new(instance: &'a Instance) -> LiveIndex<'a> {
+        let count = instance.spans.len();
+        let mut by_start: Vec<u32> = (0..count as u32).collect();
+        by_start.sort_by_key(|&buffer| instance.spans[buffer as usize]);
+        let mut rank = vec![0; count];
+        by_start.iter().enumerate().for_each(|(place, &buffer)| rank[buffer as usize] = place as u32);
+        let leaves = count.next_power_of_two().max(1);
+        LiveIndex { instance, by_start, rank, latest: vec![0; 2 * leaves], leaves }
+    }
+
+    /// Takes all buffers out.
+    fn clear(&mut self) {
+        self.latest.fill(0);
+    }
+
+    /// Puts a buffer in place.
+    pub(super) fn add(&mut self, buffer: usize) {
+        let end = self.instance.spans[buffer].1;
+        let mut node = self.leaves + self.rank[buffer] as usize;
+        while node > 0 && self.latest[node] < end {
+            self.latest[node] = end;
+            node /= 2;
+        }
+    }
+
+    /// Takes a buffer out.
+    pub(super) fn remove(&mut self, buffer: usize) {
+        let mut node = self.leaves + self.rank[buffer] as usize;
+        self.latest[node] = 0;
+        while node > 1 {
+            node /= 2;
+            let latest = self.latest[2 * node].max(self.latest[2 * node + 1]);
+            if self.latest[node] == latest {
+                break;
+            }
+            self.latest[node] = latest;
+        }
+    }
+
+    /// Calls `found` with each buffer in place that overlaps this one in time.
+    pub(super) fn each_overlapping(&self, buffer: usize, found: &mut impl FnMut(usize)) {
+        let (start, end) = self.instance.spans[buffer];
+        // Of all that begin before this one ends, those that end after it begins.
+        let before = self.by_start.partition_point(|&other| self.instance.spans[other as usize].0 < end);
+        self.each_below((1, 0, self.leaves), before, start, found);
+    }
+
+    fn each_below(&self, (node, first, width): (usize, usize, usize), before: usize, start: u32, found: &mut impl FnMut(usize)) {
+        if first >= before || self.latest[node] <= start {
+            return;
+        }
+        if width == 1 {
+            found(self.by_start[first] as usize);
+            return;
+        }
+        let half = width / 2;
+        self.each_below((2 * node, first, half), before, start, found);
+        self.each_below((2 * node + 1, first + half, half), before, start, found);
     }
 }

@@ -7,37 +7,27 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `solve` | shares the budget between everything below |
-//! | `place` | puts buffers one after the other at the lowest free address |
-//! | `online` | places each buffer when it begins, knowing nothing of the others: for budgets too small for `place` |
-//! | `greedy` | does that in many orders, and repairs an order by moving forward what ended too high |
+//! | `solve` | shares the budget between everything below, and decides which comes first for many buffers |
+//! | `online` | places each buffer when it begins, knowing nothing of the others: for budgets too small for `greedy` |
+//! | `greedy` | puts buffers one after the other at the lowest free address, in many orders, and repairs an order by moving forward what ended too high |
 //! | `eject` | repairs a packing in place, for any number of buffers: what is too high pushes others out of its way |
-//! | `orders` | decides which of these comes first for many buffers |
 //! | `search` | searches systematically for a packing of a given height, for some hundreds of buffers |
 //!
 //! All of them count steps and none looks at a clock: the same instance, seed and budget give the same packing.
 
 mod check;
 mod csv;
-mod effort;
 mod eject;
 mod greedy;
 mod instance;
-mod live_index;
 mod online;
-mod orders;
-mod place;
 pub mod random;
 mod recorded;
-mod relations;
 mod search;
 mod solve;
-#[cfg(test)]
-mod tests;
 
 pub use check::{Fault, check};
 pub use csv::{CsvError, CsvFile, CsvLine, is_csv, read_csv, write_csv};
-pub use effort::{DEFAULT_STEPS, Effort, Found};
-pub use instance::{Buffer, Instance, InstanceError, Packing};
+pub use instance::{Buffer, DEFAULT_STEPS, Effort, Found, Instance, InstanceError, Packing};
 pub use recorded::{Recorded, Refused};
 pub use solve::{pack, pack_watched};

@@ -11,11 +11,11 @@
 //! is at the bottom or on top of another, and none fits further down; branches where that has become impossible
 //! are cut off. Of two equal buffers the first is placed first. (Floors per section are an idea of MiniMalloc,
 //! ASPLOS 2023; weights of failures come from constraint programming.)
+//!
+//! What every search of an instance needs is worked out once ([`Relations`]): which buffers overlap in time, which are
+//! equal, and the unit of addresses.
 
-mod moves;
-
-use super::instance::Packing;
-use super::relations::Relations;
+use super::instance::{Instance, Packing};
 
 /// How a search ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -306,4 +306,205 @@ fn crossing(relations: &Relations<'_>) -> Vec<u32> {
         crossing[start as usize + 1..end as usize].iter_mut().for_each(|crossing| *crossing += 1);
     }
     crossing
+}
+
+impl Search<'_> {
+    /// Places a buffer at its lowest address. False if the branch has failed.
+    pub(super) fn place(&mut self, buffer: usize) -> bool {
+        let relations = self.relations;
+        let buffers = relations.instance.buffers();
+        let (offset, size, span) = (self.offsets[buffer], buffers[buffer].size, relations.instance.spans[buffer]);
+        self.placed[buffer] = true;
+        self.trail.push(Change::Placed(buffer as u32));
+        self.crossing[span.0 as usize + 1..span.1 as usize].iter_mut().for_each(|crossing| *crossing -= 1);
+        for section in span.0..span.1 {
+            self.rest[section as usize] -= size;
+            self.touch(section);
+        }
+        let top = offset + size;
+        self.steps += relations.neighbours[buffer].len() as u64;
+        for &other in &relations.neighbours[buffer] {
+            let o = other as usize;
+            if self.placed[o] {
+                continue;
+            }
+            if self.supports[o] < top {
+                self.trail.push(Change::Support(other, self.supports[o]));
+                self.supports[o] = top.next_multiple_of(buffers[o].alignment);
+            }
+            if !self.lift(other, top) {
+                self.touched_done();
+                return false;
+            }
+        }
+        self.settle()
+    }
+
+    /// Raises the floor of a section, which nothing covers. False if the branch has failed.
+    fn rise(&mut self, section: usize) -> bool {
+        let relations = self.relations;
+        let buffers = relations.instance.buffers();
+        let floor = self.floors[section];
+        for &buffer in &relations.members[section] {
+            let b = buffer as usize;
+            if self.placed[b] || self.offsets[b] != floor {
+                continue;
+            }
+            // It will be on top of another buffer then, which is not placed yet.
+            let mut least = u64::MAX;
+            for &other in &relations.neighbours[b] {
+                let o = other as usize;
+                if !self.placed[o] {
+                    least = least.min((self.offsets[o] + buffers[o].size).max(floor + relations.unit));
+                }
+            }
+            self.steps += relations.neighbours[b].len() as u64 / 2;
+            if least == u64::MAX || !self.lift(buffer, least) {
+                self.weights[section] += 1;
+                self.touched_done();
+                return false;
+            }
+        }
+        self.settle()
+    }
+
+    /// Raises a buffer's lowest address. False if it no longer fits.
+    fn lift(&mut self, buffer: u32, offset: u64) -> bool {
+        let b = buffer as usize;
+        let wanted = self.relations.instance.buffers()[b];
+        let offset = offset.next_multiple_of(wanted.alignment);
+        if offset <= self.offsets[b] {
+            return true;
+        }
+        self.trail.push(Change::Offset(buffer, self.offsets[b]));
+        self.offsets[b] = offset;
+        let (start, end) = self.relations.instance.spans[b];
+        for section in start..end {
+            self.touch(section);
+        }
+        offset + wanted.size <= self.capacity
+    }
+
+    fn touch(&mut self, section: u32) {
+        if !self.is_touched[section as usize] {
+            self.is_touched[section as usize] = true;
+            self.touched.push(section);
+        }
+    }
+
+    fn touched_done(&mut self) {
+        for section in self.touched.drain(..) {
+            self.is_touched[section as usize] = false;
+        }
+    }
+
+    /// Computes the floors of the touched sections. False if the unplaced buffers do not fit above one of them.
+    fn settle(&mut self) -> bool {
+        let mut stands = true;
+        for at in 0..self.touched.len() {
+            let section = self.touched[at] as usize;
+            if self.rest[section] == 0 {
+                continue;
+            }
+            let (mut floor, mut ready) = (u64::MAX, 0);
+            for &buffer in &self.relations.members[section] {
+                let b = buffer as usize;
+                if self.placed[b] {
+                    continue;
+                }
+                if self.offsets[b] < floor {
+                    (floor, ready) = (self.offsets[b], 0);
+                }
+                ready += u32::from(self.offsets[b] == floor);
+            }
+            self.steps += self.relations.members[section].len() as u64 / 2;
+            if floor + self.rest[section] > self.capacity {
+                self.weights[section] += 1;
+                stands = false;
+                break;
+            }
+            if (floor, ready) != (self.floors[section], self.ready[section]) {
+                self.trail.push(Change::Floor(section as u32, self.floors[section], self.ready[section]));
+                (self.floors[section], self.ready[section]) = (floor, ready);
+            }
+        }
+        self.touched_done();
+        stands
+    }
+
+    /// Undoes all changes after this mark of the trail.
+    fn undo(&mut self, mark: usize) {
+        for change in self.trail.drain(mark..).rev() {
+            match change {
+                Change::Support(buffer, support) => self.supports[buffer as usize] = support,
+                Change::Offset(buffer, offset) => self.offsets[buffer as usize] = offset,
+                Change::Floor(section, floor, ready) => {
+                    (self.floors[section as usize], self.ready[section as usize]) = (floor, ready);
+                }
+                Change::Placed(buffer) => {
+                    let size = self.relations.instance.buffers()[buffer as usize].size;
+                    let (start, end) = self.relations.instance.spans[buffer as usize];
+                    self.rest[start as usize..end as usize].iter_mut().for_each(|rest| *rest += size);
+                    self.crossing[start as usize + 1..end as usize].iter_mut().for_each(|crossing| *crossing += 1);
+                    self.placed[buffer as usize] = false;
+                }
+            }
+        }
+    }
+}
+
+/// Facts about an instance that all searches share.
+pub(super) struct Relations<'a> {
+    pub(super) instance: &'a Instance,
+    /// For each buffer, those that overlap it in time.
+    neighbours: Vec<Vec<u32>>,
+    /// The buffers of each section.
+    members: Vec<Vec<u32>>,
+    /// For each buffer, the previous one with the same span, size and alignment.
+    twins: Vec<Option<u32>>,
+    /// All buffers in the order of the sections in which they begin.
+    by_start: Vec<u32>,
+    /// For each section, how many buffers begin before it.
+    begun: Vec<u32>,
+    /// In a packing without needless gaps, all addresses are multiples of this.
+    unit: u64,
+}
+
+impl<'a> Relations<'a> {
+    pub(super) fn new(instance: &'a Instance) -> Relations<'a> {
+        let buffers = instance.buffers();
+        let count = buffers.len();
+        let others = |a: usize| (0..count).filter(|&b| a != b && instance.overlap(a, b)).map(|b| b as u32).collect();
+        let mut members = vec![Vec::new(); instance.loads.len()];
+        for (buffer, &(start, end)) in instance.spans.iter().enumerate() {
+            members[start as usize..end as usize].iter_mut().for_each(|list: &mut Vec<u32>| list.push(buffer as u32));
+        }
+        let kind = |b: usize| (instance.spans[b], buffers[b].size, buffers[b].alignment);
+        let twins = (0..count).map(|b| (0..b).rev().find(|&a| kind(a) == kind(b)).map(|a| a as u32)).collect();
+        let unit = buffers.iter().fold(0, |unit, buffer| gcd(gcd(unit, buffer.size), step_of(buffer.alignment)));
+        let mut by_start: Vec<u32> = (0..count as u32).collect();
+        by_start.sort_by_key(|&buffer| instance.spans[buffer as usize].0);
+        let sections = 0..=instance.loads.len() as u32;
+        let begun =
+            sections.map(|section| by_start.partition_point(|&b| instance.spans[b as usize].0 < section) as u32).collect();
+        let neighbours = (0..count).map(others).collect();
+        Relations { instance, neighbours, members, twins, by_start, begun, unit: unit.max(1) }
+    }
+
+    /// The buffers that begin in these sections.
+    fn beginning(&self, (first, end): (u32, u32)) -> &[u32] {
+        &self.by_start[self.begun[first as usize] as usize..self.begun[end as usize] as usize]
+    }
+}
+
+/// An alignment of 1 forces nothing; as 0 it does not change a greatest common divisor.
+fn step_of(alignment: u64) -> u64 {
+    if alignment == 1 { 0 } else { alignment }
+}
+
+fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
 }
