@@ -85,7 +85,6 @@ mod tests {
     use crate::bounds::pages::PAGE_BYTES;
     use crate::bounds::robson::tests::lives;
 
-    use crate::bounds::{BoundsError, PageIdeal};
     use crate::packing::InstanceError;
 
     const QUICK: Effort = Effort { steps: 200_000, seed: 1 };

@@ -7,8 +7,7 @@
 //! becomes more expensive, so that in time others give way to it. Work is done only where something does not fit:
 //! in few places, even in a large packing.
 
-use super::greedy::LiveIndex;
-use super::greedy::Start;
+use super::greedy::{LiveIndex, Start};
 use super::instance::{Buffer, Instance, Packing};
 use crate::packing::random::Random;
 

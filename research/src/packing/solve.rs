@@ -393,7 +393,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::packing::{Buffer, Effort, Fault, Found, Instance, InstanceError, Packing, check};
+    use crate::packing::{Fault, InstanceError, check};
 
     fn instance(buffers: &[(u64, u64, u64)]) -> Instance {
         aligned(&buffers.iter().map(|&(start, end, size)| (start, end, size, 1)).collect::<Vec<_>>())

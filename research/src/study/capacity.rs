@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use parkade::policy::Policy;
 use parkade_sim::PAGE_BYTES;
 
-use super::run::{Outcome, run};
-use super::run::{PLENTY_BYTES, RunOptions};
+use super::run::{Outcome, PLENTY_BYTES, RunOptions, run};
 use super::threshold::{Trials, smallest};
 use crate::workload::Workload;
 

@@ -12,8 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::plan::{Capacity, Plan};
 use crate::study::capacity::{LOAD_UNIT_BYTES, smallest_capacity};
 use crate::study::first_step::make_for;
-use crate::study::run::{Addresses, PLENTY_BYTES, RunOptions};
-use crate::study::run::{Ending, Outcome, run};
+use crate::study::run::{Addresses, Ending, Outcome, PLENTY_BYTES, RunOptions, run};
 use crate::workload::{Event, Workload};
 
 /// The longest description of a problem that a row keeps, in characters.

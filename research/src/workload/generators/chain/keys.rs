@@ -2,9 +2,8 @@
 
 use super::{Chain, Keeping};
 use crate::workload::Workload;
-use crate::workload::generators::WorkloadError;
 use crate::workload::generators::generator::{Done, Generator, Key};
-use crate::workload::generators::values;
+use crate::workload::generators::{WorkloadError, values};
 
 /// A chain as an option list describes it: `keeping=sqrt` may come before the number of layers that decides it.
 pub(in crate::workload::generators) struct DescribedChain {

@@ -8,10 +8,9 @@
 use super::transformer::Transformer;
 use super::transformer::keys::{set_model, with_model};
 use crate::packing::random::Random;
-use crate::workload::generators::WorkloadError;
 use crate::workload::generators::checks::{bytes_of, within};
 use crate::workload::generators::generator::{Done, Generator, Key};
-use crate::workload::generators::values;
+use crate::workload::generators::{WorkloadError, values};
 use crate::workload::{Event, Workload};
 
 /// The order of captures.

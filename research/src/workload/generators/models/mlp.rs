@@ -11,10 +11,9 @@
 use super::autograd::{Backward, Block, Engine, Operation, Part, Plan, Recompute, Surroundings};
 use super::training::{BatchBytes, Optimizer, Training, Updating, optimizer};
 use crate::workload::Workload;
-use crate::workload::generators::WorkloadError;
 use crate::workload::generators::checks::{bytes_of, within};
 use crate::workload::generators::generator::{Done, Generator, Key, Trained};
-use crate::workload::generators::values;
+use crate::workload::generators::{WorkloadError, values};
 
 /// A perceptron and how it is trained. The default is the recorded program.
 #[derive(Clone, PartialEq, Eq, Debug)]

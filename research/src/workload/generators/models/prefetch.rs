@@ -9,11 +9,10 @@
 
 use super::cnn::Cnn;
 use crate::packing::random::Random;
-use crate::workload::generators::WorkloadError;
 use crate::workload::generators::checks::within;
 use crate::workload::generators::generator::{Done, Generator, Key};
 use crate::workload::generators::lengths::{self, Lengths};
-use crate::workload::generators::values;
+use crate::workload::generators::{WorkloadError, values};
 use crate::workload::{Event, Workload};
 
 /// A network and how batches reach it.

@@ -4,10 +4,9 @@ use std::collections::VecDeque;
 
 use super::autograd::{Engine, Plan, Storage};
 use crate::workload::Workload;
-use crate::workload::generators::WorkloadError;
 use crate::workload::generators::generator::Key;
 use crate::workload::generators::program::Tensor;
-use crate::workload::generators::values;
+use crate::workload::generators::{WorkloadError, values};
 
 /// How gradients become new weights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -7,11 +7,10 @@ use super::transformer::Transformer;
 use super::transformer::keys::{set_model, with_model};
 use crate::packing::random::Random;
 use crate::workload::Workload;
-use crate::workload::generators::WorkloadError;
 use crate::workload::generators::checks::within;
 use crate::workload::generators::generator::{Done, Generator, Key};
 use crate::workload::generators::lengths::{self, Lengths};
-use crate::workload::generators::values;
+use crate::workload::generators::{WorkloadError, values};
 
 /// A model, and the lengths of its samples.
 #[derive(Clone, PartialEq, Debug)]

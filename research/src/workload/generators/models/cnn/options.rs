@@ -1,11 +1,10 @@
 //! The options of a network, and its presets.
 
 use crate::workload::Workload;
-use crate::workload::generators::WorkloadError;
 use crate::workload::generators::checks::within;
 use crate::workload::generators::generator::{Done, Generator, Key};
 use crate::workload::generators::models::training::{Optimizer, optimizer};
-use crate::workload::generators::values;
+use crate::workload::generators::{WorkloadError, values};
 
 /// A network and its batch sizes. The default is the recorded program.
 #[derive(Clone, PartialEq, Eq, Debug)]

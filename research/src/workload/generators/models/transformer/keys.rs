@@ -2,10 +2,9 @@
 
 use super::options::{Attention, Checkpointing, Precision, Transformer};
 use crate::workload::Workload;
-use crate::workload::generators::WorkloadError;
 use crate::workload::generators::generator::{Done, Generator, Key, Trained};
 use crate::workload::generators::models::training::optimizer;
-use crate::workload::generators::values;
+use crate::workload::generators::{WorkloadError, values};
 
 /// The options of a model; all but `preset` are fields of [`Transformer`].
 const MODEL_KEYS: [Key; 19] = [
