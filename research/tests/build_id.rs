@@ -82,7 +82,7 @@ fn what_decides_changes_it_and_nothing_else_does() {
         "sim/src/lib.rs",
         "research/src/packing/random.rs",
         "research/src/study/capacity.rs",
-        "research/src/workload/generators/serving/server.rs",
+        "research/src/workload/generators/serving.rs",
     ];
     for file in deciding {
         assert!(exists(file), "{file}");
@@ -93,7 +93,7 @@ fn what_decides_changes_it_and_nothing_else_does() {
         "src/index/ordered.rs",
         "tests/unit/heap_check.rs",
         "research/tests/study_recordings.rs",
-        "research/src/workload/generators/models/cnn/tests.rs",
+        "research/tests/packing_generated.rs",
     ];
     for file in others {
         assert!(exists(file), "{file}");

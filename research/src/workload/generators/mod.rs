@@ -18,6 +18,7 @@
 pub mod adversaries;
 pub mod chain;
 mod checks;
+mod described_adversaries;
 mod error;
 mod generator;
 mod lengths;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::adversaries::options::{Pattern, RobsonAgainst};
-use super::chain::keys::DescribedChain;
+use super::chain::DescribedChain;
+use super::described_adversaries::{Pattern, RobsonAgainst};
 use super::error::WorkloadError;
 use super::generator::{Generator, Key, Trained};
 use super::models::alternate::Alternate;

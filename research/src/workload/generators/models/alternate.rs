@@ -6,8 +6,7 @@
 //! every token, with more events).
 
 use super::training::Training;
-use super::transformer::Transformer;
-use super::transformer::keys::{set_model, with_model};
+use super::transformer::{Transformer, set_model, with_model};
 use crate::packing::random::Random;
 use crate::workload::generators::checks::{bytes_of, within};
 use crate::workload::generators::generator::{Done, Generator, Key};

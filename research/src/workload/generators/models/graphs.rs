@@ -5,8 +5,7 @@
 //! the *order* of the captures decides whether a later graph fits into the memory that an earlier one has left
 //! free. Replaying a graph allocates nothing.
 
-use super::transformer::Transformer;
-use super::transformer::keys::{set_model, with_model};
+use super::transformer::{Transformer, set_model, with_model};
 use crate::packing::random::Random;
 use crate::workload::generators::checks::{bytes_of, within};
 use crate::workload::generators::generator::{Done, Generator, Key};

@@ -3,8 +3,7 @@
 //! A batch is padded to its longest sample, rounded up to a multiple. The model is a [`Transformer`], whose
 //! `sequence` is the longest length allowed. Gradient accumulation and everything else is as for the transformer.
 
-use super::transformer::Transformer;
-use super::transformer::keys::{set_model, with_model};
+use super::transformer::{Transformer, set_model, with_model};
 use crate::packing::random::Random;
 use crate::workload::Workload;
 use crate::workload::generators::checks::within;

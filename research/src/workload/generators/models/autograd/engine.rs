@@ -1,11 +1,11 @@
-//! Runs blocks forward and backward, and counts the references to each tensor.
+//! Runs blocks forward and backward, and counts the references to each tensor: a block on its own, or a whole model
+//! ([`Plan`]) with parts that run one after the other, some of them recomputed in the backward pass.
 
 use super::block::{Backward, Block, Operation};
-use super::work::Work;
 use crate::packing::random::Random;
-use crate::workload::Event;
 use crate::workload::generators::WorkloadError;
 use crate::workload::generators::program::{Program, Tensor};
+use crate::workload::{Event, Workload};
 
 /// The name of a tensor with references. A copy of the name is not a reference: [`Engine::refer`] adds one,
 /// [`Engine::release`] drops one.
@@ -30,11 +30,11 @@ const CUBLAS_BYTES: u64 = 32 << 20;
 const CUBLAS_LT_BYTES: u64 = 1 << 20;
 
 /// What the forward pass keeps for the backward pass: the tensors that each operation saved.
-pub(in crate::workload::generators::models) type Tape = Vec<Vec<Storage>>;
+type Tape = Vec<Vec<Storage>>;
 
 /// How a block runs forward.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::workload::generators::models) enum Pass {
+enum Pass {
     /// It keeps what backward needs.
     Keep,
     /// It keeps nothing: under `no_grad`.
@@ -106,12 +106,7 @@ impl Engine {
     }
 
     /// Runs a block forward. Takes over one reference to `input` and returns one to the output.
-    pub(in crate::workload::generators::models) fn forward(
-        &mut self,
-        block: &Block,
-        input: Storage,
-        pass: Pass,
-    ) -> Result<(Storage, Tape), WorkloadError> {
+    fn forward(&mut self, block: &Block, input: Storage, pass: Pass) -> Result<(Storage, Tape), WorkloadError> {
         let mut values = vec![input];
         let mut tape = Tape::new();
         for (at, operation) in block.operations.iter().enumerate() {
@@ -304,5 +299,407 @@ impl Engine {
     /// The host waits for the device, to read the loss.
     pub(in crate::workload::generators::models) fn wait(&mut self) -> Result<(), WorkloadError> {
         self.program.push(Event::Synchronize { stream: 0 })
+    }
+}
+
+/// The arithmetic of a step, in floating-point operations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Work {
+    /// The forward pass, once.
+    pub forward: u128,
+    /// The backward pass: two products for each one of the forward pass, for the gradients of its two operands.
+    pub backward: u128,
+    /// Forward work that is repeated because its results were not kept.
+    pub recomputed: u128,
+}
+
+impl Work {
+    /// Repeated work as a fraction of the necessary work.
+    #[must_use]
+    pub fn overhead(&self) -> f64 {
+        self.recomputed as f64 / (self.forward + self.backward).max(1) as f64
+    }
+}
+
+/// Whether a part's results are kept for the backward pass.
+#[derive(Clone, Debug)]
+pub(in crate::workload::generators::models) enum Recompute {
+    /// They are kept.
+    No,
+    /// Only the input is kept; backward runs the part forward again.
+    Whole,
+    /// Like `Whole`, in pieces: forward and backward run piece by piece, so that only one piece's results are live
+    /// at a time. Holds the part's block for each piece of the batch.
+    Pieces(Vec<Block>),
+}
+
+/// A number of equal blocks in a row, each with parameters of its own.
+#[derive(Clone, Debug)]
+pub(in crate::workload::generators::models) struct Part {
+    /// The block, a place in [`Plan::blocks`].
+    pub(in crate::workload::generators::models) block: usize,
+    /// How many times it runs in a row.
+    pub(in crate::workload::generators::models) repeats: usize,
+    /// Which of its results are kept.
+    pub(in crate::workload::generators::models) recompute: Recompute,
+    /// It has no parameters of its own and uses those from this number on: a head that shares the embedding's
+    /// weights.
+    pub(in crate::workload::generators::models) shares: Option<usize>,
+}
+
+/// A model for one batch size. Parameters are numbered in the order of the parts.
+#[derive(Clone, Debug, Default)]
+pub(in crate::workload::generators::models) struct Plan {
+    /// The kinds of blocks.
+    pub(in crate::workload::generators::models) blocks: Vec<Block>,
+    /// What runs, in order. The last part makes the loss.
+    pub(in crate::workload::generators::models) parts: Vec<Part>,
+}
+
+/// What the forward pass of a part leaves behind.
+enum Left {
+    Tapes(Vec<Tape>),
+    Input(Storage),
+}
+
+impl Plan {
+    /// Appends a part with a block of its own.
+    pub(in crate::workload::generators::models) fn push(&mut self, block: Block) {
+        self.blocks.push(block);
+        self.parts.push(Part { block: self.blocks.len() - 1, repeats: 1, recompute: Recompute::No, shares: None });
+    }
+
+    /// How many parameters of its own a part has.
+    fn own_parameters(&self, part: &Part) -> usize {
+        if part.shares.is_some() { 0 } else { part.repeats * self.blocks[part.block].parameter_count() }
+    }
+
+    /// The sizes of all parameters.
+    pub(in crate::workload::generators::models) fn parameters(&self) -> impl Iterator<Item = u64> {
+        let of_part = |part: &Part| (0..part.repeats).flat_map(|_| self.blocks[part.block].parameters()).collect::<Vec<_>>();
+        self.parts.iter().filter(|part| part.shares.is_none()).flat_map(of_part)
+    }
+
+    /// Runs forward and backward. Takes over one reference to `input`; the loss is freed at the end.
+    pub(in crate::workload::generators::models) fn train(
+        &self,
+        engine: &mut Engine,
+        input: Storage,
+    ) -> Result<(), WorkloadError> {
+        let mut left = Vec::new();
+        let mut value = input;
+        for part in &self.parts {
+            let (output, of_part) = self.part_forward(engine, part, value)?;
+            value = output;
+            left.push(of_part);
+        }
+        let last = &self.blocks[self.parts.last().map_or(0, |part| part.block)];
+        // The caller of backward holds the first gradient until backward returns.
+        let root = engine.allocate(last.output_bytes())?;
+        let mut gradient = Some(engine.refer(root));
+        let mut parameter = self.parts.iter().map(|part| self.own_parameters(part)).sum();
+        for (at, (part, of_part)) in self.parts.iter().zip(left).enumerate().rev() {
+            parameter -= self.own_parameters(part);
+            let incoming = gradient.take().expect("only the first part may stop the gradient");
+            let first = part.shares.unwrap_or(parameter);
+            gradient = self.part_backward(engine, part, of_part, incoming, first, at > 0)?;
+        }
+        if let Some(unused) = gradient {
+            engine.release(unused)?;
+        }
+        engine.release(root)?;
+        engine.release(value)
+    }
+
+    /// Runs forward only, keeping nothing. Takes over one reference to `input` and returns one to the output.
+    pub(in crate::workload::generators::models) fn infer(
+        &self,
+        engine: &mut Engine,
+        input: Storage,
+    ) -> Result<Storage, WorkloadError> {
+        let mut value = input;
+        for part in &self.parts {
+            for _ in 0..part.repeats {
+                value = engine.forward(&self.blocks[part.block], value, Pass::Forget)?.0;
+            }
+        }
+        Ok(value)
+    }
+
+    fn part_forward(&self, engine: &mut Engine, part: &Part, input: Storage) -> Result<(Storage, Left), WorkloadError> {
+        let block = &self.blocks[part.block];
+        let mut value = input;
+        match &part.recompute {
+            Recompute::No => {
+                let mut tapes = Vec::new();
+                for _ in 0..part.repeats {
+                    let (output, tape) = engine.forward(block, value, Pass::Keep)?;
+                    value = output;
+                    tapes.push(tape);
+                }
+                Ok((value, Left::Tapes(tapes)))
+            }
+            Recompute::Whole => {
+                let kept = engine.refer(input);
+                for _ in 0..part.repeats {
+                    value = engine.forward(block, value, Pass::Forget)?.0;
+                }
+                Ok((value, Left::Input(kept)))
+            }
+            Recompute::Pieces(pieces) => {
+                let whole = engine.allocate(block.output_bytes())?;
+                for piece in pieces {
+                    // A piece of the input is a view of it; its output is copied into the whole.
+                    let view = engine.refer(input);
+                    let output = engine.forward(piece, view, Pass::Forget)?.0;
+                    engine.release(output)?;
+                }
+                Ok((whole, Left::Input(input)))
+            }
+        }
+    }
+
+    fn part_backward(
+        &self,
+        engine: &mut Engine,
+        part: &Part,
+        left: Left,
+        gradient: Storage,
+        first_parameter: usize,
+        wants_input: bool,
+    ) -> Result<Option<Storage>, WorkloadError> {
+        let block = &self.blocks[part.block];
+        let tapes = match (left, &part.recompute) {
+            (Left::Tapes(tapes), _) => tapes,
+            (Left::Input(input), Recompute::Pieces(pieces)) => {
+                return pieces_backward(engine, (block, pieces), input, gradient, first_parameter);
+            }
+            (Left::Input(input), _) => {
+                let mut tapes = Vec::new();
+                let mut value = input;
+                for _ in 0..part.repeats {
+                    let (output, tape) = engine.forward(block, value, Pass::Again)?;
+                    value = output;
+                    tapes.push(tape);
+                }
+                // Nothing needs the output a second time.
+                engine.release(value)?;
+                tapes
+            }
+        };
+        let mut gradient = Some(gradient);
+        for (at, tape) in tapes.into_iter().enumerate().rev() {
+            let incoming = gradient.take().expect("a block in the middle passes its gradient on");
+            let first = first_parameter + at * block.parameter_count();
+            gradient = engine.backward(block, tape, incoming, first, wants_input || at > 0)?;
+        }
+        Ok(gradient)
+    }
+}
+
+/// Backward in pieces: each piece runs forward and backward before the next, and its gradient is copied into that
+/// of the whole input.
+fn pieces_backward(
+    engine: &mut Engine,
+    (block, pieces): (&Block, &[Block]),
+    input: Storage,
+    gradient: Storage,
+    first_parameter: usize,
+) -> Result<Option<Storage>, WorkloadError> {
+    let whole = engine.allocate(block.input_bytes())?;
+    for piece in pieces {
+        let view = engine.refer(input);
+        let (output, tape) = engine.forward(piece, view, Pass::Again)?;
+        engine.release(output)?;
+        let incoming = engine.refer(gradient);
+        if let Some(of_piece) = engine.backward(piece, tape, incoming, first_parameter, true)? {
+            engine.release(of_piece)?;
+        }
+    }
+    engine.release(input)?;
+    engine.release(gradient)?;
+    Ok(Some(whole))
+}
+
+impl Block {
+    /// The requests of this many passes forward and backward. Gradients of parameters live to the end, those of the
+    /// input do not.
+    ///
+    /// # Errors
+    /// [`WorkloadError`] if a size is too large, or there are too many events.
+    ///
+    /// # Panics
+    /// If the block has no operations.
+    pub fn trained(&self, passes: usize) -> Result<Workload, WorkloadError> {
+        let mut engine = engine();
+        for _ in 0..passes {
+            let input = engine.allocate(self.input_bytes())?;
+            let (output, tape) = engine.forward(self, input, Pass::Keep)?;
+            engine.release(output)?;
+            let gradient = engine.allocate(self.output_bytes())?;
+            if let Some(gradient) = engine.backward(self, tape, gradient, 0, true)? {
+                engine.release(gradient)?;
+            }
+        }
+        engine.drop_gradients()?;
+        Ok(engine.program.finish("block", "A block of operations, forward and backward".into()))
+    }
+
+    /// The requests of this many equal blocks one after the other, forward only.
+    ///
+    /// # Errors
+    /// As for [`Block::trained`].
+    pub fn forward_only(&self, blocks: usize) -> Result<Workload, WorkloadError> {
+        let mut engine = engine();
+        let mut value = engine.allocate(self.input_bytes())?;
+        for _ in 0..blocks {
+            value = engine.forward(self, value, Pass::Forget)?.0;
+        }
+        engine.release(value)?;
+        Ok(engine.program.finish("block", "Blocks of operations, forward only".into()))
+    }
+}
+
+/// An engine that allocates nothing but what its blocks need.
+fn engine() -> Engine {
+    Engine::new(Surroundings { scratch_seed: None, libraries: false, flop_per_us: 1 })
+}
+
+/// One test for each rule, on what a small model allocates and frees.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What an engine allocated and freed: `+size` and `-size`, in order.
+    fn story(engine: Engine) -> String {
+        let mut sizes = Vec::new();
+        let mut story = Vec::new();
+        for event in engine.program.finish("", String::new()).events {
+            match event {
+                Event::Allocate { bytes, .. } => {
+                    sizes.push(bytes);
+                    story.push(format!("+{bytes}"));
+                }
+                Event::Free { buffer } => story.push(format!("-{}", sizes[buffer as usize])),
+                _ => {}
+            }
+        }
+        story.join(" ")
+    }
+
+    /// An input of 1 byte, then operations with outputs of different sizes.
+    fn block(operations: Vec<Operation>) -> Block {
+        let mut block = Block::new(1);
+        for operation in operations {
+            block.push(operation);
+        }
+        block
+    }
+
+    /// One block forward and backward; the gradient of the input has 1 byte again.
+    fn run(block: &Block) -> String {
+        let mut engine = engine();
+        let input = engine.allocate(1).unwrap();
+        let (output, tape) = engine.forward(block, input, Pass::Keep).unwrap();
+        engine.release(output).unwrap();
+        let gradient = engine.allocate(block.output_bytes()).unwrap();
+        if let Some(gradient) = engine.backward(block, tape, gradient, 0, true).unwrap() {
+            engine.release(gradient).unwrap();
+        }
+        story(engine)
+    }
+
+    #[test]
+    fn what_an_operation_saves_lives_until_its_backward_ran() {
+        // The first keeps its input (1), the second nothing, the third its input (20).
+        let block = block(vec![
+            Operation::new(&[0], 10).keeps_inputs(),
+            Operation::new(&[1], 20),
+            Operation::new(&[2], 30).keeps_inputs(),
+        ]);
+        let forward = "+1 +10 +20 -10 +30 -30";
+        let backward = "+30 +20 -30 -20 +10 -20 +1 -10 -1 -1";
+        assert_eq!(run(&block), format!("{forward} {backward}"));
+    }
+
+    #[test]
+    fn softmax_saves_its_output_and_not_its_input() {
+        let block = block(vec![Operation::new(&[0], 10), Operation::new(&[1], 11).keeps_output(), Operation::new(&[2], 5)]);
+        // The input (10) is freed once the output (11) exists; the output is freed in softmax's backward.
+        assert!(run(&block).starts_with("+1 +10 -1 +11 -10 +5 -5 "), "{}", run(&block));
+        assert!(run(&block).contains("+10 -11 -11 "), "{}", run(&block));
+    }
+
+    #[test]
+    fn detach_allocates_nothing_and_stops_the_gradient() {
+        let detached = block(vec![
+            Operation::new(&[0], 10).keeps_inputs(),
+            Operation::in_place(1).backward(Backward::Stops),
+            Operation::new(&[2], 30).keeps_inputs(),
+        ]);
+        // It shares the first operation's memory. No gradient of that one is computed, and what it saved is freed all
+        // the same.
+        assert_eq!(run(&detached), "+1 +10 +30 -30 +30 +10 -30 -10 -10 -1");
+    }
+
+    #[test]
+    fn the_first_gradient_is_assigned_and_later_ones_are_added_in_place() {
+        let block = block(vec![Operation::new(&[0], 10).keeps_inputs().parameters(&[7, 3])]);
+        let mut engine = engine();
+        for _ in 0..2 {
+            let input = engine.allocate(1).unwrap();
+            let (output, tape) = engine.forward(&block, input, Pass::Keep).unwrap();
+            engine.release(output).unwrap();
+            let gradient = engine.allocate(10).unwrap();
+            assert_eq!(engine.backward(&block, tape, gradient, 0, false).unwrap(), None);
+        }
+        engine.drop_gradients().unwrap();
+        assert_eq!(story(engine), "+1 +10 -10 +10 +7 +3 -10 -1 +1 +10 -10 +10 +7 +3 -10 -1 -7 -3 -7 -3");
+    }
+
+    #[test]
+    fn gradients_of_a_value_used_twice_are_summed_in_place() {
+        let mut residual = Block::new(1);
+        let inner = residual.push(Operation::new(&[0], 10).keeps_inputs());
+        residual.push(Operation::new(&[0, inner], 1).backward(Backward::Passes));
+        // The sum's gradient goes to both inputs; when the inner operation's backward is done, only the other input
+        // refers to it.
+        assert_eq!(run(&residual), "+1 +10 +1 -10 -1 +1 +1 -1 -1 -1");
+    }
+
+    #[test]
+    fn forward_only_keeps_at_most_two_activations() {
+        let block = block((0..10).map(|_| Operation::new(&[0], 1).keeps_inputs().keeps_output()).take(1).collect());
+        let mut engine = engine();
+        let mut value = engine.allocate(1).unwrap();
+        for _ in 0..10 {
+            value = engine.forward(&block, value, Pass::Forget).unwrap().0;
+        }
+        engine.release(value).unwrap();
+        let workload = engine.program.finish("", String::new());
+        assert_eq!(workload.load_bytes(1), 2);
+        assert_eq!(workload.buffers(), 11);
+    }
+
+    #[test]
+    fn recomputed_parts_keep_what_goes_in_and_do_the_forward_work_again() {
+        let layer = block(vec![Operation::new(&[0], 100).keeps_inputs().work(&[6]), Operation::new(&[1], 1).keeps_inputs()]);
+        let load_and_work = |recompute: Recompute| {
+            let part = Part { block: 0, repeats: 1, recompute, shares: None };
+            let plan = Plan { blocks: vec![layer.clone()], parts: vec![part; 4] };
+            let mut engine = engine();
+            let input = engine.allocate(1).unwrap();
+            plan.train(&mut engine, input).unwrap();
+            let work = engine.work;
+            (engine.program.finish("", String::new()).load_bytes(1), work)
+        };
+        let (kept, work) = load_and_work(Recompute::No);
+        // Four layers of 100 + 1, the output and its gradient, and the gradient inside the last layer.
+        assert_eq!(kept, 4 * 101 + 1 + 1 + 100);
+        assert_eq!(work, Work { forward: 24, backward: 48, recomputed: 0 });
+        let (recomputed, work) = load_and_work(Recompute::Whole);
+        assert_eq!(recomputed, 4 + 100 + 1 + 1 + 100);
+        assert_eq!(work, Work { forward: 24, backward: 48, recomputed: 24 });
+        assert!((work.overhead() - 1.0 / 3.0).abs() < 1e-12);
     }
 }

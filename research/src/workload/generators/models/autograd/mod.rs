@@ -14,15 +14,9 @@
 //!   incoming gradient: the order of the recorded programs.
 //! - Without backward, an operation's input lives until its output exists.
 
-mod alone;
 mod block;
 mod engine;
-mod plan;
-#[cfg(test)]
-mod tests;
-mod work;
 
 pub use block::{Backward, Block, Operation, Value};
-pub(super) use engine::{Engine, Storage, Surroundings};
-pub(super) use plan::{Part, Plan, Recompute};
-pub use work::Work;
+pub use engine::Work;
+pub(super) use engine::{Engine, Part, Plan, Recompute, Storage, Surroundings};

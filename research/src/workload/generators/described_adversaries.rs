@@ -3,13 +3,12 @@
 
 use parkade_policies::{CATALOGUE, Named, named, why_unknown};
 
-use super::patterns::{comb, fence, stream_per_buffer};
-use super::robson::{Robson, robson};
+use super::adversaries::{Robson, comb, fence, robson, stream_per_buffer};
+use super::checks::within;
+use super::error::{MAX_BYTES, WorkloadError};
+use super::generator::{Done, Generator, Key};
+use super::values;
 use crate::workload::Workload;
-use crate::workload::generators::checks::within;
-use crate::workload::generators::error::{MAX_BYTES, WorkloadError};
-use crate::workload::generators::generator::{Done, Generator, Key};
-use crate::workload::generators::values;
 
 const MIB: u64 = 1 << 20;
 
