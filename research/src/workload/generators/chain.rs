@@ -33,12 +33,9 @@
 //! Only the third number of the second row, and the round sizes of the first, are evidence: elsewhere as many
 //! sizes are fitted as there are numbers. 748.14 MB comes out 0.07 % too small.
 
-use super::checks::{bytes_of, shares, within};
-use super::error::{MAX_BYTES, WorkloadError};
-use super::generator::{Done, Generator, Key};
 use super::models::Work;
+use super::options::{self, Done, Generator, Key, MAX_BYTES, WorkloadError, bytes_of, shares, within};
 use super::program::{Program, Tensor};
-use super::values;
 use crate::workload::Workload;
 
 /// What a chain keeps.
@@ -276,15 +273,15 @@ impl Generator for DescribedChain {
 
     fn set(&mut self, key: Key, value: &str) -> Done {
         match key {
-            "layers" => self.chain.layers = values::number(key, value)?,
-            "checkpoint_bytes" => self.chain.checkpoint_bytes = values::bytes(key, value)?,
-            "inner_bytes" => self.chain.inner_bytes = values::bytes(key, value)?,
-            "fixed_bytes" => self.chain.fixed_bytes = values::bytes(key, value)?,
+            "layers" => self.chain.layers = options::number(key, value)?,
+            "checkpoint_bytes" => self.chain.checkpoint_bytes = options::bytes(key, value)?,
+            "inner_bytes" => self.chain.inner_bytes = options::bytes(key, value)?,
+            "fixed_bytes" => self.chain.fixed_bytes = options::bytes(key, value)?,
             "keeping" => match keeping(key, value)? {
                 Some(keeping) => (self.chain.keeping, self.is_sqrt) = (keeping, false),
                 None => self.is_sqrt = true,
             },
-            _ => values::unused_seed(key, value)?,
+            _ => options::unused_seed(key, value)?,
         }
         Ok(())
     }
@@ -301,9 +298,9 @@ fn keeping(option: Key, value: &str) -> Result<Option<Keeping>, WorkloadError> {
         (None, "all") => Ok(Some(Keeping::All)),
         (None, "nothing") => Ok(Some(Keeping::Nothing)),
         (None, "sqrt") => Ok(None),
-        (Some(("groups", count)), _) => Ok(Some(Keeping::Groups(values::number(option, count)?))),
-        (Some(("pieces", count)), _) => Ok(Some(Keeping::Pieces(values::number(option, count)?))),
-        _ => values::refused(option, value, "all, nothing, sqrt, groups/LAYERS or pieces/PIECES"),
+        (Some(("groups", count)), _) => Ok(Some(Keeping::Groups(options::number(option, count)?))),
+        (Some(("pieces", count)), _) => Ok(Some(Keeping::Pieces(options::number(option, count)?))),
+        _ => options::refused(option, value, "all, nothing, sqrt, groups/LAYERS or pieces/PIECES"),
     }
 }
 

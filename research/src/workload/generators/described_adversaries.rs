@@ -4,10 +4,7 @@
 use parkade_policies::{CATALOGUE, Named, named, why_unknown};
 
 use super::adversaries::{Robson, comb, fence, robson, stream_per_buffer};
-use super::checks::within;
-use super::error::{MAX_BYTES, WorkloadError};
-use super::generator::{Done, Generator, Key};
-use super::values;
+use super::options::{self, Done, Generator, Key, MAX_BYTES, WorkloadError, within};
 use crate::workload::Workload;
 
 const MIB: u64 = 1 << 20;
@@ -39,12 +36,12 @@ impl Generator for RobsonAgainst {
                     Some(why) => format!("a policy ({why})"),
                     None => CATALOGUE.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", "),
                 };
-                self.against = named(value).map_or_else(|| values::refused(key, value, policies()), Ok)?;
+                self.against = named(value).map_or_else(|| options::refused(key, value, policies()), Ok)?;
             }
-            "unit_bytes" => self.numbers.unit_bytes = values::bytes(key, value)?,
-            "largest_units" => self.numbers.largest_units = values::number(key, value)?,
-            "live_units" => self.numbers.live_units = values::number(key, value)?,
-            _ => values::unused_seed(key, value)?,
+            "unit_bytes" => self.numbers.unit_bytes = options::bytes(key, value)?,
+            "largest_units" => self.numbers.largest_units = options::number(key, value)?,
+            "live_units" => self.numbers.live_units = options::number(key, value)?,
+            _ => options::unused_seed(key, value)?,
         }
         Ok(())
     }
@@ -102,10 +99,10 @@ impl Generator for Pattern {
 
     fn set(&mut self, key: Key, value: &str) -> Done {
         match self.keys.iter().position(|known| *known == key) {
-            None => values::unused_seed(key, value),
+            None => options::unused_seed(key, value),
             Some(place) => {
                 self.values[place] =
-                    if key.ends_with("bytes") { values::bytes(key, value)? } else { values::number(key, value)? };
+                    if key.ends_with("bytes") { options::bytes(key, value)? } else { options::number(key, value)? };
                 Ok(())
             }
         }

@@ -5,10 +5,7 @@
 
 use statrs::distribution::{ContinuousCDF, Exp, LogNormal};
 
-use super::checks::{within, within_real};
-use super::error::WorkloadError;
-use super::generator::Key;
-use super::values;
+use super::options::{self, Key, WorkloadError, within, within_real};
 use crate::packing::random::Random;
 
 /// How lengths are distributed. A drawn length is limited to the range from 1 to the longest that is allowed.
@@ -66,13 +63,13 @@ impl Lengths {
 /// Reads a distribution from the value of an option.
 pub(super) fn read(option: Key, value: &str) -> Result<Lengths, WorkloadError> {
     let parts: Vec<&str> = value.split('/').collect();
-    let (number, real) = (values::number, values::real);
+    let (number, real) = (options::number, options::real);
     match parts[..] {
         ["fixed", length] => Ok(Lengths::Fixed(number(option, length)?)),
         ["uniform", least, most] => Ok(Lengths::Uniform { least: number(option, least)?, most: number(option, most)? }),
         ["lognormal", median, sigma] => Ok(Lengths::LogNormal { median: real(option, median)?, sigma: real(option, sigma)? }),
         ["exponential", mean] => Ok(Lengths::Exponential { mean: real(option, mean)? }),
-        _ => values::refused(option, value, "fixed/LENGTH, uniform/LEAST/MOST, lognormal/MEDIAN/SIGMA or exponential/MEAN"),
+        _ => options::refused(option, value, "fixed/LENGTH, uniform/LEAST/MOST, lognormal/MEDIAN/SIGMA or exponential/MEAN"),
     }
 }
 

@@ -17,21 +17,17 @@
 
 pub mod adversaries;
 pub mod chain;
-mod checks;
 mod described_adversaries;
-mod error;
-mod generator;
 mod lengths;
 mod models;
-mod prealloc;
+mod options;
 mod program;
 mod registry;
 pub mod serving;
-mod values;
 
-pub use error::{MAX_BYTES, MAX_EVENTS, WorkloadError};
 pub use lengths::Lengths;
 pub use models::{Optimizer, Work, alternate, autograd, cnn, graphs, mlp, prefetch, transformer, varlen};
-pub use prealloc::preallocate;
+pub use options::{MAX_BYTES, MAX_EVENTS, WorkloadError};
+pub use registry::preallocate;
 
 pub(super) use registry::{TRANSFORMER, keys, make, names, transformer as transformer_of};

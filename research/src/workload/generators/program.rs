@@ -1,7 +1,7 @@
 //! The program that a generator writes: events, with buffers numbered, counted and bounded here. No generator can
 //! use a number twice or free a buffer twice.
 
-use super::error::{MAX_BYTES, MAX_EVENTS, WorkloadError};
+use super::options::{MAX_BYTES, MAX_EVENTS, WorkloadError};
 use crate::workload::{Event, Workload};
 
 /// A live buffer. Freeing it consumes it, so nothing can free it twice.

@@ -1,11 +1,12 @@
 //! All generators by name, and how one is made from options given as text.
+//!
+//! Every workload has the option `prealloc`: one large request before everything else, freed at once (A17). An allocator
+//! that caches keeps the memory, in one piece, for what follows.
 
 use std::collections::BTreeSet;
 
 use super::chain::DescribedChain;
 use super::described_adversaries::{Pattern, RobsonAgainst};
-use super::error::WorkloadError;
-use super::generator::{Generator, Key, Trained};
 use super::models::alternate::Alternate;
 use super::models::cnn::Cnn;
 use super::models::graphs::Graphs;
@@ -13,10 +14,9 @@ use super::models::mlp::Mlp;
 use super::models::prefetch::Prefetch;
 use super::models::transformer::Transformer;
 use super::models::varlen::Varlen;
-use super::prealloc::preallocate;
+use super::options::{self, Generator, Key, MAX_BYTES, MAX_EVENTS, Trained, WorkloadError, within};
 use super::serving::Serving;
-use super::values;
-use crate::workload::Workload;
+use crate::workload::{Event, Workload};
 
 /// Makes a generator with its default options.
 type Default = fn() -> Box<dyn Generator>;
@@ -67,7 +67,7 @@ pub(in crate::workload) fn make(name: &str, lists: &[&str]) -> Option<Result<Wor
 pub(in crate::workload) fn transformer(lists: &[&str]) -> Result<(Transformer, u64), WorkloadError> {
     let mut trained = Trained { model: Transformer::default(), steps: 20 };
     match set_all(TRANSFORMER, &mut trained, lists)? {
-        Some(bytes) => values::refused(PREALLOC, &bytes.to_string(), "nothing where the batch is searched for"),
+        Some(bytes) => options::refused(PREALLOC, &bytes.to_string(), "nothing where the batch is searched for"),
         None => Ok((trained.model, trained.steps)),
     }
 }
@@ -105,7 +105,7 @@ fn set(
 ) -> Result<(), WorkloadError> {
     let Some((key, text)) = option.split_once('=') else { return Err(WorkloadError::NoValue { text: option.into() }) };
     if key == PREALLOC {
-        *reserved = Some(values::bytes(PREALLOC, text)?);
+        *reserved = Some(options::bytes(PREALLOC, text)?);
         return Ok(());
     }
     let keys = generator.keys();
@@ -115,7 +115,51 @@ fn set(
     };
     // A preset sets all other options.
     if known == "preset" && at > 0 {
-        return values::refused(known, text, "only as the first option");
+        return options::refused(known, text, "only as the first option");
     }
     generator.set(known, text)
+}
+
+/// The same workload after one request of `bytes` bytes that is freed at once.
+///
+/// # Errors
+/// [`WorkloadError`] if the size is 0 or beyond [`MAX_BYTES`], or two more events would be more than [`MAX_EVENTS`].
+pub fn preallocate(workload: &Workload, bytes: u64) -> Result<Workload, WorkloadError> {
+    within("prealloc", bytes, 1, MAX_BYTES)?;
+    if workload.events.len() + 2 > MAX_EVENTS {
+        return Err(WorkloadError::TooManyEvents);
+    }
+    let moved = workload.events.iter().map(|&event| match event {
+        Event::Allocate { buffer, bytes, stream } => Event::Allocate { buffer: buffer + 1, bytes, stream },
+        Event::Free { buffer } => Event::Free { buffer: buffer + 1 },
+        Event::Use { buffer, stream } => Event::Use { buffer: buffer + 1, stream },
+        other => other,
+    });
+    let reservation = [Event::Allocate { buffer: 0, bytes, stream: 0 }, Event::Free { buffer: 0 }];
+    Ok(Workload {
+        name: format!("{}-prealloc", workload.name),
+        says: format!("{}; after a request of {bytes} bytes that is freed at once", workload.says),
+        events: reservation.into_iter().chain(moved).collect(),
+        steps: workload.steps.iter().map(|step| step + 2).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_workload_after_it_is_the_same() {
+        let model = Transformer { layers: 1, hidden: 8, heads: 1, sequence: 8, vocabulary: 10, ..Transformer::default() };
+        let plain = model.workload(2).unwrap();
+        let behind = preallocate(&plain, 1 << 30).unwrap();
+        assert_eq!(behind.check(), Ok(()));
+        assert_eq!(behind.load_bytes(1), 1 << 30);
+        assert_eq!(behind.curve()[2..], plain.curve());
+        assert_eq!(behind.steps, [plain.steps[0] + 2, plain.steps[1] + 2]);
+        assert_eq!(behind.name, "transformer-prealloc");
+        for bytes in [0, u64::MAX] {
+            assert!(matches!(preallocate(&plain, bytes), Err(WorkloadError::Option { option: "prealloc", .. })));
+        }
+    }
 }

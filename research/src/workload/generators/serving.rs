@@ -10,12 +10,9 @@ use std::collections::VecDeque;
 
 use statrs::distribution::{ContinuousCDF, Exp};
 
-use super::checks::{bytes_of, shares, within};
-use super::error::{MAX_BYTES, WorkloadError};
-use super::generator::{Done, Generator, Key};
 use super::lengths::{self, Lengths, Sampler, exponential};
+use super::options::{self, Done, Generator, Key, MAX_BYTES, WorkloadError, bytes_of, shares, within};
 use super::program::{Program, Tensor};
-use super::values;
 use crate::packing::random::Random;
 use crate::workload::Workload;
 
@@ -125,20 +122,20 @@ impl Generator for Serving {
 
     fn set(&mut self, key: Key, value: &str) -> Done {
         match key {
-            "weight_bytes" => self.weight_bytes = values::bytes(key, value)?,
-            "layers" => self.layers = values::number(key, value)?,
-            "hidden" => self.hidden = values::number(key, value)?,
-            "key_width" => self.key_width = values::number(key, value)?,
-            "vocabulary" => self.vocabulary = values::number(key, value)?,
-            "tensors" => self.tensors = values::number(key, value)?,
+            "weight_bytes" => self.weight_bytes = options::bytes(key, value)?,
+            "layers" => self.layers = options::number(key, value)?,
+            "hidden" => self.hidden = options::number(key, value)?,
+            "key_width" => self.key_width = options::number(key, value)?,
+            "vocabulary" => self.vocabulary = options::number(key, value)?,
+            "tensors" => self.tensors = options::number(key, value)?,
             "growth" => self.growth = growth(key, value)?,
-            "requests" => self.requests = values::number(key, value)?,
-            "slots" => self.slots = values::number(key, value)?,
-            "rate" => self.rate = values::real(key, value)?,
+            "requests" => self.requests = options::number(key, value)?,
+            "slots" => self.slots = options::number(key, value)?,
+            "rate" => self.rate = options::real(key, value)?,
             "prompts" => self.prompts = lengths::read(key, value)?,
             "answers" => self.answers = lengths::read(key, value)?,
-            "longest" => self.longest = values::number(key, value)?,
-            _ => self.seed = values::number(key, value)?,
+            "longest" => self.longest = options::number(key, value)?,
+            _ => self.seed = options::number(key, value)?,
         }
         Ok(())
     }
@@ -151,9 +148,9 @@ impl Generator for Serving {
 fn growth(option: Key, value: &str) -> Result<Growth, WorkloadError> {
     match (value.split_once('/'), value) {
         (None, "double") => Ok(Growth::Double),
-        (Some(("blocks", tokens)), _) => Ok(Growth::Blocks(values::number(option, tokens)?)),
-        (Some(("reallocate", tokens)), _) => Ok(Growth::Reallocate(values::number(option, tokens)?)),
-        _ => values::refused(option, value, "double, blocks/TOKENS or reallocate/TOKENS"),
+        (Some(("blocks", tokens)), _) => Ok(Growth::Blocks(options::number(option, tokens)?)),
+        (Some(("reallocate", tokens)), _) => Ok(Growth::Reallocate(options::number(option, tokens)?)),
+        _ => options::refused(option, value, "double, blocks/TOKENS or reallocate/TOKENS"),
     }
 }
 

@@ -8,10 +8,8 @@
 use super::training::Training;
 use super::transformer::{Transformer, set_model, with_model};
 use crate::packing::random::Random;
-use crate::workload::generators::checks::{bytes_of, within};
-use crate::workload::generators::generator::{Done, Generator, Key};
 use crate::workload::generators::lengths::{self, Lengths};
-use crate::workload::generators::{WorkloadError, values};
+use crate::workload::generators::options::{self, Done, Generator, Key, WorkloadError, bytes_of, within};
 use crate::workload::{Event, Workload};
 
 /// A model, and what a round is.
@@ -134,13 +132,13 @@ impl Generator for Alternate {
 
     fn set(&mut self, key: Key, value: &str) -> Done {
         match key {
-            "rounds" => self.rounds = values::number(key, value)?,
-            "steps" => self.steps = values::number(key, value)?,
-            "samples" => self.samples = values::number(key, value)?,
-            "prompt" => self.prompt = values::number(key, value)?,
+            "rounds" => self.rounds = options::number(key, value)?,
+            "steps" => self.steps = options::number(key, value)?,
+            "samples" => self.samples = options::number(key, value)?,
+            "prompt" => self.prompt = options::number(key, value)?,
             "answers" => self.answers = lengths::read(key, value)?,
-            "stride" => self.stride = values::number(key, value)?,
-            "empties_cache" => self.empties_cache = values::switch(key, value)?,
+            "stride" => self.stride = options::number(key, value)?,
+            "empties_cache" => self.empties_cache = options::switch(key, value)?,
             _ => set_model(&mut self.model, key, value)?,
         }
         self.seed = self.model.seed;

@@ -24,9 +24,7 @@
 
 use super::autograd::{Backward, Block, Engine, Operation, Plan, Surroundings};
 use super::training::{BatchBytes, Optimizer, Training, Updating, optimizer};
-use crate::workload::generators::checks::{bytes_of, within};
-use crate::workload::generators::generator::{Done, Generator, Key};
-use crate::workload::generators::{WorkloadError, values};
+use crate::workload::generators::options::{self, Done, Generator, Key, WorkloadError, bytes_of, within};
 use crate::workload::{Event, Workload};
 
 /// A network and its batch sizes. The default is the recorded program.
@@ -104,19 +102,19 @@ impl Generator for Cnn {
     fn set(&mut self, key: Key, value: &str) -> Done {
         match key {
             "preset" => {
-                let refused = || values::refused(key, value, "resnet50, resnet101, resnet152");
+                let refused = || options::refused(key, value, "resnet50, resnet101, resnet152");
                 *self = Cnn::preset(value).map_or_else(refused, Ok)?;
             }
-            "stages" => self.stages = values::numbers(key, value)?,
-            "width" => self.width = values::number(key, value)?,
-            "image" => self.image = values::number(key, value)?,
-            "classes" => self.classes = values::number(key, value)?,
-            "batches" => self.batches = values::list(key, value)?,
-            "repeats" => self.repeats = values::number(key, value)?,
-            "empties_cache" => self.empties_cache = values::switch(key, value)?,
+            "stages" => self.stages = options::numbers(key, value)?,
+            "width" => self.width = options::number(key, value)?,
+            "image" => self.image = options::number(key, value)?,
+            "classes" => self.classes = options::number(key, value)?,
+            "batches" => self.batches = options::list(key, value)?,
+            "repeats" => self.repeats = options::number(key, value)?,
+            "empties_cache" => self.empties_cache = options::switch(key, value)?,
             "optimizer" => self.optimizer = optimizer(key, value)?,
-            "mixed" => self.mixed = values::switch(key, value)?,
-            _ => self.seed = values::number(key, value)?,
+            "mixed" => self.mixed = options::switch(key, value)?,
+            _ => self.seed = options::number(key, value)?,
         }
         Ok(())
     }

@@ -7,9 +7,7 @@
 
 use super::transformer::{Transformer, set_model, with_model};
 use crate::packing::random::Random;
-use crate::workload::generators::checks::{bytes_of, within};
-use crate::workload::generators::generator::{Done, Generator, Key};
-use crate::workload::generators::{WorkloadError, values};
+use crate::workload::generators::options::{self, Done, Generator, Key, WorkloadError, bytes_of, within};
 use crate::workload::{Event, Workload};
 
 /// The order of captures.
@@ -157,13 +155,13 @@ impl Generator for Graphs {
 
     fn set(&mut self, key: Key, value: &str) -> Done {
         match key {
-            "batches" => self.batches = values::list(key, value)?,
+            "batches" => self.batches = options::list(key, value)?,
             "order" => self.order = order(key, value)?,
-            "shared" => self.shared = values::switch(key, value)?,
-            "warm_ups" => self.warm_ups = values::number(key, value)?,
-            "replays" => self.replays = values::number(key, value)?,
-            "eager_runs" => self.eager_runs = values::number(key, value)?,
-            "rounds" => self.rounds = values::number(key, value)?,
+            "shared" => self.shared = options::switch(key, value)?,
+            "warm_ups" => self.warm_ups = options::number(key, value)?,
+            "replays" => self.replays = options::number(key, value)?,
+            "eager_runs" => self.eager_runs = options::number(key, value)?,
+            "rounds" => self.rounds = options::number(key, value)?,
             _ => set_model(&mut self.model, key, value)?,
         }
         self.seed = self.model.seed;
@@ -177,7 +175,7 @@ impl Generator for Graphs {
 
 fn order(option: Key, value: &str) -> Result<Order, WorkloadError> {
     let orders = [("ascending", Order::Ascending), ("descending", Order::Descending), ("shuffled", Order::Shuffled)];
-    values::one_of(option, value, &orders)
+    options::one_of(option, value, &orders)
 }
 
 #[cfg(test)]

@@ -11,9 +11,7 @@
 use super::autograd::{Backward, Block, Engine, Operation, Part, Plan, Recompute, Surroundings};
 use super::training::{BatchBytes, Optimizer, Training, Updating, optimizer};
 use crate::workload::Workload;
-use crate::workload::generators::checks::{bytes_of, within};
-use crate::workload::generators::generator::{Done, Generator, Key, Trained};
-use crate::workload::generators::{WorkloadError, values};
+use crate::workload::generators::options::{self, Done, Generator, Key, Trained, WorkloadError, bytes_of, within};
 
 /// A perceptron and how it is trained. The default is the recorded program.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -108,15 +106,15 @@ impl Generator for Trained<Mlp> {
 
     fn set(&mut self, key: Key, value: &str) -> Done {
         match key {
-            "width" => self.model.width = values::number(key, value)?,
-            "depth" => self.model.depth = values::number(key, value)?,
-            "batch" => self.model.batch = values::number(key, value)?,
-            "checkpointing" => self.model.checkpointing = values::switch(key, value)?,
+            "width" => self.model.width = options::number(key, value)?,
+            "depth" => self.model.depth = options::number(key, value)?,
+            "batch" => self.model.batch = options::number(key, value)?,
+            "checkpointing" => self.model.checkpointing = options::switch(key, value)?,
             "optimizer" => self.model.optimizer = optimizer(key, value)?,
-            "libraries" => self.model.libraries = values::switch(key, value)?,
-            "drops_gradients" => self.model.drops_gradients = values::switch(key, value)?,
-            "steps" => self.steps = values::number(key, value)?,
-            _ => values::unused_seed(key, value)?,
+            "libraries" => self.model.libraries = options::switch(key, value)?,
+            "drops_gradients" => self.model.drops_gradients = options::switch(key, value)?,
+            "steps" => self.steps = options::number(key, value)?,
+            _ => options::unused_seed(key, value)?,
         }
         Ok(())
     }

@@ -9,10 +9,8 @@
 
 use super::cnn::Cnn;
 use crate::packing::random::Random;
-use crate::workload::generators::checks::within;
-use crate::workload::generators::generator::{Done, Generator, Key};
 use crate::workload::generators::lengths::{self, Lengths};
-use crate::workload::generators::{WorkloadError, values};
+use crate::workload::generators::options::{self, Done, Generator, Key, WorkloadError, within};
 use crate::workload::{Event, Workload};
 
 /// A network and how batches reach it.
@@ -121,9 +119,9 @@ impl Generator for Prefetch {
     fn set(&mut self, key: Key, value: &str) -> Done {
         match key {
             "batches" => self.batches = lengths::read(key, value)?,
-            "steps" => self.steps = values::number(key, value)?,
-            "depth" => self.depth = values::number(key, value)?,
-            "synchronize_every" => self.synchronize_every = values::number(key, value)?,
+            "steps" => self.steps = options::number(key, value)?,
+            "depth" => self.depth = options::number(key, value)?,
+            "synchronize_every" => self.synchronize_every = options::number(key, value)?,
             _ => self.network.set(key, value)?,
         }
         self.seed = self.network.seed;

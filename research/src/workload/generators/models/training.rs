@@ -4,9 +4,8 @@ use std::collections::VecDeque;
 
 use super::autograd::{Engine, Plan, Storage};
 use crate::workload::Workload;
-use crate::workload::generators::generator::Key;
+use crate::workload::generators::options::{self, Key, WorkloadError};
 use crate::workload::generators::program::Tensor;
-use crate::workload::generators::{WorkloadError, values};
 
 /// How gradients become new weights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -34,7 +33,7 @@ impl Optimizer {
 
 /// Reads an optimizer's name.
 pub(super) fn optimizer(option: Key, value: &str) -> Result<Optimizer, WorkloadError> {
-    values::one_of(option, value, &[("sgd", Optimizer::Sgd), ("momentum", Optimizer::Momentum), ("adam", Optimizer::Adam)])
+    options::one_of(option, value, &[("sgd", Optimizer::Sgd), ("momentum", Optimizer::Momentum), ("adam", Optimizer::Adam)])
 }
 
 /// How weights are kept and updated.

@@ -10,9 +10,7 @@
 use super::autograd::{Backward, Block, Engine, Operation, Part, Plan, Recompute, Surroundings, Work};
 use super::training::{BatchBytes, Optimizer, Training, Updating, optimizer};
 use crate::workload::Workload;
-use crate::workload::generators::checks::{bytes_of, shares, within};
-use crate::workload::generators::generator::{Done, Generator, Key, Trained};
-use crate::workload::generators::{WorkloadError, values};
+use crate::workload::generators::options::{self, Done, Generator, Key, Trained, WorkloadError, bytes_of, shares, within};
 
 /// Which results of the forward pass are recomputed in the backward pass instead of kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -229,27 +227,27 @@ const MODEL_KEYS: [Key; 19] = [
 pub(in crate::workload::generators) fn set_model(model: &mut Transformer, key: Key, value: &str) -> Done {
     match key {
         "preset" => {
-            let refused = || values::refused(key, value, Transformer::presets().collect::<Vec<_>>().join(", "));
+            let refused = || options::refused(key, value, Transformer::presets().collect::<Vec<_>>().join(", "));
             *model = Transformer::preset(value).map_or_else(refused, Ok)?;
         }
-        "layers" => model.layers = values::number(key, value)?,
-        "hidden" => model.hidden = values::number(key, value)?,
-        "heads" => model.heads = values::number(key, value)?,
-        "sequence" => model.sequence = values::number(key, value)?,
-        "batch" => model.batch = values::number(key, value)?,
-        "vocabulary" => model.vocabulary = values::number(key, value)?,
-        "mlp_ratio" => model.mlp_ratio = values::number(key, value)?,
+        "layers" => model.layers = options::number(key, value)?,
+        "hidden" => model.hidden = options::number(key, value)?,
+        "heads" => model.heads = options::number(key, value)?,
+        "sequence" => model.sequence = options::number(key, value)?,
+        "batch" => model.batch = options::number(key, value)?,
+        "vocabulary" => model.vocabulary = options::number(key, value)?,
+        "mlp_ratio" => model.mlp_ratio = options::number(key, value)?,
         "precision" => model.precision = precision(key, value)?,
         "attention" => model.attention = attention(key, value)?,
-        "tied" => model.tied = values::switch(key, value)?,
+        "tied" => model.tied = options::switch(key, value)?,
         "optimizer" => model.optimizer = optimizer(key, value)?,
-        "master_copy" => model.master_copy = values::switch(key, value)?,
-        "optimizer_copy" => model.optimizer_copy = values::switch(key, value)?,
-        "accumulation" => model.accumulation = values::number(key, value)?,
+        "master_copy" => model.master_copy = options::switch(key, value)?,
+        "optimizer_copy" => model.optimizer_copy = options::switch(key, value)?,
+        "accumulation" => model.accumulation = options::number(key, value)?,
         "checkpointing" => model.checkpointing = checkpointing(key, value)?,
-        "chunks" => model.chunks = values::number(key, value)?,
-        "mixed" => model.mixed = values::switch(key, value)?,
-        _ => model.seed = values::number(key, value)?,
+        "chunks" => model.chunks = options::number(key, value)?,
+        "mixed" => model.mixed = options::switch(key, value)?,
+        _ => model.seed = options::number(key, value)?,
     }
     Ok(())
 }
@@ -266,7 +264,7 @@ impl Generator for Trained<Transformer> {
 
     fn set(&mut self, key: Key, value: &str) -> Done {
         match key {
-            "steps" => self.steps = values::number(key, value)?,
+            "steps" => self.steps = options::number(key, value)?,
             _ => set_model(&mut self.model, key, value)?,
         }
         Ok(())
@@ -278,11 +276,11 @@ impl Generator for Trained<Transformer> {
 }
 
 fn precision(option: Key, value: &str) -> Result<Precision, WorkloadError> {
-    values::one_of(option, value, &[("fp32", Precision::Fp32), ("bf16", Precision::Half), ("fp16", Precision::Half)])
+    options::one_of(option, value, &[("fp32", Precision::Fp32), ("bf16", Precision::Half), ("fp16", Precision::Half)])
 }
 
 fn attention(option: Key, value: &str) -> Result<Attention, WorkloadError> {
-    values::one_of(option, value, &[("fused", Attention::Fused), ("materialized", Attention::Materialized)])
+    options::one_of(option, value, &[("fused", Attention::Fused), ("materialized", Attention::Materialized)])
 }
 
 fn checkpointing(option: Key, value: &str) -> Result<Checkpointing, WorkloadError> {
@@ -293,7 +291,7 @@ fn checkpointing(option: Key, value: &str) -> Result<Checkpointing, WorkloadErro
         "other" => Ok(Checkpointing::EveryOther),
         _ => match value.parse() {
             Ok(layers) => Ok(Checkpointing::Every(layers)),
-            Err(_) => values::refused(option, value, "none, layer, sqrt, other, or a number of layers"),
+            Err(_) => options::refused(option, value, "none, layer, sqrt, other, or a number of layers"),
         },
     }
 }

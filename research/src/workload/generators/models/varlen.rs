@@ -6,10 +6,8 @@
 use super::transformer::{Transformer, set_model, with_model};
 use crate::packing::random::Random;
 use crate::workload::Workload;
-use crate::workload::generators::checks::within;
-use crate::workload::generators::generator::{Done, Generator, Key};
 use crate::workload::generators::lengths::{self, Lengths};
-use crate::workload::generators::{WorkloadError, values};
+use crate::workload::generators::options::{self, Done, Generator, Key, WorkloadError, within};
 
 /// A model, and the lengths of its samples.
 #[derive(Clone, PartialEq, Debug)]
@@ -77,8 +75,8 @@ impl Generator for Varlen {
     fn set(&mut self, key: Key, value: &str) -> Done {
         match key {
             "lengths" => self.lengths = lengths::read(key, value)?,
-            "multiple" => self.multiple = values::number(key, value)?,
-            "steps" => self.steps = values::number(key, value)?,
+            "multiple" => self.multiple = options::number(key, value)?,
+            "steps" => self.steps = options::number(key, value)?,
             _ => set_model(&mut self.model, key, value)?,
         }
         self.seed = self.model.seed;

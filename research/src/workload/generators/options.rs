@@ -1,0 +1,178 @@
+//! What a generator is to a description: options that are set by key, and a workload that is made of them; how the values
+//! of options are read from text, and what bounds them; and why a workload could not be generated, and how large one may
+//! be.
+
+use super::adversaries::AttackError;
+use crate::workload::Workload;
+
+/// The key of an option.
+pub(super) type Key = &'static str;
+/// Whether an option could be set.
+pub(super) type Done = Result<(), WorkloadError>;
+
+/// Configured by key and value; then makes a workload.
+pub(super) trait Generator {
+    /// The keys of the options. One of them is `seed`.
+    fn keys(&self) -> Vec<Key>;
+    /// Sets the option of one of the keys.
+    fn set(&mut self, key: Key, value: &str) -> Done;
+    /// Makes the workload.
+    fn make(&self) -> Result<Workload, WorkloadError>;
+}
+
+/// A model that is trained for some steps.
+pub(super) struct Trained<M> {
+    pub(super) model: M,
+    pub(super) steps: u64,
+}
+
+/// The most bytes of a buffer, and of all buffers live at once: 16 TiB. The simulated device keeps a record of
+/// every page.
+pub const MAX_BYTES: u64 = 1 << 44;
+
+/// The most events of a generated workload.
+pub const MAX_EVENTS: usize = 20_000_000;
+
+/// What is wrong with a description or with the options of a generator.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum WorkloadError {
+    /// The value of an option is not allowed.
+    #[error("{option} is {value}; allowed: {allowed}")]
+    Option {
+        /// The option's name, as in [`parse`](crate::workload::parse).
+        option: &'static str,
+        /// Its value.
+        value: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// The generator has no such option.
+    #[error("{generator} has no option {option}; its options: {allowed}")]
+    UnknownOption {
+        /// The generator.
+        generator: &'static str,
+        /// What was asked for.
+        option: String,
+        /// The options that there are.
+        allowed: String,
+    },
+    /// An option is given twice.
+    #[error("{option} is given twice")]
+    Twice {
+        /// The option.
+        option: String,
+    },
+    /// An adversary's numbers do not make one, or the policy refused a request.
+    #[error("{0}")]
+    Attack(AttackError),
+    /// An option without `=`.
+    #[error("{text:?} is not of the form option=value")]
+    NoValue {
+        /// The text.
+        text: String,
+    },
+    /// There is no generator or workload of this name.
+    #[error("there is no workload {name:?}; known: {allowed}")]
+    UnknownWorkload {
+        /// The name.
+        name: String,
+        /// The names that there are.
+        allowed: String,
+    },
+    /// A size beyond [`MAX_BYTES`].
+    #[error("{what} would take more than {} bytes: choose smaller sizes", MAX_BYTES)]
+    TooLarge {
+        /// What would be so large.
+        what: &'static str,
+    },
+    /// More than [`MAX_EVENTS`] events.
+    #[error("the workload would have more than {} events: choose fewer steps, layers or requests", MAX_EVENTS)]
+    TooManyEvents,
+}
+
+impl From<AttackError> for WorkloadError {
+    fn from(error: AttackError) -> WorkloadError {
+        WorkloadError::Attack(error)
+    }
+}
+
+/// The error for a value that is not allowed.
+pub(super) fn refused<T>(option: Key, value: &str, allowed: impl Into<String>) -> Result<T, WorkloadError> {
+    Err(WorkloadError::Option { option, value: value.into(), allowed: allowed.into() })
+}
+
+/// A whole number.
+pub(super) fn number(option: Key, value: &str) -> Result<u64, WorkloadError> {
+    value.parse().or_else(|_| refused(option, value, "a whole number"))
+}
+
+/// A whole number that is of no use: the seed of a generator that draws no random numbers.
+pub(super) fn unused_seed(option: Key, value: &str) -> Result<(), WorkloadError> {
+    number(option, value).map(drop)
+}
+
+/// A finite real number.
+pub(super) fn real(option: Key, value: &str) -> Result<f64, WorkloadError> {
+    let finite = value.parse().ok().filter(|number: &f64| number.is_finite());
+    finite.map_or_else(|| refused(option, value, "a number"), Ok)
+}
+
+/// A number of bytes, with or without the unit `KiB`, `MiB` or `GiB`.
+pub(super) fn bytes(option: Key, value: &str) -> Result<u64, WorkloadError> {
+    let units = [("KiB", 10), ("MiB", 20), ("GiB", 30)];
+    let (digits, shift) = units.iter().find_map(|&(unit, shift)| Some((value.strip_suffix(unit)?, shift))).unwrap_or((value, 0));
+    let parsed = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+    parsed.map_or_else(|| refused(option, value, "bytes, such as 512, 64KiB, 20MiB or 3GiB"), Ok)
+}
+
+/// `on` or `off`.
+pub(super) fn switch(option: Key, value: &str) -> Result<bool, WorkloadError> {
+    one_of(option, value, &[("on", true), ("off", false)])
+}
+
+/// A fixed number of whole numbers, separated by `/`.
+pub(super) fn numbers<const N: usize>(option: Key, value: &str) -> Result<[u64; N], WorkloadError> {
+    let numbers = list(option, value)?;
+    numbers.try_into().or_else(|_| refused(option, value, format!("{N} whole numbers separated by /")))
+}
+
+/// One or more whole numbers, separated by `/`.
+pub(super) fn list(option: Key, value: &str) -> Result<Vec<u64>, WorkloadError> {
+    let numbers: Result<Vec<u64>, _> = value.split('/').map(str::parse).collect();
+    numbers.or_else(|_| refused(option, value, "whole numbers separated by /"))
+}
+
+/// One of some words.
+pub(super) fn one_of<T: Copy>(option: Key, value: &str, choices: &[(&str, T)]) -> Result<T, WorkloadError> {
+    let found = choices.iter().find(|choice| choice.0 == value);
+    let names = || choices.iter().map(|choice| choice.0).collect::<Vec<_>>().join(", ");
+    found.map_or_else(|| refused(option, value, names()), |choice| Ok(choice.1))
+}
+
+/// The product of sizes, as the bytes of `what`.
+pub(super) fn bytes_of(what: &'static str, factors: &[u64]) -> Result<u64, WorkloadError> {
+    let product = factors.iter().try_fold(1_u64, |product, &factor| product.checked_mul(factor));
+    product.filter(|&bytes| bytes <= MAX_BYTES).ok_or(WorkloadError::TooLarge { what })
+}
+
+/// Checks that an option is between two bounds, inclusive.
+pub(super) fn within(option: &'static str, value: u64, least: u64, most: u64) -> Result<(), WorkloadError> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(WorkloadError::Option { option, value: value.to_string(), allowed: format!("{least} to {most}") })
+}
+
+/// [`within`] for real numbers.
+pub(super) fn within_real(option: &'static str, value: f64, least: f64, most: f64) -> Result<(), WorkloadError> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(WorkloadError::Option { option, value: value.to_string(), allowed: format!("{least} to {most}") })
+}
+
+/// Divides `whole` into `parts` of nearly equal size: the number of parts of each size, the larger size first.
+pub(super) fn shares(whole: u64, parts: u64) -> Vec<(u64, u64)> {
+    let (small, larger) = (whole / parts, whole % parts);
+    [(larger, small + 1), (parts - larger, small)].into_iter().filter(|&(count, size)| count > 0 && size > 0).collect()
+}
