@@ -6,26 +6,12 @@
 //!
 //! To add a generated workload, see [`generators`].
 
-mod curve;
+mod catalogue;
 mod event;
 pub mod generators;
-mod halves;
-mod parse;
-mod pooled_load;
 pub mod recorded;
 mod step;
-mod study_workloads;
-mod well_formed;
 
-pub use event::{Event, Workload};
-pub use parse::{generator_names, keys, parse, transformer};
+pub use catalogue::{CATALOGUE, NamedWorkload, generator_names, keys, named, parse, transformer};
+pub use event::{Event, Malformed, Workload};
 pub use step::{RepeatingStep, Requested};
-pub use study_workloads::{CATALOGUE, NamedWorkload, named};
-pub use well_formed::Malformed;
-
-#[cfg(test)]
-mod packed;
-#[cfg(test)]
-mod tables;
-#[cfg(test)]
-mod tests;

@@ -12,7 +12,7 @@
 //! **To add one**, write a file here (or in `models/`, if it trains or runs a model): a struct with its options,
 //! `workload()`, which writes events into a `Program`, and `impl Generator`, which reads options from text. Add it
 //! to `ALL` in `registry.rs`; from then on [`parse`](super::parse) knows it by name. A line in the tests' `SMALL` has
-//! random options tried on it, an entry in `study_workloads.rs` puts it into studies, and the table in
+//! random options tried on it, an entry in `catalogue.rs` puts it into studies, and the table in
 //! `docs/workloads.md` describes it.
 
 pub mod adversaries;
