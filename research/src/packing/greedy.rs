@@ -202,7 +202,7 @@ struct Placer<'a> {
 }
 
 impl<'a> Placer<'a> {
-    pub(super) fn new(instance: &'a Instance) -> Placer<'a> {
+    fn new(instance: &'a Instance) -> Placer<'a> {
         let offsets = vec![0; instance.spans.len()];
         Placer { instance, live: LiveIndex::new(instance), in_the_way: Vec::new(), offsets, steps: 0 }
     }
@@ -210,7 +210,7 @@ impl<'a> Placer<'a> {
     /// Places all buffers in this order: those for which `hanging` is true as high as possible below `line`, the
     /// others as low as possible. Buffers that find no place below `line` come after all others, as low as
     /// possible, and are returned.
-    pub(super) fn place(&mut self, order: &[u32], line: u64, hanging: impl Fn(u32) -> bool) -> (Packing, Vec<u32>) {
+    fn place(&mut self, order: &[u32], line: u64, hanging: impl Fn(u32) -> bool) -> (Packing, Vec<u32>) {
         self.live.clear();
         let mut height = 0;
         let mut above = Vec::new();

@@ -310,7 +310,7 @@ fn crossing(relations: &Relations<'_>) -> Vec<u32> {
 
 impl Search<'_> {
     /// Places a buffer at its lowest address. False if the branch has failed.
-    pub(super) fn place(&mut self, buffer: usize) -> bool {
+    fn place(&mut self, buffer: usize) -> bool {
         let relations = self.relations;
         let buffers = relations.instance.buffers();
         let (offset, size, span) = (self.offsets[buffer], buffers[buffer].size, relations.instance.spans[buffer]);

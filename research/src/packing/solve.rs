@@ -185,14 +185,14 @@ struct Many<'a> {
 }
 
 impl<'a> Many<'a> {
-    pub(super) fn new(instance: &'a Instance, effort: &'a Effort, goal: u64) -> Many<'a> {
+    fn new(instance: &'a Instance, effort: &'a Effort, goal: u64) -> Many<'a> {
         let (groups, merged) = instance.merged();
         Many { instance, effort, goal, groups, merged }
     }
 
     /// Groups come first if they are much less work, otherwise the plain orders: a small budget is enough only for
     /// what comes first. If it is not enough for either, the buffers are placed as they begin.
-    pub(super) fn run(&self, found: &mut Found, progress: &mut dyn FnMut(u64)) {
+    fn run(&self, found: &mut Found, progress: &mut dyn FnMut(u64)) {
         let least_pairs = self.merged.pairs().min(self.instance.pairs());
         if least_pairs.saturating_mul(STEPS_OF_A_PAIR) > self.effort.steps {
             found.packing = online::place(self.instance);
@@ -284,13 +284,7 @@ const FIRST_EJECTION: u64 = 8;
 
 impl<'a> Orders<'a> {
     /// Runs all methods. The packing found replaces the one in `found` if it is lower, or if there is none.
-    pub(super) fn run(
-        instance: &'a Instance,
-        effort: &'a Effort,
-        shares: Shares,
-        found: &'a mut Found,
-        progress: &'a mut dyn FnMut(u64),
-    ) {
+    fn run(instance: &'a Instance, effort: &'a Effort, shares: Shares, found: &'a mut Found, progress: &'a mut dyn FnMut(u64)) {
         let starts = Orders::start(instance, effort, shares, found, progress);
         Orders::go_on(instance, effort, shares, starts, found, progress);
     }

@@ -85,7 +85,7 @@ impl NamedWorkload {
     }
 
     /// The two parts of its description.
-    pub(super) fn generator_and_options(&self) -> (&'static str, &'static str) {
+    fn generator_and_options(&self) -> (&'static str, &'static str) {
         self.text.split_once(':').unwrap_or((self.text, ""))
     }
 }

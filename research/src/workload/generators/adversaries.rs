@@ -231,7 +231,7 @@ struct Live {
 
 impl Probe {
     /// Plays against this policy, on a device that has enough memory.
-    pub(super) fn new(policy: Box<dyn Policy + Send>) -> Probe {
+    fn new(policy: Box<dyn Policy + Send>) -> Probe {
         Probe {
             core: Allocator::new(SimDevice::new(SimOptions::new(PLENTY)), policy, Vec::new()),
             events: Vec::new(),
@@ -245,7 +245,7 @@ impl Probe {
     }
 
     /// Requests memory on the default stream.
-    pub(super) fn allocate(&mut self, bytes: u64) -> Result<(), AttackError> {
+    fn allocate(&mut self, bytes: u64) -> Result<(), AttackError> {
         let buffer = self.buffers;
         let allocation =
             self.core.allocate(Bytes(bytes), StreamId::DEFAULT).map_err(|error| AttackError::Refused(error.to_string()))?;

@@ -84,7 +84,7 @@ impl Default for Serving {
 
 impl Serving {
     /// Checks every option but the distributions.
-    pub(super) fn check(&self) -> Result<(), WorkloadError> {
+    fn check(&self) -> Result<(), WorkloadError> {
         within("weight_bytes", self.weight_bytes, 1, MAX_BYTES)?;
         within("layers", self.layers, 1, 1 << 16)?;
         within("hidden", self.hidden, 1, 1 << 24)?;

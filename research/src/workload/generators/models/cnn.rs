@@ -83,7 +83,7 @@ impl Cnn {
     }
 
     /// Checks every option.
-    pub(super) fn check(&self) -> Result<(), WorkloadError> {
+    fn check(&self) -> Result<(), WorkloadError> {
         self.stages.iter().try_for_each(|&blocks| within("stages", blocks, 1, 1 << 10))?;
         within("width", self.width, 1, 1 << 16)?;
         within("image", self.image, 32, 1 << 16)?;

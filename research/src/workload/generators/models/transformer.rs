@@ -519,7 +519,7 @@ impl Transformer {
         )
     }
 
-    pub(super) fn train(&self, steps: u64) -> Result<Training, WorkloadError> {
+    fn train(&self, steps: u64) -> Result<Training, WorkloadError> {
         within("steps", steps, 1, 1_000_000)?;
         self.check()?;
         let plans = self.plans()?;
