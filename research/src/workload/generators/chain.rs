@@ -254,7 +254,7 @@ impl Run {
 }
 
 /// A chain as an option list describes it: `keeping=sqrt` may come before the number of layers that decides it.
-pub(in crate::workload::generators) struct DescribedChain {
+pub(super) struct DescribedChain {
     chain: Chain,
     is_sqrt: bool,
 }

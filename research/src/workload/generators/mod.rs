@@ -17,7 +17,6 @@
 
 pub mod adversaries;
 pub mod chain;
-mod described_adversaries;
 mod lengths;
 mod models;
 mod options;

@@ -2,7 +2,8 @@
 //! of options are read from text, and what bounds them; and why a workload could not be generated, and how large one may
 //! be.
 
-use super::adversaries::AttackError;
+use std::fmt;
+
 use crate::workload::Workload;
 
 /// The key of an option.
@@ -89,6 +90,26 @@ pub enum WorkloadError {
     #[error("the workload would have more than {} events: choose fewer steps, layers or requests", MAX_EVENTS)]
     TooManyEvents,
 }
+
+/// Why an attack or a pattern cannot be made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum AttackError {
+    /// One of the numbers that describe it is not allowed.
+    Shape(&'static str),
+    /// The policy refused a request although there was memory; in one line.
+    Refused(String),
+}
+
+impl fmt::Display for AttackError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AttackError::Shape(problem) => write!(f, "there is no such adversary: {problem}"),
+            AttackError::Refused(why) => write!(f, "the policy refused a request although there was memory: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for AttackError {}
 
 impl From<AttackError> for WorkloadError {
     fn from(error: AttackError) -> WorkloadError {

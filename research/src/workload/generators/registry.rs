@@ -5,8 +5,8 @@
 
 use std::collections::BTreeSet;
 
+use super::adversaries::{Pattern, RobsonAgainst};
 use super::chain::DescribedChain;
-use super::described_adversaries::{Pattern, RobsonAgainst};
 use super::models::alternate::Alternate;
 use super::models::cnn::Cnn;
 use super::models::graphs::Graphs;

@@ -147,7 +147,7 @@ impl Shape {
 
 impl Cnn {
     /// The sizes of a batch.
-    pub(in crate::workload::generators::models) fn batch_bytes(&self, batch: u64) -> Result<BatchBytes, WorkloadError> {
+    pub(super) fn batch_bytes(&self, batch: u64) -> Result<BatchBytes, WorkloadError> {
         Ok(BatchBytes { input: Shape { batch, channels: 3, side: self.image }.bytes()?, targets: 0 })
     }
 
@@ -165,7 +165,7 @@ impl Cnn {
     }
 
     /// The network for one batch size.
-    pub(in crate::workload::generators::models) fn plan(&self, batch: u64) -> Result<Plan, WorkloadError> {
+    pub(super) fn plan(&self, batch: u64) -> Result<Plan, WorkloadError> {
         let mut plan = Plan::default();
         let image = Shape { batch, channels: 3, side: self.image };
         let (stem, mut shape) = self.stem(image)?;
@@ -272,7 +272,7 @@ impl Cnn {
     }
 
     /// A training loop that has allocated the weights of this network.
-    pub(in crate::workload::generators::models) fn training(&self) -> Result<Training, WorkloadError> {
+    pub(super) fn training(&self) -> Result<Training, WorkloadError> {
         let surroundings =
             Surroundings { scratch_seed: self.mixed.then_some(self.seed), libraries: true, flop_per_us: 50_000_000 };
         let updating = Updating {

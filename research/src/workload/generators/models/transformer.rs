@@ -175,7 +175,7 @@ impl Transformer {
     }
 
     /// Checks every option.
-    pub(in crate::workload::generators::models) fn check(&self) -> Result<(), WorkloadError> {
+    pub(super) fn check(&self) -> Result<(), WorkloadError> {
         within("layers", self.layers, 1, 1 << 20)?;
         within("hidden", self.hidden, 1, 1 << 24)?;
         within("heads", self.heads, 1, 1 << 20)?;
@@ -312,7 +312,7 @@ struct Sizes {
 
 impl Transformer {
     /// An engine without any buffers.
-    pub(in crate::workload::generators::models) fn engine(&self) -> Engine {
+    pub(super) fn engine(&self) -> Engine {
         Engine::new(Surroundings {
             scratch_seed: self.mixed.then_some(self.seed),
             libraries: self.mixed,
@@ -321,7 +321,7 @@ impl Transformer {
     }
 
     /// A training loop that has allocated the weights of this model.
-    pub(in crate::workload::generators::models) fn training(&self, plan: &Plan) -> Result<Training, WorkloadError> {
+    pub(super) fn training(&self, plan: &Plan) -> Result<Training, WorkloadError> {
         let updating = Updating {
             optimizer: self.optimizer,
             element_bytes: self.precision.bytes(),
@@ -334,7 +334,7 @@ impl Transformer {
     }
 
     /// The samples of each micro-batch, the larger micro-batches first.
-    pub(in crate::workload::generators::models) fn micro_batches(&self) -> Vec<u64> {
+    pub(super) fn micro_batches(&self) -> Vec<u64> {
         let all = shares(self.batch, self.accumulation);
         all.into_iter().flat_map(|(count, samples)| std::iter::repeat_n(samples, count as usize)).collect()
     }
@@ -350,17 +350,13 @@ impl Transformer {
     }
 
     /// The size of a batch.
-    pub(in crate::workload::generators::models) fn batch_bytes(
-        &self,
-        samples: u64,
-        sequence: u64,
-    ) -> Result<BatchBytes, WorkloadError> {
+    pub(super) fn batch_bytes(&self, samples: u64, sequence: u64) -> Result<BatchBytes, WorkloadError> {
         let input = bytes_of("a batch", &[samples, sequence, TOKEN_BYTES])?;
         Ok(BatchBytes { input, targets: input })
     }
 
     /// The model for batches of this size.
-    pub(in crate::workload::generators::models) fn plan(&self, samples: u64, sequence: u64) -> Result<Plan, WorkloadError> {
+    pub(super) fn plan(&self, samples: u64, sequence: u64) -> Result<Plan, WorkloadError> {
         let sizes = self.sizes(samples, sequence)?;
         let mut plan = Plan::default();
         plan.push(self.embedding(&sizes)?);
