@@ -8,7 +8,7 @@
 //! The search: first comes the largest batch whose load fits, by doubling from the smallest batch, then bisection. Then the
 //! policy is tried at that batch; if it fails, a threshold is bisected below. Fitting need not be monotone: a
 //! policy may serve a larger batch and refuse a smaller one. So further batches are tried between the threshold
-//! and what the load allows, all of them if they are few ([`threshold`]). The result is the largest of the batches
+//! and what the load allows, all of them if they are few (`threshold`). The result is the largest of the batches
 //! tried that fits, and one sample more does not fit. Each micro-batch, and each of its pieces, needs a
 //! sample, so smaller batches are not tried.
 //!

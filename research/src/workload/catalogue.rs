@@ -66,7 +66,7 @@ pub struct NamedWorkload {
     pub name: &'static str,
     /// One sentence: what it is.
     pub says: &'static str,
-    /// Its description, as for [`parse`](super::parse), without a seed.
+    /// Its description, as for [`parse`], without a seed.
     pub text: &'static str,
 }
 
