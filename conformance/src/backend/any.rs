@@ -10,12 +10,9 @@ use std::sync::Arc;
 use parkade::device::{BackendError, Capture, DeviceBackend, GraphNode, MemoryInfo, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
-use super::Backend;
 use super::facts::DeviceFacts;
-use super::insight::Insight;
-use super::needs::{Needs, Unable};
+use super::interface::{Backend, Holdings, Insight, Needs, TestDevice, Unable};
 use super::simulated::Simulated;
-use super::test_device::{Holdings, TestDevice};
 
 /// Any backend: it has the methods of [`Backend`].
 #[derive(Clone)]

@@ -7,7 +7,7 @@ use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
 use parkade_gpu::nvml::{Nvml, NvmlLibrary};
 use parkade_gpu::{CudaDevice, CudaEvent, CudaPhysical};
 
-use super::{Backend, Holdings, Needs, TestDevice, Unable};
+use super::interface::{Backend, Holdings, Needs, TestDevice, Unable};
 
 /// The page of the device.
 const PAGE: u64 = 2 * MIB;

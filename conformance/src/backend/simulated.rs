@@ -5,7 +5,10 @@ use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade_sim::address::{Ascending, Descending, Reuse};
 use parkade_sim::{AccessError, EventTiming as DeviceTiming, RaceAccess, RaceUse, SimDevice, SimOptions};
 
-use super::{Backend, EventTiming, Holdings, Insight, Needs, Places, Race, RaceSide, STREAMS, TestDevice, Touch, Unable};
+use super::interface::{Backend, EventTiming, Holdings, Insight, Needs, Places, Race, RaceSide, TestDevice, Touch, Unable};
+
+/// Stream handles of simulated devices: not consecutive, not in order, and one near the top of the number range.
+pub const STREAMS: [u64; 4] = [0, 0x3000, 0x1000, 0xffff_ffff_ffff_f000];
 
 /// The error code for access to memory that is not the caller's: "an illegal memory access was encountered".
 const ILLEGAL_ADDRESS: u32 = 700;

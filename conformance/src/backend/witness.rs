@@ -19,9 +19,6 @@ use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade_sim::{CallName, FaultError, FaultPlan};
 
-use super::made_call::MadeCall;
-use super::said::{Witness, WitnessedEvent};
-
 /// PyTorch's allocator on a witnessed device, with its trace as a list.
 pub type Core<D> = Allocator<WitnessedDevice<D>, PyTorch, Vec<TraceEntry>>;
 
@@ -362,4 +359,147 @@ impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
     fn destroy_event(&mut self, event: Self::Event) {
         self.steer().destroy_event(event.event);
     }
+}
+
+/// A device call made by the allocator. What a call does not have is 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MadeCall {
+    /// Which call.
+    pub name: CallName,
+    /// The bytes that it is about.
+    pub bytes: u64,
+    /// The address that it names.
+    pub address: u64,
+    /// The stream that it names.
+    pub stream: u64,
+    /// The event's number, in the order in which events were made.
+    pub event: u64,
+    /// Whether it succeeded.
+    pub done: bool,
+    /// The address, the new event's number, 1 for a complete event, or the free bytes.
+    pub answer: u64,
+    /// Why it failed.
+    pub error: Option<BackendError>,
+}
+
+impl MadeCall {
+    /// A call that has not been made yet.
+    pub const fn to(name: CallName) -> MadeCall {
+        MadeCall { name, bytes: 0, address: 0, stream: 0, event: 0, done: false, answer: 0, error: None }
+    }
+
+    /// The same call, about this many bytes.
+    #[must_use]
+    pub const fn of(self, bytes: u64) -> MadeCall {
+        MadeCall { bytes, ..self }
+    }
+
+    /// The same call, at this address.
+    #[must_use]
+    pub const fn at(self, address: u64) -> MadeCall {
+        MadeCall { address, ..self }
+    }
+
+    /// The same call, on this stream.
+    #[must_use]
+    pub const fn on(self, stream: u64) -> MadeCall {
+        MadeCall { stream, ..self }
+    }
+
+    /// The same call, with this event.
+    #[must_use]
+    pub const fn with(self, event: u64) -> MadeCall {
+        MadeCall { event, ..self }
+    }
+
+    /// The same call before it was made: what the allocator asked for.
+    pub const fn asked(self) -> MadeCall {
+        MadeCall { done: false, answer: 0, error: None, ..self }
+    }
+
+    /// The call's name in CUDA's documentation.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name.as_str()
+    }
+
+    /// Its size in bytes, or 0 if it has none.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether the call succeeded.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.done
+    }
+}
+
+/// What a device has said about events, stream by stream: how many were recorded, and up to which one they are known to be complete.
+///
+/// What a device reported about the events of one stream. Numbers count the stream's records from 1.
+#[derive(Clone, Default, Debug)]
+struct Said {
+    recorded: u64,
+    /// Known complete from a query, or from a wait in an earlier operation. Not always the first ones: a wait for one pool's events
+    /// passes over those of others.
+    done_at_search: BTreeSet<u64>,
+    /// Known complete from a wait in this operation.
+    waited_for: BTreeSet<u64>,
+    /// Known complete from any answer.
+    done: u64,
+}
+
+/// What a device reported about events, by stream handle.
+#[derive(Clone, Default, Debug)]
+pub struct Witness {
+    streams: BTreeMap<u64, Said>,
+}
+
+impl Witness {
+    /// How many events have been recorded on the stream so far.
+    #[must_use]
+    pub fn recorded(&self, stream: u64) -> u64 {
+        self.streams.get(&stream).map_or(0, |said| said.recorded)
+    }
+
+    /// Whether the allocator knows that the work queued on the stream when it had `recorded` events is done.
+    #[must_use]
+    pub fn is_known_done(&self, stream: u64, recorded: u64) -> bool {
+        self.streams.get(&stream).is_some_and(|said| said.done > recorded)
+    }
+
+    /// Whether the stream's event of this number was known to be complete before the current operation began to wait: when it
+    /// searched for a free block.
+    #[must_use]
+    pub fn was_known_at_search(&self, stream: u64, number: u64) -> bool {
+        self.streams.get(&stream).is_some_and(|said| said.done_at_search.contains(&number))
+    }
+
+    fn begin_operation(&mut self) {
+        for said in self.streams.values_mut() {
+            said.done_at_search.append(&mut said.waited_for);
+        }
+    }
+
+    fn done<E>(&mut self, event: &WitnessedEvent<E>, by_query: bool) {
+        let said = self.streams.entry(event.stream).or_default();
+        said.done = said.done.max(event.number);
+        if by_query {
+            said.done_at_search.insert(event.number);
+        } else {
+            said.waited_for.insert(event.number);
+        }
+    }
+}
+
+/// An event with the stream and number of its newest record.
+#[derive(Debug)]
+pub struct WitnessedEvent<E> {
+    event: E,
+    /// Events are numbered from 1 in the order in which they are made.
+    id: u64,
+    stream: u64,
+    number: u64,
 }

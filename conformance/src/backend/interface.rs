@@ -1,0 +1,279 @@
+//! What the suite asks of a backend: to open devices as [`Needs`] say, and devices that checks can drive directly, outside the allocator.
+//!
+//! What differs from device to device is in [`DeviceFacts`]; what only a simulated device can tell and do is [`Insight`].
+
+use std::fmt;
+use std::time::Duration;
+
+use parkade::device::{BackendError, DeviceBackend};
+use parkade::units::{Bytes, DeviceAddress, StreamId};
+use serde::{Deserialize, Serialize};
+
+use crate::backend::DeviceFacts;
+
+/// Opens devices of one kind.
+pub trait Backend {
+    /// The device type. A device is empty when opened, and gives everything back when dropped.
+    type Device: TestDevice;
+
+    /// Its name in lower case, such as `sim` or `cuda`: the prefix of its test names.
+    fn name(&self) -> &'static str;
+
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn open(&self, needs: &Needs) -> Result<Self::Device, Unable>;
+
+    /// What is specific to these devices. The default is an H200's facts.
+    fn facts(&self) -> DeviceFacts {
+        DeviceFacts::H200
+    }
+
+    /// What a report should say about the device, as names and values, such as the model and the driver's version.
+    fn describe(&self) -> Vec<(&'static str, String)> {
+        vec![("device", self.name().to_owned())]
+    }
+
+    /// Whether devices are simulated. Thousands of them may then be opened, also at the same time; they follow
+    /// [`Needs::simulation`], and every [`EventTiming`] is tried on them.
+    fn is_simulated(&self) -> bool {
+        false
+    }
+}
+
+/// What a check needs from its device.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+pub struct Needs {
+    /// How much memory it may have, rounded down to whole pages; the backend withholds the rest, or keeps count. `None`: all of
+    /// it.
+    pub capacity: Option<Bytes>,
+    /// What a simulated device does where a real one decides for itself. Backends of real devices ignore it.
+    pub simulation: Simulation,
+}
+
+/// What a simulated device does where a real one decides for itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Simulation {
+    /// When events are reported complete.
+    pub timing: EventTiming,
+    /// Where segments go.
+    pub places: Places,
+    /// Whether freeing a segment waits for the device.
+    pub free_waits: bool,
+}
+
+impl Default for Simulation {
+    /// Like a real device: by the clock, each segment above the previous one, and frees that wait.
+    fn default() -> Simulation {
+        Simulation { timing: EventTiming::Clock, places: Places::Ascending, free_waits: true }
+    }
+}
+
+/// When a simulated device reports an event complete.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum EventTiming {
+    /// When its work is done, by the device's clock.
+    Clock,
+    /// At the first query.
+    Eager,
+    /// Only when it is waited for.
+    Lazy,
+    /// At random, drawn from this seed.
+    Seeded(u64),
+}
+
+/// Where new segments go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Places {
+    /// Each above the previous one.
+    Ascending,
+    /// Each below the previous one.
+    Descending,
+    /// Into the lowest hole.
+    Reuse,
+}
+
+/// Why a check has no device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Unable {
+    /// There is no device here, or none that large: the check is skipped for this reason.
+    Absent(String),
+    /// The device is no longer usable, or others hold its memory: the check fails.
+    Lost(String),
+}
+
+impl fmt::Display for Unable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unable::Absent(reason) | Unable::Lost(reason) => f.write_str(reason),
+        }
+    }
+}
+
+/// A device for tests: it has streams, runs work, and shows what its memory holds.
+///
+/// It must also implement `synchronize_stream` and `stream_wait` of [`DeviceBackend`], which refuse by default. Errors are the
+/// driver's, as the core sees them. The methods refuse memory that is not the caller's, without touching anything.
+pub trait TestDevice: DeviceBackend {
+    /// The default stream and three others, which live as long as the device.
+    fn streams(&self) -> [StreamId; 4];
+
+    /// Queues work on a stream that takes this long and touches no memory.
+    ///
+    /// # Errors
+    /// The driver's error.
+    fn spin(&mut self, stream: StreamId, duration_ns: u64) -> Result<(), BackendError>;
+
+    /// Queues work on a stream that fills `size` bytes with `word`, in whole words of 4 bytes.
+    ///
+    /// # Errors
+    /// If any of the memory is not accessible to the device.
+    fn fill(&mut self, address: DeviceAddress, size: Bytes, word: u32, stream: StreamId) -> Result<(), BackendError>;
+
+    /// Queues a copy within the device on a stream.
+    ///
+    /// # Errors
+    /// If any of the memory is not accessible to the device.
+    fn copy(&mut self, from: DeviceAddress, to: DeviceAddress, size: Bytes, stream: StreamId) -> Result<(), BackendError>;
+
+    /// Reads memory to the host after the default stream's work; it does not wait for other streams.
+    ///
+    /// # Errors
+    /// If any of the memory is not accessible to the device.
+    fn read(&mut self, address: DeviceAddress, into: &mut [u8]) -> Result<(), BackendError>;
+
+    /// Waits until all work is done (cudaDeviceSynchronize). Failed work shows up in the next call.
+    fn settle(&mut self) {
+        for stream in self.streams() {
+            // Failed work shows up in the next call of any kind.
+            let _ = self.synchronize_stream(stream);
+        }
+    }
+
+    /// Lets time pass without any call from the host.
+    fn pause(&mut self, duration_ns: u64) {
+        std::thread::sleep(Duration::from_nanos(duration_ns));
+    }
+
+    /// The live ranges of `malloc`, lowest address first; sizes may be rounded up to the device's pages.
+    fn live_ranges(&self) -> Vec<(DeviceAddress, Bytes)>;
+
+    /// What was taken from the device through this handle and not given back.
+    fn holdings(&self) -> Holdings;
+
+    /// Lets others hold this many bytes from now on, in addition to what [`Needs::capacity`] withholds.
+    ///
+    /// # Errors
+    /// If the device does not have that many.
+    fn others_hold(&mut self, bytes: Bytes) -> Result<(), BackendError>;
+
+    /// Bytes that the driver reports as free but does not give out (facts: Holes).
+    fn withheld_bytes(&self) -> Bytes {
+        Bytes::ZERO
+    }
+
+    /// What only a simulated device can tell or do; `None` on other devices.
+    fn insight(&mut self) -> Option<&mut dyn Insight> {
+        None
+    }
+}
+
+/// What was taken from a device and not given back.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Holdings {
+    /// Ranges of cudaMalloc.
+    pub ranges: usize,
+    /// Reserved ranges of addresses.
+    pub reservations: usize,
+    /// Unreleased handles of cuMemCreate, and mappings.
+    pub physical: usize,
+    /// Events.
+    pub events: usize,
+}
+
+impl Holdings {
+    /// Whether nothing is held.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Holdings::default()
+    }
+}
+
+/// What tests can read and control on a simulated device.
+pub trait Insight {
+    /// The races found so far; only the first ones are kept.
+    fn races(&self) -> Vec<Race>;
+
+    /// How many races were found, including those that [`Insight::races`] no longer lists.
+    fn race_count(&self) -> u64;
+
+    /// Physical bytes used by this device's allocations.
+    fn used_bytes(&self) -> Bytes;
+
+    /// The device's clock, in nanoseconds.
+    fn now_ns(&self) -> u64;
+
+    /// How much of that time went to driver calls and waiting, in nanoseconds.
+    fn driver_and_wait_ns(&self) -> u64;
+
+    /// Completes all work of a stream.
+    fn complete(&mut self, stream: StreamId);
+
+    /// Completes the oldest event of a stream.
+    fn complete_one(&mut self, stream: StreamId);
+
+    /// Completes all work.
+    fn complete_all(&mut self);
+}
+
+/// Two unordered uses of the same bytes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Race {
+    /// The earlier use.
+    pub first: RaceSide,
+    /// The later use, which did not wait for the earlier one.
+    pub second: RaceSide,
+    /// A description of both.
+    pub text: String,
+}
+
+impl fmt::Display for Race {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// One of the two uses.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RaceSide {
+    /// What was done.
+    pub touch: Touch,
+    /// The stream that did it; `None` for the host.
+    pub stream: Option<StreamId>,
+    /// The first byte.
+    pub address: DeviceAddress,
+    /// Its length in bytes.
+    pub size: Bytes,
+    /// A description of the use.
+    pub text: String,
+}
+
+impl fmt::Display for RaceSide {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// What a use does to memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Touch {
+    /// Reads the memory.
+    Read,
+    /// Writes the memory.
+    Written,
+    /// Unmaps the memory from its address.
+    Unmapped,
+    /// Frees the memory.
+    Freed,
+}
