@@ -14,7 +14,7 @@ a sequence of runs; a run is one header line, a JSON object with the key "run", 
 "lines" says. An answer has the text of its operation in "op", so the script is in the file too.
 
 Only the statistics ("st") are written differently: each number as its difference from the one last printed in the same run, which
-packs into less than half the size. The Rust side (conformance/src/golden) adds them up again.
+packs into less than half the size. The Rust side (conformance/src/golden.rs) adds them up again.
 """
 import argparse
 import json

@@ -1,0 +1,458 @@
+//! Entries of the suite and how a list of them is run: each has a name, runs on a backend and ends with a verdict.
+//!
+//! What is checked is in [`checks`](crate::checks); nothing here depends on it.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parkade::device::BackendError;
+use parkade::units::{Bytes, MIB};
+use rayon::prelude::*;
+
+use crate::backend::{AnyBackend, DeviceFacts, Unable};
+use crate::law::Broken;
+
+/// How much work to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Effort {
+    /// Random sequences per law.
+    pub cases: u32,
+    /// The seed that they are drawn from.
+    pub seed: u64,
+    /// The only sequence to run instead of drawn ones: what an earlier failure printed behind [`PROGRAM`].
+    pub program: Option<&'static str>,
+}
+
+impl Effort {
+    /// So many random sequences per law, drawn from this seed.
+    #[must_use]
+    pub const fn new(cases: u32, seed: u64) -> Effort {
+        Effort { cases, seed, program: None }
+    }
+}
+
+/// Begins the line of a failure's script that [`Effort::program`] takes to run the failing sequence again.
+pub const PROGRAM: &str = "# program ";
+
+/// What an entry shows.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Evidence {
+    /// Statistics, pictures of the heap, errors. The same in every run, and on every device with the same facts.
+    pub text: String,
+    /// Measurements, which differ from run to run.
+    pub measured: String,
+    /// How many operations were performed.
+    pub operations: u64,
+}
+
+impl Evidence {
+    /// Evidence with text only.
+    #[must_use]
+    pub fn text(text: impl Into<String>) -> Evidence {
+        Evidence { text: text.into(), ..Evidence::default() }
+    }
+
+    /// Evidence with a count of operations and no text.
+    #[must_use]
+    pub fn operations(operations: u64) -> Evidence {
+        Evidence { operations, ..Evidence::default() }
+    }
+}
+
+/// Why an entry did not pass.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Trouble {
+    /// It cannot run here.
+    Skip(String),
+    /// Something that should hold does not.
+    Fail {
+        /// What was seen.
+        reason: String,
+        /// The shortest failing sequence found, as a script for `parkade ops`.
+        script: Option<String>,
+    },
+}
+
+impl Trouble {
+    /// A failure with this reason.
+    #[must_use]
+    pub fn fail(reason: impl Into<String>) -> Trouble {
+        Trouble::Fail { reason: reason.into(), script: None }
+    }
+}
+
+impl From<Unable> for Trouble {
+    fn from(unable: Unable) -> Trouble {
+        match unable {
+            Unable::Absent(reason) => Trouble::Skip(reason),
+            Unable::Lost(reason) => Trouble::fail(reason),
+        }
+    }
+}
+
+impl From<Broken> for Trouble {
+    fn from(broken: Broken) -> Trouble {
+        Trouble::fail(broken.to_string())
+    }
+}
+
+impl From<BackendError> for Trouble {
+    fn from(error: BackendError) -> Trouble {
+        Trouble::fail(error.to_string())
+    }
+}
+
+/// The outcome of an entry.
+pub type Verdict = Result<Evidence, Trouble>;
+
+/// The smallest page of PyTorch's expandable segments (spec 4.2).
+const EXPANDABLE_PAGE: Bytes = Bytes(2 * MIB);
+
+/// What an entry requires of a device. On a device without it the entry is skipped with a reason.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Requirement {
+    /// Addresses can be reserved and memory mapped at them.
+    VirtualMemory,
+    /// Memory can be mapped in the pages that the allocator and its policies map: 2 MiB and multiples.
+    ExpandableSegments,
+    /// Ranges of up to a page divided by this number share pages: 2 means half a page.
+    SharedPages(u64),
+    /// Any free pages can serve any range.
+    RemappedPages,
+    /// The facts equal those of the simulated device that the entry compares with.
+    ReferenceFacts,
+}
+
+impl Requirement {
+    /// Why a device with these facts does not meet it; `None` if it does.
+    #[must_use]
+    pub fn unmet(self, facts: &DeviceFacts) -> Option<&'static str> {
+        let unless = |holds: bool, reason| (!holds).then_some(reason);
+        let without = unless(facts.has_virtual_memory, "this device has no virtual memory");
+        match self {
+            Requirement::VirtualMemory => without,
+            Requirement::ExpandableSegments => without.or(unless(
+                EXPANDABLE_PAGE.get().is_multiple_of(facts.page.get()),
+                "expandable segments map pages of 2 MiB, which are not whole pages of this device",
+            )),
+            Requirement::SharedPages(part) => match facts.sharing {
+                None => Some("ranges share no pages on this device"),
+                Some(sharing) => {
+                    unless(sharing.largest.get() >= facts.page.get() / part, "ranges of this size share no pages on this device")
+                }
+            },
+            Requirement::RemappedPages => unless(facts.remaps_pages, "this device needs contiguous memory for a range"),
+            Requirement::ReferenceFacts => unless(
+                facts.behaves_as(&DeviceFacts::H200),
+                "this device's facts are not those of the simulated device it is compared with",
+            ),
+        }
+    }
+}
+
+/// The kind of an entry.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Group {
+    /// A property of every program.
+    Law,
+    /// What a device call does.
+    Contract,
+    /// A scenario from the source documents.
+    Scenario,
+    /// A test from PyTorch's own suite.
+    PyTorchTest,
+    /// The same sequence on two devices.
+    Lockstep,
+}
+
+impl Group {
+    /// Its name in tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Group::Law => "law",
+            Group::Contract => "contract",
+            Group::Scenario => "scenario",
+            Group::PyTorchTest => "peer",
+            Group::Lockstep => "differential",
+        }
+    }
+}
+
+/// One thing to check.
+pub struct Entry {
+    /// Its kind.
+    pub group: Group,
+    /// Its name, unique in its group.
+    pub name: String,
+    /// What holds, in one line.
+    pub says: &'static str,
+    requires: Option<Requirement>,
+    check: Check<AnyBackend>,
+}
+
+type Check<AnyBackend> = Box<dyn Fn(&AnyBackend, &Effort) -> Verdict + Send + Sync>;
+
+impl Entry {
+    /// An entry that runs on every device.
+    pub fn new(
+        group: Group,
+        name: impl Into<String>,
+        says: &'static str,
+        check: impl Fn(&AnyBackend, &Effort) -> Verdict + Send + Sync + 'static,
+    ) -> Entry {
+        Entry { group, name: name.into(), says, requires: None, check: Box::new(check) }
+    }
+
+    /// The same entry, skipped on devices that do not meet the requirement.
+    #[must_use]
+    pub fn requires(self, requirement: Requirement) -> Entry {
+        Entry { requires: Some(requirement), ..self }
+    }
+
+    /// Why the entry cannot run on a device with these facts; `None` if it can.
+    #[must_use]
+    pub fn unmet(&self, facts: &DeviceFacts) -> Option<&'static str> {
+        self.requires.and_then(|requirement| requirement.unmet(facts))
+    }
+
+    /// Runs the check.
+    ///
+    /// # Errors
+    /// Why it did not pass; [`Trouble::Skip`] if the device does not meet its requirement.
+    pub fn check(&self, backend: &AnyBackend, effort: &Effort) -> Verdict {
+        match self.unmet(&backend.facts()) {
+            Some(reason) => Err(Trouble::Skip(reason.to_owned())),
+            None => (self.check)(backend, effort),
+        }
+    }
+
+    /// Group and name, as filters match them.
+    #[must_use]
+    pub fn title(&self) -> String {
+        format!("{}/{}", self.group.name(), self.name)
+    }
+}
+
+/// What the entries of one backend show, computed when it is needed.
+pub struct Reference {
+    name: &'static str,
+    facts: DeviceFacts,
+    shows: BTreeMap<String, Show>,
+}
+
+type Show = Box<dyn Fn(&Effort) -> Verdict + Send + Sync>;
+
+impl Reference {
+    /// A reference of these entries on this backend.
+    pub fn new(backend: AnyBackend, entries: Vec<Entry>) -> Reference {
+        let (name, facts, backend) = (backend.name(), backend.facts(), Arc::new(backend));
+        let show = |entry: Entry| {
+            let (title, backend) = (entry.title(), Arc::clone(&backend));
+            let show: Show = Box::new(move |effort| entry.check(&backend, effort));
+            (title, show)
+        };
+        Reference { name, facts, shows: entries.into_iter().map(show).collect() }
+    }
+
+    /// Whether devices with these facts can be compared with this one.
+    #[must_use]
+    pub fn compares_with(&self, facts: &DeviceFacts) -> bool {
+        facts.behaves_as(&self.facts)
+    }
+
+    /// Returns another device's evidence if its text equals, line by line, what the entry with the same title shows here.
+    ///
+    /// # Errors
+    /// The first line that differs, or why the entry did not pass here.
+    pub fn compare(&self, title: &str, evidence: Evidence, effort: &Effort) -> Verdict {
+        let Some(show) = self.shows.get(title).filter(|_| !evidence.text.is_empty()) else { return Ok(evidence) };
+        let expected = show(effort)?.text;
+        let (mut ours, mut theirs) = (evidence.text.lines(), expected.lines());
+        loop {
+            match (ours.next(), theirs.next()) {
+                (None, None) => return Ok(evidence),
+                (ours, theirs) if ours == theirs => {}
+                (ours, theirs) => {
+                    let [ours, theirs] = [ours, theirs].map(|line| line.unwrap_or("(nothing more)"));
+                    let name = self.name;
+                    return Err(Trouble::fail(format!("this device shows\n{ours}\nwhere `{name}` shows\n{theirs}")));
+                }
+            }
+        }
+    }
+}
+
+/// How an entry ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Status {
+    /// It holds.
+    Pass,
+    /// It does not.
+    Fail,
+    /// It could not be run.
+    Skip,
+}
+
+impl Status {
+    /// Its name in tables and in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Status::Pass => "pass",
+            Status::Fail => "fail",
+            Status::Skip => "skip",
+        }
+    }
+}
+
+/// One line of the report.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Row {
+    /// The entry's kind.
+    pub group: Group,
+    /// Its name.
+    pub name: String,
+    /// What holds.
+    pub says: &'static str,
+    /// The backend's name.
+    pub backend: &'static str,
+    /// How it ended.
+    pub status: Status,
+    /// Why, if it did not pass.
+    pub reason: String,
+    /// A sequence that shows the failure, as a script for `parkade ops`.
+    pub script: Option<String>,
+    /// What it showed.
+    pub evidence: Evidence,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl Row {
+    fn new(entry: &Entry, backend: &'static str, verdict: Verdict, took: Duration) -> Row {
+        let (status, reason, script, evidence) = match verdict {
+            Ok(evidence) => (Status::Pass, String::new(), None, evidence),
+            Err(Trouble::Skip(reason)) => (Status::Skip, reason, None, Evidence::default()),
+            Err(Trouble::Fail { reason, script }) => (Status::Fail, reason, script, Evidence::default()),
+        };
+        Row { group: entry.group, name: entry.name.clone(), says: entry.says, backend, status, reason, script, evidence, took }
+    }
+}
+
+/// Counts of rows by status, and of operations.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Summary {
+    /// Rows that passed.
+    pub passed: usize,
+    /// Rows that failed.
+    pub failed: usize,
+    /// Rows that could not be run.
+    pub skipped: usize,
+    /// Operations performed.
+    pub operations: u64,
+}
+
+impl Summary {
+    /// Sums up the rows.
+    #[must_use]
+    pub fn of(rows: &[Row]) -> Summary {
+        let count = |status| rows.iter().filter(|row| row.status == status).count();
+        Summary {
+            passed: count(Status::Pass),
+            failed: count(Status::Fail),
+            skipped: count(Status::Skip),
+            operations: rows.iter().map(|row| row.evidence.operations).sum(),
+        }
+    }
+}
+
+/// Called as entries begin and end, from several threads.
+pub trait Progress: Sync {
+    /// An entry begins.
+    fn begins(&self, title: &str);
+
+    /// An entry has ended.
+    fn ends(&self, row: &Row);
+}
+
+/// Ignores progress.
+#[derive(Clone, Copy, Debug)]
+pub struct Silent;
+
+impl Progress for Silent {
+    fn begins(&self, _: &str) {}
+
+    fn ends(&self, _: &Row) {}
+}
+
+/// Runs the entries and returns their rows in the same order. A panic counts as a failure of its entry.
+///
+/// With a reference, each entry must also show what the entry with its title shows there; see [`check`].
+pub fn run(
+    backend: &AnyBackend,
+    entries: &[Entry],
+    reference: Option<&Reference>,
+    effort: &Effort,
+    progress: &dyn Progress,
+) -> Vec<Row> {
+    let one = |entry: &Entry| {
+        progress.begins(&entry.title());
+        let start = Instant::now();
+        let verdict = check(backend, entry, reference, effort);
+        let row = Row::new(entry, backend.name(), verdict, start.elapsed());
+        progress.ends(&row);
+        row
+    };
+    if backend.is_simulated() { entries.par_iter().map(one).collect() } else { entries.iter().map(one).collect() }
+}
+
+/// Checks one entry. A panic counts as a failure.
+///
+/// With a reference whose facts equal the device's, the entry must also show what it shows there. A device with other
+/// facts rightly shows other things, so only the entry's own assertions count for it.
+///
+/// # Errors
+/// Why it did not pass.
+pub fn check(backend: &AnyBackend, entry: &Entry, reference: Option<&Reference>, effort: &Effort) -> Verdict {
+    let verdict = catch_unwind(AssertUnwindSafe(|| entry.check(backend, effort)));
+    let evidence = verdict.unwrap_or_else(|panic| Err(Trouble::fail(format!("panicked: {}", message(&*panic)))))?;
+    match reference {
+        Some(reference) if reference.compares_with(&backend.facts()) => reference.compare(&entry.title(), evidence, effort),
+        _ => Ok(evidence),
+    }
+}
+
+/// The message of a panic.
+fn message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Sharing;
+
+    #[test]
+    fn each_requirement_is_met_by_an_h200_and_unmet_without_its_fact() {
+        let h200 = DeviceFacts::H200;
+        let eighths = Sharing { largest: Bytes(MIB / 4), spacing: Bytes(512) };
+        let large = DeviceFacts { page: Bytes(64 * MIB), ..h200 };
+        for (requirement, without) in [
+            (Requirement::VirtualMemory, DeviceFacts { has_virtual_memory: false, ..h200 }),
+            (Requirement::ExpandableSegments, DeviceFacts { has_virtual_memory: false, ..h200 }),
+            (Requirement::ExpandableSegments, large),
+            (Requirement::SharedPages(2), DeviceFacts { sharing: None, ..h200 }),
+            (Requirement::SharedPages(2), DeviceFacts { sharing: Some(eighths), ..h200 }),
+            (Requirement::RemappedPages, DeviceFacts { remaps_pages: false, ..h200 }),
+            (Requirement::ReferenceFacts, large),
+        ] {
+            assert_eq!(requirement.unmet(&h200), None, "{requirement:?}");
+            assert!(requirement.unmet(&without).is_some(), "{requirement:?}");
+        }
+        assert_eq!(Requirement::VirtualMemory.unmet(&large), None);
+    }
+}
