@@ -8,7 +8,7 @@ use parkade::settings::Settings;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, StreamId};
 use parkade::{Heap, PoolSlot};
 
-use crate::core_laws::paper::{AnyPaperCore, Paper};
+use crate::core_laws::devices::{AnyPaperCore, Paper};
 use crate::core_laws::run::{Draws, Outcome};
 
 /// A device that can take and unmap single pages, and notes what it unmaps.

@@ -2,27 +2,17 @@
 
 mod answers;
 mod bounds;
-mod by_address;
 mod clones;
-mod copies;
 mod defaults;
-mod errors;
+mod devices;
 mod faults;
-mod handles;
-mod index;
-mod kept;
-mod limits;
+mod free_blocks;
 mod on_the_way;
-mod page_runs;
-mod paper;
-mod polls;
 mod restores;
 mod run;
 mod settings;
-mod statistics;
-mod strings;
 mod tables;
-mod wide;
+mod two_devices;
 
 pub use run::{Draws, Failure, Outcome};
 
@@ -54,16 +44,16 @@ pub const LAWS: [CoreLaw; 22] = [
         says: "sizes, numbers, the memory summary and the list of statistics read as PyTorch writes them",
         check: tables::check_texts,
     },
-    CoreLaw { name: "texts/errors", says: "every error says what it must, whatever it names", check: errors::check },
+    CoreLaw { name: "texts/errors", says: "every error says what it must, whatever it names", check: tables::check_errors },
     CoreLaw {
         name: "reference/free-blocks",
         says: "thousands of free blocks of any size stay in order, and each request gets the first that is large enough",
-        check: index::check,
+        check: free_blocks::check,
     },
     CoreLaw {
         name: "reference/by-address",
         says: "free blocks that coalesce are found by address, from wherever the search begins",
-        check: by_address::check,
+        check: free_blocks::by_address,
     },
     CoreLaw {
         name: "reference/most-streams",
@@ -83,22 +73,22 @@ pub const LAWS: [CoreLaw; 22] = [
     CoreLaw {
         name: "endings/clones",
         says: "a clone goes on as its original does, from any state; whoever is dropped gives everything back, after its users",
-        check: copies::check,
+        check: clones::copies,
     },
     CoreLaw {
         name: "reference/handles",
         says: "two allocations are equal if they are the same block, and what a restore took back stays void",
-        check: handles::check,
+        check: restores::handles,
     },
     CoreLaw {
         name: "reference/page-runs",
         says: "a device that takes many pages at once sees the same decisions as one that takes them one by one",
-        check: page_runs::check,
+        check: two_devices::page_runs,
     },
     CoreLaw {
         name: "reference/events-by-handle",
         says: "a device whose events complete by their streams' handles may say so: no decision changes",
-        check: polls::check,
+        check: two_devices::events_by_handle,
     },
     CoreLaw {
         name: "reference/most-bytes",
@@ -108,7 +98,7 @@ pub const LAWS: [CoreLaw; 22] = [
     CoreLaw {
         name: "reference/any-size",
         says: "requests of up to 2^64 bytes are decided as the reference allocator does, up to 2^63 bytes in all",
-        check: wide::check,
+        check: bounds::any_size,
     },
     CoreLaw {
         name: "faults/any-address",
@@ -138,11 +128,11 @@ pub const LAWS: [CoreLaw; 22] = [
     CoreLaw {
         name: "limit/fractions",
         says: "every fraction sets the limit that the rules say, or is refused",
-        check: limits::check,
+        check: bounds::fractions,
     },
     CoreLaw {
         name: "counters/from-a-file",
         says: "statistics from a file keep every value, and a reset changes what it should",
-        check: statistics::check,
+        check: tables::check_statistics,
     },
 ];

@@ -12,7 +12,7 @@ use parkade::units::{Bytes, MIB, StreamId};
 use parkade::{Allocation, BlockId, Heap};
 use parkade_sim::{CallName, SimOptions};
 
-use crate::core_laws::kept::{AnyKeptCore, Kept};
+use crate::core_laws::devices::{AnyKeptCore, Kept};
 use crate::core_laws::run::{Draws, Outcome};
 
 /// The bytes of a page.

@@ -1,22 +1,23 @@
-//! Laws about numbers and texts that need no device: sizes of blocks and segments, the texts that people read, and the list of
-//! statistics.
+//! Laws about numbers and texts that need no device: sizes of blocks and segments, the texts that people read, errors among them, and
+//! the list of statistics.
 
-use crate::law::{Broken, Law, ensure};
-use crate::reference_model::{Reference, texts};
-use parkade::device::BackendError;
+use parkade::device::{BackendError, ProcessMemory};
 use parkade::policy::{Policy, PolicyFault, PyTorch};
-use parkade::profile::Profile;
+use parkade::profile::{Profile, RELEASES};
 use parkade::settings::{Backend, ReserveSize, Settings};
 use parkade::snapshot::BlockActivity;
-use parkade::stats::{Family, Stats};
-use parkade::texts::{format_bytes, format_double, format_significant, invalid_fraction_message};
+use parkade::stats::{Family, Stat, StatSet, Stats, UnknownStatistic};
+use parkade::texts::{Hint, OomWords, OutOfMemory, format_bytes, format_double, format_significant, invalid_fraction_message};
 use parkade::trace::{Observer, TraceAction, TraceEntry, TraceRing};
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
-use parkade::{FreeError, PoolSlot};
+use parkade::{AdoptError, AllocError, AnswerProblem, CheckpointError, FreeError, PoolError, PoolSlot, WrongAnswer};
 use parkade_recording::memory_summary;
+use parkade_sim::CallName;
 use proptest::prelude::*;
 
 use crate::core_laws::run::{Draws, Outcome, run};
+use crate::law::{Broken, Law, ensure};
+use crate::reference_model::{Reference, texts};
 
 /// Sizes for each drawn case.
 const SIZES_PER_CASE: usize = 48;
@@ -276,7 +277,7 @@ fn drawn_texts(sizes: &[u64], stats: &Stats, device: u32, is_abbreviated: bool) 
 /// A statistic by its key.
 fn looked_up(stats: &Stats, key: &str) -> Option<i64> {
     let words: Vec<&str> = key.split('.').collect();
-    let of = |stat: &parkade::stats::Stat, name: &str| match name {
+    let of = |stat: &Stat, name: &str| match name {
         "current" => stat.current,
         "peak" => stat.peak,
         "allocated" => stat.allocated,
@@ -301,4 +302,268 @@ fn looked_up(stats: &Stats, key: &str) -> Option<i64> {
         }
         _ => None,
     }
+}
+
+/// Names of calls that are no call of CUDA's, and of those that no backend here makes.
+const OTHER_CALLS: [&str; 6] = ["virtual memory", "", "c", "hipMalloc", "cu", "cublasCreate"];
+
+/// What errors say: every driver call with every code, and reports of drawn numbers.
+pub(crate) fn check_errors(draws: &Draws) -> Outcome {
+    let calls = CallName::ALL.iter().map(|name| name.as_str()).chain(OTHER_CALLS);
+    for call in calls {
+        for code in (0..1100).chain([u32::MAX]) {
+            driver_error(call, code)?;
+        }
+    }
+    fixed_errors()?;
+    let size = || prop_oneof![(0_u32..64, any::<u64>()).prop_map(|(bits, low)| low >> bits), Just(0), Just(1024), Just(1025)];
+    let signed = || size().prop_map(|size| size as i64);
+    let process = (prop::option::of(any::<u32>()), size()).prop_map(|(pid, used)| ProcessMemory { pid, used: Bytes(used) });
+    let hint = prop_oneof![
+        Just(Hint::ExpandableSegments),
+        Just(Hint::Addresses),
+        Just(Hint::None),
+        size().prop_map(|size| Hint::LargerReserve(Bytes(size)))
+    ];
+    let report = (size(), 0..300_u32, size(), size(), prop::collection::vec(process, 0..4));
+    let more = (prop::option::of(size()), signed(), signed(), prop_oneof![2 => Just(0), 3 => size()], hint);
+    run(
+        draws,
+        356,
+        &(report, more),
+        |((segment, device, total, free, processes), (limit, allocated, reserved, private, hint))| {
+            let report = OutOfMemory {
+                segment_bytes: Bytes(*segment),
+                device: *device,
+                device_total: Bytes(*total),
+                device_free: Bytes(*free),
+                processes: processes.clone(),
+                limit: limit.map(Bytes),
+                allocated_bytes: *allocated,
+                reserved_bytes: *reserved,
+                private_cached_bytes: Bytes(*private),
+                hint: *hint,
+                words: &OomWords::PYTORCH_2_11,
+            };
+            let errors = [
+                AllocError::OutOfMemory(Box::new(report)),
+                AllocError::Rejected { requested: Bytes(*segment) },
+                AllocError::TooLarge { requested: Bytes(*segment) },
+            ];
+            for error in errors {
+                texts::check(&error.to_string(), texts::of_request(&error, &Profile::PYTORCH_2_11))?;
+                for release in RELEASES {
+                    texts::check(&said_by(release.profile, &error), texts::of_request(&error, release.profile))?;
+                }
+            }
+            Ok(3)
+        },
+    )
+}
+
+/// What a release says of an error, in its own words.
+fn said_by(profile: &Profile, error: &AllocError) -> String {
+    match error {
+        AllocError::OutOfMemory(report) => OutOfMemory { words: profile.oom_words, ..(**report).clone() }.to_string(),
+        error => error.message(profile),
+    }
+}
+
+/// What a code of CUDA's means where the way out is not in the call.
+fn meaning(call: &str, code: u32) -> &'static str {
+    if call.get(..2) != Some("cu") {
+        return "";
+    }
+    match code {
+        3 => {
+            ": the driver is not initialised in this process; a child of fork cannot use CUDA if its parent did: spawn it instead"
+        }
+        709 => ": the context was destroyed, as by cudaDeviceReset, and all its memory with it: open the device again",
+        _ => "",
+    }
+}
+
+fn driver_error(call: &'static str, code: u32) -> Result<(), Broken> {
+    let error = BackendError::Driver { call, code };
+    let text = format!("{call} failed with driver code {code}{}", meaning(call, code));
+    texts::check(&error.to_string(), Some(text.clone()))?;
+    texts::check(&AllocError::Device(error).to_string(), Some(text.clone()))?;
+    texts::check(&CheckpointError::Device(error).to_string(), Some(text.clone()))?;
+    texts::check(&FreeError::Device(error).to_string(), Some(format!("the block stays pending: {text}")))
+}
+
+/// Errors that are parkade's own, and those of pools in every release.
+fn fixed_errors() -> Result<(), Broken> {
+    let says = |seen: String, expected: &str| texts::check(&seen, Some(expected.to_owned()));
+    says(AllocError::ZeroSize.to_string(), "a request of 0 bytes has no block: use a null pointer for it")?;
+    says(AllocError::TooManyStreams.to_string(), "more than 65535 streams: the heap numbers them with 16 bits")?;
+    says(
+        FreeError::NotAllocated.to_string(),
+        "the allocation does not belong to this allocator, or no longer: only the one that made it takes it back",
+    )?;
+    for (error, text) in [
+        (AdoptError::Empty, "the segment has no block, or one of 0 bytes"),
+        (AdoptError::TooLarge, "the segment reaches beyond 64 bits"),
+        (AdoptError::NotCoalesced, "two neighbouring blocks of the segment are both free or both unmapped"),
+        (AdoptError::NotWholePages, "memory of the segment begins or ends inside a page"),
+        (AdoptError::UnknownPool, "the segment's pool has not been made"),
+        (AdoptError::TooManyStreams, "more than 65535 streams"),
+        (AdoptError::Misplaced, "the segment overlaps another, or does not start on a multiple of 512 bytes"),
+        (AdoptError::TooMuch, "the segment would make more than 2^63 - 1 bytes in all"),
+    ] {
+        says(error.to_string(), text)?;
+    }
+    for (problem, text) in [
+        (AnswerProblem::Null, "is the null pointer"),
+        (AnswerProblem::Unaligned, "is not a multiple of 512"),
+        (AnswerProblem::TooLong, "leaves no room for them below 2^64"),
+        (AnswerProblem::Overlaps(DeviceAddress(0x5000), Bytes(700)), "overlaps the 700 bytes at 0x5000 that are still held"),
+        (AnswerProblem::TooMuch, "would make more than 2^63 - 1 bytes in all"),
+    ] {
+        let wrong = WrongAnswer { call: "reserve", address: DeviceAddress(0xabc0), bytes: Bytes(512), problem };
+        let text = format!("the device's answer cannot be used: reserve of 512 bytes returned 0xabc0, which {text}");
+        says(wrong.to_string(), &text)?;
+        says(AllocError::Answer(wrong).to_string(), &text)?;
+    }
+    let id = PoolId(3, 4);
+    let errors = [
+        PoolError::AlreadyRouted(id),
+        PoolError::NotRouted(id),
+        PoolError::Unknown(id),
+        PoolError::Abandoned(id),
+        PoolError::NotInUse(id),
+        PoolError::Overreleased(id),
+    ];
+    for error in errors {
+        for profile in RELEASES.iter().map(|release| release.profile) {
+            texts::check(&error.message(profile), texts::of_pool(error, profile))?;
+            texts::check(&AllocError::Pool(error).message(profile), texts::of_pool(error, profile))?;
+        }
+        texts::check(&error.to_string(), texts::of_pool(error, &Profile::PYTORCH_2_11))?;
+        texts::check(&AllocError::Pool(error).to_string(), texts::of_pool(error, &Profile::PYTORCH_2_11))?;
+    }
+    says(PoolError::TooMany.to_string(), "more than 32767 private pools")?;
+    let address = DeviceAddress(0x7f00);
+    for error in [
+        CheckpointError::UnknownPool(id),
+        CheckpointError::LostPool(id),
+        CheckpointError::Abandoned(id),
+        CheckpointError::EventsPending(address),
+        CheckpointError::SegmentMissing(address),
+        CheckpointError::BlockPending(address),
+        CheckpointError::SizeDiffers(address),
+        CheckpointError::LengthDiffers(address),
+        CheckpointError::TailInUse(address),
+        CheckpointError::TailGrew(address),
+        CheckpointError::TailMapped(address),
+    ] {
+        texts::check(&error.to_string(), texts::of_checkpoint(&error))?;
+    }
+    let parted = "a pool cannot be restored where free neighbours stay apart because they belong to different streams";
+    says(CheckpointError::Parted.to_string(), parted)?;
+    says(UnknownStatistic { key: "a\"b".to_owned() }.to_string(), r#"the allocator has no statistic called "a\"b""#)
+}
+
+/// Counters that a reset of the sums sets to 0.
+const COUNTERS: [&str; 5] = ["num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free"];
+
+/// Statistics that come from a file: any values, also such as no run has, and what resets make of them.
+pub(crate) fn check_statistics(draws: &Draws) -> Outcome {
+    check_unknown()?;
+    let count = Stats::default().entries().len();
+    let value = prop_oneof![-9..9_i64, -(1 << 61)..1_i64 << 61, Just(i64::MAX), Just(i64::MIN)];
+    let strategy = (prop::collection::vec(value, count), prop::collection::vec(any::<bool>(), 1..4));
+    run(&draws.each_for(4), 352, &strategy, |(values, resets)| {
+        read_and_reset(values, resets)?;
+        check_stat(&values[..24])?;
+        Ok(resets.len() as u64 + 1)
+    })
+}
+
+fn read_and_reset(values: &[i64], resets: &[bool]) -> Result<(), Broken> {
+    let keys = Stats::default().entries();
+    let mut expected: Vec<(String, i64)> = keys.into_iter().map(|(key, _)| key).zip(values.iter().copied()).collect();
+    let mut stats = Stats::from_entries(expected.iter().map(|(key, value)| (key.as_str(), *value)))
+        .map_err(|error| Broken::new(Law::Counters, error))?;
+    compare(&stats, &expected, "as they were read")?;
+    for &of_peaks in resets {
+        if of_peaks {
+            stats.reset_peaks();
+        } else {
+            stats.reset_accumulated();
+        }
+        let before = expected.clone();
+        for (key, value) in &mut expected {
+            let current = key.strip_suffix(".peak").map(|family| format!("{family}.current"));
+            if of_peaks && let Some(current) = current {
+                *value = before.iter().find(|(key, _)| *key == current).map_or(0, |(_, value)| *value);
+            }
+            if !of_peaks && (key.ends_with(".allocated") || key.ends_with(".freed") || COUNTERS.contains(&key.as_str())) {
+                *value = 0;
+            }
+        }
+        compare(&stats, &expected, if of_peaks { "after a reset of the peaks" } else { "after a reset of the sums" })?;
+    }
+    Ok(())
+}
+
+/// Keys with a word too many, too few or in the other case are unknown, and named as they are.
+fn check_unknown() -> Result<(), Broken> {
+    for (key, _) in Stats::default().entries() {
+        let shorter = key.rsplit_once('.').map_or("", |(begin, _)| begin).to_owned();
+        let spoiled = [format!("{key}.x"), format!("{key}."), format!("x.{key}"), format!(" {key}"), key.to_uppercase(), shorter];
+        for text in spoiled {
+            let answer = Stats::from_entries([(text.as_str(), 1)]).map_err(|error| error.key);
+            ensure(Law::Counters, answer == Err(text.clone()), || format!("{text:?} is read as {answer:?}"))?;
+        }
+        // One alone: all others are 0, and only this one differs.
+        let [one, two] = [1, 2].map(|value| Stats::from_entries([(key.as_str(), value)]));
+        let differs = one.is_ok() && one != two && one == Stats::from_entries([(key.as_str(), 1)]);
+        ensure(Law::Counters, differs, || format!("{key} of 1 and of 2 are {one:?} and {two:?}"))?;
+        let listed = one.map(|stats| stats.entries()).unwrap_or_default();
+        let others = listed.iter().find(|(other, value)| (*other == key) != (*value == 1));
+        ensure(Law::Counters, others.is_none(), || format!("{key} alone is set, and {others:?}"))?;
+    }
+    let mut stats = Stats::default();
+    stats.num_oom_rejections = 1;
+    let mut differs = stats != Stats::default();
+    stats = Stats::default();
+    stats.reserved_by_pool.insert(PoolId(0, 1), StatSet::default());
+    differs &= stats != Stats::default();
+    ensure(Law::Counters, differs, || "statistics without a key do not differ".to_owned())
+}
+
+/// One statistic by itself counts as its four values say.
+fn check_stat(amounts: &[i64]) -> Result<(), Broken> {
+    let (mut stat, mut expected) = (Stat::default(), [0_i64; 4]);
+    for (place, &amount) in amounts.iter().enumerate() {
+        let [current, peak, allocated, freed] = &mut expected;
+        match place % 4 {
+            0 | 2 => {
+                stat.increase(amount);
+                (*current, *allocated) = (current.wrapping_add(amount), allocated.wrapping_add(amount));
+                *peak = (*peak).max(*current);
+            }
+            1 => {
+                stat.decrease(amount);
+                (*current, *freed) = (current.wrapping_sub(amount), freed.wrapping_add(amount));
+            }
+            _ if amount % 2 == 0 => {
+                stat.reset_peak();
+                *peak = *current;
+            }
+            _ => {
+                stat.reset_accumulated();
+                (*allocated, *freed) = (0, 0);
+            }
+        }
+        ensure(Law::Counters, stat.values() == expected, || format!("{stat:?}, expected {expected:?}"))?;
+    }
+    Ok(())
+}
+
+fn compare(stats: &Stats, expected: &[(String, i64)], when: &str) -> Result<(), Broken> {
+    let seen = stats.entries();
+    let wrong = seen.iter().zip(expected).find(|(seen, expected)| seen != expected);
+    ensure(Law::Counters, wrong.is_none() && seen.len() == expected.len(), || format!("{when} there is {wrong:?}"))
 }

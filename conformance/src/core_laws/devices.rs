@@ -1,5 +1,4 @@
-//! A simulated device that outlives its allocator, so that a law can see what the allocator leaves behind. A clone is a device of
-//! its own in the same state.
+//! Devices that laws run on: a simulated one that outlives its allocator, and one that is made of numbers.
 
 use std::cell::{Ref, RefCell, RefMut};
 use std::rc::Rc;
@@ -17,6 +16,9 @@ pub(crate) type KeptCore = Allocator<Kept, PyTorch, Vec<TraceEntry>>;
 /// An allocator on it with another policy than PyTorch's.
 pub(crate) type AnyKeptCore = Allocator<Kept, Box<dyn Policy>, Vec<TraceEntry>>;
 
+/// A simulated device that outlives its allocator, so that a law can see what the allocator leaves behind. A clone is a device of
+/// its own in the same state.
+///
 /// A handle to the device. The law keeps a second one ([`Kept::share`]).
 #[derive(Debug)]
 pub(crate) struct Kept {
@@ -164,4 +166,76 @@ impl DeviceBackend for Kept {
     fn destroy_event(&mut self, event: SimEvent) {
         self.steer().destroy_event(event);
     }
+}
+
+/// Ranges begin at multiples of this.
+const STEP: u64 = 2 << 20;
+
+/// An allocator on it. The laws share this type and [`AnyPaperCore`]: each other one would be compiled once more.
+pub(crate) type PaperCore = Allocator<Paper, PyTorch, Vec<TraceEntry>>;
+
+/// An allocator on it with another policy than PyTorch's.
+pub(crate) type AnyPaperCore = Allocator<Paper, Box<dyn Policy>, Vec<TraceEntry>>;
+
+/// A device made of numbers: any size at ascending addresses, and events that are complete when it says so.
+///
+/// It has no memory, so a copy of it is a second device.
+#[derive(Clone, Debug)]
+pub(crate) struct Paper {
+    total: u64,
+    next: u64,
+    /// Whether all events are complete.
+    pub(crate) is_idle: bool,
+}
+
+impl Paper {
+    /// A device that says that it has this many bytes.
+    pub(crate) fn new(total: u64) -> Paper {
+        Paper { total, next: STEP, is_idle: true }
+    }
+}
+
+impl DeviceBackend for Paper {
+    type Event = ();
+    type Physical = ();
+
+    fn index(&self) -> u32 {
+        0
+    }
+
+    fn total_memory(&self) -> Bytes {
+        Bytes(self.total)
+    }
+
+    fn memory_info(&mut self) -> Result<MemoryInfo, BackendError> {
+        Ok(MemoryInfo { free: Bytes(self.total), total: Bytes(self.total) })
+    }
+
+    fn malloc(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
+        let end = self.next.checked_add(size.get()).and_then(|end| end.checked_next_multiple_of(STEP));
+        let end = end.ok_or(BackendError::OutOfMemory { requested: size })?;
+        Ok(DeviceAddress(std::mem::replace(&mut self.next, end)))
+    }
+
+    fn free(&mut self, _: DeviceAddress) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn create_event(&mut self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn record_event(&mut self, (): &mut (), _: StreamId) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn is_complete(&mut self, (): &()) -> Result<bool, BackendError> {
+        Ok(self.is_idle)
+    }
+
+    fn wait(&mut self, (): &()) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn destroy_event(&mut self, (): ()) {}
 }
