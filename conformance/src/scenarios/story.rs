@@ -1,13 +1,17 @@
-//! A story: an allocator on a stage, what happened so far, and the checks on what must be so.
+//! The words in which scenarios are written. A story is an allocator on a stage, what happened so far, and the checks on what must be so;
+//! a row is what the documents say of a scenario, and what was found.
 
+use std::fmt;
 use std::fmt::Write;
 
-use crate::backend::{AnyBackend, Needs};
-use crate::scripted_allocator::{Request, Stage};
-use crate::suite::{Entry, Evidence, Group, Trouble, Verdict};
 use parkade::stats::{Family, Stats};
 use parkade::units::{Bytes, DeviceAddress, MIB};
 use parkade_recording::message::OutOfMemoryMessage;
+
+use crate::backend::{AnyBackend, Needs};
+use crate::scripted_allocator::{Request, Stage};
+use crate::shipped::{self, Shipped, ShippedError};
+use crate::suite::{Entry, Evidence, Group, Trouble, Verdict};
 
 pub(crate) use parkade::texts::format_bytes;
 pub(crate) use parkade_recording::memory_summary;
@@ -81,7 +85,7 @@ pub(crate) fn claim(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(
 }
 
 /// An error of the code under test, as a failure of the scenario.
-pub(crate) fn failed(error: impl std::fmt::Display) -> Trouble {
+pub(crate) fn failed(error: impl fmt::Display) -> Trouble {
     Trouble::fail(error.to_string())
 }
 
@@ -226,4 +230,52 @@ impl Story {
         self.stage.finish()?;
         Ok(self.evidence)
     }
+}
+
+/// Whether the documents are right.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Finding {
+    /// It is as the documents say.
+    Reproduced,
+    /// It is so in part, or with other figures.
+    Different,
+    /// It is not so.
+    Refuted,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Finding::Reproduced => "reproduced",
+            Finding::Different => "different",
+            Finding::Refuted => "refuted",
+        })
+    }
+}
+
+/// A scenario of the documents.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Row {
+    /// Its id, as `A5`. The names of its entries begin with it: `A5/default`.
+    pub id: &'static str,
+    /// What the documents say.
+    pub claim: &'static str,
+    /// Whether they are right.
+    pub finding: Finding,
+    /// What was found, with the key figures. Every number is in what an entry of the scenario shows, which a test checks.
+    pub found: &'static str,
+}
+
+/// The scenario that an entry belongs to.
+#[must_use]
+pub fn id_of(entry: &str) -> &str {
+    entry.split('/').next().unwrap_or(entry)
+}
+
+/// Reads a recording of the repository. Without a checkout, as in a published crate, the entry is skipped.
+pub(crate) fn recording(name: &str) -> Result<Shipped, Trouble> {
+    shipped::read(name).map_err(|error| match error {
+        ShippedError::NoFolder { .. } => Trouble::Skip(error.to_string()),
+        error => Trouble::fail(error.to_string()),
+    })
 }

@@ -1,18 +1,14 @@
 //! A: how the allocator and the driver below it work.
 
-mod fragmentation;
-mod remapping;
-mod retries;
+mod driver;
 mod reuse;
-mod settings;
-mod warm_up;
 
 use crate::backend::AnyBackend;
 use crate::suite::Entry;
 
-use crate::scenarios::row::{Finding, Row};
+use crate::scenarios::story::{Finding, Row};
 
-pub(crate) use fragmentation::SETTINGS;
+pub(crate) use reuse::SETTINGS;
 
 pub(crate) const ROWS: &[Row] = &[
     Row {
@@ -146,12 +142,12 @@ pub(crate) const ROWS: &[Row] = &[
 
 pub(crate) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     [
-        reuse::entries(),
-        fragmentation::entries(backend),
-        remapping::entries(),
-        retries::entries(),
-        settings::entries(),
-        warm_up::entries(),
+        reuse::whole_blocks(),
+        reuse::pieces(backend),
+        driver::pages_and_holes(),
+        driver::retry_ladder(),
+        reuse::settings(),
+        reuse::reserved_first(),
     ]
     .into_iter()
     .flatten()

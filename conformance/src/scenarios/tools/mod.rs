@@ -1,8 +1,6 @@
 //! D: statistics and tools.
 
 mod commands;
-mod device_memory;
-mod helpers;
 mod recorded_runs;
 mod statistics;
 
@@ -11,7 +9,7 @@ use std::path::Path;
 use crate::backend::AnyBackend;
 use crate::suite::Entry;
 
-use crate::scenarios::row::{Finding, Row};
+use crate::scenarios::story::{Finding, Row};
 
 pub(crate) const ROWS: &[Row] = &[
     Row {
@@ -82,10 +80,10 @@ pub(crate) const ROWS: &[Row] = &[
 
 pub(crate) fn entries(backend: &AnyBackend, parkade: Option<&Path>) -> Vec<Entry> {
     [
-        statistics::entries(backend),
+        statistics::own_statistics(backend),
         recorded_runs::entries(backend),
-        helpers::entries(),
-        device_memory::entries(backend),
+        statistics::helper_calls(),
+        statistics::device_memory(backend),
         commands::entries(backend, parkade),
     ]
     .into_iter()

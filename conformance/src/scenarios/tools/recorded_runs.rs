@@ -13,8 +13,7 @@ use parkade_replay::export::{ExportOptions, export};
 use parkade_replay::{AfterFailure, ReplaySettings, Requests, VerifyOptions, verify_device};
 use parkade_research::workload::parse;
 
-use crate::scenarios::recordings::recording;
-use crate::scenarios::story::{claim, failed, format_bytes, scenario};
+use crate::scenarios::story::{claim, failed, format_bytes, recording, scenario};
 
 /// Width and height of a drawn timeline, in characters.
 const COLUMNS: usize = 100;

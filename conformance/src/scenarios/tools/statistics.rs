@@ -1,15 +1,24 @@
-//! D1, D2 and D7: the statistics that PyTorch gives a program, and what can be read off them.
+//! D1, D2, D5 and D7 to D9: what a program can ask about its memory: statistics, the helpers of the guide, and what the driver has given out.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
-use crate::backend::AnyBackend;
-use crate::suite::{Entry, Evidence, Trouble, Verdict};
+use parkade::device::DeviceBackend as _;
+use parkade::policy::PyTorch;
+use parkade::settings::Settings;
+use parkade::stats::Family;
 use parkade_analysis::fragmentation::Fragmentation;
+use parkade_research::study::{Outcome, RunOptions, run};
+use parkade_research::workload::generators::Optimizer;
+use parkade_research::workload::generators::cnn::Cnn;
+use parkade_research::workload::{Event, Workload};
 
-use crate::scenarios::recordings::recording;
-use crate::scenarios::story::{Story, claim, failed, format_bytes, memory_summary, mib, scenario};
+use crate::backend::{AnyBackend, TestDevice};
+use crate::scenarios::story::{Story, claim, failed, format_bytes, memory_summary, mib, recording, scenario};
+use crate::suite::{Entry, Evidence, Trouble, Verdict};
 
-pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
+/// D1, D2 and D7: the statistics that PyTorch gives a program, and what can be read off them.
+pub(super) fn own_statistics(backend: &AnyBackend) -> Vec<Entry> {
     let mut entries = vec![
         scenario("D1", "memory_allocated and its like are keys of memory_stats, and memory_summary shows them all", figures),
         scenario(
@@ -149,4 +158,214 @@ fn no_such_key(backend: &AnyBackend) -> Verdict {
         story.say(&format!("stats['{key}'] is {value}"));
     }
     story.finish()
+}
+
+/// D5: the memory helpers of the guide, as calls of an allocator that we run.
+pub(super) fn helper_calls() -> Vec<Entry> {
+    vec![scenario(
+        "D5/helpers",
+        "print, copy to the CPU, clear, reset, fraction and cleanup: what each does to the figures",
+        helpers,
+    )]
+}
+
+/// Allocated, reserved, and the most that was allocated and reserved: what the guide's `info` prints.
+fn info(story: &mut Story, after: &str) -> [i64; 4] {
+    let stats = story.stage.stats();
+    let [allocated, reserved] = [Family::AllocatedBytes, Family::ReservedBytes].map(|family| stats.family(family).all);
+    let figures = [allocated.current, reserved.current, allocated.peak, reserved.peak];
+    let [allocated, reserved, most_allocated, most_reserved] = figures.map(|bytes| format_bytes(bytes.unsigned_abs()));
+    story.say(&format!("{after:<28} {allocated:>12} {reserved:>12} {most_allocated:>14} {most_reserved:>14}"));
+    figures
+}
+
+fn helpers(backend: &AnyBackend) -> Verdict {
+    let mut story = Story::new(backend, "", None)?;
+    story.say(&format!("{:<28} {:>12} {:>12} {:>14} {:>14}", "", "allocated", "reserved", "max allocated", "max reserved"));
+    for name in ["first", "live", "third"] {
+        story.alloc(name, mib(64))?;
+    }
+    for name in ["first", "third"] {
+        story.free(name)?;
+    }
+    expect(info(&mut story, "two of three tensors freed"), [64, 192, 192, 192])?;
+    copy_to_the_cpu(&mut story)?;
+    expect(info(&mut story, "safe_tensor_to_cpu"), [64, 192, 192, 192])?;
+    story.stage.release_cached()?;
+    expect(info(&mut story, "clear_cuda_memory"), [64, 64, 192, 192])?;
+    story.stage.core().reset_peak_stats();
+    expect(info(&mut story, "reset"), [64, 64, 64, 64])?;
+    story.stage.core().set_memory_fraction(0.002).map_err(failed)?;
+    let _ = story.stage.alloc("512 MiB", mib(512))?.refusal()?;
+    claim(story.stage.core().set_memory_fraction(1.5).is_err(), || "a fraction of 1.5 was accepted".to_owned())?;
+    expect(info(&mut story, "fraction 0.002: 512 MiB fail"), [64, 64, 64, 64])?;
+    story.stage.core().set_memory_fraction(1.0).map_err(failed)?;
+    story.alloc("512 MiB", mib(512))?;
+    story.free("512 MiB")?;
+    expect(info(&mut story, "fraction 1: they are served"), [64, 576, 576, 576])?;
+    story.free("live")?;
+    story.stage.release_cached()?;
+    expect(info(&mut story, "cleanup_model_memory"), [0, 0, 576, 576])?;
+    story.finish()
+}
+
+fn expect(found: [i64; 4], mib: [i64; 4]) -> Result<(), Trouble> {
+    claim(found == mib.map(|count| count << 20), || format!("expected {mib:?} MiB, found {found:?} bytes"))
+}
+
+/// Every byte arrives, and nothing moves on the device.
+fn copy_to_the_cpu(story: &mut Story) -> Result<(), Trouble> {
+    const WORD: u32 = 0x600d_f00d;
+    let (address, stream) = (story.stage.address("live")?, story.stage.streams()[0]);
+    let mut copy = vec![0; 64 << 20];
+    let mut device = story.stage.device().steer();
+    device.fill(address, mib(64), WORD, stream)?;
+    device.read(address, &mut copy)?;
+    claim(copy.chunks_exact(4).all(|word| word == WORD.to_le_bytes()), || "the copy is not what was written".to_owned())
+}
+
+/// D8 and D9: what the driver has given out, and what it costs to give it back on a schedule.
+pub(super) fn device_memory(backend: &AnyBackend) -> Vec<Entry> {
+    let mut entries = vec![
+        scenario(
+            "D8",
+            "what the driver has given out is reserved plus the CUDA context: it follows reserved, not allocated",
+            used,
+        ),
+        scenario(
+            "D9",
+            "emptying the cache after each step: many driver calls that wait for the device, for the same peak",
+            schedule,
+        ),
+    ];
+    if backend.is_simulated() {
+        let says =
+            "ResNet-50 trained with the cache emptied never, every fifth step and every step: calls, and time in the driver";
+        entries.push(scenario("D9/training", says, |_: &AnyBackend| training()));
+    }
+    entries
+}
+
+/// What the driver has given out, as nvidia-smi shows it.
+fn given_out(story: &mut Story) -> Result<i128, Trouble> {
+    let memory = story.stage.device().steer().memory_info()?;
+    Ok(i128::from(memory.total.get()) - i128::from(memory.free.get()))
+}
+
+fn used(backend: &AnyBackend) -> Verdict {
+    let mut story = Story::new(backend, "", None)?;
+    let context = given_out(&mut story)?;
+    story.measure(&format!("used before the first allocation: {}", format_bytes(context.unsigned_abs() as u64)));
+    story.say(&format!("{:<24} {:>12} {:>12} {:>22}", "", "allocated", "reserved", "used by the driver"));
+    for (what, allocated, reserved) in
+        [("before", 0, 0), ("3 tensors of 200 MiB", 600, 600), ("two of them freed", 200, 600), ("empty_cache", 200, 200)]
+    {
+        match what {
+            "before" => {}
+            "empty_cache" => story.stage.release_cached()?,
+            "two of them freed" => ["one", "three"].into_iter().try_for_each(|name| story.free(name))?,
+            _ => ["one", "two", "three"].into_iter().try_for_each(|name| story.alloc(name, mib(200)))?,
+        }
+        let figures = story.figures();
+        claim((figures.allocated, figures.reserved) == (allocated << 20, reserved << 20), || format!("{what}: {figures:?}"))?;
+        let more = given_out(&mut story)? - context;
+        claim(more == i128::from(figures.reserved), || format!("{what}: the driver has given out {more} bytes more"))?;
+        story.say(&format!("{what:<24} {allocated:>8} MiB {reserved:>8} MiB {:>22}", format!("context + {reserved} MiB")));
+    }
+    story.finish()
+}
+
+/// Steps of the program, and tensors of a step.
+const STEPS: u64 = 20;
+const TENSORS: [u64; 4] = [256, 128, 64, 32];
+/// How long the kernels of a step run.
+const STEP_NS: u64 = 2_000_000;
+
+/// Runs the program. Gives the calls of the driver for memory, and the time in microseconds.
+fn run_steps(backend: &AnyBackend, empties: bool) -> Result<(usize, usize, f64, Evidence), Trouble> {
+    let mut story = Story::new(backend, "", None)?;
+    let stream = story.stage.streams()[1];
+    story.alloc("weights", mib(512))?;
+    let _ = story.stage.calls();
+    let clock = |story: &Story| story.stage.device().steer().insight().map(|device| device.now_ns());
+    let (start, start_ns) = (Instant::now(), clock(&story));
+    for _ in 0..STEPS {
+        for size in TENSORS {
+            story.alloc(&format!("{size} MiB"), mib(size))?;
+        }
+        story.stage.device().steer().spin(stream, STEP_NS)?;
+        for size in TENSORS {
+            story.free(&format!("{size} MiB"))?;
+        }
+        if empties {
+            story.stage.release_cached()?;
+        }
+    }
+    story.stage.device().steer().settle();
+    let took_ns = match (start_ns, clock(&story)) {
+        (Some(start), Some(end)) => (end - start) as f64,
+        _ => start.elapsed().as_nanos() as f64,
+    };
+    let calls = story.stage.calls();
+    let count = |name: &str| calls.iter().filter(|call| call.split(' ').next() == Some(name)).count();
+    let (mallocs, frees) = (count("cudaMalloc"), count("cudaFree"));
+    let peak = story.stage.stats().family(Family::ReservedBytes).all.peak;
+    claim(peak == 992 << 20, || format!("{peak} bytes were reserved at most"))?;
+    Ok((mallocs, frees, took_ns / 1000.0, story.finish()?))
+}
+
+fn schedule(backend: &AnyBackend) -> Verdict {
+    let (mallocs, frees, plain_us, plain) = run_steps(backend, false)?;
+    let (more_mallocs, more_frees, emptied_us, emptied) = run_steps(backend, true)?;
+    let tensors = TENSORS.len();
+    claim((mallocs, frees) == (tensors, 0), || format!("{mallocs} mallocs and {frees} frees with the cache"))?;
+    let each = STEPS as usize * tensors;
+    claim((more_mallocs, more_frees) == (each, each), || format!("{more_mallocs} mallocs and {more_frees} frees without it"))?;
+    let text = format!(
+        "{STEPS} steps of {tensors} tensors beside 512 MiB of weights, 992.00 MiB reserved at most either way\n\
+         never emptied:          {mallocs:>3} cudaMalloc, {frees:>3} cudaFree\n\
+         emptied after each step:{more_mallocs:>4} cudaMalloc, {more_frees:>3} cudaFree, each of which waits for the device\n"
+    );
+    let measured = format!(
+        "kernels of 2 ms a step, in microseconds a step: {:.0} never emptied, {:.0} emptied after each step\n",
+        plain_us / STEPS as f64,
+        emptied_us / STEPS as f64
+    );
+    Ok(Evidence { text, measured, operations: plain.operations + emptied.operations })
+}
+
+/// ResNet-50 on 32 images a step, with the cache emptied after each step whose number is a multiple of `every`.
+fn resnet(every: Option<usize>) -> Result<Workload, Trouble> {
+    // The generator empties the cache before each batch size, so each step is one.
+    let cnn = Cnn { batches: vec![32; 10], empties_cache: true, optimizer: Optimizer::Momentum, ..Cnn::default() };
+    let mut workload = cnn.workload().map_err(failed)?;
+    let mut step = 0;
+    workload.events.retain(|event| {
+        let is_emptying = *event == Event::EmptyCache;
+        step += usize::from(is_emptying);
+        // The first one comes before the first step, when there is nothing to release.
+        !is_emptying || every.is_some_and(|every| step > 1 && (step - 1) % every == 0)
+    });
+    Ok(workload)
+}
+
+fn training() -> Verdict {
+    let mut text = format!(
+        "ResNet-50, 10 steps of 32 images\n{:<16} {:>14} {:>10} {:>16} {:>16}\n",
+        "cache emptied", "peak reserved", "calls", "in the driver", "waiting"
+    );
+    let mut outcomes: Vec<Outcome> = Vec::new();
+    for (name, every) in [("never", None), ("every 5 steps", Some(5)), ("every step", Some(1))] {
+        let policy = Box::new(PyTorch::new(Settings::default()));
+        let outcome = run(&resnet(every)?, policy, &RunOptions::new(140 << 30));
+        claim(outcome.fits(), || format!("{name}: {:?}", outcome.ending))?;
+        let ms = |ns: u64| format!("{:.1} ms", ns as f64 / 1e6);
+        let (reserved, calls) = (format_bytes(outcome.peak_reserved_bytes), outcome.driver_calls);
+        let (driver, waited) = (ms(outcome.driver_ns), ms(outcome.waited_ns));
+        text += &format!("{name:<16} {reserved:>14} {calls:>10} {driver:>16} {waited:>16}\n");
+        outcomes.push(outcome);
+    }
+    let grows = |get: fn(&Outcome) -> u64| outcomes.windows(2).all(|pair| get(&pair[0]) < get(&pair[1]));
+    claim(grows(|outcome| outcome.driver_calls) && grows(|outcome| outcome.driver_ns), || text.clone())?;
+    Ok(Evidence::text(text))
 }
