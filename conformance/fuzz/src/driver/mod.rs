@@ -5,27 +5,13 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `options` | what is asked on the command line |
-//! | `input` | the input of a number: the same for the same seed |
-//! | `execute` | one execution, with its memory and time |
-//! | `account` | where each thread is, and what it has seen |
-//! | `failures` | inputs that failed, as files, and smaller ones that fail in the same way |
-//! | `worker` | the threads |
-//! | `watcher` | aborts and hangs |
-//! | `table` | what is printed at the end |
+//! | `execute` | the input of a number: the same for the same seed; one execution, with its memory and time; inputs that failed |
+//! | `run` | what is asked on the command line; the threads, where each is, and what it has seen; aborts and hangs; the table at the end |
 
-mod account;
 mod execute;
-mod failures;
-mod input;
-mod options;
-mod table;
-mod watcher;
-mod worker;
+mod run;
 
-pub use execute::{Execution, Failure, FailureKind, LARGEST_PEAK_BYTES, LONGEST, execute, prepare_thread};
-pub use failures::{kept, run_kept};
-pub use input::{Input, input};
-pub use options::Options;
-pub use watcher::watch;
-pub use worker::{bound_address_space, work};
+pub use execute::{
+    Execution, Failure, FailureKind, Input, LARGEST_PEAK_BYTES, LONGEST, execute, input, kept, prepare_thread, run_kept,
+};
+pub use run::{Options, bound_address_space, watch, work};

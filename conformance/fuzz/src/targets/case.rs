@@ -1,10 +1,20 @@
-//! What a command is asked beside its file: a limit, a capacity, settings, a release, a moment.
+//! What running a target takes and gives: what a command is asked beside its file (a limit, a capacity, settings, a release, a moment), and
+//! how far the input got.
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade_recording::{Action, DeviceRecording, Recording};
 use parkade_replay::recognition::{Asked, recognise};
 use parkade_replay::{ReplaySettings, VerifyOptions};
+
+/// How far an input got.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reached {
+    /// The reader refused it.
+    Refused,
+    /// It was read.
+    Read,
+}
 
 /// How many cases there are.
 pub const CASES: u8 = 64;

@@ -6,29 +6,18 @@
 //! | file | targets |
 //! |---|---|
 //! | `readers` | what reads a file or a text |
-//! | `commands` | what a command does with a recording |
+//! | `commands` | what a command does with a recording; sweep, merge, pack, ops |
 //! | `printed` | what a command prints and writes, as the binary runs it |
-//! | `studies` | sweep, merge, pack, ops |
-//! | `case` | the options of a command |
+//! | `case` | the options of a command, and how far an input got |
 
 mod case;
 mod commands;
 mod printed;
 mod readers;
-mod studies;
 
-pub use case::CASES;
+pub use case::{CASES, Reached};
 
 use crate::choices::Choices;
-
-/// How far an input got.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reached {
-    /// The reader refused it.
-    Refused,
-    /// It was read.
-    Read,
-}
 
 /// What a target is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,7 +55,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "statistics", kind: Kind::Reader, make: readers::statistics, run: readers::read_statistics, ending: "json" },
     Target { name: "buffers", kind: Kind::Reader, make: readers::buffers, run: readers::read_buffers, ending: "csv" },
     Target { name: "size", kind: Kind::Reader, make: readers::size, run: readers::read_size, ending: "txt" },
-    Target { name: "ops", kind: Kind::Command, make: studies::script, run: studies::ops, ending: "ops" },
+    Target { name: "ops", kind: Kind::Command, make: commands::script, run: commands::ops, ending: "ops" },
     Target { name: "verify", kind: Kind::Command, make: commands::recording, run: commands::verify, ending: "pickle" },
     Target { name: "stats", kind: Kind::Command, make: commands::recording, run: commands::stats, ending: "pickle" },
     Target { name: "diagnose", kind: Kind::Command, make: commands::recording, run: commands::diagnose, ending: "pickle" },
@@ -74,10 +63,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "export", kind: Kind::Command, make: commands::recording, run: commands::export, ending: "pickle" },
     Target { name: "diff", kind: Kind::Command, make: commands::recording, run: commands::diff, ending: "pickle" },
     Target { name: "report", kind: Kind::Command, make: commands::recording, run: commands::report, ending: "pickle" },
-    Target { name: "pack", kind: Kind::Command, make: studies::packable, run: studies::pack, ending: "bin" },
-    Target { name: "merge", kind: Kind::Command, make: studies::rows, run: studies::merge, ending: "jsonl" },
+    Target { name: "pack", kind: Kind::Command, make: commands::packable, run: commands::pack, ending: "bin" },
+    Target { name: "merge", kind: Kind::Command, make: commands::rows, run: commands::merge, ending: "jsonl" },
     Target { name: "advise", kind: Kind::Command, make: commands::recording, run: commands::advise, ending: "pickle" },
-    Target { name: "sweep", kind: Kind::Command, make: commands::recording, run: studies::sweep, ending: "pickle" },
+    Target { name: "sweep", kind: Kind::Command, make: commands::recording, run: commands::sweep, ending: "pickle" },
     Target { name: "printed-verify", kind: Kind::Command, make: commands::recording, run: printed::verify, ending: "pickle" },
     Target { name: "printed-stats", kind: Kind::Command, make: commands::recording, run: printed::stats, ending: "pickle" },
     Target { name: "printed-diagnose", kind: Kind::Command, make: commands::recording, run: printed::diagnose, ending: "pickle" },
@@ -86,12 +75,12 @@ pub const TARGETS: &[Target] = &[
     Target { name: "printed-diff", kind: Kind::Command, make: commands::recording, run: printed::diff, ending: "pickle" },
     Target { name: "printed-report", kind: Kind::Command, make: commands::recording, run: printed::report, ending: "pickle" },
     Target { name: "printed-advise", kind: Kind::Command, make: commands::recording, run: printed::advise, ending: "pickle" },
-    Target { name: "printed-pack", kind: Kind::Command, make: studies::packable, run: printed::pack, ending: "bin" },
-    Target { name: "largest-batch", kind: Kind::Command, make: studies::arguments, run: studies::largest_batch, ending: "txt" },
+    Target { name: "printed-pack", kind: Kind::Command, make: commands::packable, run: printed::pack, ending: "bin" },
+    Target { name: "largest-batch", kind: Kind::Command, make: commands::arguments, run: commands::largest_batch, ending: "txt" },
 ];
 
 /// Makes what all inputs rest on, so that the first execution is not charged with it.
 pub fn prepare() {
     crate::recordings::bases();
-    studies::sound_rows();
+    commands::sound_rows();
 }

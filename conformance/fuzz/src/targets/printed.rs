@@ -6,8 +6,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
-use super::Reached;
-use super::case::Case;
+use super::case::{Case, Reached};
 
 /// What `memory_stats()` of some other run says.
 const STATS: &str = include_str!("../../../recordings/pools/graph_reset.default.2.stats.json");

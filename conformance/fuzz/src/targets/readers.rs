@@ -11,7 +11,7 @@ use parkade_recording::{Recording, StackId, StackTable, Style, read, write};
 use parkade_replay::StatsFile;
 use parkade_research::packing::{is_csv, read_csv};
 
-use super::Reached;
+use super::case::Reached;
 use crate::choices::Choices;
 use crate::{recordings, texts};
 

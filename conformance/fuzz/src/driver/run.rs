@@ -1,0 +1,519 @@
+//! A run. One process does the work, on several threads; another one watches it, and starts the work again behind an input that ended it.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+use crate::driver::execute::{Failure, FailureKind, execute, input, kept, note_panics, prepare_thread, run_kept, smaller, write};
+use crate::targets::{Kind, Reached, TARGETS, Target, prepare};
+
+/// What is asked on the command line.
+///
+/// Runs parkade's readers and commands on hostile input.
+///
+/// An input that panics, aborts, hangs, takes more than 1 GiB (below 1 MB of input) or more than 10 s (below 100 KB) is written to a file.
+#[derive(Parser, Clone, Debug)]
+#[command(name = "parkade-fuzz", after_help = "Exit code: 0 every input was survived, 1 one was not, 2 could not run.")]
+pub struct Options {
+    /// Only these targets: by name, or `readers`, `commands`, `all`.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "all")]
+    pub target: Vec<String>,
+    /// Stop each target after so many executions [default: only the time counts].
+    #[arg(long, value_name = "NUMBER")]
+    pub executions: Option<u64>,
+    /// Stop after so many seconds, shared evenly between the targets.
+    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
+    pub seconds: u64,
+    /// The same seed gives the same inputs.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Threads, all of one process.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    pub threads: u16,
+    /// The folder of inputs that once failed; they are run first.
+    #[arg(long, value_name = "FOLDER")]
+    pub corpus: Option<PathBuf>,
+    /// Where inputs that fail are written.
+    #[arg(long, value_name = "FOLDER", default_value = "fuzz-failures")]
+    pub failures: PathBuf,
+    /// Run the one target on this file, in every case, and say how it went.
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Run only the execution of this number.
+    #[arg(long, value_name = "NUMBER")]
+    pub number: Option<u64>,
+    /// The most address space of a process, in GiB for each thread.
+    #[arg(long, value_name = "GIB", default_value_t = 3)]
+    pub address_space: u64,
+    /// The account of a worker; the watcher passes it.
+    #[arg(long, hide = true)]
+    pub account: Option<PathBuf>,
+}
+
+impl Options {
+    /// The targets that were chosen, in the order of the list.
+    ///
+    /// # Errors
+    /// A name that is no target's.
+    pub fn targets(&self) -> Result<Vec<&'static Target>, String> {
+        let is_group = |name: &str, target: &Target| match name {
+            "all" => true,
+            "readers" => target.kind == Kind::Reader,
+            "commands" => target.kind == Kind::Command,
+            _ => target.name == name,
+        };
+        for name in &self.target {
+            if !TARGETS.iter().any(|target| is_group(name, target)) {
+                let known: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
+                return Err(format!("there is no target {name:?}; the targets are readers, commands, all, {}", known.join(", ")));
+            }
+        }
+        Ok(TARGETS.iter().filter(|target| self.target.iter().any(|name| is_group(name, target))).collect())
+    }
+}
+
+/// How many inputs are written for one place in the code.
+const MOST_FOR_A_PLACE: u32 = 3;
+
+/// The process that does the work, on several threads.
+///
+/// What all threads share.
+struct Work<'o> {
+    options: &'o Options,
+    targets: Vec<&'static Target>,
+    account: Account,
+    /// How many inputs failed at each place.
+    places: Mutex<BTreeMap<String, u32>>,
+}
+
+/// Runs the chosen targets, from where the account says that they were.
+///
+/// # Errors
+/// The account cannot be read or written, or an input that failed cannot be written.
+pub fn work(options: &Options, account: &Path) -> Result<()> {
+    bound_address_space(options)?;
+    let targets = options.targets().map_err(anyhow::Error::msg)?;
+    let account = Account::open(account, targets.len())?;
+    prepare();
+    note_panics();
+    let work = Work { options, targets, account, places: Mutex::default() };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..usize::from(options.threads))
+            .map(|thread| {
+                scope.spawn({
+                    let work = &work;
+                    move || work.run(thread)
+                })
+            })
+            .collect();
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("a worker panicked"))))
+    })
+    .context("the account of the work")
+}
+
+/// Beyond this an allocation fails, which ends the process: better than all memory of the machine.
+///
+/// # Errors
+/// The system refuses the bound.
+pub fn bound_address_space(options: &Options) -> Result<()> {
+    let bytes = (options.address_space * u64::from(options.threads) + 2) << 30;
+    Ok(setrlimit(Resource::As, Rlimit { current: Some(bytes), maximum: Some(bytes) })?)
+}
+
+impl Work<'_> {
+    fn run(&self, thread: usize) -> io::Result<()> {
+        prepare_thread();
+        let all = Duration::from_secs(self.options.seconds);
+        let start = Instant::now();
+        for (place, target) in self.targets.iter().enumerate() {
+            let mut row = self.account.read(thread, place)?;
+            if row.state == 0 {
+                row.number = thread as u64;
+            }
+            if row.state != Row::FINISHED {
+                // Where executions are counted, the time only bounds them all.
+                let is_counted = self.options.executions.is_some();
+                let each = if is_counted { all.saturating_sub(start.elapsed()) } else { all / self.targets.len() as u32 };
+                self.run_target(thread, place, target, row, each)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn run_target(&self, thread: usize, place: usize, target: &Target, mut row: Row, each: Duration) -> io::Result<()> {
+        let start = Instant::now();
+        let spent_before = Duration::from_millis(row.spent_ms);
+        let end = self.options.executions.unwrap_or(u64::MAX);
+        row.state = Row::RUNNING;
+        loop {
+            let spent = spent_before + start.elapsed();
+            row.spent_ms = u64::try_from(spent.as_millis()).unwrap_or(u64::MAX);
+            if row.number >= end || spent >= each {
+                break;
+            }
+            self.account.write(thread, place, row)?;
+            self.one(target, &mut row)?;
+            row.number += u64::from(self.options.threads);
+        }
+        row.state = Row::FINISHED;
+        self.account.write(thread, place, row)
+    }
+
+    fn one(&self, target: &Target, row: &mut Row) -> io::Result<()> {
+        let input = input(target, self.options.seed, row.number);
+        let execution = execute(target, &input.bytes, input.case);
+        row.executions += 1;
+        row.input_bytes += input.bytes.len() as u64;
+        row.peak_bytes = row.peak_bytes.max(execution.peak_bytes);
+        row.slowest_us = row.slowest_us.max(u64::try_from(execution.time.as_micros()).unwrap_or(u64::MAX));
+        match execution.reached {
+            Ok(Reached::Read) => row.read += 1,
+            Ok(Reached::Refused) => {}
+            Err(failure) => {
+                row.failures += 1;
+                let known = self.count(target, &failure);
+                if known < MOST_FOR_A_PLACE {
+                    let small = smaller(target, &input, &failure);
+                    let origin = format!("--target {} --seed {} --number {}", target.name, self.options.seed, row.number);
+                    let file = write(&self.options.failures, target, &small, &failure, &origin)?;
+                    let length = fs::metadata(&file)?.len();
+                    eprintln!("{} ({length} bytes): {} {}", file.display(), failure.place, first_line(&failure.message));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How often an input failed like this before.
+    fn count(&self, target: &Target, failure: &Failure) -> u32 {
+        let mut places = self.places.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let count = places.entry(format!("{} {} {}", target.name, failure.kind.name(), failure.place)).or_default();
+        *count += 1;
+        *count - 1
+    }
+}
+
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().chars().take(300).collect()
+}
+
+/// How long an execution may take by the clock, before it counts as one that does not end. Processor time is bounded more tightly, but only
+/// after the execution has ended.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// How often the account is looked at.
+const PERIOD: Duration = Duration::from_millis(100);
+/// After so many ends of the worker something else is wrong.
+const MOST_RESTARTS: u32 = 200;
+
+/// The process that starts the work, and starts it again behind an input that ended it.
+///
+/// Runs the chosen targets and prints the table. Returns whether every input was survived.
+///
+/// # Errors
+/// The work cannot be started, or ends again and again.
+pub fn watch(options: &Options) -> Result<bool> {
+    let targets = options.targets().map_err(anyhow::Error::msg)?;
+    let kept_failures = options.corpus.as_deref().map(|corpus| run_corpus(corpus, &targets)).transpose()?.unwrap_or(0);
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("account");
+    let watched = Watched { options, account: Account::open(&path, targets.len())?, targets };
+    let start = Instant::now();
+    let mut restarts = 0;
+    loop {
+        let (status, stuck) = watched.wait(&mut worker(options, &path)?)?;
+        if status.success() {
+            break;
+        }
+        if status.code() == Some(2) {
+            bail!("the worker could not run");
+        }
+        watched.note_end(status, stuck)?;
+        restarts += 1;
+        if restarts > MOST_RESTARTS {
+            bail!("the worker ended {restarts} times");
+        }
+    }
+    let rows = watched.rows()?;
+    print_table(options, &watched.targets, &rows, start.elapsed());
+    Ok(kept_failures == 0 && rows.iter().all(|row| row.failures == 0))
+}
+
+fn worker(options: &Options, account: &Path) -> Result<Child> {
+    let mut command = Command::new(env::current_exe()?);
+    // A backtrace of an allocation that fails says nothing that the input does not.
+    command.env("RUST_BACKTRACE", "0");
+    command.args(env::args_os().skip(1)).arg("--account").arg(account).stdin(Stdio::null());
+    command.spawn().with_context(|| format!("a worker for {:?}", options.target))
+}
+
+struct Watched<'o> {
+    options: &'o Options,
+    targets: Vec<&'static Target>,
+    account: Account,
+}
+
+/// A thread and the place of a target.
+type Place = (usize, usize);
+
+impl Watched<'_> {
+    fn places(&self) -> impl Iterator<Item = Place> + use<'_> {
+        (0..usize::from(self.options.threads)).flat_map(|thread| (0..self.targets.len()).map(move |target| (thread, target)))
+    }
+
+    /// Waits until the worker ends; ends it if one of its executions does not.
+    fn wait(&self, child: &mut Child) -> Result<(ExitStatus, Option<Place>)> {
+        let mut since: Vec<(u64, Instant)> = self.places().map(|_| (u64::MAX, Instant::now())).collect();
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok((status, None));
+            }
+            sleep(PERIOD);
+            for (seen, (thread, target)) in since.iter_mut().zip(self.places()) {
+                let row = self.account.read(thread, target)?;
+                if row.state != Row::RUNNING || seen.0 != row.number {
+                    *seen = (row.number, Instant::now());
+                } else if seen.1.elapsed() > PATIENCE {
+                    child.kill()?;
+                    return Ok((child.wait()?, Some((thread, target))));
+                }
+            }
+        }
+    }
+
+    /// Finds the input that ended the worker, writes it, and lets the work go on behind it.
+    fn note_end(&self, status: ExitStatus, stuck: Option<Place>) -> Result<()> {
+        if let Some(place) = stuck {
+            return self.note(place, FailureKind::Hang, &format!("it did not end within {} s", PATIENCE.as_secs()));
+        }
+        let running: Vec<Place> = self
+            .places()
+            .filter(|&(thread, target)| self.account.read(thread, target).is_ok_and(|row| row.state == Row::RUNNING))
+            .collect();
+        if running.is_empty() {
+            bail!("the worker ended with {status} before its first execution");
+        }
+        let mut is_found = false;
+        for &(thread, target) in &running {
+            let number = self.account.read(thread, target)?.number;
+            if let Some(ended) = self.ends_alone(self.targets[target], number)? {
+                is_found = true;
+                self.note((thread, target), FailureKind::Abort, &format!("alone it ends with {ended}"))?;
+            }
+        }
+        if !is_found {
+            eprintln!("the worker ended with {status}, and none of the {} inputs in progress ends one alone", running.len());
+            for place in running {
+                self.note(place, FailureKind::Abort, "it was in progress when the worker ended, and does not end one alone")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs one execution in a process of its own. Returns how that ended, if not as it should.
+    fn ends_alone(&self, target: &Target, number: u64) -> Result<Option<ExitStatus>> {
+        let mut command = Command::new(env::current_exe()?);
+        // It is bounded like the worker.
+        command.args(["--address-space", &self.options.address_space.to_string()]);
+        command.args(["--target", target.name, "--seed", &self.options.seed.to_string(), "--number", &number.to_string()]);
+        let mut child = command.env("RUST_BACKTRACE", "0").stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            if let Some(status) = child.try_wait()? {
+                return Ok(Some(status).filter(|status| status.code().is_none()));
+            }
+            sleep(PERIOD);
+        }
+        child.kill()?;
+        Ok(Some(child.wait()?))
+    }
+
+    fn note(&self, (thread, place): Place, kind: FailureKind, message: &str) -> Result<()> {
+        let (mut row, target) = (self.account.read(thread, place)?, self.targets[place]);
+        let origin = format!("--target {} --seed {} --number {}", target.name, self.options.seed, row.number);
+        let failure = Failure { kind, place: String::new(), message: message.to_owned() };
+        let input = input(target, self.options.seed, row.number);
+        let file = write(&self.options.failures, target, &input, &failure, &origin)?;
+        eprintln!("{} ({} bytes): {message}", file.display(), input.bytes.len());
+        row.failures += 1;
+        row.executions += 1;
+        row.number += u64::from(self.options.threads);
+        Ok(self.account.write(thread, place, row)?)
+    }
+
+    /// What was done for each target.
+    fn rows(&self) -> Result<Vec<Row>> {
+        let of_target = |target| {
+            let rows = (0..usize::from(self.options.threads)).map(|thread| self.account.read(thread, target));
+            Ok(rows.collect::<io::Result<Vec<Row>>>()?.into_iter().reduce(Row::and).unwrap_or_default())
+        };
+        (0..self.targets.len()).map(of_target).collect()
+    }
+}
+
+/// Runs the inputs that once failed. Returns how many fail.
+fn run_corpus(corpus: &Path, targets: &[&'static Target]) -> Result<usize> {
+    let (mut runs, mut failures) = (0, 0);
+    for (file, all) in kept(corpus).with_context(|| corpus.display().to_string())? {
+        for target in all.into_iter().filter(|target| targets.iter().any(|chosen| chosen.name == target.name)) {
+            for (case, execution) in run_kept(target, &file)? {
+                runs += 1;
+                if let Err(failure) = execution.reached {
+                    failures += 1;
+                    eprintln!("{} {} in case {case}: {} {}", target.name, file.display(), failure.place, failure.message);
+                }
+            }
+        }
+    }
+    eprintln!("{runs} executions of inputs that once failed, {failures} fail");
+    Ok(failures)
+}
+
+/// What a thread has done for a target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Row {
+    /// 0 not begun, 1 an execution is running, 2 finished.
+    state: u64,
+    /// The number of the execution that is running, or of the next one.
+    number: u64,
+    /// Executions that ended.
+    executions: u64,
+    /// Of these, those whose input was read.
+    read: u64,
+    /// Inputs that were not survived.
+    failures: u64,
+    /// The most memory that one took at once, in bytes.
+    peak_bytes: u64,
+    /// The longest processor time, in microseconds.
+    slowest_us: u64,
+    /// All bytes of all inputs.
+    input_bytes: u64,
+    /// The wall-clock time that was spent, in milliseconds.
+    spent_ms: u64,
+}
+
+impl Row {
+    const RUNNING: u64 = 1;
+    const FINISHED: u64 = 2;
+    const WORDS: usize = 9;
+    const BYTES: usize = Row::WORDS * 8;
+
+    fn words(self) -> [u64; Row::WORDS] {
+        let Row { state, number, executions, read, failures, peak_bytes, slowest_us, input_bytes, spent_ms } = self;
+        [state, number, executions, read, failures, peak_bytes, slowest_us, input_bytes, spent_ms]
+    }
+
+    fn of_words(words: [u64; Row::WORDS]) -> Row {
+        let [state, number, executions, read, failures, peak_bytes, slowest_us, input_bytes, spent_ms] = words;
+        Row { state, number, executions, read, failures, peak_bytes, slowest_us, input_bytes, spent_ms }
+    }
+
+    /// What two threads have done together.
+    fn and(self, other: Row) -> Row {
+        Row {
+            state: self.state.min(other.state),
+            number: self.number.max(other.number),
+            executions: self.executions + other.executions,
+            read: self.read + other.read,
+            failures: self.failures + other.failures,
+            peak_bytes: self.peak_bytes.max(other.peak_bytes),
+            slowest_us: self.slowest_us.max(other.slowest_us),
+            input_bytes: self.input_bytes + other.input_bytes,
+            spent_ms: self.spent_ms.max(other.spent_ms),
+        }
+    }
+}
+
+/// The account that workers keep, in a file: for each thread and target, where it is and what it has seen.
+///
+/// A row is written before each execution, so after an abort it tells which inputs were being executed.
+///
+/// The file.
+struct Account {
+    file: File,
+    targets: usize,
+}
+
+impl Account {
+    /// Opens the account, which is empty if the file is.
+    fn open(path: &Path, targets: usize) -> io::Result<Account> {
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+        Ok(Account { file, targets })
+    }
+
+    fn place(&self, thread: usize, target: usize) -> u64 {
+        ((thread * self.targets + target) * Row::BYTES) as u64
+    }
+
+    fn write(&self, thread: usize, target: usize, row: Row) -> io::Result<()> {
+        let mut bytes = [0; Row::BYTES];
+        for (chunk, word) in bytes.chunks_exact_mut(8).zip(row.words()) {
+            chunk.copy_from_slice(&word.to_le_bytes());
+        }
+        self.file.write_all_at(&bytes, self.place(thread, target))
+    }
+
+    /// A row; an empty one where none was written.
+    fn read(&self, thread: usize, target: usize) -> io::Result<Row> {
+        let mut bytes = [0; Row::BYTES];
+        match self.file.read_exact_at(&mut bytes, self.place(thread, target)) {
+            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(error),
+            _ => {}
+        }
+        let mut words = [0; Row::WORDS];
+        for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+            *word = chunk.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
+        }
+        Ok(Row::of_words(words))
+    }
+}
+
+/// The table that is printed at the end.
+///
+/// Prints a row for each target, and one for all readers and all commands.
+fn print_table(options: &Options, targets: &[&Target], rows: &[Row], elapsed: Duration) {
+    let mut out = io::stdout().lock();
+    // A closed pipe does not change how the inputs fared.
+    let _ = write_table(&mut out, options, targets, rows, elapsed);
+}
+
+fn write_table(out: &mut impl Write, options: &Options, targets: &[&Target], rows: &[Row], elapsed: Duration) -> io::Result<()> {
+    let Options { seed, threads, .. } = options;
+    writeln!(out, "seed {seed}, {threads} threads, {:.0} s", elapsed.as_secs_f64())?;
+    writeln!(out, "| target | executions | read | failures | peak memory | slowest | mean input |")?;
+    writeln!(out, "|---|--:|--:|--:|--:|--:|--:|")?;
+    for (target, &row) in targets.iter().zip(rows) {
+        write_row(out, target.name, row)?;
+    }
+    for (kind, name) in [(Kind::Reader, "**all readers**"), (Kind::Command, "**all commands**")] {
+        let of_kind = targets.iter().zip(rows).filter(|(target, _)| target.kind == kind);
+        if let Some(row) = of_kind.map(|(_, &row)| row).reduce(Row::and) {
+            write_row(out, name, row)?;
+        }
+    }
+    Ok(())
+}
+
+fn write_row(out: &mut impl Write, name: &str, row: Row) -> io::Result<()> {
+    let of_all = |part: u64| part as f64 / row.executions.max(1) as f64;
+    writeln!(
+        out,
+        "| {name} | {} | {:.1} % | {} | {:.1} MiB | {:.1} ms | {:.0} B |",
+        row.executions,
+        100.0 * of_all(row.read),
+        row.failures,
+        row.peak_bytes as f64 / f64::from(1 << 20),
+        row.slowest_us as f64 / 1000.0,
+        of_all(row.input_bytes),
+    )
+}
