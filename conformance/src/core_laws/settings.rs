@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use crate::core_laws::run::{Draws, Outcome, run};
 use crate::law::{Broken, Law, ensure};
-use crate::reference_model::numbers::double;
+use crate::reference_model::settings::double;
 use crate::reference_model::settings::{Reader, Refusal, defaults};
 
 /// Strings for each program: reading one costs almost nothing.

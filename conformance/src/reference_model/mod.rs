@@ -4,7 +4,6 @@ pub mod allocator;
 pub mod expected_ladder;
 pub mod history;
 pub mod intervals;
-pub mod numbers;
 pub mod release;
 pub mod routing;
 pub mod settings;

@@ -2,16 +2,14 @@
 
 use std::collections::VecDeque;
 
-use parkade::AllocError;
 use parkade::device::BackendError;
 use parkade::stats::Family;
 use parkade::trace::TraceAction;
 use parkade::units::PoolId;
 use parkade_sim::CallName;
 
-use super::Reference;
 use super::accounts::add;
-use super::blocks::State;
+use super::{Reference, State};
 use crate::backend::MadeCall;
 
 impl Reference {
@@ -199,19 +197,5 @@ impl Reference {
             self.call(MadeCall::to(CallName::EventSynchronize).with(event))?;
             self.complete(stream, place);
         }
-    }
-
-    /// `empty_cache` (spec 2.10).
-    pub fn release_cached(&mut self) -> Result<(), AllocError> {
-        if !self.is_deferring() {
-            self.synchronize()?;
-        } else if self.rules.keeps_cache_in_captures {
-            self.accounts.waits += 1;
-            return Err(AllocError::Capturing);
-        }
-        self.release_leftovers()?;
-        let everything = self.releasable();
-        self.release(&everything)?;
-        self.forget_empty_pools()
     }
 }

@@ -1,20 +1,17 @@
-//! What happens when no free block serves a request: callbacks, garbage, the device, other pools, oversize blocks, waiting, and the
-//! error (spec 2.4, 2.6 to 2.13).
+//! Requests, and what happens when no free block serves one: callbacks, garbage, the device, other pools, oversize blocks, waiting, and
+//! the error (spec 2.1, 2.4, 2.6 to 2.13).
+//!
+//! A callback frees a block, makes a request of its own, or changes pools and the cache, while the request that called it is on its way.
 
-use parkade::device::BackendError;
+use parkade::AllocError;
 use parkade::profile::ExpandableHint;
-use parkade::settings::ReserveSize;
 use parkade::stats::Family;
 use parkade::texts::{Hint, OomWords, OutOfMemory};
 use parkade::trace::TraceAction;
-use parkade::units::{Bytes, DeviceAddress, PoolClass, PoolId};
-use parkade::{AllocError, AnswerProblem, WrongAnswer};
+use parkade::units::{Bytes, MIB, PoolClass, PoolId};
 use parkade_sim::CallName;
 
-use super::Reference;
-use super::accounts::add;
-use super::blocks::{Block, FreeBlock, Segment, State};
-use super::request::Wanted;
+use super::{Deed, FreeBlock, Made, Reference, State, Wanted};
 use crate::backend::MadeCall;
 
 /// What oversize segments that are released come to.
@@ -28,8 +25,35 @@ enum Sum {
 }
 
 impl Reference {
+    /// Serves a request; `raw` ones have no bound (spec 2.1). Returns the block's address.
+    pub fn allocate(&mut self, requested: u64, stream: u64, raw: bool) -> Result<u64, AllocError> {
+        if !raw && requested >= 1 << 60 {
+            return Err(AllocError::TooLarge { requested: Bytes(requested) });
+        }
+        if requested == 0 {
+            return Err(AllocError::ZeroSize);
+        }
+        let size = self.rounded(requested).ok_or(AllocError::TooLarge { requested: Bytes(requested) })?;
+        self.process_events()?;
+        let needs_capture = self.rules.fails_outside_captures && self.settings.graph_capture_record_stream_reuse;
+        if needs_capture && !self.routings.is_empty() && !self.is_capturing {
+            return Err(AllocError::NotCaptured);
+        }
+        let pool = self.pool_for(stream);
+        let class = if size > MIB { PoolClass::Large } else { PoolClass::Small };
+        let is_expandable = self.settings.expandable_segments;
+        let wanted = Wanted { requested, size, pool, class, stream, is_expandable };
+        match self.search(&wanted) {
+            Some(address) => Ok(self.hand_out(address, &wanted)),
+            None => {
+                let (address, wanted) = self.climb(&wanted)?;
+                Ok(self.hand_out(address, &wanted))
+            }
+        }
+    }
+
     /// Returns a block that is taken, and the request with the pool that serves it.
-    pub(super) fn climb(&mut self, wanted: &Wanted) -> Result<(u64, Wanted), AllocError> {
+    fn climb(&mut self, wanted: &Wanted) -> Result<(u64, Wanted), AllocError> {
         self.awaited.push(wanted.pool);
         let outcome = self.climb_on(wanted);
         self.awaited.pop();
@@ -81,53 +105,39 @@ impl Reference {
         Err(self.out_of_memory(wanted, segment))
     }
 
-    /// Asks the device for a segment (spec 2.8).
-    fn ask(&mut self, wanted: &Wanted, size: u64) -> Result<Option<u64>, AllocError> {
-        let after = u128::from(self.reserved()) + u128::from(size);
-        if after > u128::from(self.limit.unwrap_or(u64::MAX)) {
-            return Ok(None);
+    /// Runs the callbacks: each does the next deed of its stock. Returns whether any says that it freed something.
+    ///
+    /// Meanwhile only those are registered that the callbacks register; afterwards they come behind the others.
+    fn run_callbacks(&mut self) -> bool {
+        let mut freed = false;
+        let mut called = std::mem::take(&mut self.registered);
+        for &place in &called {
+            if let Some((deed, says)) = self.stocks[place].pop_front() {
+                let made = self.perform(deed);
+                self.callback_answers.push(made);
+                freed |= says;
+            }
         }
-        let most = (self.settings.per_process_memory_fraction * self.total as f64) as u64;
-        if self.settings.throw_on_cudamalloc_oom && after > u128::from(most) {
-            self.accounts.rejections += 1;
-            return Err(AllocError::Rejected { requested: Bytes(wanted.requested) });
-        }
-        if wanted.is_expandable && (self.rules.expands_private_pools || wanted.pool == PoolId::DEFAULT) {
-            return self.grow(wanted);
-        }
-        let base = match self.call(MadeCall::to(CallName::Malloc).of(size)) {
-            Ok(base) => base,
-            Err(BackendError::OutOfMemory { .. }) => return self.look_after_refusal().map(|()| None).map_err(Into::into),
-            Err(error) => return Err(error.into()),
-        };
-        if after > i64::MAX as u128 {
-            let (address, bytes, problem) = (DeviceAddress(base), Bytes(size), AnswerProblem::TooMuch);
-            return Err(AllocError::Answer(WrongAnswer { call: "malloc", address, bytes, problem }));
-        }
-        let Wanted { stream, pool, class, .. } = *wanted;
-        let rank = self.next_rank();
-        let blocks = vec![Block::new(base, size, State::Taken, rank)];
-        self.segments.push(Segment { base, size, page: 0, stream, pool, class, number: 0, blocks });
-        self.accounts.change(Family::Segment, class, 1);
-        self.count_reserved(pool, class, size as i64);
-        if self.is_oversize(size) {
-            add(&mut self.accounts.oversize_segments, 1);
-        }
-        self.accounts.taken += 1;
-        self.tell(TraceAction::SegmentAlloc, base, size, stream, pool);
-        Ok(Some(base))
+        called.append(&mut self.registered);
+        self.registered = called;
+        freed
     }
 
-    pub(super) fn count_reserved(&mut self, pool: PoolId, class: PoolClass, bytes: i64) {
-        self.accounts.change(Family::ReservedBytes, class, bytes);
-        if self.rules.counts_private_pools && pool != PoolId::DEFAULT {
-            self.accounts.change_pool(pool, class, bytes);
+    fn perform(&mut self, deed: Deed) -> Made {
+        match deed {
+            Deed::Free(address) => Made::Freed(address, self.free(address).err()),
+            Deed::Allocate(bytes, stream) => Made::Allocated(self.allocate(bytes, stream, false)),
+            Deed::ReleaseCached => Made::Done(self.release_cached()),
+            Deed::Create(pool) => Made::Pool(self.create_pool(pool)),
+            Deed::Begin(pool, filter) => Made::Pool(self.begin_pool(pool, filter)),
+            Deed::End(pool) => Made::Pool(self.end_pool(pool)),
+            Deed::Release(pool) => Made::Pool(self.release_pool(pool)),
+            Deed::ReleaseCachedPool(pool) => Made::Done(self.release_cached_pool(pool)),
+            Deed::Register(stock) => {
+                self.registered.push(stock);
+                Made::Pool(Ok(()))
+            }
         }
-    }
-
-    /// Later releases ask for the free memory after a refusal (spec 11.0).
-    pub(super) fn look_after_refusal(&mut self) -> Result<(), BackendError> {
-        if self.rules.asks_after_refusal { self.call(MadeCall::to(CallName::MemGetInfo)).map(drop) } else { Ok(()) }
     }
 
     /// Free large segments of the default pool, at least as old as the average, until enough is collected (spec 2.7).
@@ -185,7 +195,7 @@ impl Reference {
     }
 
     /// Everything that can be released, in order (spec 2.10).
-    pub(super) fn releasable(&self) -> Vec<u64> {
+    fn releasable(&self) -> Vec<u64> {
         let mut blocks = Vec::new();
         if !self.is_deferring() {
             for class in [PoolClass::Large, PoolClass::Small] {
@@ -198,46 +208,6 @@ impl Reference {
             }
         }
         blocks
-    }
-
-    /// Whole segments first, then what is free in expandable ones (spec 2.10.1).
-    pub(super) fn releasable_of(&self, pool: PoolId, class: PoolClass) -> Vec<u64> {
-        let free = self.free_blocks(pool, class);
-        let whole = free.iter().filter(|block| !block.is_expandable && !block.is_split);
-        whole.chain(free.iter().filter(|block| block.is_expandable)).map(|block| block.address).collect()
-    }
-
-    /// Releases free blocks, up to the first that fails (spec 2.12).
-    pub(super) fn release(&mut self, blocks: &[u64]) -> Result<(), AllocError> {
-        for &address in blocks {
-            let segment = self.segment_at(address);
-            if segment.is_expandable() {
-                self.unmap_free(address)?;
-                continue;
-            }
-            let Segment { size, stream, pool, class, .. } = *segment;
-            self.call(MadeCall::to(CallName::Free).at(address))?;
-            self.tell(TraceAction::SegmentFree, address, size, stream, pool);
-            self.segments.retain(|segment| segment.base != address);
-            self.accounts.given += 1;
-            self.accounts.change(Family::Segment, class, -1);
-            self.count_reserved(pool, class, -(size as i64));
-            if self.is_oversize(size) {
-                add(&mut self.accounts.oversize_segments, -1);
-            }
-        }
-        Ok(())
-    }
-
-    /// The bytes of addresses that an expandable segment reserves, before they are rounded to pages (spec 4.1, 11.0).
-    pub fn reservation(&self) -> u64 {
-        let full = self.total.saturating_add(self.total / 8);
-        let wanted = match self.settings.expandable_segments_reserve {
-            None => return full,
-            Some(ReserveSize::Fraction(part)) => part * self.total as f64,
-            Some(ReserveSize::Gibibytes(count)) => count * 1024.0 * 1024.0 * 1024.0,
-        };
-        (wanted as u64).min(full)
     }
 
     /// The error, and what is counted and told with it (spec 2.13). The device's processes are left to the caller.
@@ -274,5 +244,19 @@ impl Reference {
             // The text that a release makes of all this is compared instead.
             words: &OomWords::PYTORCH_2_11,
         }))
+    }
+
+    /// `empty_cache` (spec 2.10).
+    pub fn release_cached(&mut self) -> Result<(), AllocError> {
+        if !self.is_deferring() {
+            self.synchronize()?;
+        } else if self.rules.keeps_cache_in_captures {
+            self.accounts.waits += 1;
+            return Err(AllocError::Capturing);
+        }
+        self.release_leftovers()?;
+        let everything = self.releasable();
+        self.release(&everything)?;
+        self.forget_empty_pools()
     }
 }

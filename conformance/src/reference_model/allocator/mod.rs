@@ -6,39 +6,36 @@
 //!
 //! Afterwards trace, statistics, segments and the result of the operation must be equal, too. Sources: docs/spec.md, sections 1
 //! to 6 and 11.0.
+//!
+//! Here are its state, its blocks by address (split, put back, listed in the order in which free blocks are used: spec 2.3, 3.2, 3.4), and
+//! how a free block serves a request: its size, the search, the split, and the accounts of a block handed out (spec 1.2 to 1.6, 2.5, 3.1,
+//! 3.2).
 
 mod accounts;
-mod adopt;
-mod blocks;
-mod callbacks;
 mod checkpoint;
 mod events;
-mod expandable;
-mod fit;
 mod ladder;
 mod pools;
-mod request;
+mod segments;
 mod view;
+
+pub use checkpoint::{Restoration, Saved, SavedRun};
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use parkade::PoolFilter;
 use parkade::device::BackendError;
 use parkade::profile::{Profile, TieBreak};
 use parkade::settings::Settings;
+use parkade::stats::Family;
 use parkade::trace::{TraceAction, TraceEntry};
-use parkade::units::{PoolClass, PoolId, StreamId};
+use parkade::units::{MIB, PoolClass, PoolId, StreamId};
+use parkade::{AllocError, PoolError, PoolFilter};
 use parkade_sim::CallName;
 
 use crate::backend::MadeCall;
 use crate::reference_model::ReleaseRules;
 use crate::reference_model::table::Table;
-use accounts::Accounts;
-pub use blocks::FreeBlock;
-use blocks::Segment;
-pub use callbacks::{Deed, Made};
-pub use checkpoint::{Restoration, Saved, SavedRun};
-use pools::PrivatePool;
+use accounts::{Accounts, add};
 
 /// The reference allocator.
 #[derive(Clone, Debug)]
@@ -93,6 +90,154 @@ pub struct Reference {
     calls: VecDeque<MadeCall>,
     /// The first difference between the calls made and those that the rules demand.
     wrong: Option<String>,
+}
+
+/// A private pool.
+#[derive(Clone, Copy, Debug)]
+struct PrivatePool {
+    uses: i64,
+}
+
+/// What a callback does.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Deed {
+    /// Frees the block at an address.
+    Free(u64),
+    /// Requests bytes for a stream.
+    Allocate(u64, u64),
+    /// Empties the cache.
+    ReleaseCached,
+    /// Creates a pool, or adds a use.
+    Create(PoolId),
+    /// Routes requests to a pool.
+    Begin(PoolId, PoolFilter),
+    /// Stops routing requests to a pool.
+    End(PoolId),
+    /// Removes a use of a pool.
+    Release(PoolId),
+    /// Empties the cache of a pool.
+    ReleaseCachedPool(PoolId),
+    /// Registers one more callback, for the stock of this number.
+    Register(usize),
+}
+
+/// What a callback was answered.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Made {
+    /// The address that it gave back, and the device's error.
+    Freed(u64, Option<BackendError>),
+    /// The address that it got.
+    Allocated(Result<u64, AllocError>),
+    /// The answer to a release.
+    Done(Result<(), AllocError>),
+    /// The answer of a pool.
+    Pool(Result<(), PoolError>),
+}
+
+/// The state of a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Free,
+    Allocated,
+    /// Given back, and still used by other streams.
+    Pending,
+    /// Addresses without memory.
+    Unmapped,
+    /// On its way from one state to another.
+    Taken,
+}
+
+/// A block. Blocks go by their addresses.
+#[derive(Clone, Debug)]
+struct Block {
+    address: u64,
+    size: u64,
+    requested: u64,
+    state: State,
+    /// Orders blocks of one size, before their addresses do: the age of the segment or of the block, the oldest lowest.
+    rank: u64,
+    stamp: u64,
+    /// Streams that use it and have no event for it yet.
+    uses: Table<u64>,
+    /// Those recorded during a capture.
+    captured: BTreeSet<u64>,
+}
+
+impl Block {
+    fn new(address: u64, size: u64, state: State, rank: u64) -> Block {
+        Block { address, size, requested: 0, state, rank, stamp: 0, uses: Table::default(), captured: BTreeSet::new() }
+    }
+}
+
+/// A segment, or the reserved range of an expandable one.
+#[derive(Clone, Debug)]
+struct Segment {
+    base: u64,
+    size: u64,
+    /// Bytes of a page; 0 if it is not expandable.
+    page: u64,
+    stream: u64,
+    pool: PoolId,
+    class: PoolClass,
+    /// Its number among the reserved ranges.
+    number: u64,
+    blocks: Vec<Block>,
+}
+
+impl Segment {
+    fn is_expandable(&self) -> bool {
+        self.page > 0
+    }
+
+    fn place(&self, address: u64) -> usize {
+        self.blocks.iter().position(|block| block.address == address).expect("blocks go by addresses that exist")
+    }
+}
+
+impl Segment {
+    /// Bytes that have memory.
+    fn mapped(&self) -> u64 {
+        self.blocks.iter().filter(|block| block.state != State::Unmapped).map(|block| block.size).sum()
+    }
+}
+
+/// A free block, as searches see it.
+#[derive(Clone, Copy, Debug)]
+pub struct FreeBlock {
+    /// First byte.
+    pub address: u64,
+    /// Its length in bytes.
+    pub size: u64,
+    /// The stream of its segment.
+    pub stream: u64,
+    /// The age of its segment or its own, the oldest lowest; 0 where age does not count.
+    pub rank: u64,
+    /// How many searches there had been when it became free.
+    pub stamp: u64,
+    /// Whether it is only a part of its segment.
+    pub is_split: bool,
+    /// Whether its segment is expandable.
+    pub is_expandable: bool,
+    /// Addresses without memory directly behind it.
+    pub room_behind: u64,
+}
+
+/// What a block absorbed when it was put back.
+#[derive(Clone, Copy, Default, Debug)]
+struct Absorbed {
+    blocks: i64,
+    bytes: i64,
+}
+
+/// A request on its way.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    requested: u64,
+    size: u64,
+    pool: PoolId,
+    class: PoolClass,
+    stream: u64,
+    is_expandable: bool,
 }
 
 /// The error after a call that the other allocator did not make.
@@ -223,4 +368,224 @@ impl Reference {
     fn is_oversize(&self, size: u64) -> bool {
         size >= self.settings.max_split_bytes
     }
+}
+
+impl Reference {
+    /// The segment of the block at an address.
+    fn segment_at(&self, address: u64) -> &Segment {
+        let holds = |segment: &&Segment| (segment.base..segment.base + segment.size).contains(&address);
+        self.segments.iter().find(holds).expect("blocks go by addresses that exist")
+    }
+
+    fn segment_at_mut(&mut self, address: u64) -> &mut Segment {
+        let holds = |segment: &&mut Segment| (segment.base..segment.base + segment.size).contains(&address);
+        self.segments.iter_mut().find(holds).expect("blocks go by addresses that exist")
+    }
+
+    fn block(&self, address: u64) -> &Block {
+        let segment = self.segment_at(address);
+        &segment.blocks[segment.place(address)]
+    }
+
+    fn block_mut(&mut self, address: u64) -> &mut Block {
+        let segment = self.segment_at_mut(address);
+        let place = segment.place(address);
+        &mut segment.blocks[place]
+    }
+
+    /// A collection's free blocks in PyTorch's order: by stream handle, size, age where it counts, address.
+    fn free_blocks(&self, pool: PoolId, class: PoolClass) -> Vec<FreeBlock> {
+        let mut free = Vec::new();
+        for segment in self.segments.iter().filter(|segment| segment.pool == pool && segment.class == class) {
+            for (place, block) in segment.blocks.iter().enumerate().filter(|(_, block)| block.state == State::Free) {
+                let behind = segment.blocks.get(place + 1).filter(|next| next.state == State::Unmapped);
+                free.push(FreeBlock {
+                    address: block.address,
+                    size: block.size,
+                    stream: segment.stream,
+                    rank: block.rank,
+                    stamp: block.stamp,
+                    is_split: segment.blocks.len() > 1,
+                    is_expandable: segment.is_expandable(),
+                    room_behind: behind.map_or(0, |next| next.size),
+                });
+            }
+        }
+        free.sort_by_key(|block| (block.stream, block.size, block.rank, block.address));
+        free
+    }
+
+    /// Splits a block: its first `size` bytes are a new block, and the rest is free from now on.
+    fn split(&mut self, address: u64, size: u64, stamp: u64) {
+        let rank = self.next_rank_beside(self.block(address).rank);
+        let segment = self.segment_at_mut(address);
+        let place = segment.place(address);
+        let whole = &mut segment.blocks[place];
+        let rest = Block { address: address + size, size: whole.size - size, state: State::Free, stamp, ..whole.clone() };
+        (whole.size, whole.requested, whole.rank) = (size, 0, rank);
+        segment.blocks.insert(place + 1, rest);
+    }
+
+    /// Makes a block free, together with the free blocks beside it. Returns its address then, and what it absorbed.
+    fn put_back(&mut self, address: u64) -> (u64, Absorbed) {
+        let segment = self.segment_at(address);
+        let stamp = self.stamp(segment.pool, segment.class);
+        let segment = self.segment_at_mut(address);
+        let mut place = segment.place(address);
+        let mut absorbed = Absorbed::default();
+        if segment.blocks.get(place + 1).is_some_and(|next| next.state == State::Free) {
+            let next = segment.blocks.remove(place + 1);
+            segment.blocks[place].size += next.size;
+            absorbed = Absorbed { blocks: 1, bytes: next.size as i64 };
+        }
+        if place > 0 && segment.blocks[place - 1].state == State::Free {
+            let before = segment.blocks.remove(place - 1);
+            place -= 1;
+            segment.blocks[place].address = before.address;
+            segment.blocks[place].size += before.size;
+            absorbed = Absorbed { blocks: absorbed.blocks + 1, bytes: absorbed.bytes + before.size as i64 };
+        }
+        let block = &mut segment.blocks[place];
+        (block.state, block.stamp) = (State::Free, stamp);
+        (block.address, absorbed)
+    }
+
+    /// Bytes taken from the device by all pools.
+    fn reserved(&self) -> u64 {
+        self.segments.iter().map(Segment::mapped).sum()
+    }
+
+    /// Bytes taken from the device by one pool.
+    fn reserved_by(&self, pool: PoolId) -> u64 {
+        self.segments.iter().filter(|segment| segment.pool == pool).map(Segment::mapped).sum()
+    }
+}
+
+impl Reference {
+    /// The block size for a request; `None` beyond 64 bits (spec 1.2 to 1.4).
+    pub fn rounded(&self, requested: u64) -> Option<u64> {
+        if requested < 512 {
+            return Some(512);
+        }
+        // 16 intervals: below 2 MiB, below 4 MiB, ..., below 32 GiB, and the rest.
+        let interval = (1..16).take_while(|&slot| requested >= MIB << slot).count();
+        let divisions = self.settings.roundup_power2_divisions[interval];
+        if divisions == 1 && !self.rules.rounds_by_one_division {
+            return Some(requested);
+        }
+        // The product wraps in PyTorch, too.
+        if divisions > 1 && requested > divisions.wrapping_mul(512) {
+            let mut power = 1_u64;
+            while power <= requested / 2 {
+                power *= 2;
+            }
+            if power == requested {
+                return Some(power);
+            }
+            let step = u128::from(power / divisions);
+            let up = if step == 0 { 2 * u128::from(power) } else { u128::from(requested).div_ceil(step) * step };
+            return u64::try_from(up).ok();
+        }
+        u64::try_from(u128::from(requested).div_ceil(512) * 512).ok()
+    }
+
+    /// The segment size for a block (spec 1.6); the most that 64 bits hold if there is none.
+    pub fn segment_for(&self, size: u64) -> u64 {
+        if size <= MIB {
+            return 2 * MIB;
+        }
+        if size < 10 * MIB {
+            return self.settings.large_segment_bytes;
+        }
+        u64::try_from(u128::from(size).div_ceil(2 * MIB as u128) * 2 * MIB as u128).unwrap_or(u64::MAX)
+    }
+
+    /// The free block that serves a request, taken out of its list (spec 2.5).
+    fn search(&mut self, wanted: &Wanted) -> Option<u64> {
+        let counts = self.limit.is_some() && self.settings.garbage_collection_threshold > 0.0;
+        if counts && (wanted.pool, wanted.class) == (PoolId::DEFAULT, PoolClass::Large) {
+            self.searches += 1;
+        }
+        let mut free = self.free_blocks(wanted.pool, wanted.class);
+        free.retain(|block| block.stream == wanted.stream && block.size >= wanted.size);
+        let first = *free.first()?;
+        let chosen = if first.is_expandable { choose_expandable(&free, wanted.is_expandable)? } else { first };
+        let max_split = self.settings.max_split_bytes;
+        let may_serve = if wanted.size < max_split {
+            chosen.size < max_split
+        } else {
+            // The sum wraps in PyTorch, too.
+            chosen.size < wanted.size.wrapping_add(self.settings.max_non_split_rounding_bytes)
+        };
+        if !may_serve {
+            return None;
+        }
+        self.block_mut(chosen.address).state = State::Taken;
+        Some(chosen.address)
+    }
+
+    /// Whether what a block of `whole` bytes has beyond the request is split off (spec 3.1).
+    fn splits(&self, whole: u64, wanted: &Wanted) -> bool {
+        let rest = whole - wanted.size;
+        if rest == 0 || (wanted.pool != PoolId::DEFAULT && self.whole.contains(&wanted.pool)) {
+            return false;
+        }
+        match wanted.class {
+            _ if wanted.is_expandable => rest >= 512,
+            PoolClass::Small => rest >= 512,
+            PoolClass::Large => wanted.size < self.settings.max_split_bytes && rest > MIB,
+        }
+    }
+
+    fn hand_out(&mut self, address: u64, wanted: &Wanted) -> u64 {
+        let splits = self.splits(self.block(address).size, wanted);
+        self.hand_out_part(address, wanted, splits)
+    }
+
+    /// Hands out a block, or its first bytes (spec 3.2).
+    fn hand_out_part(&mut self, address: u64, wanted: &Wanted, splits: bool) -> u64 {
+        let (class, whole) = (wanted.class, self.block(address).size);
+        let segment = self.segment_at(address);
+        let (is_expandable, was_split, stream) = (segment.is_expandable(), segment.blocks.len() > 1, segment.stream);
+        let stamp = self.stamp(segment.pool, segment.class);
+        if splits {
+            self.split(address, wanted.size, stamp);
+        }
+        let block = self.block_mut(address);
+        (block.state, block.requested) = (State::Allocated, wanted.requested);
+        let size = block.size as i64;
+        if !is_expandable && splits {
+            // What was split before is one free block less and one more.
+            let left = if was_split { -size } else { whole as i64 - size };
+            self.accounts.change(Family::InactiveSplit, class, i64::from(!was_split));
+            self.accounts.change(Family::InactiveSplitBytes, class, left);
+        } else if !is_expandable && was_split {
+            self.accounts.change(Family::InactiveSplit, class, -1);
+            self.accounts.change(Family::InactiveSplitBytes, class, -size);
+        }
+        self.tell(TraceAction::Alloc, address, wanted.requested, stream, wanted.pool);
+        self.accounts.change(Family::Allocation, class, 1);
+        self.accounts.change(Family::AllocatedBytes, class, size);
+        self.accounts.change(Family::Active, class, 1);
+        self.accounts.change(Family::ActiveBytes, class, size);
+        self.accounts.change(Family::RequestedBytes, class, wanted.requested as i64);
+        if self.is_oversize(size as u64) {
+            add(&mut self.accounts.oversize_allocations, 1);
+        }
+        address
+    }
+}
+
+/// Where the first block that is large enough is of an expandable segment, another may be used instead (spec 2.5, step 3).
+fn choose_expandable(free: &[FreeBlock], is_expandable: bool) -> Option<FreeBlock> {
+    if !is_expandable {
+        return free.iter().find(|block| !block.is_expandable).copied();
+    }
+    let reach = |block: &FreeBlock| block.size + block.room_behind;
+    let (mut chosen, mut place) = (free[0], 1);
+    while chosen.is_expandable && place < free.len() && reach(&free[place]) < reach(&chosen) {
+        chosen = free[place];
+        place += 1;
+    }
+    Some(chosen)
 }

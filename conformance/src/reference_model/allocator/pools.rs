@@ -3,15 +3,7 @@
 use parkade::units::{PoolClass, PoolId};
 use parkade::{AllocError, PoolError, PoolFilter};
 
-use super::Reference;
-use super::blocks::State;
-use super::request::Wanted;
-
-/// A private pool.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PrivatePool {
-    uses: i64,
-}
+use super::{PrivatePool, Reference, State, Wanted};
 
 impl Reference {
     /// Creates a pool, or adds a use (spec 5.3).
@@ -187,6 +179,11 @@ impl Reference {
             self.whole.remove(&id);
         }
         Ok(())
+    }
+
+    /// Whether a request is on its way to the pool, which must not be forgotten meanwhile.
+    fn is_awaited(&self, pool: PoolId) -> bool {
+        self.awaited.contains(&pool)
     }
 }
 

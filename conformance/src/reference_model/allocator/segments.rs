@@ -1,19 +1,113 @@
-//! Expandable segments: where they grow, and which pages are unmapped (spec section 4).
+//! Segments: those of one range and expandable ones are asked for, grow, are released and adopted, and are counted (spec 2.8, 2.10,
+//! 2.12, section 4).
+//!
+//! Adopted segments are counted as if they had been made here, except for driver calls. Of expandable ones it is decided where they grow,
+//! and which pages are unmapped.
 
-use parkade::AllocError;
 use parkade::device::BackendError;
+use parkade::settings::ReserveSize;
+use parkade::stats::Family;
 use parkade::trace::TraceAction;
-use parkade::units::{Bytes, MIB, PoolClass};
+use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId};
+use parkade::{AdoptedContent, AdoptedSegment, AllocError, AnswerProblem, WrongAnswer};
 use parkade_sim::CallName;
 
-use super::Reference;
-use super::blocks::{Block, Segment, State};
-use super::request::Wanted;
+use super::accounts::add;
+use super::{Block, Reference, Segment, State, Wanted};
 use crate::backend::MadeCall;
 
 impl Reference {
+    /// Asks the device for a segment (spec 2.8).
+    pub(super) fn ask(&mut self, wanted: &Wanted, size: u64) -> Result<Option<u64>, AllocError> {
+        let after = u128::from(self.reserved()) + u128::from(size);
+        if after > u128::from(self.limit.unwrap_or(u64::MAX)) {
+            return Ok(None);
+        }
+        let most = (self.settings.per_process_memory_fraction * self.total as f64) as u64;
+        if self.settings.throw_on_cudamalloc_oom && after > u128::from(most) {
+            self.accounts.rejections += 1;
+            return Err(AllocError::Rejected { requested: Bytes(wanted.requested) });
+        }
+        if wanted.is_expandable && (self.rules.expands_private_pools || wanted.pool == PoolId::DEFAULT) {
+            return self.grow(wanted);
+        }
+        let base = match self.call(MadeCall::to(CallName::Malloc).of(size)) {
+            Ok(base) => base,
+            Err(BackendError::OutOfMemory { .. }) => return self.look_after_refusal().map(|()| None).map_err(Into::into),
+            Err(error) => return Err(error.into()),
+        };
+        if after > i64::MAX as u128 {
+            let (address, bytes, problem) = (DeviceAddress(base), Bytes(size), AnswerProblem::TooMuch);
+            return Err(AllocError::Answer(WrongAnswer { call: "malloc", address, bytes, problem }));
+        }
+        let Wanted { stream, pool, class, .. } = *wanted;
+        let rank = self.next_rank();
+        let blocks = vec![Block::new(base, size, State::Taken, rank)];
+        self.segments.push(Segment { base, size, page: 0, stream, pool, class, number: 0, blocks });
+        self.accounts.change(Family::Segment, class, 1);
+        self.count_reserved(pool, class, size as i64);
+        if self.is_oversize(size) {
+            add(&mut self.accounts.oversize_segments, 1);
+        }
+        self.accounts.taken += 1;
+        self.tell(TraceAction::SegmentAlloc, base, size, stream, pool);
+        Ok(Some(base))
+    }
+
+    /// The bytes of addresses that an expandable segment reserves, before they are rounded to pages (spec 4.1, 11.0).
+    pub fn reservation(&self) -> u64 {
+        let full = self.total.saturating_add(self.total / 8);
+        let wanted = match self.settings.expandable_segments_reserve {
+            None => return full,
+            Some(ReserveSize::Fraction(part)) => part * self.total as f64,
+            Some(ReserveSize::Gibibytes(count)) => count * 1024.0 * 1024.0 * 1024.0,
+        };
+        (wanted as u64).min(full)
+    }
+
+    fn count_reserved(&mut self, pool: PoolId, class: PoolClass, bytes: i64) {
+        self.accounts.change(Family::ReservedBytes, class, bytes);
+        if self.rules.counts_private_pools && pool != PoolId::DEFAULT {
+            self.accounts.change_pool(pool, class, bytes);
+        }
+    }
+
+    /// Later releases ask for the free memory after a refusal (spec 11.0).
+    fn look_after_refusal(&mut self) -> Result<(), BackendError> {
+        if self.rules.asks_after_refusal { self.call(MadeCall::to(CallName::MemGetInfo)).map(drop) } else { Ok(()) }
+    }
+
+    /// Whole segments first, then what is free in expandable ones (spec 2.10.1).
+    pub(super) fn releasable_of(&self, pool: PoolId, class: PoolClass) -> Vec<u64> {
+        let free = self.free_blocks(pool, class);
+        let whole = free.iter().filter(|block| !block.is_expandable && !block.is_split);
+        whole.chain(free.iter().filter(|block| block.is_expandable)).map(|block| block.address).collect()
+    }
+
+    /// Releases free blocks, up to the first that fails (spec 2.12).
+    pub(super) fn release(&mut self, blocks: &[u64]) -> Result<(), AllocError> {
+        for &address in blocks {
+            let segment = self.segment_at(address);
+            if segment.is_expandable() {
+                self.unmap_free(address)?;
+                continue;
+            }
+            let Segment { size, stream, pool, class, .. } = *segment;
+            self.call(MadeCall::to(CallName::Free).at(address))?;
+            self.tell(TraceAction::SegmentFree, address, size, stream, pool);
+            self.segments.retain(|segment| segment.base != address);
+            self.accounts.given += 1;
+            self.accounts.change(Family::Segment, class, -1);
+            self.count_reserved(pool, class, -(size as i64));
+            if self.is_oversize(size) {
+                add(&mut self.accounts.oversize_segments, -1);
+            }
+        }
+        Ok(())
+    }
+
     /// Maps what is missing for a request. `None` if the device is out of memory (spec 4.4).
-    pub(super) fn grow(&mut self, wanted: &Wanted) -> Result<Option<u64>, AllocError> {
+    fn grow(&mut self, wanted: &Wanted) -> Result<Option<u64>, AllocError> {
         let start = match self.find_room(wanted) {
             Some(start) => start,
             None => match self.reserve(wanted)? {
@@ -162,7 +256,7 @@ impl Reference {
     }
 
     /// Unmaps the whole pages in a free block, after waiting for the segment's stream (spec 4.6).
-    pub(super) fn unmap_free(&mut self, address: u64) -> Result<(), AllocError> {
+    fn unmap_free(&mut self, address: u64) -> Result<(), AllocError> {
         let (segment, size) = (self.segment_at(address), self.block(address).size);
         let (base, page, stream) = (segment.base, segment.page, segment.stream);
         let (begin, end) = ((address - base).div_ceil(page), (address + size - base) / page);
@@ -225,5 +319,65 @@ impl Reference {
         self.call(MadeCall::to(CallName::AddressFree).of(size).at(base))?;
         self.segments.retain(|segment| segment.base != base);
         Ok(())
+    }
+
+    /// Takes over a segment that fits. Returns the addresses of its allocations.
+    pub fn adopt(&mut self, adopted: &AdoptedSegment) -> Vec<u64> {
+        let (pool, class, base) = (adopted.pool, adopted.class, adopted.address.get());
+        let (mut blocks, mut end) = (Vec::new(), base);
+        for block in &adopted.blocks {
+            let (state, requested) = match block.content {
+                AdoptedContent::Free => (State::Free, 0),
+                AdoptedContent::Allocated(requested) => (State::Allocated, requested.get()),
+                AdoptedContent::Unmapped => (State::Unmapped, 0),
+            };
+            let stamp = if state == State::Free { self.stamp(pool, class) } else { 0 };
+            let rank = match blocks.last() {
+                None => self.next_rank(),
+                Some(Block { rank, .. }) => self.next_rank_beside(*rank),
+            };
+            blocks.push(Block { requested, stamp, ..Block::new(end, block.size.get(), state, rank) });
+            end += block.size.get();
+        }
+        let page = adopted.page.map_or(0, |page| page.get());
+        let number = self.ranges_made;
+        self.ranges_made += u64::from(page > 0);
+        let stream = adopted.stream.get();
+        let segment = Segment { base, size: end - base, page, stream, pool, class, number, blocks };
+        self.count_adopted(&segment, pool);
+        let held = segment.blocks.iter().filter(|block| block.state == State::Allocated).map(|block| block.address).collect();
+        self.segments.push(segment);
+        held
+    }
+
+    fn count_adopted(&mut self, segment: &Segment, pool: PoolId) {
+        let class = segment.class;
+        self.count_reserved(pool, class, segment.mapped() as i64);
+        if !segment.is_expandable() {
+            self.accounts.change(Family::Segment, class, 1);
+            if self.is_oversize(segment.size) {
+                add(&mut self.accounts.oversize_segments, 1);
+            }
+        }
+        for block in &segment.blocks {
+            let size = block.size as i64;
+            match block.state {
+                State::Free if segment.blocks.len() > 1 && !segment.is_expandable() => {
+                    self.accounts.change(Family::InactiveSplit, class, 1);
+                    self.accounts.change(Family::InactiveSplitBytes, class, size);
+                }
+                State::Allocated => {
+                    self.accounts.change(Family::Allocation, class, 1);
+                    self.accounts.change(Family::AllocatedBytes, class, size);
+                    self.accounts.change(Family::Active, class, 1);
+                    self.accounts.change(Family::ActiveBytes, class, size);
+                    self.accounts.change(Family::RequestedBytes, class, block.requested as i64);
+                    if self.is_oversize(block.size) {
+                        add(&mut self.accounts.oversize_allocations, 1);
+                    }
+                }
+                _ => {}
+            }
+        }
     }
 }

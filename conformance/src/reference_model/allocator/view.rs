@@ -6,8 +6,7 @@ use parkade::stats::Stats;
 use parkade::trace::TraceAction;
 use parkade::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 
-use super::Reference;
-use super::blocks::{Block, FreeBlock, Segment, State};
+use super::{Block, FreeBlock, Reference, Segment, State};
 
 impl Reference {
     /// All segments, by address; of expandable ones every mapped run.
