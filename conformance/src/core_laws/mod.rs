@@ -3,11 +3,9 @@
 mod answers;
 mod bounds;
 mod clones;
-mod defaults;
 mod devices;
-mod faults;
 mod free_blocks;
-mod on_the_way;
+mod policies;
 mod restores;
 mod run;
 mod settings;
@@ -108,17 +106,17 @@ pub const LAWS: [CoreLaw; 22] = [
     CoreLaw {
         name: "policy/borders",
         says: "an answer of a policy that cannot be carried out is refused in its words and changes nothing; the nearest one is carried out",
-        check: faults::check,
+        check: policies::check_borders,
     },
     CoreLaw {
         name: "policy/defaults",
         says: "devices and policies that say only what they must have the default answers; a box changes none",
-        check: defaults::check,
+        check: policies::check_defaults,
     },
     CoreLaw {
         name: "policy/on-the-way",
         says: "what is searched once more counts, and pages that are remapped are neither created nor released",
-        check: on_the_way::check,
+        check: policies::check_on_the_way,
     },
     CoreLaw {
         name: "pools/restores",

@@ -1,12 +1,18 @@
-//! What a policy may answer, at the borders: each answer that cannot be carried out is refused with the words for it, and changes
-//! nothing; the nearest one that can is carried out.
+//! What policies may say: every answer, at the borders of what can be carried out; nothing but what they must; and what they are asked once
+//! more while a request is on its way.
 
-use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
+use std::cell::Cell;
+use std::rc::Rc;
+
+use parkade::device::{BackendError, DeviceBackend, MemoryInfo};
+use parkade::policy::{Attempt, FreeOrder, Placement, Policy, PyTorch, Relief, Request};
+use parkade::profile::Profile;
+use parkade::settings::Settings;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, BlockId, Heap, PoolFilter, PoolSlot};
-use parkade_sim::SimOptions;
+use parkade_sim::{CallName, SimOptions};
 
-use crate::core_laws::devices::Kept;
+use crate::core_laws::devices::{AnyKeptCore, AnyPaperCore, Kept, Paper};
 use crate::core_laws::run::{Draws, Outcome};
 use crate::law::{Broken, Law, ensure};
 
@@ -284,7 +290,9 @@ fn prepared(named: Named) -> Result<(Core, Vec<Allocation>), Broken> {
     Ok((core, held))
 }
 
-pub(crate) fn check(_: &Draws) -> Outcome {
+/// What a policy may answer, at the borders: each answer that cannot be carried out is refused with the words for it, and changes
+/// nothing; the nearest one that can is carried out.
+pub(crate) fn check_borders(_: &Draws) -> Outcome {
     let cases = cases();
     for (number, case) in cases.iter().enumerate() {
         one(case)
@@ -424,10 +432,16 @@ fn moving_cases() -> Vec<Case> {
         ("provides a segment of no bytes", Nothing, nothing, BLOCK, 9),
         ("provides a segment for an unknown stream", Nothing, to_77, BLOCK, 9),
     ];
+    all.into_iter().chain(handle_cases()).collect()
+}
+
+/// Answers with handles of their own sizes, for segments that do not grow.
+fn handle_cases() -> [Case; 7] {
     let with_handles = |handle| Scripted { is_expandable: true, handle: Some(handle), ..SOUND };
     let of_pages = "takes a handle that is not of whole pages";
     let own = "takes handles of its own for segments that do not grow";
-    let missing = first(|_, _, _, _| Relief::Move { handles: vec![DeviceAddress(512)] });
+    let move_one: Relieve = |_, _, _, _| Relief::Move { handles: vec![DeviceAddress(512)] };
+    let missing = Scripted { place: new_segment, relieve: move_one, ..SOUND };
     let with_sizes = [
         ("", with_handles(2 * MIB)),
         ("", with_handles(8 * MIB)),
@@ -437,6 +451,315 @@ fn moving_cases() -> Vec<Case> {
         (own, Scripted { has_own_segments: true, ..with_handles(8 * MIB) }),
         ("moves a handle that does not exist", missing),
     ];
-    let with_sizes = with_sizes.map(|(says, scripted)| (says, Nothing, scripted, BLOCK, 0));
-    all.into_iter().chain(with_sizes).collect()
+    with_sizes.map(|(says, scripted)| (says, Named::Nothing, scripted, 4 * MIB, 0))
+}
+
+/// A device that can take and unmap single pages, and notes what it unmaps.
+#[derive(Debug)]
+struct Pages(Paper, Vec<(u64, u64)>);
+
+impl DeviceBackend for Pages {
+    type Event = ();
+    type Physical = u64;
+
+    fn index(&self) -> u32 {
+        0
+    }
+
+    fn total_memory(&self) -> Bytes {
+        self.0.total_memory()
+    }
+
+    fn memory_info(&mut self) -> Result<MemoryInfo, BackendError> {
+        self.0.memory_info()
+    }
+
+    fn malloc(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
+        self.0.malloc(size)
+    }
+
+    fn free(&mut self, address: DeviceAddress) -> Result<(), BackendError> {
+        self.0.free(address)
+    }
+
+    fn create(&mut self, size: Bytes) -> Result<u64, BackendError> {
+        Ok(size.get())
+    }
+
+    fn unmap(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        self.1.push((address.get(), size.get()));
+        Ok(())
+    }
+
+    fn create_event(&mut self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn record_event(&mut self, (): &mut (), _: StreamId) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn is_complete(&mut self, (): &()) -> Result<bool, BackendError> {
+        Ok(true)
+    }
+
+    fn wait(&mut self, (): &()) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn destroy_event(&mut self, (): ()) {}
+}
+
+/// A policy with only the methods that it must have.
+struct Plain;
+
+impl Policy for Plain {
+    fn name(&self) -> &'static str {
+        "plain"
+    }
+
+    fn round(&self, requested: Bytes) -> Option<Bytes> {
+        Some(requested)
+    }
+
+    fn classify(&self, _: Bytes) -> PoolClass {
+        PoolClass::Large
+    }
+
+    fn place(&mut self, _: &Heap, request: &Request) -> Placement {
+        Placement::Segment(request.size)
+    }
+
+    fn splits(&self, _: Bytes, _: &Request) -> bool {
+        true
+    }
+
+    fn relieve(&mut self, _: &Heap, _: &Request, rung: u32) -> Relief {
+        if rung == 0 { Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask } } else { Relief::GiveUp }
+    }
+}
+
+/// All answers that need no heap with blocks, in words.
+fn answers(policy: &dyn Policy, request: &Request) -> String {
+    let sizes = [512, 700, MIB, 20 * MIB, u64::MAX].map(Bytes);
+    let slots = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool);
+    let of_size = sizes.map(|size| {
+        let (rounded, class) = (policy.round(size), policy.classify(size));
+        let cut = (size > request.size).then(|| policy.splits(size, request));
+        (rounded, class, cut, policy.reservation(size), policy.is_oversize(size), policy.rejects(Bytes(1), size, Bytes(MIB)))
+    });
+    let of_slot = slots.map(|slot| (policy.is_expandable(slot), policy.page(slot), policy.stamp(slot)));
+    let rules = (policy.free_order(), policy.releases_during_captures(), policy.max_split_size());
+    format!("{} {} {of_size:?} {of_slot:?} {rules:?}", policy.name(), policy.profile().name)
+}
+
+/// What a device and a policy do that say only what they must, and that a policy in a box answers as it does outside of it.
+pub(crate) fn check_defaults(_: &Draws) -> Outcome {
+    devices()?;
+    policies()?;
+    boxes()?;
+    Ok(3)
+}
+
+fn devices() -> Result<(), Broken> {
+    let mut device = Paper::new(1 << 30);
+    let (at, size, stream) = (DeviceAddress(1 << 30), Bytes(2 * MIB), StreamId::DEFAULT);
+    let answers = [
+        device.reserve(size).map(drop),
+        device.unreserve(at, size),
+        device.create(size),
+        device.map(at, size, &()),
+        device.set_access(at, size),
+        device.unmap(at, size),
+        device.release(()).map_err(|((), error)| error),
+        device.create_run(size, 2).map(drop),
+        device.split_run(&mut (), size, 1),
+        device.unmap_run(at, size, 2),
+        device.synchronize_stream(stream),
+        device.stream_wait(stream, &()),
+    ];
+    let refused = |call| Err(BackendError::Driver { call, code: 801 });
+    let is_right = answers[..11].iter().all(|answer| *answer == refused("virtual memory"));
+    ensure(Law::Faults, is_right && answers[11] == refused("cudaStreamWaitEvent"), || {
+        format!("a device without virtual memory answers {answers:?}")
+    })?;
+    let others = (device.run_pages(), device.processes().len(), device.answers_are_checked(), device.completes_by_handle());
+    ensure(Law::Faults, others == (1, 0, true, false), || format!("by default a device says {others:?}"))?;
+    let mut device = Pages(Paper::new(1 << 30), Vec::new());
+    let taken = device.create_run(size, 5);
+    let unmapped = device.unmap_run(at, size, 3);
+    let is_right = taken == Ok((size.get(), 1)) && unmapped.is_ok() && device.1 == [(at.get(), 3 * size.get())];
+    ensure(Law::Faults, is_right, || format!("of five pages {taken:?} are taken; unmapped are {:?}", device.1))
+}
+
+fn policies() -> Result<(), Broken> {
+    let slots = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool);
+    let of_slot = slots.map(|slot| (Plain.is_expandable(slot), Plain.page(slot).get(), Plain.stamp(slot)));
+    let rules = (Plain.free_order(), Plain.releases_during_captures(), Plain.max_split_size());
+    let addresses = [0, 7, 8, 800, 801, u64::MAX].map(|total| Plain.reservation(Bytes(total)).get());
+    let others = (Plain.is_oversize(Bytes::MAX), Plain.rejects(Bytes::MAX, Bytes::MAX, Bytes(0)), Plain.profile().name);
+    let is_right = of_slot == [(false, 2 * MIB, 0); 2]
+        && rules == (FreeOrder::BySize, false, -1)
+        && addresses == [0, 7, 9, 900, 901, u64::MAX]
+        && others == (false, false, "2.11");
+    ensure(Law::Answers, is_right, || format!("by default a policy says {of_slot:?} {rules:?} {addresses:?} {others:?}"))?;
+    // A cache of two segments, of which everything may go.
+    let mut core = AnyPaperCore::new(Paper::new(1 << 30), Box::new(Plain), Vec::new());
+    let held = [3 * MIB, 5 * MIB].map(|size| core.allocate(Bytes(size), StreamId::DEFAULT));
+    for allocation in held {
+        let freed = allocation.map_err(|error| Broken::new(Law::Answers, error)).map(|allocation| core.free(allocation));
+        ensure(Law::Answers, freed == Ok(Ok(())), || format!("{freed:?}"))?;
+    }
+    let (named, all) = (core.policy().releasable(core.heap()), core.heap().releasable());
+    ensure(Law::Answers, named == all && all.len() == 2, || format!("by default {named:?} of {all:?} may be released"))
+}
+
+fn boxes() -> Result<(), Broken> {
+    let text = "expandable_segments:True,max_split_size_mb:21,large_segment_size_mb:12,throw_on_cudamalloc_oom:True,\
+                per_process_memory_fraction:0.5,expandable_segments_reserve:0.25,roundup_power2_divisions:8";
+    let profile = &Profile::PYTORCH_2_15;
+    let settings = Settings::from_environment_as(&profile.dialect, text).map_err(|error| Broken::new(Law::Settings, error))?;
+    let plain = PyTorch::of(profile, settings);
+    let boxed: Box<dyn Policy> = Box::new(plain.clone());
+    let (stream, size) = (StreamId::DEFAULT, Bytes(600));
+    let pool = PoolSlot::default_pool(PoolClass::Small);
+    let request = Request { requested: size, size, pool, stream, is_expandable: true };
+    let (seen, expected) = (answers(&boxed, &request), answers(&plain, &request));
+    ensure(Law::Answers, seen == expected, || format!("in a box a policy says {seen}, outside {expected}"))?;
+    let [mut seen, mut expected] =
+        [AnyPaperCore::new(Paper::new(1 << 30), boxed, Vec::new()).stats().clone(), Default::default()];
+    expected.max_split_size = 21 << 20;
+    ensure(Law::Counters, seen == expected, || format!("max_split_size is {} at first", seen.max_split_size))?;
+    seen.reset_accumulated();
+    ensure(Law::Counters, seen == expected, || "a reset changes max_split_size".to_owned())
+}
+
+/// The bytes of a page.
+const PAGE: u64 = 20 * MIB;
+
+/// The most pages that a case moves or asks for.
+const MOST: u64 = 4;
+
+/// PyTorch's rules, but each search that fails asks for a segment that is 2 MiB larger than the one before did.
+#[derive(Debug)]
+struct Growing(PyTorch, Rc<Cell<u64>>);
+
+impl parkade::policy::Wrapper for Growing {
+    type Inner = PyTorch;
+
+    fn inner(&self) -> &PyTorch {
+        &self.0
+    }
+
+    fn inner_mut(&mut self) -> &mut PyTorch {
+        &mut self.0
+    }
+
+    fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
+        self.1.update(|searches| searches + 1);
+        match Policy::place(&mut self.0, heap, request) {
+            Placement::Segment(bytes) => Placement::Segment(Bytes(bytes.get() + self.1.get() * 2 * MIB)),
+            found @ Placement::Reuse(_) => found,
+        }
+    }
+}
+
+/// PyTorch's rules, but the first rung remaps every free block.
+#[derive(Debug)]
+struct Remapping(PyTorch);
+
+impl parkade::policy::Wrapper for Remapping {
+    type Inner = PyTorch;
+
+    fn inner(&self) -> &PyTorch {
+        &self.0
+    }
+
+    fn inner_mut(&mut self) -> &mut PyTorch {
+        &mut self.0
+    }
+
+    fn relieve(&mut self, heap: &Heap, _: &Request, rung: u32) -> Relief {
+        let blocks: Vec<BlockId> = heap.pool_slots().flat_map(|slot| heap.free_blocks(slot)).map(|block| block.id).collect();
+        match rung {
+            0 => Relief::Remap { blocks },
+            1 => Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask },
+            _ => Relief::GiveUp,
+        }
+    }
+}
+
+/// What happens to a request on its way: a callback frees memory and the policy is asked once more, or pages move to it.
+///
+/// The device's calls say what was asked for: the size of the segment, and how many pages were created, mapped, unmapped and released.
+pub(crate) fn check_on_the_way(_: &Draws) -> Outcome {
+    let mut cases = 0;
+    for answers in (0..8_u32).map(|bits| [bits & 1 == 1, bits & 2 == 2, bits & 4 == 4]) {
+        for count in 0..=answers.len() {
+            searched_again(&answers[..count])?;
+            cases += 1;
+        }
+    }
+    for free in (1..=MOST).flat_map(|first| (0..=MOST).map(move |second| [first, second])) {
+        for wanted in 1..=2 * MOST {
+            remapped_pages(free, wanted)?;
+            cases += 1;
+        }
+    }
+    Ok(cases)
+}
+
+/// Callbacks that say whether they freed something: if any did, the segment is as large as the second search says.
+fn searched_again(answers: &[bool]) -> Result<(), Broken> {
+    let asked = Rc::new(Cell::new(0));
+    let policy = Box::new(Growing(PyTorch::new(Settings::default()), Rc::clone(&asked)));
+    let mut core = AnyKeptCore::new(Kept::new(SimOptions::new(Bytes(200 * MIB))), policy, Vec::new());
+    for &says in answers {
+        core.register_free_memory_callback(Box::new(move |_| says));
+    }
+    let held = core.allocate(Bytes(3 * MIB), StreamId::DEFAULT).map_err(failed)?;
+    let searches = 1 + u64::from(answers.contains(&true));
+    let (seen, expected) = (core.heap().reserved().get(), 20 * MIB + searches * 2 * MIB);
+    ensure(Law::Answers, asked.get() == searches && seen == expected, || {
+        let asked = asked.get();
+        format!("callbacks say {answers:?}: searched {asked} times, a segment of {seen} bytes; expected {searches}, {expected}")
+    })?;
+    core.free(held).map_err(failed)
+}
+
+/// Two segments with this many free pages, and a request of another stream for so many: each page that is unmapped is mapped again,
+/// one is created only where there are too few, and one is released only where there are too many.
+fn remapped_pages(free: [u64; 2], wanted: u64) -> Result<(), Broken> {
+    let settings = Settings { expandable_segments: true, ..Settings::default() };
+    let policy = Box::new(Remapping(PyTorch::new(settings)));
+    let mut core = AnyKeptCore::new(Kept::new(SimOptions::new(Bytes(30 * PAGE))), policy, Vec::new());
+    let allocate = |core: &mut AnyKeptCore, pages: u64, stream: u64| -> Result<Allocation, Broken> {
+        core.allocate(Bytes(pages * PAGE), StreamId(stream)).map_err(failed)
+    };
+    // Both at once, or the second request would take the pages of the first.
+    let mut held = Vec::new();
+    for (pages, stream) in free.into_iter().zip(1..).filter(|(pages, _)| *pages > 0) {
+        held.push(allocate(&mut core, pages, stream)?);
+    }
+    for allocation in held {
+        core.free(allocation).map_err(failed)?;
+    }
+    let before = core.device().look().used_bytes().get();
+    core.device().steer().take_log();
+    let held = allocate(&mut core, wanted, 9)?;
+    let log = core.device().steer().take_log();
+    let seen = [CallName::MemUnmap, CallName::MemMap, CallName::MemCreate, CallName::MemRelease]
+        .map(|name| log.iter().filter(|call| call.name == name).count() as u64);
+    let unmapped: u64 = free.iter().sum();
+    let expected = [unmapped, wanted, wanted.saturating_sub(unmapped), unmapped.saturating_sub(wanted)];
+    let during = || format!("{free:?} free pages of other streams are remapped for a request of {wanted}");
+    ensure(Law::Answers, seen == expected, || {
+        format!("{}: unmapped, mapped, created and released {seen:?} pages, expected {expected:?}", during())
+    })?;
+    let (used, reserved) = (core.device().look().used_bytes().get(), core.heap().reserved().get());
+    ensure(Law::Accounting, [used, reserved] == [wanted * PAGE; 2], || {
+        format!("{}: the device gave {before} bytes before and {used} after, and {reserved} are counted", during())
+    })?;
+    core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
+    core.free(held).map_err(failed)
 }
