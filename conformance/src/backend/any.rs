@@ -10,8 +10,7 @@ use std::sync::Arc;
 use parkade::device::{BackendError, Capture, DeviceBackend, GraphNode, MemoryInfo, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
-use super::facts::DeviceFacts;
-use super::interface::{Backend, Holdings, Insight, Needs, TestDevice, Unable};
+use super::interface::{Backend, DeviceFacts, Holdings, Insight, Needs, TestDevice, Unable};
 use super::simulated::Simulated;
 
 /// Any backend: it has the methods of [`Backend`].

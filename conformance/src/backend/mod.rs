@@ -8,7 +8,6 @@
 mod any;
 #[cfg(feature = "cuda")]
 mod cuda;
-mod facts;
 mod interface;
 mod simulated;
 mod witness;
@@ -16,9 +15,9 @@ mod witness;
 pub use any::{AnyBackend, AnyDevice, AnyEvent, AnyPhysical};
 #[cfg(feature = "cuda")]
 pub use cuda::{Cuda, Rig};
-pub use facts::{Codes, DeviceFacts, Sharing, Waits};
 pub use interface::{
-    Backend, EventTiming, Holdings, Insight, Needs, Places, Race, RaceSide, Simulation, TestDevice, Touch, Unable,
+    Backend, Codes, DeviceFacts, EventTiming, Holdings, Insight, Needs, Places, Race, RaceSide, Sharing, Simulation, TestDevice,
+    Touch, Unable, Waits,
 };
 pub use simulated::{STREAMS, Simulated};
 pub use witness::{Core, MadeCall, Witness, WitnessedDevice, WitnessedEvent};
