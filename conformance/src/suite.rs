@@ -237,6 +237,8 @@ impl Entry {
 }
 
 /// What the entries of one backend show, computed when it is needed.
+///
+/// What an entry shows on the reference device, it must show on other devices with the same facts.
 pub struct Reference {
     name: &'static str,
     facts: DeviceFacts,
@@ -389,6 +391,8 @@ impl Progress for Silent {
 }
 
 /// Runs the entries and returns their rows in the same order. A panic counts as a failure of its entry.
+///
+/// They run in parallel on a simulated backend, one after another on a real device.
 ///
 /// With a reference, each entry must also show what the entry with its title shows there; see [`check`].
 pub fn run(

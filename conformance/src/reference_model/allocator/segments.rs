@@ -1,5 +1,4 @@
-//! Segments: those of one range and expandable ones are asked for, grow, are released and adopted, and are counted (spec 2.8, 2.10,
-//! 2.12, section 4).
+//! Segments, expandable or not: how they are asked for, grow, are released, adopted and counted (spec 2.8, 2.10, 2.12, section 4).
 //!
 //! Adopted segments are counted as if they had been made here, except for driver calls. Of expandable ones it is decided where they grow,
 //! and which pages are unmapped.
