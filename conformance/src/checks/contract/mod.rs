@@ -6,17 +6,13 @@
 //! One sub-row of the facts has no entry: mapping a part of a handle from an offset (801). The core's device trait can only map
 //! whole handles.
 
-mod costs;
-mod ends;
-mod events;
-mod holes;
-mod info;
 #[cfg(feature = "cuda")]
 pub(super) mod neighbours;
+mod ownership;
 mod probe;
 mod sizes;
+mod timing;
 mod virtual_memory;
-mod waiting;
 
 use crate::backend::AnyBackend;
 use crate::suite::Entry;
@@ -25,13 +21,13 @@ use crate::suite::Entry;
 pub fn entries(backend: &AnyBackend) -> Vec<Entry> {
     [
         sizes::entries(),
-        holes::entries(),
+        sizes::hole_entries(),
         virtual_memory::entries(backend),
-        waiting::entries(backend),
-        events::entries(),
-        info::entries(),
-        ends::entries(backend),
-        costs::entries(),
+        timing::waiting_entries(backend),
+        timing::event_entries(),
+        ownership::info_entries(),
+        ownership::end_entries(backend),
+        timing::cost_entries(),
     ]
     .into_iter()
     .flatten()
