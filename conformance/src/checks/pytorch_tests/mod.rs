@@ -33,15 +33,11 @@
 //! | test_multi_threads_alloc_in_same_order, test_nccl_mem_alloc_addresses_in_random_order | newer than 2.11 |
 //! | TestCachingHostAllocator* (12.5) | host memory |
 
-mod fraction;
-mod fuzz;
+mod contents;
 mod graphs;
-mod oom;
+mod limits;
 mod pools;
-mod settings;
-mod snapshot;
 mod statistics;
-mod streams;
 mod support;
 
 use crate::backend::AnyBackend;
@@ -50,14 +46,14 @@ use crate::suite::Entry;
 /// The entries of this group.
 pub fn entries(_: &AnyBackend) -> Vec<Entry> {
     let mut entries = Vec::new();
-    entries.extend(oom::entries());
-    entries.extend(fraction::entries());
-    entries.extend(streams::entries());
+    entries.extend(limits::oom_entries());
+    entries.extend(limits::fraction_entries());
+    entries.extend(contents::stream_entries());
     entries.extend(statistics::entries());
-    entries.extend(settings::entries());
+    entries.extend(limits::settings_entries());
     entries.extend(pools::entries());
     entries.extend(graphs::entries());
-    entries.extend(snapshot::entries());
-    entries.extend(fuzz::entries());
+    entries.extend(statistics::snapshot_entries());
+    entries.extend(contents::fuzz_entries());
     entries
 }
