@@ -16,7 +16,6 @@
 //! On the simulated backend there is nothing to compare, and the list is empty. A device whose facts differ from the simulated
 //! device's rightly decides differently, and is not compared.
 
-mod recorder;
 mod sequence;
 
 use parkade::device::DeviceBackend;
