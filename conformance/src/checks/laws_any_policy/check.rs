@@ -4,8 +4,8 @@ use std::fmt;
 
 use parkade::policy::Policy;
 
-use super::habits::Habits;
 use super::subject::Subject;
+use super::trial::Habits;
 use super::{Share, entries_of};
 use crate::backend::AnyBackend;
 use crate::suite;

@@ -9,7 +9,6 @@ mod check;
 mod drawn;
 mod faults;
 mod fixed;
-mod habits;
 mod pool_step;
 mod shrink;
 mod step;
@@ -30,8 +29,8 @@ use crate::checks::draw::{may_expand, timings};
 use crate::law::Law;
 use crate::suite::{Effort, Entry, Group, Requirement};
 use drawn::Drawn;
-pub use habits::Habits;
 use subject::Subject;
+pub use trial::Habits;
 use wrong::Wrong;
 
 pub use check::{Report, check, check_with};

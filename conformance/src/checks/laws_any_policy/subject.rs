@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use parkade::policy::Policy;
 
-use super::habits::Habits;
 use super::step::{Setup, Step};
+use super::trial::Habits;
 use super::trial::{Expected, Trial};
 use super::watched::Reached;
 use crate::backend::{AnyBackend, Unable};

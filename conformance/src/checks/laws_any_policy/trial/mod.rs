@@ -1,35 +1,62 @@
-//! The trial of policies: an allocator under any policy on a witnessed device, next to a record of who holds what, with every
-//! policy law checked after every step.
+//! The trial of policies: an allocator under any policy on a witnessed device, next to a record of who holds what, and the laws
+//! that hold between steps: every byte is accounted for exactly once, the statistics agree, no two adjacent free blocks of one
+//! stream are left, and private pools in use keep their memory.
 //!
-//! The policy decides where a request goes. The trial checks that the allocator did what the policy said, that no memory was
-//! lost or damaged, and that out of memory is justified by the policy's own rules.
+//! The policy decides where a request goes. The trial checks that the allocator did what the policy said, that no memory was lost
+//! or damaged, and that out of memory is justified by the policy's own rules. `apply` performs a program's steps and then checks
+//! every law, `requests` serves, uses and frees memory, and `private_pools` has what programs do with pools.
 
-mod accounts;
-mod book;
-mod checkpoints;
-mod ending;
-mod merging;
-mod pools;
-mod program;
-mod request;
+mod apply;
+mod private_pools;
+mod requests;
 
 use std::collections::BTreeMap;
 
 use parkade::device::BackendError;
 use parkade::policy::Policy;
+use parkade::profile::Deferral;
+use parkade::snapshot::{BlockActivity, SegmentInfo};
+use parkade::stats::Family;
 use parkade::trace::TraceEntry;
-use parkade::units::{Bytes, StreamId};
-use parkade::{AllocError, Allocator, PoolCheckpoint};
+use parkade::units::{Bytes, DeviceAddress, PoolClass, StreamId};
+use parkade::{Allocation, Allocator, BlockView, PoolCheckpoint, PoolSlot};
+use parkade_policies::Named;
 use parkade_sim::{CallName, FaultPlan};
 
-use super::habits::Habits;
-use super::step::{Setup, Step};
+use super::step::Setup;
 use super::watched::{Reached, Watched};
-use crate::backend::{AnyBackend, AnyDevice, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
-use crate::checks::laws_pytorch::trial::Ledger;
+use crate::backend::{AnyBackend, AnyDevice, Needs, Simulation, TestDevice, Unable, Witness, WitnessedDevice};
+use crate::checks::laws_pytorch::operation::POOLS;
+use crate::checks::laws_pytorch::trial::{Account, Ledger};
 use crate::law::{Broken, Law, ensure};
-use crate::reference_model::{History, Routing};
-use book::Book;
+use crate::reference_model::{History, Leaving, Routing, id};
+
+/// Properties of a policy that decide whether its out of memory is justified.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Habits {
+    /// Its rules forbid giving memory back to the device before it reports out of memory.
+    pub keeps_memory: bool,
+    /// It searches for a free block again after waiting for events ([`Relief::Wait`](parkade::policy::Relief::Wait)). A policy
+    /// that does not may report out of memory although the wait has just freed a fitting block.
+    pub looks_after_waiting: bool,
+}
+
+impl Default for Habits {
+    /// It gives memory back, and searches again.
+    fn default() -> Habits {
+        Habits { keeps_memory: false, looks_after_waiting: true }
+    }
+}
+
+impl Habits {
+    /// The habits of a policy of the catalogue.
+    ///
+    /// PyTorch's policy, after waiting, gives free segments back and asks the device; part of a segment that the wait freed is
+    /// only found by the next request (spec 2.4, step 6e; pytorch#189504).
+    pub(super) fn of(named: &Named) -> Habits {
+        Habits { keeps_memory: named.keeps_memory, looks_after_waiting: !named.name.starts_with("pytorch") }
+    }
+}
 
 /// Which errors are expected.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -58,6 +85,127 @@ pub(super) enum Outcome {
     Failed(BackendError),
     /// The policy gave an invalid answer.
     AtFault,
+}
+
+/// A live allocation.
+struct Live {
+    allocation: Allocation,
+    /// The requested size in bytes.
+    requested: u64,
+    /// The stream it was requested on.
+    home: StreamId,
+    /// The stream that used it last.
+    last: StreamId,
+    /// The word it was last filled with.
+    word: u32,
+    /// Other streams whose use was recorded.
+    told: Vec<u64>,
+    /// Whether one of these uses was recorded while a graph was captured: the allocator forgets such a use if the block is freed
+    /// during a capture, so the program does not free it then.
+    is_captured: bool,
+    /// The number of the private pool it came from; 0 is the default pool.
+    pool: u64,
+}
+
+impl Live {
+    /// A block that a pool has just handed out to a stream and that is not used yet.
+    fn new(allocation: Allocation, requested: u64, home: StreamId, pool: u64) -> Live {
+        Live { allocation, requested, home, last: home, word: 0, told: Vec::new(), is_captured: false, pool }
+    }
+
+    fn address(&self) -> DeviceAddress {
+        self.allocation.address()
+    }
+
+    /// The bytes that are filled, in whole words; 0 if its address is not word-aligned, which only an invalid policy causes.
+    fn whole_words(&self) -> u64 {
+        if self.address().get().is_multiple_of(4) { self.requested / 4 * 4 } else { 0 }
+    }
+
+    fn overlaps(&self, address: u64, size: u64) -> bool {
+        let start = self.address().get();
+        start < address + size && address < start + self.requested
+    }
+}
+
+/// Who holds what.
+#[derive(Default)]
+struct Book {
+    live: Vec<Live>,
+    leaving: Vec<Leaving>,
+}
+
+impl Book {
+    /// Adds a new allocation whose block has `size` bytes.
+    ///
+    /// # Errors
+    /// If the block is misaligned, or overlaps memory that is in use.
+    fn add(&mut self, live: Live, size: u64, unit: u64, witness: &Witness) -> Result<(), Broken> {
+        let address = live.address().get();
+        ensure(Law::Alignment, address.is_multiple_of(unit), || format!("{address:#x} is not a multiple of {unit}"))?;
+        for other in &self.live {
+            ensure(Law::NoOverlap, !other.overlaps(address, size), || {
+                let (at, bytes) = (other.address(), other.requested);
+                format!("the {size} bytes at {address:#x} overlap a live allocation of {bytes} bytes at {at}")
+            })?;
+        }
+        for other in self.leaving.iter().filter(|other| !other.is_known_done(witness)) {
+            let overlap = other.address < address + size && address < other.address + other.requested;
+            ensure(Law::NoEarlyReuse, !overlap, || {
+                format!("the {size} bytes at {address:#x} are reused before their events are complete: {other:?}")
+            })?;
+        }
+        self.live.push(live);
+        Ok(())
+    }
+
+    /// Removes a live allocation, which is about to be freed.
+    fn give_back(&mut self, which: usize, witness: &Witness) -> Live {
+        let live = self.live.swap_remove(which);
+        if !live.told.is_empty() {
+            let waits = live.told.iter().map(|&stream| (stream, witness.recorded(stream))).collect();
+            self.leaving.push(Leaving { address: live.address().get(), requested: live.requested, waits, deferred: false });
+        }
+        live
+    }
+
+    /// The indices of the allocations that a pool has handed out.
+    fn of_pool(&self, pool: u64) -> impl Iterator<Item = usize> + '_ {
+        (0..self.live.len()).filter(move |&which| self.live[which].pool == pool)
+    }
+
+    /// How many freed allocations are still pending in the heap.
+    fn pending(&self) -> usize {
+        self.leaving.len()
+    }
+
+    /// Checks that exactly the live allocations are handed out, each in a large enough block, and that what may still be in use
+    /// is pending.
+    ///
+    /// # Errors
+    /// If they disagree.
+    fn check(&mut self, segments: &[SegmentInfo], witness: &Witness) -> Result<(), Broken> {
+        let blocks = || segments.iter().flat_map(|segment| &segment.blocks);
+        let mut expected: Vec<&Live> = self.live.iter().collect();
+        expected.sort_unstable_by_key(|live| live.address());
+        let mut expected = expected.into_iter();
+        for block in blocks().filter(|block| block.state == BlockActivity::Allocated) {
+            let live = expected.next().map(|live| (live.address(), live.requested));
+            let agrees = live == Some((block.address, block.requested.get())) && block.size >= block.requested;
+            ensure(Law::Accounting, agrees, || format!("the heap has {block:?} handed out, the program holds {live:?}"))?;
+        }
+        let missing = expected.next().map(|live| (live.address(), live.requested));
+        ensure(Law::Accounting, missing.is_none(), || format!("the heap does not have {missing:?}"))?;
+        let pending: Vec<u64> =
+            blocks().filter(|block| block.state == BlockActivity::PendingFree).map(|block| block.address.get()).collect();
+        for leaving in self.leaving.iter().filter(|leaving| !leaving.is_known_done(witness)) {
+            ensure(Law::NoEarlyReuse, pending.contains(&leaving.address), || format!("{leaving:?} is not pending"))?;
+        }
+        let stray = pending.iter().find(|&&address| self.leaving.iter().all(|leaving| leaving.address != address));
+        ensure(Law::Accounting, stray.is_none(), || format!("the block at {stray:x?} is pending, and no stream uses it"))?;
+        self.leaving.retain(|leaving| pending.contains(&leaving.address));
+        Ok(())
+    }
 }
 
 /// The allocator, its device, and the expected state.
@@ -154,90 +302,141 @@ impl Trial {
         self.script.iter().map(|line| format!("{line}\n")).collect()
     }
 
-    /// Performs a step, then checks every law.
+    /// Checks every law that holds between steps.
     ///
     /// # Errors
     /// The first broken law.
-    pub(super) fn apply(&mut self, step: Step) -> Result<Outcome, Broken> {
-        self.device.begin_operation();
-        self.script.push(step.line());
-        self.before_step = self.core.observer().len();
-        drop(self.device.list_calls());
-        self.was_deferring = self.should_defer();
-        let outcome = self.carry_out(step)?;
-        if self.expected.faults {
-            self.calls.push(self.device.calls_so_far().iter().map(|call| call.name).collect());
+    fn check(&mut self) -> Result<(), Broken> {
+        self.core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
+        let segments = self.core.segments();
+        self.check_pools(&segments)?;
+        for entry in &self.core.observer()[self.followed..] {
+            self.history.follow(entry)?;
+            self.ledger.follow(entry);
         }
-        match &outcome {
-            // A page size that the device does not have is an invalid answer, too; the driver rejects it as an invalid value.
-            Outcome::Failed(BackendError::Driver { code, .. }) if self.expected.wrong_answers && *code == self.invalid_value => {}
-            Outcome::Failed(error) => {
-                ensure(Law::Faults, self.expected.faults, || format!("the device failed without a planned fault: {error}"))?
-            }
-            Outcome::AtFault => {
-                ensure(Law::Answers, self.expected.wrong_answers, || "the policy gave an invalid answer".to_owned())?
-            }
-            Outcome::Done | Outcome::Refused => {}
-        }
-        self.check_calls(step)?;
-        self.check()?;
-        Ok(outcome)
+        self.followed = self.core.observer().len();
+        self.book.check(&segments, &self.device.witness())?;
+        self.check_merged(&segments)?;
+        self.check_accounts(&segments)?;
+        self.check_device(&segments)?;
+        self.ledger.check(self.core.stats(), self.may_expand())?;
+        self.check_races()?;
+        self.reserved_before = self.core.heap().reserved().get();
+        Ok(())
     }
 
-    fn carry_out(&mut self, step: Step) -> Result<Outcome, Broken> {
-        match step {
-            Step::Allocate(bytes, place) => return self.allocate(bytes, self.streams[place]),
-            Step::ProcessEvents => {
-                let answer = self.core.process_events().map_err(AllocError::Device);
-                return self.outcome(answer);
-            }
-            Step::ReleaseCached => {
-                self.core.policy_mut().begin();
-                let answer = self.core.release_cached();
-                return self.outcome(answer);
-            }
-            Step::Limit(hundredths) => {
-                let limit = u64::from(hundredths) * (self.setup.capacity / 100);
-                self.core.set_limit((hundredths < 100).then_some(Bytes(limit)));
-            }
-            Step::ResetPeaks => {
-                self.core.reset_peak_stats();
-                self.ledger.peaks_were_reset();
-            }
-            Step::ResetSums => {
-                self.core.reset_accumulated_stats();
-                self.ledger.sums_were_reset(self.core.stats());
-            }
-            Step::Launch(..) | Step::Advance(_) | Step::CompleteOne(_) | Step::CompleteAll | Step::OthersHold(_) => {
-                self.drive(step).map_err(|error| Broken::new(Law::Faults, error))?;
-            }
-            Step::Pool(step) => return self.pool(step),
-            _ if self.book.live.is_empty() => {}
-            Step::Free(which) | Step::Replace(which) if !self.may_free(which % self.book.live.len()) => {}
-            Step::Free(which) => return self.free(which % self.book.live.len()),
-            Step::Replace(which) => {
-                let which = which % self.book.live.len();
-                let (bytes, stream) = (self.book.live[which].requested, self.book.live[which].home);
-                match self.free(which)? {
-                    Outcome::Done => {}
-                    failed => return Ok(failed),
-                }
-                self.check()?;
-                return self.allocate(bytes, stream);
-            }
-            Step::Use(which, place) => self.use_by(which % self.book.live.len(), self.streams[place])?,
-            Step::Read(which) => self.read(which % self.book.live.len())?,
-        }
-        Ok(Outcome::Done)
+    /// Whether memory may come from expandable segments.
+    fn may_expand(&self) -> bool {
+        let classes = [PoolClass::Small, PoolClass::Large];
+        self.expected.wrong_answers
+            || classes.into_iter().any(|class| self.core.policy().is_expandable(PoolSlot::default_pool(class)))
     }
 
-    /// The outcome of an operation that the device or the policy can make fail.
-    fn outcome(&self, answer: Result<(), AllocError>) -> Result<Outcome, Broken> {
-        match answer {
-            Ok(()) => Ok(Outcome::Done),
-            Err(AllocError::Device(error)) => Ok(Outcome::Failed(error)),
-            Err(AllocError::Policy(fault)) => self.at_fault(&fault),
-            Err(error) => Err(Broken::new(Law::Answers, format!("freeing failed: {error}"))),
+    /// Reserved bytes are the sum of live, rounding, pending, inactive split and whole, and each statistic agrees with its part.
+    fn check_accounts(&self, segments: &[SegmentInfo]) -> Result<(), Broken> {
+        let account = Account::of(segments);
+        let current = |family| u64::try_from(self.core.stats().family(family).all.current).unwrap_or(u64::MAX);
+        for (family, counted) in account.by_family().into_iter().chain([(Family::Allocation, self.book.live.len() as u64)]) {
+            ensure(Law::Accounting, current(family) == counted, || {
+                format!("{} is {}, but {counted} was counted: {account:?}", family.name(), current(family))
+            })?;
         }
+        let reserved = self.core.heap().reserved().get();
+        ensure(Law::Accounting, reserved == account.sum(), || {
+            format!("{reserved} bytes are reserved, but the account is {account:?}")
+        })?;
+        // A lowered limit applies only to later growth. Expandable segments map whole pages for what the limit allowed.
+        let page = |class| self.core.policy().page(PoolSlot::default_pool(class)).get();
+        let slack = if self.may_expand() { page(PoolClass::Small).max(page(PoolClass::Large)) } else { 0 };
+        let grew = reserved > self.reserved_before && !self.expected.wrong_answers;
+        let limit = self.core.heap().limit();
+        let kept = !grew || limit.is_none_or(|limit| reserved <= limit.get() + slack);
+        ensure(Law::Limit, kept, || format!("{reserved} bytes are reserved, and the limit is {limit:?}"))
+    }
+
+    /// The ordinary segments are exactly the device's live ranges.
+    fn check_device(&self, segments: &[SegmentInfo]) -> Result<(), Broken> {
+        let page = self.page.get();
+        let device = self.device.look();
+        let ranges: Vec<(u64, u64)> = device.live_ranges().iter().map(|(address, bytes)| (address.get(), bytes.get())).collect();
+        let ordinary: Vec<&SegmentInfo> = segments.iter().filter(|segment| !segment.expandable).collect();
+        let same = ranges.len() == ordinary.len()
+            && ranges.iter().zip(&ordinary).all(|(range, segment)| {
+                // The device gives whole pages.
+                range.0 == segment.address.get() && segment.total.get() <= range.1 && range.1 - segment.total.get() < page
+            });
+        ensure(Law::Accounting, same, || format!("the device's ranges are {ranges:x?}, the segments {ordinary:x?}"))?;
+        drop(device);
+        // After a failure memory may wait to be given back.
+        let mut device = self.device.steer();
+        // Ranges of less than a page share one.
+        let has_whole_pages = ranges.iter().all(|(_, bytes)| bytes.is_multiple_of(page));
+        let is_exact = has_whole_pages && self.expected.nothing();
+        let Some(device) = device.insight().filter(|_| is_exact) else { return Ok(()) };
+        let rounded: u64 = ranges.iter().map(|(_, bytes)| bytes).sum();
+        let mapped: u64 = segments.iter().filter(|segment| segment.expandable).map(|segment| segment.total.get()).sum();
+        let used = device.used_bytes().get();
+        ensure(Law::Accounting, used == rounded + mapped, || {
+            format!("the device gave {used} bytes, ranges have {rounded} and {mapped} are mapped")
+        })
+    }
+
+    /// The program waits wherever it must, so any race means that memory was reused or unmapped too early.
+    fn check_races(&self) -> Result<(), Broken> {
+        let mut device = self.device.steer();
+        let race = device.insight().and_then(|device| device.races().first().map(ToString::to_string));
+        ensure(Law::NoEarlyReuse, race.is_none(), || race.unwrap_or_default())
+    }
+
+    /// Checks that no two adjacent free blocks of one stream are left.
+    fn check_merged(&self, segments: &[SegmentInfo]) -> Result<(), Broken> {
+        let heap = self.core.heap();
+        let free = heap.pool_slots().flat_map(|pool| heap.free_blocks(pool));
+        let free: BTreeMap<u64, BlockView> = free.map(|block| (block.address.get(), block)).collect();
+        for pair in segments.iter().flat_map(|segment| segment.blocks.windows(2)) {
+            let both = pair.iter().all(|block| block.state == BlockActivity::Inactive);
+            let (Some(low), Some(high)) = (free.get(&pair[0].address.get()), free.get(&pair[1].address.get())) else { continue };
+            ensure(Law::Coalescing, !both || low.stream != high.stream, || {
+                format!("adjacent free blocks that should be merged: {low:?}, {high:?}")
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Checks that pools in use keep their memory, and that uses and each pool's memory are counted correctly.
+    fn check_pools(&mut self, segments: &[SegmentInfo]) -> Result<(), Broken> {
+        // PyTorch's ladder may take memory from a pool in use during a capture (spec 2.7, 2.9).
+        if !self.core.policy().releases_during_captures() {
+            // Handles may be broken before requests are routed.
+            let is_deferring = self.was_deferring && self.should_defer();
+            self.routing.check_kept(&self.core.observer()[self.followed..], is_deferring)?;
+        }
+        self.routing.check_uses(&self.core, POOLS)?;
+        let profile = self.core.policy().profile();
+        for pool in 1..=POOLS {
+            if profile.forgets_no_split && self.core.pool_use_count(id(pool)).is_err() {
+                self.routing.forget_whole(pool);
+            }
+            let counted = self.core.stats().reserved_by_pool.get(&id(pool)).map_or(0, |set| set.all.current);
+            let own = segments.iter().filter(|segment| segment.pool == id(pool));
+            let reserved: u64 = own.map(|segment| segment.total.get()).sum();
+            let agrees = !profile.counts_private_pools || u64::try_from(counted) == Ok(reserved);
+            ensure(Law::Accounting, agrees, || format!("pool {pool} has {reserved} bytes, but counts {counted}"))?;
+        }
+        Ok(())
+    }
+
+    /// Whether waiting must be deferred: what this version of PyTorch considers a capture is in progress.
+    fn should_defer(&self) -> bool {
+        match self.core.policy().profile().deferral {
+            Deferral::WhileRouting => self.routing.is_routing(),
+            Deferral::WhileCapturing => self.routing.is_capturing(),
+        }
+    }
+
+    /// Whether false out of memory can be detected: while requests are routed or a graph is captured, the rules forbid waiting
+    /// for and giving back memory that would serve a request.
+    fn tells_false_alarms(&self) -> bool {
+        self.expected.nothing() && !self.routing.is_routing()
     }
 }

@@ -1,5 +1,7 @@
-//! One request and one free: what the allocator did with the policy's answers.
+//! One request and one free, and the use of memory between them: what the allocator did with the policy's answers, which pool it
+//! served from, and that memory keeps what was written.
 
+use parkade::device::DeviceBackend as _;
 use parkade::policy::{Policy, PolicyFault};
 use parkade::snapshot::BlockActivity;
 use parkade::trace::TraceAction;
@@ -7,11 +9,17 @@ use parkade::units::{Bytes, StreamId};
 use parkade::{AllocError, Allocation, FreeError};
 use parkade_sim::CallName;
 
-use super::super::watched::{Answer, changed_since_answer};
-use super::book::Live;
-use super::{Outcome, Trial};
+use super::{Live, Outcome, Trial};
 use crate::backend::TestDevice;
+use crate::checks::laws_any_policy::watched::{Answer, changed_since_answer};
 use crate::law::{Broken, Law, ensure};
+
+/// Bytes read back at the start and at the end of an allocation: reuse would overwrite one of them.
+const READ_BYTES: u64 = 512;
+
+fn device_failed(error: impl std::fmt::Display) -> Broken {
+    Broken::new(Law::Contents, format!("allocated memory cannot be used: {error}"))
+}
 
 impl Trial {
     pub(super) fn allocate(&mut self, bytes: u64, stream: StreamId) -> Result<Outcome, Broken> {
@@ -149,7 +157,7 @@ impl Trial {
     }
 
     /// Checks a rejected answer: the error names the policy, and nothing has changed.
-    pub(super) fn at_fault(&self, fault: &PolicyFault) -> Result<Outcome, Broken> {
+    fn at_fault(&self, fault: &PolicyFault) -> Result<Outcome, Broken> {
         let name = self.core.policy().name();
         ensure(Law::Answers, fault.policy == name, || format!("the fault is that of {name}, but the error says {fault}"))?;
         ensure(Law::Answers, self.expected.wrong_answers, || fault.to_string())?;
@@ -165,5 +173,98 @@ impl Trial {
         let changed = changed_since_answer(&self.core).filter(|_| unchanged && !has_mapped && fault.problem != "never gives up");
         ensure(Law::Answers, changed.is_none(), || format!("{fault}, but the heap changed: {}", changed.unwrap_or_default()))?;
         Ok(Outcome::AtFault)
+    }
+
+    /// The outcome of an operation that the device or the policy can make fail.
+    pub(super) fn outcome(&self, answer: Result<(), AllocError>) -> Result<Outcome, Broken> {
+        match answer {
+            Ok(()) => Ok(Outcome::Done),
+            Err(AllocError::Device(error)) => Ok(Outcome::Failed(error)),
+            Err(AllocError::Policy(fault)) => self.at_fault(&fault),
+            Err(error) => Err(Broken::new(Law::Answers, format!("freeing failed: {error}"))),
+        }
+    }
+
+    /// Checks and returns the pool that served a request; the block must be unsplit if the pool's segments are not split.
+    fn check_pool_served(&self, told_before: usize, bytes: u64, live: &Live) -> Result<u64, Broken> {
+        let (pool, is_borrowed) = self.routing.check_served(&self.core.observer()[told_before..], bytes, live.home)?;
+        let segments = self.core.segments();
+        let found = segments.iter().find(|segment| segment.blocks.iter().any(|block| block.address == live.address()));
+        let Some(segment) = found else { return Ok(pool) };
+        let pool_of_segment = segment.pool.1;
+        ensure(Law::Pools, pool_of_segment == pool, || format!("{bytes} bytes of pool {pool} came from {segment:?}"))?;
+        ensure(Law::Pools, !is_borrowed || pool != 0, || format!("the default pool lent {bytes} bytes"))?;
+        // Where blocks have changed streams, the block after it may have been free before.
+        if self.routing.is_whole(pool) && !self.core.policy().has_transferred() {
+            let mut behind = segment.blocks.iter().skip_while(|block| block.address != live.address()).skip(1);
+            let rest = behind.next().filter(|next| next.state == BlockActivity::Inactive);
+            ensure(Law::Pools, rest.is_none(), || format!("{bytes} bytes were split off in pool {pool}, leaving {rest:?}"))?;
+        }
+        Ok(pool)
+    }
+
+    /// A request failed in a pool that was searched.
+    fn failed_in_pool(&mut self, error: &AllocError) -> Result<Outcome, Broken> {
+        match *error {
+            AllocError::Pool(error) => self.routing.failed_in_pool(error).map(|()| Outcome::Refused),
+            ref error => Err(Broken::new(Law::NoFalseOutOfMemory, format!("a request failed: {error}"))),
+        }
+    }
+
+    /// Fills a live allocation with a new word, on a stream.
+    pub(super) fn fill(&mut self, which: usize, stream: StreamId) -> Result<(), Broken> {
+        self.words += 1;
+        let word = self.words.wrapping_mul(0x9e37_79b1);
+        let live = &mut self.book.live[which];
+        (live.word, live.last) = (word, stream);
+        let whole = live.whole_words();
+        if whole == 0 {
+            return Ok(());
+        }
+        self.device.steer().fill(live.address(), Bytes(whole), word, stream).map_err(device_failed)
+    }
+
+    /// Lets a stream fill a live allocation after its last user, and tells the allocator.
+    pub(super) fn use_by(&mut self, which: usize, stream: StreamId) -> Result<(), Broken> {
+        let live = &mut self.book.live[which];
+        if stream != live.last {
+            let mut device = self.device.steer();
+            let mut event = device.create_event().map_err(device_failed)?;
+            let ordered = device.record_event(&mut event, live.last).and_then(|()| device.stream_wait(stream, &event));
+            device.destroy_event(event);
+            ordered.map_err(device_failed)?;
+        }
+        self.core.record_stream(&live.allocation, stream);
+        if stream != live.home {
+            live.is_captured |= self.core.heap().is_deferring();
+            if !live.told.contains(&stream.get()) {
+                live.told.push(stream.get());
+            }
+        }
+        self.fill(which, stream)
+    }
+
+    /// Waits for the last user of a live allocation and checks that it still holds what was written.
+    pub(super) fn read(&mut self, which: usize) -> Result<(), Broken> {
+        let live = &self.book.live[which];
+        let whole = live.whole_words();
+        let piece = whole.min(READ_BYTES);
+        if piece == 0 {
+            return Ok(());
+        }
+        let mut device = self.device.steer();
+        device.synchronize_stream(live.last).map_err(device_failed)?;
+        let mut bytes = vec![0; piece as usize];
+        for offset in [0, whole - piece] {
+            let place = live.address().offset(Bytes(offset));
+            device.read(place, &mut bytes).map_err(device_failed)?;
+            let wrong = bytes.chunks_exact(4).position(|found| found != live.word.to_le_bytes());
+            ensure(Law::Contents, wrong.is_none(), || {
+                let (at, size, word) = (live.address(), live.requested, live.word);
+                let place = offset + 4 * wrong.unwrap_or(0) as u64;
+                format!("{size} bytes at {at} were filled with {word:#x}, but hold something else at byte {place}")
+            })?;
+        }
+        Ok(())
     }
 }

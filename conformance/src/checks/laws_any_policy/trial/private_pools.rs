@@ -1,5 +1,5 @@
-//! Checkpoints of private pools under any policy: what is saved is what was handed out, what is loaded is what was saved, and a
-//! refusal is justified and changes nothing.
+//! Private pools under any policy, and their checkpoints: what is saved is what was handed out, what is loaded is what was saved,
+//! and a refusal is justified and changes nothing.
 
 use parkade::checkpoint::{CheckpointError, SavedState};
 use parkade::device::BackendError;
@@ -7,9 +7,9 @@ use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade::{Allocation, FreeError, PoolCheckpoint};
 
-use super::book::Live;
-use super::{Outcome, Trial};
+use super::{Live, Outcome, Trial};
 use crate::backend::Witness;
+use crate::checks::laws_any_policy::pool_step::PoolStep;
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::id;
 
@@ -33,8 +33,39 @@ fn failed(error: CheckpointError) -> Option<BackendError> {
 }
 
 impl Trial {
+    pub(super) fn pool(&mut self, step: PoolStep) -> Result<Outcome, Broken> {
+        let Trial { routing, core, .. } = self;
+        match step {
+            PoolStep::Create(pool) => routing.create(core, pool)?,
+            PoolStep::Begin(pool, stream) => routing.begin(core, pool, stream.map(|place| self.streams[place]))?,
+            PoolStep::End(pool) => {
+                let was_routed = routing.routed(pool);
+                routing.end(core, pool)?;
+                if was_routed == Some(None) {
+                    routing.release(core, pool)?;
+                }
+            }
+            PoolStep::Release(pool) => routing.release(core, pool)?,
+            PoolStep::Serve(pool) => routing.serve_when_out(core, pool),
+            // Not set for a pool that does not exist yet: some versions forget the setting with the pool, others never do.
+            PoolStep::KeepWhole(pool) if core.pool_use_count(id(pool)).is_ok() => routing.keep_whole(core, pool),
+            PoolStep::KeepWhole(_) => {}
+            PoolStep::ReleaseCached(pool) => {
+                // This waits for the pool's events even while a graph is captured; PyTorch forbids that with an assertion.
+                if !core.heap().is_deferring() {
+                    let answer = core.release_cached_pool(id(pool));
+                    return self.outcome(answer);
+                }
+            }
+            PoolStep::Save(pool) => return self.save(pool),
+            PoolStep::Load(pool) => return self.load(pool),
+        }
+        self.core.set_capturing(self.routing.is_capturing());
+        Ok(Outcome::Done)
+    }
+
     /// Saves a pool: the checkpoint's allocations must be what the program holds.
-    pub(super) fn save(&mut self, pool: u64) -> Result<Outcome, Broken> {
+    fn save(&mut self, pool: u64) -> Result<Outcome, Broken> {
         match self.core.checkpoint_pool(id(pool)) {
             Ok(checkpoint) => {
                 let segments = self.core.segments();
@@ -71,7 +102,7 @@ impl Trial {
     }
 
     /// Loads the checkpoint of a pool.
-    pub(super) fn load(&mut self, pool: u64) -> Result<Outcome, Broken> {
+    fn load(&mut self, pool: u64) -> Result<Outcome, Broken> {
         let Some(checkpoint) = self.saved.get(&pool).cloned() else { return Ok(Outcome::Done) };
         // The pool takes back everything it has handed out, so the program does not free it.
         let is_deferring = self.core.heap().is_deferring();
