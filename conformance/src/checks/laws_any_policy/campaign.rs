@@ -1,16 +1,121 @@
-//! Random programs for one policy: drawn, run under every law, and shrunk if one breaks.
+//! Programs run on one policy: the subject, a named policy that is created anew for each program; and random programs, drawn, run
+//! under every law, and shrunk if one breaks.
+//!
+//! Proptest shrinks a program's values and length within a budget, and may leave steps that the failure does not need; these are
+//! removed afterwards.
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 
+use parkade::policy::Policy;
 use proptest::test_runner::{TestCaseError, TestError};
 
-use super::shrink::without_needless;
-use super::step::{Setup, Step, programs};
-use super::subject::{Stopped, Subject};
+use super::programs::{Setup, Step, programs};
+use super::trial::{Expected, Habits, Trial};
 use super::watched::Reached;
 use crate::backend::{AnyBackend, EventTiming, Unable};
 use crate::checks::draw::{hunt, program_line};
+use crate::law::{Broken, Law};
 use crate::suite::{Effort, Evidence, Trouble, Verdict};
+
+/// A named policy. Its type is erased, so that the checks are compiled once.
+pub(super) struct Subject {
+    pub(super) name: String,
+    make: Arc<dyn Fn(u64) -> Box<dyn Policy> + Send + Sync>,
+    /// Which errors are expected.
+    pub(super) expected: Expected,
+    habits: Habits,
+    /// The seeds that it is created with when calls are made to fail.
+    pub(super) fault_seeds: Vec<u64>,
+}
+
+impl Clone for Subject {
+    fn clone(&self) -> Subject {
+        let (name, make, fault_seeds) = (self.name.clone(), Arc::clone(&self.make), self.fault_seeds.clone());
+        Subject { name, make, expected: self.expected, habits: self.habits, fault_seeds }
+    }
+}
+
+/// Why a program stopped early.
+pub(super) enum Stopped {
+    /// A law was broken, with the script that shows it.
+    Broken(Broken, String),
+    /// There is no device for the program.
+    Unable(Unable),
+}
+
+impl Subject {
+    /// The policy that `make` creates from a seed, which randomly assembled policies use.
+    pub(super) fn new<P: Policy + 'static>(name: impl Into<String>, make: impl Fn(u64) -> P + Send + Sync + 'static) -> Subject {
+        Subject {
+            name: name.into(),
+            make: Arc::new(move |seed| Box::new(make(seed))),
+            expected: Expected::default(),
+            habits: Habits::default(),
+            fault_seeds: vec![0],
+        }
+    }
+
+    /// The same subject, created with each of these seeds when calls are made to fail.
+    pub(super) fn failing_with(self, fault_seeds: Vec<u64>) -> Subject {
+        Subject { fault_seeds, ..self }
+    }
+
+    /// The same subject, with these habits.
+    pub(super) fn with(self, habits: Habits) -> Subject {
+        Subject { habits, ..self }
+    }
+
+    /// The same subject, expected to give invalid answers.
+    pub(super) fn expected_wrong(self) -> Subject {
+        Subject { expected: Expected { wrong_answers: true, ..self.expected }, ..self }
+    }
+
+    pub(super) fn trial(&self, backend: &AnyBackend, setup: &Setup) -> Result<Trial, Stopped> {
+        Trial::new(backend, setup, (self.make)(setup.policy_seed), self.expected, self.habits).map_err(Stopped::Unable)
+    }
+
+    /// Runs a program to its end, and leaves the resulting state in place.
+    fn play(&self, backend: &AnyBackend, setup: &Setup, steps: &[Step]) -> Result<Trial, Stopped> {
+        let mut trial = self.trial(backend, setup)?;
+        for (number, &step) in steps.iter().enumerate() {
+            if let Err(broken) = trial.apply(step) {
+                return Err(Stopped::Broken(broken.during(format!("step {number}, {step:?}")), trial.script()));
+            }
+        }
+        Ok(trial)
+    }
+
+    /// Runs a program and gives everything back; returns how often the policy did what.
+    pub(super) fn whole_run(&self, backend: &AnyBackend, setup: &Setup, steps: &[Step]) -> Result<Reached, Stopped> {
+        let trial = self.play(backend, setup, steps)?;
+        let (script, reached) = (trial.script(), trial.reached());
+        let finished = trial.finish().map_err(|broken| Stopped::Broken(broken.during("giving everything back"), script))?;
+        Ok(Reached { driver_ns: finished.driver_ns, ..reached })
+    }
+
+    /// Checks that two runs of a program are the same.
+    fn twice(&self, backend: &AnyBackend, setup: &Setup, steps: &[Step]) -> Result<(), Stopped> {
+        let run = || -> Result<_, Stopped> {
+            let trial = self.play(backend, setup, steps)?;
+            let script = trial.script();
+            let finished = trial.finish().map_err(|broken| Stopped::Broken(broken, script.clone()))?;
+            Ok((finished, script))
+        };
+        let ((first, script), (second, _)) = (run()?, run()?);
+        if first == second {
+            return Ok(());
+        }
+        let place = first.trace.iter().zip(&second.trace).position(|(a, b)| a != b);
+        let pair = place.map(|place| (place, &first.trace[place], &second.trace[place]));
+        let seen = format!(
+            "two runs differ at {pair:?}, or in their lengths {} and {}, or in their statistics",
+            first.trace.len(),
+            second.trace.len()
+        );
+        Err(Stopped::Broken(Broken::new(Law::Determinism, seen), script))
+    }
+}
 
 /// The budget for shrinking a failing program's values, in steps performed. After that, unneeded steps are removed.
 const SHRINK_STEPS: usize = 5000;
@@ -139,5 +244,57 @@ pub(super) fn search(
             Err(Failure::Program(Box::new(Failing { setup, steps, broken: found.to_string(), script })))
         }
         (Err(error), _) => Err(Failure::Other(error.to_string())),
+    }
+}
+
+/// Removes steps while `fails` says that the program still fails, until no single step can be removed. A program that does not
+/// fail is returned unchanged.
+fn without_needless<S: Copy>(steps: Vec<S>, mut fails: impl FnMut(&[S]) -> bool) -> Vec<S> {
+    if !fails(&steps) {
+        return steps;
+    }
+    let mut left = steps;
+    // Start with many steps at once, which takes fewer runs, and from the end, because few steps depend on the last ones.
+    let mut together = (left.len() / 2).max(1);
+    loop {
+        let before = left.len();
+        let mut end = left.len();
+        while end > 0 {
+            let start = end.saturating_sub(together);
+            let shorter = [&left[..start], &left[end..]].concat();
+            if fails(&shorter) {
+                left = shorter;
+            }
+            end = start;
+        }
+        match together {
+            1 if left.len() == before => return left,
+            1 => {}
+            _ => together /= 2,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_needed_together_stays_and_nothing_else() {
+        let steps: Vec<u32> = (0..100).collect();
+        // 41 cannot be removed before 40.
+        let fails = |steps: &[u32]| steps.contains(&7) && steps.contains(&93) && (!steps.contains(&40) || steps.contains(&41));
+        assert_eq!(without_needless(steps, fails), [7, 93]);
+        assert_eq!(without_needless(vec![1, 2], |_| false), [1, 2]);
+        assert_eq!(without_needless(vec![1, 2], |_| true), [0; 0]);
+    }
+
+    #[test]
+    fn a_step_that_can_go_after_another_goes() {
+        // Each step needs the next one: only the last can be removed at any time, except the first, which is the failure.
+        let fails = |steps: &[u32]| steps.first() == Some(&0) && steps.windows(2).all(|pair| pair[1] == pair[0] + 1);
+        assert_eq!(without_needless((0..50).collect(), fails), [0]);
+        let fails = |steps: &[u32]| steps.last() == Some(&9) && steps.windows(2).all(|pair| pair[1] == pair[0] + 1);
+        assert_eq!(without_needless((0..10).collect(), fails), [9]);
     }
 }

@@ -6,9 +6,9 @@ use parkade_sim::{CallName, FaultError, FaultPlan, When};
 use proptest::strategy::{Strategy, ValueTree};
 
 use super::campaign::driver_time;
-use super::fixed::{captures, every_rung, stitching};
-use super::step::{Setup, Step, programs};
-use super::subject::{Stopped, Subject};
+use super::campaign::{Stopped, Subject};
+use super::programs::{Setup, Step, programs};
+use super::programs::{captures, every_rung, stitching};
 use super::trial::Outcome;
 use crate::backend::{AnyBackend, EventTiming};
 use crate::checks::draw::runner;

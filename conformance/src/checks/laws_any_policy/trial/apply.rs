@@ -11,8 +11,8 @@ use parkade_sim::{CallName, FaultPlan};
 
 use super::{Outcome, Trial};
 use crate::backend::TestDevice;
-use crate::checks::laws_any_policy::pool_step::PoolStep;
-use crate::checks::laws_any_policy::step::Step;
+use crate::checks::laws_any_policy::programs::PoolStep;
+use crate::checks::laws_any_policy::programs::Step;
 use crate::checks::laws_pytorch::operation::POOLS;
 use crate::law::{Broken, Law, ensure};
 

@@ -23,7 +23,7 @@ use parkade::{Allocation, Allocator, BlockView, PoolCheckpoint, PoolSlot};
 use parkade_policies::Named;
 use parkade_sim::{CallName, FaultPlan};
 
-use super::step::Setup;
+use super::programs::Setup;
 use super::watched::{Reached, Watched};
 use crate::backend::{AnyBackend, AnyDevice, Needs, Simulation, TestDevice, Unable, Witness, WitnessedDevice};
 use crate::checks::laws_pytorch::operation::POOLS;

@@ -9,7 +9,7 @@ use parkade::{Allocation, FreeError, PoolCheckpoint};
 
 use super::{Live, Outcome, Trial};
 use crate::backend::Witness;
-use crate::checks::laws_any_policy::pool_step::PoolStep;
+use crate::checks::laws_any_policy::programs::PoolStep;
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::id;
 
