@@ -1,37 +1,41 @@
-//! The trial: the core on a witnessed device next to the naive model, with every law checked after every operation.
+//! The trial: the core on a witnessed device next to the naive model, and the laws that hold between operations: every byte is
+//! accounted for exactly once, free neighbours are merged, and the statistics agree.
+//!
+//! `apply` performs a sequence's operations and checks every law after each, and `requests` has the laws of single requests. The
+//! sequence is kept as a script for `parkade ops`, so that a failure can be reproduced and run on the real allocator.
 
-mod accounts;
-mod drive;
-mod ending;
-mod growth;
-mod ladder_law;
-mod ledger;
-mod placement;
-mod routing;
-mod script;
+mod accounting;
+mod apply;
+mod requests;
 
 use std::collections::BTreeMap;
 
 use parkade::device::BackendError;
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
-use parkade::stats::Stats;
+use parkade::snapshot::{BlockActivity, SegmentInfo};
+use parkade::stats::{Family, Stats};
 use parkade::trace::TraceEntry;
-use parkade::units::{Bytes, PoolId, StreamId};
-use parkade::{AllocError, Allocation, Allocator, FreeError};
+use parkade::units::{Bytes, PoolClass, StreamId};
+use parkade::{Allocation, Allocator};
 use parkade_sim::FaultPlan;
 
+use super::operation::{Operation, POOLS, Setup};
 use crate::backend::{
-    AnyBackend, AnyDevice, Core, DeviceFacts, MadeCall, Needs, Simulation, TestDevice, Unable, WitnessedDevice,
+    AnyBackend, AnyDevice, Core, DeviceFacts, MadeCall, Needs, Places, Simulation, TestDevice, Unable, WitnessedDevice,
 };
-use crate::checks::laws_pytorch::operation::{Operation, Setup};
 use crate::law::{Broken, Law, ensure};
-use crate::reference_model::{History, Model, Routing, Rules};
+use crate::reference_model::{History, Model, Routing, Rules, SETTINGS};
 
-pub(crate) use accounts::Account;
-use ladder_law::Ages;
-pub(crate) use ledger::Ledger;
-pub(crate) use script::stream_name;
+pub(crate) use accounting::{Account, Ledger};
+
+/// `ops` numbers streams; the handle of stream k is k times this.
+const HANDLE_STEP: u64 = 0x1000;
+
+/// The script's name for one of [`STREAMS`](crate::backend::STREAMS), by its index.
+pub(crate) fn stream_name(place: usize) -> u64 {
+    crate::backend::STREAMS[place] / HANDLE_STEP
+}
 
 /// The outcome of an operation. An error is a legal outcome; the laws check whether it was justified.
 #[derive(Clone, PartialEq, Debug)]
@@ -60,6 +64,33 @@ struct Held {
     allocation: Allocation,
     name: u64,
     word: u32,
+}
+
+/// How long segments of the large pool have been entirely free, counted in searches of that pool (spec 2.7).
+#[derive(Clone, Default, Debug)]
+struct Ages {
+    searches: u64,
+    /// By segment start: the number of searches when it became free.
+    free_since: BTreeMap<u64, u64>,
+    searches_before: u64,
+}
+
+impl Ages {
+    fn begin_operation(&mut self) {
+        self.searches_before = self.searches;
+    }
+
+    /// A segment that became free in an operation did so before the operation's own search.
+    fn end_operation(&mut self, segments: &[SegmentInfo]) {
+        let is_free = |segment: &&SegmentInfo| segment.class == PoolClass::Large && segment.active.get() == 0;
+        let free = segments.iter().filter(is_free).map(|segment| segment.address.get());
+        let since = |address| (address, self.free_since.get(&address).copied().unwrap_or(self.searches_before));
+        self.free_since = free.map(since).collect();
+    }
+
+    fn of(&self, address: u64) -> u64 {
+        self.searches - self.free_since.get(&address).copied().unwrap_or(self.searches_before)
+    }
 }
 
 /// The core, its device, and the expected state.
@@ -157,144 +188,143 @@ impl Trial {
         &self.core
     }
 
-    /// Performs an operation, then checks every law.
-    ///
-    /// # Errors
-    /// The first broken law.
-    pub fn apply(&mut self, operation: &Operation) -> Result<Outcome, Broken> {
-        self.device.begin_operation();
-        self.reserved_before = self.core.heap().reserved().get();
-        self.retries_before = self.core.stats().num_alloc_retries;
-        self.ages.begin_operation();
-        let _ = self.device.list_calls();
-        self.ranges_before = self.device.reserved_ranges();
-        let queues = self.model.waiting_streams(&self.device.witness());
-        self.script.extend(self.line_of(operation));
-        let outcome = self.carry_out(operation)?;
-        if !self.expects_faults {
-            self.check_calls(operation, queues)?;
-        }
-        if let Outcome::Failed(error) = &outcome {
-            ensure(Law::Faults, self.expects_faults, || format!("the device failed without a planned fault: {error}"))?;
-        }
-        self.check()?;
-        Ok(outcome)
-    }
-
     /// The device calls of the current operation.
     fn made_calls(&self) -> Vec<MadeCall> {
         self.device.calls_so_far()
     }
 
-    fn carry_out(&mut self, operation: &Operation) -> Result<Outcome, Broken> {
-        match *operation {
-            Operation::Allocate(bytes, stream) => return self.allocate(bytes, self.streams[stream]),
-            Operation::Free(which) => return self.free(which),
-            Operation::RecordStream(which, stream) if !self.held.is_empty() => {
-                let which = which % self.held.len();
-                self.model.record(which, self.streams[stream].get(), self.core.heap().is_deferring());
-                self.core.record_stream(&self.held[which].allocation, self.streams[stream]);
-            }
-            Operation::RecordStream(..) => return Ok(Outcome::Nothing),
-            Operation::ProcessEvents => return failed(self.core.process_events().map_err(AllocError::Device)),
-            Operation::ReleaseCached => {
-                let outcome = failed(self.core.release_cached())?;
-                self.check_released()?;
-                return Ok(outcome);
-            }
-            Operation::ReleaseCachedPool(pool) => {
-                return match self.core.release_cached_pool(PoolId(0, pool)) {
-                    // There is no such pool, or its events cannot be waited for while requests are routed.
-                    Err(AllocError::Pool(_)) => Ok(Outcome::Nothing),
-                    answer => failed(answer),
-                };
-            }
-            Operation::ResetPeaks => {
-                self.core.reset_peak_stats();
-                self.ledger.peaks_were_reset();
-            }
-            Operation::ResetSums => {
-                self.core.reset_accumulated_stats();
-                self.ledger.sums_were_reset(self.core.stats());
-            }
-            Operation::SetFraction(_) | Operation::ChangeSettings(_) | Operation::Expandable(_) => self.turn_knob(operation)?,
-            Operation::BeginPool(..)
-            | Operation::EndPool(_)
-            | Operation::ReleasePool(_)
-            | Operation::UseOnOom(_)
-            | Operation::NoSplit(_) => self.pools(operation)?,
-            _ => return self.drive(operation),
-        }
-        Ok(Outcome::Done)
+    /// The operations so far, as a script for `parkade ops`, with the command line that runs it. What a script cannot express,
+    /// such as letting time pass, is a comment.
+    #[must_use]
+    pub fn script(&self) -> String {
+        let order = match self.setup.places {
+            Places::Descending => "down",
+            Places::Ascending | Places::Reuse => "up",
+        };
+        let settings = self.setup.settings_text();
+        let head = format!("# parkade ops SCRIPT --capacity {} --settings '{settings}' --addresses {order}", self.setup.capacity);
+        let places = (self.setup.places == Places::Reuse).then(|| "# new segments went into the lowest hole".to_owned());
+        let timing = format!("# events: {:?}", self.setup.timing);
+        [head, timing].into_iter().chain(places).chain(self.script.iter().cloned()).map(|line| line + "\n").collect()
     }
 
-    fn allocate(&mut self, bytes: u64, stream: StreamId) -> Result<Outcome, Broken> {
+    /// An operation as a line of the script, before it is performed.
+    fn line_of(&self, operation: &Operation) -> Option<String> {
+        let stream = stream_name;
+        let name = |which: usize| (!self.held.is_empty()).then(|| self.held[which % self.held.len()].name);
+        Some(match *operation {
+            Operation::Allocate(bytes, place) => format!("alloc a{} {bytes} {}", self.names + 1, stream(place)),
+            Operation::Free(which) => format!("free a{}", name(which)?),
+            Operation::RecordStream(which, place) => format!("record_stream a{} {}", name(which)?, stream(place)),
+            Operation::Launch(place, duration) => format!("# work of {duration} ns on stream {}", stream(place)),
+            Operation::Advance(duration) => format!("# {duration} ns pass"),
+            Operation::Complete(place) => format!("complete {}", stream(place)),
+            Operation::CompleteOne(place) => format!("complete_one {}", stream(place)),
+            Operation::CompleteAll => "complete all".to_owned(),
+            Operation::ProcessEvents => "# process_events".to_owned(),
+            Operation::ReleaseCached => "empty_cache".to_owned(),
+            Operation::SetFraction(hundredths) => format!("set_fraction {}", f64::from(hundredths) / 100.0),
+            Operation::ChangeSettings(place) => format!("conf {}", SETTINGS[place].text),
+            Operation::OthersHold(bytes) => format!("external {bytes}"),
+            Operation::ResetPeaks => "reset_peak".to_owned(),
+            Operation::ResetSums => "reset_accumulated".to_owned(),
+            Operation::Expandable(true) => "conf expandable_segments:True".to_owned(),
+            Operation::Expandable(false) => "conf expandable_segments:False".to_owned(),
+            Operation::BeginPool(pool, None) => format!("pool_begin 0 {pool} all"),
+            Operation::BeginPool(pool, Some(place)) => format!("pool_begin 0 {pool} stream {}", stream(place)),
+            Operation::EndPool(pool) => format!("pool_end 0 {pool}"),
+            Operation::ReleasePool(pool) => format!("pool_release 0 {pool}"),
+            Operation::ReleaseCachedPool(pool) => format!("empty_cache 0 {pool}"),
+            Operation::UseOnOom(pool) => format!("# pool 0 {pool} serves when memory is out"),
+            Operation::NoSplit(pool) => format!("# pool 0 {pool} is not split"),
+        })
+    }
+
+    /// Checks every law that holds between operations.
+    ///
+    /// # Errors
+    /// The first broken law.
+    pub fn check(&mut self) -> Result<(), Broken> {
+        self.core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
+        for entry in &self.core.observer()[self.followed..] {
+            self.history.follow(entry)?;
+            self.ledger.follow(entry);
+        }
+        self.followed = self.core.observer().len();
         let segments = self.core.segments();
-        let before = self.before_request(segments, bytes);
-        let answer = self.core.allocate(Bytes(bytes), stream);
-        let witness = self.device.witness();
-        let checks_places = !self.expects_faults && !self.setup.is_virtual;
-        let checks_pools = !self.expects_faults && self.setup.is_virtual;
-        match answer {
-            Ok(allocation) => {
-                let address = allocation.address();
-                self.names += 1;
-                let word = self.names as u32;
-                self.held.push(Held { allocation, name: self.names, word });
-                if checks_places {
-                    self.check_place(&before.segments, bytes, stream.get(), address.get())?;
-                    self.check_ladder(&before, bytes, stream.get(), true)?;
-                }
-                if checks_pools {
-                    self.check_pool(&before.segments, bytes, stream, address.get())?;
-                }
-                // Other settings may round a block differently; the requested size is always the caller's.
-                let rounded = if self.setup.is_virtual { bytes } else { self.rules.rounded(bytes) };
-                self.model.add(address.get(), bytes, rounded, stream.get(), &witness)?;
-                self.write(address, bytes, word, stream)?;
-                Ok(Outcome::Done)
-            }
-            Err(AllocError::OutOfMemory(_)) => {
-                if checks_places {
-                    self.check_out_of_memory(&before.segments, bytes, stream.get())?;
-                    self.check_ladder(&before, bytes, stream.get(), false)?;
-                }
-                if checks_pools {
-                    self.check_nobody_serves(&before.segments, bytes, stream)?;
-                }
-                Ok(Outcome::OutOfMemory)
-            }
-            Err(AllocError::Device(error)) => Ok(Outcome::Failed(error)),
-            // A pool that serves when memory runs out and is also routed: PyTorch refuses this, too.
-            Err(AllocError::Pool(error)) if self.setup.is_virtual => {
-                self.failed_in_pool(error)?;
-                Ok(Outcome::OutOfMemory)
-            }
-            Err(error) => Err(Broken::new(Law::NoFalseOutOfMemory, format!("a request of {bytes} bytes: {error}"))),
+        self.model.check(&segments, &self.device.witness(), self.setup.is_virtual)?;
+        check_coalesced(&segments)?;
+        self.check_accounts(&segments)?;
+        self.check_device(&segments)?;
+        self.check_uses()?;
+        self.ages.end_operation(&segments);
+        self.ledger.check(self.core.stats(), self.setup.is_virtual)?;
+        if !self.settings_changed && !self.setup.is_virtual {
+            self.check_oversize(&segments)?;
         }
+        Ok(())
     }
 
-    fn free(&mut self, which: usize) -> Result<Outcome, Broken> {
-        if self.held.is_empty() {
-            return Ok(Outcome::Nothing);
+    /// Reserved bytes are the sum of live, rounding, pending, inactive split and whole, and each statistic agrees with its part.
+    fn check_accounts(&self, segments: &[SegmentInfo]) -> Result<(), Broken> {
+        let account = Account::of(segments);
+        let current = |family| u64::try_from(self.core.stats().family(family).all.current).unwrap_or(u64::MAX);
+        for (family, counted) in account.by_family().into_iter().chain([(Family::Allocation, self.model.live.len() as u64)]) {
+            ensure(Law::Accounting, current(family) == counted, || {
+                format!("{} is {}, but {counted} was counted: {account:?}", family.name(), current(family))
+            })?;
         }
-        let which = which % self.held.len();
-        self.read_back(which)?;
-        let held = self.held.swap_remove(which);
-        self.model.give_back(which, self.core.heap().is_deferring(), &self.device.witness());
-        match self.core.free(held.allocation) {
-            Ok(()) => Ok(Outcome::Done),
-            Err(FreeError::Device(error)) => Ok(Outcome::Failed(error)),
-            Err(error) => Err(Broken::new(Law::Accounting, error)),
-        }
+        let reserved = self.core.heap().reserved().get();
+        ensure(Law::Accounting, reserved == account.sum(), || {
+            format!("{reserved} bytes are reserved, but the account is {account:?}")
+        })?;
+        // A lowered limit applies only to later growth.
+        let grew = reserved > self.reserved_before;
+        // PyTorch checks the request against the limit, and then maps whole pages of up to 20 MiB (spec 4.4).
+        let page = if self.setup.is_virtual { 20 << 20 } else { 0 };
+        let kept = !grew || self.core.heap().limit().is_none_or(|limit| reserved <= limit.get() + page);
+        ensure(Law::Limit, kept, || format!("{reserved} bytes are reserved, and the limit is {:?}", self.core.heap().limit()))
+    }
+
+    /// The ordinary segments are exactly the device's live ranges.
+    fn check_device(&self, segments: &[SegmentInfo]) -> Result<(), Broken> {
+        let page = self.facts.page.get();
+        let device = self.device.look();
+        let ranges: Vec<(u64, u64)> = device.live_ranges().iter().map(|(address, bytes)| (address.get(), bytes.get())).collect();
+        let ordinary: Vec<&SegmentInfo> = segments.iter().filter(|segment| !segment.expandable).collect();
+        let same = ranges.len() == ordinary.len()
+            && ranges.iter().zip(&ordinary).all(|(range, segment)| {
+                // The device gives whole pages.
+                range.0 == segment.address.get() && segment.total.get() <= range.1 && range.1 - segment.total.get() < page
+            });
+        ensure(Law::Accounting, same, || format!("the device's ranges are {ranges:x?}, the segments {ordinary:x?}"))
+    }
+
+    /// The counts of oversize blocks and segments follow from the rules, which have not changed since the start.
+    fn check_oversize(&self, segments: &[SegmentInfo]) -> Result<(), Broken> {
+        let oversize = |size: Bytes| i64::from(self.rules.is_oversize(size.get()));
+        let blocks = segments.iter().flat_map(|segment| &segment.blocks);
+        let allocated = blocks.filter(|block| block.state == BlockActivity::Allocated);
+        let counted = (
+            allocated.map(|block| oversize(block.size)).sum::<i64>(),
+            segments.iter().map(|segment| oversize(segment.total)).sum::<i64>(),
+        );
+        let stats = self.core.stats();
+        let said = (stats.oversize_allocations.current, stats.oversize_segments.current);
+        ensure(Law::Accounting, said == counted, || format!("the oversize counts are {said:?}, but {counted:?} were counted"))
+    }
+
+    /// Checks the allocator's use counts against the trial's.
+    fn check_uses(&self) -> Result<(), Broken> {
+        self.routing.check_uses(&self.core, POOLS)
     }
 }
 
-/// The outcome of an operation that only the device can make fail.
-fn failed(answer: Result<(), AllocError>) -> Result<Outcome, Broken> {
-    match answer {
-        Ok(()) => Ok(Outcome::Done),
-        Err(AllocError::Device(error)) => Ok(Outcome::Failed(error)),
-        Err(error) => Err(Broken::new(Law::Sweep, error)),
+/// No two adjacent free blocks are left: they should have been merged.
+fn check_coalesced(segments: &[SegmentInfo]) -> Result<(), Broken> {
+    for segment in segments {
+        let apart = segment.blocks.windows(2).find(|pair| pair.iter().all(|block| block.state == BlockActivity::Inactive));
+        ensure(Law::Coalescing, apart.is_none(), || format!("adjacent free blocks: {apart:?}"))?;
     }
+    Ok(())
 }

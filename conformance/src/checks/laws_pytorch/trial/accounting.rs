@@ -1,9 +1,75 @@
-//! The statistics law: sums only grow, peaks only rise, and allocated minus freed equals current.
+//! What must add up: reserved bytes by use; and the statistics, whose sums only grow, whose peaks only rise, and of which
+//! allocated minus freed equals current.
 
+use parkade::snapshot::{BlockActivity, BlockInfo, SegmentInfo};
 use parkade::stats::{Family, Stat, Stats};
 use parkade::trace::{TraceAction, TraceEntry};
 
 use crate::law::{Broken, Law, ensure};
+
+/// Reserved bytes by use.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Account {
+    /// Bytes that callers requested and hold.
+    live: u64,
+    /// Bytes that callers hold but did not request.
+    rounding: u64,
+    /// Freed bytes that wait for events.
+    pending: u64,
+    /// The requested part of the pending bytes.
+    pending_requested: u64,
+    /// Free bytes in segments that are otherwise in use.
+    inactive_split: u64,
+    /// Bytes of entirely free segments.
+    whole: u64,
+    /// Free bytes of expandable segments, whose whole pages can be given back.
+    expandable: u64,
+}
+
+impl Account {
+    pub(crate) fn of(segments: &[SegmentInfo]) -> Account {
+        let mut account = Account::default();
+        for segment in segments {
+            for block in &segment.blocks {
+                account.add(block, segment);
+            }
+        }
+        account
+    }
+
+    fn add(&mut self, block: &BlockInfo, segment: &SegmentInfo) {
+        let (size, requested) = (block.size.get(), block.requested.get());
+        match block.state {
+            BlockActivity::Allocated => {
+                self.live += requested;
+                self.rounding += size - requested;
+            }
+            BlockActivity::PendingFree => {
+                self.pending += size;
+                self.pending_requested += requested;
+            }
+            // Not counted as split (spec 6.2).
+            BlockActivity::Inactive if segment.expandable => self.expandable += size,
+            BlockActivity::Inactive if segment.blocks.len() == 1 => self.whole += size,
+            BlockActivity::Inactive => self.inactive_split += size,
+        }
+    }
+
+    pub(crate) fn sum(&self) -> u64 {
+        self.live + self.rounding + self.pending + self.inactive_split + self.whole + self.expandable
+    }
+
+    /// What the statistics must report.
+    pub(crate) fn by_family(&self) -> [(Family, u64); 5] {
+        [
+            (Family::ReservedBytes, self.sum()),
+            (Family::AllocatedBytes, self.live + self.rounding),
+            (Family::ActiveBytes, self.live + self.rounding + self.pending),
+            (Family::RequestedBytes, self.live + self.pending_requested),
+            (Family::InactiveSplitBytes, self.inactive_split),
+        ]
+    }
+}
 
 /// One statistic, as last seen.
 #[derive(Clone, Copy, Default, Debug)]
