@@ -1,22 +1,28 @@
-//! Failing driver calls, one at a time: for n = 1, 2, ... the n-th call fails, until a run has fewer than n calls.
+//! Devices that fail. Driver calls fail one at a time: for n = 1, 2, ... the n-th call fails, until a run has fewer than n calls.
 //!
 //! After the failure the heap is valid, the statistics agree with it, the rest of the sequence runs, and nothing leaks in the
 //! end. The trial checks all of that after every operation. The call fails before it reaches the device, so this works on every
 //! backend.
+//!
+//! And a device answers with addresses that cannot be: the allocator must refuse them with an error that names the address, and
+//! go on as if nothing had been asked.
 
-use parkade::units::MIB;
+use parkade::policy::PyTorch;
+use parkade::settings::Settings;
+use parkade::units::{Bytes, MIB, StreamId};
+use parkade::{AllocError, Allocator};
 use parkade_sim::{CallName, FaultError, FaultPlan, When};
 use proptest::strategy::{Strategy, ValueTree};
 
 use super::campaign::Stopped;
-use crate::backend::{AnyBackend, EventTiming, Places};
-use crate::checks::draw::{may_expand, runner};
-use crate::checks::laws_pytorch::operation::Operation::{
+use super::operation::Operation::{
     Allocate, CompleteOne, Free, Launch, OthersHold, ProcessEvents, RecordStream, ReleaseCached, SetFraction,
 };
-use crate::checks::laws_pytorch::operation::{Operation, Setup, operations_for, setup_under, virtual_setup_under};
-use crate::checks::laws_pytorch::trial::{Outcome, Trial};
-use crate::law::{Broken, Law};
+use super::operation::{Operation, Setup, operations_for, setup_under, virtual_setup_under};
+use super::trial::{Outcome, Trial};
+use crate::backend::{AnyBackend, AnyDevice, Core, EventTiming, Needs, Places, TestDevice, WitnessedDevice};
+use crate::checks::draw::{may_expand, runner};
+use crate::law::{Broken, Law, ensure};
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 
 /// A code that the allocator has no rule for ("an illegal memory access was encountered").
@@ -254,4 +260,70 @@ fn trouble(stopped: Stopped, faults: &[(When, FaultError)]) -> Trouble {
             Trouble::Fail { reason: format!("{faults:?}: {broken}"), script: Some(planned) }
         }
     }
+}
+
+/// Sizes whose requests take a new range from the device.
+const SIZES: [u64; 3] = [700, 5 * MIB, 30 * MIB];
+
+/// The entries of this law.
+pub(super) fn wrong_address_entries() -> Vec<Entry> {
+    let says =
+        "an address that overlaps memory in use, is not aligned or does not exist is refused with an error, and nothing changes";
+    let kinds = [("segments", ""), ("reserved-ranges", "expandable_segments:True")];
+    kinds
+        .into_iter()
+        .map(|(name, text)| {
+            let entry =
+                Entry::new(Group::Law, format!("faults/wrong-address/{name}"), says, move |backend: &AnyBackend, _: &Effort| {
+                    check_wrong_addresses(backend, text)
+                });
+            if text.is_empty() { entry } else { entry.requires(Requirement::ExpandableSegments) }
+        })
+        .collect()
+}
+
+fn check_wrong_addresses(backend: &AnyBackend, text: &str) -> Verdict {
+    let mut operations = 0;
+    for size in SIZES {
+        for lie in 0..6 {
+            operations += one(backend, text, size, lie)?;
+        }
+    }
+    Ok(Evidence::operations(operations))
+}
+
+/// Addresses that cannot be, given a range that is in use.
+fn wrong_address(lie: usize, used: u64, bytes: u64) -> u64 {
+    [used, used + bytes - 512, used.saturating_sub(512), used + 64 * bytes + 256, 0, u64::MAX - 511][lie]
+}
+
+fn one(backend: &AnyBackend, text: &str, size: u64, lie: usize) -> Result<u64, Trouble> {
+    let device = WitnessedDevice::new(backend.open(&Needs { capacity: Some(Bytes(400 * MIB)), ..Needs::default() })?);
+    let settings = Settings::from_environment(text).map_err(|error| Trouble::fail(error.to_string()))?;
+    let mut core: Core<AnyDevice> = Allocator::new(device.clone(), PyTorch::new(settings), Vec::new());
+    let refused = |error: AllocError| Trouble::fail(format!("a request was refused: {error}"));
+    let held = core.allocate(Bytes(size), StreamId::DEFAULT).map_err(refused)?;
+    let (base, bytes) = core.segment_of(&held).ok_or_else(|| Trouble::fail("an allocation without a segment"))?;
+    let (segments, stats, told) = (core.segments(), core.stats().clone(), core.observer().len());
+    let wrong = wrong_address(lie, base.get(), bytes.get());
+    device.answer_wrongly(wrong);
+    let stream = device.look().streams()[1];
+    let answer = core.allocate(Bytes(size), stream);
+    let is_named = answer.as_ref().is_err_and(|error| error.to_string().contains(&format!("{wrong:#x}")) || wrong == 0);
+    let is_other = matches!(answer, Err(AllocError::OutOfMemory(_) | AllocError::TooLarge { .. } | AllocError::Device(_)));
+    ensure(Law::Faults, is_named && !is_other, || {
+        format!("{size} bytes at {wrong:#x}, beside {bytes} bytes at {base}: {answer:?}")
+    })?;
+    core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
+    let same = core.segments() == segments && *core.stats() == stats && core.observer().len() == told;
+    ensure(Law::Faults, same, || format!("after {wrong:#x} the segments are {:?}, they were {segments:?}", core.segments()))?;
+    let next = core.allocate(Bytes(size), stream).map_err(refused)?;
+    for allocation in [held, next] {
+        core.free(allocation).map_err(|error| Trouble::fail(error.to_string()))?;
+    }
+    core.release_cached().map_err(refused)?;
+    drop(core);
+    let left = device.look().holdings();
+    ensure(Law::Endings, left.is_empty(), || format!("the device keeps {left:?}"))?;
+    Ok(6)
 }

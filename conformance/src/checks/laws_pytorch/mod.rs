@@ -1,24 +1,22 @@
-//! The laws as entries: random sequences checked against all laws at once, and laws that need their own programs.
+//! The laws as entries: random sequences checked against all laws at once, laws that need their own programs, and the laws of the
+//! allocator alone, which are the same on every backend.
 
 mod campaign;
-mod cases;
-mod core_laws;
 mod faults;
-mod fixed;
 pub mod operation;
 mod races;
 mod reference;
 mod remap;
 mod repeats;
 pub mod trial;
-mod wrong_device;
 
 use std::sync::Arc;
 
+use super::draw::timings;
 use crate::backend::AnyBackend;
-use crate::checks::draw::timings;
+use crate::core_laws::{CoreLaw, Draws, LAWS};
 use crate::law::Law;
-use crate::suite::{Entry, Group, Requirement};
+use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 use campaign::Campaign;
 
 /// The laws that are checked after every operation of a random sequence.
@@ -55,13 +53,30 @@ pub fn entries(backend: &AnyBackend) -> Vec<Entry> {
             }
         }
     }
-    entries.extend(fixed::entries(backend));
+    entries.extend(campaign::fixed_entries(backend));
     entries.extend(repeats::entries(backend));
     entries.extend(faults::entries());
     entries.extend(races::entries(backend));
     entries.extend(remap::entries());
     entries.extend(reference::entries(backend));
-    entries.extend(core_laws::entries());
-    entries.extend(wrong_device::entries());
+    entries.extend(core_law_entries());
+    entries.extend(faults::wrong_address_entries());
     entries
+}
+
+/// The entries of these laws.
+fn core_law_entries() -> Vec<Entry> {
+    let entry = |law: CoreLaw| {
+        Entry::new(Group::Law, law.name, law.says, move |_: &AnyBackend, effort: &Effort| check_core_law(law, effort))
+    };
+    LAWS.into_iter().map(entry).collect()
+}
+
+fn check_core_law(law: CoreLaw, effort: &Effort) -> Verdict {
+    let draws = Draws { cases: effort.cases, seed: effort.seed };
+    let operations = (law.check)(&draws).map_err(|failure| Trouble::Fail {
+        reason: failure.broken.to_string(),
+        script: Some(failure.script).filter(|script| !script.is_empty()),
+    })?;
+    Ok(Evidence { operations, measured: format!("{operations} operations"), text: String::new() })
 }

@@ -1,22 +1,24 @@
 //! The no-race law: a program that uses one stream, or tells the allocator every stream that uses its memory, never races.
 //!
-//! Programs declare what they access. The simulated device's detector checks every access by physical bytes, whenever events
-//! complete; on every backend the contents are read back and must match the program's own order. As a control for the detector,
-//! the same programs also run without telling the allocator, and a good part of them must race.
+//! Programs declare what they access. They run on the allocator and its device, next to what each buffer must hold and which
+//! stream used it last. The simulated device's detector checks every access by physical bytes, whenever events complete; on every
+//! backend the contents are read back and must match the program's own order. As a control for the detector, the same programs
+//! also run without telling the allocator, and a good part of them must race.
 
-mod play;
-
-use parkade::units::MIB;
+use parkade::device::DeviceBackend as _;
+use parkade::policy::PyTorch;
+use parkade::settings::Settings;
+use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
+use parkade::{AllocError, Allocation, Allocator};
 use proptest::prelude::*;
-
-use super::campaign::Stopped;
-use super::cases;
-use crate::backend::{AnyBackend, EventTiming};
-use crate::checks::draw::{may_expand, timings};
-use crate::law::Law;
-use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
-use play::{Kind, Play, Step};
 use serde::{Deserialize, Serialize};
+
+use super::campaign::{Stopped, run_cases};
+use super::trial::stream_name;
+use crate::backend::{AnyBackend, AnyDevice, Core, EventTiming, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
+use crate::checks::draw::{may_expand, timings};
+use crate::law::{Broken, Law, ensure};
+use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 
 /// Of the programs that do not record their streams, at least one in this many must race.
 const RACING_ONE_IN: u32 = 2;
@@ -91,7 +93,7 @@ fn play(backend: &AnyBackend, program: &Program, kind: Kind) -> Result<(usize, S
 
 fn no_race(backend: &AnyBackend, effort: &Effort, kind: Kind, timing: EventTiming) -> Verdict {
     let salt = 0x4ace_u64 + u64::from(kind == Kind::Told);
-    cases::run(effort, salt, &programs(timing, may_expand(backend)), |program| {
+    run_cases(effort, salt, &programs(timing, may_expand(backend)), |program| {
         play(backend, program, kind).map(|_| program.steps.len() as u64)
     })
 }
@@ -105,7 +107,7 @@ fn untold(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let share = Effort { cases: effort.cases.div_ceil(4).max(LEAST_OF_EACH), ..*effort };
     let mut operations = 0;
     for (_, timing) in timings(backend) {
-        let verdict = cases::run(&share, 0x4acf_u64, &programs(timing, may_expand(backend)), |program| {
+        let verdict = run_cases(&share, 0x4acf_u64, &programs(timing, may_expand(backend)), |program| {
             let (races, _) = play(backend, program, Kind::Untold)?;
             all.set(all.get() + 1);
             racing.set(racing.get() + u32::from(races > 0));
@@ -118,4 +120,256 @@ fn untold(backend: &AnyBackend, effort: &Effort) -> Verdict {
         return Err(Trouble::fail(format!("only {racing} of {all} programs that do not record their streams race")));
     }
     Ok(Evidence { measured: format!("{racing} of {all} programs race"), operations, text: String::new() })
+}
+
+/// The device's memory in these programs.
+const CAPACITY: Bytes = Bytes(192 * MIB);
+/// Bytes read back at the start and at the end of each stretch filled with one word.
+const READ_BYTES: u64 = 512;
+
+/// How a program uses streams.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    /// Everything on one stream.
+    OneStream,
+    /// On all streams, each use by another stream recorded with `record_stream`.
+    Told,
+    /// On all streams, without telling the allocator.
+    Untold,
+}
+
+/// A step of a program. Buffers are given by their index among the live ones, wrapping around; streams by their index.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+enum Step {
+    /// Allocates a buffer of this many bytes and fills it on its stream.
+    Allocate(u64, usize),
+    /// Frees a buffer; work that uses it may still run.
+    Free(usize),
+    /// Frees a buffer and allocates one of the same size on the same stream, as loops do.
+    Replace(usize),
+    /// Fills a buffer with a new word, on a stream.
+    Fill(usize, usize),
+    /// Copies as much of the first buffer as fits to the start of the second, on a stream.
+    Copy(usize, usize, usize),
+    /// Keeps a stream busy for this many nanoseconds.
+    Spin(usize, u64),
+    /// The host reads a buffer.
+    Read(usize),
+    /// The allocator queries its events.
+    ProcessEvents,
+    /// `empty_cache`.
+    ReleaseCached,
+}
+
+struct Buffer {
+    allocation: Allocation,
+    name: u32,
+    size: u64,
+    home: StreamId,
+    /// The stream that used it last. Every user waits for the previous one, so all uses are in one order.
+    last: StreamId,
+    /// What it holds: for each stretch, its end and its word.
+    holds: Vec<(u64, u32)>,
+}
+
+impl Buffer {
+    fn address(&self) -> DeviceAddress {
+        self.allocation.address()
+    }
+}
+
+/// A program in progress.
+struct Play {
+    core: Core<AnyDevice>,
+    device: WitnessedDevice<AnyDevice>,
+    streams: [StreamId; 4],
+    kind: Kind,
+    live: Vec<Buffer>,
+    names: u32,
+    words: u32,
+    script: Vec<String>,
+}
+
+impl Play {
+    fn new(backend: &AnyBackend, timing: EventTiming, is_virtual: bool, kind: Kind) -> Result<Play, Unable> {
+        let needs = Needs { capacity: Some(CAPACITY), simulation: Simulation { timing, ..Simulation::default() } };
+        let device = backend.open(&needs)?;
+        let streams = device.streams();
+        let device = WitnessedDevice::new(device);
+        let settings = if is_virtual { "expandable_segments:True" } else { "" };
+        let head = format!("# parkade ops SCRIPT --capacity {CAPACITY} --settings '{settings}'\n# events: {timing:?}");
+        let settings = Settings::from_environment(settings).expect("legal settings");
+        let core = Allocator::new(device.clone(), PyTorch::new(settings), Vec::new());
+        Ok(Play { core, device, streams, kind, live: Vec::new(), names: 0, words: 0, script: vec![head] })
+    }
+
+    /// The program so far, as a script for `parkade ops`; what a script cannot express is a comment.
+    fn script(&self) -> String {
+        self.script.iter().map(|line| format!("{line}\n")).collect()
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), Broken> {
+        match step {
+            Step::Allocate(bytes, stream) => self.allocate(bytes, self.place(stream))?,
+            Step::Spin(stream, duration_ns) => {
+                let place = self.place(stream);
+                self.script.push(format!("# work of {duration_ns} ns on stream {}", stream_name(place)));
+                self.device.steer().spin(self.streams[place], duration_ns).map_err(device_failed)?;
+            }
+            Step::ProcessEvents => {
+                self.script.push("# process_events".to_owned());
+                self.core.process_events().map_err(device_failed)?;
+            }
+            Step::ReleaseCached => {
+                self.script.push("empty_cache".to_owned());
+                self.core.release_cached().map_err(device_failed)?;
+            }
+            _ if self.live.is_empty() => {}
+            Step::Free(which) => self.free(which % self.live.len())?,
+            Step::Replace(which) => {
+                let which = which % self.live.len();
+                let (bytes, home) = (self.live[which].size, self.live[which].home);
+                self.free(which)?;
+                self.allocate(bytes, self.streams.iter().position(|&stream| stream == home).unwrap_or(0))?;
+            }
+            Step::Fill(which, stream) => self.fill(which % self.live.len(), self.place(stream))?,
+            Step::Copy(from, to, stream) => self.copy(from % self.live.len(), to % self.live.len(), self.place(stream))?,
+            Step::Read(which) => self.read(which % self.live.len())?,
+        }
+        self.no_race()
+    }
+
+    /// Reads all buffers, gives everything back and checks that nothing is left; returns the number of races.
+    fn finish(mut self) -> Result<usize, Broken> {
+        for which in 0..self.live.len() {
+            self.read(which)?;
+        }
+        while !self.live.is_empty() {
+            self.free(0)?;
+        }
+        self.device.steer().settle();
+        self.core.release_cached().map_err(device_failed)?;
+        self.no_race()?;
+        let Play { core, device, .. } = self;
+        drop(core);
+        let left = device.look().holdings();
+        ensure(Law::Endings, left.is_empty(), || format!("the device keeps {left:?}"))?;
+        Ok(device.steer().insight().map_or(0, |device| device.races().len()))
+    }
+
+    /// The index of the stream to use, which is always the same in a program with one stream.
+    fn place(&self, stream: usize) -> usize {
+        if self.kind == Kind::OneStream { 1 } else { stream }
+    }
+
+    fn no_race(&self) -> Result<(), Broken> {
+        if self.kind == Kind::Untold {
+            return Ok(());
+        }
+        let mut device = self.device.steer();
+        let race = device.insight().and_then(|device| device.races().first().map(ToString::to_string));
+        ensure(Law::NoRace, race.is_none(), || race.unwrap_or_default())
+    }
+
+    fn next_word(&mut self) -> u32 {
+        self.words += 1;
+        self.words.wrapping_mul(0x9e37_79b1)
+    }
+
+    fn allocate(&mut self, bytes: u64, place: usize) -> Result<(), Broken> {
+        let stream = self.streams[place];
+        self.script.push(format!("alloc a{} {bytes} {}", self.names + 1, stream_name(place)));
+        match self.core.allocate(Bytes(bytes), stream) {
+            Ok(allocation) => {
+                let (size, word) = (bytes / 4 * 4, self.next_word());
+                self.names += 1;
+                let address = allocation.address();
+                let holds = vec![(size, word)];
+                self.live.push(Buffer { allocation, name: self.names, size, home: stream, last: stream, holds });
+                self.device.steer().fill(address, Bytes(size), word, stream).map_err(device_failed)
+            }
+            Err(AllocError::OutOfMemory(_)) => Ok(()),
+            Err(error) => Err(Broken::new(Law::NoFalseOutOfMemory, error)),
+        }
+    }
+
+    fn free(&mut self, which: usize) -> Result<(), Broken> {
+        let buffer = self.live.swap_remove(which);
+        self.script.push(format!("free a{}", buffer.name));
+        self.core.free(buffer.allocation).map_err(|error| Broken::new(Law::Faults, error))
+    }
+
+    /// Lets a stream use a buffer after its last user, and tells the allocator.
+    fn hand_to(&mut self, which: usize, place: usize) -> Result<(), Broken> {
+        let (stream, last) = (self.streams[place], self.live[which].last);
+        if stream != last {
+            let mut device = self.device.steer();
+            let mut event = device.create_event().map_err(device_failed)?;
+            let ordered = device.record_event(&mut event, last).and_then(|()| device.stream_wait(stream, &event));
+            device.destroy_event(event);
+            ordered.map_err(device_failed)?;
+            self.script.push(format!("# stream {} waits for the last user of a{}", stream_name(place), self.live[which].name));
+        }
+        let buffer = &mut self.live[which];
+        buffer.last = stream;
+        if self.kind == Kind::Told && stream != buffer.home {
+            self.core.record_stream(&buffer.allocation, stream);
+            self.script.push(format!("record_stream a{} {}", buffer.name, stream_name(place)));
+        }
+        Ok(())
+    }
+
+    fn fill(&mut self, which: usize, place: usize) -> Result<(), Broken> {
+        self.hand_to(which, place)?;
+        let word = self.next_word();
+        let buffer = &mut self.live[which];
+        self.script.push(format!("# stream {} fills a{}", stream_name(place), buffer.name));
+        buffer.holds = vec![(buffer.size, word)];
+        let (address, size) = (buffer.address(), Bytes(buffer.size));
+        self.device.steer().fill(address, size, word, self.streams[place]).map_err(device_failed)
+    }
+
+    fn copy(&mut self, from: usize, to: usize, place: usize) -> Result<(), Broken> {
+        if from == to {
+            return Ok(());
+        }
+        self.hand_to(from, place)?;
+        self.hand_to(to, place)?;
+        let (source, target) = (&self.live[from], &self.live[to]);
+        self.script.push(format!("# stream {} copies a{} to a{}", stream_name(place), source.name, target.name));
+        let size = source.size.min(target.size);
+        let mut holds: Vec<(u64, u32)> = source.holds.iter().map(|&(end, word)| (end.min(size), word)).collect();
+        let cut = holds.iter().position(|&(end, _)| end == size).map_or(holds.len(), |last| last + 1);
+        holds.truncate(cut);
+        holds.extend(target.holds.iter().filter(|&&(end, _)| end > size));
+        let (source, target) = (source.address(), target.address());
+        self.live[to].holds = holds;
+        self.device.steer().copy(source, target, Bytes(size), self.streams[place]).map_err(device_failed)
+    }
+
+    /// Waits for the last user and reads both ends of each stretch.
+    fn read(&mut self, which: usize) -> Result<(), Broken> {
+        let buffer = &self.live[which];
+        self.script.push(format!("# a{} is read", buffer.name));
+        let mut device = self.device.steer();
+        device.synchronize_stream(buffer.last).map_err(device_failed)?;
+        let mut start = 0;
+        for &(end, word) in &buffer.holds {
+            let piece = READ_BYTES.min(end - start);
+            for offset in [start, end - piece] {
+                let mut bytes = vec![0; piece as usize];
+                device.read(buffer.address().offset(Bytes(offset)), &mut bytes).map_err(device_failed)?;
+                let same = self.kind == Kind::Untold || bytes == word.to_le_bytes().repeat(bytes.len() / 4);
+                ensure(Law::Contents, same, || {
+                    format!("a{} at byte {offset} should hold {word:#x} and holds {:x?}", buffer.name, &bytes[..4])
+                })?;
+            }
+            start = end;
+        }
+        Ok(())
+    }
+}
+
+fn device_failed(error: impl std::fmt::Display) -> Broken {
+    Broken::new(Law::Faults, format!("the device failed without a planned fault: {error}"))
 }

@@ -1,27 +1,34 @@
 //! Memory survives remapping bit for bit, at whatever addresses it is mapped next.
 //!
-//! `driver` moves handles directly: mapped elsewhere, in another order, at two addresses, or after their handle was released.
-//! `allocator` lets expandable segments do it: neighbours of live allocations are unmapped and their addresses mapped again. Both
-//! read all bytes; the random sequences of the other laws read only the ends of blocks.
+//! A [`Mover`] moves handles directly between positions in two reservations: mapped elsewhere, in another order, at two
+//! addresses, or after their handle was released. A [`Keeper`] lets expandable segments do it: neighbours of live allocations are
+//! unmapped and their addresses mapped again. Both fill memory with patterns that identify every stretch of it, and read all
+//! bytes; the random sequences of the other laws read only the ends of blocks.
 
-mod allocator;
-mod driver;
-mod pattern;
+use parkade::device::DeviceBackend as _;
+use parkade::policy::PyTorch;
+use parkade::settings::Settings;
+use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
+use parkade::{AllocError, Allocation, Allocator};
+use proptest::prelude::*;
+use serde::{Deserialize, Serialize};
 
-use super::cases;
-use crate::backend::AnyBackend;
+use super::campaign::{Stopped, run_cases};
+use super::trial::stream_name;
+use crate::backend::{AnyBackend, AnyDevice, AnyPhysical, Core, Needs, TestDevice, WitnessedDevice};
+use crate::law::{Broken, Law, ensure};
 use crate::suite::{Effort, Entry, Group, Requirement};
 
 /// The entries of this law.
 pub(super) fn entries() -> Vec<Entry> {
     let says = "memory keeps every byte when it is unmapped, mapped elsewhere and mapped at two addresses";
     let driver = Entry::new(Group::Law, "contents/remapped-by-hand", says, |backend: &AnyBackend, effort: &Effort| {
-        cases::run(&fewer(effort), 0x3e3a, &driver::plans(), |plan| driver::run(backend, plan))
+        run_cases(&fewer(effort), 0x3e3a, &plans(), |plan| run_plan(backend, plan))
     });
     let says = "live allocations keep every byte while neighbouring pages are unmapped and mapped again";
     let allocator =
         Entry::new(Group::Law, "contents/remapped-by-the-allocator", says, |backend: &AnyBackend, effort: &Effort| {
-            cases::run(&fewer(effort), 0x3e3b, &allocator::programs(), |steps| allocator::run(backend, steps))
+            run_cases(&fewer(effort), 0x3e3b, &programs(), |steps| run_programs(backend, steps))
         });
     vec![driver.requires(Requirement::VirtualMemory), allocator.requires(Requirement::ExpandableSegments)]
 }
@@ -29,4 +36,385 @@ pub(super) fn entries() -> Vec<Entry> {
 /// Fewer cases than other laws have, because all bytes are read.
 fn fewer(effort: &Effort) -> Effort {
     Effort { cases: effort.cases.div_ceil(6), ..*effort }
+}
+
+/// The word for a stretch of memory, from its name, its version and the stretch's number.
+fn word(name: u32, version: u32, stretch: u64) -> u32 {
+    name.wrapping_mul(0x9e37_79b1) ^ version.wrapping_mul(0x85eb_ca6b) ^ (stretch as u32).wrapping_mul(0xc2b2_ae35)
+}
+
+/// A pattern of stretches, each with a distinct word.
+#[derive(Clone, Copy)]
+struct Pattern {
+    name: u32,
+    version: u32,
+    stretch_bytes: u64,
+}
+
+impl Pattern {
+    fn stretches(self, size: u64) -> impl Iterator<Item = (u64, u64, u32)> {
+        let step = usize::try_from(self.stretch_bytes).unwrap_or(usize::MAX);
+        (0..size)
+            .step_by(step)
+            .zip(0..)
+            .map(move |(offset, number)| (offset, self.stretch_bytes.min(size - offset), word(self.name, self.version, number)))
+    }
+
+    /// Queues the writes on a stream.
+    fn write(self, device: &mut AnyDevice, at: DeviceAddress, size: u64, stream: StreamId) -> Result<(), Broken> {
+        for (offset, bytes, word) in self.stretches(size) {
+            device.fill(at.offset(Bytes(offset)), Bytes(bytes), word, stream).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Reads and checks everything; queued work must be done.
+    fn check(self, device: &mut AnyDevice, at: DeviceAddress, size: u64) -> Result<(), Broken> {
+        let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
+        device.read(at, &mut bytes).map_err(failed)?;
+        for (offset, length, word) in self.stretches(size) {
+            let found = &bytes[offset as usize..(offset + length) as usize];
+            ensure(Law::Contents, found == word.to_le_bytes().repeat(found.len() / 4), || {
+                format!("{} at byte {offset}, {at}: should hold {word:#x}, begins with {:x?}", self.name, &found[..4])
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn failed(error: impl std::fmt::Display) -> Broken {
+    Broken::new(Law::Faults, format!("the device failed without a planned fault: {error}"))
+}
+
+/// Size of each of the two reservations, in pages.
+const PAGES: u64 = 24;
+/// Bytes per distinct fill word.
+const MOVED_STRETCH: u64 = 4096;
+
+/// An action on a handle, given by its index, wrapping around.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+enum Move {
+    /// Unmaps it at its first address, and maps it at this page of the two reservations taken as one.
+    Remap(usize, u64),
+    /// Maps it at this page as well.
+    Alias(usize, u64),
+    /// Unmaps everything, and maps it again side by side in the opposite order.
+    Reverse,
+    /// Writes it again, through its newest address.
+    Rewrite(usize),
+    /// Releases its handle; its mappings keep the memory.
+    Release(usize),
+}
+
+/// The size of each handle in pages, and the actions on them.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Plan {
+    pages: Vec<u64>,
+    moves: Vec<Move>,
+}
+
+/// Random plans.
+fn plans() -> impl Strategy<Value = Plan> {
+    let (which, place) = (0..8_usize, 0..2 * PAGES);
+    let step = prop_oneof![
+        5 => (which.clone(), place.clone()).prop_map(|(which, place)| Move::Remap(which, place)),
+        3 => (which.clone(), place).prop_map(|(which, place)| Move::Alias(which, place)),
+        1 => Just(Move::Reverse),
+        2 => which.clone().prop_map(Move::Rewrite),
+        1 => which.prop_map(Move::Release),
+    ];
+    let pages = prop::collection::vec(prop_oneof![3 => Just(1), 2 => 2..6_u64], 1..7);
+    (pages, prop::collection::vec(step, 1..16)).prop_map(|(pages, moves)| Plan { pages, moves })
+}
+
+/// A piece of memory: its handle, where it is mapped, and what it holds.
+struct Piece<P> {
+    memory: Option<P>,
+    bytes: u64,
+    pattern: Pattern,
+    at: Vec<DeviceAddress>,
+}
+
+struct Mover {
+    device: AnyDevice,
+    /// Size of a page, and of each reservation, in bytes.
+    page: u64,
+    size: Bytes,
+    bases: [DeviceAddress; 2],
+    pieces: Vec<Piece<AnyPhysical>>,
+}
+
+/// Runs a plan; returns its number of calls.
+fn run_plan(backend: &AnyBackend, plan: &Plan) -> Result<u64, Stopped> {
+    let device = backend.open(&Needs::default()).map_err(Stopped::Unable)?;
+    let mut script = format!("# handles of {:?} pages, side by side in one of two reservations of {PAGES} pages\n", plan.pages);
+    let outcome = Mover::new(device, backend.facts().page.get(), &plan.pages).and_then(|mut mover| {
+        for &step in &plan.moves {
+            script += &format!("# {step:?}\n");
+            mover.step(step).map_err(|broken| broken.during(format!("{step:?}")))?;
+        }
+        mover.finish()
+    });
+    outcome.map(|()| 4 * (plan.pages.len() + plan.moves.len()) as u64).map_err(|broken| Stopped::Broken(broken, script))
+}
+
+impl Mover {
+    fn new(mut device: AnyDevice, page: u64, pages: &[u64]) -> Result<Mover, Broken> {
+        let size = Bytes(PAGES * page);
+        let bases = [device.reserve(size).map_err(failed)?, device.reserve(size).map_err(failed)?];
+        let mut mover = Mover { device, page, size, bases, pieces: Vec::new() };
+        let mut place = 0;
+        for (name, &pages) in (1..).zip(pages) {
+            let (bytes, pattern) = (pages * page, Pattern { name, version: 0, stretch_bytes: MOVED_STRETCH });
+            let memory = mover.device.create(Bytes(bytes)).map_err(failed)?;
+            mover.pieces.push(Piece { memory: Some(memory), bytes, pattern, at: Vec::new() });
+            let which = mover.pieces.len() - 1;
+            if mover.map(which, place)? {
+                place += pages;
+                mover.write(which)?;
+            }
+        }
+        Ok(mover)
+    }
+
+    fn step(&mut self, step: Move) -> Result<(), Broken> {
+        let which = |which: usize| which % self.pieces.len();
+        // Queued work may use any of the mappings.
+        self.device.settle();
+        match step {
+            Move::Remap(handle, place) => self.remap(which(handle), place),
+            Move::Alias(handle, place) => {
+                let handle = which(handle);
+                self.map(handle, place)?;
+                self.check(handle)
+            }
+            Move::Reverse => self.reverse(),
+            Move::Rewrite(handle) => {
+                let handle = which(handle);
+                self.write(handle)?;
+                self.check(handle)
+            }
+            Move::Release(handle) => {
+                let handle = which(handle);
+                // Memory that is mapped nowhere would be lost, and rightly so.
+                if !self.pieces[handle].at.is_empty() {
+                    self.release(handle)?;
+                }
+                self.check(handle)
+            }
+        }
+    }
+
+    /// The address of a position, if the piece fits there and nothing is mapped in its way.
+    fn room_at(&self, place: u64, bytes: u64) -> Option<DeviceAddress> {
+        let (base, page) = (self.bases[(place / PAGES % 2) as usize], place % PAGES);
+        let start = base.get() + page * self.page;
+        let is_free =
+            |piece: &Piece<AnyPhysical>| piece.at.iter().all(|at| start + bytes <= at.get() || at.get() + piece.bytes <= start);
+        (page * self.page + bytes <= self.size.get() && self.pieces.iter().all(is_free)).then_some(DeviceAddress(start))
+    }
+
+    /// Maps a piece that has a handle, if there is room; returns whether it did.
+    fn map(&mut self, which: usize, place: u64) -> Result<bool, Broken> {
+        let bytes = self.pieces[which].bytes;
+        let (Some(at), Some(memory)) = (self.room_at(place, bytes), &self.pieces[which].memory) else { return Ok(false) };
+        self.device.map(at, Bytes(bytes), memory).map_err(failed)?;
+        self.device.set_access(at, Bytes(bytes)).map_err(failed)?;
+        self.pieces[which].at.push(at);
+        Ok(true)
+    }
+
+    /// Unmapping the last mapping of a piece without a handle would lose its memory, so only pieces with a handle are moved.
+    fn remap(&mut self, which: usize, place: u64) -> Result<(), Broken> {
+        let piece = &mut self.pieces[which];
+        if piece.memory.is_none() {
+            return Ok(());
+        }
+        if !piece.at.is_empty() {
+            let at = piece.at.remove(0);
+            self.device.unmap(at, Bytes(piece.bytes)).map_err(failed)?;
+        }
+        self.map(which, place)?;
+        self.check(which)
+    }
+
+    /// If every piece has its handle, one call unmaps a whole reservation, gaps included.
+    fn reverse(&mut self) -> Result<(), Broken> {
+        if self.pieces.iter().all(|piece| piece.memory.is_some()) {
+            self.bases.into_iter().try_for_each(|base| self.device.unmap(base, self.size)).map_err(failed)?;
+            self.pieces.iter_mut().for_each(|piece| piece.at.clear());
+        }
+        for piece in self.pieces.iter_mut().filter(|piece| piece.memory.is_some()) {
+            for at in std::mem::take(&mut piece.at) {
+                self.device.unmap(at, Bytes(piece.bytes)).map_err(failed)?;
+            }
+        }
+        let mut place = 0;
+        for which in (0..self.pieces.len()).rev() {
+            while place < 2 * PAGES && self.pieces[which].at.is_empty() && !self.map(which, place)? {
+                place += 1;
+            }
+        }
+        (0..self.pieces.len()).try_for_each(|which| self.check(which))
+    }
+
+    fn write(&mut self, which: usize) -> Result<(), Broken> {
+        let piece = &mut self.pieces[which];
+        let Some(&at) = piece.at.last() else { return Ok(()) };
+        piece.pattern.version += 1;
+        piece.pattern.write(&mut self.device, at, piece.bytes, StreamId::DEFAULT)
+    }
+
+    fn release(&mut self, which: usize) -> Result<(), Broken> {
+        let Some(memory) = self.pieces[which].memory.take() else { return Ok(()) };
+        self.device.release(memory).map_err(|(_, error)| failed(error))
+    }
+
+    /// Reads all of a piece through all its addresses. A read waits for the default stream, on which all writes are queued.
+    /// A piece that found no room so far was never written, so it has nothing to keep.
+    fn check(&mut self, which: usize) -> Result<(), Broken> {
+        let piece = &self.pieces[which];
+        if piece.pattern.version == 0 {
+            return Ok(());
+        }
+        piece.at.iter().try_for_each(|&at| piece.pattern.check(&mut self.device, at, piece.bytes))
+    }
+
+    fn finish(mut self) -> Result<(), Broken> {
+        (0..self.pieces.len()).try_for_each(|which| self.check(which))?;
+        self.device.settle();
+        for base in self.bases {
+            self.device.unmap(base, self.size).map_err(failed)?;
+        }
+        (0..self.pieces.len()).try_for_each(|which| self.release(which))?;
+        for base in self.bases {
+            self.device.unreserve(base, self.size).map_err(failed)?;
+        }
+        let left = self.device.holdings();
+        ensure(Law::Endings, left.is_empty(), || format!("the device keeps {left:?}"))
+    }
+}
+
+/// The device's memory in these programs.
+const CAPACITY: Bytes = Bytes(160 * MIB);
+/// Bytes per distinct fill word: less than a page, so that reordered pages are noticed.
+const HELD_STRETCH: u64 = 256 << 10;
+
+/// A step of a program. Allocations are given by their index among the live ones, wrapping around.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+enum Step {
+    /// Allocates this many bytes for one of two streams, and fills them.
+    Allocate(u64, usize),
+    /// Frees an allocation.
+    Free(usize),
+    /// Unmaps whole free pages, then reads everything that is live.
+    ReleaseCached,
+}
+
+/// Random programs.
+fn programs() -> impl Strategy<Value = Vec<Step>> {
+    let size = prop_oneof![2 => 4..MIB, 4 => MIB..8 * MIB, 2 => 8 * MIB..24 * MIB];
+    let step = prop_oneof![
+        5 => (size, prop_oneof![3 => Just(0_usize), 1 => Just(1)]).prop_map(|(bytes, stream)| Step::Allocate(bytes, stream)),
+        4 => (0..64_usize).prop_map(Step::Free),
+        1 => Just(Step::ReleaseCached),
+    ];
+    prop::collection::vec(step, 1..40)
+}
+
+struct Held {
+    allocation: Allocation,
+    size: u64,
+    pattern: Pattern,
+}
+
+struct Keeper {
+    core: Core<AnyDevice>,
+    device: WitnessedDevice<AnyDevice>,
+    held: Vec<Held>,
+    names: u32,
+    script: Vec<String>,
+}
+
+/// Runs a program; returns its number of steps.
+fn run_programs(backend: &AnyBackend, steps: &[Step]) -> Result<u64, Stopped> {
+    let needs = Needs { capacity: Some(CAPACITY), ..Needs::default() };
+    let device = WitnessedDevice::new(backend.open(&needs).map_err(Stopped::Unable)?);
+    let settings = "expandable_segments:True";
+    let head = format!("# parkade ops SCRIPT --capacity {CAPACITY} --settings '{settings}'");
+    let settings = Settings::from_environment(settings).expect("legal settings");
+    let core = Allocator::new(device.clone(), PyTorch::new(settings), Vec::new());
+    let mut keeper = Keeper { core, device, held: Vec::new(), names: 0, script: vec![head] };
+    for step in steps {
+        keeper.step(*step).map_err(|broken| Stopped::Broken(broken.during(format!("{step:?}")), keeper.script()))?;
+    }
+    let script = keeper.script();
+    keeper.finish().map_err(|broken| Stopped::Broken(broken.during("at the end"), script))?;
+    Ok(steps.len() as u64)
+}
+
+impl Keeper {
+    fn script(&self) -> String {
+        self.script.iter().map(|line| format!("{line}\n")).collect()
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), Broken> {
+        match step {
+            Step::Allocate(bytes, place) => self.allocate(bytes, place),
+            Step::Free(_) if self.held.is_empty() => Ok(()),
+            Step::Free(which) => self.free(which % self.held.len()),
+            Step::ReleaseCached => {
+                self.script.push("empty_cache".to_owned());
+                self.core.release_cached().map_err(failed)?;
+                self.read_all()
+            }
+        }
+    }
+
+    fn allocate(&mut self, bytes: u64, place: usize) -> Result<(), Broken> {
+        self.script.push(format!("alloc a{} {bytes} {}", self.names + 1, stream_name(place)));
+        let stream = self.device.look().streams()[place];
+        match self.core.allocate(Bytes(bytes), stream) {
+            Ok(allocation) => {
+                self.names += 1;
+                let pattern = Pattern { name: self.names, version: 0, stretch_bytes: HELD_STRETCH };
+                let (size, address) = (bytes / 4 * 4, allocation.address());
+                self.held.push(Held { allocation, size, pattern });
+                pattern.write(&mut self.device.steer(), address, size, stream)
+            }
+            // The ladder may have released pages on the way, so read everything now.
+            Err(AllocError::OutOfMemory(_)) => self.read_all(),
+            Err(error) => Err(Broken::new(Law::NoFalseOutOfMemory, error)),
+        }
+    }
+
+    fn free(&mut self, which: usize) -> Result<(), Broken> {
+        self.device.steer().settle();
+        self.read(which)?;
+        let held = self.held.swap_remove(which);
+        self.script.push(format!("free a{}", held.pattern.name));
+        self.core.free(held.allocation).map_err(|error| Broken::new(Law::Faults, error))
+    }
+
+    fn read(&self, which: usize) -> Result<(), Broken> {
+        let held = &self.held[which];
+        held.pattern.check(&mut self.device.steer(), held.allocation.address(), held.size)
+    }
+
+    fn read_all(&self) -> Result<(), Broken> {
+        self.device.steer().settle();
+        (0..self.held.len()).try_for_each(|which| self.read(which))
+    }
+
+    fn finish(mut self) -> Result<(), Broken> {
+        self.read_all()?;
+        while !self.held.is_empty() {
+            self.free(0)?;
+        }
+        self.core.release_cached().map_err(failed)?;
+        let Keeper { core, device, .. } = self;
+        drop(core);
+        let left = device.look().holdings();
+        ensure(Law::Endings, left.is_empty(), || format!("the device keeps {left:?}"))
+    }
 }

@@ -19,8 +19,7 @@ use parkade::profile::Profile;
 use parkade_sim::{FaultError, FaultPlan, When};
 use proptest::prelude::*;
 
-use super::campaign::Stopped;
-use super::cases;
+use super::campaign::{Stopped, run_cases};
 use crate::backend::{AnyBackend, EventTiming};
 use crate::checks::draw::timings;
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
@@ -86,13 +85,13 @@ pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
 
 fn check(backend: &AnyBackend, effort: &Effort, timing: EventTiming, salt: u64) -> Verdict {
     let strategy = (scene(timing), program(1..LONGEST));
-    cases::run(effort, salt, &strategy, |(scene, steps)| play(backend, scene, steps, None))
+    run_cases(effort, salt, &strategy, |(scene, steps)| play(backend, scene, steps, None))
 }
 
 fn check_crowds(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let timing = if backend.is_simulated() { EventTiming::Eager } else { EventTiming::Clock };
     let effort = Effort { cases: effort.cases / CASES_PER_CROWD + 1, ..*effort };
-    cases::run(&effort, SALT + 20, &(scene(timing), crowd()), |(scene, steps)| play(backend, scene, steps, None))
+    run_cases(&effort, SALT + 20, &(scene(timing), crowd()), |(scene, steps)| play(backend, scene, steps, None))
 }
 
 /// A program that saves, and another allocator that begins in the same way and restores what was saved.
@@ -105,7 +104,7 @@ fn check_foreign(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let effort = Effort { cases: effort.cases / 2 + 1, ..*effort };
     let other = prop::option::of((scene(timing), any::<bool>()));
     let strategy = (scene(timing), other, pool_program(4..50), 0..50_usize, pool_program(1..50));
-    cases::run(&effort, SALT + 21, &strategy, |(first, other, before, cut, rest)| {
+    run_cases(&effort, SALT + 21, &strategy, |(first, other, before, cut, rest)| {
         let second = match other {
             // The same release and addresses, but other sizes.
             Some((other, true)) => Scene { capacity: other.capacity, settings: other.settings, ..*first },
@@ -153,7 +152,7 @@ fn check_failing(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let timing = if backend.is_simulated() { EventTiming::Seeded(0) } else { EventTiming::Clock };
     let failing = (1..=12_u64, prop::sample::select(vec![1, 1, 2, 3]), prop::sample::select(vec![OUT_OF_MEMORY, 700, 1]));
     let strategy = (scene(timing), program(1..LONGEST), failing);
-    cases::run(effort, SALT, &strategy, |(scene, steps, failing)| play(backend, scene, steps, Some(*failing)))
+    run_cases(effort, SALT, &strategy, |(scene, steps, failing)| play(backend, scene, steps, Some(*failing)))
 }
 
 /// A request of a pool whose callbacks finish its routing, release it, empty caches, and make requests of their own, in every order.
@@ -200,7 +199,7 @@ fn check_restores(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let timing = if backend.is_simulated() { EventTiming::Seeded(2) } else { EventTiming::Clock };
     let failing = prop::option::of((1..=9_u64, prop::sample::select(vec![1, 1, 2]), Just(700)));
     let effort = Effort { cases: effort.cases / 2 + 1, ..*effort };
-    cases::run(&effort, SALT + 22, &(scene(timing), restores(), failing), |(scene, steps, failing)| {
+    run_cases(&effort, SALT + 22, &(scene(timing), restores(), failing), |(scene, steps, failing)| {
         play(backend, scene, steps, *failing)
     })
 }
