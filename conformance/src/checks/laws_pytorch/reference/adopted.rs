@@ -6,7 +6,7 @@ use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
 use parkade::{AdoptError, AdoptedBlock, AdoptedContent, AdoptedSegment, Allocation};
 
-use super::play::Tested;
+use super::compare::Tested;
 use super::step::POOLS;
 use crate::backend::{AnyDevice, AnyPhysical, WitnessedDevice};
 use crate::checks::draw::Draws;

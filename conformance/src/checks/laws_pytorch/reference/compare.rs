@@ -12,9 +12,14 @@ use parkade::{
 };
 
 use super::step::POOLS;
+use crate::backend::WitnessedDevice;
 use crate::law::{Broken, Law, ensure};
+use crate::ordered::Ordered;
 use crate::reference_model::allocator::{FreeBlock, Made, Restoration, Saved};
 use crate::reference_model::{Reference, texts};
+
+/// The allocator under test.
+pub(super) type Tested<AnyDevice> = Allocator<WitnessedDevice<AnyDevice>, Ordered, Vec<TraceEntry>>;
 
 /// What a step was answered.
 #[derive(Debug)]

@@ -1,7 +1,10 @@
-//! A program, played by the allocator and by the reference allocator side by side.
+//! A program, played by the allocator and by the reference allocator side by side: its requests, what it does with the device,
+//! its free-memory callbacks, and its end, when everything is given back.
+//!
+//! Each callback does one thing when it is called, and notes what it was answered.
 
 use std::collections::VecDeque;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use parkade::device::DeviceBackend;
 use parkade::policy::{FreeOrder, Policy, PyTorch};
@@ -9,43 +12,99 @@ use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, DeviceAddress, PoolId, StreamId};
-use parkade::{AllocError, Allocation, Allocator, CheckpointError, FreeError, InvalidFraction, PoolCheckpoint, PoolFilter};
+use parkade::{
+    AllocError, Allocation, Allocator, CheckpointError, FreeError, FreeMemoryCallback, InvalidFraction, PoolCheckpoint,
+    PoolFilter,
+};
 use parkade_sim::FaultPlan;
 
-use super::adopted;
-use super::callback::{Doing, Log, Stock, callback};
-use super::compare::{self, Answer};
+use super::compare::{Answer, Tested};
 use super::step::{CALLBACKS, Order, POOLS, Scene, Step, pool_id};
+use super::{adopted, compare};
 use crate::backend::{AnyBackend, AnyDevice, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
 use crate::law::{Broken, Law, ensure};
 use crate::ordered::Ordered;
 use crate::reference_model::Reference;
 use crate::reference_model::allocator::{Deed, Saved};
 
+/// What a callback does to the allocator.
+#[derive(Debug)]
+enum Doing {
+    Free(Allocation),
+    Order(Deed),
+}
+
+impl Doing {
+    /// The allocation that it would have freed.
+    fn allocation(self) -> Option<Allocation> {
+        match self {
+            Doing::Free(allocation) => Some(allocation),
+            Doing::Order(_) => None,
+        }
+    }
+}
+
+/// What a callback does, oldest first, each with whether it says that it freed something.
+type Stock = Arc<Mutex<VecDeque<(Doing, bool)>>>;
+
+/// What callbacks were answered.
+type Log = Arc<Mutex<Vec<Answer>>>;
+
+/// A callback that does the oldest deed of its stock. Those that it registers take theirs from `spare`.
+fn callback(stock: &Stock, log: &Log, spare: &Stock) -> FreeMemoryCallback<WitnessedDevice<AnyDevice>, Ordered, Vec<TraceEntry>> {
+    let (stock, log, spare) = (Arc::clone(stock), Arc::clone(log), Arc::clone(spare));
+    Box::new(move |core| {
+        let next = stock.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        let Some((doing, says)) = next else { return false };
+        let answer = if let Doing::Order(Deed::Register(_)) = doing {
+            core.register_free_memory_callback(callback(&spare, &log, &spare));
+            Answer::Pool(Ok(()))
+        } else {
+            perform(core, doing)
+        };
+        log.lock().unwrap_or_else(PoisonError::into_inner).push(answer);
+        says
+    })
+}
+
+fn perform(core: &mut Tested<AnyDevice>, doing: Doing) -> Answer {
+    match doing {
+        Doing::Free(allocation) => {
+            let address = allocation.address().get();
+            Answer::Freed(address, core.free(allocation).err())
+        }
+        Doing::Order(Deed::Free(_) | Deed::Register(_)) => Answer::Nothing,
+        Doing::Order(Deed::Allocate(bytes, stream)) => Answer::allocated(core.allocate(Bytes(bytes), StreamId(stream))),
+        Doing::Order(Deed::ReleaseCached) => Answer::done(core.release_cached()),
+        Doing::Order(Deed::Create(pool)) => Answer::Pool(core.create_pool(pool)),
+        Doing::Order(Deed::Begin(pool, filter)) => Answer::Pool(core.begin_pool(pool, filter)),
+        Doing::Order(Deed::End(pool)) => Answer::Pool(core.end_pool(pool)),
+        Doing::Order(Deed::Release(pool)) => Answer::Pool(core.release_pool(pool)),
+        Doing::Order(Deed::ReleaseCachedPool(pool)) => Answer::done(core.release_cached_pool(pool)),
+    }
+}
+
 /// The most void allocations to remember.
 const MOST_VOID: usize = 100;
 
-/// The allocator under test.
-pub(super) type Tested<AnyDevice> = Allocator<WitnessedDevice<AnyDevice>, Ordered, Vec<TraceEntry>>;
-
 /// Both allocators, and what the program holds.
 pub(super) struct Play {
-    pub(super) core: Tested<AnyDevice>,
-    pub(super) device: WitnessedDevice<AnyDevice>,
-    pub(super) reference: Reference,
+    core: Tested<AnyDevice>,
+    device: WitnessedDevice<AnyDevice>,
+    reference: Reference,
     pub(super) scene: Scene,
-    pub(super) streams: [StreamId; 4],
-    pub(super) held: Vec<Allocation>,
+    streams: [StreamId; 4],
+    held: Vec<Allocation>,
     /// Allocations that were given back.
-    pub(super) freed: Vec<Allocation>,
+    freed: Vec<Allocation>,
     /// Allocations that are void for ever: a restore took them back, or their segment is gone.
-    pub(super) gone: Vec<Allocation>,
-    pub(super) stocks: Vec<Stock>,
+    gone: Vec<Allocation>,
+    stocks: Vec<Stock>,
     log: Log,
     pub(super) checkpoints: Vec<(PoolCheckpoint, Saved)>,
-    pub(super) followed: usize,
-    pub(super) steps: u64,
-    pub(super) expects_faults: bool,
+    followed: usize,
+    steps: u64,
+    expects_faults: bool,
 }
 
 impl Play {
@@ -184,7 +243,6 @@ impl Play {
     /// Performs the step on the allocator. What it hands out is in the answer until both have answered.
     fn act(&mut self, step: &Step) -> Result<Answer, Broken> {
         let stream = |place: usize| self.streams[place];
-        let filter = |place: Option<usize>| place.map_or(PoolFilter::All, |place| PoolFilter::Stream(self.streams[place]));
         Ok(match *step {
             Step::Allocate(bytes, place) => Answer::allocated(self.core.allocate(Bytes(bytes), stream(place))),
             Step::AllocateRaw(bytes, place) => Answer::allocated(self.core.raw_allocate(Bytes(bytes), stream(place))),
@@ -250,6 +308,14 @@ impl Play {
                 self.core.reset_accumulated_stats();
                 Answer::Nothing
             }
+            _ => return self.act_on_pools(step),
+        })
+    }
+
+    /// The steps of [`Play::act`] that are about pools, and those of the device.
+    fn act_on_pools(&mut self, step: &Step) -> Result<Answer, Broken> {
+        let filter = |place: Option<usize>| place.map_or(PoolFilter::All, |place| PoolFilter::Stream(self.streams[place]));
+        Ok(match *step {
             Step::CreatePool(pool) => Answer::Pool(self.core.create_pool(POOLS[pool])),
             Step::BeginPool(pool, place) => Answer::Pool(self.core.begin_pool(POOLS[pool], filter(place))),
             Step::EndPool(pool) => Answer::Pool(self.core.end_pool(POOLS[pool])),
@@ -379,5 +445,87 @@ impl Play {
             }
             _ => {}
         }
+    }
+
+    /// The program's allocations in a private pool, or all but the first.
+    fn live_of(&self, pool: usize, all: bool) -> Vec<DeviceAddress> {
+        let addresses = self.held.iter().map(Allocation::address);
+        addresses.filter(|address| self.reference.pool_of(address.get()) == POOLS[pool]).skip(usize::from(!all)).collect()
+    }
+
+    /// Moves the device, on which the allocators have no say.
+    fn drive(&self, step: &Step) -> Result<(), Broken> {
+        let mut device = self.device.steer();
+        let answer = match *step {
+            Step::Launch(place, duration) => device.spin(self.streams[place], duration),
+            Step::OthersHold(bytes) => device.others_hold(Bytes(bytes)),
+            Step::Pause(duration) => {
+                device.pause(duration);
+                Ok(())
+            }
+            _ => {
+                self.complete(&mut device, step);
+                Ok(())
+            }
+        };
+        answer.map_err(|error| Broken::new(Law::Faults, format!("{step:?}: {error}")))
+    }
+
+    /// Completes work; a real device does so by itself, so it is waited for.
+    fn complete(&self, device: &mut AnyDevice, step: &Step) {
+        let Some(device) = device.insight() else {
+            if matches!(step, Step::Complete(_) | Step::CompleteOne(_) | Step::CompleteAll) {
+                device.settle();
+            }
+            return;
+        };
+        match *step {
+            Step::Complete(place) => device.complete(self.streams[place]),
+            Step::CompleteOne(place) => device.complete_one(self.streams[place]),
+            Step::CompleteAll => device.complete_all(),
+            _ => {}
+        }
+    }
+
+    /// Gives everything back if the scene says so, and drops the allocator: the device must have everything back.
+    pub(super) fn finish(mut self) -> Result<(), Broken> {
+        if self.scene.is_finished {
+            self.give_everything_back()?;
+        }
+        let Play { core, device, held, .. } = self;
+        device.plan_faults(FaultPlan::none());
+        drop((core, held));
+        let left = device.look().holdings();
+        ensure(Law::Endings, left.is_empty(), || format!("the device keeps {left:?}"))?;
+        let used = device.steer().insight().map_or(Bytes::ZERO, |device| device.used_bytes());
+        ensure(Law::Endings, used == Bytes::ZERO, || format!("the device keeps {used} bytes"))
+    }
+
+    fn give_everything_back(&mut self) -> Result<(), Broken> {
+        self.apply(&Step::Capturing(false))?;
+        for (pool, id) in POOLS.into_iter().enumerate() {
+            self.apply(&Step::EndPool(pool))?;
+            while self.core.pool_use_count(id).is_ok_and(|uses| uses > 0) {
+                self.apply(&Step::ReleasePool(pool))?;
+            }
+        }
+        while !self.held.is_empty() {
+            self.apply(&Step::Free(0))?;
+        }
+        for stock in &self.stocks.clone() {
+            let left = stock.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect::<Vec<_>>();
+            self.held.extend(left.into_iter().filter_map(|(deed, _)| deed.allocation()));
+        }
+        self.reference.stocks.iter_mut().for_each(VecDeque::clear);
+        while !self.held.is_empty() {
+            self.apply(&Step::Free(0))?;
+        }
+        self.apply(&Step::CompleteAll)?;
+        for _ in 0..4 {
+            self.apply(&Step::ReleaseCached)?;
+        }
+        let reserved = self.core.heap().reserved();
+        let may_stay = self.expects_faults || self.reference.keeps_memory();
+        ensure(Law::Endings, may_stay || reserved == Bytes::ZERO, || format!("{reserved} bytes stay reserved"))
     }
 }
