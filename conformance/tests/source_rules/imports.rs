@@ -200,7 +200,7 @@ impl<'ast> Visit<'ast> for Module {
     }
 }
 
-/// Circles that join files of different folders: each as the files in it, sorted.
+/// Circles of files: each as the files in it, sorted.
 pub(super) fn circles(uses: &BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> Vec<Vec<PathBuf>> {
     let reached = |from: &PathBuf| {
         let (mut seen, mut left) = (BTreeSet::new(), vec![from]);
@@ -215,18 +215,9 @@ pub(super) fn circles(uses: &BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> Vec<Vec<Pa
         let mut circle: Vec<PathBuf> =
             targets.iter().filter(|other| reach.get(other).is_some_and(|back| back.contains(*file))).cloned().collect();
         circle.sort();
-        let folders: BTreeSet<PathBuf> = circle.iter().map(|file| folder(file)).collect();
-        if folders.len() > 1 {
+        if circle.len() > 1 {
             found.insert(circle);
         }
     }
     found.into_iter().collect()
-}
-
-/// The folder that a file stands for: `a/b.rs` belongs to `a/b`, if that is a folder with Rust files.
-fn folder(file: &Path) -> PathBuf {
-    let own = file.with_extension("");
-    let mut beside = std::fs::read_dir(&own).into_iter().flatten().flatten();
-    let is_module = beside.any(|entry| entry.path().extension().is_some_and(|extension| extension == "rs"));
-    if is_module { own } else { file.parent().unwrap_or(Path::new("")).to_owned() }
 }

@@ -52,12 +52,23 @@ fn crate_roots() -> Vec<PathBuf> {
 }
 
 #[test]
-fn no_files_of_different_folders_use_each_other_in_a_circle() {
+fn no_files_use_each_other_in_a_circle() {
     let circles: Vec<Vec<PathBuf>> =
         crate_roots().iter().flat_map(|root| imports::circles(&imports::Crate::read(root).uses())).collect();
     let named: Vec<Vec<_>> =
         circles.iter().map(|circle| circle.iter().map(|file| file.strip_prefix(root()).unwrap_or(file)).collect()).collect();
     assert!(named.is_empty(), "{named:#?}");
+}
+
+/// A test stands in the file that it tests, and a file is not cut with `#[path]`.
+#[test]
+fn no_source_file_is_included_by_its_path() {
+    let sources = files(&root()).into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    let is_source = |path: &PathBuf| path.components().any(|part| part.as_os_str() == "src");
+    // What the tests of two crates or of both kinds share stands in a folder for that.
+    let cuts = |path: &PathBuf| read(path).replace("#[path = \"../tests/common/", "").contains("#[path = ");
+    let cut = sources.filter(is_source).filter(cuts);
+    assert_eq!(cut.collect::<Vec<_>>(), [PathBuf::new(); 0]);
 }
 
 /// Every text of the repository with these endings, by its name.
