@@ -41,12 +41,21 @@ pub(crate) fn sources_hash(package: &Path) -> io::Result<u64> {
     let mut hash = Fnv::new();
     for (name, path) in deciding_files(package)? {
         hash.text(name.as_bytes());
-        hash.text(&fs::read(path)?);
+        hash.text(without_tests(&fs::read_to_string(path)?).as_bytes());
     }
     for release in releases(&fs::read_to_string(package.join("../Cargo.lock"))?)? {
         hash.text(release.as_bytes());
     }
     Ok(hash.0)
+}
+
+/// A file's text without its module of tests and without carriage returns.
+fn without_tests(text: &str) -> String {
+    let text = text.replace('\r', "");
+    let module = ["mod tests {", "pub(super) mod tests {", "pub(crate) mod tests {"].map(|line| format!("\n#[cfg(test)]\n{line}\n"));
+    let Some(start) = module.iter().find_map(|module| text.find(module)) else { return text };
+    let length = text[start..].find("\n}\n").map_or(text.len() - start, |end| end + 2);
+    format!("{}{}", &text[..start], &text[start + length..])
 }
 
 /// The source files that decide, with their names relative to the package, with `/` on every system.
