@@ -1,0 +1,420 @@
+//! The ranks of one job beside each other, as text, as JSON and as rows of a page; what is compared is decided by
+//! `parkade_analysis::ranks`.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use parkade_analysis::ranks::{Comparison, Difference, FailsFirst, LEAST_RANKS, Measure, Odd, RankRun, Variant, compare};
+use serde_json::Value;
+
+use crate::recordings::{RankNumbers, RanksFrom};
+use crate::terminal::json_struct::{all, view};
+use crate::terminal::recording::short_name;
+use crate::terminal::runner::Lines;
+use crate::terminal::table::{Mark, Table};
+use crate::terminal::{output, size};
+
+/// The compared runs, in the order of their ranks.
+pub struct Ranks {
+    runs: Vec<Ranked>,
+    comparison: Comparison,
+    from: RanksFrom,
+}
+
+/// One device's run.
+struct Ranked {
+    rank: u64,
+    /// The place of its file among those given.
+    place: usize,
+    file: PathBuf,
+    run: RankRun,
+}
+
+impl Ranks {
+    /// Compares runs, each with the place of its file; `None` if they are of fewer than two files.
+    pub fn of(numbers: &RankNumbers, files: &[&Path], runs: Vec<(usize, RankRun)>) -> Option<Ranks> {
+        Some(Ranks::of_any(numbers, files, runs)).filter(Ranks::are_of_several_files)
+    }
+
+    /// The same of any number of files.
+    pub fn of_any(numbers: &RankNumbers, files: &[&Path], runs: Vec<(usize, RankRun)>) -> Ranks {
+        let ranked = |(place, run): (usize, RankRun)| {
+            Some(Ranked { rank: *numbers.of_files.get(place)?, place, file: files.get(place)?.to_path_buf(), run })
+        };
+        let mut runs: Vec<Ranked> = runs.into_iter().filter_map(ranked).collect();
+        runs.sort_by_key(|ranked| (ranked.rank, ranked.run.device));
+        let comparison = compare(&runs.iter().map(|ranked| ranked.run.clone()).collect::<Vec<_>>());
+        Ranks { runs, comparison, from: numbers.from }
+    }
+
+    /// Whether there are at least two files with runs.
+    pub fn are_of_several_files(&self) -> bool {
+        self.runs.windows(2).any(|pair| pair[0].place != pair[1].place)
+    }
+
+    /// Prints a table and what it shows.
+    pub fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        write!(out, "{}", table(self).text_with_left(&[0, 1]))?;
+        for sentence in self.sentences() {
+            write!(out, "{}", output::paragraph(&sentence, 0))?;
+        }
+        Ok(())
+    }
+
+    /// What the comparison found.
+    pub fn sentences(&self) -> Vec<String> {
+        sentences(self)
+    }
+
+    /// Adds the comparison as one line, with one more key if there is one.
+    pub fn add_to(&self, lines: &mut Lines, addition: Option<(&'static str, Value)>) -> Result<()> {
+        let mut object = serde_json::to_value(Object::of(self))?;
+        if let (Some(keys), Some((key, value))) = (object.as_object_mut(), addition) {
+            keys.insert(key.to_owned(), value);
+        }
+        lines.add(&object)
+    }
+
+    /// Whether the files are recordings of more than one program.
+    pub fn are_of_several_programs(&self) -> bool {
+        self.comparison.differences.iter().any(|difference| matches!(difference, Difference::Program(_)))
+    }
+
+    /// Whether some file has several devices, so that a rank's number does not name a run.
+    fn have_devices(&self) -> bool {
+        self.runs.windows(2).any(|pair| pair[0].rank == pair[1].rank)
+    }
+}
+
+/// One device's run.
+pub struct Row<'a> {
+    /// The rank.
+    pub rank: u64,
+    /// The place of its file among those given.
+    pub place: usize,
+    /// Its file.
+    pub file: &'a Path,
+    /// The device, if some file has several.
+    pub device: Option<u32>,
+    /// What is in the columns, and whether it stands out.
+    pub cells: Vec<(String, Standing)>,
+    /// Whether it runs out of memory first.
+    pub fails_first: bool,
+    /// Whether it is unlike the others.
+    pub is_odd: bool,
+}
+
+/// How a cell is to be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// As others.
+    Ordinary,
+    /// Unlike the others.
+    Odd,
+    /// Out of memory.
+    Failed,
+}
+
+impl Ranks {
+    /// The columns of [`Row::cells`].
+    pub const COLUMNS: [&str; COLUMNS.len()] = COLUMNS;
+
+    /// The runs, in the order of their ranks.
+    pub fn rows(&self) -> Vec<Row<'_>> {
+        let has_devices = self.have_devices();
+        (0..self.runs.len()).map(|run| self.row(run, has_devices)).collect()
+    }
+
+    fn row(&self, run: usize, has_devices: bool) -> Row<'_> {
+        let ranked = &self.runs[run];
+        let odd = self.comparison.odd.iter().find(|odd| odd.run == run).map(|odd| column(odd.measure));
+        let standing = |place: usize| match place {
+            _ if odd == Some(place) => Standing::Odd,
+            OUT_OF_MEMORY if ranked.run.failure.is_some() => Standing::Failed,
+            _ => Standing::Ordinary,
+        };
+        Row {
+            rank: ranked.rank,
+            place: ranked.place,
+            file: &ranked.file,
+            device: has_devices.then_some(ranked.run.device),
+            cells: cells(ranked).into_iter().enumerate().map(|(place, cell)| (cell, standing(place))).collect(),
+            fails_first: self.comparison.fails_first.is_some_and(|first| first.run == run),
+            is_odd: odd.is_some(),
+        }
+    }
+
+    /// The runs, those that say most first: the first to fail, those unlike the others, one of each other version, settings and program,
+    /// then all in the order of their ranks.
+    pub fn by_weight(&self) -> Vec<usize> {
+        let comparison = &self.comparison;
+        let first = comparison.fails_first.iter().map(|first| first.run);
+        let odd = comparison.odd.iter().map(|odd| odd.run);
+        let differing = comparison.differences.iter().filter(|difference| !matches!(difference, Difference::Copies(_)));
+        let variants = differing.flat_map(|difference| difference.variants().iter().skip(1));
+        let differing = variants.filter_map(|variant| variant.runs.first().copied());
+        let mut seen = vec![false; self.runs.len()];
+        let all = first.chain(odd).chain(differing).chain(0..self.runs.len());
+        all.filter(|&run| !std::mem::replace(&mut seen[run], true)).collect()
+    }
+}
+
+/// The column of a measure.
+const fn column(measure: Measure) -> usize {
+    match measure {
+        Measure::Entries => 0,
+        Measure::PeakAllocated => 3,
+        Measure::PeakReserved => 4,
+        Measure::Free => 5,
+        Measure::LargestHole => 6,
+    }
+}
+
+/// The columns of what is compared.
+const COLUMNS: [&str; 7] =
+    ["entries", "out of memory", "retries", "peak allocated", "peak reserved", "free at the end", "largest hole"];
+/// The column that is coloured.
+const OUT_OF_MEMORY: usize = 1;
+
+/// A row for each run. What a run does not have is a dash.
+fn table(ranks: &Ranks) -> Table {
+    let mut table = Table::new(["rank", "recording"].into_iter().chain(COLUMNS));
+    let has_devices = ranks.have_devices();
+    for ranked in &ranks.runs {
+        let device = if has_devices { format!(" device {}", ranked.run.device) } else { String::new() };
+        let names = [format!("{}{device}", ranked.rank), short_name(&ranked.file)];
+        let marked = names.len() + OUT_OF_MEMORY;
+        let mark = if ranked.run.failure.is_some() { Mark::Bad } else { Mark::Plain };
+        table.marked(names.into_iter().chain(cells(ranked)), marked, mark);
+    }
+    table
+}
+
+/// What is in the [`COLUMNS`] of a run.
+fn cells(ranked: &Ranked) -> [String; COLUMNS.len()] {
+    let run = &ranked.run;
+    let dash = || "-".to_owned();
+    let show = |bytes: Option<i64>| bytes.map_or_else(dash, size::show);
+    let show_end = |bytes: Option<u64>| bytes.map_or_else(dash, size::show_bytes);
+    [
+        run.entries.to_string(),
+        match run.failure {
+            Some(failure) => format!("entry {}", failure.entry),
+            None if run.ooms > 0 => format!("survived {}", run.ooms),
+            None => dash(),
+        },
+        run.retries.map_or_else(dash, |retries| retries.to_string()),
+        show(run.peak_allocated_bytes),
+        show(run.peak_reserved_bytes),
+        show_end(run.end.map(|end| end.free_bytes)),
+        show_end(run.end.map(|end| end.largest_hole_bytes)),
+    ]
+}
+
+/// How many of the runs that stand out, and of the variants of a difference, are named.
+const NAMED: usize = 4;
+/// How many ranks, or ranges of them, are listed.
+const RANGES: usize = 8;
+
+fn sentences(ranks: &Ranks) -> Vec<String> {
+    let mut sentences = vec![fails_first(ranks)];
+    sentences.extend(odd(ranks));
+    sentences.extend(ranks.comparison.differences.iter().map(|difference| differs(ranks, difference)));
+    sentences
+}
+
+fn fails_first(ranks: &Ranks) -> String {
+    let Some(FailsFirst { run, next, is_by_time, failed }) = ranks.comparison.fails_first else {
+        let survived = ranks.runs.iter().filter(|ranked| ranked.run.ooms > 0).count();
+        return match survived {
+            0 => "no rank runs out of memory".to_owned(),
+            _ => format!("no rank dies of an out-of-memory error; {survived} of {} survive some", ranks.runs.len()),
+        };
+    };
+    let entry = ranks.runs[run].run.failure.map_or(0, |failure| failure.entry);
+    let of = ranks.runs.len();
+    let name = named(ranks, &[run]);
+    match next {
+        _ if failed == 1 => format!("{name} alone runs out of memory, at entry {entry}"),
+        Some((next, later_us)) => {
+            let later = later_us as f64 / 1e6;
+            let next = named(ranks, &[next]);
+            format!("{name} runs out of memory first, at entry {entry}, {later:.3} s before {next}; {failed} of {of} do")
+        }
+        None if is_by_time => format!("{name} runs out of memory first, at entry {entry}; {failed} of {of} do"),
+        None => format!(
+            "{name} runs out of memory after the fewest entries, {entry}; {failed} of {of} do, and which does so first is not known, as \
+             not all files state times"
+        ),
+    }
+}
+
+fn odd(ranks: &Ranks) -> Vec<String> {
+    let comparison = &ranks.comparison;
+    if comparison.compared.len() < LEAST_RANKS {
+        return Vec::new();
+    }
+    let [first, others @ ..] = comparison.odd.as_slice() else {
+        return vec!["no rank stands out from the others".to_owned()];
+    };
+    let mut sentences = vec![format!("the odd one out is {}: {}", named(ranks, &[first.run]), deviation(*first))];
+    let too = others.iter().take(NAMED - 1);
+    sentences.extend(too.map(|odd| format!("{} stands out too: {}", named(ranks, &[odd.run]), deviation(*odd))));
+    if comparison.odd.len() > NAMED {
+        sentences.push(format!("and {} more stand out (--json lists all)", comparison.odd.len() - NAMED));
+    }
+    sentences
+}
+
+fn deviation(odd: Odd) -> String {
+    let show = |value: i64| if odd.measure.is_bytes() { size::show(value) } else { value.to_string() };
+    let what = match odd.measure {
+        Measure::PeakAllocated => "peak allocated",
+        Measure::PeakReserved => "peak reserved",
+        Measure::Free => "free at the end",
+        Measure::LargestHole => "largest hole at the end",
+        Measure::Entries => "entries of its trace",
+    };
+    format!("{what} {}, where the median of the others is {}", show(odd.value), show(odd.median))
+}
+
+fn differs(ranks: &Ranks, difference: &Difference) -> String {
+    let variants = difference.variants();
+    let each = |says: &dyn Fn(&Variant) -> String| {
+        let named: Vec<String> = variants.iter().take(NAMED).map(says).collect();
+        let more = if variants.len() > NAMED { format!("; and {} more", variants.len() - NAMED) } else { String::new() };
+        format!("{}{more}", named.join("; "))
+    };
+    match difference {
+        Difference::Release(_) => {
+            format!("the versions of PyTorch differ: {}", each(&|one| format!("{} in {}", one.value, named(ranks, &one.runs))))
+        }
+        Difference::Settings(_) => {
+            let settings = |one: &Variant| if one.value.is_empty() { "default" } else { &one.value }.to_owned();
+            let says = |one: &Variant| format!("{} in {}", output::shorten(&settings(one), 80), named(ranks, &one.runs));
+            format!("the settings differ: {}", each(&says))
+        }
+        Difference::Program(_) if variants.iter().all(|one| one.runs.len() == 1) => {
+            "these are recordings of different programs: the sizes that they request have little in common, so no odd one out is named"
+                .to_owned()
+        }
+        Difference::Program(_) => {
+            let others: Vec<usize> = variants.iter().skip(1).flat_map(|one| one.runs.iter().copied()).collect();
+            format!(
+                "{}: another program than the others', or another part of it: the sizes requested have little in common, so it is left \
+                 out of the search for the odd one",
+                named(ranks, &others)
+            )
+        }
+        Difference::Copies(_) => {
+            format!("nothing differs between these, as in copies of one recording, so they count once: {}", each(&|one| named(ranks, &one.runs)))
+        }
+    }
+}
+
+/// Runs by name: `rank 3`, `ranks 0-2, 5`, `rank 3 device 1`. Only the first are named if there are many.
+fn named(ranks: &Ranks, runs: &[usize]) -> String {
+    let word = if runs.len() == 1 { "rank" } else { "ranks" };
+    let mut runs = runs.to_vec();
+    runs.sort_unstable();
+    let names: Vec<String> = if ranks.have_devices() {
+        runs.iter().map(|&run| format!("{} device {}", ranks.runs[run].rank, ranks.runs[run].run.device)).collect()
+    } else {
+        ranges(runs.iter().map(|&run| ranks.runs[run].rank))
+    };
+    let more = if names.len() > RANGES { " ..." } else { "" };
+    format!("{word} {}{more}", output::list(names.iter().take(RANGES)))
+}
+
+/// Ascending numbers, consecutive ones together.
+fn ranges(numbers: impl Iterator<Item = u64>) -> Vec<String> {
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(number) => *last = number,
+            _ => ranges.push((number, number)),
+        }
+    }
+    let show = |&(first, last): &(u64, u64)| match last - first {
+        0 => first.to_string(),
+        1 => format!("{first}, {last}"),
+        _ => format!("{first}-{last}"),
+    };
+    ranges.iter().map(show).collect()
+}
+
+view! {
+    struct Object<'a>(ranks: &'a Ranks) {
+        ranks: Vec<Rank<'a>> = all(&ranks.runs, Rank::of),
+        ranks_from: &'static str = ranks.from.name(),
+        fails_first: Option<First> = ranks.comparison.fails_first.map(|first| First::of(ranks, first)),
+        odd_one_out: Option<OddOne> = ranks.comparison.odd.first().map(|odd| OddOne::of(ranks, odd)),
+        stand_out: Vec<OddOne> = all(&ranks.comparison.odd, |odd| OddOne::of(ranks, odd)),
+        compared: usize = ranks.comparison.compared.len(),
+        differences: Vec<Differs> = all(&ranks.comparison.differences, |difference| Differs::of(ranks, difference)),
+    }
+}
+
+view! {
+    struct Rank<'a>(ranked: &'a Ranked) {
+        rank: u64 = ranked.rank,
+        device: u32 = ranked.run.device,
+        file: String = ranked.file.display().to_string(),
+        entries: usize = ranked.run.entries,
+        fails_at_entry: Option<usize> = ranked.run.failure.map(|failure| failure.entry),
+        failed_at_us: Option<u64> = ranked.run.failure.and_then(|failure| failure.time_us),
+        ooms: u64 = ranked.run.ooms,
+        retries: Option<i64> = ranked.run.retries,
+        peak_allocated_bytes: Option<i64> = ranked.run.peak_allocated_bytes,
+        peak_reserved_bytes: Option<i64> = ranked.run.peak_reserved_bytes,
+        free_bytes: Option<u64> = ranked.run.end.map(|end| end.free_bytes),
+        largest_hole_bytes: Option<u64> = ranked.run.end.map(|end| end.largest_hole_bytes),
+        profile: &'static str = ranked.run.profile,
+        settings: &'a str = &ranked.run.settings,
+    }
+}
+
+view! {
+    /// Names a run.
+    struct Name(ranks: &Ranks, run: usize) {
+        rank: u64 = ranks.runs[run].rank,
+        device: u32 = ranks.runs[run].run.device,
+    }
+}
+
+view! {
+    struct First(ranks: &Ranks, first: FailsFirst) {
+        rank: u64 = ranks.runs[first.run].rank,
+        device: u32 = ranks.runs[first.run].run.device,
+        by: &'static str = if first.is_by_time { "time" } else { "entry" },
+        next: Option<Name> = first.next.map(|(run, _)| Name::of(ranks, run)),
+        next_after_us: Option<u64> = first.next.map(|(_, later_us)| later_us),
+        failed: usize = first.failed,
+    }
+}
+
+view! {
+    struct OddOne(ranks: &Ranks, odd: &Odd) {
+        rank: u64 = ranks.runs[odd.run].rank,
+        device: u32 = ranks.runs[odd.run].run.device,
+        measure: &'static str = odd.measure.name(),
+        value: i64 = odd.value,
+        median_of_others: i64 = odd.median,
+        score: f64 = odd.score,
+    }
+}
+
+view! {
+    struct Differs(ranks: &Ranks, difference: &Difference) {
+        of: &'static str = difference.name(),
+        variants: Vec<OneVariant> = all(difference.variants(), |variant| OneVariant::of(ranks, variant)),
+    }
+}
+
+view! {
+    struct OneVariant(ranks: &Ranks, variant: &Variant) {
+        value: String = variant.value.clone(),
+        ranks: Vec<Name> = all(&variant.runs, |&run| Name::of(ranks, run)),
+    }
+}

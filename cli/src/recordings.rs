@@ -1,0 +1,426 @@
+//! Several recordings: which files are meant, which ranks they are of by their names, and working through them.
+//!
+//! They are worked through on all cores, with bounded memory, and with the results in order. Each thread takes the next file when it is
+//! done with its last one. Files are held back while those being read are likely to take more than a fixed amount of memory together,
+//! but one is always read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::Read;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
+
+use anyhow::{Result, anyhow};
+use parkade_recording::begins_as_snapshot;
+use parkade_recording::compression::{Compression, detect};
+
+use crate::terminal::{output, progress};
+
+/// What snapshot files are called; each may have a compression's ending too.
+const ENDINGS: [&str; 2] = [".pickle", ".pkl"];
+const COMPRESSIONS: [&str; 5] = ["", ".xz", ".gz", ".zst", ".zstd"];
+/// How many skipped files are named.
+const NAMED: usize = 3;
+
+/// Something to read, or why there is nothing.
+#[derive(Debug)]
+pub struct Input {
+    /// The file, or the folder without files.
+    pub path: PathBuf,
+    /// Why there is nothing to read.
+    pub refusal: Option<String>,
+}
+
+/// All that was given, in its order; what is in folders in the natural order of names, so that rank2 comes before rank10.
+#[derive(Debug)]
+pub struct Inputs {
+    /// The files.
+    pub all: Vec<Input>,
+    /// What to say about them on standard error.
+    pub remarks: Vec<String>,
+    has_folder: bool,
+}
+
+impl Inputs {
+    /// The files that these paths mean.
+    pub fn of(paths: &[PathBuf]) -> Inputs {
+        let mut inputs = Inputs { all: Vec::new(), remarks: Vec::new(), has_folder: false };
+        for path in paths {
+            if path.is_dir() {
+                inputs.has_folder = true;
+                inputs.add_folder(path);
+            } else {
+                inputs.all.push(Input { path: path.clone(), refusal: None });
+            }
+        }
+        inputs
+    }
+
+    /// Whether there is more than one.
+    pub fn are_several(&self) -> bool {
+        self.all.len() > 1
+    }
+
+    /// The paths.
+    pub fn paths(&self) -> Vec<&Path> {
+        self.all.iter().map(|input| input.path.as_path()).collect()
+    }
+
+    /// The ranks that the files are of; `None` if nothing says that they are ranks of one job: neither a folder nor numbers in their names.
+    pub fn ranks(&self) -> Option<RankNumbers> {
+        let numbers = RankNumbers::of(&self.paths());
+        (self.are_several() && (self.has_folder || numbers.from == RanksFrom::Names)).then_some(numbers)
+    }
+
+    fn add_folder(&mut self, folder: &Path) {
+        let entries = match fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>) {
+            Ok(entries) => entries,
+            Err(error) => return self.refuse(folder, format!("cannot be read: {error}")),
+        };
+        let mut paths: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path()).collect();
+        alphanumeric_sort::sort_path_slice(&mut paths);
+        let (folders, files): (Vec<_>, Vec<_>) = paths.into_iter().partition(|path| path.is_dir());
+        let (found, skipped): (Vec<_>, Vec<_>) = files.into_iter().partition(|path| is_snapshot(path));
+        if found.is_empty() {
+            return self.refuse(folder, nothing_found(&skipped, &folders));
+        }
+        let others = [others(&skipped, "other file"), others(&folders, "folder")];
+        let others: Vec<String> = others.into_iter().flatten().collect();
+        if !others.is_empty() {
+            self.remarks.push(format!("{}: skipped {}", folder.display(), others.join(" and ")));
+        }
+        self.all.extend(found.into_iter().map(|path| Input { path, refusal: None }));
+    }
+
+    fn refuse(&mut self, folder: &Path, refusal: String) {
+        self.all.push(Input { path: folder.to_owned(), refusal: Some(refusal) });
+    }
+}
+
+/// Whether a file of a folder is a snapshot, by its name or else by how it begins. Hidden files are not: editors and downloads leave them.
+fn is_snapshot(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+    let has_ending =
+        || ENDINGS.iter().any(|ending| COMPRESSIONS.iter().any(|packed| name.ends_with(&format!("{ending}{packed}"))));
+    // Not pipes, which may never say anything.
+    !name.starts_with('.') && path.is_file() && (has_ending() || begins_as_snapshot(path).unwrap_or(false))
+}
+
+fn nothing_found(skipped: &[PathBuf], folders: &[PathBuf]) -> String {
+    let looked_for = "no snapshots in this folder: neither files called *.pickle or *.pkl (or these with .xz, .gz, .zst) nor \
+                      others that begin as PyTorch's snapshots do";
+    let has = [others(skipped, "other file"), others(folders, "folder")];
+    let has: Vec<String> = has.into_iter().flatten().collect();
+    let has = if has.is_empty() { "it is empty".to_owned() } else { format!("it has {}", has.join(" and ")) };
+    let advice = if folders.is_empty() { "" } else { " (folders within it are not searched: give them instead)" };
+    format!("{looked_for}; {has}{advice}")
+}
+
+/// Some files with the names of the first: `4 other files (a, b, c ...)`.
+fn others(paths: &[PathBuf], thing: &str) -> Option<String> {
+    let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let named = output::list(paths.iter().take(NAMED).map(name));
+    let more = if paths.len() > NAMED { " ..." } else { "" };
+    (!paths.is_empty()).then(|| format!("{} ({named}{more})", output::count(paths.len() as u64, thing)))
+}
+
+/// Words before the number of a rank, and of a device, which stands for the rank where no name has one.
+const RANK_WORDS: [&str; 1] = ["rank"];
+const DEVICE_WORDS: [&str; 4] = ["device", "dev", "gpu", "cuda"];
+/// Words before a number that is a moment's of one run.
+const MOMENT_WORDS: [&str; 6] = ["step", "iter", "iteration", "epoch", "batch", "entry"];
+
+/// Where the numbers come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RanksFrom {
+    /// The files' names.
+    Names,
+    /// Their order, as the names do not number them, or not differently.
+    Positions,
+}
+
+impl RanksFrom {
+    /// Its name in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            RanksFrom::Names => "names",
+            RanksFrom::Positions => "positions",
+        }
+    }
+}
+
+/// The rank of each file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RankNumbers {
+    /// In the order of the files.
+    pub of_files: Vec<u64>,
+    /// Where they come from.
+    pub from: RanksFrom,
+}
+
+impl RankNumbers {
+    /// The ranks of these files: the first rule that gives every file a number of its own, else their positions.
+    pub fn of(paths: &[&Path]) -> RankNumbers {
+        let stems: Vec<String> = paths.iter().map(|path| stem(path)).collect();
+        let rules: [fn(&str) -> Option<u64>; 3] =
+            [|stem| after(stem, &RANK_WORDS), |stem| after(stem, &DEVICE_WORDS), last_number];
+        for rule in rules {
+            let numbers: Option<Vec<u64>> = stems.iter().map(|stem| rule(stem)).collect();
+            let numbers = numbers.filter(|numbers| numbers.iter().collect::<BTreeSet<_>>().len() == numbers.len());
+            if let Some(of_files) = numbers {
+                return RankNumbers { of_files, from: RanksFrom::Names };
+            }
+        }
+        RankNumbers::positions(paths.len())
+    }
+
+    /// The positions of so many files.
+    pub fn positions(files: usize) -> RankNumbers {
+        RankNumbers { of_files: (0..files as u64).collect(), from: RanksFrom::Positions }
+    }
+}
+
+/// The file's name in lower case, up to its ending.
+fn stem(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+    let end = [".pickle", ".pkl"].iter().filter_map(|ending| name.rfind(ending)).min().unwrap_or(name.len());
+    name[..end].to_owned()
+}
+
+/// The number after one of the words: `rank3`, `rank_3`, `rank-3`, `rank=3`. The word begins the name or follows something other than a
+/// letter.
+fn after(stem: &str, words: &[&str]) -> Option<u64> {
+    let of_word = |word: &&str| {
+        stem.match_indices(word).find_map(|(at, _)| {
+            let begins = !stem[..at].ends_with(|c: char| c.is_alphabetic());
+            let rest = &stem[at + word.len()..];
+            let rest = rest.strip_prefix(['_', '-', '.', '=', ' ']).unwrap_or(rest);
+            begins.then(|| leading_number(rest)).flatten()
+        })
+    };
+    words.iter().find_map(of_word)
+}
+
+fn leading_number(text: &str) -> Option<u64> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    text[..end].parse().ok()
+}
+
+/// The number that ends the name after a separator, as in `snapshot_3`, unless it numbers the moments of a run.
+fn last_number(stem: &str) -> Option<u64> {
+    let start =
+        stem.rfind(|c: char| !c.is_ascii_digit()).map_or(0, |at| at + stem[at..].chars().next().map_or(1, char::len_utf8));
+    let before = &stem[..start];
+    let separated = before.is_empty() || before.ends_with(['_', '-', '.']);
+    let word = before.trim_end_matches(['_', '-', '.']);
+    let is_moment = MOMENT_WORDS.iter().any(|moment| word.ends_with(moment));
+    if separated && !is_moment { stem[start..].parse().ok() } else { None }
+}
+
+/// The files being read have at most this size together, decompressed; one may have more.
+const MOST_BYTES: u64 = 4 << 30;
+/// How much larger a compressed file becomes, at the upper end of what recordings do.
+const RATIO: u64 = 60;
+
+/// Runs `work` on each file, and gives the results to `done` in the order of the files, each as soon as all before it are there. Errors do
+/// not name the file.
+///
+/// # Errors
+/// That of `done`, which ends it.
+///
+/// # Panics
+/// As `work`: what unwinds there, also because it was cancelled, unwinds here.
+pub fn each<T: Send>(
+    inputs: &Inputs,
+    is_hidden: bool,
+    work: impl Fn(&Path) -> Result<T> + Sync,
+    mut done: impl FnMut(usize, Result<T>) -> Result<()>,
+) -> Result<()> {
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(inputs.all.len());
+    let (next, memory) = (AtomicUsize::new(0), Memory::default());
+    let bar = progress::of("files", is_hidden);
+    bar.set_length(inputs.all.len() as u64);
+    let (sender, results) = mpsc::channel();
+    let worker = |sender: mpsc::Sender<(usize, thread::Result<Result<T>>)>| {
+        progress::hush_thread();
+        loop {
+            let place = next.fetch_add(1, Ordering::Relaxed);
+            let Some(input) = inputs.all.get(place) else { break };
+            let result = match &input.refusal {
+                Some(refusal) => Ok(Err(anyhow!("{refusal}"))),
+                None => {
+                    let _share = memory.take(likely_size(&input.path));
+                    // Nothing that it has touched is looked at again: it goes on unwinding below.
+                    catch_unwind(AssertUnwindSafe(|| work(&input.path)))
+                }
+            };
+            // Nobody listens any more after an error of `done`.
+            if sender.send((place, result)).is_err() {
+                break;
+            }
+        }
+    };
+    let outcome = thread::scope(|scope| {
+        for _ in 0..threads {
+            let sender = sender.clone();
+            scope.spawn(|| worker(sender));
+        }
+        drop(sender);
+        let mut waiting = BTreeMap::new();
+        let mut place = 0;
+        for (at, result) in results {
+            waiting.insert(at, result.unwrap_or_else(|unwound| resume_unwind(unwound)));
+            while let Some(result) = waiting.remove(&place) {
+                bar.suspend(|| done(place, result))?;
+                place += 1;
+                bar.set_position(place as u64);
+            }
+        }
+        Ok(())
+    });
+    bar.finish_and_clear();
+    outcome
+}
+
+/// How large a file is likely to be when decompressed; 0 if it cannot be read, which reading it will say.
+fn likely_size(path: &Path) -> u64 {
+    let length = fs::metadata(path).map_or(0, |data| if data.is_file() { data.len() } else { 0 });
+    let mut head = [0; 8];
+    // Whatever is no regular file may have nothing to read, or only once.
+    let is_compressed = length > 0
+        && File::open(path)
+            .and_then(|mut file| file.read(&mut head))
+            .is_ok_and(|read| detect(&head[..read]) != Compression::None);
+    length.saturating_mul(if is_compressed { RATIO } else { 1 })
+}
+
+/// The memory that the files being read take, by their likely sizes.
+#[derive(Default)]
+struct Memory {
+    in_use: Mutex<u64>,
+    freed: Condvar,
+}
+
+/// A part of the memory, until it is dropped.
+struct Share<'m> {
+    memory: &'m Memory,
+    bytes: u64,
+}
+
+impl Memory {
+    /// Waits until there is room for a file of this size, or nothing is in use.
+    fn take(&self, bytes: u64) -> Share<'_> {
+        let has_no_room = |in_use: &mut u64| *in_use > 0 && in_use.saturating_add(bytes) > MOST_BYTES;
+        let in_use = self.freed.wait_while(self.lock(), has_no_room);
+        *in_use.unwrap_or_else(PoisonError::into_inner) += bytes;
+        Share { memory: self, bytes }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, u64> {
+        self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Share<'_> {
+    fn drop(&mut self) {
+        let mut in_use = self.memory.lock();
+        *in_use = in_use.saturating_sub(self.bytes);
+        self.memory.freed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn numbers(names: &[&str]) -> (Vec<u64>, RanksFrom) {
+        let paths: Vec<&Path> = names.iter().map(Path::new).collect();
+        let found = RankNumbers::of(&paths);
+        (found.of_files, found.from)
+    }
+
+    #[test]
+    fn names_number_ranks_in_many_ways() {
+        for names in [
+            ["a/rank3.pickle", "a/rank12.pickle"],
+            ["Rank_3_step_100.pickle", "Rank_12_step_100.pickle"],
+            ["rank3_memory_snapshot.pickle", "rank12_memory_snapshot.pickle.xz"],
+            ["run.rank-3.pkl", "run.rank-12.pkl.gz"],
+            ["node0_gpu7_rank3.pickle", "node1_gpu7_rank12.pickle"],
+            ["dev3.pickle", "dev12.pickle"],
+            ["snapshot_3.pickle", "snapshot_12.pickle"],
+            ["3.pickle", "12.pickle"],
+        ] {
+            assert_eq!(numbers(&names), (vec![3, 12], RanksFrom::Names), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn else_the_position_does() {
+        for names in [
+            ["before.pickle", "after.pickle"],
+            ["rank0.pickle", "rank0.pickle"],
+            ["rank0.pickle", "other.pickle"],
+            ["step_100.pickle", "step_200.pickle"],
+            ["gpt2.pickle", "gpt3.pickle"],
+            ["crank3.pickle", "frank4.pickle"],
+            ["x_99999999999999999999999.pickle", "x_1.pickle"],
+            ["ü.pickle", "ö.pickle"],
+        ] {
+            assert_eq!(numbers(&names), (vec![0, 1], RanksFrom::Positions), "{names:?}");
+        }
+    }
+
+    fn inputs(names: impl IntoIterator<Item = String>) -> Inputs {
+        Inputs::of(&names.into_iter().map(PathBuf::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn results_come_in_order_however_long_each_takes() {
+        let inputs = inputs((0..40).map(|number| format!("/nowhere/{number}")));
+        let work = |path: &Path| {
+            let number: u64 =
+                path.file_name().and_then(|name| name.to_str()).and_then(|name| name.parse().ok()).expect("a number");
+            thread::sleep(Duration::from_millis(if number.is_multiple_of(7) { 15 } else { 0 }));
+            if number == 5 { Err(anyhow!("five")) } else { Ok(number) }
+        };
+        let mut seen = Vec::new();
+        let run = each(&inputs, true, work, |place, result| {
+            seen.push((place as u64, result.ok()));
+            Ok(())
+        });
+        assert!(run.is_ok());
+        assert_eq!(seen, (0..40).map(|number| (number, Some(number).filter(|&number| number != 5))).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn an_error_of_the_receiver_ends_it() {
+        let inputs = inputs((0..1000).map(|number| format!("/nowhere/{number}")));
+        let worked = AtomicUsize::new(0);
+        let work = |_: &Path| {
+            thread::sleep(Duration::from_millis(1));
+            Ok(worked.fetch_add(1, Ordering::Relaxed))
+        };
+        assert!(each(&inputs, true, work, |_, _| Err(anyhow!("closed"))).is_err());
+        assert!(worked.load(Ordering::Relaxed) < 500);
+    }
+
+    #[test]
+    fn only_one_file_of_any_size_is_read_beside_others_that_leave_room() {
+        let memory = Memory::default();
+        let large = memory.take(MOST_BYTES * 3);
+        thread::scope(|scope| {
+            let second = scope.spawn(|| drop(memory.take(1)));
+            thread::sleep(Duration::from_millis(20));
+            assert!(!second.is_finished());
+            drop(large);
+        });
+        let _both = (memory.take(MOST_BYTES / 2), memory.take(MOST_BYTES / 2));
+    }
+}
