@@ -1,8 +1,6 @@
 //! `parkade export`: the replayed run as a snapshot file that PyTorch's own viewers open, or as a trace file for Perfetto.
 
-mod json;
 mod perfetto;
-mod recorded;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -18,12 +16,13 @@ use parkade_replay::export::{ExportOptions, Exported, ExportedDevice, export};
 use parkade_replay::recognition::Recognition;
 use parkade_replay::{AfterFailure, ReplaySettings, Requests, VerifyError, VerifyOptions, verify_device};
 
+use self::perfetto::{Run, Slices};
 use crate::terminal::args::{self, Force, Json};
+use crate::terminal::json_struct::{all, view};
 use crate::terminal::outputs::{Outputs, Target, Wanted};
+use crate::terminal::release::{self, MadeBy};
 use crate::terminal::runner::{Command, Form, Lines, Subject};
-use crate::terminal::{output, progress, recording, release, size};
-use perfetto::{Run, Slices};
-use recorded::as_recorded;
+use crate::terminal::{output, progress, recording, size};
 
 /// Write the run that a recorded program would have had under other settings as a snapshot file.
 ///
@@ -189,7 +188,7 @@ impl Command for Args {
     }
 
     fn json(&self, made: &Made, lines: &mut Lines) -> Result<()> {
-        lines.add(&json::Object::of(self, made))
+        lines.add(&Object::of(self, made))
     }
 }
 
@@ -257,4 +256,61 @@ fn notes(args: &args::Replay, device: &ExportedDevice, recorded: Shortage) -> Ve
         notes.push(recording::other_failures(device.device_errors));
     }
     notes
+}
+
+/// The recording unchanged, with what its replay under its own settings shows.
+fn as_recorded(mut recording: Recording, own: &VerifyOptions, device: Option<u32>) -> Result<(Exported, Vec<Shortage>)> {
+    let chosen: Vec<u32> = recording::chosen(recording.devices.iter(), device)?.iter().map(|device| device.device).collect();
+    recording.devices.retain(|device| chosen.contains(&device.device));
+    let (mut devices, mut shortages, mut kept_devices) = (Vec::new(), Vec::new(), Vec::new());
+    for device in &recording.devices {
+        if device.trace.is_empty() {
+            kept_devices.push(device.device);
+            continue;
+        }
+        let verdict = recording::of_device(verify_device(device, own, &mut |_| ()), device.device, chosen.len())?;
+        let retries = (verdict.mismatches == 0).then_some(verdict.stats.num_alloc_retries);
+        shortages.push(Shortage { ooms: verdict.ooms as i64, retries });
+        devices.push(ExportedDevice {
+            device: device.device,
+            entries: verdict.entries,
+            first_failure: device.trace.iter().position(|entry| entry.action == Action::Oom),
+            device_errors: 0,
+            mismatches: verdict.mismatches,
+            early_blocks: None,
+            stats: verdict.stats,
+        });
+    }
+    Ok((Exported { recording, devices, kept_devices }, shortages))
+}
+
+view! {
+    struct Object<'a>(args: &'a Args, made: &'a Made) {
+        file: String = args.file.display().to_string(),
+        output: String = args.output.path().display().to_string(),
+        settings: Option<&'a str> = made.exported.recording.settings.as_ref().and_then(|settings| settings.text.as_deref()),
+        profile: &'static str = made.profile.name,
+        made_by: MadeBy = MadeBy::of(&made.made_by),
+        devices: Vec<Device> = all(made.exported.devices.iter().zip(&made.recorded), Device::of),
+        kept_devices: &'a [u32] = &made.exported.kept_devices,
+        slices: Option<usize> = made.slices.map(|slices| slices.blocks),
+        left_out_slices: Option<usize> = made.slices.map(|slices| slices.left_out),
+    }
+}
+
+view! {
+    struct Device(device: (&ExportedDevice, &Shortage)) {
+        device: u32 = device.0.device,
+        entries: usize = device.0.entries,
+        ooms: i64 = device.0.stats.num_ooms,
+        retries: i64 = device.0.stats.num_alloc_retries,
+        recorded_ooms: i64 = device.1.ooms,
+        recorded_retries: Option<i64> = device.1.retries,
+        fails_at_entry: Option<usize> = device.0.first_failure,
+        peak_allocated_bytes: i64 = device.0.stats.family(Family::AllocatedBytes).all.peak,
+        peak_reserved_bytes: i64 = device.0.stats.family(Family::ReservedBytes).all.peak,
+        early_blocks: Option<usize> = device.0.early_blocks,
+        mismatches: u64 = device.0.mismatches,
+        device_errors: u64 = device.0.device_errors,
+    }
 }

@@ -1,9 +1,6 @@
 //! `parkade pack`: how little memory would a recorded program need if all its requests were known in advance?
 
-mod json;
-mod table;
-
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -15,11 +12,16 @@ use parkade_replay::recognition::Recognition;
 use parkade_research::packing::{
     self, Buffer, CsvFile, DEFAULT_STEPS, Effort, Found, Instance, Recorded, Refused, is_csv, pack_watched, read_csv, write_csv,
 };
+use serde::Serialize;
 
 use crate::terminal::args::{Force, Json, RecordedLimit};
+use crate::terminal::json_struct::{all, view};
 use crate::terminal::outputs::{Target, Wanted};
+use crate::terminal::recording::{self, short_name};
+use crate::terminal::release::{self, MadeBy};
 use crate::terminal::runner::{Command, Form, Lines, Subject};
-use crate::terminal::{output, progress, recording};
+use crate::terminal::size::show_bytes;
+use crate::terminal::{output, progress};
 
 /// Pack a program's buffers offline: sizes and lifetimes are known, addresses are searched for.
 ///
@@ -108,11 +110,11 @@ impl Command for Args {
     }
 
     fn text(&self, packed: &Vec<Packed>, out: &mut dyn Write) -> Result<()> {
-        Ok(table::print(out, &self.file, packed)?)
+        Ok(print(out, &self.file, packed)?)
     }
 
     fn json(&self, packed: &Vec<Packed>, lines: &mut Lines) -> Result<()> {
-        lines.add(&json::Object::of(self, packed))
+        lines.add(&Object::of(self, packed))
     }
 }
 
@@ -218,4 +220,95 @@ fn solve(buffers: Vec<Buffer>, effort: Effort, is_hidden: bool) -> Result<(Insta
     packing::check(&instance, &found.packing)
         .map_err(|fault| anyhow!("the packing found is invalid, a bug in parkade: {fault:?}"))?;
     Ok((instance, found, start.elapsed().as_secs_f64()))
+}
+
+fn print(out: &mut dyn Write, file: &Path, packed: &[Packed]) -> io::Result<()> {
+    let name = short_name(file);
+    for one in packed {
+        let device = one.device.filter(|_| packed.len() > 1).map_or_else(String::new, |device| format!(" device {device}"));
+        let found = &one.found;
+        writeln!(out, "{name}{device}: {}", output::count(one.instance.buffers().len(), "buffer"))?;
+        writeln!(out, "  load     {:>12}  the most live bytes at once", show_bytes(one.instance.load()))?;
+        let verdict = if one.is_best() {
+            output::good("no packing needs less")
+        } else {
+            format!("no packing needs less than {}", show_bytes(found.bound))
+        };
+        let height = show_bytes(found.packing.height);
+        writeln!(out, "  packing  {height:>12}  {:.4} of the load: {verdict}", one.ratio())?;
+        writeln!(out, "{}", output::dim(&format!("  {} steps, {:.1} s", found.steps, one.seconds)))?;
+        if let Some(line) = refused(one) {
+            writeln!(out, "  {line}")?;
+        }
+        if one.has_lost_beginning {
+            writeln!(out, "  The recording lost its beginning: what was live then counts as requested before its first entry.")?;
+        }
+    }
+    match packed.iter().find_map(|one| one.made_by.as_ref()) {
+        Some(made_by) => write!(out, "{}", output::paragraph(&release::words(made_by), 2)),
+        None => Ok(()),
+    }
+}
+
+/// The requests of the recorded run that failed.
+fn refused(packed: &Packed) -> Option<String> {
+    let (refused, load) = (packed.refused?, show_bytes(packed.load_with_last_refused()?));
+    let bytes = show_bytes(refused.bytes);
+    match refused.requests {
+        0 => None,
+        1 => Some(format!("Left out: 1 request for {bytes} that ran out of memory; with it the load is {load}.")),
+        count => Some(format!(
+            "Left out: {count} requests for {bytes} in all that ran out of memory; with the last of them the load is {load}."
+        )),
+    }
+}
+
+view! {
+    /// With several devices, `devices` has the numbers of each.
+    struct Object(args: &Args, packed: &[Packed]) {
+        file: String = args.file.display().to_string(),
+        seed: u64 = args.seed,
+        budget: u64 = args.budget,
+        #[serde(flatten)]
+        numbers: OneOrMany = match packed {
+            [one] => OneOrMany::One(Box::new(Numbers::of(one))),
+            many => OneOrMany::Many { devices: all(many, Numbers::of) },
+        },
+    }
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(Box<Numbers>),
+    Many { devices: Vec<Numbers> },
+}
+
+view! {
+    struct Numbers(packed: &Packed) {
+        buffers: usize = packed.instance.buffers().len(),
+        load_bytes: u64 = packed.instance.load(),
+        bound_bytes: u64 = packed.found.bound,
+        packing_bytes: u64 = packed.found.packing.height,
+        ratio: f64 = packed.ratio(),
+        is_best: bool = packed.is_best(),
+        steps: u64 = packed.found.steps,
+        seconds: f64 = packed.seconds,
+        lost_beginning: bool = packed.has_lost_beginning,
+        made_by: Option<MadeBy> = packed.made_by.as_ref().map(MadeBy::of),
+        #[serde(flatten)]
+        refused: Option<LeftOut> =
+            packed.refused.zip(packed.load_with_last_refused()).map(|(refused, load)| LeftOut::of(refused, load)),
+        #[serde(skip_serializing_if = "Option::is_none")]
+        device: Option<u32> = packed.device,
+    }
+}
+
+view! {
+    /// Requests of a recording that failed.
+    struct LeftOut(refused: Refused, load: u64) {
+        refused_requests: u64 = refused.requests,
+        refused_bytes: u64 = refused.bytes,
+        load_with_last_refused_bytes: u64 = load,
+    }
 }

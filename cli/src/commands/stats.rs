@@ -1,9 +1,9 @@
 //! `parkade stats`: a run's statistics, summary and fragmentation, at its end, at an entry, or step by step.
+//!
+//! As text they are PyTorch's summary with measures of fragmentation, or a row for each moment.
 
-mod json;
-mod table;
-
-use std::io::Write;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -11,14 +11,18 @@ use clap::Parser;
 use parkade_analysis::annotations::steps;
 use parkade_analysis::fragmentation::{Fragmentation, ReplayOptions, Sample, sample_recorded_run, sample_replayed_run};
 use parkade_analysis::ranks::RankRun;
-use parkade_recording::{DeviceRecording, Recording};
+use parkade_recording::{DeviceRecording, Recording, memory_summary};
 use parkade_replay::recognition::{Asked, Recognition};
 use parkade_replay::{ReplaySettings, VerifyOptions};
 
 use crate::each::OnEach;
-use crate::terminal::args::{Files, Json, Profile};
+use crate::terminal::args::{self, Files, Json, Profile};
+use crate::terminal::json_struct::{all, view};
+use crate::terminal::release::{self, MadeBy};
 use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
-use crate::terminal::{args, recording, release, size};
+use crate::terminal::size::{self, show_bytes};
+use crate::terminal::table::Table;
+use crate::terminal::{output, recording};
 
 /// Show what torch.cuda.memory_stats() and memory_summary() would have reported, and how fragmented memory was.
 ///
@@ -195,11 +199,11 @@ impl Command for Args {
     }
 
     fn text(&self, shown: &Shown, out: &mut dyn Write) -> Result<()> {
-        if self.csv { table::csv(out, self, &shown.devices) } else { Ok(table::print(out, self, shown)?) }
+        if self.csv { csv(out, self, &shown.devices) } else { Ok(print(out, self, shown)?) }
     }
 
     fn json(&self, shown: &Shown, lines: &mut Lines) -> Result<()> {
-        lines.add(&json::Object::of(self, shown))
+        lines.add(&Object::of(self, shown))
     }
 
     fn remarks(&self, shown: &Shown) -> Vec<String> {
@@ -332,4 +336,222 @@ fn regularly(entries: usize, every: u64) -> Vec<usize> {
     let mut at: Vec<usize> = (1..).map_while(|count: usize| count.checked_mul(every).filter(|&end| end < entries)).collect();
     at.push(entries);
     at.into_iter().map(|end| end - 1).collect()
+}
+
+/// The documents call fragmentation above this a risk.
+const RISK: f64 = 0.3;
+
+fn print(out: &mut dyn Write, args: &Args, shown: &Shown) -> io::Result<()> {
+    for (place, device) in shown.devices.iter().enumerate() {
+        if place > 0 {
+            writeln!(out)?;
+        }
+        if let Some(end) = &device.end {
+            writeln!(out, "device {}: no trace; its segments at the end", device.number)?;
+            measures(out, end)?;
+        } else if args.is_series() {
+            series(out, device)?;
+        } else {
+            single(out, args, device)?;
+        }
+    }
+    write!(out, "{}", output::paragraph(&release::words(&shown.made_by), 0))?;
+    for remark in shown.remarks(args) {
+        writeln!(out, "{remark}")?;
+    }
+    Ok(())
+}
+
+fn single(out: &mut dyn Write, args: &Args, device: &Device) -> io::Result<()> {
+    let Some(Moment { sample, .. }) = device.moments.first() else { return Ok(()) };
+    if args.keys {
+        for (key, value) in sample.stats.entries() {
+            writeln!(out, "{key} {value}")?;
+        }
+    } else {
+        write!(out, "{}", memory_summary(device.number, &sample.stats, false))?;
+    }
+    writeln!(out, "device {}, after entry {} of {}", device.number, sample.entry, device.entries)?;
+    measures(out, &sample.fragmentation)
+}
+
+fn measures(out: &mut dyn Write, measures: &Fragmentation) -> io::Result<()> {
+    let size = show_bytes;
+    let fragmentation = measures.ratio().map_or("-".to_owned(), |share| {
+        format!("{}{}", percent(share), if share > RISK { ", a risk by the 30 % rule" } else { "" })
+    });
+    let rows = [
+        ("fragmentation", format!("{fragmentation} (1 - allocated / reserved)")),
+        ("largest hole", size(measures.largest_hole_bytes)),
+        ("partial segments", format!("{} free in segments that are partly in use", size(measures.partial_segments_bytes))),
+        ("free segments", format!("{} in wholly free segments", size(measures.free_segments_bytes))),
+        ("pending", format!("{} freed, but still in use by other streams", size(measures.pending_bytes))),
+        ("rounding", format!("{} beyond what was requested", size(measures.rounding_bytes()))),
+        ("holes", measures.holes.to_string()),
+    ];
+    for (name, value) in rows {
+        writeln!(out, "  {name:<16} {value}")?;
+    }
+    Ok(())
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+const HEADS: [&str; 11] = [
+    "step",
+    "entry",
+    "allocated",
+    "reserved",
+    "peak allocated",
+    "peak reserved",
+    "fragmentation",
+    "largest hole",
+    "partial segments",
+    "pending",
+    "oom",
+];
+
+fn series(out: &mut dyn Write, device: &Device) -> io::Result<()> {
+    if let Some(mark) = &device.mark {
+        write!(out, "device {}: steps end with {}", device.number, output::one_line(&output::shorten(mark, 80)))?;
+        let lost =
+            if device.lost_steps > 0 { format!("; {} ended before the first entry", device.lost_steps) } else { String::new() };
+        writeln!(out, "{lost}")?;
+    } else {
+        writeln!(out, "device {}", device.number)?;
+    }
+    // Without steps the first column is left out.
+    let first = usize::from(device.mark.is_none());
+    let mut table = Table::plain(0, HEADS.into_iter().skip(first));
+    for moment in &device.moments {
+        table.row(cells(moment).into_iter().skip(first));
+    }
+    write!(out, "{}", table.text_with_left(&[]))
+}
+
+fn cells(moment: &Moment) -> [String; HEADS.len()] {
+    let (sample, measures) = (&moment.sample, &moment.sample.fragmentation);
+    [
+        moment.step.map_or_else(String::new, |step| step.to_string()),
+        sample.entry.to_string(),
+        show_bytes(measures.allocated_bytes),
+        show_bytes(measures.reserved_bytes),
+        size::show(sample.peak_allocated_bytes),
+        size::show(sample.peak_reserved_bytes),
+        measures.ratio().map_or_else(|| "-".to_owned(), percent),
+        show_bytes(measures.largest_hole_bytes),
+        show_bytes(measures.partial_segments_bytes),
+        show_bytes(measures.pending_bytes),
+        sample.stats.num_ooms.to_string(),
+    ]
+}
+
+/// The columns before all keys of memory_stats().
+const COLUMNS: [&str; 12] = [
+    "device",
+    "step",
+    "entry",
+    "peak_allocated_bytes",
+    "peak_reserved_bytes",
+    "fragmentation",
+    "largest_hole_bytes",
+    "stranded_bytes",
+    "free_segments_bytes",
+    "pending_bytes",
+    "rounding_bytes",
+    "holes",
+];
+
+/// All numbers of the rows, exact: the file if there are several, the measures, then all keys of memory_stats().
+fn csv(out: &mut dyn Write, args: &Args, devices: &[Device]) -> Result<()> {
+    let mut writer = csv::Writer::from_writer(out);
+    let moments = devices.iter().flat_map(|device| device.moments.iter().map(move |moment| (device, moment)));
+    for (place, (device, Moment { step, sample })) in moments.enumerate() {
+        let (measures, (keys, values)): (_, (Vec<_>, Vec<_>)) =
+            (&sample.fragmentation, sample.stats.entries().into_iter().unzip());
+        if place == 0 {
+            let columns = COLUMNS.map(str::to_owned).into_iter().chain(keys);
+            writer.write_record(args.is_one_of_several.then(|| "file".to_owned()).into_iter().chain(columns))?;
+        }
+        let own: [String; COLUMNS.len()] = [
+            device.number.to_string(),
+            step.map_or_else(String::new, |step| step.to_string()),
+            sample.entry.to_string(),
+            sample.peak_allocated_bytes.to_string(),
+            sample.peak_reserved_bytes.to_string(),
+            measures.ratio().map_or_else(String::new, |share| share.to_string()),
+            measures.largest_hole_bytes.to_string(),
+            measures.partial_segments_bytes.to_string(),
+            measures.free_segments_bytes.to_string(),
+            measures.pending_bytes.to_string(),
+            measures.rounding_bytes().to_string(),
+            measures.holes.to_string(),
+        ];
+        let file = args.is_one_of_several.then(|| args.file.display().to_string());
+        writer.write_record(file.into_iter().chain(own).chain(values.iter().map(i64::to_string)))?;
+    }
+    Ok(writer.flush()?)
+}
+
+view! {
+    struct Object<'a>(args: &Args, shown: &'a Shown) {
+        file: String = args.file.display().to_string(),
+        settings: &'a str = &shown.settings,
+        made_by: MadeBy = MadeBy::of(&shown.made_by),
+        replayed: bool = args.settings.is_some(),
+        limit_bytes: Option<u64> = args.limit,
+        mismatches: u64 = shown.mismatches(),
+        devices: Vec<OfDevice<'a>> = all(&shown.devices, OfDevice::of),
+        left_out: Vec<Missing<'a>> = all(&shown.left_out, Missing::of),
+    }
+}
+
+view! {
+    struct Missing<'a>(device: &'a LeftOut) {
+        device: u32 = device.number,
+        reason: &'a str = &device.reason,
+    }
+}
+
+view! {
+    struct OfDevice<'a>(device: &'a Device) {
+        device: u32 = device.number,
+        entries: usize = device.entries,
+        steps_marked_by: Option<&'a str> = device.mark.as_deref(),
+        lost_steps: usize = device.lost_steps,
+        mismatches: u64 = device.mismatches,
+        decisions: u64 = device.decisions,
+        assumed_limit_bytes: Option<u64> = device.assumed_limit_bytes,
+        moments: Vec<At> = all(&device.moments, At::of),
+        end_without_trace: Option<Figures> = device.end.as_ref().map(Figures::of),
+    }
+}
+
+view! {
+    struct At(moment: &Moment) {
+        entry: usize = moment.sample.entry,
+        step: Option<usize> = moment.step,
+        memory_stats: BTreeMap<String, i64> = moment.sample.stats.entries().into_iter().collect(),
+        measures: Figures = Figures::of(&moment.sample.fragmentation),
+        peak_allocated_bytes_since_last: i64 = moment.sample.peak_allocated_bytes,
+        peak_reserved_bytes_since_last: i64 = moment.sample.peak_reserved_bytes,
+    }
+}
+
+view! {
+    struct Figures(measures: &Fragmentation) {
+        reserved_bytes: u64 = measures.reserved_bytes,
+        allocated_bytes: u64 = measures.allocated_bytes,
+        pending_bytes: u64 = measures.pending_bytes,
+        requested_bytes: u64 = measures.requested_bytes,
+        rounding_bytes: u64 = measures.rounding_bytes(),
+        free_bytes: u64 = measures.free_bytes,
+        free_segments_bytes: u64 = measures.free_segments_bytes,
+        stranded_bytes: u64 = measures.partial_segments_bytes,
+        largest_hole_bytes: u64 = measures.largest_hole_bytes,
+        holes: u64 = measures.holes,
+        fragmentation: Option<f64> = measures.ratio(),
+    }
 }

@@ -1,0 +1,534 @@
+//! A policy of parkade beside PyTorch's settings: what it would need for the requests of a recording, in figures and in words, on one device and on all ranks of a job.
+//!
+//! PyTorch can run on any policy (`parkade.enable(policy=...)`), so it is an option like a setting, and it is asked for the same
+//! requests: of a run that died, the request that ended it counts as one to serve, and what is estimated of the rest follows. Only
+//! requests that failed and that the run did without are left out. Settings are replayed, and policies are run as `parkade sweep` runs
+//! them, which differs in when memory comes back that other streams use: a run does not wait for it ([`measure`] says so).
+
+use parkade_analysis::advise::{Advice, DeviceMemory, DeviceOutcome, Outcome as Fit, Program};
+use parkade_analysis::continuation::Doubt;
+use parkade_policies::{Named, named, needs_serial_work};
+use parkade_replay::{Operation, Requests};
+use parkade_research::study::{Ending, Outcome, PLENTY_BYTES, RunOptions, Smallest, make_for, run, smallest_capacity};
+use parkade_research::workload::recorded::{RecordedWorkload, of_requests};
+
+use crate::terminal::json_struct::view;
+use crate::terminal::size::show_bytes;
+use crate::terminal::{ending, output};
+
+/// The policy that decides as PyTorch with expandable_segments:True: settings and policies are compared by it.
+const EXPANDABLE: &str = "pytorch-expandable";
+
+/// What a policy needs.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Needs {
+    /// Its name.
+    policy: &'static str,
+    /// How it fares on each device.
+    devices: Vec<OnDevice>,
+    /// What expandable_segments:True needs by the same measure, on the device that needs most.
+    expandable_bytes: Option<u64>,
+    /// Whether memory that other streams used comes back later than it was freed.
+    has_late_frees: bool,
+}
+
+/// What each of these policies needs for the requests on which there is advice, each policy once.
+#[must_use]
+pub fn needs(policies: &[&'static Named], advice: &Advice) -> Vec<Needs> {
+    if policies.is_empty() {
+        return Vec::new();
+    }
+    let asked = Asked::of(advice);
+    let expandable_bytes = named(EXPANDABLE).and_then(|expandable| {
+        let mut each = asked.iter().map(|device| device.smallest_bytes(expandable));
+        each.try_fold(0, |most, bytes| Some(most.max(bytes?)))
+    });
+    let has_late_frees = asked.iter().any(Asked::has_late_frees);
+    let mut needs: Vec<Needs> = Vec::new();
+    for policy in policies {
+        if needs.iter().all(|known| known.policy != policy.name) {
+            let devices = asked.iter().map(|device| device.try_policy(policy)).collect();
+            needs.push(Needs { policy: policy.name, devices, expandable_bytes, has_late_frees });
+        }
+    }
+    needs
+}
+
+impl Needs {
+    /// The policy's name.
+    #[must_use]
+    pub fn policy(&self) -> &'static str {
+        self.policy
+    }
+
+    /// What it comes to: the worst of the devices.
+    #[must_use]
+    pub fn outcome(&self) -> Fit {
+        self.worst().map_or(Fit::Unknown, |device| device.outcome)
+    }
+
+    /// Whether every request is served in the memory that there is, if that is known: what is estimated of the rest of a run that died
+    /// is so too.
+    #[must_use]
+    pub fn fits(&self) -> Option<bool> {
+        self.of_all(|figures| Some(figures.at_hand?.fits))
+    }
+
+    /// Whether every recorded request is, that of which a run died included.
+    #[must_use]
+    pub fn gets_past(&self) -> Option<bool> {
+        self.of_all(|figures| Some(figures.at_hand?.fails_at_entry.is_none()))
+    }
+
+    /// The least memory in which every request is served, on the device that needs most. `None` if the policy does not serve them.
+    #[must_use]
+    pub fn smallest_bytes(&self) -> Option<u64> {
+        self.most(|figures| figures.smallest_bytes)
+    }
+
+    fn worst(&self) -> Option<&OnDevice> {
+        let order = [Fit::DoesNotFit, Fit::Unknown, Fit::GetsPast, Fit::Fits];
+        let badness = |device: &&OnDevice| order.iter().position(|fit| *fit == device.outcome);
+        self.devices.iter().min_by_key(badness)
+    }
+
+    /// Whether it is so on every device, if it is known of each. A policy that does not serve the requests does not in any memory.
+    fn of_all(&self, is_so: impl Fn(&Figures) -> Option<bool>) -> Option<bool> {
+        let of = |device: &OnDevice| device.figures.as_ref().map_or(Some(false), &is_so);
+        self.devices.iter().map(of).try_fold(true, |all, so| Some(all && so?))
+    }
+
+    fn most(&self, of: impl Fn(&Figures) -> u64) -> Option<u64> {
+        self.devices.iter().map(|device| device.figures.as_ref().ok().map(&of)).try_fold(0, |most, one| Some(most.max(one?)))
+    }
+
+    fn peak_reserved_bytes(&self) -> Option<u64> {
+        self.most(|figures| figures.peak_reserved_bytes)
+    }
+
+    fn driver_us(&self) -> Option<u64> {
+        self.devices.iter().map(|device| Some(device.figures.as_ref().ok()?.driver_us)).sum()
+    }
+
+    fn failed_requests(&self) -> u64 {
+        self.devices.iter().map(|device| device.failed_requests).sum()
+    }
+
+    fn fails_at_entry(&self) -> Option<usize> {
+        self.devices.iter().find_map(|device| device.figures.as_ref().ok()?.at_hand?.fails_at_entry)
+    }
+
+    fn why_not(&self) -> Option<&str> {
+        self.devices.iter().find_map(|device| device.figures.as_ref().err()).map(String::as_str)
+    }
+}
+
+view! {
+    /// The same as a JSON object.
+    pub struct Object(needs: &Needs) {
+        policy: &'static str = needs.policy,
+        outcome: &'static str = needs.outcome().name(),
+        fits: Option<bool> = needs.fits(),
+        gets_past: Option<bool> = needs.gets_past(),
+        fails_at_entry: Option<usize> = needs.fails_at_entry(),
+        doubt: Option<&'static str> = needs.devices.iter().find_map(|device| device.doubt).map(|doubt| doubt.name()),
+        smallest_capacity_bytes: Option<u64> = needs.smallest_bytes(),
+        expandable_smallest_capacity_bytes: Option<u64> = needs.expandable_bytes,
+        peak_reserved_bytes: Option<u64> = needs.peak_reserved_bytes(),
+        driver_us: Option<u64> = needs.driver_us(),
+        failed_requests: u64 = needs.failed_requests(),
+        not_served: Option<String> = needs.why_not().map(str::to_owned),
+    }
+}
+
+/// The requests of a device, and the memory that there is for them.
+struct Asked<'a> {
+    program: &'a Program,
+    memory: &'a DeviceMemory,
+    available_bytes: Option<u64>,
+    /// What there is for certain: the least that was possible.
+    sure_bytes: Option<u64>,
+    recorded: RecordedWorkload,
+    options: RunOptions,
+}
+
+/// How a policy fares on a device.
+#[derive(Clone, PartialEq, Debug)]
+struct OnDevice {
+    /// The device's number.
+    device: u32,
+    /// What may be reserved, if known or assumed.
+    available_bytes: Option<u64>,
+    /// Whether that is assumed, in a range in which it was.
+    is_assumed: bool,
+    /// The entry of which the recorded run died.
+    death: Option<usize>,
+    /// So many steps are what its rest is estimated from, if it is.
+    steps: Option<usize>,
+    /// Why nothing is sure of that rest, if it died.
+    doubt: Option<Doubt>,
+    /// What the run had reserved before the first entry, if the recording lost its beginning.
+    lost_reserved_bytes: Option<u64>,
+    /// Requests that failed in the recording and that the run did without.
+    failed_requests: u64,
+    /// What it comes to.
+    outcome: Fit,
+    /// The figures, or why there are none.
+    figures: Result<Figures, String>,
+}
+
+/// What a policy needs on a device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Figures {
+    /// How it fares in the memory that there is, if that is known.
+    at_hand: Option<AtHand>,
+    /// The least memory in which every request is served.
+    smallest_bytes: u64,
+    /// The most that is reserved.
+    peak_reserved_bytes: u64,
+    /// Whether it reserves more if there is more, so that the peak is that in the least memory.
+    takes_all: bool,
+    /// What driver calls cost.
+    driver_us: u64,
+}
+
+/// How far a policy comes in an amount of memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct AtHand {
+    /// Whether every request is served.
+    fits: bool,
+    /// The recorded entry that it does not serve. `None` too if it fails only in what is estimated of the rest.
+    fails_at_entry: Option<usize>,
+}
+
+impl<'a> Asked<'a> {
+    /// The requests of every device on which there is advice.
+    fn of(advice: &'a Advice) -> Vec<Asked<'a>> {
+        let devices = advice.programs.iter().zip(&advice.memories).zip(&advice.own().devices);
+        let of = |((program, memory), own): ((&'a Program, &'a DeviceMemory), &DeviceOutcome)| Asked {
+            program,
+            memory,
+            available_bytes: own.available_bytes,
+            sure_bytes: own.sure_bytes,
+            recorded: of_requests("recording", &program.requests),
+            options: RunOptions { destroys_pools: destroys_pools(&program.requests), ..RunOptions::plenty() },
+        };
+        devices.map(of).collect()
+    }
+
+    /// The least memory in which a policy serves them; `None` if it does not.
+    fn smallest_bytes(&self, policy: &Named) -> Option<u64> {
+        self.smallest(policy, &[]).ok().map(|smallest| smallest.capacity_bytes)
+    }
+
+    /// Whether memory that other streams used comes back later than it was freed.
+    fn has_late_frees(&self) -> bool {
+        self.recorded.late_frees > 0 || self.recorded.missing_frees > 0
+    }
+
+    fn smallest(&self, policy: &Named, given: &[u64]) -> Result<Smallest, Outcome> {
+        let make = make_for(policy, &self.recorded.workload);
+        smallest_capacity(&self.recorded.workload, &make, &self.options, given)
+    }
+
+    /// How a policy fares.
+    fn try_policy(&self, policy: &Named) -> OnDevice {
+        let figures = self.figures(policy);
+        let is_sure = self.sure_bytes == self.available_bytes;
+        let sure = self.sure_bytes.filter(|_| !is_sure && figures.is_ok()).map(|sure| self.within(policy, sure).1);
+        let doubt = figures.as_ref().ok().and_then(|figures| self.doubt(figures));
+        OnDevice {
+            device: self.program.device,
+            available_bytes: self.available_bytes,
+            is_assumed: self.memory.range.is_some(),
+            death: self.program.ending.death().map(|death| death.entry),
+            steps: self.program.continuation.as_ref().map(|rest| rest.steps),
+            doubt,
+            lost_reserved_bytes: self.lost_reserved_bytes(),
+            failed_requests: self.recorded.failed_requests,
+            outcome: self.outcome(&figures, sure, doubt),
+            figures,
+        }
+    }
+
+    fn figures(&self, policy: &Named) -> Result<Figures, String> {
+        let given = self.available_bytes;
+        let Smallest { capacity_bytes, outcome: tight, .. } =
+            self.smallest(policy, given.as_slice()).map_err(|outcome| self.why_not(&outcome))?;
+        let (at_hand, takes_all) = match given {
+            Some(available) => (self.within(policy, available), false),
+            None => {
+                let plenty = self.within(policy, PLENTY_BYTES);
+                let half = self.within(policy, PLENTY_BYTES / 2);
+                let takes_all = plenty.0.peak_reserved_bytes != half.0.peak_reserved_bytes;
+                (plenty, takes_all)
+            }
+        };
+        // Of a run that ends early, the figures are those up to its end.
+        let shown = Some(&at_hand.0).filter(|outcome| outcome.fits() && !takes_all).unwrap_or(&tight);
+        Ok(Figures {
+            at_hand: given.map(|_| at_hand.1),
+            smallest_bytes: capacity_bytes,
+            peak_reserved_bytes: shown.peak_reserved_bytes,
+            takes_all,
+            driver_us: shown.driver_ns / 1000,
+        })
+    }
+
+    /// A run in so much memory, and how far it comes.
+    fn within(&self, policy: &Named, bytes: u64) -> (Outcome, AtHand) {
+        let make = make_for(policy, &self.recorded.workload);
+        let outcome = run(&self.recorded.workload, make(), &self.options.with_capacity(bytes));
+        let fails_at_entry = self.entry_of(&outcome).filter(|&entry| self.program.is_recorded(entry));
+        let at_hand = AtHand { fits: outcome.fits(), fails_at_entry };
+        (outcome, at_hand)
+    }
+
+    /// The entry of the request at which a run ended early.
+    fn entry_of(&self, outcome: &Outcome) -> Option<usize> {
+        let entries = &self.recorded.entries;
+        outcome.failed_at_event.and_then(|event| entries.get(event)).map(|&entry| entry as usize)
+    }
+
+    /// Why a policy does not serve the requests with plenty of memory.
+    fn why_not(&self, outcome: &Outcome) -> String {
+        let why = match &outcome.ending {
+            Ending::Fault(fault) => fault.clone(),
+            Ending::Fits | Ending::OutOfMemory => "it finds no memory".to_owned(),
+        };
+        match self.entry_of(outcome) {
+            Some(entry) if self.program.is_recorded(entry) => format!("{why} at entry {entry}"),
+            _ => why,
+        }
+    }
+
+    fn lost_reserved_bytes(&self) -> Option<u64> {
+        self.program.requests.lost_beginning.map(|lost| lost.reserved_bytes)
+    }
+
+    /// Why the rest of a run that died is in doubt.
+    fn doubt(&self, figures: &Figures) -> Option<Doubt> {
+        let free = self.sure_bytes.unwrap_or(0).saturating_sub(figures.smallest_bytes);
+        Doubt::about(self.program.continuation.as_ref(), free).filter(|_| self.program.died())
+    }
+
+    /// What it comes to, judged as settings are. `sure` is how far it comes in the least memory that was possible, if that is less.
+    fn outcome(&self, figures: &Result<Figures, String>, sure: Option<AtHand>, doubt: Option<Doubt>) -> Fit {
+        let Ok(figures) = figures else { return Fit::DoesNotFit };
+        let (Some(at_hand), Some(available)) = (figures.at_hand, self.available_bytes) else { return Fit::Unknown };
+        let gets_past = |at_hand: AtHand| at_hand.fails_at_entry.is_none();
+        if !gets_past(at_hand) {
+            let is_short = self.memory.range.is_none_or(|range| self.program.live.bytes >= range.below_bytes);
+            return if is_short { Fit::DoesNotFit } else { Fit::Unknown };
+        }
+        let hides_more = self.lost_reserved_bytes().is_some_and(|reserved| reserved > available);
+        if hides_more || !sure.is_none_or(gets_past) {
+            return Fit::Unknown;
+        }
+        let fits = at_hand.fits && sure.is_none_or(|sure| sure.fits);
+        if fits && (!self.program.died() || doubt.is_none()) { Fit::Fits } else { Fit::GetsPast }
+    }
+}
+
+/// Whether its private pools are those of MemPools, whose end gives their cached memory back.
+fn destroys_pools(requests: &Requests) -> bool {
+    requests.operations.iter().any(|(_, operation)| matches!(operation, Operation::ReleasePool(_)))
+}
+
+/// In what policies are not measured as settings are.
+const MEASURE: &str = "policies are measured differently from settings: memory that other streams still used when it was freed comes back where \
+     the recording saw it, and a policy that is short of memory does not wait for it";
+
+impl Needs {
+    /// In words.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let does = match self.worst() {
+            Some(device) => self.of_device(device),
+            None => String::new(),
+        };
+        format!("with {} instead of settings: {does}{}", self.call(), self.left_out())
+    }
+
+    /// The call that runs a program on the policy.
+    #[must_use]
+    pub fn call(&self) -> String {
+        let promise = if needs_serial_work(self.policy) { ", serial=True" } else { "" };
+        format!("parkade.enable(policy={:?}{promise})", self.policy)
+    }
+
+    /// How it fares on the device on which it fares worst, and what it needs on all.
+    fn of_device(&self, device: &OnDevice) -> String {
+        let on = if self.devices.len() > 1 { format!("on device {} it ", device.device) } else { String::new() };
+        let figures = match &device.figures {
+            Ok(figures) => figures,
+            Err(why) => return format!("{on}does not serve these requests, however much memory there is: {why}"),
+        };
+        let fit = figures.at_hand.map_or_else(String::new, |at_hand| device.fit(figures, at_hand, &on));
+        let (smallest, peak, driver_us) = (self.smallest_bytes(), self.peak_reserved_bytes(), self.driver_us());
+        let in_it = if figures.takes_all { "; it takes a part of all that there is, and in the smallest memory" } else { "," };
+        format!(
+            "{fit}smallest memory {}{in_it} {} reserved at most, {:.1} ms of driver calls",
+            show_bytes(smallest.unwrap_or(0)),
+            show_bytes(peak.unwrap_or(0)),
+            driver_us.unwrap_or(0) as f64 / 1000.0
+        )
+    }
+
+    fn left_out(&self) -> String {
+        match self.failed_requests() {
+            0 => String::new(),
+            1 => "; 1 request that failed in the recording, and that the run did without, is left out".to_owned(),
+            count => format!("; {count} requests that failed in the recording, and that the run did without, are left out"),
+        }
+    }
+}
+
+impl OnDevice {
+    /// Whether it fits, as a beginning of what it needs. `on` names the device if there are several.
+    fn fit(&self, figures: &Figures, at_hand: AtHand, on: &str) -> String {
+        let assumed = self.available_bytes.filter(|_| self.is_assumed);
+        let assumed = assumed.map_or_else(String::new, |bytes| format!("in the {} that is assumed, ", show_bytes(bytes)));
+        let cut = if self.lost_reserved_bytes.is_some() { "as far as the file goes, " } else { "" };
+        let does = match self.death {
+            Some(death) => self.past(death, figures, at_hand),
+            None if at_hand.fits => format!("fits{}, ", self.hidden()),
+            None if self.is_enough(figures) => "does not fit, although less would be enough, ".to_owned(),
+            None => "does not fit, ".to_owned(),
+        };
+        format!("{assumed}{cut}{on}{does}")
+    }
+
+    /// Whether the least memory in which it fits is no more than there is. More is not always better.
+    fn is_enough(&self, figures: &Figures) -> bool {
+        self.available_bytes.is_some_and(|available| figures.smallest_bytes <= available)
+    }
+
+    /// That the run had more before its first entry than there is.
+    fn hidden(&self) -> String {
+        let hidden =
+            self.lost_reserved_bytes.filter(|&reserved| self.available_bytes.is_some_and(|available| reserved > available));
+        hidden.map_or_else(String::new, ending::had_before)
+    }
+
+    /// Whether it gets past the entry where the run died, and what is known of the rest.
+    fn past(&self, death: usize, figures: &Figures, at_hand: AtHand) -> String {
+        match at_hand.fails_at_entry {
+            Some(entry) if entry == death => return format!("does not get past entry {death}, where the run died; "),
+            Some(entry) => return format!("does not get past entry {death}, where the run died: it fails at entry {entry}; "),
+            None => {}
+        }
+        if let (Fit::Fits, Some(steps)) = (self.outcome, self.steps) {
+            let steps = output::count(steps, "step");
+            return format!("by an estimate from {steps} in which nothing makes it doubtful, fits, ");
+        }
+        let rest = match (at_hand.fits, self.doubt) {
+            (false, _) if self.is_enough(figures) => {
+                ", and by the estimate it fails later, although less would be enough".to_owned()
+            }
+            (false, _) => {
+                let need = show_bytes(figures.smallest_bytes);
+                format!(", and by the estimate it would need {need}, more than there is")
+            }
+            (true, Some(doubt)) => format!(", and {}", ending::doubt(doubt)),
+            (true, None) => String::new(),
+        };
+        format!("gets past entry {death}, where the run died; the rest is not in the file{rest}; ")
+    }
+}
+
+/// How the figures of policies compare with those of settings.
+#[must_use]
+pub fn measure(needs: &[Needs]) -> Option<String> {
+    let Needs { expandable_bytes, has_late_frees, .. } = needs.first()?;
+    let bytes = expandable_bytes.map(show_bytes);
+    match (has_late_frees, bytes) {
+        (true, Some(bytes)) => Some(format!("{MEASURE}; measured so, expandable_segments:True needs {bytes}")),
+        (true, None) => Some(MEASURE.to_owned()),
+        (false, Some(bytes)) => Some(format!("measured as the policies are, expandable_segments:True needs {bytes}")),
+        (false, None) => None,
+    }
+}
+
+/// A policy on all ranks.
+pub struct OnRanks {
+    policy: &'static str,
+    /// The call that runs a program on it.
+    call: String,
+    /// How many ranks it was tried on.
+    tried: usize,
+    /// The worst rank's.
+    outcome: Fit,
+    /// The ranks with this outcome.
+    worst_ranks: Vec<u64>,
+    /// The rank that needs most, and how much. `None` if there is one that it does not serve in any memory.
+    needs_most: Option<(u64, u64)>,
+    /// Whether the memory of any rank is known or assumed.
+    is_asked: bool,
+}
+
+impl OnRanks {
+    /// Each policy that was named, on ranks with what it needs on each, in any order.
+    #[must_use]
+    pub fn of<'a>(on_each: impl Iterator<Item = (u64, &'a [Needs])>) -> Vec<OnRanks> {
+        let mut on_each: Vec<(u64, &[Needs])> = on_each.collect();
+        on_each.sort_by_key(|&(rank, _)| rank);
+        // The same policies were named for all ranks.
+        let policies = on_each.first().map_or(0, |(_, needs)| needs.len());
+        (0..policies).filter_map(|place| OnRanks::of_one(&on_each, place)).collect()
+    }
+
+    fn of_one(on_each: &[(u64, &[Needs])], place: usize) -> Option<OnRanks> {
+        let on_each: Vec<(u64, &Needs)> = on_each.iter().filter_map(|(rank, needs)| Some((*rank, needs.get(place)?))).collect();
+        let (_, first) = on_each.first()?;
+        let order = [Fit::DoesNotFit, Fit::Unknown, Fit::GetsPast, Fit::Fits];
+        let outcome = order.into_iter().find(|fit| on_each.iter().any(|(_, needs)| needs.outcome() == *fit))?;
+        let bytes: Option<Vec<(u64, u64)>> = on_each.iter().map(|(rank, needs)| Some((*rank, needs.smallest_bytes()?))).collect();
+        Some(OnRanks {
+            policy: first.policy(),
+            call: first.call(),
+            tried: on_each.len(),
+            outcome,
+            worst_ranks: on_each.iter().filter(|(_, needs)| needs.outcome() == outcome).map(|(rank, _)| *rank).collect(),
+            needs_most: bytes.and_then(|bytes| bytes.into_iter().max_by_key(|&(_, bytes)| bytes)),
+            is_asked: on_each.iter().any(|(_, needs)| needs.fits().is_some()),
+        })
+    }
+
+    /// The ranks on which it fares worst.
+    #[must_use]
+    pub fn worst_ranks(&self) -> &[u64] {
+        &self.worst_ranks
+    }
+
+    /// In words; `worst` are those of [`worst_ranks`](Self::worst_ranks).
+    #[must_use]
+    pub fn words(&self, worst: &str) -> String {
+        let is_one = self.worst_ranks.len() == 1;
+        let does = match self.outcome {
+            Fit::Fits => format!("every one of the {} ranks fits", self.tried),
+            Fit::GetsPast if is_one => format!("{worst} gets past its failure, after which its file has no more"),
+            Fit::GetsPast => format!("{worst} get past their failures, after which their files have no more"),
+            Fit::DoesNotFit if is_one => format!("{worst} fails"),
+            Fit::DoesNotFit => format!("{worst} fail"),
+            Fit::Unknown if self.is_asked => format!("not known whether {worst} fit{}", if is_one { "s" } else { "" }),
+            Fit::Unknown => "every rank is served".to_owned(),
+        };
+        let most = match self.needs_most {
+            Some((rank, bytes)) => format!("rank {rank} needs most, {}", show_bytes(bytes)),
+            None => "there is a rank that it does not serve in any memory".to_owned(),
+        };
+        format!("with {} instead of one setting: {does}; {most}", self.call)
+    }
+}
+
+view! {
+    /// The same as a JSON object.
+    pub struct OnRanksObject(found: &OnRanks) {
+        policy: &'static str = found.policy,
+        outcome: &'static str = found.outcome.name(),
+        worst_ranks: Vec<u64> = found.worst_ranks.clone(),
+        smallest_capacity_bytes: Option<u64> = found.needs_most.map(|(_, bytes)| bytes),
+        needs_most_rank: Option<u64> = found.needs_most.map(|(rank, _)| rank),
+    }
+}

@@ -1,0 +1,416 @@
+//! `parkade conform`: the conformance suite, on the simulated device or on a real one.
+//!
+//! A run is shown as text, JSON or a Markdown report; entries that hang have a time limit.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow, bail};
+use clap::{Parser, ValueEnum};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use parkade_conformance::backend::{AnyBackend, Cuda, Needs};
+use parkade_conformance::checks;
+use parkade_conformance::checks::laws_any_policy::{self, Share};
+use parkade_conformance::scenarios::everything;
+use parkade_conformance::suite::{self, Effort, Entry, Group, Progress, Reference, Row, Status, Summary};
+
+use super::policy_names::policy;
+use crate::terminal::args::{Force, Json};
+use crate::terminal::json_struct::view;
+use crate::terminal::output;
+use crate::terminal::outputs::{Target, Wanted};
+use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
+
+/// Check the laws of the allocator, the device contract, the documents' scenarios and PyTorch's own allocator tests.
+///
+/// On the simulated device (the default) this needs no GPU. On a real one some entries fill the device's memory and
+/// release it again; nothing else should use the device meanwhile. A broken law is shown with the shortest sequence found that breaks
+/// it, as a script for `parkade ops`.
+#[derive(Parser)]
+#[command(after_help = "Examples:
+  parkade conform
+  parkade conform --filter scenario/A5
+  parkade conform --cases 20000 --seed 7
+  parkade conform --policy bfc
+  parkade conform --policy breaking-handles
+  parkade conform --backend cuda --device 1 --report conformance.md
+  parkade conform --json > conformance.jsonl
+
+Exit code: 0 everything passed or was skipped, 1 something failed, 2 could not run.")]
+pub(crate) struct Args {
+    /// What to run on.
+    #[arg(long, value_enum, default_value_t)]
+    backend: BackendName,
+    /// The index of the CUDA device.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    device: u32,
+    /// Run only entries whose group/name contains this text.
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+    /// Check only the laws of policies, for this policy or for `all`, floating-handles and breaking-handles among them, with every
+    /// sequence [default: everything, with a tenth of the sequences for each policy]. parkade sweep --list has them.
+    #[arg(long, value_name = "NAME")]
+    policy: Option<String>,
+    /// Random sequences for each law and event timing [default: 1200 simulated, 60 on a real device].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    cases: Option<u32>,
+    /// The seed of the random sequences.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    #[command(flatten)]
+    json: Json,
+    /// Write a report (Markdown), with what the scenarios showed; `-` is standard output. An existing file is not overwritten without
+    /// --force.
+    #[arg(long, value_name = "FILE")]
+    report: Option<Target>,
+    #[command(flatten)]
+    force: Force,
+    /// List the entries without running them.
+    #[arg(long)]
+    list: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum, Default, PartialEq, Eq)]
+enum BackendName {
+    /// The simulated device.
+    #[default]
+    Sim,
+    /// A CUDA device.
+    Cuda,
+}
+
+/// A finished run.
+pub(crate) struct Run {
+    facts: Vec<(&'static str, String)>,
+    effort: Effort,
+    filter: Option<String>,
+    rows: Vec<Row>,
+    took: Duration,
+}
+
+impl Run {
+    fn summary(&self) -> Summary {
+        Summary::of(&self.rows)
+    }
+}
+
+/// What to print.
+pub(crate) enum Answer {
+    /// The title and claim of each entry.
+    List(Vec<(String, &'static str)>),
+    Run(Run),
+}
+
+impl Command for Args {
+    type Answer = Answer;
+
+    fn compute(&self) -> Result<Answer> {
+        match self.backend {
+            BackendName::Sim => run_on(&AnyBackend::simulated(), Vec::new(), self, 1200),
+            BackendName::Cuda => {
+                let cuda = Cuda::new(self.device);
+                let backend = AnyBackend::new(cuda.clone());
+                if !self.list {
+                    // First of all, so that a missing device is reported in one line.
+                    backend.open(&Needs::default()).map_err(|unable| anyhow!("cannot run on CUDA: {unable}"))?;
+                }
+                run_on(&backend, checks::cuda_entries(&cuda), self, 60)
+            }
+        }
+    }
+
+    fn outcome(&self, answer: &Answer) -> Outcome {
+        match answer {
+            Answer::Run(run) if run.summary().failed > 0 => Outcome::CheckFailed,
+            _ => Outcome::Good,
+        }
+    }
+
+    fn form(&self) -> Form {
+        if self.list { Form::Text } else { self.json.form() }
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        Subject::Command
+    }
+
+    fn text(&self, answer: &Answer, out: &mut dyn Write) -> Result<()> {
+        match answer {
+            Answer::Run(run) => print(out, run)?,
+            Answer::List(entries) => {
+                let width = entries.iter().map(|(title, _)| title.len()).max().unwrap_or(0);
+                entries.iter().try_for_each(|(title, says)| writeln!(out, "{title:width$}  {says}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn json(&self, answer: &Answer, lines: &mut Lines) -> Result<()> {
+        let Answer::Run(run) = answer else { return Ok(()) };
+        run.rows.iter().try_for_each(|row| lines.add_as_declared(&Line::of(row)))
+    }
+}
+
+fn run_on(backend: &AnyBackend, own: Vec<Entry>, args: &Args, cases: u32) -> Result<Answer> {
+    let mut entries = match args.policy.as_deref() {
+        None => everything(backend, own_path().as_deref()).into_iter().chain(own).collect(),
+        Some("all") => laws_any_policy::entries(backend, None, Share::Whole),
+        Some(name) => laws_any_policy::entries(backend, Some(policy(name)?), Share::Whole),
+    };
+    if let Some(filter) = &args.filter {
+        entries.retain(|entry| entry.title().contains(filter.as_str()));
+        if entries.is_empty() {
+            bail!("no entry's name contains {filter:?}: `parkade conform --list` names them");
+        }
+    }
+    if args.list {
+        return Ok(Answer::List(entries.iter().map(|entry| (entry.title(), entry.says)).collect()));
+    }
+    // Before minutes are spent. An earlier report stays until the new one is complete.
+    let outputs = Wanted::new(args.force.force, args.form()).writes("--report", args.report.as_ref()).check()?;
+    let effort = Effort::new(args.cases.unwrap_or(cases), args.seed);
+    let start = Instant::now();
+    let hangs_after = (!backend.is_simulated()).then(|| hangs_after(&effort));
+    let watch = Watch::new(entries.len(), args.json.json, hangs_after);
+    let reference =
+        (!backend.is_simulated()).then(|| Reference::new(AnyBackend::simulated(), everything(&AnyBackend::simulated(), None)));
+    let rows = suite::run(backend, &entries, reference.as_ref(), &effort, &watch);
+    watch.finish();
+    let run = Run { facts: backend.describe(), effort, filter: args.filter.clone(), rows, took: start.elapsed() };
+    if let Some(target) = &args.report {
+        outputs.write(target, markdown(&run).as_bytes())?;
+    }
+    Ok(Answer::Run(run))
+}
+
+/// This binary, whose commands some scenarios run. In the Python package's command the program is an interpreter, which has no such commands.
+fn own_path() -> Option<PathBuf> {
+    std::env::current_exe().ok().filter(|path| path.file_stem().is_some_and(|name| name == "parkade"))
+}
+
+/// The time limit of an entry on a real device, plus one second for each sequence. A driver may stop answering.
+const LONGEST: Duration = Duration::from_secs(1200);
+
+/// Shows progress on a terminal, and ends the process if an entry hangs; the driver then reclaims everything.
+struct Watch {
+    bar: ProgressBar,
+    running: Arc<Mutex<BTreeMap<String, Instant>>>,
+    over: Arc<AtomicBool>,
+}
+
+/// The time after which an entry counts as hanging.
+fn hangs_after(effort: &Effort) -> Duration {
+    LONGEST + Duration::from_secs(u64::from(effort.cases))
+}
+
+impl Watch {
+    fn new(entries: usize, is_quiet: bool, hangs_after: Option<Duration>) -> Watch {
+        let bar = ProgressBar::new(entries as u64);
+        if is_quiet || !io::stderr().is_terminal() {
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}") {
+            bar.set_style(style);
+        }
+        let (running, over) = (Arc::new(Mutex::new(BTreeMap::new())), Arc::new(AtomicBool::new(false)));
+        let watch = Watch { bar, running: Arc::clone(&running), over: Arc::clone(&over) };
+        let Some(longest) = hangs_after else { return watch };
+        thread::spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                thread::sleep(Duration::from_secs(1));
+                end_if_hanging(&running, longest);
+            }
+        });
+        watch
+    }
+
+    fn finish(&self) {
+        self.over.store(true, Ordering::Relaxed);
+        self.bar.finish_and_clear();
+    }
+}
+
+fn end_if_hanging(running: &Mutex<BTreeMap<String, Instant>>, longest: Duration) {
+    let hanging = lock(running).iter().find(|(_, since)| since.elapsed() > longest).map(|(title, _)| title.clone());
+    if let Some(title) = hanging {
+        // Standard error may be closed.
+        let _ = writeln!(io::stderr(), "parkade: {title} has not ended in {} s: giving up", longest.as_secs());
+        std::process::exit(1);
+    }
+}
+
+fn lock(running: &Mutex<BTreeMap<String, Instant>>) -> MutexGuard<'_, BTreeMap<String, Instant>> {
+    running.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Progress for Watch {
+    fn begins(&self, title: &str) {
+        lock(&self.running).insert(title.to_owned(), Instant::now());
+        self.bar.set_message(title.to_owned());
+    }
+
+    fn ends(&self, row: &Row) {
+        lock(&self.running).remove(&format!("{}/{}", row.group.name(), row.name));
+        self.bar.inc(1);
+    }
+}
+
+/// Longer scripts are cut; `--json` and the report have all of it.
+const SCRIPT_LINES: usize = 40;
+
+fn print(out: &mut dyn Write, run: &Run) -> io::Result<()> {
+    let width = run.rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
+    let mut group = None;
+    for row in &run.rows {
+        if group != Some(row.group) {
+            group = Some(row.group);
+            writeln!(out, "{}", output::dim(row.group.name()))?;
+        }
+        let status = match row.status {
+            Status::Pass => output::good("pass"),
+            Status::Fail => output::bad("FAIL"),
+            Status::Skip => output::dim("skip"),
+        };
+        let name = format!("{:width$}", row.name);
+        writeln!(out, "  {name}  {status}  {:>7.3} s  {}", row.took.as_secs_f64(), note(row))?;
+    }
+    for row in run.rows.iter().filter(|row| row.status == Status::Fail) {
+        print_failure(out, row)?;
+    }
+    let summary = run.summary();
+    let failed = format!("{} failed", summary.failed);
+    let failed = if summary.failed == 0 { failed } else { output::bad(&failed) };
+    writeln!(
+        out,
+        "{} passed, {failed}, {} skipped; {} random operations, seed {}, {:.1} s",
+        summary.passed,
+        summary.skipped,
+        summary.operations,
+        run.effort.seed,
+        run.took.as_secs_f64()
+    )
+}
+
+/// The rest of the line.
+fn note(row: &Row) -> String {
+    match row.status {
+        Status::Pass => output::shorten(&output::one_line(row.evidence.measured.lines().next().unwrap_or("")), 90),
+        Status::Fail => "see below".to_owned(),
+        Status::Skip => output::shorten(&output::one_line(&row.reason), 90),
+    }
+}
+
+fn print_failure(out: &mut dyn Write, row: &Row) -> io::Result<()> {
+    writeln!(out, "\n{} {}/{}: {}", output::bad("FAIL"), row.group.name(), row.name, row.says)?;
+    for line in row.reason.lines() {
+        writeln!(out, "  {}", output::one_line(line))?;
+    }
+    let Some(script) = &row.script else { return Ok(()) };
+    writeln!(out, "  the shortest sequence found (for `parkade ops`, unless it concerns a policy):")?;
+    for line in script.lines().take(SCRIPT_LINES) {
+        writeln!(out, "    {}", output::one_line(line))?;
+    }
+    if script.lines().count() > SCRIPT_LINES {
+        writeln!(out, "    # ... {} lines in all (--json or --report has them)", script.lines().count())?;
+    }
+    Ok(())
+}
+
+/// The most lines shown of a scenario.
+const SHOWN_LINES: usize = 36;
+/// The groups in the order of the report.
+const GROUPS: [Group; 5] = [Group::Law, Group::Contract, Group::Scenario, Group::PyTorchTest, Group::Lockstep];
+
+// Writing to a string does not fail.
+fn markdown(run: &Run) -> String {
+    let mut out = String::from("# Conformance report\n\n");
+    for (name, value) in &run.facts {
+        let _ = writeln!(out, "- {name}: {}", cell(value));
+    }
+    let summary = run.summary();
+    let (cases, seed) = (run.effort.cases, run.effort.seed);
+    let _ = writeln!(
+        out,
+        "- parkade {}, seed {seed}, {cases} random sequences for each law and event timing",
+        env!("CARGO_PKG_VERSION")
+    );
+    if let Some(filter) = &run.filter {
+        let _ = writeln!(out, "- only entries whose name contains `{}`", cell(filter));
+    }
+    let (operations, seconds) = (summary.operations, run.took.as_secs_f64());
+    let _ = writeln!(
+        out,
+        "- **{} passed, {} failed, {} skipped**; {operations} random operations; {seconds:.1} s\n",
+        summary.passed, summary.failed, summary.skipped
+    );
+    for group in GROUPS {
+        let rows: Vec<&Row> = run.rows.iter().filter(|row| row.group == group).collect();
+        if !rows.is_empty() {
+            write_group(&mut out, group, &rows);
+        }
+    }
+    write_texts(&mut out, run);
+    out
+}
+
+fn write_group(out: &mut String, group: Group, rows: &[&Row]) {
+    let _ = writeln!(out, "## {}\n\n| name | what holds | | seconds | measured |\n|---|---|---|---|---|", group.name());
+    for row in rows {
+        let status = if row.status == Status::Fail { "**FAIL**" } else { row.status.name() };
+        let first = row.evidence.measured.lines().next().unwrap_or("");
+        let note = if row.status == Status::Pass { cell(first) } else { cell(&row.reason) };
+        let _ = writeln!(out, "| {} | {} | {status} | {:.3} | {note} |", cell(&row.name), cell(row.says), row.took.as_secs_f64());
+    }
+    out.push('\n');
+    for row in rows.iter().filter(|row| row.script.is_some()) {
+        let script = row.script.as_deref().unwrap_or("");
+        let _ = writeln!(out, "`{}` fails with this script for `parkade ops`:\n\n```\n{script}```\n", row.name);
+    }
+}
+
+/// Measured tables and the output of scenarios.
+fn write_texts(out: &mut String, run: &Run) {
+    let tables = run.rows.iter().filter(|row| row.evidence.measured.lines().count() > 1);
+    for row in tables {
+        let _ = writeln!(out, "## Measured: {}\n\n```\n{}\n```\n", row.name, row.evidence.measured.trim_end());
+    }
+    let shown: Vec<&Row> = run.rows.iter().filter(|row| row.group == Group::Scenario && !row.evidence.text.is_empty()).collect();
+    if !shown.is_empty() {
+        out.push_str("## What the scenarios showed\n\n");
+    }
+    for row in shown {
+        let _ = writeln!(out, "### {}: {}\n\n```", row.name, cell(row.says));
+        for line in row.evidence.text.lines().take(SHOWN_LINES) {
+            let _ = writeln!(out, "{}", line.trim_end());
+        }
+        let more = row.evidence.text.lines().count().saturating_sub(SHOWN_LINES);
+        let _ = writeln!(out, "{}```\n", if more > 0 { format!("... {more} more lines\n") } else { String::new() });
+    }
+}
+
+/// Text in a table cell.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace(['\n', '\r'], " ")
+}
+
+view! {
+    struct Line<'a>(row: &'a Row) {
+        group: &'static str = row.group.name(),
+        name: &'a str = &row.name,
+        backend: &'static str = row.backend,
+        status: &'static str = row.status.name(),
+        reason: &'a str = &row.reason,
+        says: &'static str = row.says,
+        operations: u64 = row.evidence.operations,
+        seconds: f64 = row.took.as_secs_f64(),
+        measured: &'a str = &row.evidence.measured,
+        text: &'a str = &row.evidence.text,
+        script: Option<&'a str> = row.script.as_deref(),
+    }
+}

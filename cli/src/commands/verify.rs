@@ -1,0 +1,713 @@
+//! `parkade verify`: does a replay reproduce every decision of a recorded run?
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsStr;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use parkade_analysis::ranks::RankRun;
+use parkade_recording::{DeviceRecording, Recording};
+use parkade_replay::recognition::{Asked, Recognition};
+use parkade_replay::{Decision, DeviceVerdict, Guess, ReplaySettings, SettingsOrigin, StatsCheck, StatsFile};
+
+use crate::ranks::Ranks;
+use crate::recordings::{Inputs, each};
+use crate::terminal::args::{Files, Json, Profile};
+use crate::terminal::json_struct::{all, origin, view};
+use crate::terminal::progress::{self, Bar};
+use crate::terminal::release::{self, MadeBy};
+use crate::terminal::runner::{self, Command, Form, Lines, Outcome, Subject};
+use crate::terminal::table::{Mark, Table};
+use crate::terminal::{output, recording, size};
+
+/// Replay recordings under their own settings and compare every decision.
+///
+/// A recording is a PyTorch memory snapshot (torch.cuda.memory._dump_snapshot), plain or compressed with gzip, xz or Zstandard. Every
+/// address, segment, release and out-of-memory point is compared, as are the segments and blocks at the end.
+#[derive(Parser)]
+#[command(after_help = "Examples:
+  parkade verify snapshot.pickle
+  parkade verify snapshot.pickle --limit 16GiB --stats memory_stats.json
+  parkade verify recordings/*.pickle.xz --json
+  parkade verify snapshots/
+
+Exit code: 0 nothing differs, 1 something differs, 2 a file could not be verified.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    files: Files,
+    /// The memory limit of the run (set_per_process_memory_fraction), which the recording does not contain.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
+    limit: Option<u64>,
+    /// The PyTorch release that made the recording [default: each that its contents allow is tried].
+    #[arg(long, value_name = "RELEASE")]
+    profile: Option<Profile>,
+    /// The output of torch.cuda.memory_stats() at the end of the run, as JSON, to compare as well. For one recording.
+    #[arg(long, value_name = "FILE")]
+    stats: Option<PathBuf>,
+    /// The settings of the run, where the recording does not state them or states them wrongly.
+    #[arg(long)]
+    settings: Option<String>,
+    #[command(flatten)]
+    json: Json,
+}
+
+/// A verified recording.
+struct Verified {
+    file: PathBuf,
+    recording: Recording,
+    settings: ReplaySettings,
+    limit: Option<u64>,
+    /// The limit that garbage collection shows, if none was given.
+    assumed_limit: Option<u64>,
+    /// Which release made it.
+    made_by: Recognition,
+    devices: Vec<DeviceVerdict>,
+    seconds: f64,
+}
+
+impl Verified {
+    fn mismatches(&self) -> u64 {
+        self.devices.iter().map(|device| device.mismatches).sum()
+    }
+
+    /// What is compared between ranks.
+    fn rank_runs(&self) -> Vec<RankRun> {
+        let devices = recording::traced(&self.recording).into_iter().zip(&self.devices);
+        devices.map(|(device, verdict)| RankRun::of_verdict(device, &self.settings, verdict).made_by(&self.made_by)).collect()
+    }
+
+    /// Whether the settings limit memory to a fraction of the device's, which a recording does not contain, and no limit was given.
+    fn has_unknown_fraction(&self) -> bool {
+        self.limit.is_none() && self.settings.settings.per_process_memory_fraction < 1.0
+    }
+}
+
+/// The results of a verified recording. The recording itself is dropped, so that not all of them are in memory at once.
+pub(crate) struct Report {
+    differs: bool,
+    json: serde_json::Value,
+    part: Part,
+    /// What is compared between ranks, if the files are ranks of one job.
+    runs: Vec<RankRun>,
+}
+
+/// What was given, and the results in its order.
+pub(crate) struct Reports {
+    inputs: Inputs,
+    all: Vec<Result<Report>>,
+    ranks: Option<Ranks>,
+}
+
+impl Reports {
+    /// Each with its file.
+    fn with_files(&self) -> impl Iterator<Item = (&Path, &Result<Report>)> {
+        self.inputs.paths().into_iter().zip(&self.all)
+    }
+}
+
+impl Command for Args {
+    type Answer = Reports;
+
+    fn compute(&self) -> Result<Reports> {
+        let inputs = Inputs::of(&self.files.files);
+        if self.stats.is_some() && inputs.are_several() {
+            bail!("--stats belongs to one recording, but {} are given", inputs.all.len());
+        }
+        let statistics = self.stats.as_deref().map(read_statistics).transpose()?;
+        let bar = progress::entries(self.json.json);
+        let done = AtomicU64::new(0);
+        let paths = inputs.paths();
+        let names = ShortNames::of(&paths);
+        let numbers = inputs.ranks();
+        let of_file = |file: &Path| {
+            let verified = verify(file, self, statistics.as_ref(), &bar, &done)?;
+            let part = Part::of(&verified, &names.of_file(file));
+            let json = serde_json::to_value(Object::of(&verified))?;
+            let runs = if numbers.is_some() { verified.rank_runs() } else { Vec::new() };
+            Ok(Report { differs: verified.mismatches() > 0, json, part, runs })
+        };
+        let mut all = Vec::new();
+        each(&inputs, true, of_file, |_, report| {
+            all.push(report);
+            Ok(())
+        })?;
+        bar.finish_and_clear();
+        let ranks = numbers.and_then(|numbers| Ranks::of(&numbers, &paths, rank_runs(&mut all)));
+        drop(paths);
+        Ok(Reports { inputs, all, ranks })
+    }
+
+    fn outcome(&self, reports: &Reports) -> Outcome {
+        let of_file = |report: &Result<Report>| match report {
+            Ok(report) if report.differs => Outcome::CheckFailed,
+            Ok(_) => Outcome::Good,
+            Err(_) => Outcome::CouldNotRun,
+        };
+        reports.all.iter().map(of_file).fold(Outcome::Good, Outcome::worse)
+    }
+
+    fn form(&self) -> Form {
+        self.json.form()
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        Subject::Command
+    }
+
+    fn text(&self, reports: &Reports, out: &mut dyn Write) -> Result<()> {
+        let parts: Vec<_> = reports.all.iter().flatten().map(|report| &report.part).collect();
+        Ok(print(out, &parts, reports.all.len() - parts.len(), reports.ranks.as_ref())?)
+    }
+
+    fn json(&self, reports: &Reports, lines: &mut Lines) -> Result<()> {
+        reports.with_files().try_for_each(|(file, report)| match report {
+            Ok(report) => lines.add(&report.json),
+            Err(error) => lines.add(&runner::failure(Subject::File(file), &format!("{error:#}"))),
+        })?;
+        reports.ranks.iter().try_for_each(|ranks| ranks.add_to(lines, None))
+    }
+
+    fn remarks(&self, reports: &Reports) -> Vec<String> {
+        let failed = reports.with_files().filter_map(|(file, report)| Some((file, report.as_ref().err()?)));
+        let failed = failed.map(|(file, error)| format!("{}: {error:#}", file.display()));
+        reports.inputs.remarks.iter().cloned().chain(failed).collect()
+    }
+}
+
+/// Takes the runs out of the reports, each with the place of its file.
+fn rank_runs(reports: &mut [Result<Report>]) -> Vec<(usize, RankRun)> {
+    let of_file = |(place, report): (usize, &mut Result<Report>)| {
+        let runs = report.as_mut().map_or_else(|_| Vec::new(), |report| std::mem::take(&mut report.runs));
+        runs.into_iter().map(move |run| (place, run))
+    };
+    reports.iter_mut().enumerate().flat_map(of_file).collect()
+}
+
+/// The files' own names, or their whole paths where another file has the same name.
+struct ShortNames<'f>(HashMap<Option<&'f OsStr>, usize>);
+
+impl<'f> ShortNames<'f> {
+    fn of(files: &[&'f Path]) -> ShortNames<'f> {
+        let mut counts = HashMap::new();
+        files.iter().for_each(|file| *counts.entry(file.file_name()).or_default() += 1);
+        ShortNames(counts)
+    }
+
+    fn of_file(&self, file: &Path) -> String {
+        let is_unique = self.0.get(&file.file_name()) == Some(&1);
+        let name = file.file_name().filter(|_| is_unique).unwrap_or(file.as_os_str());
+        output::one_line(&name.to_string_lossy())
+    }
+}
+
+fn verify(file: &Path, args: &Args, statistics: Option<&StatsFile>, bar: &Bar, done: &AtomicU64) -> Result<Verified> {
+    let start = Instant::now();
+    let recording = recording::read(file)?;
+    let traced = recording::traced(&recording);
+    if traced.is_empty() {
+        bail!("the file has no trace entries to verify: {}", recording::RECORD_IT);
+    }
+    if statistics.is_some() && traced.len() > 1 {
+        bail!("--stats belongs to one device, but the recording has {}", traced.len());
+    }
+    bar.inc_length(recording::entries(&traced));
+    let asked = Asked {
+        profile: args.profile.map(Profile::rules),
+        settings: args.settings.as_deref(),
+        limit_bytes: args.limit,
+        stats_file: statistics,
+    };
+    let mut reported = vec![0; traced.len()];
+    let mut progress = |place: usize, entries: usize| {
+        // A replay may start over with another reading of the file, or as another release: the furthest one counts.
+        let reported = &mut reported[place];
+        done.fetch_add(entries.saturating_sub(*reported) as u64, Ordering::Relaxed);
+        *reported = entries.max(*reported);
+        bar.set_position(done.load(Ordering::Relaxed));
+    };
+    let verified = parkade_replay::recognition::verify(&recording, &traced, &asked, &mut progress);
+    traced.iter().enumerate().for_each(|(place, device)| progress(place, device.trace.len()));
+    let (made_by, verified) = verified.map_err(|error| release::explain(error, &traced))?;
+    let assumed_limit = verified.iter().find_map(|(_, limit)| *limit);
+    let devices = verified.into_iter().map(|(verdict, _)| verdict).collect();
+    let seconds = start.elapsed().as_secs_f64();
+    let (file, limit, settings) = (file.to_owned(), args.limit, made_by.settings.clone());
+    Ok(Verified { file, recording, settings, limit, assumed_limit, made_by, devices, seconds })
+}
+
+fn read_statistics(file: &Path) -> Result<StatsFile> {
+    let name = || format!("the statistics {}", file.display());
+    let text = std::fs::read(file).with_context(name)?;
+    let value: serde_json::Value = serde_json::from_slice(&text).with_context(name)?;
+    let mut entries = BTreeMap::new();
+    flatten("", &value, &mut entries).with_context(name)?;
+    StatsFile::new(entries).with_context(name)
+}
+
+/// Accepts both of PyTorch's forms: flat keys with dots, and nested dictionaries. The JSON parser limits the depth.
+fn flatten(prefix: &str, value: &serde_json::Value, entries: &mut BTreeMap<String, i64>) -> Result<()> {
+    match value {
+        serde_json::Value::Object(object) => {
+            for (key, value) in object {
+                let key = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+                flatten(&key, value, entries)?;
+            }
+            Ok(())
+        }
+        serde_json::Value::Number(number) if number.is_i64() && !prefix.is_empty() => {
+            entries.insert(prefix.to_owned(), number.as_i64().unwrap_or_default());
+            Ok(())
+        }
+        _ if prefix.is_empty() => bail!("it is not a JSON object: is this the output of torch.cuda.memory_stats()?"),
+        _ => bail!("{prefix:?} is not a 64-bit integer: is this the output of torch.cuda.memory_stats()?"),
+    }
+}
+
+/// The number of entries of a block's history, or of names in a list, that is shown.
+const HISTORY: usize = 6;
+
+/// One recording: a row and notes for each device.
+struct Part {
+    rows: Vec<Row>,
+    notes: Vec<(String, Vec<String>)>,
+}
+
+struct Row {
+    cells: [String; HEADS.len()],
+    is_good: bool,
+}
+
+const HEADS: [&str; 8] = ["recording", "entries", "decisions", "mismatches", "oom", "peak allocated", "peak reserved", "seconds"];
+/// The column that is coloured.
+const MISMATCHES: usize = 3;
+
+impl Part {
+    fn of(verified: &Verified, name: &str) -> Part {
+        let mut part = Part { rows: Vec::new(), notes: Vec::new() };
+        for (place, device) in verified.devices.iter().enumerate() {
+            let is_one_of_many = verified.devices.len() > 1;
+            let name = if is_one_of_many { format!("{name} device {}", device.device) } else { name.to_owned() };
+            let seconds = if place == 0 { format!("{:.2}", verified.seconds) } else { String::new() };
+            let cells = [
+                name.clone(),
+                device.entries.to_string(),
+                device.decisions.to_string(),
+                device.mismatches.to_string(),
+                device.ooms.to_string(),
+                size::show(device.peak_allocated_bytes()),
+                size::show(device.peak_reserved_bytes()),
+                seconds,
+            ];
+            part.rows.push(Row { cells, is_good: device.mismatches == 0 });
+            let notes: Vec<String> = notes(verified, device);
+            if !notes.is_empty() {
+                part.notes.push((name, notes));
+            }
+        }
+        part
+    }
+
+    fn is_good(&self) -> bool {
+        self.rows.iter().all(|row| row.is_good)
+    }
+}
+
+/// Prints the verified recordings, their comparison as ranks, and the number of those that could not be verified.
+fn print(out: &mut dyn Write, parts: &[&Part], failed: usize, ranks: Option<&Ranks>) -> io::Result<()> {
+    if parts.is_empty() {
+        return Ok(());
+    }
+    let mut table = Table::new(HEADS);
+    for row in parts.iter().flat_map(|part| &part.rows) {
+        table.marked(&row.cells, MISMATCHES, Mark::of(row.is_good));
+    }
+    write!(out, "{}", table.text())?;
+    for (name, notes) in parts.iter().flat_map(|part| &part.notes) {
+        writeln!(out, "\n{name}")?;
+        for note in notes {
+            write!(out, "{}", output::paragraph(note.trim_start(), 2 + note.len() - note.trim_start().len()))?;
+        }
+    }
+    if let Some(ranks) = ranks {
+        writeln!(out)?;
+        ranks.print(out)?;
+    }
+    writeln!(out, "\n{}", verdict(parts, failed))
+}
+
+fn verdict(parts: &[&Part], failed: usize) -> String {
+    let verified = parts.len();
+    let different = parts.iter().filter(|part| !part.is_good()).count();
+    let found = match (different, verified) {
+        (0, _) => output::good("every decision is the same"),
+        (1, 1) => output::bad("the recording differs"),
+        _ => output::bad(&format!("{different} of {verified} recordings differ")),
+    };
+    if failed == 0 { found } else { format!("{found}; {failed} could not be verified") }
+}
+
+fn notes(verified: &Verified, device: &DeviceVerdict) -> Vec<String> {
+    let mut notes = settings(verified);
+    notes.extend(not_in_file(device));
+    notes.extend(statistics(verified, device));
+    notes.extend(divergence(verified, device));
+    notes.extend(tolerated(verified));
+    notes
+}
+
+fn settings(verified: &Verified) -> Vec<String> {
+    let settings = &verified.settings.settings;
+    let mut notes = vec![release::words(&verified.made_by)];
+    match verified.settings.origin {
+        SettingsOrigin::Assumed => {
+            notes.push(recording::ASSUMED_SETTINGS.to_owned());
+        }
+        SettingsOrigin::RecordedValues => {
+            let said = match &verified.settings.refusal {
+                Some(refusal) => format!("is refused ({})", output::shorten(&refusal.to_string(), 200)),
+                None => "does not match the values in the file".to_owned(),
+            };
+            notes.push(format!("the settings string {:?} {said}, which are used instead", output::shorten(&settings.text, 100)));
+        }
+        SettingsOrigin::Recorded | SettingsOrigin::Given => {}
+    }
+    if let Some(bytes) = verified.assumed_limit {
+        notes.push(recording::assumed_limit(bytes, "--limit"));
+    } else if verified.limit.is_none() && settings.garbage_collection_threshold > 0.0 {
+        notes.push(
+            "not in the file: the memory limit, without which garbage_collection_threshold does nothing (--limit sets it)"
+                .to_owned(),
+        );
+    }
+    if verified.has_unknown_fraction() {
+        notes.push(format!(
+            "not in the file: the device's memory, of which per_process_memory_fraction allows {}; no limit is checked (--limit sets one)",
+            settings.per_process_memory_fraction
+        ));
+    }
+    notes
+}
+
+fn not_in_file(device: &DeviceVerdict) -> Vec<String> {
+    let mut notes = Vec::new();
+    let not = &device.not_in_file;
+    if let Some(lost) = not.lost_beginning {
+        notes.push(format!(
+            "not in the file: what came before the first entry; rebuilt from the end: {} segments ({}), {} live blocks",
+            lost.segments,
+            size::show(lost.reserved_bytes.cast_signed()),
+            lost.blocks
+        ));
+        if lost.assumed_sizes > 0 {
+            notes.push(format!(
+                "  the sizes of {} of these blocks are unknown and taken as the rounded requests",
+                lost.assumed_sizes
+            ));
+        }
+        if lost.inferred_sizes > 0 {
+            notes.push(format!(
+                "  the sizes of {} of these blocks are the smallest that explain why later requests did not fit behind them",
+                lost.inferred_sizes
+            ));
+        }
+        if not.assumed_collections > 0 {
+            notes.push(format!(
+                "not in the file: the ages of free blocks; {} garbage collections released what the recording released",
+                not.assumed_collections
+            ));
+        } else if not.unknown_ages {
+            notes.push(
+                "  the ages of free blocks, which garbage collection uses, are unknown and counted from the first entry"
+                    .to_owned(),
+            );
+        }
+    }
+    if let Some(guess) = &not.guess {
+        notes.extend(guessed(guess));
+    }
+    if not.gave_up_on_pools {
+        notes.push(
+            "not in the file: private pools that were gone by the end; there is too much to try to look for them to the end, so the \
+             recording may differ only because of them"
+                .to_owned(),
+        );
+    }
+    if not.restores > 0 {
+        notes.push(format!(
+            "not in the file: when the state of a private pool was restored; inferred: {}, where no requests explain the blocks",
+            output::count(not.restores, "time")
+        ));
+    }
+    if not.refusals > 0 {
+        notes.push(format!(
+            "not in the file: why the device refused {} for a segment; the recording is followed (--limit checks a limit)",
+            output::count(not.refusals, "request")
+        ));
+    }
+    notes
+}
+
+/// Private pools that the file does not name, inferred from the trace.
+fn guessed(guess: &Guess) -> Vec<String> {
+    let mut notes = vec![format!(
+        "not in the file: private pools that were gone by the end; inferred: {} segments in {} pools, {} requests in {} windows \
+         (without them {} requests differ)",
+        guess.segments.len(),
+        guess.pools,
+        guess.requests,
+        guess.windows,
+        guess.contradictions
+    )];
+    let place = |entry: Option<usize>, otherwise: &str| entry.map_or(otherwise.to_owned(), |entry| format!("entry {entry}"));
+    notes.extend(guess.segments.iter().take(HISTORY).map(|segment| {
+        let (from, to) = (place(segment.made_at, "before the first entry"), place(segment.gone_at, "the end"));
+        format!("  inferred: {:#x}, from {from} to {to}, pool {}", segment.address, segment.pool)
+    }));
+    if guess.segments.len() > HISTORY {
+        notes.push(format!("  and {} more (--json lists all)", guess.segments.len() - HISTORY));
+    }
+    notes
+}
+
+fn statistics(verified: &Verified, device: &DeviceVerdict) -> Vec<String> {
+    let Some(check) = &device.stats_check else { return Vec::new() };
+    let mut notes = Vec::new();
+    let unknowable =
+        if check.unknowable > 0 { format!(", {} unknowable from the file", check.unknowable) } else { String::new() };
+    notes.push(format!("statistics: {} keys compared, {} differ{unknowable}", check.compared, check.differences.len()));
+    for difference in check.differences.iter().take(HISTORY) {
+        notes.push(format!("  {}: recorded {}, replayed {}", difference.key, difference.recorded, difference.replayed));
+    }
+    if let Some((from, to)) = check.peaks_reset {
+        let when = if from == to { format!("at entry {from}") } else { format!("between entries {from} and {to}") };
+        notes.push(format!("not in the file: a call to reset_peak_memory_stats; one {when} explains every peak"));
+    }
+    if check.silent_empty_caches > 0 {
+        notes.push(format!("not in the file: {} calls to empty_cache that freed nothing", check.silent_empty_caches));
+    }
+    if !check.unknown_keys.is_empty() {
+        let shown: Vec<&str> = check.unknown_keys.iter().take(HISTORY).map(String::as_str).collect();
+        let more = check.unknown_keys.len() - shown.len();
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        notes.push(format!(
+            "ignored: statistics that PyTorch {} does not have: {}{more}",
+            verified.made_by.profile().name,
+            shown.join(", ")
+        ));
+    }
+    notes
+}
+
+/// The first difference, with the histories of the blocks concerned, which are the same on both sides up to there.
+fn divergence(verified: &Verified, device: &DeviceVerdict) -> Vec<String> {
+    let Some(first) = &device.first else { return Vec::new() };
+    let place = first.entry.map_or("at the end".to_owned(), |entry| format!("entry {entry}"));
+    let mut notes = vec![
+        format!("first difference, {place}:"),
+        format!("  recorded  {}", first.recorded),
+        format!("  replayed  {}", first.replayed),
+    ];
+    let recording = verified.recording.devices.iter().find(|recording| recording.device == device.device);
+    let Some(recording) = recording else { return notes };
+    for &address in &first.addresses {
+        notes.extend(history(recording, address, first.entry.unwrap_or(recording.trace.len())));
+    }
+    notes
+}
+
+fn history(recording: &DeviceRecording, address: u64, until: usize) -> Vec<String> {
+    let of_block = recording.trace[..until].iter().enumerate().filter(|(_, entry)| entry.address == address);
+    let mut lines: Vec<String> =
+        of_block.rev().take(HISTORY).map(|(n, entry)| format!("    entry {n}: {}", Decision::from(entry))).collect();
+    lines.reverse();
+    let end = if lines.is_empty() { " nothing" } else { "" };
+    lines.insert(0, format!("  before that, on both sides, at {address:#x}:{end}"));
+    lines
+}
+
+fn tolerated(verified: &Verified) -> Vec<String> {
+    let tolerated = &verified.recording.tolerated;
+    let kinds = [
+        ("keys", &tolerated.unknown_top_keys),
+        ("segment keys", &tolerated.unknown_segment_keys),
+        ("block keys", &tolerated.unknown_block_keys),
+        ("entry keys", &tolerated.unknown_entry_keys),
+        ("actions", &tolerated.unknown_actions),
+    ];
+    let found = kinds.iter().filter(|(_, names)| !names.is_empty());
+    found
+        .map(|(kind, names)| {
+            let list: Vec<String> = names.iter().take(HISTORY).map(|(name, count)| format!("{name} ({count})")).collect();
+            let more = if names.len() > HISTORY { format!(" and {} more", names.len() - HISTORY) } else { String::new() };
+            format!("ignored: unknown {kind}: {}{more}", list.join(", "))
+        })
+        .collect()
+}
+
+view! {
+    /// With several devices the numbers are sums, and `devices` has each device's.
+    struct Object(verified: &Verified) {
+        file: String = verified.file.display().to_string(),
+        settings: String = verified.settings.settings.text.clone(),
+        settings_refusal: Option<String> = verified.settings.refusal.as_ref().map(ToString::to_string),
+        settings_origin: &'static str = origin(verified.settings.origin),
+        profile: &'static str = verified.made_by.profile().name,
+        profile_seen_from: Option<String> = verified.made_by.evidence_words(),
+        made_by: MadeBy = MadeBy::of(&verified.made_by),
+        limit_bytes: Option<u64> = verified.limit,
+        assumed_limit_bytes: Option<u64> = verified.assumed_limit,
+        fraction_of_unknown_memory: Option<f64> =
+            verified.has_unknown_fraction().then_some(verified.settings.settings.per_process_memory_fraction),
+        entries: u64 = sum(verified, |device| device.entries as u64),
+        decisions: u64 = sum(verified, |device| device.decisions),
+        mismatches: u64 = verified.mismatches(),
+        first_mismatch: Option<Mismatch> = verified.devices.iter().find_map(Mismatch::first),
+        peak_allocated_bytes: i64 = total(verified, DeviceVerdict::peak_allocated_bytes),
+        peak_reserved_bytes: i64 = total(verified, DeviceVerdict::peak_reserved_bytes),
+        ooms: u64 = sum(verified, |device| device.ooms),
+        retries: i64 = verified.devices.iter().map(|device| device.stats.num_alloc_retries).sum(),
+        seconds: f64 = verified.seconds,
+        tolerated: Tolerated = Tolerated::of(verified),
+        #[serde(skip_serializing_if = "Option::is_none")]
+        not_in_file: Option<NotInFile> = only(verified).map(NotInFile::of),
+        #[serde(skip_serializing_if = "Option::is_none")]
+        statistics: Option<Option<Statistics>> = only(verified).map(|device| device.stats_check.as_ref().map(Statistics::of)),
+        #[serde(skip_serializing_if = "Option::is_none")]
+        devices: Option<Vec<Device>> = only(verified).is_none().then(|| all(&verified.devices, Device::of)),
+    }
+}
+
+/// The recording's only device.
+fn only(verified: &Verified) -> Option<&DeviceVerdict> {
+    if let [device] = verified.devices.as_slice() { Some(device) } else { None }
+}
+
+fn sum(verified: &Verified, number: fn(&DeviceVerdict) -> u64) -> u64 {
+    verified.devices.iter().map(number).sum()
+}
+
+/// A sum that does not overflow.
+fn total(verified: &Verified, number: fn(&DeviceVerdict) -> i64) -> i64 {
+    verified.devices.iter().map(number).fold(0, i64::saturating_add)
+}
+
+view! {
+    struct Device(device: &DeviceVerdict) {
+        device: u32 = device.device,
+        entries: usize = device.entries,
+        decisions: u64 = device.decisions,
+        mismatches: u64 = device.mismatches,
+        first_mismatch: Option<Mismatch> = Mismatch::first(device),
+        peak_allocated_bytes: i64 = device.peak_allocated_bytes(),
+        peak_reserved_bytes: i64 = device.peak_reserved_bytes(),
+        ooms: u64 = device.ooms,
+        retries: i64 = device.stats.num_alloc_retries,
+        not_in_file: NotInFile = NotInFile::of(device),
+    }
+}
+
+view! {
+    struct Mismatch(device: u32, first: &parkade_replay::Mismatch) {
+        device: u32 = device,
+        entry: Option<usize> = first.entry,
+        recorded: String = first.recorded.clone(),
+        replayed: String = first.replayed.clone(),
+    }
+}
+
+impl Mismatch {
+    fn first(device: &DeviceVerdict) -> Option<Mismatch> {
+        device.first.as_ref().map(|first| Mismatch::of(device.device, first))
+    }
+}
+
+view! {
+    struct NotInFile(device: &DeviceVerdict) {
+        lost_beginning: Option<LostBeginning> = LostBeginning::find(device),
+        empty_cache_calls: u64 = device.not_in_file.empty_caches,
+        device_refusals: u64 = device.not_in_file.refusals,
+        restored_checkpoints: u64 = device.not_in_file.restores,
+        guessed_pools: Option<GuessedPools> = device.not_in_file.guess.as_ref().map(GuessedPools::of),
+        gave_up_on_pools: bool = device.not_in_file.gave_up_on_pools,
+        silent_empty_cache_calls: Option<i64> = device.stats_check.as_ref().map(|check| check.silent_empty_caches),
+        peaks_reset_between_entries: Option<(usize, usize)> = device.stats_check.as_ref().and_then(|check| check.peaks_reset),
+    }
+}
+
+#[derive(serde::Serialize)]
+struct LostBeginning {
+    segments: usize,
+    blocks: usize,
+    reserved_bytes: u64,
+    assumed_sizes: usize,
+    inferred_sizes: usize,
+    unknown_ages: bool,
+    assumed_collections: u64,
+}
+
+impl LostBeginning {
+    fn find(device: &DeviceVerdict) -> Option<LostBeginning> {
+        let not = &device.not_in_file;
+        not.lost_beginning.map(|lost| LostBeginning {
+            segments: lost.segments,
+            blocks: lost.blocks,
+            reserved_bytes: lost.reserved_bytes,
+            assumed_sizes: lost.assumed_sizes,
+            inferred_sizes: lost.inferred_sizes,
+            unknown_ages: not.unknown_ages,
+            assumed_collections: not.assumed_collections,
+        })
+    }
+}
+
+view! {
+    /// Private pools inferred from the trace.
+    struct GuessedPools(guess: &Guess) {
+        pools: usize = guess.pools,
+        requests: u64 = guess.requests,
+        windows: u64 = guess.windows,
+        contradictions: u64 = guess.contradictions,
+        segments: Vec<GuessedSegment> = all(&guess.segments, GuessedSegment::of),
+    }
+}
+
+view! {
+    struct GuessedSegment(segment: &parkade_replay::GuessedSegment) {
+        address: u64 = segment.address,
+        pool: usize = segment.pool,
+        made_at_entry: Option<usize> = segment.made_at,
+        gone_at_entry: Option<usize> = segment.gone_at,
+    }
+}
+
+view! {
+    struct Statistics(check: &StatsCheck) {
+        compared: usize = check.compared,
+        unknowable: usize = check.unknowable,
+        differences: Vec<StatisticDifference> = all(&check.differences, StatisticDifference::of),
+        unknown_keys: Vec<String> = check.unknown_keys.clone(),
+    }
+}
+
+view! {
+    struct StatisticDifference(difference: &parkade_replay::StatsDifference) {
+        key: String = difference.key.clone(),
+        recorded: i64 = difference.recorded,
+        replayed: i64 = difference.replayed,
+    }
+}
+
+view! {
+    /// Names in the file that are not known, with their counts.
+    struct Tolerated(verified: &Verified) {
+        unknown_top_keys: BTreeMap<String, u64> = verified.recording.tolerated.unknown_top_keys.clone(),
+        unknown_segment_keys: BTreeMap<String, u64> = verified.recording.tolerated.unknown_segment_keys.clone(),
+        unknown_block_keys: BTreeMap<String, u64> = verified.recording.tolerated.unknown_block_keys.clone(),
+        unknown_entry_keys: BTreeMap<String, u64> = verified.recording.tolerated.unknown_entry_keys.clone(),
+        unknown_actions: BTreeMap<String, u64> = verified.recording.tolerated.unknown_actions.clone(),
+    }
+}
