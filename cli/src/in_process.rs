@@ -7,10 +7,10 @@ use std::sync::Arc;
 use crate::each::OnEach;
 use crate::terminal::in_process::{Failure, on_threads};
 use crate::terminal::progress::Watch;
+use crate::terminal::runner;
 use anyhow::{Result, anyhow, bail};
 
-use crate::terminal::runner::{self, Outcome};
-use crate::terminal::usage;
+use crate::terminal::runner::Outcome;
 use crate::{Command, parse};
 
 /// What a command would have printed.
@@ -32,7 +32,7 @@ pub struct Answered {
 /// # Errors
 /// See [`Failure`].
 pub fn answer(arguments: &[OsString], threads: Option<usize>, watch: &Arc<Watch>) -> Result<Answered, Failure> {
-    let cli = parse(arguments).map_err(|error| Failure::Usage(usage::one_line(&error)))?;
+    let cli = parse(arguments).map_err(|error| Failure::Usage(runner::argument_error(&error)))?;
     on_threads(threads, watch, || answer_of(&cli.command))
 }
 

@@ -10,6 +10,7 @@ pub mod ranks;
 pub mod recordings;
 pub mod terminal;
 
+use self::terminal::runner;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ use commands::{
 use each::run_each;
 pub use terminal::runner::Outcome;
 use terminal::runner::run;
-use terminal::{output, outputs, threads, usage};
+use terminal::{output, outputs};
 
 /// What holds for all commands.
 const AFTER_HELP: &str = "\
@@ -96,10 +97,10 @@ pub fn run_command(arguments: &[OsString]) -> Outcome {
     let _registered = register_conditional_shutdown(SIGABRT, Outcome::CouldNotRun as i32, Arc::new(AtomicBool::new(true)));
     let cli = match parse(arguments) {
         Ok(cli) => cli,
-        Err(error) => return usage::answer(&error, arguments, &Cli::command()),
+        Err(error) => return runner::refuse_arguments(&error, arguments, &Cli::command()),
     };
     if cli.command.is_parallel()
-        && let Err(error) = threads::start()
+        && let Err(error) = terminal::in_process::start_threads()
     {
         output::complain(&format!("{error:#}"));
         return Outcome::CouldNotRun;

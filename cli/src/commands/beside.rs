@@ -14,7 +14,7 @@ use parkade_research::workload::recorded::{RecordedWorkload, of_requests};
 
 use crate::terminal::json_struct::view;
 use crate::terminal::size::show_bytes;
-use crate::terminal::{ending, output};
+use crate::terminal::{output, run_words};
 
 /// The policy that decides as PyTorch with expandable_segments:True: settings and policies are compared by it.
 const EXPANDABLE: &str = "pytorch-expandable";
@@ -408,7 +408,7 @@ impl OnDevice {
     fn hidden(&self) -> String {
         let hidden =
             self.lost_reserved_bytes.filter(|&reserved| self.available_bytes.is_some_and(|available| reserved > available));
-        hidden.map_or_else(String::new, ending::had_before)
+        hidden.map_or_else(String::new, run_words::had_before)
     }
 
     /// Whether it gets past the entry where the run died, and what is known of the rest.
@@ -430,7 +430,7 @@ impl OnDevice {
                 let need = show_bytes(figures.smallest_bytes);
                 format!(", and by the estimate it would need {need}, more than there is")
             }
-            (true, Some(doubt)) => format!(", and {}", ending::doubt(doubt)),
+            (true, Some(doubt)) => format!(", and {}", run_words::doubt(doubt)),
             (true, None) => String::new(),
         };
         format!("gets past entry {death}, where the run died; the rest is not in the file{rest}; ")

@@ -1,14 +1,37 @@
-//! Work of a command inside of another program, such as a Python interpreter: it is watched, can be ended, and leaves no threads behind.
+//! Work of a command on threads, no more than the machine runs at once, whatever the environment asks for.
+//!
+//! Inside of another program, such as a Python interpreter, it is watched, can be ended, and leaves no threads behind.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::thread;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use rayon::ThreadPoolBuilder;
 
-use crate::terminal::progress::{Cancelled, Watch, watched};
-use crate::terminal::threads;
+use super::progress::{Cancelled, Watch, watched};
+
+/// What rayon reads; the second is its older name.
+const VARIABLES: [&str; 2] = ["RAYON_NUM_THREADS", "RAYON_RS_NUM_CPUS"];
+
+/// Starts them. With more threads than processors every wait of one on another takes longer, up to a standstill.
+///
+/// # Errors
+/// The system allows no more threads or memory.
+pub fn start_threads() -> Result<()> {
+    let threads = number_of_threads();
+    let started = ThreadPoolBuilder::new().num_threads(threads).build_global();
+    started.map_err(|error| anyhow!("cannot start {threads} threads ({error}): allow more, or set {}=1", VARIABLES[0]))
+}
+
+/// How many: as asked for, up to the number of processors.
+pub fn number_of_threads() -> usize {
+    let most = thread::available_parallelism().map_or(1, usize::from);
+    // As rayon: what is not a number is ignored, and so is 0.
+    let asked = VARIABLES.iter().find_map(|name| std::env::var(name).ok()?.parse::<usize>().ok());
+    asked.filter(|&asked| asked > 0).map_or(most, |asked| asked.min(most))
+}
 
 /// The most that the stack of a thread grows to; as a main thread's usually.
 const STACK_BYTES: usize = 8 << 20;
@@ -40,7 +63,7 @@ pub fn on_threads<T: Send>(
     watch: &Arc<Watch>,
     work: impl FnOnce() -> Result<T> + Send,
 ) -> Result<T, Failure> {
-    let threads = threads.unwrap_or_else(threads::number).max(1);
+    let threads = threads.unwrap_or_else(number_of_threads).max(1);
     // A pool of its own: a process that forks later takes no threads along, and would wait for those of a global one for ever.
     let pool = ThreadPoolBuilder::new().num_threads(threads).stack_size(STACK_BYTES).build();
     let pool = pool.map_err(|error| Failure::CouldNotRun(format!("cannot start {threads} threads: {error}")))?;

@@ -2,18 +2,16 @@
 //! and write. It draws no conclusions.
 
 pub mod args;
-pub mod ending;
+mod draft;
 pub mod in_process;
 pub mod json_struct;
 pub mod markup;
-pub mod memory_words;
 pub mod output;
 pub mod outputs;
 pub mod progress;
 pub mod recording;
 pub mod release;
+pub mod run_words;
 pub mod runner;
 pub mod size;
 pub mod table;
-pub mod threads;
-pub mod usage;

@@ -34,7 +34,7 @@ use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
 use crate::terminal::{progress, recording, release, size};
 use parkade_policies::Named;
 
-pub(crate) use crate::terminal::memory_words::shows_no_limit;
+pub(crate) use crate::terminal::run_words::shows_no_limit;
 
 /// Find the settings under which a recorded run fits, or what it lacks.
 ///

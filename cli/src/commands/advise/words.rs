@@ -1,6 +1,7 @@
 //! Sentences about the options, for people.
 
-use crate::terminal::memory_words::{LIMIT_SAYS, memory, range};
+use crate::terminal::run_words;
+use crate::terminal::run_words::{LIMIT_SAYS, memory, range};
 use parkade_analysis::advise::{Advice, AdvisedOption, FirstFailure, LikelyRuns, Outcome, Program, Reason, Verdict};
 use parkade_analysis::caution::{Caution, Severity};
 use parkade_analysis::continuation::Doubt;
@@ -11,7 +12,7 @@ use parkade_replay::SettingsOrigin;
 use super::Advised;
 use super::otherwise::Otherwise;
 use crate::terminal::size::{show, show_bytes};
-use crate::terminal::{ending, output, recording, release};
+use crate::terminal::{output, recording, release};
 
 /// The number of holders listed.
 pub(super) const HOLDERS: usize = 5;
@@ -50,7 +51,7 @@ pub(crate) fn why(report: &Advice) -> String {
 /// That the run goes on although requests fail.
 fn goes_on(report: &Advice) -> Option<String> {
     let dies = report.programs.iter().any(Program::died);
-    report.programs.iter().filter(|_| !dies).find_map(|program| ending::goes_on(&program.ending, program.requests.ooms))
+    report.programs.iter().filter(|_| !dies).find_map(|program| run_words::goes_on(&program.ending, program.requests.ooms))
 }
 
 fn reason(report: &Advice) -> String {
@@ -102,7 +103,7 @@ fn at_start(report: &Advice) -> String {
     let needed = report.recommended().map_or(0, AdvisedOption::smallest_capacity_bytes);
     let reserved = report.programs.iter().filter_map(|program| Some(program.requests.lost_beginning?.reserved_bytes)).max();
     let more = reserved.filter(|&reserved| reserved > needed);
-    more.map_or_else(String::new, |reserved| format!(" for what is in it{}", ending::had_before(reserved)))
+    more.map_or_else(String::new, |reserved| format!(" for what is in it{}", run_words::had_before(reserved)))
 }
 
 /// That what came before the first entry is not known to fit.
@@ -140,10 +141,10 @@ fn gets_past(report: &Advice, option: &AdvisedOption) -> String {
         let need = show_bytes(option.smallest_capacity_bytes());
         // That later steps may need more still changes nothing.
         let doubt = doubt.filter(|doubt| !matches!(doubt, Doubt::Growing | Doubt::Margin));
-        let doubt = doubt.map_or_else(String::new, |doubt| format!(". That estimate is uncertain: {}", ending::doubt(doubt)));
+        let doubt = doubt.map_or_else(String::new, |doubt| format!(". That estimate is uncertain: {}", run_words::doubt(doubt)));
         format!("{past}, and by the estimate it would need {need}, more than there is{doubt}")
     } else if let Some(doubt) = doubt {
-        format!("{past}, and {}", ending::doubt(doubt))
+        format!("{past}, and {}", run_words::doubt(doubt))
     } else {
         past
     }
@@ -342,9 +343,9 @@ fn notes_of(program: &Program, report: &Advice) -> Vec<String> {
             notes.push("those blocks alone exceed the memory".to_owned());
         }
     }
-    notes.extend(ending::ending(&program.ending));
+    notes.extend(run_words::ending(&program.ending));
     if program.died() {
-        notes.push(ending::rest(program.continuation.as_ref()));
+        notes.push(run_words::rest(program.continuation.as_ref()));
     }
     if requests.mismatches > 0 {
         notes.push(recording::uncertain_requests(requests.mismatches, requests.decisions));

@@ -7,10 +7,9 @@ use parkade_replay::recognition::Basis;
 
 use super::layout::POOLS_DO_NOT_SHARE;
 use super::{Diagnosed, excess};
-use crate::terminal::ending;
 use crate::terminal::output::{self, count};
-use crate::terminal::recording;
 use crate::terminal::size::{self, show_bytes};
+use crate::terminal::{recording, run_words};
 
 /// The moment that is diagnosed.
 pub(super) fn occasion(diagnosis: &Diagnosis, entries: usize) -> String {
@@ -288,7 +287,7 @@ pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String>
         }
     }
     notes.push(diagnosed.made_by.words());
-    notes.extend(ending::ending(&diagnosis.ending));
+    notes.extend(run_words::ending(&diagnosis.ending));
     if let Some(bytes) = diagnosis.assumed_limit_bytes {
         notes.push(contradicts(diagnosis, bytes).map_or_else(
             || recording::assumed_limit(bytes, "--limit"),

@@ -6,7 +6,7 @@ use parkade_replay::SettingsOrigin;
 use super::{Compared, File, Shown};
 use crate::terminal::output::count;
 use crate::terminal::size::show_bytes;
-use crate::terminal::{ending, recording, release};
+use crate::terminal::{recording, release, run_words};
 
 /// All there is to know beside the numbers.
 pub(super) fn all(compared: &Compared, shown: &Shown) -> Vec<String> {
@@ -40,7 +40,7 @@ pub(super) fn out_of_memory(compared: &Compared, shown: &Shown) -> Vec<String> {
         let name = if matches!(shown, Shown::One(_)) { "" } else { name };
         let requests = count(run.ooms, "request");
         let what = format!("{name}{requests} ran out of memory, the first at entry {entry}");
-        let ending = ending::ending(&run.ending).unwrap_or_default();
+        let ending = run_words::ending(&run.ending).unwrap_or_default();
         let peak = if run.ending.death().is_some() { "; its peak is that of what came before" } else { "" };
         Some(format!("{what}; {ending}{peak}"))
     };

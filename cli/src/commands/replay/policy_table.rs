@@ -11,7 +11,7 @@ use super::policy::{OnDevice, UnderPolicy};
 use super::table::{FITS, HIDDEN, before_first_entry};
 use crate::terminal::recording::{self, short_name};
 use crate::terminal::table::{Mark, Table};
-use crate::terminal::{ending, output, release, size};
+use crate::terminal::{output, release, run_words, size};
 
 const HEADS: [&str; 9] =
     ["recording", "policy", "fits", "oom", "peak allocated", "peak reserved", "retries", "driver calls", "driver time"];
@@ -99,7 +99,7 @@ fn said(replayed: &UnderPolicy) -> (bool, String) {
 /// What the recorded run had reserved before its first entry, if that is more than what is in the file needs.
 fn had_before(replayed: &UnderPolicy) -> String {
     let hidden = replayed.devices.iter().filter(|device| device.lost_bytes() > device.run.peak_reserved_bytes);
-    hidden.map(OnDevice::lost_bytes).max().map_or_else(String::new, ending::had_before)
+    hidden.map(OnDevice::lost_bytes).max().map_or_else(String::new, run_words::had_before)
 }
 
 fn not_known(replayed: &UnderPolicy) -> String {
@@ -116,7 +116,7 @@ fn not_known(replayed: &UnderPolicy) -> String {
 fn does_not_fit(replayed: &UnderPolicy) -> String {
     let Some((device, entry)) = replayed.first_failure() else { return "it does not fit".to_owned() };
     let first = if replayed.devices.len() > 1 { " first," } else { "" };
-    let goes_on = ending::goes_on(&device.ending, device.requests.ooms).map_or_else(String::new, |said| format!("; {said}"));
+    let goes_on = run_words::goes_on(&device.ending, device.requests.ooms).map_or_else(String::new, |said| format!("; {said}"));
     format!("it does not fit: {} out of memory{first} at entry {entry}{goes_on}", runs(replayed, device))
 }
 
@@ -138,7 +138,7 @@ fn notes(replayed: &UnderPolicy, device: &OnDevice, place: usize) -> Vec<String>
         notes.push(format!("of the recorded run {}", recording::assumed_limit(bytes, "--recorded-limit")));
     }
     notes.extend(requests.lost_beginning.map(before_first_entry));
-    notes.extend(ending::ending(&device.ending));
+    notes.extend(run_words::ending(&device.ending));
     if requests.mismatches > 0 {
         notes.push(recording::uncertain_requests(requests.mismatches, requests.decisions));
     }

@@ -9,7 +9,7 @@ use parkade_replay::{Extreme, LostBeginning, Outlook, SettingsOrigin, TimingsTha
 use super::{Args, UnderSettings};
 use crate::terminal::recording::{self, short_name};
 use crate::terminal::table::{Mark, Table};
-use crate::terminal::{ending, output, release, size};
+use crate::terminal::{output, release, run_words, size};
 
 const HEADS: [&str; 9] =
     ["recording", "settings", "fits", "oom", "peak allocated", "peak reserved", "retries", "driver calls", "driver time"];
@@ -91,7 +91,7 @@ fn said(args: &Args, replayed: &UnderSettings) -> (bool, String) {
     match (answer.outcome, death) {
         (Outcome::GetsPast, Some(error)) => {
             let why = match answer.doubt {
-                Some(doubt) => ending::doubt(doubt),
+                Some(doubt) => run_words::doubt(doubt),
                 None => "what is estimated of it does not fit".to_owned(),
             };
             let entry = error.entry;
@@ -123,7 +123,7 @@ fn had_before(replayed: &UnderSettings) -> String {
         let lost = device.requests.lost_beginning?;
         (lost.reserved_bytes > device.prediction.peak_reserved_bytes().unsigned_abs()).then_some(lost.reserved_bytes)
     };
-    replayed.devices.iter().filter_map(reserved).max().map_or_else(String::new, ending::had_before)
+    replayed.devices.iter().filter_map(reserved).max().map_or_else(String::new, run_words::had_before)
 }
 
 /// That it does not fit with some other timings of the streams.
@@ -177,7 +177,7 @@ fn does_not_fit(replayed: &UnderSettings) -> String {
     let of_device = runs(replayed, place);
     let first = if is_one_of_many { " first," } else { "" };
     let errors = replayed.devices.get(place).map_or(0, |device| device.requests.ooms);
-    let goes_on = answer.endings.get(place).and_then(|ending| ending::goes_on(ending, errors));
+    let goes_on = answer.endings.get(place).and_then(|ending| run_words::goes_on(ending, errors));
     let goes_on = goes_on.map_or_else(String::new, |said| format!("; {said}"));
     format!("it does not fit: {of_device} out of memory{first} at entry {entry}{goes_on}")
 }
@@ -232,7 +232,7 @@ fn notes(args: &Args, replayed: &UnderSettings, device: &Outlook, place: usize) 
         notes.push("without a limit garbage_collection_threshold does nothing (--limit sets one)".to_owned());
     }
     notes.extend(requests.lost_beginning.map(before_first_entry));
-    notes.extend(replayed.answer.endings.get(place).and_then(ending::ending));
+    notes.extend(replayed.answer.endings.get(place).and_then(run_words::ending));
     if requests.mismatches > 0 {
         notes.push(recording::uncertain_requests(requests.mismatches, requests.decisions));
     }

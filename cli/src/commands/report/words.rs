@@ -1,5 +1,6 @@
 //! The sentences of a report: what happened, how exact the replay is, and what the file lacks.
 
+use crate::terminal::run_words;
 use crate::terminal::size::show_bytes;
 use parkade_analysis::advise::Outcome;
 use parkade_analysis::timeline::{HeapLog, HolderKey, Marker, MarkerKind};
@@ -9,7 +10,7 @@ use super::gather::{Device, Report};
 use super::markup::{counted, grouped};
 use super::tries::Tried;
 use crate::commands::advise;
-use crate::terminal::{ending, output, recording, release, size};
+use crate::terminal::{output, recording, release, size};
 
 /// Reserved memory that no block uses at a moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -218,7 +219,7 @@ pub(super) fn notes(report: &Report, device: &Device) -> Vec<String> {
             counted(lost.blocks as u64, "block")
         ));
     }
-    if let Some(said) = ending::ending(&device.ending) {
+    if let Some(said) = run_words::ending(&device.ending) {
         notes.push(sentence(&said));
     }
     if device.ending.death().is_some() {
@@ -230,7 +231,7 @@ pub(super) fn notes(report: &Report, device: &Device) -> Vec<String> {
             }
             None => "The graphs and tables show what is in the file.",
         };
-        notes.push(format!("{} {shown}", sentence(&ending::rest(rest))));
+        notes.push(format!("{} {shown}", sentence(&run_words::rest(rest))));
     }
     if verdict.not_in_file.refusals > 0 {
         notes.push(format!(
