@@ -8,8 +8,7 @@ use anyhow::{Result, bail};
 use clap::Parser;
 use parkade_research::study::sweep::{Plan, Row};
 
-use crate::sweep::builds::Overlap;
-use crate::sweep::finished::Finished;
+use crate::sweep::finished::{Finished, Overlap};
 use crate::sweep::rows::{self, Contents, Header, Shard};
 use crate::sweep::show::{self, Shown};
 use crate::terminal::output;

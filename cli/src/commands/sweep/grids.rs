@@ -1,17 +1,22 @@
-//! The tables of a sweep: each workload first, then the means. `memory_grids` and `driver_grids` make them.
+//! The tables of a sweep: each workload first, then the means.
+//!
+//! The smallest memory comes by workload and policy, over seeds, and as means; of the driver's work the time, the time for each step and in
+//! the later half, and waiting.
 
-use parkade_research::study::sweep::{Capacity, Cell, Level, Plan};
+use std::fmt::Write as _;
 
-use super::driver_grids::{course, courses_of_cells, driver, driver_of_cells, waiting_of_cells};
+use parkade_research::study::sweep::{
+    BoundRatios, Capacity, Cell, Course, CourseOfAll, Level, Plan, PolicySummary, SeedComparison, Without,
+};
+
 use super::finished::Finished;
 use super::grid::{Grid, Head};
-use super::memory_grids::{memory, memory_of_cells, over_seeds};
 use crate::terminal::size;
 
 /// Driver time is also shown for the capacity nearest to this factor.
 const TIGHT: f64 = 1.1;
 /// Stands for a missing number.
-pub(super) const NONE: &str = "–";
+const NONE: &str = "–";
 
 /// The tables for a terminal. In the first one policies are numbers, which the others say.
 pub(super) fn short(finished: &Finished) -> Vec<Grid> {
@@ -49,7 +54,7 @@ pub(super) fn about_smallest(finished: &Finished) -> String {
 }
 
 /// A capacity in words.
-pub(super) fn capacity(capacity: Capacity) -> String {
+fn capacity(capacity: Capacity) -> String {
     match capacity {
         Capacity::Smallest => "smallest".to_owned(),
         Capacity::Plenty => "plenty".to_owned(),
@@ -59,13 +64,13 @@ pub(super) fn capacity(capacity: Capacity) -> String {
 }
 
 /// Places of the capacities that programs are given.
-pub(super) fn given(plan: &Plan) -> impl Iterator<Item = usize> {
+fn given(plan: &Plan) -> impl Iterator<Item = usize> {
     let is_given = |capacity: &Capacity| matches!(capacity, Capacity::Load(_) | Capacity::Bytes(_));
     plan.capacities.iter().enumerate().filter(move |(_, capacity)| is_given(capacity)).map(|(place, _)| place)
 }
 
 /// Places of the capacities whose driver times are shown.
-pub(super) fn timed(plan: &Plan) -> Vec<usize> {
+fn timed(plan: &Plan) -> Vec<usize> {
     let distance = |place: &usize| match plan.capacities[*place] {
         Capacity::Load(share) => (share.value() - TIGHT).abs(),
         _ => f64::INFINITY,
@@ -76,12 +81,12 @@ pub(super) fn timed(plan: &Plan) -> Vec<usize> {
 }
 
 /// Those of them that are the same for all policies.
-pub(super) fn given_or_plenty(plan: &Plan) -> Vec<usize> {
+fn given_or_plenty(plan: &Plan) -> Vec<usize> {
     timed(plan).into_iter().filter(|&place| plan.capacities[place] != Capacity::Smallest).collect()
 }
 
 /// A table of workloads and policies.
-pub(super) fn by_workload(finished: &Finished, title: String, note: String, cell: &dyn Fn(&Cell) -> String) -> Grid {
+fn by_workload(finished: &Finished, title: String, note: String, cell: &dyn Fn(&Cell) -> String) -> Grid {
     let plan = &finished.plan;
     let mut header = vec![Head::from("workload")];
     let numbered = plan.policies.iter().enumerate();
@@ -93,32 +98,324 @@ pub(super) fn by_workload(finished: &Finished, title: String, note: String, cell
     Grid { title, note, rows: rows.collect(), header }
 }
 
-pub(super) fn none() -> String {
+fn none() -> String {
     NONE.to_owned()
 }
 
-pub(super) fn milliseconds(level: Level) -> Level {
+fn milliseconds(level: Level) -> Level {
     Level { mean: level.mean / 1e6, low: level.low / 1e6, high: level.high / 1e6, ..level }
 }
 
 /// One value has no range.
-pub(super) fn range(level: Level, show: impl Fn(f64) -> String) -> String {
+fn range(level: Level, show: impl Fn(f64) -> String) -> String {
     if level.count < 2 { none() } else { format!("{}–{}", show(level.low), show(level.high)) }
 }
 
 /// With the range over seeds, if they differ.
-pub(super) fn with_range(level: Level, show: impl Fn(f64) -> String) -> String {
+fn with_range(level: Level, show: impl Fn(f64) -> String) -> String {
     let [mean, low, high] = [level.mean, level.low, level.high].map(show);
     if low == high { mean } else { format!("{mean} ({low}–{high})") }
 }
 
 /// Three decimals, for ratios.
-pub(super) fn ratio(value: f64) -> String {
+fn ratio(value: f64) -> String {
     format!("{value:.3}")
 }
 
 /// Three digits.
-pub(super) fn number(value: f64) -> String {
+fn number(value: f64) -> String {
     let decimals = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
     format!("{value:.decimals$}")
+}
+
+/// What the columns and rows are that are no policies.
+const ABOUT_BOUNDS: &str = "LOAD with pools is a lower bound, as LOAD is: until the graphs of a private pool are reset, the pool counts for the most bytes that have \
+                            lived in it. The ideal remapper and the offline packer are not bounds but results: what an ideal allocator needs that remaps pages of 2 MiB at \
+                            will, and the best packing that was found with every lifetime known in advance and nothing moved. An allocator that learns of requests one by one \
+                            may need less. Both ignore private pools, so they may lie below LOAD with pools.";
+
+/// The smallest memory of each workload, with what it is compared with.
+fn memory_of_cells(finished: &Finished) -> Grid {
+    let note = format!(
+        "The smallest memory tried in which the workload fits, over LOAD, the most bytes that live at once; with several seeds their \
+         geometric mean and range. {} {ABOUT_BOUNDS}",
+        about_smallest(finished)
+    );
+    let show = |level: Option<Level>| level.map_or_else(none, |level| with_range(level, ratio));
+    let mut grid = by_workload(finished, "Smallest memory over LOAD".to_owned(), note, &|cell| show(cell.ratio));
+    grid.header.push(Head::named("LOAD with pools", "pools"));
+    for (row, level) in grid.rows.iter_mut().zip(&finished.summary.load_with_pools) {
+        row.push(show(*level));
+    }
+    if !finished.beside.is_empty() {
+        grid.header
+            .extend([("ideal remapper", "remapped"), ("offline packer", "packed")].map(|(name, short)| Head::named(name, short)));
+        for (row, beside) in grid.rows.iter_mut().zip(&finished.beside) {
+            row.extend([show(beside.map(|beside| beside.page_ideal)), show(beside.map(|beside| beside.packing))]);
+        }
+    }
+    grid
+}
+
+/// The policies against the baseline over the seeds of each workload; none if no workload has several.
+fn over_seeds(finished: &Finished) -> Option<Grid> {
+    let (plan, summary) = (&finished.plan, &finished.summary);
+    if !summary.compares_seeds() {
+        return None;
+    }
+    let baseline = &plan.policies[summary.baseline];
+    let comparisons = summary.cells.iter().flatten().filter(|cell| cell.versus.is_some()).count();
+    let note = format!(
+        "The smallest memory over that of {baseline}: the geometric mean over the workload's seeds, its 95 % bootstrap interval (BCa), and the p value of \
+         Wilcoxon's signed-rank test over the seeds, corrected for all {comparisons} comparisons of this table (Holm). Fewer than six seeds cannot reach 0.05. \
+         The tests are about the programs that a generator makes from other seeds, not about other programs. Workloads with one seed are left out."
+    );
+    let show = |versus: SeedComparison| match versus.ratio {
+        None => none(),
+        Some(level) => format!("{} ({}), p {}", ratio(level.mean), range(level, ratio), p_value(versus.corrected_p)),
+    };
+    let mut grid =
+        by_workload(finished, format!("Over the seeds, against {baseline}"), note, &|cell| cell.versus.map_or_else(none, show));
+    let mut has_several = plan.workloads.iter().map(|workload| workload.seeds > 1);
+    grid.rows.retain(|_| has_several.next().unwrap_or(false));
+    Some(grid)
+}
+
+/// The means over the workloads.
+fn memory(finished: &Finished) -> Grid {
+    let (plan, summary) = (&finished.plan, &finished.summary);
+    let mut header: Vec<Head> = ["policy", "memory/LOAD", "range", "n"].map(Head::from).into();
+    let mut note = format!(
+        "Geometric means of the table by workload over n of {}, with the least and the greatest value. The workloads are chosen and no sample of anything, so \
+         there are no intervals and no tests over them.",
+        crate::terminal::output::count(plan.workloads.len() as u64, "workload")
+    );
+    if let Some(outlier) = outlier(finished) {
+        header.push(Head { name: format!("without {outlier}"), short: "without".to_owned() });
+        header.push(Head { name: format!("{outlier}'s part"), short: "its part".to_owned() });
+        let _ = write!(
+            note,
+            " Of all workloads {outlier} makes the largest part of the excess over LOAD, so the means come again without it, with its part (in logarithms, which \
+             geometric means add up)."
+        );
+    }
+    header.push(Head::named("equal buffers", "equal"));
+    note += " Equal buffers: what a program needs that only allocates 64 buffers of 16 MiB, over their sum. Nothing can be fragmented there, so more than 1 is by construction: \
+             such a policy uses only a part of the device, or takes it in large pieces.";
+    header.extend(given(plan).map(|place| {
+        let name = capacity(plan.capacities[place]);
+        Head { short: name.replace(" LOAD", "x"), name: format!("fits in {name}") }
+    }));
+    note += " Then the share of workloads that fit in a given memory (each workload counts the same, whatever its seeds).";
+    if plan.policies.len() > 1 {
+        let baseline = &plan.policies[summary.baseline];
+        header.push(Head { name: format!("over {baseline}"), short: format!("/{baseline}") });
+        header.extend(["range", "less/same/more"].map(Head::from));
+        let _ = write!(
+            note,
+            " Then against {baseline}, workload by workload: the ratio, and in how many a policy needs less, as much, and more."
+        );
+    }
+    let mut rows: Vec<Vec<String>> =
+        summary.policies.iter().zip(&finished.equal_buffers).map(|(policy, one)| policy_row(finished, policy, *one)).collect();
+    rows.extend(beside(finished).into_iter().map(|row| padded(row, header.len())));
+    Grid { title: "Memory: means".to_owned(), note: format!("{note} {ABOUT_BOUNDS}"), header, rows }
+}
+
+/// The name of the sweep's outlier.
+fn outlier(finished: &Finished) -> Option<&str> {
+    finished.summary.outlier.map(|place| finished.plan.workloads[place].name.as_str())
+}
+
+fn policy_row(finished: &Finished, policy: &PolicySummary, equal_buffers: Option<f64>) -> Vec<String> {
+    let plan = &finished.plan;
+    let mut row = mean_cells(&policy.name, policy.ratio, policy.without_outlier);
+    row.push(equal_buffers.map_or_else(none, ratio));
+    row.extend(given(plan).map(|place| format!("{:.0}%", policy.fits[place] * 100.0)));
+    match &policy.versus {
+        None if plan.policies.len() == 1 => {}
+        None => row.extend((0..3).map(|_| none())),
+        Some(versus) => {
+            row.push(versus.ratio.map_or_else(none, |level| ratio(level.mean)));
+            row.push(versus.ratio.map_or_else(none, |level| range(level, ratio)));
+            row.push(versus.counts.map(|count| count.to_string()).join("/"));
+        }
+    }
+    row
+}
+
+/// Rows of what is no policy: the lower bound first.
+fn beside(finished: &Finished) -> Vec<Vec<String>> {
+    let pools = finished.summary.load_with_pools.iter().map(|level| level.map(|level| level.mean)).collect();
+    let ideal = |which: fn(&BoundRatios) -> Level| {
+        finished.beside.iter().map(|beside| beside.as_ref().map(|beside| which(beside).mean)).collect()
+    };
+    let mut rows = vec![("(LOAD with pools, a lower bound)", pools)];
+    if !finished.beside.is_empty() {
+        rows.push(("(ideal remapper)", ideal(|beside| beside.page_ideal)));
+        rows.push(("(offline packer)", ideal(|beside| beside.packing)));
+    }
+    rows.into_iter()
+        .map(|(name, ratios): (&str, Vec<Option<f64>>)| {
+            let without = finished.summary.outlier.map(|outlier| Without::of(&ratios, outlier));
+            mean_cells(name, Level::over_workloads(&ratios), without)
+        })
+        .collect()
+}
+
+fn mean_cells(name: &str, level: Option<Level>, without: Option<Without>) -> Vec<String> {
+    let mut row = vec![name.to_owned()];
+    row.push(level.map_or_else(none, |level| ratio(level.mean)));
+    row.push(level.map_or_else(none, |level| range(level, ratio)));
+    row.push(level.map_or(0, |level| level.count).to_string());
+    if let Some(Without { mean, share }) = without {
+        row.push(mean.map_or_else(none, ratio));
+        row.push(share.map_or_else(none, |share| format!("{:.0}%", share * 100.0)));
+    }
+    row
+}
+
+fn padded(mut row: Vec<String>, length: usize) -> Vec<String> {
+    row.resize_with(length, none);
+    row
+}
+
+fn p_value(p: f64) -> String {
+    if p < 0.0001 { "<0.0001".to_owned() } else { format!("{p:.4}") }
+}
+
+/// Driver time of each workload in one memory.
+fn driver_of_cells(finished: &Finished, place: usize) -> Grid {
+    let cell = |cell: &Cell| cell.driver_ns[place].map_or_else(none, |level| with_range(milliseconds(level), number));
+    let title = format!("Driver time, {}", name(finished, place));
+    let note = format!("Milliseconds of driver calls in the whole run, without waiting. {}", about_none(finished, place));
+    by_workload(finished, title, note, &cell)
+}
+
+/// Driver time of each workload for each of its steps, in one memory.
+fn courses_of_cells(finished: &Finished, place: usize) -> Grid {
+    let ms = |level: Option<Level>| level.map_or_else(none, |level| number(level.mean / 1e6));
+    let show = |course: Course| match course.ns_per_step {
+        None => none(),
+        Some(_) => format!("{} / {}", ms(course.ns_per_step), ms(course.later_ns_per_step)),
+    };
+    let title = format!("Driver time for each step, {}", name(finished, place));
+    let note = format!(
+        "Milliseconds of driver calls for each step of the workload, without waiting: in the whole run, and behind the slash in the later half of its steps. A policy \
+         that is slow only in the beginning has little there. {NONE} also where a workload's steps are not known. {}",
+        about_none(finished, place)
+    );
+    by_workload(finished, title, note, &|cell| cell.courses[place].map_or_else(none, show))
+}
+
+/// How long the driver's calls wait in each workload, in one memory.
+fn waiting_of_cells(finished: &Finished, place: usize) -> Grid {
+    let show = |course: Course| match course.waited_ns {
+        Some(waited) => with_range(milliseconds(waited), number),
+        None => format!("{} calls", whole(course.waiting_calls.mean)),
+    };
+    let title = format!("Waiting, {}", name(finished, place));
+    let note = format!(
+        "Milliseconds that driver calls wait for work on the device. cudaFree waits for all of it, and the allocator synchronizes before it unmaps memory; cuMemUnmap and \
+         cuMemRelease were measured not to wait. A workload that does not say how long its work takes, as recordings do not, has the number of calls that would wait \
+         instead. {}",
+        about_none(finished, place)
+    );
+    by_workload(finished, title, note, &|cell| cell.courses[place].map_or_else(none, show))
+}
+
+/// Means of driver time over the workloads.
+fn driver(finished: &Finished) -> Grid {
+    let plan = &finished.plan;
+    let mut header = vec![Head::from("policy")];
+    for place in timed(plan) {
+        let name = name(finished, place);
+        header.push(Head { name: format!("driver ms, {name}"), short: format!("ms {name}") });
+        header.extend(["range", "n"].map(Head::from));
+    }
+    let rows = finished.summary.policies.iter().map(|policy| {
+        let mut row = vec![policy.name.clone()];
+        for place in timed(plan) {
+            match policy.driver_ns[place].map(milliseconds) {
+                None => row.extend([none(), none(), "0".to_owned()]),
+                Some(level) => row.extend([number(level.mean), range(level, number), level.count.to_string()]),
+            }
+        }
+        row
+    });
+    let note = format!(
+        "The cost of a program's driver calls as measured on an H200, without waiting: geometric means over the n workloads that fit in that memory, with the least and \
+         the greatest value. Means over different workloads are not comparable. {NONE} where no workload fits.{}",
+        about_shares(finished)
+    );
+    Grid { title: "Driver time: means".to_owned(), note, rows: rows.collect(), header }
+}
+
+/// Means of the driver's work over the course of the workloads.
+fn course(finished: &Finished) -> Grid {
+    let plan = &finished.plan;
+    let mut header = vec![Head::from("policy")];
+    for place in given_or_plenty(plan) {
+        let name = name(finished, place);
+        let columns = [
+            ("calls a step", "calls"),
+            ("ms a step", "ms/step"),
+            ("in the later half", "later"),
+            ("waited ms", "waited"),
+            ("waiting calls", "waits"),
+        ];
+        header.extend(columns.map(|(column, short)| Head { name: format!("{column}, {name}"), short: short.to_owned() }));
+        header.push(Head { name: format!("n, {name}"), short: format!("n {name}") });
+    }
+    let rows = finished.summary.policies.iter().map(|policy| {
+        let cells = given_or_plenty(plan).into_iter().flat_map(|place| course_cells(&policy.courses[place]));
+        std::iter::once(policy.name.clone()).chain(cells).collect()
+    });
+    let note = format!(
+        "Driver calls and their time for each step (geometric means over the workloads whose steps are known), the share of that time that falls into the later half of the run \
+         (a half for a policy that is always as slow, nothing for one that is slow only in the beginning), how long calls wait for the device, in milliseconds (over the \
+         workloads that say how long their work takes), and how many calls would wait: arithmetic means over the n workloads that fit.{}",
+        about_shares(finished)
+    );
+    Grid { title: "Driver work over the run: means".to_owned(), note, rows: rows.collect(), header }
+}
+
+fn course_cells(course: &CourseOfAll) -> [String; 6] {
+    let mean = |level: Option<Level>, show: fn(f64) -> String| level.map_or_else(none, |level| show(level.mean));
+    [
+        mean(course.calls_per_step, number),
+        mean(course.ns_per_step, |ns| number(ns / 1e6)),
+        mean(course.later_share, |share| format!("{:.0}%", share * 100.0)),
+        mean(course.waited_ns, |ns| number(ns / 1e6)),
+        mean(course.waiting_calls, number),
+        course.waiting_calls.map_or(0, |level| level.count).to_string(),
+    ]
+}
+
+fn name(finished: &Finished, place: usize) -> String {
+    capacity(finished.plan.capacities[place])
+}
+
+/// Why a value is missing.
+fn about_none(finished: &Finished, place: usize) -> String {
+    let fits = format!("{NONE} where the workload does not fit.");
+    if finished.plan.capacities[place] == Capacity::Plenty { fits + &about_shares(finished) } else { fits }
+}
+
+/// A sentence on the policies without values with plenty of memory; empty if there are none.
+fn about_shares(finished: &Finished) -> String {
+    let names: Vec<&str> = finished.taking_a_share().collect();
+    let (what, they) = if names.len() == 1 { ("takes", "it") } else { ("take", "they") };
+    let listed = match names.as_slice() {
+        [] => return String::new(),
+        [only] => (*only).to_owned(),
+        [others @ .., last] => format!("{} and {last}", others.join(", ")),
+    };
+    format!(
+        " {listed} {what} a share of all memory there is before the program begins, so with plenty {they} would be priced for the device and not for the program: {NONE}."
+    )
+}
+
+fn whole(value: f64) -> String {
+    if value.fract() == 0.0 { format!("{value:.0}") } else { number(value) }
 }

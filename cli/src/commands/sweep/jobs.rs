@@ -11,7 +11,7 @@ pub use parkade_research::study::sweep::BUILD;
 use parkade_research::study::sweep::run_jobs;
 use rayon::ThreadPoolBuilder;
 
-use super::Args;
+use super::args::Args;
 use super::names::{self, Study};
 use super::rows::{Header, Shard};
 

@@ -6,17 +6,16 @@
 use std::io::Write;
 
 use anyhow::{Result, anyhow, bail};
-use clap::Parser;
-use parkade_research::study::largest_batch::{CARDS, CONTEXT_BYTES, Case, Grid as Search, Point, Training, Why, card};
+use parkade_research::study::largest_batch::{CARDS, Case, Grid as Search, Point, Training, Why, card};
 use parkade_research::workload;
 use serde::Serialize;
 
+use super::args::{Args, threads};
 use super::grid::Grid;
-use super::lists::workload_items;
-use super::{Args, names, threads};
+use super::names::{self, workload_items};
 use crate::terminal::json_struct::{all, view};
 use crate::terminal::outputs::Wanted;
-use crate::terminal::runner::{Command, Form};
+use crate::terminal::runner::Form;
 use crate::terminal::size::{self, show_bytes};
 use crate::terminal::table::Table;
 use crate::terminal::{output, progress};
@@ -25,21 +24,6 @@ use crate::terminal::{output, progress};
 pub(super) const WORKLOAD: &str = "transformer:preset=7b,mixed=on,steps=3";
 /// Its devices, unless capacities are given.
 const DEVICES: &str = "A100-40GB,H100-80GB,H200-141GB";
-
-/// What to search for beside memory.
-#[derive(Parser)]
-pub(super) struct Asked {
-    /// Find the largest batch that fits. The workloads are trainings of transformers, whose batch is replaced, and the capacities are
-    /// devices: cards by name (A100-40GB, H100-80GB, H200-141GB), with the memory that a program sees, or sizes.
-    #[arg(long, conflicts_with_all = ["seeds", "prealloc", "bounds", "addresses", "shard", "output", "baseline", "html", "list"])]
-    pub(super) largest_batch: bool,
-    /// The largest batch to try, with --largest-batch.
-    #[arg(long, value_name = "N", default_value_t = 4096, requires = "largest_batch")]
-    most_batch: u64,
-    /// What the driver's context takes of each device, with --largest-batch.
-    #[arg(long, value_name = "SIZE", value_parser = size::parse_or_none, allow_hyphen_values = true, default_value_t = CONTEXT_BYTES, requires = "largest_batch")]
-    context: u64,
-}
 
 /// A device's memory, as given and in bytes.
 struct Device {
@@ -69,7 +53,7 @@ pub(super) fn find(args: &Args) -> Result<Found> {
     if args.force && !args.shown.writes() {
         bail!("--force has nothing to overwrite: with --largest-batch it is for --csv");
     }
-    let outputs = args.shown.add_to(Wanted::new(args.force, args.form())).check()?;
+    let outputs = args.shown.add_to(Wanted::new(args.force, args.shown.form())).check()?;
     let pool = threads(args, search.points())?;
     let bar = progress::of("combinations", args.shown.json.json);
     bar.set_length(search.points() as u64);
@@ -149,7 +133,7 @@ impl Found {
     /// Prints a table for each training and device.
     pub(super) fn print(&self, args: &Args, out: &mut dyn Write) -> Result<()> {
         let grids: Vec<Grid> = self.points.chunk_by(|a, b| a.case == b.case).map(|of_case| self.grid(of_case)).collect();
-        if args.form() == Form::Data {
+        if args.shown.form() == Form::Data {
             let tables: Vec<String> = grids.iter().map(|grid| args.shown.noted(grid)).collect();
             return Ok(write!(out, "{}", tables.join("\n"))?);
         }

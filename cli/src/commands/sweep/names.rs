@@ -1,4 +1,6 @@
 //! Arguments to plan: workloads, policies, capacities by name.
+//!
+//! Lists of workloads are divided although names of files may hold commas, blanks and what no text holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -14,8 +16,7 @@ use parkade_research::study::sweep::{Capacity, Plan, PlannedWorkload, PreparedWo
 use parkade_research::workload::recorded::of_requests;
 use parkade_research::workload::{self, CATALOGUE, NamedWorkload, Workload};
 
-use super::Args;
-use super::lists::workload_items;
+use super::args::Args;
 use crate::commands::policy_names::{policy, suggestion};
 use crate::terminal::{recording, release, size};
 
@@ -266,6 +267,46 @@ fn unknown(item: &str) -> anyhow::Error {
     anyhow!("there is no workload and no file {item:?}{}", suggestion(item, known))
 }
 
+/// The items of a list of workloads. A file that exists is one item, whatever its name; options stay with their description:
+/// `gpt2,mlp:batch=8,layers=4` has two items.
+pub(super) fn workload_items(list: &OsStr) -> Result<Vec<OsString>> {
+    if Path::new(list).exists() {
+        return Ok(vec![list.to_owned()]);
+    }
+    let Some(text) = list.to_str() else {
+        bail!("there is no file {list:?}; a file whose name is not UTF-8 needs a --workloads of its own");
+    };
+    let parts: Vec<&str> = text.split(',').collect();
+    let mut items: Vec<String> = Vec::new();
+    let mut place = 0;
+    while place < parts.len() {
+        if let Some((file, length)) = longest_file(&parts[place..]) {
+            items.push(file);
+            place += length;
+            continue;
+        }
+        let part = parts[place].trim();
+        place += 1;
+        let is_option = part.contains('=') && !part.contains(':');
+        match items.last_mut().filter(|last| is_option && last.contains(':') && !Path::new(last).is_file()) {
+            Some(last) => *last = format!("{last},{part}"),
+            None if part.is_empty() => {}
+            None => items.push(part.to_owned()),
+        }
+    }
+    Ok(items.into_iter().map(OsString::from).collect())
+}
+
+/// The file with the most commas in its name that these parts begin with, and how many parts it takes.
+fn longest_file(parts: &[&str]) -> Option<(String, usize)> {
+    /// No name of a file has more commas.
+    const MOST_PARTS: usize = 256;
+    let lengths = (1..=parts.len().min(MOST_PARTS)).rev();
+    let mut files = lengths.map(|length| (parts[..length].join(","), length));
+    // A part alone may be the name of a workload, beside which a folder is nothing.
+    files.find(|(name, _)| Path::new(name).is_file())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -279,5 +320,12 @@ mod tests {
         for text in ["0", "0GiB", "16apples", "-1"] {
             assert!(parsed(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn options_stay_with_their_description() {
+        let items = |list: &str| workload_items(OsStr::new(list)).expect("text");
+        assert_eq!(items("gpt2, mlp:batch=8,layers=4,x"), ["gpt2", "mlp:batch=8,layers=4", "x"]);
+        assert_eq!(items(",,"), [""; 0]);
     }
 }
