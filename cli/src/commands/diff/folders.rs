@@ -1,17 +1,29 @@
 //! Two folders of ranks compared, rank by rank, the worst first; or the ranks of one folder, each shown alone and checked.
 //!
-//! Pairs are compared one after the other, so that no more than one is ever in memory.
+//! A file of one folder is compared with that of the same rank in the other. Pairs are compared one after the other, so that no more than one
+//! is ever in memory. All are shown in a table after the full comparison of the worst, or as one JSON object.
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use parkade_analysis::diff::{Relation, Run};
 
-use super::matching::{Matched, Pair, matched};
-use super::{Args, Compared, Shown, compare, folders_json, folders_table};
-use crate::recordings::Inputs;
-use crate::terminal::runner::{Command, Form, Lines, Outcome, fail, print_bytes, render};
-use crate::terminal::{output, recording};
+use super::compared::{Args, Compared, Shown, compare};
+use super::json::check;
+use super::words::{change, percent};
+use crate::recordings::{Inputs, RankNumbers, RanksFrom};
+use crate::terminal::json_struct::{all, view};
+use crate::terminal::output::{self, count, list};
+use crate::terminal::recording::{self, short_name};
+use crate::terminal::runner::{Command, Form, Lines, Outcome, fail, print_bytes, render, run};
+use crate::terminal::size::show_bytes;
+use crate::terminal::table::{Mark, Table};
+
+/// Runs the command on files or folders.
+pub(crate) fn run_diff(args: &Args) -> Outcome {
+    run_folders(args).unwrap_or_else(|| run(args))
+}
 
 /// What is kept of one rank's comparison.
 pub(super) struct Rank {
@@ -54,7 +66,7 @@ pub(super) struct Job {
 }
 
 /// The folders' files, if a folder is given. A folder with one recording is as that file.
-pub(super) fn run(args: &Args) -> Option<Outcome> {
+pub(super) fn run_folders(args: &Args) -> Option<Outcome> {
     let is_folder = |path: &Path| path.is_dir();
     if !is_folder(&args.a) && !args.b.as_deref().is_some_and(is_folder) {
         return None;
@@ -119,7 +131,7 @@ fn unlike(ranks: &[Rank]) -> Option<String> {
         format!(
             "The recordings of {of} {} have little in common: they are of different programs, or of one with other shapes, so what changed \
              there is no growth of one program.",
-            output::list(&unlike)
+            list(&unlike)
         )
     })
 }
@@ -187,10 +199,241 @@ fn print(args: &Args, job: &Job) -> Result<()> {
     if form == Form::Json {
         job.ranks.iter().try_for_each(|rank| print_bytes(form, &rank.answer))?;
         let mut lines = Lines::default();
-        lines.add(&folders_json::Object::of(job))?;
+        lines.add(&Object::of(job))?;
         return print_bytes(form, lines.text().as_bytes());
     }
     let mut text = Vec::new();
-    folders_table::print(&mut text, job, args.all)?;
+    print_table(&mut text, job, args.all)?;
     print_bytes(form, &text)
+}
+
+/// A rank's files.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Pair {
+    number: u64,
+    a: PathBuf,
+    /// None if only one folder is given.
+    b: Option<PathBuf>,
+}
+
+/// The ranks that are compared, and those that are not.
+#[derive(Debug, Default)]
+pub(crate) struct Matched {
+    pairs: Vec<Pair>,
+    only_a: Vec<u64>,
+    only_b: Vec<u64>,
+    /// Where the numbers come from.
+    from: &'static str,
+    /// The files of the ranks that are in one folder only.
+    alone: Vec<(u64, PathBuf)>,
+    /// What to say about it.
+    notes: Vec<String>,
+}
+
+impl Matched {
+    /// Whether some rank is in one folder only.
+    fn are_alone(&self) -> bool {
+        !(self.only_a.is_empty() && self.only_b.is_empty())
+    }
+}
+
+/// Files of one rank belong together. If the names in a folder do not number them, the files are paired in their order.
+fn matched(a: &[PathBuf], b: Option<&[PathBuf]>) -> Matched {
+    let mut notes = Vec::new();
+    let mut numbers = [a, b.unwrap_or(&[])].map(|files| {
+        let paths: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
+        RankNumbers::of(&paths)
+    });
+    let are_names = numbers.iter().all(|numbers| numbers.from == RanksFrom::Names || numbers.of_files.is_empty());
+    if !are_names {
+        numbers = [a.len(), b.map_or(0, <[_]>::len)].map(RankNumbers::positions);
+        notes.push("The files' names do not number the ranks, so the files are paired in their order.".to_owned());
+    }
+    let [numbers_a, numbers_b] = numbers;
+    let file_b = |number: u64| {
+        let place = numbers_b.of_files.iter().position(|&other| other == number)?;
+        b?.get(place).cloned()
+    };
+    let mut found =
+        Matched { from: if are_names { RanksFrom::Names } else { RanksFrom::Positions }.name(), ..Matched::default() };
+    for (&number, file) in numbers_a.of_files.iter().zip(a) {
+        match file_b(number) {
+            None if b.is_some() => {
+                found.only_a.push(number);
+                found.alone.push((number, file.clone()));
+            }
+            other => found.pairs.push(Pair { number, a: file.clone(), b: other }),
+        }
+    }
+    for (&number, file) in numbers_b.of_files.iter().zip(b.unwrap_or_default()) {
+        if !numbers_a.of_files.contains(&number) {
+            found.only_b.push(number);
+            found.alone.push((number, file.clone()));
+        }
+    }
+    let alone = |name: &str, alone: &[u64]| {
+        let ranks = if alone.len() == 1 { "rank" } else { "ranks" };
+        (!alone.is_empty()).then(|| format!("Only {name} has {ranks} {}, so nothing is compared there.", list(alone)))
+    };
+    notes.extend([alone("A", &found.only_a), alone("B", &found.only_b)].into_iter().flatten());
+    found.pairs.sort_by_key(|pair| pair.number);
+    Matched { notes, ..found }
+}
+
+/// The columns of text.
+const TEXT: [usize; 2] = [0, 1];
+
+/// Prints the comparison of the worst rank, or of all, then the table.
+fn print_table(out: &mut dyn Write, job: &Job, all: bool) -> io::Result<()> {
+    let in_full = if all { job.ranks.len() } else { 1 };
+    for rank in job.ranks.iter().take(in_full) {
+        writeln!(out, "{}\n", output::dim(&format!("rank {}", rank.number)))?;
+        out.write_all(&rank.answer)?;
+        writeln!(out)?;
+    }
+    write!(out, "{}", table(job).text_with_left(&TEXT))?;
+    let mut said = job.matched.notes.clone();
+    said.extend(sentence(job));
+    for text in said {
+        write!(out, "{}", output::paragraph(&text, 0))?;
+    }
+    if job.ranks.len() > in_full {
+        let others = job.ranks.len() - in_full;
+        writeln!(out, "{}", output::dim(&format!("the comparison in full is that of the worst; of {others} more with --all")))?;
+    }
+    Ok(())
+}
+
+fn table(job: &Job) -> Table {
+    let are_pairs = job.ranks.iter().any(|rank| rank.levels.before.is_some());
+    let mut heads = vec!["rank", "recording"];
+    heads.extend(if are_pairs {
+        &["peak reserved A", "B", "change", "", "change of allocated"][..]
+    } else {
+        &["peak reserved", "peak allocated"]
+    });
+    heads.push(if job.has_bounds { "check" } else { "ended" });
+    let marked = heads.len() - 1;
+    let mut table = Table::new(heads);
+    for rank in &job.ranks {
+        let mark = match rank.outcome {
+            Outcome::CheckFailed | Outcome::CouldNotRun => Mark::Bad,
+            Outcome::NotKnown => Mark::Plain,
+            Outcome::Good => {
+                if job.has_bounds {
+                    Mark::Good
+                } else {
+                    Mark::Plain
+                }
+            }
+        };
+        table.marked(cells(rank, job.has_bounds), marked, mark);
+    }
+    table
+}
+
+fn cells(rank: &Rank, has_bounds: bool) -> Vec<String> {
+    let last = rank.levels.last;
+    let mut cells = vec![rank.number.to_string(), short_name(rank.b.as_deref().unwrap_or(&rank.a))];
+    match rank.levels.before {
+        None => cells.extend([show_bytes(last.reserved_bytes), show_bytes(last.allocated_bytes)]),
+        Some(before) => cells.extend([
+            show_bytes(before.reserved_bytes),
+            show_bytes(last.reserved_bytes),
+            change(before.reserved_bytes, last.reserved_bytes),
+            percent(before.reserved_bytes, last.reserved_bytes),
+            change(before.allocated_bytes, last.allocated_bytes),
+        ]),
+    }
+    let ended = if rank.died { "died" } else { "-" };
+    cells.push(match rank.outcome {
+        _ if !has_bounds => ended.to_owned(),
+        Outcome::Good => "holds".to_owned(),
+        Outcome::CheckFailed | Outcome::CouldNotRun => "too much".to_owned(),
+        Outcome::NotKnown => "not known".to_owned(),
+    });
+    cells
+}
+
+/// How many ranks are above a bound, or which grew most.
+fn sentence(job: &Job) -> Option<String> {
+    let worst = job.ranks.first()?;
+    let all = count(job.ranks.len() as u64, "rank");
+    let failed = job.ranks.iter().filter(|rank| rank.outcome == Outcome::CheckFailed).count();
+    let unknown = job.ranks.iter().filter(|rank| rank.outcome == Outcome::NotKnown).count();
+    if failed > 0 {
+        return Some(format!("{failed} of {all} above a bound; rank {} is the worst.", worst.number));
+    }
+    if unknown > 0 {
+        let peak = "its peak is that of what came before it died, or is compared with such a peak";
+        return Some(format!("{unknown} of {all} not known to be within the bounds, first rank {}: {peak}.", worst.number));
+    }
+    let growth = worst.levels.growth_bytes();
+    Some(match worst.levels.before {
+        None => format!("Of {all}, rank {} reserves most.", worst.number),
+        Some(_) if growth > 0 => format!("Of {all}, reserved memory grew most on rank {}.", worst.number),
+        Some(_) => format!("Reserved memory grew on none of {all}."),
+    })
+}
+
+view! {
+    struct Object<'a>(job: &'a Job) {
+        pairs: Vec<ComparedRank> = all(&job.ranks, ComparedRank::of),
+        ranks_from: &'static str = job.matched.from,
+        only_a: &'a [u64] = &job.matched.only_a,
+        only_b: &'a [u64] = &job.matched.only_b,
+        exceeded: bool = job.ranks.iter().any(|rank| rank.is_exceeded),
+        check: Option<&'static str> = job.has_bounds.then(|| check(job.outcome)),
+        notes: &'a [String] = &job.matched.notes,
+    }
+}
+
+view! {
+    struct ComparedRank(rank: &Rank) {
+        rank: u64 = rank.number,
+        a: String = rank.a.display().to_string(),
+        b: Option<String> = rank.b.as_ref().map(|file| file.display().to_string()),
+        peak_reserved_bytes_a: Option<u64> = rank.levels.before.map(|peaks| peaks.reserved_bytes),
+        peak_reserved_bytes: u64 = rank.levels.last.reserved_bytes,
+        peak_allocated_bytes_a: Option<u64> = rank.levels.before.map(|peaks: Peaks| peaks.allocated_bytes),
+        peak_allocated_bytes: u64 = rank.levels.last.allocated_bytes,
+        died: bool = rank.died,
+        exceeded: bool = rank.is_exceeded,
+        check: &'static str = check(rank.outcome),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(names: &[&str]) -> Vec<PathBuf> {
+        names.iter().map(PathBuf::from).collect()
+    }
+
+    fn pairs(matched: &Matched) -> Vec<(u64, &str, &str)> {
+        let name = |path: &Path| path.to_str().map(str::to_owned).unwrap_or_default();
+        let of = |pair: &Pair| (pair.number, name(&pair.a).leak() as &str, pair.b.as_deref().map_or("", |b| name(b).leak()));
+        matched.pairs.iter().map(of).collect()
+    }
+
+    #[test]
+    fn ranks_are_matched_by_their_numbers_whatever_else_the_names_say() {
+        let (a, b) =
+            (files(&["rank0.pickle", "rank10.pickle", "rank2.pickle"]), files(&["new_rank2_s5.pkl", "new_rank0_s9.pkl"]));
+        let found = matched(&a, Some(&b));
+        let expected = [(0, "rank0.pickle", "new_rank0_s9.pkl"), (2, "rank2.pickle", "new_rank2_s5.pkl")];
+        assert_eq!((pairs(&found), &found.only_a, found.from), (expected.to_vec(), &vec![10], "names"));
+        assert_eq!(found.notes, ["Only A has rank 10, so nothing is compared there."]);
+    }
+
+    #[test]
+    fn without_numbers_the_order_pairs_them() {
+        let (a, b) = (files(&["left.pickle", "right.pickle"]), files(&["rank4.pickle", "rank5.pickle", "rank6.pickle"]));
+        let found = matched(&a, Some(&b));
+        assert_eq!(pairs(&found), [(0, "left.pickle", "rank4.pickle"), (1, "right.pickle", "rank5.pickle")]);
+        assert!(found.only_b == [2] && found.notes.len() == 2 && found.from == "positions", "{:?}", found.notes);
+        let one = matched(&files(&["rank3.pickle", "rank1.pickle"]), None);
+        assert_eq!((pairs(&one), one.are_alone()), (vec![(1, "rank1.pickle", ""), (3, "rank3.pickle", "")], false));
+    }
 }

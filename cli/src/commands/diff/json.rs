@@ -6,10 +6,12 @@ use parkade_analysis::diff::{
 };
 use parkade_recording::StackId;
 
-use super::{Checked, Compared, File, Shown, folders_json, notes, words};
+use super::compared::{Checked, Compared, File, Shown};
+use super::words;
 use crate::commands::diagnose::stacks::{Call, view as calls};
 use crate::terminal::json_struct::{all, origin, view};
 use crate::terminal::release::MadeBy;
+use crate::terminal::runner::Outcome;
 
 view! {
     pub(super) struct Object<'a>(compared: &'a Compared) {
@@ -43,7 +45,7 @@ view! {
         allowed_bytes: u64 = of.1.check.allowed_bytes,
         peak_reserved_bytes: u64 = of.1.check.peak_bytes,
         exceeded: bool = of.1.check.is_exceeded(),
-        check: &'static str = folders_json::check(of.0.verdict(of.1).outcome()),
+        check: &'static str = check(of.0.verdict(of.1).outcome()),
     }
 }
 
@@ -58,8 +60,8 @@ struct Device<'a> {
 
 impl<'a> Device<'a> {
     fn of(compared: &'a Compared, shown: &'a Shown) -> Device<'a> {
-        let failures = notes::out_of_memory(compared, shown);
-        let mut notes = notes::all(compared, shown);
+        let failures = words::out_of_memory(compared, shown);
+        let mut notes = words::notes(compared, shown);
         if let Shown::Two(comparison) = shown {
             notes.splice(0..0, words::relation(compared, comparison));
         }
@@ -223,5 +225,15 @@ view! {
         peak_reserved_bytes: u64 = levels.peak_reserved_bytes,
         allocated_at_end_bytes: u64 = levels.allocated_at_end_bytes,
         reserved_at_end_bytes: u64 = levels.reserved_at_end_bytes,
+    }
+}
+
+/// What came of the bounds.
+pub(super) const fn check(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Good => "holds",
+        Outcome::CheckFailed => "exceeded",
+        Outcome::NotKnown => "not_known",
+        Outcome::CouldNotRun => "could_not_run",
     }
 }

@@ -1,4 +1,5 @@
-//! A comparison as text: what changed in a sentence, then tables from the peaks to the steps.
+//! A comparison as text: what changed in a sentence, then tables from the peaks to the steps, which set values of one run or of two beside each
+//! other.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -6,10 +7,8 @@ use std::io::{self, Write};
 
 use parkade_analysis::diff::{Comparison, Held, Part, Peak, Phase, Relation, Run, StepPair, Which};
 
-use super::columns::Columns;
-use super::notes;
-use super::words::{self, change};
-use super::{Checked, Compared, Shown, Verdict};
+use super::compared::{Checked, Compared, Shown, Verdict};
+use super::words::{self, change, percent};
 use crate::terminal::output::{self, count};
 use crate::terminal::recording::short_name;
 use crate::terminal::size::show_bytes;
@@ -26,14 +25,14 @@ pub(super) fn print(out: &mut dyn Write, compared: &Compared, all: bool) -> io::
             writeln!(out)?;
         }
         files(out, compared, shown)?;
-        for text in notes::out_of_memory(compared, shown) {
+        for text in words::out_of_memory(compared, shown) {
             write!(out, "{}", output::alert("out of memory:", &text))?;
         }
         match shown {
             Shown::One(run) => peaks(out, &[run])?,
             Shown::Two(comparison) => two(out, compared, comparison, all)?,
         }
-        let notes = notes::all(compared, shown);
+        let notes = words::notes(compared, shown);
         if !notes.is_empty() {
             writeln!(out)?;
         }
@@ -271,5 +270,62 @@ fn verdict(compared: &Compared, checked: &Checked) -> String {
             let because = format!("{run} died, and its peak is that of what came before");
             output::alert("not known:", &format!("{peak} {is} {allowed}, but {because}"))
         }
+    }
+}
+
+/// A table with a column for each run and, for two, the change.
+struct Columns<'r> {
+    runs: &'r [&'r Run],
+    table: Table,
+}
+
+impl<'r> Columns<'r> {
+    fn new(title: &str, runs: &'r [&'r Run]) -> Columns<'r> {
+        let heads: &[&str] = if runs.len() > 1 { &["A", "B", "change", "%"] } else { &["this run"] };
+        Columns { runs, table: Table::new(std::iter::once(title).chain(heads.iter().copied())) }
+    }
+
+    fn row(
+        &mut self,
+        name: &str,
+        value: impl Fn(&Run) -> u64,
+        show: impl Fn(u64) -> String,
+        change: impl Fn(u64, u64) -> String,
+    ) {
+        let values: Vec<u64> = self.runs.iter().map(|run| value(run)).collect();
+        let mut cells = vec![name.to_owned()];
+        cells.extend(values.iter().map(|&value| show(value)));
+        if let [a, b] = values[..] {
+            cells.extend([change(a, b), percent(a, b)]);
+        }
+        self.table.row(cells);
+    }
+
+    fn bytes(&mut self, name: &str, value: impl Fn(&Run) -> u64) {
+        self.row(name, value, show_bytes, change);
+    }
+
+    fn number(&mut self, name: &str, value: impl Fn(&Run) -> u64) {
+        self.row(name, value, |number| number.to_string(), number_change);
+    }
+
+    /// Numbers that are mostly 0: a row only where one is not.
+    fn rare_number(&mut self, name: &str, value: impl Fn(&Run) -> u64) {
+        if self.runs.iter().any(|run| value(run) > 0) {
+            self.number(name, value);
+        }
+    }
+
+    fn text(&mut self, name: &str, text: impl Fn(&Run) -> String) {
+        let cells: Vec<String> = std::iter::once(name.to_owned()).chain(self.runs.iter().map(|run| text(run))).collect();
+        self.table.row(cells);
+    }
+}
+
+fn number_change(a: u64, b: u64) -> String {
+    match b.cmp(&a) {
+        std::cmp::Ordering::Equal => "same".to_owned(),
+        std::cmp::Ordering::Greater => format!("+{}", b - a),
+        std::cmp::Ordering::Less => format!("-{}", a - b),
     }
 }
