@@ -6,9 +6,9 @@ use parkade_analysis::diagnose::{
 };
 use parkade_replay::DeviceVerdict;
 
+use super::diagnosed::{self, Diagnosed};
 use super::layout::Step;
-use super::stacks::Call;
-use super::{Diagnosed, stacks, words};
+use super::stacks::{self, Call};
 use crate::terminal::json_struct::{all, origin, view};
 use crate::terminal::release::MadeBy;
 
@@ -33,7 +33,7 @@ view! {
         question: &'static str = diagnosis.question.name(),
         entry: Option<usize> = diagnosis.entry,
         time_us: Option<u64> = diagnosis.time_us,
-        headline: String = words::headline(diagnosis),
+        headline: String = diagnosed::headline(diagnosis),
         request: Option<Asked> = diagnosis.request.map(|request| Asked::of(diagnosed, request)),
         steps: Vec<Step> = steps(diagnosed, diagnosis),
         needed_bytes: u64 = diagnosis.steps.needed_bytes,
@@ -57,7 +57,7 @@ view! {
         }),
         fences: Vec<BoundRatios> = all(&diagnosis.fences, |fence| BoundRatios::of(diagnosed, diagnosis, fence)),
         exactness: Option<Exactness> = diagnosis.exactness.as_ref().map(Exactness::of),
-        notes: Vec<String> = words::notes(diagnosed, diagnosis),
+        notes: Vec<String> = diagnosed::notes(diagnosed, diagnosis),
     }
 }
 
@@ -109,7 +109,7 @@ fn moment(why: Why) -> &'static str {
 fn steps(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<Step> {
     let steps = &diagnosis.steps;
     let answers = [steps.capacity, steps.fragmentation, steps.settings, steps.empty_cache];
-    let findings = words::findings(diagnosed, diagnosis).into_iter().zip(answers).enumerate();
+    let findings = diagnosed::findings(diagnosed, diagnosis).into_iter().zip(answers).enumerate();
     let mut rows = all(findings, |(place, (finding, answer))| Step::of(place, answer.name(), finding.replace('\n', " ")));
     rows.push(Step::of(4, "yes", "heap, fences, stacks, onset".to_owned()));
     rows
@@ -149,7 +149,7 @@ impl KnownLimit {
             below_bytes,
             served: evidence.served.map(|(bytes, entries)| Evidence::of(bytes, entries.saturating_sub(1))),
             refused: evidence.refused.map(|(bytes, entry)| Evidence::of(bytes, entry)),
-            contradicted_by: words::contradiction(diagnosed, diagnosis),
+            contradicted_by: diagnosed::contradiction(diagnosed, diagnosis),
             device_free_bytes: evidence.device_free_bytes,
         }
     }

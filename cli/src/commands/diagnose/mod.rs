@@ -1,12 +1,11 @@
 //! `parkade diagnose`: why was it out of memory? From a snapshot, or from the message alone.
 
-mod excess;
+mod cuda_malloc_async;
+mod diagnosed;
 mod json;
 mod layout;
 mod message;
 pub(crate) mod stacks;
-mod table;
-mod words;
 
 use std::fs::File;
 use std::io::Write;
@@ -14,14 +13,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use parkade_analysis::diagnose::{Contradiction, DiagnoseOptions, Diagnosis, diagnose_device};
+use parkade_analysis::diagnose::{DiagnoseOptions, Diagnosis, diagnose_device};
 use parkade_analysis::ranks::RankRun;
-use parkade_recording::Recording;
 use parkade_recording::message::{CudaMallocAsyncMessage, MessageLog};
-use parkade_replay::recognition::{Asked, Recognition};
-use parkade_replay::{ReplaySettings, SettingsOrigin, VerifyOptions};
+use parkade_replay::recognition::Asked;
+use parkade_replay::{ReplaySettings, VerifyOptions};
 
-use self::message::cuda_malloc_async;
+use self::diagnosed::{Diagnosed, refuting_bytes};
 use crate::each::OnEach;
 use crate::terminal::args::{Json, Profile};
 use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
@@ -80,43 +78,6 @@ pub(crate) struct Args {
     json: Json,
 }
 
-/// A diagnosed recording.
-pub(crate) struct Diagnosed {
-    file: PathBuf,
-    recording: Recording,
-    made_by: Recognition,
-    settings: ReplaySettings,
-    limit: Option<u64>,
-    devices: Vec<Diagnosis>,
-}
-
-/// What the run reserved on a device, if that is more than the limit that was given.
-fn refuting_bytes(limit: Option<u64>, diagnosis: &Diagnosis) -> Option<u64> {
-    match diagnosis.evidence.contradiction(limit?)? {
-        Contradiction::Reserved { bytes, .. } => Some(bytes),
-        Contradiction::Refused { .. } => None,
-    }
-}
-
-impl Diagnosed {
-    /// What the run reserved on a device and the limit that was given, if that is less and so was not the run's.
-    fn refuted(&self, diagnosis: &Diagnosis) -> Option<(u64, u64)> {
-        refuting_bytes(self.limit, diagnosis).zip(self.limit)
-    }
-
-    /// What to know about the settings.
-    fn settings_note(&self) -> Option<String> {
-        let fraction = self.settings.settings.per_process_memory_fraction;
-        if self.settings.origin == SettingsOrigin::Assumed {
-            Some(recording::ASSUMED_SETTINGS.to_owned())
-        } else if self.limit.is_none() && fraction < 1.0 {
-            Some(format!("per_process_memory_fraction:{fraction} sets a limit that is not in the file (give it with --limit)"))
-        } else {
-            None
-        }
-    }
-}
-
 /// What was diagnosed: a recording, or messages alone.
 pub(crate) enum Found {
     Recording(Box<Diagnosed>),
@@ -157,7 +118,7 @@ impl Command for Args {
 
     fn text(&self, found: &Found, out: &mut dyn Write) -> Result<()> {
         Ok(match found {
-            Found::Recording(diagnosed) => table::print(out, diagnosed),
+            Found::Recording(diagnosed) => diagnosed::print(out, diagnosed),
             Found::Message(diagnosis) => message::print(out, diagnosis),
             Found::CudaMallocAsync(found) => cuda_malloc_async::print(out, found),
         }?)

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use parkade_recording::message::{CudaMallocAsyncMessage, Size};
 
-use super::super::layout::{hanging, width, wrapped};
+use super::layout::{hanging, width, wrapped};
 use crate::terminal::json_struct::view;
 use crate::terminal::output;
 use crate::terminal::runner::Outcome;
@@ -53,7 +53,7 @@ impl Verdict {
 }
 
 /// Not known if figures that would decide are missing.
-pub(in super::super) fn outcome(message: &CudaMallocAsyncMessage) -> Outcome {
+pub(super) fn outcome(message: &CudaMallocAsyncMessage) -> Outcome {
     if Verdict::of(message) == Verdict::Undecided { Outcome::NotKnown } else { Outcome::Good }
 }
 
@@ -118,7 +118,7 @@ fn notes(message: &CudaMallocAsyncMessage) -> Vec<String> {
     notes
 }
 
-pub(in super::super) fn print(out: &mut dyn Write, message: &CudaMallocAsyncMessage) -> io::Result<()> {
+pub(super) fn print(out: &mut dyn Write, message: &CudaMallocAsyncMessage) -> io::Result<()> {
     writeln!(out, "an out-of-memory message of PyTorch's cudaMallocAsync backend, from device {}\n", message.device)?;
     writeln!(out, "{}\n", output::bad(&wrapped(&headline(message), width()).join("\n")))?;
     for note in notes(message) {
@@ -128,7 +128,7 @@ pub(in super::super) fn print(out: &mut dyn Write, message: &CudaMallocAsyncMess
 }
 
 view! {
-    pub(in super::super) struct Object(message: &CudaMallocAsyncMessage) {
+    pub(super) struct Object(message: &CudaMallocAsyncMessage) {
         backend: &'static str = "cudaMallocAsync",
         device: u32 = message.device,
         verdict: &'static str = Verdict::of(message).name(),

@@ -1,22 +1,72 @@
-//! A diagnosis in words: the headline, the findings of each step, the meaning of each cause, and what the file lacks.
+//! A diagnosed recording as text: the cause, the five steps, then the evidence; with the sentences that JSON says too.
+//!
+//! These are the headline, the findings of each step, the meaning of each cause, what the file lacks, and where nothing failed, why more is
+//! reserved than allocated.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::PathBuf;
 
 use parkade_analysis::annotations::phase_at;
-use parkade_analysis::diagnose::{Applies, Cause, Contradiction, Diagnosis, Limit, Onset, PINNED_PART, Verdict, Why};
-use parkade_recording::Recording;
-use parkade_replay::recognition::Basis;
+use parkade_analysis::diagnose::{
+    Applies, Breakdown, Cause, Contradiction, Diagnosis, Excess, ExcessCause, ExcessPart, Fence, Limit, Onset, PINNED_PART, Peak,
+    Question, Verdict, Why,
+};
+use parkade_recording::{Recording, StackId};
+use parkade_replay::recognition::{Basis, Recognition};
+use parkade_replay::{ReplaySettings, SettingsOrigin};
 
-use super::layout::POOLS_DO_NOT_SHARE;
-use super::{Diagnosed, excess};
+use super::layout::{POOLS_DO_NOT_SHARE, STEPS, hanging, step, width, wrapped};
+use super::stacks;
 use crate::terminal::output::{self, count};
+use crate::terminal::recording::{self, short_name};
+use crate::terminal::run_words;
 use crate::terminal::size::{self, show_bytes};
-use crate::terminal::{recording, run_words};
+
+/// A diagnosed recording.
+pub(crate) struct Diagnosed {
+    pub(super) file: PathBuf,
+    pub(super) recording: Recording,
+    pub(super) made_by: Recognition,
+    pub(super) settings: ReplaySettings,
+    pub(super) limit: Option<u64>,
+    pub(super) devices: Vec<Diagnosis>,
+}
+
+/// What the run reserved on a device, if that is more than the limit that was given.
+pub(super) fn refuting_bytes(limit: Option<u64>, diagnosis: &Diagnosis) -> Option<u64> {
+    match diagnosis.evidence.contradiction(limit?)? {
+        Contradiction::Reserved { bytes, .. } => Some(bytes),
+        Contradiction::Refused { .. } => None,
+    }
+}
+
+impl Diagnosed {
+    /// What the run reserved on a device and the limit that was given, if that is less and so was not the run's.
+    fn refuted(&self, diagnosis: &Diagnosis) -> Option<(u64, u64)> {
+        refuting_bytes(self.limit, diagnosis).zip(self.limit)
+    }
+
+    /// What to know about the settings.
+    fn settings_note(&self) -> Option<String> {
+        let fraction = self.settings.settings.per_process_memory_fraction;
+        if self.settings.origin == SettingsOrigin::Assumed {
+            Some(recording::ASSUMED_SETTINGS.to_owned())
+        } else if self.limit.is_none() && fraction < 1.0 {
+            Some(format!("per_process_memory_fraction:{fraction} sets a limit that is not in the file (give it with --limit)"))
+        } else {
+            None
+        }
+    }
+}
 
 /// The moment that is diagnosed.
-pub(super) fn occasion(diagnosis: &Diagnosis, entries: usize) -> String {
+fn occasion(diagnosis: &Diagnosis, entries: usize) -> String {
     let entry = diagnosis.entry.unwrap_or(0);
     match diagnosis.why {
         Why::OutOfMemory => format!("out of memory at entry {entry} of {entries}"),
-        Why::Chosen if excess::is_asked(diagnosis) => format!("after entry {entry} of {entries}, where nothing failed"),
+        Why::Chosen if is_asked(diagnosis) => format!("after entry {entry} of {entries}, where nothing failed"),
         Why::Chosen => format!("before entry {entry} of {entries}, where nothing failed"),
         Why::Peak => {
             let place =
@@ -54,7 +104,7 @@ pub(super) fn headline(diagnosis: &Diagnosis) -> String {
             "fragmentation if the memory limit was {} or more, otherwise capacity (--limit settles it)",
             show_bytes(steps.needed_bytes)
         ),
-        Verdict::NoFailure if excess::is_asked(diagnosis) => excess::headline(diagnosis),
+        Verdict::NoFailure if is_asked(diagnosis) => excess_headline(diagnosis),
         Verdict::NoFailure => {
             format!("{} live, {empty} reserved but free", show_bytes(heap.allocated_bytes()))
         }
@@ -99,7 +149,7 @@ fn contradicts(diagnosis: &Diagnosis, limit_bytes: u64) -> Option<String> {
 }
 
 /// What is known of the limit.
-pub(super) fn limit(diagnosis: &Diagnosis) -> String {
+fn limit(diagnosis: &Diagnosis) -> String {
     let entry = |evidence: Option<(u64, usize)>| evidence.map_or(0, |(_, entry)| entry);
     let (served, refused) = (entry(diagnosis.evidence.served), entry(diagnosis.evidence.refused));
     match diagnosis.limit {
@@ -212,7 +262,7 @@ fn empty_cache(diagnosis: &Diagnosis) -> String {
 }
 
 /// What a cause means. Without a request nothing is too small.
-pub(super) fn cause(cause: Cause, is_for_request: bool) -> String {
+fn cause(cause: Cause, is_for_request: bool) -> String {
     match cause {
         Cause::Pinned if !is_for_request => format!("free, in segments or pages at most 1/{PINNED_PART} in use"),
         Cause::TooSmall if !is_for_request => "free".to_owned(),
@@ -230,7 +280,7 @@ pub(super) fn cause(cause: Cause, is_for_request: bool) -> String {
 }
 
 /// When it began, with the definition.
-pub(super) fn onset(recording: &Recording, diagnosis: &Diagnosis, onset: &Onset) -> String {
+fn onset_in_words(recording: &Recording, diagnosis: &Diagnosis, onset: &Onset) -> String {
     let level = show_bytes(onset.level_bytes);
     let Some(entry) = onset.entry else {
         return format!("before the first entry: reserved - allocated was never below {level}, half its value here");
@@ -255,7 +305,7 @@ pub(super) fn onset(recording: &Recording, diagnosis: &Diagnosis, onset: &Onset)
 }
 
 /// A duration with a suitable unit.
-pub(super) fn duration(us: u64) -> String {
+fn duration(us: u64) -> String {
     match us {
         0..1_000 => format!("{us} us"),
         1_000..1_000_000 => format!("{:.1} ms", us as f64 / 1e3),
@@ -317,11 +367,269 @@ pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String>
 }
 
 /// Warns first of all if the figures are not the recorded run's.
-pub(super) fn warning(diagnosis: &Diagnosis) -> Option<String> {
+fn warning(diagnosis: &Diagnosis) -> Option<String> {
     let mismatches = diagnosis.exactness.as_ref().map_or(0, |verdict| verdict.mismatches);
     let differ = if mismatches == 1 { "1 recorded decision differs" } else { &format!("{mismatches} recorded decisions differ") };
     let text = format!("careful: {differ} in the replay, so the figures may be wrong (see below)");
     (mismatches > 0).then_some(text)
+}
+
+/// Whether this is the question.
+fn is_asked(diagnosis: &Diagnosis) -> bool {
+    diagnosis.question == Question::ReservedAboveAllocated
+}
+
+/// The causes of the difference in one sentence, the largest first.
+fn excess_headline(diagnosis: &Diagnosis) -> String {
+    let (excess, reserved) = (&diagnosis.excess, show_bytes(diagnosis.heap.reserved_bytes));
+    if excess.bytes() == 0 {
+        return format!("all of the {reserved} reserved is allocated");
+    }
+    let mut parts = present(excess);
+    parts.sort_by_key(|part| Reverse(part.bytes));
+    let parts: Vec<String> = parts.iter().map(|part| format!("{} {}", show_bytes(part.bytes), in_short(part.cause))).collect();
+    let why = match parts.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, rest)) => format!("{} and {last}", rest.join(", ")),
+        None => String::new(),
+    };
+    format!("{} of the {reserved} reserved is not allocated: {why}", show_bytes(excess.bytes()))
+}
+
+fn present(excess: &Excess) -> Vec<&ExcessPart> {
+    excess.parts.iter().filter(|part| part.bytes > 0).collect()
+}
+
+fn in_short(cause: ExcessCause) -> &'static str {
+    match cause {
+        ExcessCause::PendingEvent => "waiting for events",
+        ExcessCause::PrivatePool => "in private pools",
+        ExcessCause::OtherStream => "cached for other streams",
+        ExcessCause::FreeSegment => "in whole free segments",
+        ExcessCause::SmallPoolHole => "in holes of the small pool",
+        ExcessCause::LargePoolHole => "in holes of the large pool",
+    }
+}
+
+/// The rows of the table: bytes and what they are.
+fn rows(excess: &Excess) -> Vec<(u64, String)> {
+    present(excess).into_iter().map(|part| (part.bytes, excess_row(excess, part))).collect()
+}
+
+fn excess_row(excess: &Excess, part: &ExcessPart) -> String {
+    let pieces = |thing| match part.pieces {
+        1 => count(1_u8, thing),
+        pieces => format!("{}, the largest {}", count(pieces, thing), show_bytes(part.largest_bytes)),
+    };
+    let whole = |then: &str| match part.whole_bytes {
+        0 => String::new(),
+        bytes if bytes == part.bytes => format!("; all of it in whole segments, {then}"),
+        bytes => format!("; {} of it in whole segments, {then}", show_bytes(bytes)),
+    };
+    match part.cause {
+        ExcessCause::PendingEvent => {
+            format!("freed, but another stream may still be using it (record_stream) ({})", pieces("block"))
+        }
+        ExcessCause::PrivatePool => {
+            format!("in private pools (MemPool, CUDA graph) ({}{})", pieces("hole"), whole("kept until nothing uses the pool"))
+        }
+        ExcessCause::OtherStream => {
+            let main = excess.main_stream.map_or(0, |stream| stream.get());
+            let whole = whole("which empty_cache gives back");
+            format!("cached for streams other than {main}, which holds the most ({}{whole})", pieces("hole"))
+        }
+        ExcessCause::FreeSegment => {
+            format!("whole free segments or pages: the cache, which empty_cache gives back ({})", pieces("piece"))
+        }
+        ExcessCause::SmallPoolHole => {
+            format!("holes beside blocks in use, in the small pool: for requests up to 1 MiB only ({})", pieces("hole"))
+        }
+        ExcessCause::LargePoolHole => {
+            format!("holes beside blocks in use, in the large pool: for requests above 1 MiB only ({})", pieces("hole"))
+        }
+    }
+}
+
+/// The peaks of the run; `None` without a trace.
+fn peaks(diagnosis: &Diagnosis) -> Option<String> {
+    let peaks = diagnosis.peaks?;
+    let at = |peak: Peak| peak.entry.map_or_else(|| "before the first entry".to_owned(), |entry| format!("at entry {entry}"));
+    Some(format!(
+        "reserved memory peaked at {}, first {}; allocated memory peaked at {}, {}, when {} was reserved",
+        show_bytes(peaks.reserved.bytes),
+        at(peaks.reserved),
+        show_bytes(peaks.allocated.bytes),
+        at(peaks.allocated),
+        show_bytes(peaks.reserved_at_allocated_bytes)
+    ))
+}
+
+/// The number of stacks and fences shown.
+const SHOWN: usize = 5;
+
+pub(super) fn print(out: &mut dyn Write, diagnosed: &Diagnosed) -> io::Result<()> {
+    for (place, diagnosis) in diagnosed.devices.iter().enumerate() {
+        if place > 0 {
+            writeln!(out)?;
+        }
+        device(out, diagnosed, diagnosis)?;
+    }
+    Ok(())
+}
+
+fn device(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> io::Result<()> {
+    let number = if diagnosed.recording.devices.len() > 1 { format!(" device {}", diagnosis.device) } else { String::new() };
+    let trace = diagnosed.recording.devices.iter().find(|device| device.device == diagnosis.device);
+    let entries = trace.map_or(0, |device| device.trace.len());
+    if let Some((reserved, limit)) = diagnosed.refuted(diagnosis) {
+        hanging(out, "", 0, &recording::not_its_limit(reserved, limit))?;
+        writeln!(out)?;
+    }
+    let occasion = occasion(diagnosis, entries);
+    hanging(out, "", 0, &format!("{}{number}: {occasion}", short_name(&diagnosed.file)))?;
+    let headline = headline(diagnosis);
+    let is_good = diagnosis.verdict == Verdict::NoFailure;
+    let headline = wrapped(&headline, width()).join("\n");
+    writeln!(out, "\n{}", if is_good { headline } else { output::bad(&headline) })?;
+    if let Some(warning) = warning(diagnosis) {
+        writeln!(out, "{}", output::bad(&wrapped(&warning, width()).join("\n")))?;
+    }
+    if let Some(peaks) = peaks(diagnosis).filter(|_| is_asked(diagnosis)) {
+        hanging(out, "", 0, &peaks)?;
+    }
+    let request = diagnosis.request.filter(|_| !is_asked(diagnosis));
+    let asked = request.and_then(|request| stacks::line(&diagnosed.recording, request.stack));
+    if let Some(line) = asked {
+        hanging(out, &format!("{} ", output::dim("requested by")), 13, &line)?;
+    }
+    writeln!(out)?;
+    steps(out, diagnosed, diagnosis)?;
+    bytes(out, diagnosis)?;
+    fences(out, diagnosed, diagnosis)?;
+    live(out, diagnosed, diagnosis)?;
+    if let Some(onset) = &diagnosis.onset {
+        writeln!(out, "\n{}", output::dim("when it began"))?;
+        indented(out, &onset_in_words(&diagnosed.recording, diagnosis, onset))?;
+    }
+    writeln!(out, "\n{}", output::dim("how certain this is"))?;
+    for note in notes(diagnosed, diagnosis) {
+        indented(out, &output::one_line(&note))?;
+    }
+    Ok(())
+}
+
+fn steps(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> io::Result<()> {
+    let steps = &diagnosis.steps;
+    let answers = [steps.capacity, steps.fragmentation, steps.settings, steps.empty_cache];
+    for (place, (finding, answer)) in findings(diagnosed, diagnosis).iter().zip(answers).enumerate() {
+        let word = format!("{:<7}", answer.name());
+        let word = if answer == Applies::Yes { output::bad(&word) } else { word };
+        step(out, place, &word, finding)?;
+    }
+    writeln!(out, "  5 {:<13}  {:<7}  where the memory is, who holds it, since when:", STEPS[4], "below")
+}
+
+fn indented(out: &mut dyn Write, text: &str) -> io::Result<()> {
+    hanging(out, "  ", 2, text)
+}
+
+fn bytes(out: &mut dyn Write, diagnosis: &Diagnosis) -> io::Result<()> {
+    let heap = &diagnosis.heap;
+    let title =
+        format!("where the {} of reserved memory is ({})", show_bytes(heap.reserved_bytes), count(heap.segments, "segment"));
+    writeln!(out, "\n{}", output::dim(&title))?;
+    row(out, heap.requested_bytes, &format!("live, in {}", count(heap.live_blocks, "block")))?;
+    row(out, heap.rounding_bytes, "lost to rounding in those blocks")?;
+    if is_asked(diagnosis) {
+        for (bytes, text) in rows(&diagnosis.excess) {
+            row(out, bytes, &text)?;
+        }
+        return Ok(());
+    }
+    for strand in heap.strands.iter().filter(|strand| strand.bytes > 0) {
+        let holes = match strand.holes {
+            1 => count(1_u8, "hole"),
+            holes => format!("{}, the largest {}", count(holes, "hole"), show_bytes(strand.largest_bytes)),
+        };
+        row(out, strand.bytes, &format!("{} ({holes})", cause(strand.cause, diagnosis.is_for_request)))?;
+    }
+    if let Some(request) = diagnosis.request.filter(|_| diagnosis.why != Why::OutOfMemory) {
+        let given = diagnosis.given_back.bytes;
+        let given = if given > 0 { format!(", {} was released", show_bytes(given)) } else { String::new() };
+        let after = show_bytes(diagnosis.reserved_after_bytes);
+        let requested = show_bytes(request.requested_bytes);
+        indented(out, &format!("then {requested} was requested{given}, and {after} was reserved"))?;
+    }
+    if diagnosis.why == Why::OutOfMemory && diagnosis.met != diagnosis.heap {
+        indented(out, &format!("before the allocator released what it could: {}", met(&diagnosis.met)))?;
+    }
+    Ok(())
+}
+
+fn met(met: &Breakdown) -> String {
+    format!("{} reserved, {} of it free", show_bytes(met.reserved_bytes), show_bytes(met.stranded_bytes()))
+}
+
+fn row(out: &mut dyn Write, bytes: u64, text: &str) -> io::Result<()> {
+    hanging(out, &format!("  {:>12}  ", show_bytes(bytes)), 16, text)
+}
+
+fn fences(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> io::Result<()> {
+    if diagnosis.fences.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n{}", output::dim("blocks that pin free memory"))?;
+    for fence in diagnosis.fences.iter().take(SHOWN) {
+        row(out, fence.bytes, &fence_text(diagnosis, fence))?;
+        if let Some(line) = stacks::line(&diagnosed.recording, fence.owner.stack) {
+            hanging(out, &format!("{:16}", ""), 16, &line)?;
+        }
+    }
+    Ok(())
+}
+
+fn fence_text(diagnosis: &Diagnosis, fence: &Fence) -> String {
+    let beside = show_bytes(fence.beside_bytes);
+    let effect = if fence.frees_segment {
+        format!("alone pins a segment of {}", show_bytes(fence.opens_bytes))
+    } else if fence.is_enough {
+        format!("has {beside} free beside it; freeing it would leave a hole of {}, enough", show_bytes(fence.opens_bytes))
+    } else {
+        format!("has {beside} free beside it")
+    };
+    let state = if fence.is_pending { ", and waits for events" } else { "" };
+    let age = match (fence.owner.entry, diagnosis.entry) {
+        (Some(entry), Some(now)) => {
+            let times = fence.owner.time_us.zip(diagnosis.time_us);
+            let time = times.map_or_else(String::new, |(then, now)| format!(", {}", duration(now.saturating_sub(then))));
+            format!("; allocated at entry {entry}, {}{time} ago", count(now.saturating_sub(entry), "entry"))
+        }
+        (None, Some(_)) => "; allocated before the trace begins".to_owned(),
+        (_, None) => String::new(),
+    };
+    format!("{effect}{state}{age}")
+}
+
+fn live(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> io::Result<()> {
+    // A single row "no stack in the file" says nothing.
+    if diagnosis.stacks.iter().all(|held| held.stack == StackId::NONE) {
+        return Ok(());
+    }
+    writeln!(out, "\n{}", output::dim("stacks that hold the most live memory"))?;
+    // Stacks that look the same in one line share a row.
+    let mut rows: BTreeMap<String, (u64, usize)> = BTreeMap::new();
+    for held in &diagnosis.stacks {
+        let line = stacks::line(&diagnosed.recording, held.stack);
+        let (bytes, blocks) = rows.entry(line.unwrap_or_else(|| "no stack in the file".to_owned())).or_default();
+        *bytes = bytes.saturating_add(held.bytes);
+        *blocks += held.blocks;
+    }
+    let mut rows: Vec<_> = rows.into_iter().collect();
+    rows.sort_by_key(|&(_, (bytes, _))| Reverse(bytes));
+    for (line, (bytes, blocks)) in rows.into_iter().take(SHOWN) {
+        row(out, bytes, &format!("in {}: {line}", count(blocks, "block")))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
