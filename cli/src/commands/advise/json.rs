@@ -1,14 +1,18 @@
-//! Advice as one JSON object.
+//! Advice as one JSON object: on a recording, on one without a trace, and on all ranks of a job.
 
+use anyhow::Result;
 use parkade_analysis::StackUse;
 use parkade_analysis::advise::{
-    Advice, AdvisedOption, CapacityHint, DeviceOutcome, Enough, FirstFailure, LikelyRuns, MemoryContradiction, Program,
-    Recommendation, TimingFits,
+    Advice, AdvisedOption, CapacityHint, DeviceOutcome, Enough, FirstFailure, Held, LikelyRuns, MemoryBudget,
+    MemoryContradiction, Program, Recommendation, TimingFits, paste_line,
 };
 use parkade_analysis::caution::Caution;
+use parkade_analysis::ranks::Standing;
+use serde_json::Value;
 
-use super::{Advised, otherwise, words};
-use crate::commands::beside;
+use super::advised::{Advised, Job, Otherwise, Rank, available, fits};
+use super::words::{self, notes_without_trace};
+use crate::commands::beside::{self, OnRanksObject};
 use crate::terminal::json_struct::{all, origin, view};
 use crate::terminal::release::MadeBy;
 
@@ -17,7 +21,7 @@ view! {
         file: String = advised.file.display().to_string(),
         profile: &'static str = advised.profile.name,
         made_by: MadeBy = MadeBy::of(&advised.made_by),
-        otherwise: Vec<otherwise::Object> = all(&advised.otherwise, otherwise::Object::of),
+        otherwise: Vec<OtherwiseObject> = all(&advised.otherwise, OtherwiseObject::of),
         capacity_bytes: Option<u64> = report.own().available_bytes,
         limit_bytes: Option<u64> = report.given.limit_bytes,
         recorded_limit_bytes: Option<u64> = report.recorded_limit,
@@ -203,5 +207,80 @@ view! {
         fails_at_entry: Option<usize> = device.fails_at_entry(),
         peak_reserved_bytes: i64 = device.prediction.peak_reserved_bytes(),
         smallest_bytes: u64 = device.smallest_bytes,
+    }
+}
+
+view! {
+    struct OtherwiseObject(other: &Otherwise) {
+        releases: Vec<&'static str> = other.releases.iter().map(|release| release.name).collect(),
+        outcome: &'static str = other.outcome,
+        line: Option<String> = other.line.clone(),
+    }
+}
+
+view! {
+    pub(super) struct HeldObject(advised: &Advised, space: &MemoryBudget) {
+        file: String = advised.file.display().to_string(),
+        capacity_bytes: Option<u64> = available(space),
+        verified: bool = false,
+        outcome: &'static str = if fits(&advised.recording, space) { "unknown" } else { "does_not_fit" },
+        verdict: Option<&'static str> = (!fits(&advised.recording, space)).then_some("capacity"),
+        options: [(); 0] = [],
+        policies: [(); 0] = [],
+        recommendation: Option<()> = None,
+        held: Vec<HeldByDevice> = all(&advised.recording.devices, |device| HeldByDevice::of(device.device, Held::at_end(device))),
+        not_in_file: &'static str = "the trace",
+        notes: Vec<String> = notes_without_trace(advised),
+        seconds: f64 = advised.seconds,
+    }
+}
+
+view! {
+    struct HeldByDevice(device: u32, held: Held) {
+        device: u32 = device,
+        reserved_bytes: u64 = held.reserved_bytes,
+        live_bytes: u64 = held.live_bytes,
+        pending_bytes: u64 = held.pending_bytes,
+        free_bytes: u64 = held.free_bytes,
+        largest_free_bytes: u64 = held.largest_free_bytes,
+        private_pools_bytes: u64 = held.private_pools_bytes,
+    }
+}
+
+view! {
+    struct JobObject<'a>(job: &'a Job) {
+        settings: Option<&'a str> = job.advice.serves_all.then_some(&job.advice.settings),
+        line: Option<String> = job.advice.serves_all.then(|| paste_line(&job.advice.settings)),
+        outcome: &'static str = job.fit().name(),
+        own: bool = job.advice.is_own,
+        tried: &'a str = &job.advice.settings,
+        tightest_rank: u64 = job.ranks[job.advice.tightest].number,
+        assumed_limit_bytes: Option<u64> = job.advice.assumed_bytes,
+        enough_bytes: u64 = job.advice.enough.0,
+        enough_settings: &'a str = &job.advice.enough.1,
+        ranks: Vec<OfRank<'a>> = all(job.ranks.iter().zip(&job.advice.ranks), |(rank, standing)| OfRank::of(rank, *standing)),
+        policies: Vec<OnRanksObject> = all(&job.policies, OnRanksObject::of),
+        notes: Vec<String> = words::sentences(job),
+    }
+}
+
+view! {
+    struct OfRank<'a>(rank: &'a Rank, standing: Standing) {
+        rank: u64 = rank.number,
+        file: String = rank.file.display().to_string(),
+        best_settings: Option<&'a str> = rank.advice.best().map(|best| &*best.settings),
+        best_outcome: Option<&'static str> = rank.advice.best().map(|best| best.outcome.name()),
+        best_smallest_capacity_bytes: Option<u64> = rank.advice.best().map(|best| best.needs_bytes),
+        outcome: &'static str = standing.outcome.name(),
+        smallest_capacity_bytes: u64 = standing.needs_bytes,
+        capacity_bytes: Option<u64> = standing.available_bytes,
+        margin_bytes: Option<i64> = standing.margin_bytes(),
+    }
+}
+
+impl Job {
+    /// What it adds to the JSON object of the ranks.
+    pub(crate) fn addition(&self) -> Result<(&'static str, Value)> {
+        Ok(("one_setting", serde_json::to_value(JobObject::of(self))?))
     }
 }

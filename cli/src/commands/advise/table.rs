@@ -1,14 +1,19 @@
 //! Advice as a table with a row for each option, then notes, and the recommendation last.
+//!
+//! The ranks of a job have a row each, with what is best for it alone and with the one setting for all. Of a file without a trace there is
+//! what was held at its end, and what that says about other amounts of memory.
 
-use std::io;
-use std::io::Write;
+use std::io::{self, Write};
 
-use parkade_analysis::advise::{Advice, AdvisedOption, Outcome, Program, Verdict};
+use parkade_analysis::advise::{
+    Advice, AdvisedOption, Held, MemoryBudget, Outcome, Outcome as Fit, Program, Verdict, paste_line,
+};
 
-use super::{Advised, words};
+use super::advised::{Advised, Job, available};
+use super::words::{self, notes_without_trace, shown};
 use crate::commands::beside::{self, Needs};
 use crate::terminal::output;
-use crate::terminal::recording::short_name;
+use crate::terminal::recording::{self, short_name};
 use crate::terminal::size::{show, show_bytes};
 use crate::terminal::table::{Mark, Table};
 
@@ -118,7 +123,7 @@ fn cells(report: &Advice, place: usize, option: &AdvisedOption, name: String) ->
 }
 
 /// A size with its sign.
-pub(super) fn show_signed(bytes: i64) -> String {
+fn show_signed(bytes: i64) -> String {
     let sign = if bytes < 0 { "-" } else { "" };
     format!("{sign}{}", show_bytes(bytes.unsigned_abs()))
 }
@@ -180,4 +185,104 @@ fn none(out: &mut dyn Write, advised: &Advised, report: &Advice) -> io::Result<(
     }
     let verdict = output::paragraph(&words::no_setting(report), 0);
     writeln!(out, "{}", output::bad(verdict.trim_end()))
+}
+
+const RANK_HEADS: [&str; 7] = ["rank", "recording", "best alone", "needs", "one for all", "needs with it", "headroom"];
+/// The columns of text.
+const TEXT: [usize; 3] = [0, 1, 2];
+/// The column that is coloured.
+const ONE_FOR_ALL: usize = 4;
+const HEADROOM: usize = 6;
+
+/// Prints the table, what it shows, and the line to paste last.
+pub(super) fn print_job(out: &mut dyn Write, job: &Job) -> io::Result<()> {
+    // Without any memory nothing fails and there is no headroom.
+    let has_memory = job.advice.ranks.iter().any(|rank| rank.available_bytes.is_some());
+    let is_shown = |column: &usize| has_memory || ![ONE_FOR_ALL, HEADROOM].contains(column);
+    let columns = |cells: [String; RANK_HEADS.len()]| {
+        cells.into_iter().enumerate().filter(|(column, _)| is_shown(column)).map(|(_, cell)| cell)
+    };
+    let mut table = Table::new(columns(RANK_HEADS.map(str::to_owned)));
+    for (rank, standing) in job.ranks.iter().zip(&job.advice.ranks) {
+        let best = rank.advice.best();
+        let cells = [
+            rank.number.to_string(),
+            short_name(&rank.file),
+            best.map_or_else(|| "none".to_owned(), |best| shown(&best.settings)),
+            best.map_or_else(|| "-".to_owned(), |best| show_bytes(best.needs_bytes)),
+            fit(standing.outcome).to_owned(),
+            show_bytes(standing.needs_bytes),
+            standing.margin_bytes().map_or_else(|| "-".to_owned(), show_signed),
+        ];
+        let mark = match standing.outcome {
+            Fit::Fits => Mark::Good,
+            Fit::DoesNotFit => Mark::Bad,
+            Fit::GetsPast | Fit::Unknown => Mark::Plain,
+        };
+        table.marked(columns(cells), if has_memory { ONE_FOR_ALL } else { usize::MAX }, mark);
+    }
+    writeln!(out)?;
+    write!(out, "{}", table.text_with_left(&TEXT))?;
+    for found in &job.policies {
+        write!(out, "{}", output::paragraph(&found.words(&words::ranks(found.worst_ranks())), 0))?;
+    }
+    for warning in words::warnings(job) {
+        write!(out, "{}", output::alert("warning:", &warning))?;
+    }
+    let sentences = words::sentences(job);
+    let (last, others) = sentences.split_last().map_or(("", &[][..]), |(last, others)| (last.as_str(), others));
+    for sentence in others {
+        write!(out, "{}", output::paragraph(sentence, 0))?;
+    }
+    if !job.advice.serves_all {
+        return writeln!(out, "{}", output::bad(output::paragraph(last, 0).trim_end()));
+    }
+    write!(out, "{}", output::paragraph(last, 0))?;
+    // The last line is pasted into a shell, so it is not wrapped.
+    let line = output::one_line(&paste_line(&job.advice.settings));
+    let keep = format!("keep the settings as they are ({})", shown(&job.advice.settings));
+    writeln!(out, "{}", output::good(if job.advice.is_own { &keep } else { &line }))
+}
+
+const fn fit(outcome: Fit) -> &'static str {
+    match outcome {
+        Fit::Fits => "fits",
+        Fit::GetsPast => "gets past",
+        Fit::DoesNotFit => "no",
+        Fit::Unknown => "not known",
+    }
+}
+
+pub(super) fn print_held(out: &mut dyn Write, advised: &Advised, space: &MemoryBudget) -> io::Result<()> {
+    writeln!(out, "{} has no trace, so only what was held at its end is known", short_name(&advised.file))?;
+    for device in &advised.recording.devices {
+        let held = Held::at_end(device);
+        writeln!(
+            out,
+            "device {}: {} in use, {} waiting for other streams, {} free in the cache (largest hole {}), {} free in private pools; \
+             {} reserved",
+            device.device,
+            show_bytes(held.live_bytes),
+            show_bytes(held.pending_bytes),
+            show_bytes(held.free_bytes),
+            show_bytes(held.largest_free_bytes),
+            show_bytes(held.private_pools_bytes),
+            show_bytes(held.reserved_bytes)
+        )?;
+        match available(space) {
+            Some(available) if held.live_bytes > available => {
+                let short = held.live_bytes - available;
+                writeln!(out, "no setting helps: what is in use exceeds the memory by {}", show_bytes(short))?;
+            }
+            Some(available) if held.reserved_bytes > available => {
+                let over = held.reserved_bytes - available;
+                writeln!(out, "what is in use would fit, but {} of the cache would not", show_bytes(over))?;
+            }
+            _ => {}
+        }
+    }
+    for note in notes_without_trace(advised) {
+        writeln!(out, "{note}")?;
+    }
+    writeln!(out, "\nfor an answer, {}", recording::RECORD_IT)
 }

@@ -3,11 +3,10 @@
 use std::fmt::Write as _;
 
 use super::choice::{Choice, MOST_IN_FULL};
-use super::html;
 use super::markup::{counted, escape};
-use super::words;
-use crate::commands::advise::job::Job;
-use crate::commands::advise::job_words::what_to_do;
+use super::{html, words};
+use crate::commands::advise::advised::Job;
+use crate::commands::advise::words::what_to_do;
 use crate::each::Together;
 use crate::ranks::{Ranks, Row, Standing};
 use crate::terminal::output;

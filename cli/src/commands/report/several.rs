@@ -16,17 +16,17 @@ use super::choice::{Choice, MOST_IN_FULL};
 use super::html::{self, Frame, Place};
 use super::limit::Limit;
 use super::markup::{counted, escape};
-use super::ranks_table::Named;
-use super::{Args, Part, data, gather, ranks_table, tries, wrote};
-use crate::commands::advise::{self, job::Job};
+use super::ranks_table::{self, Named};
+use super::{Args, Part, data, gather, tries, wrote};
+use crate::commands::advise;
+use crate::commands::advise::advised::Job;
 use crate::each::{Finished, Together};
 use crate::ranks::Row;
 use crate::recordings::{Inputs, each};
-use crate::terminal::output;
 use crate::terminal::outputs::Target;
 use crate::terminal::recording::{self, short_name};
-use crate::terminal::release;
 use crate::terminal::runner::Outcome;
+use crate::terminal::{output, release};
 
 /// What the one setting for all ranks takes at most, with all that it may break.
 const SETTING_BYTES: usize = 8 << 10;

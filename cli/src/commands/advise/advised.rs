@@ -1,0 +1,397 @@
+//! Advice on a recording, and on the ranks of a job: under which settings each would have fitted, and one setting for all.
+//!
+//! What is best for one rank is tried on the others. Files are read a second time only if something is to be tried on them, so that no more
+//! than a few are ever in memory.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Result, anyhow, bail};
+use clap::{ArgGroup, Parser};
+use parkade::profile::{Profile as Rules, Release};
+use parkade::settings::Settings;
+use parkade_analysis::advise::{self, Advice, AdviseOptions, Held, MemoryBudget, Outcome as Fit, Progress};
+use parkade_analysis::ranks::{JobAdvice, RankAdvice, one_setting, still_to_try};
+use parkade_policies::Named;
+use parkade_recording::{DeviceRecording, Recording};
+use parkade_replay::recognition::{Recognition, in_words};
+use parkade_replay::{ReplaySettings, VerifyOptions};
+
+use crate::commands::beside::{self, Needs, OnRanks};
+use crate::commands::policy_names;
+use crate::each::Together;
+use crate::recordings::{Inputs, each};
+use crate::terminal::args::{Files, Json, Profile, RecordedLimit};
+use crate::terminal::runner::Outcome;
+use crate::terminal::{output, progress, recording, release, size};
+
+/// Find the settings under which a recorded run fits, or what it lacks.
+///
+/// The recording is verified, then its requests are replayed under about eighty settings: PyTorch's defaults, expandable_segments, and
+/// max_split_size_mb, garbage_collection_threshold and roundup_power2_divisions in many values and combinations, refined around the best.
+/// Each shows whether every request is served, the peak of reserved memory, how often the cache had to be emptied, what the driver
+/// calls cost, and the least memory with which it fits. Without --capacity or --limit, an out-of-memory error in the recording shows
+/// roughly how much there was; if there is none, the settings that need the least memory are recommended.
+///
+/// If the recorded run died of an out-of-memory error, what it would have done next is not in the file. It is estimated from the steps
+/// that came before: settings fit if they serve that too and nothing makes the estimate doubtful; otherwise they get past the failure.
+///
+/// Of several ranks, each is advised on alone, and then one setting is chosen for all of them: the one under which every rank completes
+/// with the widest margin.
+#[derive(Parser, Clone)]
+#[command(group(ArgGroup::new("named").args(["settings", "policy"]).multiple(true)))]
+#[command(after_help = "Examples:
+  parkade advise snapshot.pickle --capacity 16GiB
+  parkade advise snapshot.pickle --limit 12GiB --settings max_split_size_mb:200
+  parkade advise snapshot.pickle --capacity 24GiB --settings expandable_segments:True --only --json
+  parkade advise snapshot.pickle --capacity 16GiB --policy floating-handles
+  parkade advise snapshots/ --capacity 80GiB
+
+Exit code: 0 some settings fit, 1 none do, 2 could not run, 3 not known.
+0 also where no memory is given or known: there is nothing to fit in.
+Not known: the settings get past the failure of a run that died, but the rest is not in the file.
+Or the limit was in a range of which only a part is enough, the file has no trace, or it lost the part that needed most.
+Of several recordings the worst, each alone and with the one setting for all ranks: 2, then 1, then 3.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(super) files: Files,
+    /// The one of them that is advised on.
+    #[arg(skip)]
+    pub(super) file: PathBuf,
+    /// The device memory available to the allocator (without the driver's own, about 500 MiB), treated as a limit.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
+    pub(super) capacity: Option<u64>,
+    /// The memory limit (set_per_process_memory_fraction). If both are given, the smaller applies.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
+    pub(super) limit: Option<u64>,
+    /// Also try these settings, as in PYTORCH_CUDA_ALLOC_CONF; may be repeated. '' means PyTorch's defaults.
+    #[arg(long, value_name = "SETTINGS")]
+    pub(super) settings: Vec<String>,
+    /// Try only the settings and policies that are given, and the recording's own settings.
+    #[arg(long, requires = "named")]
+    pub(super) only: bool,
+    /// Only this device of the recording [default: all, with one setting for all].
+    #[arg(long, value_name = "N")]
+    pub(super) device: Option<u32>,
+    /// Also say what a policy of parkade would need in place of PyTorch's allocator, as floating-handles; may be repeated.
+    #[arg(long, value_name = "NAME", value_parser = policy_names::policy)]
+    pub(super) policy: Vec<&'static Named>,
+    #[command(flatten)]
+    pub(super) recorded: RecordedLimit,
+    /// The PyTorch release whose allocator decisions are made, as 2.11 or 2.11.0 [default: the one that made the recording].
+    #[arg(long, value_name = "RELEASE")]
+    pub(super) profile: Option<Profile>,
+    /// Show all settings tried, not only the most useful.
+    #[arg(long)]
+    pub(super) all: bool,
+    #[command(flatten)]
+    pub(super) json: Json,
+}
+
+impl Args {
+    /// What a page of several ranks asks: with so much memory, or what the files show.
+    pub(crate) fn of_page(capacity: Option<u64>, recorded_limit: Option<u64>, settings: &[String], device: Option<u32>) -> Args {
+        Args {
+            files: Files { files: Vec::new() },
+            file: PathBuf::new(),
+            capacity,
+            limit: None,
+            settings: settings.to_vec(),
+            only: false,
+            policy: Vec::new(),
+            device,
+            recorded: RecordedLimit { recorded_limit },
+            profile: None,
+            all: false,
+            json: Json { json: false },
+        }
+    }
+
+    /// The settings to try, as a release reads them.
+    fn given(&self, profile: &'static Rules) -> Result<Vec<Settings>> {
+        self.settings.iter().map(|text| Ok(ReplaySettings::given_as(profile, text)?.settings)).collect()
+    }
+
+    /// The options that name what to try.
+    fn named(&self) -> Vec<&'static str> {
+        let all = [("--settings", !self.settings.is_empty()), ("--policy", !self.policy.is_empty())];
+        all.into_iter().filter(|&(_, is_given)| is_given).map(|(option, _)| option).collect()
+    }
+
+    /// The same under the rules of a release, if one is given.
+    pub(crate) fn under(self, profile: Option<Profile>) -> Args {
+        Args { profile: profile.or(self.profile), ..self }
+    }
+}
+
+/// The advice about a recording.
+pub(crate) struct Advised {
+    pub(super) file: PathBuf,
+    pub(super) recording: Recording,
+    pub(super) own: ReplaySettings,
+    /// The rules under which it was searched.
+    pub(super) profile: &'static Rules,
+    pub(super) made_by: Recognition,
+    /// What other releases advise that explain the recording too.
+    pub(super) otherwise: Vec<Otherwise>,
+    pub(super) found: Found,
+    /// What policies need.
+    pub(super) policies: Vec<Needs>,
+    /// Options that name what to try, if the file has no requests to try it on.
+    pub(super) not_tried: Vec<&'static str>,
+    pub(super) seconds: f64,
+}
+
+pub(super) enum Found {
+    Report(Box<Advice>),
+    /// The file has no trace, only what was held at its end.
+    OnlySegments(MemoryBudget),
+}
+
+impl Advised {
+    pub(super) fn outcome(&self) -> Outcome {
+        match &self.found {
+            Found::Report(report) => match report.outcome {
+                advise::Outcome::Fits => Outcome::Good,
+                advise::Outcome::GetsPast => Outcome::NotKnown,
+                advise::Outcome::DoesNotFit => Outcome::CheckFailed,
+                // Without an amount of memory nothing was asked that could fail.
+                advise::Outcome::Unknown if report.own().available_bytes.is_none() => Outcome::Good,
+                advise::Outcome::Unknown => Outcome::NotKnown,
+            },
+            Found::OnlySegments(space) if fits(&self.recording, space) => Outcome::NotKnown,
+            Found::OnlySegments(_) => Outcome::CheckFailed,
+        }
+    }
+}
+
+impl Args {
+    /// Reads the recording, verifies it and searches.
+    pub(super) fn advised(&self) -> Result<Advised> {
+        let start = Instant::now();
+        // Before the file is read, so that mistyped settings fail at once.
+        let named = self.profile.map(Profile::rules);
+        self.given(named.unwrap_or_else(release::newest))?;
+        let mut recording = recording::read(&self.file)?;
+        // The requests are read under the rules of the release that recorded them, and replayed under those chosen.
+        let (verify, found) = self.recorded.own(&recording)?;
+        let made_by = Recognition { decides_as: named, ..found };
+        let own = verify.settings.clone();
+        let profile = named.unwrap_or(own.profile);
+        let given = self.given(profile)?;
+        recording::chosen(&recording.devices, self.device)?;
+        recording.devices.retain(|device| self.device.is_none_or(|number| number == device.device));
+        let space = MemoryBudget { capacity_bytes: self.capacity, limit_bytes: self.limit };
+        let traced = recording::traced(&recording);
+        let (mut otherwise, mut needs) = (Vec::new(), Vec::new());
+        let found = if !traced.is_empty() {
+            let options = AdviseOptions { own: verify, profile, memory: space, given, only_given: self.only };
+            let report = search(&traced, &options, self.json.json)?;
+            needs = beside::needs(&self.policy, &report);
+            if named.is_none() {
+                otherwise = find_otherwise(&traced, &options, (&made_by, &report), self.json.json)?;
+            }
+            Found::Report(Box::new(report))
+        } else if recording.devices.iter().any(|device| !device.segments.is_empty()) {
+            Found::OnlySegments(space)
+        } else {
+            bail!("the file has no trace entries and no segments: {}", recording::RECORD_IT);
+        };
+        let not_tried = if matches!(found, Found::OnlySegments(_)) { self.named() } else { Vec::new() };
+        let (file, seconds) = (self.file.clone(), start.elapsed().as_secs_f64());
+        Ok(Advised { file, own, profile, made_by, otherwise, found, policies: needs, not_tried, seconds, recording })
+    }
+}
+
+/// What of a rank's advice is needed for the job; nothing if it has no trace.
+pub(super) type Kept = Option<(RankAdvice, Vec<Needs>)>;
+
+/// Searches the settings, with progress on standard error.
+pub(crate) fn search(traced: &[&DeviceRecording], options: &AdviseOptions, is_hidden: bool) -> Result<Advice> {
+    let reading = progress::entries(is_hidden);
+    reading.set_length(recording::entries(traced));
+    let trying = progress::of("settings", is_hidden);
+    let report = advise::advise(traced, options, &|progress| match progress {
+        Progress::Read { device, entries } => {
+            let before: usize = traced[..device].iter().map(|device| device.trace.len()).sum();
+            reading.set_position((before + entries) as u64);
+        }
+        Progress::Tried { options, of } => {
+            reading.finish_and_clear();
+            trying.set_length(of as u64);
+            trying.set_position(options as u64);
+        }
+    });
+    reading.finish_and_clear();
+    trying.finish_and_clear();
+    report.map_err(|(device, error)| if traced.len() > 1 { anyhow!("device {device}: {error}") } else { error.into() })
+}
+
+/// Advice of releases that explain the recording too, where it is another.
+pub(super) struct Otherwise {
+    pub(super) releases: Vec<&'static Release>,
+    pub(super) outcome: &'static str,
+    pub(super) line: Option<String>,
+}
+
+/// Searches under the rules of each release that explains the recording, but for the first, and keeps what is another advice.
+fn find_otherwise(
+    traced: &[&DeviceRecording],
+    options: &AdviseOptions,
+    (made_by, advice): (&Recognition, &Advice),
+    is_hidden: bool,
+) -> Result<Vec<Otherwise>> {
+    let mut found: Vec<Otherwise> = Vec::new();
+    for profile in made_by.rules().into_iter().skip(1) {
+        let mut settings = options.own.settings.clone();
+        settings.profile = profile;
+        let own = VerifyOptions { settings, ..options.own.clone() };
+        let other = search(traced, &AdviseOptions { own, profile, given: options.given.clone(), ..*options }, is_hidden)?;
+        if line_of(&other) != line_of(advice) || other.outcome != advice.outcome {
+            let (releases, outcome) = (made_by.with_rules(profile), other.outcome.name());
+            found.push(Otherwise { releases, outcome, line: line_of(&other).map(str::to_owned) });
+        }
+    }
+    Ok(found)
+}
+
+fn line_of(advice: &Advice) -> Option<&str> {
+    advice.recommendation.as_ref().map(|recommendation| recommendation.line.as_str())
+}
+
+impl Otherwise {
+    pub(super) fn words(&self) -> String {
+        let says = match &self.line {
+            Some(line) => format!("says {line}"),
+            None => "recommends nothing".to_owned(),
+        };
+        let outcome = self.outcome.replace('_', " ");
+        format!(
+            "the run may also have been one of PyTorch {}, whose advice is another: it {says} ({outcome})",
+            in_words(&self.releases)
+        )
+    }
+}
+
+pub(super) fn available(space: &MemoryBudget) -> Option<u64> {
+    space.capacity_bytes.into_iter().chain(space.limit_bytes).min()
+}
+
+/// Whether the live memory of every device fits, which is all that can be said.
+pub(super) fn fits(recording: &Recording, space: &MemoryBudget) -> bool {
+    let most = recording.devices.iter().map(|device| Held::at_end(device).live_bytes).max().unwrap_or(0);
+    available(space).is_none_or(|available| most <= available)
+}
+
+/// One rank's advice.
+pub(super) struct Rank {
+    pub(super) number: u64,
+    pub(super) file: PathBuf,
+    pub(super) advice: RankAdvice,
+}
+
+/// The ranks, in their order, and one setting for all of them.
+pub(crate) struct Job {
+    pub(super) ranks: Vec<Rank>,
+    pub(super) advice: JobAdvice,
+    /// How policies fare on them, if any were named.
+    pub(super) policies: Vec<OnRanks>,
+    /// How many ranks could not be read.
+    pub(super) unread: usize,
+    /// Whether they are recordings of more than one program.
+    pub(super) are_of_several_programs: bool,
+}
+
+impl Job {
+    /// The job of these ranks, each with the place of its file; `None` if they are no ranks, or only one. Ranks without a trace have no
+    /// settings to compare.
+    pub(super) fn of<K>(args: &Args, together: &Together<'_, K>, advised: Vec<(usize, RankAdvice)>) -> Result<Option<Job>> {
+        let rank = |(place, advice): (usize, RankAdvice)| {
+            let (number, file) = (*together.numbers.of_files.get(place)?, together.files.get(place)?.to_path_buf());
+            Some(Rank { number, file, advice })
+        };
+        let mut ranks: Vec<Rank> = advised.into_iter().filter_map(rank).collect();
+        if !together.are_ranks || ranks.len() < 2 {
+            return Ok(None);
+        }
+        ranks.sort_by_key(|rank| rank.number);
+        try_the_others(args, &mut ranks)?;
+        let all: Vec<RankAdvice> = ranks.iter().map(|rank| rank.advice.clone()).collect();
+        let are_of_several_programs = together.ranks.are_of_several_programs();
+        let unread = together.failures.len();
+        Ok(one_setting(&all).map(|advice| Job { ranks, advice, policies: Vec::new(), unread, are_of_several_programs }))
+    }
+
+    /// The same of ranks of which only some are advised on so far. Files that fail are left out: they were complained of before.
+    pub(crate) fn of_files<K>(args: &Args, together: &Together<'_, K>, known: Vec<(PathBuf, RankAdvice)>) -> Result<Option<Job>> {
+        if !together.are_ranks {
+            return Ok(None);
+        }
+        let has_failed = |path: &Path| together.failures.iter().any(|(failed, _)| *failed == path);
+        let (mut advised, mut places, mut paths) = (Vec::new(), Vec::new(), Vec::new());
+        for (place, &path) in together.files.iter().enumerate().filter(|(_, path)| !has_failed(path)) {
+            match known.iter().find(|(known, _)| known == path) {
+                Some((_, advice)) => advised.push((place, advice.clone())),
+                None => {
+                    places.push(place);
+                    paths.push(path.to_path_buf());
+                }
+            }
+        }
+        let work = |path: &Path| Ok(Args { file: path.to_owned(), ..args.clone() }.advised()?.found);
+        each(&Inputs::of(&paths), args.json.json, work, |place, found| {
+            if let Ok(Found::Report(report)) = found {
+                advised.push((places[place], RankAdvice::of(&report)));
+            }
+            Ok(())
+        })?;
+        Job::of(args, together, advised)
+    }
+}
+
+/// Tries on each rank what is useful for others.
+fn try_the_others(args: &Args, ranks: &mut [Rank]) -> Result<()> {
+    let all: Vec<RankAdvice> = ranks.iter().map(|rank| rank.advice.clone()).collect();
+    let to_try = still_to_try(&all);
+    let missing: Vec<(usize, &[String])> =
+        to_try.iter().enumerate().filter(|(_, settings)| !settings.is_empty()).map(|(place, all)| (place, &all[..])).collect();
+    let paths: Vec<PathBuf> = missing.iter().map(|&(place, _)| ranks[place].file.clone()).collect();
+    let work = |path: &Path| {
+        let settings = missing.iter().find(|&&(place, _)| ranks[place].file == path).map_or(&[][..], |&(_, settings)| settings);
+        let again = Args { file: path.to_owned(), settings: settings.to_vec(), policy: Vec::new(), only: true, ..args.clone() };
+        Ok(again.advised()?.found)
+    };
+    let mut found = Vec::new();
+    each(&Inputs::of(&paths), args.json.json, work, |place, result| {
+        match result {
+            Ok(Found::Report(later)) => found.push((missing[place].0, later)),
+            Ok(Found::OnlySegments(_)) => {}
+            Err(error) => output::complain(&format!("{}: not every setting is tried on it: {error:#}", paths[place].display())),
+        }
+        Ok(())
+    })?;
+    found.iter().for_each(|(place, later)| ranks[*place].advice.add(later));
+    Ok(())
+}
+
+impl Job {
+    /// The worst of the ranks, with the one setting.
+    pub(super) fn outcome(&self) -> Outcome {
+        let knows_memory = self.advice.ranks.iter().any(|rank| rank.available_bytes.is_some());
+        let of = |fit: Fit| match fit {
+            Fit::Fits => Outcome::Good,
+            Fit::DoesNotFit => Outcome::CheckFailed,
+            // Without an amount of memory nothing was asked that could fail.
+            Fit::Unknown if !knows_memory => Outcome::Good,
+            Fit::GetsPast | Fit::Unknown => Outcome::NotKnown,
+        };
+        self.advice.ranks.iter().map(|rank| of(rank.outcome)).fold(Outcome::Good, Outcome::worse)
+    }
+
+    /// The worst outcome's name in JSON.
+    pub(super) fn fit(&self) -> Fit {
+        let order = [Fit::DoesNotFit, Fit::Unknown, Fit::GetsPast];
+        let is_some = |fit: &Fit| self.advice.ranks.iter().any(|rank| rank.outcome == *fit);
+        order.into_iter().find(is_some).unwrap_or(Fit::Fits)
+    }
+}
