@@ -52,7 +52,8 @@ pub(crate) fn sources_hash(package: &Path) -> io::Result<u64> {
 /// A file's text without its module of tests and without carriage returns.
 fn without_tests(text: &str) -> String {
     let text = text.replace('\r', "");
-    let module = ["mod tests {", "pub(super) mod tests {", "pub(crate) mod tests {"].map(|line| format!("\n#[cfg(test)]\n{line}\n"));
+    let module =
+        ["mod tests {", "pub(super) mod tests {", "pub(crate) mod tests {"].map(|line| format!("\n#[cfg(test)]\n{line}\n"));
     let Some(start) = module.iter().find_map(|module| text.find(module)) else { return text };
     let length = text[start..].find("\n}\n").map_or(text.len() - start, |end| end + 2);
     format!("{}{}", &text[..start], &text[start + length..])

@@ -22,12 +22,12 @@ fn policies(criterion: &mut Criterion) {
         let mut group = criterion.benchmark_group(format!("mix of {live} live"));
         group.throughput(Throughput::Elements(2));
         for named in CATALOGUE {
-            let mut core = Core::new(NullDevice::default(), (named.make)(), ());
+            let mut core = Core::new(NullDevice::default(), named.make(), ());
             let mut random = Random(1);
             let mut blocks: Vec<Option<Allocation>> = (0..live).map(|_| Some(allocate(&mut core, random.size()))).collect();
             let steps: Vec<(usize, u64)> = (0..200_000).map(|_| ((random.number() % live) as usize, random.size())).collect();
             let mut steps = steps.iter().cycle();
-            group.bench_function(named.name, |bencher| {
+            group.bench_function(&*named.name, |bencher| {
                 bencher.iter(|| {
                     let &(place, bytes) = steps.next().expect("the steps repeat");
                     if let Some(old) = blocks[place].take() {

@@ -22,7 +22,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use parkade::profile::Profile;
-use parkade_policies::{named, why_unknown};
+use parkade_policies::{Unknown, named};
 use parkade_recording::{DeviceRecording, read_file};
 use parkade_replay::{ReplaySettings, Requests, VerifyOptions};
 use parkade_research::study::{LOAD_UNIT_BYTES, Outcome, RunOptions, make_for, run, smallest_capacity};
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
 
 fn compare(mut words: Vec<String>) -> Result<(), Box<dyn Error>> {
     let seeds = seeds(&mut words)?;
-    let (policies, items): (Vec<String>, Vec<String>) = words.into_iter().partition(|word| named(word).is_some());
+    let (policies, items): (Vec<String>, Vec<String>) = words.into_iter().partition(|word| named(word).is_ok());
     items.iter().try_for_each(|item| check(item))?;
     if policies.is_empty() {
         return Err("no policy is given: parkade sweep --list names all".into());
@@ -123,7 +123,10 @@ fn check(item: &str) -> Result<(), Box<dyn Error>> {
     if workload::keys(name).is_some() || Path::new(item).exists() {
         return Ok(());
     }
-    let why = why_unknown(item).unwrap_or_else(|| "parkade sweep --list names all policies and workloads".to_owned());
+    let why = match named(item) {
+        Err(why) if why != Unknown::Name => why.to_string(),
+        _ => "parkade sweep --list names all policies and workloads".to_owned(),
+    };
     Err(format!("there is no policy, workload or file {item:?}: {why}").into())
 }
 
@@ -170,7 +173,7 @@ fn rows_of(workload: &Workload, policies: &[String]) -> Result<Vec<Row>, String>
     for policy in policies {
         let (least, at_hand) = measure(workload, policy, usual.max(base_least))?;
         let short = if base_least > usual { measure(workload, policy, usual)?.1 } else { at_hand.clone() };
-        let make = make_for(named(policy).ok_or("no such policy")?, workload);
+        let make = make_for(&named(policy).map_err(|why| format!("{policy}: {why}"))?, workload);
         let plenty = run(workload, make(), &RunOptions::plenty());
         rows.push(Row {
             workload: workload.name.clone(),
@@ -189,7 +192,7 @@ fn rows_of(workload: &Workload, policies: &[String]) -> Result<Vec<Row>, String>
 
 /// The least memory in which the workload fits, and the run in `usual` bytes, or in the least if it does not fit there.
 fn measure(workload: &Workload, policy: &str, usual: u64) -> Result<(u64, Outcome), String> {
-    let make = make_for(named(policy).ok_or("no such policy")?, workload);
+    let make = make_for(&named(policy).map_err(|why| format!("{policy}: {why}"))?, workload);
     let least = smallest_capacity(workload, &make, &RunOptions::plenty(), &[])
         .map_err(|outcome| format!("{policy} on {}: {:?}", workload.name, outcome.ending))?;
     let at_usual = run(workload, make(), &RunOptions::new(usual));

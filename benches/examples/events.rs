@@ -26,14 +26,14 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     let is_wanted =
-        |policy: &&Named| names.is_empty() || policy.name == "pytorch" || names.iter().any(|name| name == policy.name);
+        |policy: &&Named| names.is_empty() || policy.name == "pytorch" || names.iter().any(|name| *name == policy.name);
     let policies: Vec<&Named> = CATALOGUE.iter().filter(is_wanted).collect();
     let workload = random_workload();
     let mut fastest = vec![(f64::INFINITY, 0); policies.len()];
     for _ in 0..ROUNDS {
         for (policy, (ns, driver_calls)) in policies.iter().zip(&mut fastest) {
             let start = Instant::now();
-            let outcome = run(&workload, (policy.make)(), &RunOptions::plenty());
+            let outcome = run(&workload, policy.make(), &RunOptions::plenty());
             *ns = ns.min(start.elapsed().as_nanos() as f64 / workload.events.len() as f64);
             *driver_calls = outcome.driver_calls;
         }

@@ -50,9 +50,9 @@ fn main() -> ExitCode {
 
 /// An allocator under a policy, on a device whose addresses ascend.
 fn core(policy: &str, capacity: Bytes) -> Result<Core, String> {
-    let named = named(policy).ok_or_else(|| format!("there is no policy {policy}: docs/policies.md lists them"))?;
+    let named = named(policy).map_err(|why| format!("there is no policy {policy}: {why}; docs/policies.md lists them"))?;
     let device = SimDevice::new(SimOptions::fake_driver(capacity).event_timing(EventTiming::Eager));
-    Ok(Allocator::new(device, (named.make)(), ()))
+    Ok(Allocator::new(device, named.make(), ()))
 }
 
 /// A script in the making of its answers.

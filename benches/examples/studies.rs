@@ -52,9 +52,9 @@ fn least(workload: &Workload, policy: &Named, load: u64, percent: u64) -> String
     let preallocated_bytes = (u128::from(load) * u128::from(percent) / 100) as u64;
     let options = RunOptions { preallocated_bytes, ..RunOptions::plenty() };
     let over = |bytes: u64| bytes as f64 / load as f64;
-    match smallest_capacity(workload, &policy.make, &options, &[]) {
+    match smallest_capacity(workload, &|| policy.make(), &options, &[]) {
         Ok(smallest) => {
-            let plenty = run(workload, (policy.make)(), &options);
+            let plenty = run(workload, policy.make(), &options);
             format!("{:.3} ({:.3})", over(smallest.capacity_bytes), over(plenty.peak_reserved_bytes))
         }
         Err(outcome) => format!("{:?}", outcome.ending),
@@ -75,7 +75,7 @@ fn captures() -> Result<(), Box<dyn Error>> {
     );
     println!("|---|{}", "---|".repeat(workloads.len()));
     let cell = |workload: &Workload, policy: &Named| {
-        let outcome = run(workload, (policy.make)(), &RunOptions::plenty());
+        let outcome = run(workload, policy.make(), &RunOptions::plenty());
         match outcome.fits() {
             true => format!("{:.3}", outcome.peak_reserved_bytes as f64 / workload.load_bytes(LOAD_UNIT_BYTES) as f64),
             false => format!("{:?}", outcome.ending),
@@ -95,11 +95,11 @@ fn adversaries() -> Result<(), Box<dyn Error>> {
     println!("| policy | Robson's | {} |", plain.iter().map(|workload| workload.name.as_str()).collect::<Vec<_>>().join(" | "));
     println!("|---|---|{}", "---|".repeat(plain.len()));
     let row = |policy: &Named| {
-        let attack = robson((policy.make)(), numbers);
+        let attack = robson(policy.make(), numbers);
         let over = |reserved: u64, load: u64| format!("{:.2}", reserved as f64 / load as f64);
         let first = attack.map_or_else(|error| error.to_string(), |attack| over(attack.reserved_bytes, attack.load_bytes));
         let rest = plain.iter().map(|workload| {
-            let outcome = run(workload, (policy.make)(), &RunOptions::plenty());
+            let outcome = run(workload, policy.make(), &RunOptions::plenty());
             if outcome.fits() {
                 over(outcome.peak_reserved_bytes, workload.load_bytes(1))
             } else {
@@ -108,7 +108,7 @@ fn adversaries() -> Result<(), Box<dyn Error>> {
         });
         std::iter::once(first).chain(rest).collect::<Vec<_>>()
     };
-    let beside = BESIDE.iter().map(|policy| (policy.name, row(policy)));
+    let beside = BESIDE.iter().map(|policy| (&*policy.name, row(policy)));
     for (policy, cells) in rows(row).into_iter().chain(beside) {
         println!("| {policy} | {} |", cells.join(" | "));
     }
@@ -117,7 +117,7 @@ fn adversaries() -> Result<(), Box<dyn Error>> {
 
 /// A row for each policy, without those that take a part of the device at the start, whatever the workload needs.
 fn rows<T: Send>(row: impl Fn(&Named) -> T + Sync) -> Vec<(&'static str, T)> {
-    let leaves_out = ["bfc-one-region", "bfc-xla", "rmm-pool"];
-    let policies = CATALOGUE.par_iter().filter(|policy| !leaves_out.contains(&policy.name));
-    policies.map(|policy| (policy.name, row(policy))).collect()
+    let leaves_out = ["bfc:kind=one-region", "bfc:kind=xla", "rmm-pool"];
+    let policies = CATALOGUE.par_iter().filter(|policy| !leaves_out.contains(&&*policy.name));
+    policies.map(|policy| (&*policy.name, row(policy))).collect()
 }

@@ -13,7 +13,7 @@ use parkade::policy::{Policy, PyTorch};
 use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::units::{Bytes, DeviceAddress, PoolId, StreamId};
-use parkade_policies::{BESIDE, CATALOGUE, named, needs_serial_work, why_unknown};
+use parkade_policies::{BESIDE, CATALOGUE, Unknown, named, needs_serial_work};
 use parkade_shared::{ByAddress, Error, Shared};
 
 use crate::callbacks::{Told, note_free};
@@ -269,7 +269,7 @@ pub(crate) enum Chosen {
 
 /// The names of all policies, PyTorch's first.
 pub(crate) fn policy_names() -> impl Iterator<Item = (&'static str, &'static str)> {
-    CATALOGUE.iter().chain(BESIDE).map(|policy| (policy.name, policy.says))
+    CATALOGUE.iter().chain(BESIDE).map(|policy| (&*policy.name, &*policy.says))
 }
 
 /// The policy that the names stand for, where work is serial ([`PARKADE_WORK_IS_SERIAL`](crate::types::PARKADE_WORK_IS_SERIAL)), as on
@@ -297,17 +297,16 @@ pub(crate) fn choose_policy(
             .map_err(|error| Failure::new(PARKADE_INVALID_SETTINGS, error))?;
         return Ok(Chosen::PyTorch(Box::new(PyTorch::of(profile, settings))));
     }
-    let Some(policy) = named(name) else {
+    let policy = named(name).map_err(|why| {
         let known: Vec<&str> = policy_names().map(|(name, _)| name).collect();
-        let why = why_unknown(name).map(|why| format!("; {why}")).unwrap_or_default();
-        let text = format!("there is no policy {name:?}{why}; there are {}", known.join(", "));
-        return Err(Failure::new(PARKADE_INVALID_ARGUMENT, text));
-    };
+        let why = if why == Unknown::Name { String::new() } else { format!("; {why}") };
+        Failure::new(PARKADE_INVALID_ARGUMENT, format!("there is no policy {name:?}{why}; there are {}", known.join(", ")))
+    })?;
     if settings.is_some_and(|settings| !settings.trim().is_empty()) {
         let text = format!("the policy {name} takes no settings; only {PYTORCH} takes those of PYTORCH_CUDA_ALLOC_CONF");
         return Err(Failure::new(PARKADE_INVALID_SETTINGS, text));
     }
-    Ok(Chosen::Other((policy.make)()))
+    Ok(Chosen::Other(policy.make()))
 }
 
 /// How often the process was forked before it became this one.

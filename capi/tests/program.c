@@ -49,7 +49,7 @@ static void options(void) {
   SAYS("there is no policy \"no such policy\"");
   o.policy = "floating-handles:handle=3MiB";
   CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_ARGUMENT);
-  SAYS("the option is handle=SIZE, one of 4MiB, 8MiB, ");
+  SAYS("handle=3MiB is not possible; handle is one of 4MiB, 8MiB, ");
   o.policy = "floating-handles:handle=32MiB";
   CHECK(parkade_create(&o, &allocator) == PARKADE_OK);
   parkade_destroy(allocator);

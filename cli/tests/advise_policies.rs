@@ -51,7 +51,7 @@ fn what_gets_past_the_failure_is_no_plain_fit() {
 #[test]
 fn a_policy_that_does_not_serve_the_requests_leaves_the_advice_as_it_is() {
     let file = shipped("pools/mempool.default.2");
-    let asked = [&file[..], "--policy", "bfc-one-region", "--policy", "breaking-handles", "--settings", "", "--only"];
+    let asked = [&file[..], "--policy", "bfc:kind=one-region", "--policy", "breaking-handles", "--settings", "", "--only"];
     let (code, object) = json(&asked);
     assert_eq!((code, &object["outcome"]), (0, &"unknown".into()), "as without policies: {object}");
     let needs = &object["policies"][0];
@@ -60,7 +60,7 @@ fn a_policy_that_does_not_serve_the_requests_leaves_the_advice_as_it_is() {
     assert!(needs["not_served"].as_str().is_some_and(|why| why.starts_with("it finds no memory at entry ")), "{needs}");
     assert!(object["policies"][1]["smallest_capacity_bytes"].is_u64(), "{object}");
     let (code, said) = text(&asked);
-    let line = "with parkade.enable(policy=\"bfc-one-region\") instead of settings: does not serve these requests, however much memory there is: it finds no memory at entry ";
+    let line = "with parkade.enable(policy=\"bfc:kind=one-region\") instead of settings: does not serve these requests, however much memory there is: it finds no memory at entry ";
     assert!(code == 0 && said.contains(line) && said.contains("keep the settings as they are"), "{code}: {said}");
     assert!(!said.contains("OutOfMemory"), "{said}");
 }
@@ -69,7 +69,7 @@ fn a_policy_that_does_not_serve_the_requests_leaves_the_advice_as_it_is() {
 #[test]
 fn the_simulated_device_is_no_result_of_a_policy_that_takes_all_memory() {
     let file = shipped("deep_mlp.default");
-    let asked = [&file[..], "--settings", "", "--only", "--policy", "bfc-one-region", "--policy", "pytorch"];
+    let asked = [&file[..], "--settings", "", "--only", "--policy", "bfc:kind=one-region", "--policy", "pytorch"];
     let (_, object) = json(&asked);
     for needs in object["policies"].as_array().expect("policies") {
         assert!(needs["peak_reserved_bytes"].as_u64().is_some_and(|bytes| bytes < 3 << 30), "{needs}");

@@ -63,7 +63,7 @@ fn a_policy_is_replayed_with_and_without_a_limit() {
         assert_eq!((&object["fits"], &object["ooms"], &object["limit_bytes"]), (&false.into(), &1.into(), &(100 * MIB).into()));
         assert_eq!(last_line(&short), (1, "it does not fit: it runs out of memory at entry 6".to_owned()));
     }
-    let area = call(&["replay", &file, "--policy", "bfc-one-region"]).out;
+    let area = call(&["replay", &file, "--policy", "bfc:kind=one-region"]).out;
     assert!(area.contains("the policy reserves memory in advance, by how much there is"), "{area}");
     let breaking = call(&["replay", &file, "--policy", "breaking-handles"]).out;
     assert!(breaking.contains("parkade.enable(policy=\"breaking-handles\", serial=True) runs a program so"), "{breaking}");
@@ -138,7 +138,7 @@ fn what_a_policy_cannot_take_is_said_in_one_line() {
     let folder = Folder::new("replay-policy-bad");
     let file = folder.recording("program.pickle", &reuses_a_part());
     let similar = "there is no policy \"braking-handles\": did you mean breaking-handles";
-    let option = "there is no policy \"floating-handles:handle=3MiB\": the option is handle=SIZE, one of 4MiB, ";
+    let option = "there is no policy \"floating-handles:handle=3MiB\": handle=3MiB is not possible; handle is one of 4MiB, ";
     let missing = "there is no policy \"zzz\"; parkade sweep --list names all";
     let refused: [(&[&str], &str); 5] = [
         (&["--policy", "braking-handles"], similar),

@@ -198,7 +198,7 @@ fn the_drivers_work_is_shown_by_step_and_half_and_waiting_beside_it() {
 fn bounds_are_told_from_results_and_construction_from_fragmentation() {
     let graphs = "graphs:layers=2,hidden=64,heads=2,vocabulary=1000,sequence=64,batches=64/128/256,shared=off";
     let sweep =
-        ["sweep", "-w", &format!("{graphs},mlp:depth=3,batch=64"), "-p", "pytorch,bfc-xla", "-c", "1.1", "--bounds", "1000"];
+        ["sweep", "-w", &format!("{graphs},mlp:depth=3,batch=64"), "-p", "pytorch,bfc:kind=xla", "-c", "1.1", "--bounds", "1000"];
     let object = json(&call(&[&sweep[..], &["--json"]].concat()));
     let bound = |place: usize| object["bounds"][place]["load_with_pools_over_load"]["mean"].as_f64().expect("a mean");
     assert!(bound(0) > 1.01 && bound(1) == 1.0, "{}", object["bounds"]);
@@ -210,7 +210,7 @@ fn bounds_are_told_from_results_and_construction_from_fragmentation() {
     for said in [
         "| LOAD with pools | ideal remapper | offline packer |",
         "are not bounds but results",
-        "bfc-xla takes a share of all memory",
+        "bfc:kind=xla takes a share of all memory",
     ] {
         assert!(markdown.contains(said), "{said}: {markdown}");
     }
@@ -254,10 +254,10 @@ fn one_policy_is_compared_with_none() {
     let folder = Folder::new("sweep-one");
     let recording = folder.recording("good.pickle", &good());
     let one = |more: &[&str]| {
-        call(&[&["sweep", "-w", &recording, "-p", "bfc-one-region", "-c", "1.0", "--bounds", "0"], more].concat())
+        call(&[&["sweep", "-w", &recording, "-p", "bfc:kind=one-region", "-c", "1.0", "--bounds", "0"], more].concat())
     };
     let text = one(&[]).out;
-    assert!(text.contains("memory/LOAD") && !text.contains("/bfc-one-region") && !text.contains("Holm"), "{text}");
+    assert!(text.contains("memory/LOAD") && !text.contains("/bfc:kind=one-region") && !text.contains("Holm"), "{text}");
     let markdown = one(&["--markdown"]).out;
     assert!(!markdown.contains("Wilcoxon") && !markdown.contains("| effect |"), "{markdown}");
     assert_eq!(json(&one(&["--json"]))["policies"][0]["versus_baseline"], serde_json::Value::Null);
@@ -282,7 +282,7 @@ fn handles_have_the_size_that_the_policy_s_name_says() {
     assert_eq!(reserved(&bytes(&rows)), expected.map(|(name, mib)| (name.to_owned(), mib)));
     assert_eq!(call(&asked).out, run.out, "the file is complete");
     let help = call(&["sweep", "--help"]).out;
-    assert!(help.contains("first-fit-remap:handle=20MiB") && help.contains("floating-handles:handle=32MiB"), "{help}");
+    assert!(help.contains("best-fit-remap:fit=first;handle=20MiB") && help.contains("floating-handles:handle=32MiB"), "{help}");
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn the_lists_name_everything() {
     assert_eq!(run.code, 0);
     let policies: Vec<_> = parkade_policies::CATALOGUE.iter().chain(parkade_policies::BESIDE).collect();
     for policy in &policies {
-        assert!(run.out.contains(policy.name) && run.out.contains(policy.says), "{}", policy.name);
+        assert!(run.out.contains(&*policy.name) && run.out.contains(&*policy.says), "{}", policy.name);
     }
     let beside = run.out.split("\npolicies that are not among `all`\n").nth(1).expect("those beside");
     let serial = "from our own; needs serial work (serial=True of parkade.enable)";
@@ -299,8 +299,7 @@ fn the_lists_name_everything() {
         beside.contains("  floating-handles ") && beside.contains("  breaking-handles ") && beside.contains(serial),
         "{beside}"
     );
-    let sizes =
-        "\n                             floating-handles: 4MiB, 8MiB, 16MiB, 20MiB, 32MiB, 64MiB, 128MiB, 256MiB, 512MiB, 1GiB\n";
+    let sizes = "  floating-handles:handle=   the largest size of the driver's handles\n                             4MiB, 8MiB, 16MiB, 20MiB, 32MiB, 64MiB, 128MiB, 256MiB, 512MiB, 1GiB\n";
     assert!(run.out.contains(sizes), "{}", run.out);
     for workload in &parkade_research::workload::CATALOGUE {
         assert!(run.out.contains(workload.name) && run.out.contains(workload.says), "{}", workload.name);
@@ -315,14 +314,16 @@ fn the_lists_name_everything() {
     assert_eq!(["workloads", "policies", "address_models"].map(length), counts.map(Some));
     for (shown, policy) in object["policies"].as_array().expect("policies").iter().zip(&policies) {
         let is_among_all = parkade_policies::CATALOGUE.iter().any(|known| known.name == policy.name);
-        let is_serial = parkade_policies::needs_serial_work(policy.name);
-        assert_eq!((&shown["name"], &shown["is_among_all"]), (&policy.name.into(), &is_among_all.into()));
+        let is_serial = parkade_policies::needs_serial_work(&policy.name);
+        assert_eq!((&shown["name"], &shown["is_among_all"]), (&(*policy.name).into(), &is_among_all.into()));
         assert_eq!(shown["needs_serial_work"], is_serial, "{shown}");
-        // Every size that the policies know is listed.
-        let sizes: Vec<&str> =
-            shown["handle_sizes"].as_array().expect("sizes").iter().filter_map(serde_json::Value::as_str).collect();
-        let why = parkade_policies::why_unknown(&format!("{}:handle=", policy.name)).expect("not a size");
-        assert_eq!(why.strip_prefix("the option is handle=SIZE, one of ").unwrap_or_default(), sizes.join(", "), "{shown}");
+        for parameter in shown["parameters"].as_array().expect("parameters") {
+            let key = parameter["key"].as_str().expect("a key");
+            for value in parameter["values"].as_array().expect("values") {
+                let name = format!("{}:{key}={}", policy.name, value.as_str().expect("a value"));
+                assert!(parkade_policies::named(&name).is_ok(), "{name}");
+            }
+        }
     }
     assert_eq!(length("generators"), Some(parkade_research::workload::generator_names().count()));
     assert_eq!(object["address_models"][0]["name"], "driver");
@@ -333,10 +334,21 @@ fn the_lists_name_everything() {
 fn adversaries_are_workloads() {
     let folder = Folder::new("sweep-adversaries");
     let rows = at(&folder, "rows.jsonl");
-    let robson = "robson:against=first-fit-remap,unit_bytes=2MiB,live_units=64,largest_units=8";
+    let robson = "robson:against=best-fit-remap:fit=first,unit_bytes=2MiB,live_units=64,largest_units=8";
     let workloads = format!("{robson},comb:teeth=4,fence:cycles=9");
-    let run =
-        call(&["sweep", "-w", &workloads, "-p", "best-fit-remap,first-fit-remap", "-c", "1.5", "--seeds", "2", "-o", &rows]);
+    let run = call(&[
+        "sweep",
+        "-w",
+        &workloads,
+        "-p",
+        "best-fit-remap,best-fit-remap:fit=first",
+        "-c",
+        "1.5",
+        "--seeds",
+        "2",
+        "-o",
+        &rows,
+    ]);
     assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
     let rows: Vec<serde_json::Value> =
         bytes(&rows).lines().skip(1).map(|line| serde_json::from_str(line).expect("a row")).collect();
@@ -350,7 +362,11 @@ fn adversaries_are_workloads() {
         rows.iter().find(is_wanted).and_then(|row| row["peak_reserved_bytes"].as_u64()).expect("a row") >> 20
     };
     // Robson's formula, 64 (1 + log2(8) / 2) - 8 + 1 units of 2 MiB; and four teeth of 20 MiB, four gaps and one request as large as these.
-    assert!(reserved_mib("robson", "first-fit-remap") >= 153 * 2, "{}", reserved_mib("robson", "first-fit-remap"));
+    assert!(
+        reserved_mib("robson", "best-fit-remap:fit=first") >= 153 * 2,
+        "{}",
+        reserved_mib("robson", "best-fit-remap:fit=first")
+    );
     assert_eq!(reserved_mib("comb", "best-fit-remap"), 3 * 4 * 20);
 }
 
@@ -361,11 +377,11 @@ fn bad_arguments_are_answered_in_one_line() {
     let same = at(&folder, "same");
     for (arguments, said) in [
         (&["-p", "pytorhc"][..], "did you mean pytorch"),
-        (&["-p", "first-fit-remap:handle=3MiB"], "the option is handle=SIZE, one of 2MiB, 4MiB, "),
-        (&["-p", "bfc:handle=4MiB"], "bfc has no options"),
+        (&["-p", "best-fit-remap:fit=first;handle=3MiB"], "handle=3MiB is not possible; handle is one of 2MiB, 4MiB, "),
+        (&["-p", "bfc:handle=4MiB"], "bfc has no parameter \"handle\"; it has kind"),
         (&["-p", "buddy"], "there is no policy \"buddy\": it was removed; use best-fit-remap"),
-        (&["-p", "tlsf-remap:handle=4MiB"], "tlsf-remap was removed; use best-fit-remap"),
-        (&["-p", "first-fit:handle=4MiB"], "first-fit is called first-fit-remap"),
+        (&["-p", "tlsf-remap:handle=4MiB"], "it was removed; use best-fit-remap"),
+        (&["-p", "first-fit:handle=4MiB"], "it is called best-fit-remap:fit=first;handle=4MiB"),
         (&["-w", "gtp2"], "did you mean gpt2"),
         (&["-w", ""], "no workloads"),
         (&["-p", ","], "no policies"),
@@ -382,7 +398,7 @@ fn bad_arguments_are_answered_in_one_line() {
         (&["-w", "mlp:depth=none"], "depth"),
         (&["-w", "mlp:depth=3,batch=8,depth=3"], "depth is given twice"),
         (&["-w", "robson:against=none"], "against is none; allowed: pytorch, "),
-        (&["-w", "robson:against=first-fit"], "against is first-fit; allowed: a policy (it is called first-fit-remap)"),
+        (&["-w", "robson:against=first-fit"], "against is first-fit; allowed: a policy (it is called best-fit-remap:fit=first)"),
         (&["-w", &noise], "noise.pickle"),
         (&["-w", "mlp:batch=8", "--html", &same, "--csv", &same], "--csv and --html are both to be written to"),
         (&["-w", "mlp:batch=8", "--html", &same, "--curve", "mlp:batch=8"], "is not one of the workloads: mlp.batch=8"),

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # check.sh [--built DIR] [--peer PROGRAM] [SEEDS]     Random scripts through RMM's pool and TensorFlow's BFC, and through the policies
-# rmm-pool, bfc, bfc-one-region, bfc-xla and bfc-xla-growth. Prints the scripts whose placements or driver calls differ, and how many are
+# rmm-pool, bfc, bfc:kind=one-region, bfc:kind=xla and bfc:kind=xla-growth. Prints the scripts whose placements or driver calls differ, and how many are
 # identical; exit code 1 if any differs.
 # DIR is target/peers, PROGRAM target/release/examples/peer, SEEDS 3 unless given.
 set -euo pipefail
@@ -68,18 +68,18 @@ for streams in 1 3; do
         "$peer" bfc $capacity - "$t/script" one > "$t/policy"
         agree "bfc, $streams streams as one, capacity $capacity, live $live%, seed $seed"
         "$built/bfc_peer" prealloc $capacity $((capacity * 3 / 4)) "$t/script" > "$t/real" 2> /dev/null
-        "$peer" bfc-xla $capacity - "$t/script" one > "$t/policy"
-        agree "bfc-xla, $streams streams as one, capacity $capacity, live $live%, seed $seed"
+        "$peer" bfc:kind=xla $capacity - "$t/script" one > "$t/policy"
+        agree "bfc:kind=xla, $streams streams as one, capacity $capacity, live $live%, seed $seed"
         python3 "$here/gen.py" "$seed" 8000 $streams $((capacity / 100 * live)) --waves 40 > "$t/waves"
-        for kind in "grow bfc" "one bfc-one-region"; do
+        for kind in "grow bfc" "one bfc:kind=one-region"; do
           read -r real policy <<< "$kind"
           "$built/bfc_peer" "$real" $((capacity * 2)) $capacity "$t/waves" > "$t/real" 2> /dev/null
           "$peer" "$policy" $((capacity * 2)) $capacity "$t/waves" one > "$t/policy"
           agree "$policy, $streams streams as one, limit $capacity, live $live%, waves, seed $seed"
         done
         "$built/bfc_peer" grow-keep $capacity $((capacity * 3 / 4)) "$t/waves" > "$t/real" 2> /dev/null
-        "$peer" bfc-xla-growth $capacity - "$t/waves" one > "$t/policy"
-        agree "bfc-xla-growth, $streams streams as one, capacity $capacity, live $live%, waves, seed $seed"
+        "$peer" bfc:kind=xla-growth $capacity - "$t/waves" one > "$t/policy"
+        agree "bfc:kind=xla-growth, $streams streams as one, capacity $capacity, live $live%, waves, seed $seed"
       done
     done
   done

@@ -3,7 +3,7 @@
 
   identical.py [--only NAME,...] [--random SCRIPTS] [--operations N] [--built DIR] [--peer PROGRAM] [SNAPSHOT.pickle[.xz]...]
 
-The names are rmm-pool, bfc, bfc-one-region, bfc-xla and bfc-xla-growth; all that are built unless --only names some.
+The names are rmm-pool, bfc, bfc:kind=one-region, bfc:kind=xla and bfc:kind=xla-growth; all that are built unless --only names some.
 Random scripts: each with its own capacity, largest request and load, from seed 1 on; RMM's on one, three and eight streams. Every other one for BFC
 comes in waves. Snapshots: with 300, 110 and 102 % of their largest load; those with the same requests count once. Unpickling runs code, so the files
 must come from you.
@@ -25,7 +25,7 @@ from paths import BUILT, PEER, check
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MIB = 1 << 20
-BFC = {"bfc": "grow", "bfc-one-region": "one", "bfc-xla": "prealloc", "bfc-xla-growth": "grow-keep"}
+BFC = {"bfc": "grow", "bfc:kind=one-region": "one", "bfc:kind=xla": "prealloc", "bfc:kind=xla-growth": "grow-keep"}
 PROGRAM = {"rmm-pool": "rmm_peer"} | dict.fromkeys(BFC, "bfc_peer")
 BUILDS = {"rmm_peer": "build_rmm.sh", "bfc_peer": "build_bfc.sh"}
 
@@ -48,7 +48,7 @@ def commands(name, device, limit):
 
 def random_job(name, seed, streams, operations):
     """A random script's arguments, the device and the limit."""
-    r = random.Random(f"{name.split('-')[0]} {seed} {streams}")
+    r = random.Random(f"{name.replace(':', '-').split('-')[0]} {seed} {streams}")
     size = r.choice([1 << 31, 2_000_000_000, 1_999_999_999, 1 << 30, 1 << 29, int(r.uniform(2e8, 3e9)), int(r.uniform(2e7, 5e8))])
     device, limit = size, None
     if name == "rmm-pool":

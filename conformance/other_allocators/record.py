@@ -30,8 +30,8 @@ def commands(limit, device):
     """Per file: the policies, and the real ones' commands."""
     share = limit * 3 // 4
     return {
-        "bfc": [("bfc", ["bfc_peer", "grow", device, limit]), ("bfc-one-region", ["bfc_peer", "one", device, limit]),
-                ("bfc-xla", ["bfc_peer", "prealloc", device, share]), ("bfc-xla-growth", ["bfc_peer", "grow-keep", device, share])],
+        "bfc": [("bfc", ["bfc_peer", "grow", device, limit]), ("bfc:kind=one-region", ["bfc_peer", "one", device, limit]),
+                ("bfc:kind=xla", ["bfc_peer", "prealloc", device, share]), ("bfc:kind=xla-growth", ["bfc_peer", "grow-keep", device, share])],
     }
 
 

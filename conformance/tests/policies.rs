@@ -67,8 +67,11 @@ fn every_policy_of_the_catalogue_is_checked() {
     }
     let named = laws_any_policy::entries(&AnyBackend::simulated(), CATALOGUE.first(), Share::Whole);
     assert_eq!(named.len(), 7, "of one policy alone");
-    let with_option =
-        laws_any_policy::entries(&AnyBackend::simulated(), parkade_policies::named("first-fit-remap:handle=20MiB"), Share::Whole);
+    let with_option = laws_any_policy::entries(
+        &AnyBackend::simulated(),
+        parkade_policies::named("best-fit-remap:fit=first;handle=20MiB").ok().as_ref(),
+        Share::Whole,
+    );
     assert_eq!(with_option.len(), 7, "of one that is not in the catalogue");
 }
 

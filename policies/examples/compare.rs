@@ -32,7 +32,7 @@ impl Draw {
 
 /// Replaces one of many tensors at each step.
 fn run(named: &Named) -> Result<(), AllocError> {
-    let mut allocator = Allocator::new(SimDevice::new(SimOptions::h200()), (named.make)(), ());
+    let mut allocator = Allocator::new(SimDevice::new(SimOptions::h200()), named.make(), ());
     let mut draw = Draw(1);
     let mut tensors: Vec<Option<Allocation>> = (0..TENSORS).map(|_| None).collect();
     for _ in 0..STEPS {

@@ -12,10 +12,10 @@
 //!
 //! Four ways to set it up, by the options that TensorFlow and XLA give it:
 //! - `bfc`: TensorFlow's GPU allocator with `allow_growth`, which collects garbage;
-//! - `bfc-one-region`: the same without `allow_growth`: the first region is the whole limit;
-//! - `bfc-xla`: XLA's and so JAX's: one region of 75 % of the device's memory (xla/pjrt/gpu/gpu_helpers.cc;
+//! - `bfc:kind=one-region`: the same without `allow_growth`: the first region is the whole limit;
+//! - `bfc:kind=xla`: XLA's and so JAX's: one region of 75 % of the device's memory (xla/pjrt/gpu/gpu_helpers.cc;
 //!   JAX's documentation, GPU memory allocation), and no garbage collection;
-//! - `bfc-xla-growth`: the same with preallocation off: regions as needed, up to 75 %, never released.
+//! - `bfc:kind=xla-growth`: the same with preallocation off: regions as needed, up to 75 %, never released.
 //!
 //! On one stream each decision is the original's: `conformance/other_allocators` compares them. Different
 //! here: the original has one set of bins, because one stream orders everything. Here a chunk of another
@@ -41,10 +41,22 @@ const FIRST_REGION: u64 = 2 * MIB;
 /// A remainder of at least this many bytes is always split off.
 const MOST_WASTE: u64 = 128 * MIB;
 
+/// Whose rules they are, and whether regions grow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BfcKind {
+    /// TensorFlow's with `allow_growth`: regions as needed, each twice as large as the one before.
+    Growth,
+    /// TensorFlow's without `allow_growth`: the first region is all that the limit allows.
+    OneRegion,
+    /// XLA's: one region of three quarters of the device's memory, JAX's default.
+    Xla,
+    /// XLA's with preallocation off: regions as needed, up to three quarters of the device's memory.
+    XlaGrowth,
+}
+
 /// The rules of TensorFlow's and XLA's allocator.
 #[derive(Clone, Debug)]
 pub struct Bfc {
-    name: &'static str,
     /// Whether regions are taken as needed, each twice as large as the one before.
     grows: bool,
     /// Whether free regions are released before it gives up.
@@ -79,32 +91,16 @@ enum Step {
 }
 
 impl Bfc {
-    const fn with(name: &'static str, grows: bool, collects: bool, quarters: u64) -> Bfc {
-        Bfc { name, grows, collects, quarters, next_region: Vec::new(), step: Step::GiveUp }
-    }
-
-    /// TensorFlow's with `allow_growth`: regions as needed, each twice as large as the one before.
+    /// The rules of one kind, without state.
     #[must_use]
-    pub const fn growing() -> Bfc {
-        Bfc::with("bfc", true, true, 4)
-    }
-
-    /// TensorFlow's without `allow_growth`: the first region is all that the limit allows.
-    #[must_use]
-    pub const fn one_region() -> Bfc {
-        Bfc::with("bfc-one-region", false, true, 4)
-    }
-
-    /// XLA's: one region of three quarters of the device's memory, JAX's default.
-    #[must_use]
-    pub const fn xla() -> Bfc {
-        Bfc::with("bfc-xla", false, false, 3)
-    }
-
-    /// XLA's with preallocation off: regions as needed, up to three quarters of the device's memory.
-    #[must_use]
-    pub const fn xla_growing() -> Bfc {
-        Bfc::with("bfc-xla-growth", true, false, 3)
+    pub const fn new(kind: BfcKind) -> Bfc {
+        let (grows, collects, quarters) = match kind {
+            BfcKind::Growth => (true, true, 4),
+            BfcKind::OneRegion => (false, true, 4),
+            BfcKind::Xla => (false, false, 3),
+            BfcKind::XlaGrowth => (true, false, 3),
+        };
+        Bfc { grows, collects, quarters, next_region: Vec::new(), step: Step::GiveUp }
     }
 
     /// The most bytes that the pool may have.
@@ -228,7 +224,7 @@ fn is_default(pool: PoolSlot) -> bool {
 
 impl Policy for Bfc {
     fn name(&self) -> &'static str {
-        self.name
+        "bfc"
     }
 
     #[inline]

@@ -1,162 +1,204 @@
-//! All policies by name.
+//! All policies by name: the catalogue, and what follows a name, its parameters.
+//!
+//! A name is `NAME` or `NAME:key=value;key=value`. Brackets keep a value together (`settings=[a:1,b:2]`), so names with
+//! parameters stand in lists that commas separate.
 
+use alloc::borrow::Cow;
 use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
 
 use parkade::policy::{Policy, PyTorch};
 use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::units::Bytes;
 
-use crate::{
-    BestFit, Bfc, BreakingHandles, CudaAsync, FirstFit, FloatingHandles, GmLake, NextFit, RmmPool, Stalloc, WorstFit, handles,
-};
+use crate::{Bfc, BfcKind, BreakingHandles, CudaAsync, Fit, FloatingHandles, GmLake, GrowingRegion, RmmPool, Stalloc};
 
 /// A policy by name.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Named {
-    /// The name: lower case, words joined by hyphens.
-    pub name: &'static str,
+    /// The name with its parameters, in the order in which [`PARAMETERS`] lists them and without those that change nothing.
+    pub name: Cow<'static, str>,
     /// What it does, in a few words.
-    pub says: &'static str,
+    pub says: Cow<'static, str>,
     /// The paper or code with its rules.
     pub source: &'static str,
     /// Whether its rules forbid releasing memory to the device before it is out of memory.
     pub keeps_memory: bool,
+    make: Make,
+}
+
+impl Named {
     /// Creates one without state.
-    pub make: fn() -> Box<dyn Policy + Send>,
+    #[must_use]
+    pub fn make(&self) -> Box<dyn Policy + Send> {
+        match &self.make {
+            Make::Plain(make) => make(),
+            Make::Given(make) => make(),
+        }
+    }
+}
+
+/// How a policy is created: a constant of the catalogue, or with parameters.
+#[derive(Clone)]
+enum Make {
+    Plain(fn() -> Box<dyn Policy + Send>),
+    Given(Arc<dyn Fn() -> Box<dyn Policy + Send> + Send + Sync>),
+}
+
+impl Make {
+    fn given(policy: impl Policy + Clone + Send + Sync + 'static) -> Make {
+        Make::Given(Arc::new(move || Box::new(policy.clone())))
+    }
+}
+
+impl fmt::Debug for Make {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Make")
+    }
 }
 
 /// All policies, PyTorch's first.
 pub const CATALOGUE: &[Named] = &[
     Named {
-        name: "pytorch",
-        says: "PyTorch 2.11's default settings",
+        name: Cow::Borrowed("pytorch"),
+        says: Cow::Borrowed("PyTorch 2.11's default settings"),
         source: "c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.11",
         keeps_memory: false,
-        make: || Box::new(PyTorch::new(Settings::default())),
+        make: Make::Plain(|| Box::new(PyTorch::new(Settings::default()))),
     },
     Named {
-        name: "pytorch-expandable",
-        says: "PyTorch 2.11 with expandable_segments:True",
+        name: Cow::Borrowed("pytorch-expandable"),
+        says: Cow::Borrowed("PyTorch 2.11 with expandable_segments:True"),
         source: "c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.11",
         keeps_memory: false,
-        make: || Box::new(PyTorch::new(expandable())),
+        make: Make::Plain(|| Box::new(PyTorch::new(expandable()))),
     },
     Named {
-        name: "pytorch-2.15",
-        says: "PyTorch 2.15's default settings",
+        name: Cow::Borrowed("pytorch:release=2.15"),
+        says: Cow::Borrowed("PyTorch 2.15's default settings"),
         source: "c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.15",
         keeps_memory: false,
-        make: || Box::new(PyTorch::of(&Profile::PYTORCH_2_15, Settings::default())),
+        make: Make::Plain(|| Box::new(PyTorch::of(&Profile::PYTORCH_2_15, Settings::default()))),
     },
     Named {
-        name: "pytorch-2.15-expandable",
-        says: "PyTorch 2.15 with expandable_segments:True",
+        name: Cow::Borrowed("pytorch:release=2.15;settings=[expandable_segments:True]"),
+        says: Cow::Borrowed("PyTorch 2.15 with expandable_segments:True"),
         source: "c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.15",
         keeps_memory: false,
-        make: || Box::new(PyTorch::of(&Profile::PYTORCH_2_15, expandable())),
+        make: Make::Plain(|| Box::new(PyTorch::of(&Profile::PYTORCH_2_15, expandable()))),
     },
     Named {
-        name: "first-fit-remap",
-        says: "the free block at the lowest address that is large enough; a growing region of remappable pages per stream",
+        name: Cow::Borrowed("best-fit-remap:fit=first"),
+        says: Cow::Borrowed(
+            "the free block at the lowest address that is large enough; a growing region of remappable pages per stream",
+        ),
         source: "Knuth, The Art of Computer Programming, 2.5, algorithm A",
         keeps_memory: false,
-        make: || Box::new(FirstFit::default()),
+        make: Make::Plain(|| Box::new(GrowingRegion::new(Fit::First))),
     },
     Named {
-        name: "next-fit-remap",
-        says: "first fit from where the last search ended; a growing region of remappable pages per stream",
+        name: Cow::Borrowed("best-fit-remap:fit=next"),
+        says: Cow::Borrowed("first fit from where the last search ended; a growing region of remappable pages per stream"),
         source: "Knuth, The Art of Computer Programming, 2.5, exercise 6",
         keeps_memory: false,
-        make: || Box::new(NextFit::default()),
+        make: Make::Plain(|| Box::new(GrowingRegion::new(Fit::Next))),
     },
     Named {
-        name: "best-fit-remap",
-        says: "the smallest free block that is large enough; a growing region of remappable pages per stream",
+        name: Cow::Borrowed("best-fit-remap"),
+        says: Cow::Borrowed("the smallest free block that is large enough; a growing region of remappable pages per stream"),
         source: "Knuth, The Art of Computer Programming, 2.5",
         keeps_memory: false,
-        make: || Box::new(BestFit::default()),
+        make: Make::Plain(|| Box::new(GrowingRegion::new(Fit::Best))),
     },
     Named {
-        name: "worst-fit-remap",
-        says: "the largest free block; a growing region of remappable pages per stream",
+        name: Cow::Borrowed("best-fit-remap:fit=worst"),
+        says: Cow::Borrowed("the largest free block; a growing region of remappable pages per stream"),
         source: "Wilson and others, Dynamic Storage Allocation, IWMM 1995",
         keeps_memory: false,
-        make: || Box::new(WorstFit::default()),
+        make: Make::Plain(|| Box::new(GrowingRegion::new(Fit::Worst))),
     },
     Named {
-        name: "bfc",
-        says: "TensorFlow's best fit with coalescing; each new region is twice as large as the last",
+        name: Cow::Borrowed("bfc"),
+        says: Cow::Borrowed("TensorFlow's best fit with coalescing; each new region is twice as large as the last"),
         source: "openxla/xla, xla/tsl/framework/bfc_allocator.cc",
         keeps_memory: false,
-        make: || Box::new(Bfc::growing()),
+        make: Make::Plain(|| Box::new(Bfc::new(BfcKind::Growth))),
     },
     Named {
-        name: "bfc-one-region",
-        says: "TensorFlow's without allow_growth: bfc in a single region of the whole limit",
+        name: Cow::Borrowed("bfc:kind=one-region"),
+        says: Cow::Borrowed("TensorFlow's without allow_growth: bfc in a single region of the whole limit"),
         source: "openxla/xla, xla/tsl/framework/bfc_allocator.cc",
         keeps_memory: true,
-        make: || Box::new(Bfc::one_region()),
+        make: Make::Plain(|| Box::new(Bfc::new(BfcKind::OneRegion))),
     },
     Named {
-        name: "bfc-xla",
-        says: "XLA's: bfc in a single region of 75 % of the device, JAX's default",
+        name: Cow::Borrowed("bfc:kind=xla"),
+        says: Cow::Borrowed("XLA's: bfc in a single region of 75 % of the device, JAX's default"),
         source: "openxla/xla, xla/tsl/framework/bfc_allocator.cc; xla/pjrt/gpu/gpu_helpers.cc",
         keeps_memory: true,
-        make: || Box::new(Bfc::xla()),
+        make: Make::Plain(|| Box::new(Bfc::new(BfcKind::Xla))),
     },
     Named {
-        name: "bfc-xla-growth",
-        says: "XLA's with preallocation off: growing regions, up to 75 % of the device; never releases memory",
+        name: Cow::Borrowed("bfc:kind=xla-growth"),
+        says: Cow::Borrowed("XLA's with preallocation off: growing regions, up to 75 % of the device; never releases memory"),
         source: "openxla/xla, xla/tsl/framework/bfc_allocator.cc; xla/pjrt/gpu/gpu_helpers.cc",
         keeps_memory: true,
-        make: || Box::new(Bfc::xla_growing()),
+        make: Make::Plain(|| Box::new(Bfc::new(BfcKind::XlaGrowth))),
     },
     Named {
-        name: "stalloc",
-        says: "STAlloc's: in studies the program's first step is planned ahead; everything else is PyTorch's policy",
+        name: Cow::Borrowed("stalloc"),
+        says: Cow::Borrowed(
+            "STAlloc's: in studies the program's first step is planned ahead; everything else is PyTorch's policy",
+        ),
         source: "STAlloc, arXiv 2507.16274; infinigence/STAlloc",
         keeps_memory: false,
-        make: || Box::new(Stalloc::new()),
+        make: Make::Plain(|| Box::new(Stalloc::new())),
     },
     Named {
-        name: "rmm-pool",
-        says: "RAPIDS' pool: best fit per stream, then other streams' blocks; gives back only under a limit",
+        name: Cow::Borrowed("rmm-pool"),
+        says: Cow::Borrowed("RAPIDS' pool: best fit per stream, then other streams' blocks; gives back only under a limit"),
         source: "rapidsai/rmm, pool_memory_resource, stream_ordered_memory_resource.hpp",
         keeps_memory: true,
-        make: || Box::new(RmmPool::new()),
+        make: Make::Plain(|| Box::new(RmmPool::new())),
     },
     Named {
-        name: "cuda-async",
-        says: "a model of cudaMallocAsync's pool as PyTorch configures it: freed memory stays in the pool",
+        name: Cow::Borrowed("cuda-async"),
+        says: Cow::Borrowed("a model of cudaMallocAsync's pool as PyTorch configures it: freed memory stays in the pool"),
         source: "CUDA Programming Guide, Stream-Ordered Memory Allocator; cudaMemPoolAttr",
         keeps_memory: false,
-        make: || Box::new(CudaAsync::new(Bytes::MAX)),
+        make: Make::Plain(|| Box::new(CudaAsync::new(Bytes::MAX))),
     },
     Named {
-        name: "gmlake-like",
-        says: "like GMLake, not exact: maps the pages of several free blocks together to serve a large request",
+        name: Cow::Borrowed("gmlake-like"),
+        says: Cow::Borrowed("like GMLake, not exact: maps the pages of several free blocks together to serve a large request"),
         source: "GMLake, ASPLOS 2024; intelligent-machine-learning/glake",
         keeps_memory: false,
-        make: || Box::new(GmLake::default()),
+        make: Make::Plain(|| Box::new(GmLake::default())),
     },
 ];
 
 /// Policies that every command takes by name, but that are not among `all` and not in the tables of `docs/numbers.md`.
 pub const BESIDE: &[Named] = &[
     Named {
-        name: "floating-handles",
-        says: "best fit on few, large handles; those that are wholly free move to where a request needs them",
+        name: Cow::Borrowed("floating-handles"),
+        says: Cow::Borrowed("best fit on few, large handles; those that are wholly free move to where a request needs them"),
         source: "our own",
         keeps_memory: false,
-        make: || Box::new(FloatingHandles::default()),
+        make: Make::Plain(|| Box::new(FloatingHandles::default())),
     },
     Named {
-        name: "breaking-handles",
-        says: "best fit on few, large handles; where memory is short, those that are partly in use are broken, and their contents copied",
+        name: Cow::Borrowed("breaking-handles"),
+        says: Cow::Borrowed(
+            "best fit on few, large handles; where memory is short, those that are partly in use are broken, and their contents copied",
+        ),
         source: "our own",
         keeps_memory: false,
-        make: || Box::new(BreakingHandles::default()),
+        make: Make::Plain(|| Box::new(BreakingHandles::default())),
     },
 ];
 
@@ -164,18 +206,87 @@ fn expandable() -> Settings {
     Settings { expandable_segments: true, ..Settings::default() }
 }
 
-/// Policies whose originals have no private pools, so that a program would make one more allocator for each.
-const WITHOUT_PRIVATE_POOLS: &[&str] = &["bfc", "bfc-one-region", "bfc-xla", "bfc-xla-growth", "rmm-pool"];
+/// The sizes that the driver's handles may have. One is created, mapped and released as a whole, so small ones need less memory
+/// and large ones fewer driver calls. 2 MiB is the least that the driver maps; PyTorch's expandable segments take 20 MiB for large
+/// requests.
+const HANDLES: &[&str] = &["2MiB", "4MiB", "8MiB", "16MiB", "20MiB", "32MiB", "64MiB", "128MiB", "256MiB", "512MiB", "1GiB"];
+/// The largest handles of `floating-handles`; with 2 MiB nothing floats.
+const LARGEST_HANDLES: &[&str] = &["4MiB", "8MiB", "16MiB", "20MiB", "32MiB", "64MiB", "128MiB", "256MiB", "512MiB", "1GiB"];
 
-/// Whether a private pool is one more allocator under the policy with this name, and so gives its memory back when the
-/// program drops it ([`release_cached_pool`](parkade::Allocator::release_cached_pool)).
-#[must_use]
-pub fn pools_are_allocators(name: &str) -> bool {
-    WITHOUT_PRIVATE_POOLS.contains(&name)
+/// A parameter of a policy's name.
+#[derive(Clone, Copy, Debug)]
+pub struct Parameter {
+    /// The policy that takes it.
+    pub policy: &'static str,
+    /// What stands before the `=`.
+    pub key: &'static str,
+    /// What it sets.
+    pub says: &'static str,
+    /// The value that changes nothing, so that the name goes without it; empty if there is none.
+    pub usual: &'static str,
+    /// The values that it takes; empty if they are too many to list.
+    pub values: &'static [&'static str],
 }
 
-/// Policies that break handles.
-const BREAKING: &[&str] = &["breaking-handles"];
+/// All parameters, those of one policy in the order in which its name has them.
+pub const PARAMETERS: &[Parameter] = &[
+    Parameter {
+        policy: "pytorch",
+        key: "release",
+        says: "the release with these rules: 2.15, 2.11.0",
+        usual: "2.11",
+        values: &[],
+    },
+    Parameter {
+        policy: "pytorch",
+        key: "settings",
+        says: "PYTORCH_CUDA_ALLOC_CONF in brackets: [expandable_segments:True]",
+        usual: "",
+        values: &[],
+    },
+    Parameter {
+        policy: "best-fit-remap",
+        key: "fit",
+        says: "which free block is taken",
+        usual: "best",
+        values: &["best", "first", "next", "worst"],
+    },
+    Parameter {
+        policy: "best-fit-remap",
+        key: "handle",
+        says: "the size of the driver's handles",
+        usual: "2MiB",
+        values: HANDLES,
+    },
+    Parameter {
+        policy: "bfc",
+        key: "kind",
+        says: "whose rules, and whether regions grow",
+        usual: "growth",
+        values: &["growth", "one-region", "xla", "xla-growth"],
+    },
+    Parameter {
+        policy: "floating-handles",
+        key: "handle",
+        says: "the largest size of the driver's handles",
+        usual: "",
+        values: LARGEST_HANDLES,
+    },
+];
+
+/// The policy whose parameters a name has: what stands before the colon.
+#[must_use]
+pub fn base(name: &str) -> &str {
+    name.split_once(':').map_or(name, |(base, _)| base)
+}
+
+/// Whether a private pool is one more allocator under the policy with this name, and so gives its memory back when the
+/// program drops it ([`release_cached_pool`](parkade::Allocator::release_cached_pool)): the originals have no private pools, so a
+/// program would make one more allocator for each.
+#[must_use]
+pub fn pools_are_allocators(name: &str) -> bool {
+    matches!(base(name), "bfc" | "rmm-pool")
+}
 
 /// Whether the policy with this name needs serial work, because it breaks handles
 /// ([`Relief::Break`](parkade::policy::Relief::Break)): while the allocator serves a call, no other thread may give the device
@@ -184,43 +295,324 @@ const BREAKING: &[&str] = &["breaking-handles"];
 /// memory.
 #[must_use]
 pub fn needs_serial_work(name: &str) -> bool {
-    BREAKING.contains(&name)
+    base(name) == "breaking-handles"
 }
 
-/// The policy with this name, which may have an option (`first-fit-remap:handle=20MiB`).
-#[must_use]
-pub fn named(name: &str) -> Option<&'static Named> {
-    CATALOGUE.iter().chain(BESIDE).find(|policy| policy.name == name).or_else(|| handles::named(name))
+/// The items of a list that commas separate, without surrounding blanks and without empty ones. A comma inside of brackets
+/// separates nothing.
+///
+/// ```
+/// let list = "bfc, pytorch:settings=[max_split_size_mb:20,expandable_segments:True]";
+/// let items: Vec<&str> = parkade_policies::items(list).collect();
+/// assert_eq!(items, ["bfc", "pytorch:settings=[max_split_size_mb:20,expandable_segments:True]"]);
+/// ```
+pub fn items(list: &str) -> impl Iterator<Item = &str> {
+    cut(list, ',').map(str::trim).filter(|item| !item.is_empty())
 }
+
+/// The parts of a text between separators outside of brackets.
+fn cut(text: &str, separator: char) -> impl Iterator<Item = &str> {
+    let mut depth = 0_usize;
+    text.split(move |letter| {
+        match letter {
+            '[' => depth += 1,
+            ']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth == 0 && letter == separator
+    })
+}
+
+/// Why a name is no policy's.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Unknown {
+    /// No policy has or had this name.
+    Name,
+    /// It has this name now.
+    Renamed(String),
+    /// It was removed; this one is to be used instead, by what it needs or by its original.
+    Removed(&'static str),
+    /// A parameter is wrong: what it is and what would be right.
+    Parameter(String),
+}
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unknown::Name => f.write_str("no policy has this name"),
+            Unknown::Renamed(now) => write!(f, "it is called {now}"),
+            Unknown::Removed(instead) => write!(f, "it was removed; use {instead}"),
+            Unknown::Parameter(wrong) => f.write_str(wrong),
+        }
+    }
+}
+
+impl core::error::Error for Unknown {}
 
 /// Names that policies had before, and what they are called now.
 const RENAMED: &[(&str, &str)] = &[
-    ("first-fit", "first-fit-remap"),
-    ("next-fit", "next-fit-remap"),
+    ("first-fit", "best-fit-remap:fit=first"),
+    ("next-fit", "best-fit-remap:fit=next"),
     ("best-fit", "best-fit-remap"),
-    ("worst-fit", "worst-fit-remap"),
-    ("bfc-prealloc", "bfc-xla"),
+    ("worst-fit", "best-fit-remap:fit=worst"),
+    ("first-fit-remap", "best-fit-remap:fit=first"),
+    ("next-fit-remap", "best-fit-remap:fit=next"),
+    ("worst-fit-remap", "best-fit-remap:fit=worst"),
+    ("bfc-one-region", "bfc:kind=one-region"),
+    ("bfc-prealloc", "bfc:kind=xla"),
+    ("bfc-xla", "bfc:kind=xla"),
+    ("bfc-xla-growth", "bfc:kind=xla-growth"),
     ("gmlake", "gmlake-like"),
+    ("pytorch-2.15", "pytorch:release=2.15"),
+    ("pytorch-2.15-expandable", "pytorch:release=2.15;settings=[expandable_segments:True]"),
 ];
 
-/// What a policy is called now that had this name before; `None` if none had.
-#[must_use]
-pub fn renamed(name: &str) -> Option<&'static str> {
-    RENAMED.iter().find(|(before, _)| *before == name).map(|(_, now)| *now)
-}
-
-/// Policies that parkade no longer has, and the one to use instead, by what it needs or by its original.
+/// Policies that parkade no longer has, and the one to use instead.
 const REMOVED: &[(&str, &str)] = &[
     ("buddy", "best-fit-remap"),
     ("pytorch-expandable-reuse", "pytorch-expandable"),
     ("rmm-arena", "rmm-pool"),
     ("slab", "best-fit-remap"),
-    ("tlsf", "bfc-one-region"),
+    ("tlsf", "bfc:kind=one-region"),
     ("tlsf-remap", "best-fit-remap"),
 ];
 
-/// What to use instead of the policy that had this name and was removed; `None` if there was none.
-#[must_use]
-pub fn removed(name: &str) -> Option<&'static str> {
-    REMOVED.iter().find(|(before, _)| *before == name).map(|(_, instead)| *instead)
+/// The policy with this name, which may have parameters (`best-fit-remap:fit=first;handle=20MiB`).
+///
+/// ```
+/// use parkade_policies::named;
+/// assert_eq!(named("best-fit-remap:handle=20MiB;fit=first")?.name, "best-fit-remap:fit=first;handle=20MiB");
+/// assert_eq!(named("bfc-xla").unwrap_err().to_string(), "it is called bfc:kind=xla");
+/// # Ok::<(), parkade_policies::Unknown>(())
+/// ```
+///
+/// # Errors
+/// There is none; the error says why.
+pub fn named(name: &str) -> Result<Named, Unknown> {
+    if let Some(known) = known(name) {
+        return Ok(known.clone());
+    }
+    let (base, text) = name.split_once(':').map_or((name, ""), |(base, text)| (base, text));
+    if let Some((_, now)) = RENAMED.iter().find(|(before, _)| *before == base) {
+        let joint = if now.contains(':') { ";" } else { ":" };
+        return Err(Unknown::Renamed(if text.is_empty() { (*now).to_string() } else { format!("{now}{joint}{text}") }));
+    }
+    if let Some((_, instead)) = REMOVED.iter().find(|(before, _)| *before == base) {
+        return Err(Unknown::Removed(instead));
+    }
+    let known = known(base).ok_or(Unknown::Name)?;
+    let given = Given::parse(base, text)?;
+    let name = given.name();
+    if let Some(known) = self::known(&name) {
+        return Ok(known.clone());
+    }
+    Ok(Named {
+        says: Cow::Owned(given.says()),
+        source: known.source,
+        keeps_memory: known.keeps_memory || given.value("kind").is_some_and(|kind| kind != "growth"),
+        make: given.make()?,
+        name: Cow::Owned(name),
+    })
+}
+
+fn known(name: &str) -> Option<&'static Named> {
+    CATALOGUE.iter().chain(BESIDE).find(|policy| policy.name == name)
+}
+
+/// The parameters of a name that change something, in the order of [`PARAMETERS`].
+struct Given<'a> {
+    base: &'static str,
+    values: Vec<(&'static str, &'a str)>,
+}
+
+impl<'a> Given<'a> {
+    fn parse(base: &str, text: &'a str) -> Result<Given<'a>, Unknown> {
+        let taken: Vec<&'static Parameter> = PARAMETERS.iter().filter(|parameter| parameter.policy == base).collect();
+        let Some(first) = taken.first() else {
+            return Err(Unknown::Parameter(format!("{base} has no parameters")));
+        };
+        let mut values: Vec<Option<&str>> = taken.iter().map(|_| None).collect();
+        for part in cut(text, ';') {
+            let (key, value) = part.split_once('=').unwrap_or((part, ""));
+            let Some(place) = taken.iter().position(|parameter| parameter.key == key.trim()) else {
+                let keys: Vec<&str> = taken.iter().map(|parameter| parameter.key).collect();
+                let text = format!("{base} has no parameter {key:?}; it has {}", keys.join(", "));
+                return Err(Unknown::Parameter(text));
+            };
+            if values[place].is_some() {
+                return Err(Unknown::Parameter(format!("the parameter {key} is given twice")));
+            }
+            values[place] = Some(taken[place].checked(value.trim())?);
+        }
+        let unusual = |(parameter, value): (&&'static Parameter, Option<&'a str>)| {
+            value.filter(|value| *value != parameter.usual).map(|value| (parameter.key, value))
+        };
+        let values = taken.iter().zip(values).filter_map(unusual).collect();
+        Ok(Given { base: first.policy, values })
+    }
+
+    fn value(&self, key: &str) -> Option<&'a str> {
+        self.values.iter().find(|(known, _)| *known == key).map(|(_, value)| *value)
+    }
+
+    fn name(&self) -> String {
+        let values: Vec<String> = self.values.iter().map(|(key, value)| format!("{key}={}", in_brackets(key, value))).collect();
+        if values == ["settings=[expandable_segments:True]"] {
+            return "pytorch-expandable".to_string();
+        }
+        if values.is_empty() { self.base.to_string() } else { format!("{}:{}", self.base, values.join(";")) }
+    }
+
+    fn says(&self) -> String {
+        let values: Vec<String> = self.values.iter().map(|(key, value)| format!("{key} {}", in_brackets(key, value))).collect();
+        format!("as {}, with {}", self.base, values.join(" and "))
+    }
+
+    fn make(&self) -> Result<Make, Unknown> {
+        Ok(match self.base {
+            "pytorch" => {
+                let profile = match self.value("release") {
+                    None => &Profile::PYTORCH_2_11,
+                    Some(release) => Profile::of(release).map_err(|error| Unknown::Parameter(error.to_string()))?,
+                };
+                let settings = Settings::from_environment_as(&profile.dialect, self.value("settings").unwrap_or_default())
+                    .map_err(|error| Unknown::Parameter(error.to_string()))?;
+                Make::given(PyTorch::of(profile, settings))
+            }
+            "bfc" => Make::given(Bfc::new(match self.value("kind") {
+                Some("one-region") => BfcKind::OneRegion,
+                Some("xla") => BfcKind::Xla,
+                Some("xla-growth") => BfcKind::XlaGrowth,
+                _ => BfcKind::Growth,
+            })),
+            "floating-handles" => {
+                let handle = self.value("handle").and_then(bytes);
+                Make::given(handle.map_or_else(FloatingHandles::default, FloatingHandles::with_handles))
+            }
+            _ => {
+                let region = GrowingRegion::new(match self.value("fit") {
+                    Some("first") => Fit::First,
+                    Some("next") => Fit::Next,
+                    Some("worst") => Fit::Worst,
+                    _ => Fit::Best,
+                });
+                let page = self.value("handle").and_then(bytes);
+                Make::given(page.map_or_else(|| region.clone(), |page| region.clone().with_page(page)))
+            }
+        })
+    }
+}
+
+impl Parameter {
+    fn checked<'a>(&self, value: &'a str) -> Result<&'a str, Unknown> {
+        let value = value.strip_prefix('[').and_then(|value| value.strip_suffix(']')).unwrap_or(value).trim();
+        if self.values.is_empty() || self.values.contains(&value) {
+            return Ok(value);
+        }
+        let wrong = format!("{}={value} is not possible; {} is one of {}", self.key, self.key, self.values.join(", "));
+        Err(Unknown::Parameter(wrong))
+    }
+}
+
+fn in_brackets(key: &str, value: &str) -> String {
+    if key == "settings" { format!("[{value}]") } else { value.to_string() }
+}
+
+/// The bytes of a size in `HANDLES`.
+fn bytes(size: &str) -> Option<Bytes> {
+    let (number, unit) = size.split_at_checked(size.len().checked_sub(3)?)?;
+    let number: u64 = number.parse().ok()?;
+    Some(Bytes::mib(if unit == "GiB" { number * 1024 } else { number }))
+}
+
+#[cfg(test)]
+mod tests {
+    use parkade::PoolSlot;
+    use parkade::units::PoolClass;
+
+    use super::*;
+
+    fn why(name: &str) -> String {
+        named(name).expect_err(name).to_string()
+    }
+
+    #[test]
+    fn each_fit_takes_each_size_of_handles() {
+        let large = PoolSlot::default_pool(PoolClass::Large);
+        for fit in ["best", "first", "next", "worst"] {
+            let page = |size| named(&format!("best-fit-remap:fit={fit};handle={size}")).expect(size).make().page(large);
+            let mib: Vec<u64> = HANDLES.iter().map(|size| page(size).0 >> 20).collect();
+            assert_eq!(mib, [2, 4, 8, 16, 20, 32, 64, 128, 256, 512, 1024], "{fit}");
+        }
+        for size in LARGEST_HANDLES {
+            let name = format!("floating-handles:handle={size}");
+            assert_eq!(named(&name).expect(size).name, name);
+        }
+    }
+
+    #[test]
+    fn a_name_has_one_form_however_its_parameters_are_written() {
+        for (written, name) in [
+            ("best-fit-remap:handle=20MiB;fit=first", "best-fit-remap:fit=first;handle=20MiB"),
+            ("best-fit-remap:fit=best;handle=2MiB", "best-fit-remap"),
+            ("bfc:kind=growth", "bfc"),
+            ("pytorch:release=2.11", "pytorch"),
+            ("pytorch:settings=[]", "pytorch"),
+            ("pytorch:settings=[expandable_segments:True]", "pytorch-expandable"),
+            ("pytorch:settings=max_split_size_mb:21", "pytorch:settings=[max_split_size_mb:21]"),
+            (
+                "pytorch:settings=[roundup_power2_divisions:[256:1,512:2],max_split_size_mb:21]; release=2.15",
+                "pytorch:release=2.15;settings=[roundup_power2_divisions:[256:1,512:2],max_split_size_mb:21]",
+            ),
+        ] {
+            assert_eq!(named(written).expect(written).name, name, "{written}");
+            assert_eq!(named(name).expect(name).name, name);
+        }
+        for known in CATALOGUE.iter().chain(BESIDE) {
+            assert_eq!(named(&known.name).expect("it is in the catalogue").name, known.name);
+        }
+    }
+
+    #[test]
+    fn a_release_and_settings_reach_the_policy() {
+        let old = named("pytorch:release=2.1;settings=[expandable_segments:True]").expect("a policy").make();
+        assert_eq!(old.profile(), Profile::of("2.1").expect("a release"));
+        assert!(old.is_expandable(PoolSlot::default_pool(PoolClass::Large)));
+        let last = named("pytorch:release=2.15.0").expect("a policy").make();
+        assert_eq!(last.profile(), &Profile::PYTORCH_2_15);
+        assert!(!last.is_expandable(PoolSlot::default_pool(PoolClass::Large)));
+    }
+
+    #[test]
+    fn a_wrong_name_says_what_is_right() {
+        let sizes = "one of 4MiB, 8MiB, 16MiB, 20MiB, 32MiB, 64MiB, 128MiB, 256MiB, 512MiB, 1GiB";
+        for (name, expected) in [
+            ("first-fit", "it is called best-fit-remap:fit=first"),
+            ("first-fit-remap:handle=4MiB", "it is called best-fit-remap:fit=first;handle=4MiB"),
+            ("best-fit:handle=4MiB", "it is called best-fit-remap:handle=4MiB"),
+            ("pytorch-2.15-expandable", "it is called pytorch:release=2.15;settings=[expandable_segments:True]"),
+            ("bfc-xla-growth", "it is called bfc:kind=xla-growth"),
+            ("buddy", "it was removed; use best-fit-remap"),
+            ("tlsf-remap:handle=4MiB", "it was removed; use best-fit-remap"),
+            ("rmm-pool:handle=4MiB", "rmm-pool has no parameters"),
+            ("bfc:handle=4MiB", "bfc has no parameter \"handle\"; it has kind"),
+            ("bfc:kind=xla;kind=xla", "the parameter kind is given twice"),
+            ("bfc:", "bfc has no parameter \"\"; it has kind"),
+            ("bfc:kind", "kind= is not possible; kind is one of growth, one-region, xla, xla-growth"),
+            ("nothing", "no policy has this name"),
+            ("nothing:handle=4MiB", "no policy has this name"),
+        ] {
+            assert_eq!(why(name), expected, "{name}");
+        }
+        assert_eq!(why("floating-handles:handle=2MiB"), format!("handle=2MiB is not possible; handle is {sizes}"));
+        assert!(why("pytorch:release=1.13").contains("known are"), "{}", why("pytorch:release=1.13"));
+        assert!(why("pytorch:settings=[no_such:1]").contains("no_such"), "{}", why("pytorch:settings=[no_such:1]"));
+    }
+
+    #[test]
+    fn whoever_was_renamed_or_removed_leads_to_a_policy() {
+        for (before, now) in RENAMED.iter().chain(REMOVED) {
+            assert!(named(before).is_err() && named(now).is_ok(), "{before}");
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! One growing region per stream: what policies have in common that differ only in which free block they take.
+//! Best, first, next and worst fit on one growing region per stream.
 //!
 //! These are inventions of this crate, not how anybody's first fit works: virtual memory lets free pages in the
 //! middle of the region serve at its end. A region is an expandable segment: pages are mapped at the lowest place that is large enough, when no free
@@ -10,8 +10,10 @@
 //! because memory that changes streams must wait. The limit is checked against the whole request in pages,
 //! although a free block at the end of the region may save some.
 
+use alloc::collections::BTreeMap;
+
 use parkade::policy::{FreeOrder, Placement, Policy, Relief, Request};
-use parkade::units::{Bytes, PoolClass};
+use parkade::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 use parkade::{BlockId, Heap, PoolSlot};
 
 use crate::plain_ladder;
@@ -21,53 +23,84 @@ const UNIT: Bytes = Bytes(512);
 /// The smallest page of virtual memory, and the page unless another is chosen.
 const SMALLEST_PAGE: Bytes = Bytes::mib(2);
 
-/// A rule for choosing a free block.
-pub trait Fit {
-    /// The policy's name.
-    fn name(&self) -> &'static str;
-
-    /// See [`Policy::free_order`].
-    fn free_order(&self) -> FreeOrder {
-        FreeOrder::BySize
-    }
-
-    /// The free block that serves the request.
-    fn find(&mut self, heap: &Heap, request: &Request) -> Option<BlockId>;
+/// Which free block serves a request, of those that are large enough.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Fit {
+    /// The smallest; of equal ones the lowest address. Knuth, The Art of Computer Programming, volume 1, section 2.5. PyTorch's
+    /// allocator and others choose by this rule, within their segments, limits and size classes; here it stands alone.
+    #[default]
+    Best,
+    /// The lowest address. Knuth, 2.5, algorithm A, with the list of free blocks in address order, as his algorithm B needs it;
+    /// Wilson, Johnstone, Neely and Boles, Dynamic Storage Allocation: A Survey and Critical Review (IWMM 1995, LNCS 986), compare
+    /// it with other rules. Algorithm A allocates the high end of the block that it finds; here it is the low end, as everywhere in
+    /// this allocator.
+    First,
+    /// The lowest address from where the last search ended, and then from the start. Knuth, 2.5, exercise 6: how to change algorithm
+    /// A so that short blocks do not gather in one area, with a pointer that roves through the list. Where exactly it stops is
+    /// this policy's choice: at the remainder of the block, whose low end was taken. If that remainder has coalesced, the search
+    /// begins with the coalesced block. The policy does not see where new memory is mapped, so the pointer stays when a segment
+    /// grows.
+    Next,
+    /// The largest; of equal ones the lowest address. Wilson and others (IWMM 1995). The idea is that the remainder of the largest
+    /// block is large enough to be useful. Textbooks find it worse than first and best fit; here it marks the other end of the
+    /// scale. A segment grows only when its largest free block is too small.
+    Worst,
 }
 
 /// A policy that takes free blocks by a rule, and new memory from a growing region.
-#[derive(Clone, Copy, Debug)]
-pub struct GrowingRegion<F> {
-    fit: F,
+#[derive(Clone, Debug)]
+pub struct GrowingRegion {
+    fit: Fit,
     page: Bytes,
+    /// Where the last search of next fit ended: the end of the last block taken.
+    rovers: BTreeMap<(PoolSlot, StreamId), DeviceAddress>,
 }
 
-impl<F> GrowingRegion<F> {
+impl GrowingRegion {
     /// Pages of 2 MiB, the smallest.
     #[must_use]
-    pub const fn new(fit: F) -> GrowingRegion<F> {
-        GrowingRegion { fit, page: SMALLEST_PAGE }
+    pub const fn new(fit: Fit) -> GrowingRegion {
+        GrowingRegion { fit, page: SMALLEST_PAGE, rovers: BTreeMap::new() }
     }
 
     /// Pages of other sizes: each is a handle of the driver's, mapped and released as a whole. A page of all
     /// the memory there is makes the region a fixed area, in which nothing can be remapped. `page` is rounded
     /// up to 2 MiB; a multiple that exceeds 64 bits to the largest that does not.
     #[must_use]
-    pub fn with_page(self, page: Bytes) -> GrowingRegion<F> {
+    pub fn with_page(self, page: Bytes) -> GrowingRegion {
         let most = Bytes(Bytes::MAX.0 / SMALLEST_PAGE.0 * SMALLEST_PAGE.0);
         GrowingRegion { page: page.max(Bytes(1)).checked_round_up(SMALLEST_PAGE).unwrap_or(most), ..self }
     }
-}
 
-impl<F: Default> Default for GrowingRegion<F> {
-    fn default() -> GrowingRegion<F> {
-        GrowingRegion::new(F::default())
+    /// The free block that serves the request.
+    #[inline]
+    fn find(&mut self, heap: &Heap, request: &Request) -> Option<BlockId> {
+        let Request { pool, stream, size, .. } = *request;
+        let lowest = |from| heap.lowest_at_least(pool, stream, size, from);
+        let block = match self.fit {
+            Fit::Best => heap.first_at_least(pool, stream, size),
+            Fit::First => lowest(DeviceAddress(0)),
+            Fit::Next => {
+                let rover = self.rovers.entry((pool, stream)).or_insert(DeviceAddress(0));
+                let block = lowest(*rover).or_else(|| lowest(DeviceAddress(0)))?;
+                *rover = block.address.offset(size);
+                Some(block)
+            }
+            Fit::Worst => heap.largest(pool, stream).filter(|block| block.size >= size),
+        };
+        block.map(|block| block.id)
     }
 }
 
-impl<F: Fit> Policy for GrowingRegion<F> {
+impl Default for GrowingRegion {
+    fn default() -> GrowingRegion {
+        GrowingRegion::new(Fit::default())
+    }
+}
+
+impl Policy for GrowingRegion {
     fn name(&self) -> &'static str {
-        self.fit.name()
+        "best-fit-remap"
     }
 
     fn round(&self, requested: Bytes) -> Option<Bytes> {
@@ -87,12 +120,15 @@ impl<F: Fit> Policy for GrowingRegion<F> {
     }
 
     fn free_order(&self) -> FreeOrder {
-        self.fit.free_order()
+        match self.fit {
+            Fit::Best | Fit::Worst => FreeOrder::BySize,
+            Fit::First | Fit::Next => FreeOrder::ByAddress,
+        }
     }
 
     #[inline]
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
-        match self.fit.find(heap, request) {
+        match self.find(heap, request) {
             Some(block) => Placement::Reuse(block),
             None => Placement::Segment(request.size.checked_round_up(self.page).unwrap_or(Bytes::MAX)),
         }
@@ -104,6 +140,6 @@ impl<F: Fit> Policy for GrowingRegion<F> {
     }
 
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
-        plain_ladder::plain(heap, rung, || self.fit.find(heap, request))
+        plain_ladder::plain(heap, rung, || self.find(heap, request))
     }
 }

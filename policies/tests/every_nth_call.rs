@@ -63,7 +63,7 @@ fn every_nth_driver_call_may_fail() {
     for named in CATALOGUE.iter().chain(BESIDE) {
         for n in [1, 2, 3, 5, 7, 11, 17] {
             let name = format!("{}, every {n}", named.name);
-            let mut core: Core = Allocator::new(SimDevice::new(SimOptions::new(CAPACITY)), (named.make)(), ());
+            let mut core: Core = Allocator::new(SimDevice::new(SimOptions::new(CAPACITY)), named.make(), ());
             core.device_mut().set_fault_plan(plan(n));
             let out = run(&mut core, &name);
             fired += core.device().fault_plan().fired();

@@ -122,7 +122,7 @@ fn an_option_says_how_large_handles_are_at_most() {
     for (name, handles) in [("floating-handles", 6), ("floating-handles:handle=32MiB", 24), ("floating-handles:handle=4MiB", 192)]
     {
         let device = SimDevice::new(SimOptions::new(Bytes::mib(16384)));
-        let mut allocator = Allocator::new(device, (named(name).unwrap().make)(), ());
+        let mut allocator = Allocator::new(device, named(name).unwrap().make(), ());
         let block = take(&mut allocator, 768);
         assert_eq!(allocator.device().totals(CallName::MemCreate).calls, handles, "{name}");
         allocator.free(block).unwrap();

@@ -92,8 +92,8 @@ proptest! {
     #[test]
     fn pages_taken_together_are_as_pages_taken_one_by_one(steps in vec(step(), 1..60)) {
         for named in CATALOGUE.iter().chain(BESIDE) {
-            let mut single = World::new((named.make)(), LogLevel::Memory);
-            let mut together = World::new((named.make)(), LogLevel::Off);
+            let mut single = World::new(named.make(), LogLevel::Memory);
+            let mut together = World::new(named.make(), LogLevel::Off);
             for (at, &step) in steps.iter().enumerate() {
                 if let Step::Look { is_looking } = step {
                     together.core.device_mut().set_log_level(if is_looking { LogLevel::Memory } else { LogLevel::Off });
@@ -111,7 +111,7 @@ proptest! {
 fn a_block_of_millions_of_pages_costs_nothing() {
     for named in CATALOGUE.iter().chain(BESIDE) {
         let device = SimDevice::new(SimOptions::new(Bytes(1 << 60)));
-        let mut core = Allocator::new(device, (named.make)(), ());
+        let mut core = Allocator::new(device, named.make(), ());
         for _ in 0..3 {
             let served = core.allocate(Bytes(1 << 46), StreamId::DEFAULT);
             let served = served.unwrap_or_else(|error| panic!("{}: {error}", named.name));

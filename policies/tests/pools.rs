@@ -89,7 +89,7 @@ fn bfc_keeps_whole_regions_that_are_too_few() {
 
 #[test]
 fn bfc_of_tensorflow_without_growth_takes_the_whole_limit() {
-    let mut run = Run::new("bfc-one-region", 64);
+    let mut run = Run::new("bfc:kind=one-region", 64);
     run.take_mib('a', 1);
     assert_eq!(run.segments_mib(), [64]);
     assert!(run.is_out(64 * MIB));
@@ -97,7 +97,7 @@ fn bfc_of_tensorflow_without_growth_takes_the_whole_limit() {
 
 #[test]
 fn bfc_of_xla_grows_to_three_quarters_and_gives_nothing_back() {
-    let mut run = Run::new("bfc-xla-growth", 64);
+    let mut run = Run::new("bfc:kind=xla-growth", 64);
     run.take_mib('a', 20);
     assert_eq!(run.segments_mib(), [32]);
     run.give("a");
@@ -112,7 +112,7 @@ fn bfc_of_xla_grows_to_three_quarters_and_gives_nothing_back() {
 
 #[test]
 fn bfc_of_xla_preallocates_three_quarters_and_has_no_more() {
-    let mut run = Run::new("bfc-xla", 64);
+    let mut run = Run::new("bfc:kind=xla", 64);
     assert_eq!(run.take_mib('a', 1), 0);
     assert_eq!(run.segments_mib(), [48]);
     assert!(run.is_out(48 * MIB));
@@ -186,7 +186,7 @@ fn takes_with_a_wait(policy: &str) {
 
 #[test]
 fn memory_of_another_stream_is_taken_with_a_wait() {
-    for policy in ["bfc", "bfc-one-region", "bfc-xla", "bfc-xla-growth", "rmm-pool", "cuda-async"] {
+    for policy in ["bfc", "bfc:kind=one-region", "bfc:kind=xla", "bfc:kind=xla-growth", "rmm-pool", "cuda-async"] {
         takes_with_a_wait(policy);
     }
 }

@@ -24,7 +24,7 @@ struct Model {
 impl Model {
     /// A device that has so many bytes free, and a limit that may exceed them.
     fn new(name: &str, limit: u64, device: u64) -> Model {
-        let policy = (named(name).expect("a policy of the catalogue").make)();
+        let policy = named(name).expect("a policy of the catalogue").make();
         // The real ones are told the limit, whatever the device has.
         let total = Bytes(limit.max(device)).checked_round_up(PAGE).expect("small");
         let options = SimOptions::fake_driver(total).base(Bytes(total.0 - device));

@@ -2,7 +2,7 @@
 
 use crate::policy_run::Run;
 use parkade::units::{Bytes, MIB};
-use parkade_policies::FirstFit;
+use parkade_policies::{Fit, GrowingRegion};
 use parkade_sim::SimOptions;
 
 /// Three holes of 6, 4 and 8 MiB at 0, 8 and 14 MiB, with blocks of 2 MiB between and behind them; nothing
@@ -28,14 +28,14 @@ fn places(policy: &str) -> [u64; 4] {
 #[test]
 fn first_fit_takes_the_lowest_address() {
     // 3 from the 6 at 0; 2 from the 3 at 3; 4: the 1 at 5 is too small, the 4 at 8; then the hole at 0 is back.
-    assert_eq!(places("first-fit-remap"), [0, 3, 8, 0]);
+    assert_eq!(places("best-fit-remap:fit=first"), [0, 3, 8, 0]);
 }
 
 #[test]
 fn next_fit_goes_on_behind_the_block_taken_last() {
     // As first fit until the pointer is at 12: the hole at 0 is not seen, the 8 at 14 is.
-    assert_eq!(places("next-fit-remap"), [0, 3, 8, 14]);
-    let mut run = three_holes("next-fit-remap");
+    assert_eq!(places("best-fit-remap:fit=next"), [0, 3, 8, 14]);
+    let mut run = three_holes("best-fit-remap:fit=next");
     assert_eq!(run.take_mib('u', 8), 14);
     // The pointer is at 22 with nothing free behind it: it wraps around to the lowest address.
     assert_eq!(run.take_mib('v', 4), 0);
@@ -56,12 +56,12 @@ fn best_fit_takes_the_tightest() {
 fn worst_fit_takes_the_largest() {
     // 3 from the 8 at 14 leaves 5 at 17; 2 from the 6 at 0; 4 from the 5; then 4 at 2 and 4 at 8 are the
     // largest, the lower one counts.
-    assert_eq!(places("worst-fit-remap"), [14, 0, 17, 2]);
+    assert_eq!(places("best-fit-remap:fit=worst"), [14, 0, 17, 2]);
 }
 
 #[test]
 fn a_region_grows_by_what_its_free_end_misses() {
-    for policy in ["first-fit-remap", "next-fit-remap", "best-fit-remap", "worst-fit-remap"] {
+    for policy in ["best-fit-remap:fit=first", "best-fit-remap:fit=next", "best-fit-remap", "best-fit-remap:fit=worst"] {
         let mut run = Run::new(policy, 64);
         assert_eq!(run.take_mib('a', 3), 0);
         assert_eq!(run.reserved_mib(), 4, "{policy}");
@@ -76,7 +76,7 @@ fn a_region_grows_by_what_its_free_end_misses() {
 
 #[test]
 fn whole_pages_of_a_region_move_to_another_stream_when_memory_is_out() {
-    for policy in ["first-fit-remap", "next-fit-remap", "best-fit-remap", "worst-fit-remap"] {
+    for policy in ["best-fit-remap:fit=first", "best-fit-remap:fit=next", "best-fit-remap", "best-fit-remap:fit=worst"] {
         let mut run = Run::new(policy, 16);
         for (name, mib) in [('a', 6), ('b', 1), ('c', 8)] {
             run.take_mib(name, mib);
@@ -93,7 +93,7 @@ fn whole_pages_of_a_region_move_to_another_stream_when_memory_is_out() {
 #[test]
 fn larger_pages_are_remapped_less() {
     let served = |page| {
-        let policy = FirstFit::default().with_page(page);
+        let policy = GrowingRegion::new(Fit::First).with_page(page);
         let mut run = Run::of(Box::new(policy), SimOptions::new(Bytes::mib(16)));
         for (name, mib) in [('a', 6), ('b', 2), ('c', 6), ('d', 2)] {
             run.take_mib(name, mib);

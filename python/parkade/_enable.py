@@ -55,7 +55,7 @@ def enable(
 ) -> None:
     """From now on PyTorch allocates the GPU's memory through parkade. Call it before CUDA is used, once.
 
-    policy: a name of `policies()`, some with an option (`floating-handles:handle=32MiB`). `pytorch` decides as the allocator of the
+    policy: a name of `policies()`, some with parameters (`floating-handles:handle=32MiB`). `pytorch` decides as the allocator of the
         PyTorch that runs, under the same settings.
     settings: as in PYTORCH_CUDA_ALLOC_CONF, instead of what is there. Only for the policy `pytorch`.
     serial: your promise that one thread at a time uses the GPU, no other GPU uses its tensors, and none is registered for RDMA. `breaking-handles` needs it: it

@@ -87,7 +87,7 @@ type Tried = (String, Box<dyn Fn(&Workload) -> Maker + Sync>);
 type Maker = Box<dyn Fn() -> Box<dyn Policy + Send> + Send + Sync>;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let (policies, workloads): (Vec<String>, Vec<String>) = std::env::args().skip(1).partition(|text| named(text).is_some());
+    let (policies, workloads): (Vec<String>, Vec<String>) = std::env::args().skip(1).partition(|text| named(text).is_ok());
     let mut tried: Vec<Tried> =
         ["pytorch", "best-fit-remap"].map(str::to_owned).into_iter().chain(policies.clone()).filter_map(of_catalogue).collect();
     if policies.is_empty() {
@@ -111,8 +111,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn of_catalogue(name: String) -> Option<Tried> {
-    let policy = named(&name)?;
-    Some((name, Box::new(|workload| make_for(policy, workload))))
+    let policy = named(&name).ok()?;
+    Some((name, Box::new(move |workload| make_for(&policy, workload))))
 }
 
 /// The least memory in which the workload fits, and what is reserved with plenty of memory.

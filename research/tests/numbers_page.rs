@@ -16,7 +16,7 @@ fn the_page_has_every_policy_and_every_workload() {
     let rows: Vec<Vec<&str>> = table.lines().filter(|line| line.starts_with('|')).map(cells).collect();
     let says = "docs/numbers.md is stale: run python3 benches/numbers.py";
     let header: BTreeSet<&str> = rows.first().map(|row| row.iter().copied().collect()).unwrap_or_default();
-    let known: BTreeSet<&str> = parkade_policies::CATALOGUE.iter().map(|policy| policy.name).collect();
+    let known: BTreeSet<&str> = parkade_policies::CATALOGUE.iter().map(|policy| &*policy.name).collect();
     let others = ["workload", "LOAD with pools", "ideal remapper", "offline packer"];
     assert_eq!(header, known.into_iter().chain(others).collect(), "{says}");
     let first: BTreeSet<&str> = rows.iter().skip(2).filter_map(|row| row.first().copied()).collect();

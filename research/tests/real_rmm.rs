@@ -20,7 +20,7 @@ fn core(header: &str) -> Core {
     let words: Vec<&str> = header.split(' ').collect();
     let &["run", policy, capacity, limit] = words.as_slice() else { panic!("{header} is no header") };
     let options = SimOptions::fake_driver(Bytes(capacity.parse().expect("bytes"))).event_timing(EventTiming::Eager);
-    let policy = (named(policy).expect("a policy of the catalogue").make)();
+    let policy = named(policy).expect("a policy of the catalogue").make();
     let mut core = Allocator::new(SimDevice::new(options), policy, ());
     core.set_limit(limit.parse().ok().map(Bytes));
     core.device_mut().set_log_level(LogLevel::Events);

@@ -57,7 +57,7 @@ fn a_recorded_workload_reserves_what_the_replay_predicts() {
         let outlook = replay_device(&recording.devices[0], &options, &mut |_| ()).expect("a replay");
         let workload = workload(&outlook.requests);
         let peak = |addresses| {
-            let policy = (named("pytorch").expect("a policy").make)();
+            let policy = named("pytorch").expect("a policy").make();
             let outcome = run(&workload, policy, &RunOptions { addresses, ..RunOptions::plenty() });
             assert!(outcome.fits(), "{name}: {outcome:?}");
             outcome.peak_reserved_bytes

@@ -23,7 +23,7 @@ const EXPANDABLE: &str = "pytorch-expandable";
 #[derive(Clone, PartialEq, Debug)]
 pub struct Needs {
     /// Its name.
-    policy: &'static str,
+    policy: String,
     /// How it fares on each device.
     devices: Vec<OnDevice>,
     /// What expandable_segments:True needs by the same measure, on the device that needs most.
@@ -34,13 +34,13 @@ pub struct Needs {
 
 /// What each of these policies needs for the requests on which there is advice, each policy once.
 #[must_use]
-pub fn needs(policies: &[&'static Named], advice: &Advice) -> Vec<Needs> {
+pub fn needs(policies: &[Named], advice: &Advice) -> Vec<Needs> {
     if policies.is_empty() {
         return Vec::new();
     }
     let asked = Asked::of(advice);
-    let expandable_bytes = named(EXPANDABLE).and_then(|expandable| {
-        let mut each = asked.iter().map(|device| device.smallest_bytes(expandable));
+    let expandable_bytes = named(EXPANDABLE).ok().and_then(|expandable| {
+        let mut each = asked.iter().map(|device| device.smallest_bytes(&expandable));
         each.try_fold(0, |most, bytes| Some(most.max(bytes?)))
     });
     let has_late_frees = asked.iter().any(Asked::has_late_frees);
@@ -48,7 +48,7 @@ pub fn needs(policies: &[&'static Named], advice: &Advice) -> Vec<Needs> {
     for policy in policies {
         if needs.iter().all(|known| known.policy != policy.name) {
             let devices = asked.iter().map(|device| device.try_policy(policy)).collect();
-            needs.push(Needs { policy: policy.name, devices, expandable_bytes, has_late_frees });
+            needs.push(Needs { policy: policy.name.to_string(), devices, expandable_bytes, has_late_frees });
         }
     }
     needs
@@ -57,8 +57,8 @@ pub fn needs(policies: &[&'static Named], advice: &Advice) -> Vec<Needs> {
 impl Needs {
     /// The policy's name.
     #[must_use]
-    pub fn policy(&self) -> &'static str {
-        self.policy
+    pub fn policy(&self) -> &str {
+        &self.policy
     }
 
     /// What it comes to: the worst of the devices.
@@ -126,7 +126,7 @@ impl Needs {
 view! {
     /// The same as a JSON object.
     pub struct Object(needs: &Needs) {
-        policy: &'static str = needs.policy,
+        policy: String = needs.policy.clone(),
         outcome: &'static str = needs.outcome().name(),
         fits: Option<bool> = needs.fits(),
         gets_past: Option<bool> = needs.gets_past(),
@@ -353,7 +353,7 @@ impl Needs {
     /// The call that runs a program on the policy.
     #[must_use]
     pub fn call(&self) -> String {
-        let promise = if needs_serial_work(self.policy) { ", serial=True" } else { "" };
+        let promise = if needs_serial_work(&self.policy) { ", serial=True" } else { "" };
         format!("parkade.enable(policy={:?}{promise})", self.policy)
     }
 
@@ -452,7 +452,7 @@ pub fn measure(needs: &[Needs]) -> Option<String> {
 
 /// A policy on all ranks.
 pub struct OnRanks {
-    policy: &'static str,
+    policy: String,
     /// The call that runs a program on it.
     call: String,
     /// How many ranks it was tried on.
@@ -485,7 +485,7 @@ impl OnRanks {
         let outcome = order.into_iter().find(|fit| on_each.iter().any(|(_, needs)| needs.outcome() == *fit))?;
         let bytes: Option<Vec<(u64, u64)>> = on_each.iter().map(|(rank, needs)| Some((*rank, needs.smallest_bytes()?))).collect();
         Some(OnRanks {
-            policy: first.policy(),
+            policy: first.policy().to_owned(),
             call: first.call(),
             tried: on_each.len(),
             outcome,
@@ -525,7 +525,7 @@ impl OnRanks {
 view! {
     /// The same as a JSON object.
     pub struct OnRanksObject(found: &OnRanks) {
-        policy: &'static str = found.policy,
+        policy: String = found.policy.clone(),
         outcome: &'static str = found.outcome.name(),
         worst_ranks: Vec<u64> = found.worst_ranks.clone(),
         smallest_capacity_bytes: Option<u64> = found.needs_most.map(|(_, bytes)| bytes),

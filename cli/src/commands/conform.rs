@@ -161,7 +161,7 @@ fn run_on(backend: &AnyBackend, own: Vec<Entry>, args: &Args, cases: u32) -> Res
     let mut entries = match args.policy.as_deref() {
         None => everything(backend, own_path().as_deref()).into_iter().chain(own).collect(),
         Some("all") => laws_any_policy::entries(backend, None, Share::Whole),
-        Some(name) => laws_any_policy::entries(backend, Some(policy(name)?), Share::Whole),
+        Some(name) => laws_any_policy::entries(backend, Some(&policy(name)?), Share::Whole),
     };
     if let Some(filter) = &args.filter {
         entries.retain(|entry| entry.title().contains(filter.as_str()));

@@ -1,16 +1,16 @@
 //! Names that commands are given: the policy of a name, and what may have been meant by a wrong one.
 
 use anyhow::{Result, anyhow};
-use parkade_policies::{BESIDE, CATALOGUE, Named, named, why_unknown};
+use parkade_policies::{BESIDE, CATALOGUE, Named, Unknown, named};
 
-/// The policy of this name, which may have an option.
+/// The policy of this name, which may have parameters.
 ///
 /// # Errors
 /// There is none; the text says why, or which names are similar.
-pub fn policy(name: &str) -> Result<&'static Named> {
-    named(name).ok_or_else(|| {
-        let known = CATALOGUE.iter().chain(BESIDE).map(|policy| policy.name);
-        let why = why_unknown(name).map_or_else(|| suggestion(name, known), |why| format!(": {why}"));
+pub fn policy(name: &str) -> Result<Named> {
+    named(name).map_err(|why| {
+        let known = CATALOGUE.iter().chain(BESIDE).map(|policy| &*policy.name);
+        let why = if why == Unknown::Name { suggestion(name, known) } else { format!(": {why}") };
         anyhow!("there is no policy {name:?}{why}")
     })
 }

@@ -377,7 +377,7 @@ fn grid(transformer: Transformer, devices_bytes: Vec<u64>) -> Result<Grid, Troub
         trainings: vec![Training { name: "model".to_owned(), transformer, steps: 2 }],
         devices_bytes,
         context_bytes: CONTEXT_BYTES,
-        policies: vec![named("pytorch").ok_or_else(|| failed("there is no policy pytorch"))?],
+        policies: vec![named("pytorch").map_err(|why| failed(format!("pytorch: {why}")))?],
         most_batch: 512,
     })
 }

@@ -25,7 +25,7 @@ impl Run {
     }
 
     pub(crate) fn on(policy: &str, options: SimOptions) -> Run {
-        let policy = (named(policy).expect("a policy of the catalogue").make)();
+        let policy = named(policy).expect("a policy of the catalogue").make();
         Run::of(policy, options)
     }
 

@@ -14,7 +14,8 @@ use crate::workload::Workload;
 #[must_use]
 pub fn make_for(policy: &Named, workload: &Workload) -> Box<dyn Fn() -> Box<dyn Policy + Send> + Send + Sync> {
     if policy.name != "stalloc" {
-        return Box::new(policy.make);
+        let policy = policy.clone();
+        return Box::new(move || policy.make());
     }
     let plan = Arc::new(first_step(workload).map(|step| Plan::of(&step)).unwrap_or_default());
     Box::new(move || Box::new(Stalloc::with_plan(Arc::clone(&plan))))
@@ -87,7 +88,7 @@ mod tests {
     #[test]
     fn a_planned_step_needs_no_more_than_its_plan() {
         let workload = steps(8);
-        let make = make_for(named("stalloc").expect("in the catalogue"), &workload);
+        let make = make_for(&named("stalloc").expect("in the catalogue"), &workload);
         assert_eq!(workload.load_bytes(1) >> 20, 74);
         let outcome = run(&workload, make(), &RunOptions::plenty());
         assert!(outcome.fits());

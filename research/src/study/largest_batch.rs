@@ -16,6 +16,7 @@
 //! 80 x 10^9 bytes nor 80 GiB for a program. What is deducted (error correction, the driver) differs between drivers by up
 //! to half a percent.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use parkade_policies::Named;
@@ -127,7 +128,7 @@ pub struct Point {
     /// The training, and the device.
     pub case: Case,
     /// The policy's name.
-    pub policy: &'static str,
+    pub policy: Cow<'static, str>,
     /// The largest batch found to fit; 0 if none does.
     pub batch: u64,
     /// The most bytes reserved with this batch; 0 without one.
@@ -201,7 +202,7 @@ pub struct Grid {
     /// What the driver's context takes of each device, in bytes.
     pub context_bytes: u64,
     /// The policies.
-    pub policies: Vec<&'static Named>,
+    pub policies: Vec<Named>,
     /// The largest batch that is tried.
     pub most_batch: u64,
 }
@@ -346,10 +347,10 @@ fn bound(case: &Case, most_batch: u64) -> Bound {
 }
 
 /// The largest batch that fits under a policy.
-fn point(case: &Case, policy: &'static Named, bound: &Bound, most_batch: u64) -> Point {
+fn point(case: &Case, policy: &Named, bound: &Bound, most_batch: u64) -> Point {
     let mut point = Point {
         case: case.clone(),
-        policy: policy.name,
+        policy: policy.name.clone(),
         batch: 0,
         reserved_bytes: 0,
         load_bytes: 0,
@@ -539,7 +540,7 @@ mod tests {
 
     #[test]
     fn the_batch_found_fits_and_one_more_does_not() {
-        let grid = Grid { policies: CATALOGUE.iter().collect(), ..grid("gpt2") };
+        let grid = Grid { policies: CATALOGUE.to_vec(), ..grid("gpt2") };
         for point in walk(&grid) {
             assert_eq!((point.case.device_bytes, point.case.usable_bytes), (8 * GB, 8 * GB - CONTEXT_BYTES));
             assert!(point.batch >= 1 && point.batch <= point.bound.batch && point.bound.batch < grid.most_batch, "{point:?}");
@@ -548,7 +549,7 @@ mod tests {
             assert!(load(point.bound.batch + 1) > point.case.usable_bytes);
             let run = |batch| {
                 let workload = point.case.training.with_batch(batch).workload(2).unwrap();
-                run(&workload, (named(point.policy).unwrap().make)(), &RunOptions::new(point.case.usable_bytes))
+                run(&workload, named(&point.policy).unwrap().make(), &RunOptions::new(point.case.usable_bytes))
             };
             assert_eq!(run(point.batch).peak_reserved_bytes, point.reserved_bytes, "{}", point.policy);
             assert!(run(point.batch).fits() && !run(point.batch + 1).fits(), "{}", point.policy);
@@ -604,15 +605,15 @@ mod tests {
 
     #[test]
     fn threads_change_nothing() {
-        let grid = Grid { policies: CATALOGUE.iter().collect(), devices_bytes: vec![6 * GB, 9 * GB], ..grid("gpt2") };
+        let grid = Grid { policies: CATALOGUE.to_vec(), devices_bytes: vec![6 * GB, 9 * GB], ..grid("gpt2") };
         let on = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| walk(&grid))
         };
         let one = on(1);
         assert_eq!(one, on(3));
-        let order: Vec<_> = one.iter().map(|point| (point.case.device_bytes, point.policy)).collect();
-        let expected = grid.devices_bytes.iter().flat_map(|&device| CATALOGUE.iter().map(move |policy| (device, policy.name)));
+        let order: Vec<_> = one.iter().map(|point| (point.case.device_bytes, &point.policy)).collect();
+        let expected = grid.devices_bytes.iter().flat_map(|&device| CATALOGUE.iter().map(move |policy| (device, &policy.name)));
         assert!(order.into_iter().eq(expected));
     }
 

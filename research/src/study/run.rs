@@ -506,7 +506,7 @@ mod tests {
     }
 
     fn policy(name: &str) -> Box<dyn Policy + Send> {
-        (named(name).expect("a policy").make)()
+        named(name).expect("a policy").make()
     }
 
     fn plenty(events: Vec<Event>) -> Outcome {
@@ -634,7 +634,7 @@ mod tests {
     /// 16777215 TiB are the most that an argument can name.
     #[test]
     fn absurdly_much_memory_is_enough_for_every_policy() {
-        for name in ["pytorch", "breaking-handles", "floating-handles", "bfc-one-region", "rmm-pool"] {
+        for name in ["pytorch", "breaking-handles", "floating-handles", "bfc:kind=one-region", "rmm-pool"] {
             for bytes in [16_777_215 << 40, u64::MAX] {
                 let outcome = run(&hole(), policy(name), &RunOptions::new(bytes));
                 assert!(outcome.fits(), "{name} in {bytes}: {outcome:?}");
@@ -721,7 +721,7 @@ mod tests {
         let graph = |pool, buffer| [Event::BeginPool { pool }, allocate(buffer, 40), Event::EndPool { pool }, free(buffer)];
         let drop = Event::DropPool { pool: 1 };
         let events: Vec<Event> = graph(1, 0).into_iter().chain([drop]).chain(graph(2, 1)).collect();
-        for (name, fits) in [("rmm-pool", true), ("bfc", true), ("bfc-one-region", true), ("pytorch", false)] {
+        for (name, fits) in [("rmm-pool", true), ("bfc", true), ("bfc:kind=one-region", true), ("pytorch", false)] {
             let outcome = run(&workload(events.clone()), policy(name), &RunOptions::new(72 * MIB));
             assert_eq!(outcome.fits(), fits, "{name}: {outcome:?}");
         }

@@ -477,7 +477,7 @@ mod tests {
             let bound = workload.load_with_pools_bytes(512);
             matters += usize::from(bound > workload.load_bytes(512));
             for policy in parkade_policies::CATALOGUE {
-                let outcome = run(&workload, (policy.make)(), &RunOptions::new(1 << 36));
+                let outcome = run(&workload, policy.make(), &RunOptions::new(1 << 36));
                 if !outcome.fits() {
                     // One that begins by taking the whole device has nothing left for a pool.
                     assert!(policy.keeps_memory, "{}: {:?}", policy.name, outcome.ending);

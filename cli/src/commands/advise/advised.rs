@@ -75,7 +75,7 @@ pub(crate) struct Args {
     pub(super) device: Option<u32>,
     /// Also say what a policy of parkade would need in place of PyTorch's allocator, as floating-handles; may be repeated.
     #[arg(long, value_name = "NAME", value_parser = policy_names::policy)]
-    pub(super) policy: Vec<&'static Named>,
+    pub(super) policy: Vec<Named>,
     #[command(flatten)]
     pub(super) recorded: RecordedLimit,
     /// The PyTorch release whose allocator decisions are made, as 2.11 or 2.11.0 [default: the one that made the recording].

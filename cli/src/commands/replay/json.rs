@@ -37,7 +37,7 @@ view! {
     /// The same under a policy: without what settings alone have.
     pub(super) struct PolicyObject(args: &Args, replayed: &UnderPolicy) {
         file: String = args.file.display().to_string(),
-        policy: &'static str = replayed.policy.name,
+        policy: String = replayed.policy.name.to_string(),
         made_by: MadeBy = MadeBy::of(&replayed.made_by),
         capacity_bytes: Option<u64> = args.replay.capacity,
         limit_bytes: Option<u64> = replayed.limit(),

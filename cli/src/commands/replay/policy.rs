@@ -23,7 +23,7 @@ use crate::terminal::{progress, recording, release};
 
 /// A recording that was replayed under a policy.
 pub struct UnderPolicy {
-    pub(super) policy: &'static Named,
+    pub(super) policy: Named,
     /// The limit of each device.
     pub(super) limits: Vec<Option<u64>>,
     /// They were not given, but assumed.
@@ -53,7 +53,7 @@ pub(super) struct OnDevice {
 }
 
 /// Replays a recording's requests under the policy.
-pub(super) fn replay(args: &Args, policy: &'static Named) -> Result<UnderPolicy> {
+pub(super) fn replay(args: &Args, policy: Named) -> Result<UnderPolicy> {
     let start = Instant::now();
     let recording = recording::read(&args.file)?;
     let (own, found_limit, made_by) = args.replay.own_or_found(&recording)?;
@@ -75,7 +75,7 @@ pub(super) fn replay(args: &Args, policy: &'static Named) -> Result<UnderPolicy>
         let requests = recording::of_device(requests, device.device, traced.len())?;
         done += device.trace.len();
         let options = RunOptions { limit_bytes, ..RunOptions::new(args.replay.capacity.unwrap_or(PLENTY_BYTES)) };
-        let served = OnDevice::of(device, requests, policy, &options);
+        let served = OnDevice::of(device, requests, &policy, &options);
         devices.push(recording::of_device(served, device.device, traced.len())?);
     }
     bar.finish_and_clear();
@@ -106,7 +106,7 @@ fn asked(requests: &Requests, ending: &Ending) -> Requests {
 }
 
 impl OnDevice {
-    fn of(device: &DeviceRecording, requests: Requests, policy: &'static Named, options: &RunOptions) -> Result<OnDevice> {
+    fn of(device: &DeviceRecording, requests: Requests, policy: &Named, options: &RunOptions) -> Result<OnDevice> {
         let ending = Ending::of(device);
         let RecordedWorkload { workload, entries, late_frees, unnamed_requests, .. } =
             of_requests("recording", &asked(&requests, &ending));

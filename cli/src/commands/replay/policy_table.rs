@@ -56,7 +56,7 @@ fn cells(replayed: &UnderPolicy, device: &OnDevice, name: String, fits: &str) ->
     let run = &device.run;
     [
         name,
-        replayed.policy.name.to_owned(),
+        replayed.policy.name.to_string(),
         fits.to_owned(),
         u64::from(device.fails_at.is_some()).to_string(),
         size::show_bytes(run.peak_allocated_bytes),
@@ -157,7 +157,7 @@ fn notes(replayed: &UnderPolicy, device: &OnDevice, place: usize) -> Vec<String>
     if device.fails_at.is_some() {
         notes.push("peaks, calls and time are those up to the request that fails: it ends the run".to_owned());
     }
-    if place == 0 && needs_serial_work(replayed.policy.name) {
+    if place == 0 && needs_serial_work(&replayed.policy.name) {
         notes.push(format!(
             "parkade.enable(policy={:?}, serial=True) runs a program so: one thread at a time may use the GPU",
             replayed.policy.name

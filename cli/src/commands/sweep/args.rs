@@ -56,8 +56,8 @@ pub struct Args {
     /// the same name are told apart by their folders. [default: all; with --largest-batch transformer:preset=7b,mixed=on,steps=3]
     #[arg(short, long, value_name = "LIST")]
     pub(super) workloads: Vec<OsString>,
-    /// Policies, or all, which leaves out floating-handles and breaking-handles. Those that end in -remap take the size of the driver's
-    /// handles as an option, first-fit-remap:handle=20MiB (2MiB unless given), and floating-handles the largest size,
+    /// Policies, or all, which leaves out floating-handles and breaking-handles. Some take parameters, which --list prints:
+    /// 'best-fit-remap:fit=first;handle=20MiB', 'pytorch:release=2.15;settings=[expandable_segments:True]',
     /// floating-handles:handle=32MiB.
     #[arg(short, long, value_name = "LIST", default_value = "all")]
     pub(super) policies: Vec<String>,

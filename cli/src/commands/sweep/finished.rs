@@ -18,7 +18,7 @@ pub struct Finished {
     pub(crate) rows: Vec<Row>,
     /// The plan's workloads and policies, or nothing where they cannot be made.
     pub(crate) sources: Vec<Source>,
-    pub(crate) policies: Vec<&'static Named>,
+    pub(crate) policies: Vec<Named>,
     /// What ideal allocators need for the plan's workloads, or nothing.
     pub(crate) beside: Vec<Option<BoundRatios>>,
     /// The jobs that several builds did.
@@ -28,16 +28,20 @@ pub struct Finished {
     /// What each policy needs for equal buffers that stay, over their sum.
     pub(crate) equal_buffers: Vec<Option<f64>>,
     /// The policies that take a share of all memory before the program begins.
-    pub(crate) takes_a_share: BTreeSet<&'static str>,
+    pub(crate) takes_a_share: BTreeSet<String>,
 }
 
 impl Finished {
     /// The rows of a plan, compared with the policy at the index `baseline`; without sources and ideal allocators.
     pub(crate) fn of(plan: Plan, rows: Vec<Row>, baseline: usize, overlap: Overlap) -> Finished {
-        let known: Vec<Option<&'static Named>> = plan.policies.iter().map(|name| named(name)).collect();
-        let takes_a_share: BTreeSet<&'static str> =
-            known.iter().flatten().filter(|policy| takes_a_share_at_first(policy)).map(|policy| policy.name).collect();
-        let equal_buffers = known.iter().map(|policy| policy.and_then(needs_by_construction)).collect();
+        let known: Vec<Option<Named>> = plan.policies.iter().map(|name| named(name).ok()).collect();
+        let takes_a_share: BTreeSet<String> = known
+            .iter()
+            .flatten()
+            .filter(|policy| takes_a_share_at_first(policy))
+            .map(|policy| policy.name.to_string())
+            .collect();
+        let equal_buffers = known.iter().map(|policy| policy.as_ref().and_then(needs_by_construction)).collect();
         let mut summary = Summary::of(&plan, &rows, baseline);
         leave_artefacts_out(&plan, &takes_a_share, &mut summary);
         let (sources, policies, beside) = (Vec::new(), Vec::new(), Vec::new());
@@ -52,12 +56,12 @@ impl Finished {
     /// The policies that take a share of all memory before the program begins, so that their figures with plenty of
     /// memory mean nothing.
     pub(super) fn taking_a_share(&self) -> impl Iterator<Item = &str> {
-        self.plan.policies.iter().map(String::as_str).filter(|name| self.takes_a_share.contains(name))
+        self.plan.policies.iter().map(String::as_str).filter(|name| self.takes_a_share.contains(*name))
     }
 }
 
 /// With plenty of memory such a policy pays for a part of 4 TiB.
-fn leave_artefacts_out(plan: &Plan, takes_a_share: &BTreeSet<&'static str>, summary: &mut Summary) {
+fn leave_artefacts_out(plan: &Plan, takes_a_share: &BTreeSet<String>, summary: &mut Summary) {
     let Some(plenty) = plan.capacities.iter().position(|capacity| *capacity == Capacity::Plenty) else { return };
     for (policy, cells) in summary.policies.iter_mut().zip(&mut summary.cells) {
         if takes_a_share.contains(policy.name.as_str()) {

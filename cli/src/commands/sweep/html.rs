@@ -100,9 +100,10 @@ fn over_time(finished: &Finished, summary: &Summary, curve: Option<&str>) -> Opt
         ..RunOptions::plenty()
     };
     let left_out: Vec<&str> = finished.taking_a_share().collect();
-    let drawn = policies.iter().enumerate().filter(|(_, policy)| !left_out.contains(&policy.name));
-    let of_policy = |policy: &Named| curves(&workload, (policy.make)(), &options, POINTS).reserved_bytes;
-    let reserved: Vec<(usize, &str, Vec<u64>)> = drawn.map(|(number, policy)| (number, policy.name, of_policy(policy))).collect();
+    let drawn = policies.iter().enumerate().filter(|(_, policy)| !left_out.contains(&&*policy.name));
+    let of_policy = |policy: &Named| curves(&workload, policy.make(), &options, POINTS).reserved_bytes;
+    let reserved: Vec<(usize, &str, Vec<u64>)> =
+        drawn.map(|(number, policy)| (number, &*policy.name, of_policy(policy))).collect();
     let all = reserved.iter().flat_map(|(_, _, curve)| curve);
     let top = all.chain(&load).copied().max().unwrap_or(1).max(1) as f64;
     let events = workload.events.len() as f64;

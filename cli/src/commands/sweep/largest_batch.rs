@@ -200,7 +200,7 @@ fn cells(point: &Point) -> Vec<String> {
         0 => ("-".to_owned(), "-".to_owned()),
         _ => (show_bytes(point.reserved_bytes), show_bytes(point.load_bytes)),
     };
-    vec![point.policy.to_owned(), point.batch.to_string(), reserved, live, in_words(&point.why)]
+    vec![point.policy.to_string(), point.batch.to_string(), reserved, live, in_words(&point.why)]
 }
 
 /// Why the next batch does not fit.
@@ -245,7 +245,7 @@ view! {
         state_bytes: u64 = point.case.training.state_bytes(),
         device_bytes: u64 = point.case.device_bytes,
         usable_bytes: u64 = point.case.usable_bytes,
-        policy: &'static str = point.policy,
+        policy: &'a str = &point.policy,
         batch: u64 = point.batch,
         reserved_bytes: u64 = point.reserved_bytes,
         load_bytes: u64 = point.load_bytes,

@@ -2,15 +2,11 @@
 
 use std::io::{self, Write};
 
-use parkade_policies::{BESIDE, CATALOGUE as POLICIES, Named, named, needs_serial_work};
+use parkade_policies::{BESIDE, CATALOGUE as POLICIES, Named, PARAMETERS, Parameter, needs_serial_work};
 use parkade_research::study::Addresses;
 use parkade_research::workload::{self, CATALOGUE, NamedWorkload};
 
 use crate::terminal::json_struct::{all, view};
-
-/// The sizes that some policies take for the driver's handles.
-const HANDLE_SIZES: [&str; 11] =
-    ["2MiB", "4MiB", "8MiB", "16MiB", "20MiB", "32MiB", "64MiB", "128MiB", "256MiB", "512MiB", "1GiB"];
 
 pub(super) fn print(out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "workloads")?;
@@ -26,14 +22,13 @@ pub(super) fn print(out: &mut dyn Write) -> io::Result<()> {
     POLICIES.iter().try_for_each(|policy| print_policy(out, policy))?;
     writeln!(out, "\npolicies that are not among `all`")?;
     BESIDE.iter().try_for_each(|policy| print_policy(out, policy))?;
-    writeln!(out, "\noptions of policies")?;
-    writeln!(
-        out,
-        "  {:<26} handles of that size, 2MiB unless given; of floating-handles, of at most that size",
-        "NAME:handle=SIZE"
-    )?;
-    for (sizes, names) in by_handle_sizes() {
-        writeln!(out, "  {:<26} {}: {}", "", names.join(", "), sizes.join(", "))?;
+    writeln!(out, "\nparameters of policies (NAME:key=value;key=value)")?;
+    for Parameter { policy, key, says, usual, values } in PARAMETERS {
+        let usual = if usual.is_empty() { String::new() } else { format!("; {usual} unless given") };
+        writeln!(out, "  {:<26} {says}{usual}", format!("{policy}:{key}="))?;
+        if !values.is_empty() {
+            writeln!(out, "  {:<26} {}", "", values.join(", "))?;
+        }
     }
     writeln!(out, "\naddress models: where the device places segments (--addresses)")?;
     for model in Addresses::ALL {
@@ -43,28 +38,8 @@ pub(super) fn print(out: &mut dyn Write) -> io::Result<()> {
 }
 
 fn print_policy(out: &mut dyn Write, policy: &Named) -> io::Result<()> {
-    let serial = if needs_serial_work(policy.name) { "; needs serial work (serial=True of parkade.enable)" } else { "" };
+    let serial = if needs_serial_work(&policy.name) { "; needs serial work (serial=True of parkade.enable)" } else { "" };
     writeln!(out, "  {:<26} {}\n  {:<26} from {}{serial}", policy.name, policy.says, "", policy.source)
-}
-
-/// The sizes of handles that a policy takes as an option; none if it has no such option.
-fn handle_sizes(policy: &Named) -> Vec<&'static str> {
-    let is_taken = |size: &&str| named(&format!("{}:handle={size}", policy.name)).is_some();
-    HANDLE_SIZES.into_iter().filter(is_taken).collect()
-}
-
-/// The policies with that option, and the sizes that they take alike.
-fn by_handle_sizes() -> Vec<(Vec<&'static str>, Vec<&'static str>)> {
-    let mut alike: Vec<(Vec<&str>, Vec<&str>)> = Vec::new();
-    for policy in POLICIES.iter().chain(BESIDE) {
-        let sizes = handle_sizes(policy);
-        match alike.iter_mut().find(|(known, _)| *known == sizes) {
-            Some((_, names)) => names.push(policy.name),
-            None if sizes.is_empty() => {}
-            None => alike.push((sizes, vec![policy.name])),
-        }
-    }
-    alike
 }
 
 view! {
@@ -93,12 +68,21 @@ view! {
 
 view! {
     struct Policy(policy: &'static Named) {
-        name: &'static str = policy.name,
-        says: &'static str = policy.says,
+        name: &'static str = &policy.name,
+        says: &'static str = &policy.says,
         source: &'static str = policy.source,
         is_among_all: bool = POLICIES.iter().any(|known| known.name == policy.name),
-        needs_serial_work: bool = needs_serial_work(policy.name),
-        handle_sizes: Vec<&'static str> = handle_sizes(policy),
+        needs_serial_work: bool = needs_serial_work(&policy.name),
+        parameters: Vec<Taken> = all(PARAMETERS.iter().filter(|taken| taken.policy == policy.name), Taken::of),
+    }
+}
+
+view! {
+    struct Taken(parameter: &'static Parameter) {
+        key: &'static str = parameter.key,
+        says: &'static str = parameter.says,
+        usual: &'static str = parameter.usual,
+        values: Vec<&'static str> = parameter.values.to_vec(),
     }
 }
 

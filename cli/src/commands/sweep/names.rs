@@ -29,7 +29,7 @@ pub(super) struct Study {
     /// The plan's workloads, in its order.
     pub(super) sources: Vec<Source>,
     /// The plan's policies, in its order.
-    pub(super) policies: Vec<&'static Named>,
+    pub(super) policies: Vec<Named>,
     /// The recordings that were read.
     pub(super) files: Vec<PathBuf>,
 }
@@ -47,7 +47,7 @@ pub(super) fn study(args: &Args) -> Result<Study> {
     }
     let mut plan = Plan {
         workloads: Vec::new(),
-        policies: policies.iter().map(|policy| policy.name.to_owned()).collect(),
+        policies: policies.iter().map(|policy| policy.name.to_string()).collect(),
         capacities,
         addresses: args.addresses.clone(),
         preallocate: args.prealloc,
@@ -88,21 +88,21 @@ pub(super) fn same_programs(sources: &[Source]) -> Vec<(&str, &str)> {
 
 /// The non-empty items of comma-separated lists.
 pub(super) fn items(lists: &[String]) -> impl Iterator<Item = &str> {
-    lists.iter().flat_map(|list| list.split(',')).map(str::trim).filter(|item| !item.is_empty())
+    lists.iter().flat_map(|list| parkade_policies::items(list))
 }
 
 /// The policies of these names, each once.
-pub(super) fn policies(lists: &[String]) -> Result<Vec<&'static Named>> {
-    let mut policies: Vec<&'static Named> = Vec::new();
+pub(super) fn policies(lists: &[String]) -> Result<Vec<Named>> {
+    let mut policies: Vec<Named> = Vec::new();
     for item in items(lists) {
-        let found: Vec<&Named> = match item {
-            "all" => POLICIES.iter().collect(),
+        let found: Vec<Named> = match item {
+            "all" => POLICIES.to_vec(),
             name => vec![policy(name)?],
         };
         policies.extend(found);
     }
     let mut seen = BTreeSet::new();
-    policies.retain(|policy| seen.insert(policy.name));
+    policies.retain(|policy| seen.insert(policy.name.clone()));
     Ok(policies)
 }
 
@@ -288,7 +288,9 @@ pub(super) fn workload_items(list: &OsStr) -> Result<Vec<OsString>> {
         let part = parts[place].trim();
         place += 1;
         let is_option = part.contains('=') && !part.contains(':');
-        match items.last_mut().filter(|last| is_option && last.contains(':') && !Path::new(last).is_file()) {
+        // Brackets keep the settings of a policy together, which an adversary may be against.
+        let continues = |last: &str| is_option || last.matches('[').count() > last.matches(']').count();
+        match items.last_mut().filter(|last| continues(last) && last.contains(':') && !Path::new(last).is_file()) {
             Some(last) => *last = format!("{last},{part}"),
             None if part.is_empty() => {}
             None => items.push(part.to_owned()),
@@ -326,6 +328,8 @@ mod tests {
     fn options_stay_with_their_description() {
         let items = |list: &str| workload_items(OsStr::new(list)).expect("text");
         assert_eq!(items("gpt2, mlp:batch=8,layers=4,x"), ["gpt2", "mlp:batch=8,layers=4", "x"]);
+        let against = "robson:against=pytorch:settings=[max_split_size_mb:20,expandable_segments:True],live_units=64";
+        assert_eq!(items(&format!("{against},comb")), [against, "comb"]);
         assert_eq!(items(",,"), [""; 0]);
     }
 }

@@ -309,9 +309,9 @@ pub(super) fn sweep(bytes: &[u8], case: u8) -> Reached {
         let Ok(requests) = Requests::of_recording(device, &opened.own, &mut |_| ()) else { continue };
         let prepared = PreparedWorkload::new(of_requests("fuzzed", &requests).workload);
         for place in [0, 7] {
-            let policy = CATALOGUE[(opened.case.number() + place) % CATALOGUE.len()];
+            let policy = &CATALOGUE[(opened.case.number() + place) % CATALOGUE.len()];
             let plenty = RunOptions::plenty();
-            let make = || (policy.make)();
+            let make = || policy.make();
             let outcome = run(&prepared.workload, make(), &plenty);
             let smallest = smallest_capacity(&prepared.workload, &make, &plenty, &[prepared.load_bytes]);
             assert_eq!(smallest.is_ok(), outcome.fits(), "{}: the search contradicts the run in plenty of memory", policy.name);
@@ -374,7 +374,7 @@ pub(super) fn arguments(choices: &mut Choices<'_>) -> Vec<u8> {
         format!("--context={}", number(&["1", "1MiB", "10MiB"])),
         format!(
             "--policies={}",
-            number(&["pytorch", "bfc-one-region", "gmlake-like", "pytorch-expandable,best-fit-remap", "all"])
+            number(&["pytorch", "bfc:kind=one-region", "gmlake-like", "pytorch-expandable,best-fit-remap", "all"])
         ),
     ];
     let others = ["", ",tied=off", ",attention=materialized", ",mlp_ratio=1", ",mixed=on"];

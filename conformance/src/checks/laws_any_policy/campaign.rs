@@ -8,6 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use parkade::policy::Policy;
+use parkade_policies::Named;
 use proptest::test_runner::{TestCaseError, TestError};
 
 use super::programs::{Setup, Step, programs};
@@ -45,6 +46,12 @@ pub(super) enum Stopped {
 }
 
 impl Subject {
+    /// A policy by its name.
+    pub(super) fn of(named: &Named) -> Subject {
+        let made = named.clone();
+        Subject::new(&*named.name, move |_| made.make()).with(Habits::of(named))
+    }
+
     /// The policy that `make` creates from a seed, which randomly assembled policies use.
     pub(super) fn new<P: Policy + 'static>(name: impl Into<String>, make: impl Fn(u64) -> P + Send + Sync + 'static) -> Subject {
         Subject {

@@ -81,14 +81,13 @@ impl Share {
 
 /// The entries of one policy, or of all policies if `only` is `None`.
 #[must_use]
-pub fn entries(backend: &AnyBackend, only: Option<&'static Named>, share: Share) -> Vec<Entry> {
+pub fn entries(backend: &AnyBackend, only: Option<&Named>, share: Share) -> Vec<Entry> {
     let mut entries: Vec<Entry> = Vec::new();
-    // A policy with an option is not in the catalogue.
+    // A policy with parameters is not in the catalogue.
     let (all, beside) = only.map_or((CATALOGUE, BESIDE), |only| (std::slice::from_ref(only), &[]));
     for named in all.iter().chain(beside) {
-        let make = named.make;
-        let subject = Subject::new(named.name, move |_| make()).with(Habits::of(named));
-        let maps_pages = maps_pages(&make());
+        let subject = Subject::of(named);
+        let maps_pages = maps_pages(&named.make());
         let list = entries_of(backend, &subject, share).into_iter();
         entries.extend(list.map(|entry| if maps_pages { entry.requires(Requirement::ExpandableSegments) } else { entry }));
     }
@@ -235,7 +234,6 @@ mod tests {
     use super::campaign::{Failing, Failure, Stopped, Subject, search};
     use super::drawn;
     use super::programs::{Setup, Step, captures, every_rung, stitching};
-    use super::trial::Habits;
     use super::watched::Reached;
     use super::wrong::Wrong;
     use crate::backend::{AnyBackend, EventTiming};
@@ -253,8 +251,7 @@ mod tests {
     fn blocks_change_streams_and_pages_their_places_under_policies_of_the_catalogue() {
         let mut total = Reached::default();
         for named in CATALOGUE.iter().chain(BESIDE) {
-            let make = named.make;
-            let subject = Subject::new(named.name, move |_| make()).with(Habits::of(named));
+            let subject = Subject::of(named);
             for (setup, steps) in [every_rung(), stitching()] {
                 total = total.and(reached(subject.whole_run(&AnyBackend::simulated(), &setup, &steps)));
             }
@@ -276,15 +273,14 @@ mod tests {
     }
 
     /// Its one area is the whole limit, so that nothing is left for private pools.
-    const ONE_AREA: &str = "bfc-one-region";
+    const ONE_AREA: &str = "bfc:kind=one-region";
 
     #[test]
     fn private_pools_serve_under_every_policy_that_leaves_memory_and_are_loaded_under_most() {
         let (setup, steps) = captures();
         let mut load = 0;
         for named in CATALOGUE.iter().chain(BESIDE) {
-            let make = named.make;
-            let subject = Subject::new(named.name, move |_| make()).with(Habits::of(named));
+            let subject = Subject::of(named);
             let run = reached(subject.whole_run(&AnyBackend::simulated(), &setup, &steps));
             assert_eq!(run.private > 0, named.name != ONE_AREA, "{}: {run:?}", named.name);
             load += usize::from(run.loads > 0);

@@ -40,17 +40,18 @@ mod tests {
 
     #[test]
     fn what_a_policy_needs_by_construction_is_measured() {
-        let needs = |name: &str| needs_by_construction(named(name).expect("a policy")).expect("it fits");
+        let needs = |name: &str| needs_by_construction(&named(name).expect("a policy")).expect("it fits");
         assert!((needs("pytorch") - 1.0).abs() < 1e-9 && (needs("best-fit-remap") - 1.0).abs() < 1e-9);
-        assert!((needs("bfc-xla") - 4.0 / 3.0).abs() < 0.03, "{}", needs("bfc-xla"));
+        assert!((needs("bfc:kind=xla") - 4.0 / 3.0).abs() < 0.03, "{}", needs("bfc:kind=xla"));
         assert!(needs("rmm-pool") < 1.1, "what grows in the end is not by construction: {}", needs("rmm-pool"));
     }
 
     #[test]
     fn some_take_a_share_of_all_memory_first() {
-        for (name, takes) in [("pytorch", false), ("bfc", false), ("bfc-xla", true), ("rmm-pool", true), ("bfc-one-region", true)]
+        for (name, takes) in
+            [("pytorch", false), ("bfc", false), ("bfc:kind=xla", true), ("rmm-pool", true), ("bfc:kind=one-region", true)]
         {
-            assert_eq!(takes_a_share_at_first(named(name).expect("a policy")), takes, "{name}");
+            assert_eq!(takes_a_share_at_first(&named(name).expect("a policy")), takes, "{name}");
         }
     }
 }

@@ -273,14 +273,14 @@ pub(super) mod tests {
 
     use super::*;
 
-    pub(in crate::study::sweep) fn policies() -> [&'static Named; 2] {
+    pub(in crate::study::sweep) fn policies() -> [Named; 2] {
         ["pytorch", "pytorch-expandable"].map(|name| named(name).expect("a policy"))
     }
 
     pub(in crate::study::sweep) fn plan() -> Plan {
         Plan {
             workloads: ["one", "two", "three"].map(|name| PlannedWorkload { name: name.into(), seeds: 2, hash: None }).into(),
-            policies: policies().map(|policy| policy.name.to_owned()).into(),
+            policies: policies().map(|policy| policy.name.into_owned()).into(),
             capacities: ["smallest", "plenty", "1.1"].map(|text| text.parse().expect("a capacity")).into(),
             addresses: "driver".into(),
             preallocate: None,

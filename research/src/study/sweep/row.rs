@@ -268,7 +268,7 @@ pub struct Source {
 pub fn run_jobs<E>(
     plan: &Plan,
     sources: &[Source],
-    policies: &[&Named],
+    policies: &[Named],
     jobs: &[u64],
     pool: &rayon::ThreadPool,
     mut take: impl FnMut(Row) -> Result<(), E>,
@@ -312,7 +312,7 @@ fn in_order<E>(receiver: &mpsc::Receiver<(usize, Option<Row>)>, take: &mut impl 
     Ok(())
 }
 
-fn row(plan: &Plan, number: u64, workloads: &Workloads<'_>, policies: &[&Named]) -> Option<Row> {
+fn row(plan: &Plan, number: u64, workloads: &Workloads<'_>, policies: &[Named]) -> Option<Row> {
     let job = plan.job(number)?;
     let source = workloads.sources.get(job.workload)?;
     let place = workloads.place(job.workload, job.seed);

@@ -23,7 +23,7 @@ use parkade::stats::Family;
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, StreamId};
 use parkade::{Allocation, Allocator};
-use parkade_policies::{CATALOGUE, Named, named, why_unknown};
+use parkade_policies::{CATALOGUE, Named, Unknown, named};
 use parkade_sim::{SimDevice, SimOptions};
 
 use super::options::{self, Done, Generator, Key, MAX_BYTES, WorkloadError, within};
@@ -320,14 +320,14 @@ impl Addresses {
 /// policies round it.
 pub(super) struct RobsonAgainst {
     numbers: Robson,
-    against: &'static Named,
+    against: Named,
 }
 
 impl RobsonAgainst {
     /// The sizes of docs/bounds.md, against the policy of this name, or the catalogue's first if there is none.
     pub(super) fn new(against: &str) -> RobsonAgainst {
         let numbers = Robson { unit_bytes: 160 * MIB, largest_units: 16, live_units: 256 };
-        RobsonAgainst { numbers, against: named(against).unwrap_or(&CATALOGUE[0]) }
+        RobsonAgainst { numbers, against: named(against).unwrap_or_else(|_| CATALOGUE[0].clone()) }
     }
 }
 
@@ -339,11 +339,11 @@ impl Generator for RobsonAgainst {
     fn set(&mut self, key: Key, value: &str) -> Done {
         match key {
             "against" => {
-                let policies = || match why_unknown(value) {
-                    Some(why) => format!("a policy ({why})"),
-                    None => CATALOGUE.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", "),
+                let policies = |why| match why {
+                    Unknown::Name => CATALOGUE.iter().map(|policy| &*policy.name).collect::<Vec<_>>().join(", "),
+                    why => format!("a policy ({why})"),
                 };
-                self.against = named(value).map_or_else(|| options::refused(key, value, policies()), Ok)?;
+                self.against = named(value).or_else(|why| options::refused(key, value, policies(why)))?;
             }
             "unit_bytes" => self.numbers.unit_bytes = options::bytes(key, value)?,
             "largest_units" => self.numbers.largest_units = options::number(key, value)?,
@@ -354,7 +354,7 @@ impl Generator for RobsonAgainst {
     }
 
     fn make(&self) -> Result<Workload, WorkloadError> {
-        let attack = robson((self.against.make)(), self.numbers)?;
+        let attack = robson(self.against.make(), self.numbers)?;
         let says = format!("{}; played against {}", attack.workload.says, self.against.name);
         bounded(Workload { says, ..attack.workload })
     }
@@ -450,7 +450,7 @@ mod tests {
         PoolSlot::default_pool(PoolClass::Large)
     }
 
-    fn of_catalogue(name: &str) -> &'static Named {
+    fn of_catalogue(name: &str) -> Named {
         named(name).unwrap()
     }
 
@@ -467,48 +467,48 @@ mod tests {
         for policy in CATALOGUE {
             for (live_units, largest_units) in [(64, 8), (256, 16), (192, 64)] {
                 let numbers = Robson { unit_bytes: 4 * MIB, largest_units, live_units };
-                let attack = robson((policy.make)(), numbers).unwrap();
+                let attack = robson(policy.make(), numbers).unwrap();
                 assert_eq!(attack.load_bytes, live_units * numbers.unit_bytes);
                 assert!(attack.reserved_bytes >= attack.load_bytes, "{}", policy.name);
                 if attack.never_moved() {
                     let forced = powers_of_two(live_units, largest_units).unwrap() * numbers.unit_bytes;
                     let got = attack.reserved_bytes;
                     assert!(got >= forced, "{}: {got} bytes for {forced}, {numbers:?}", policy.name);
-                    bound_ones.push(policy.name);
+                    bound_ones.push(policy.name.clone());
                 }
             }
         }
         for name in ["pytorch", "pytorch-expandable"] {
-            assert_eq!(bound_ones.iter().filter(|&&one| one == name).count(), 3, "{name} moves nothing while there is memory");
+            assert_eq!(bound_ones.iter().filter(|one| *one == name).count(), 3, "{name} moves nothing while there is memory");
         }
     }
 
     /// The policies to which the bounds for any fit apply, each with its page as the unit: one region that grows by
     /// what is missing, all free neighbours coalesced, nothing rounded, and a free block used whenever one is large
     /// enough.
-    fn any_fits() -> Vec<(&'static Named, u64)> {
+    fn any_fits() -> Vec<(Named, u64)> {
         let names = [
-            "first-fit-remap",
-            "next-fit-remap",
+            "best-fit-remap:fit=first",
+            "best-fit-remap:fit=next",
             "best-fit-remap",
-            "worst-fit-remap",
+            "best-fit-remap:fit=worst",
             "pytorch-expandable",
-            "pytorch-2.15-expandable",
+            "pytorch:release=2.15;settings=[expandable_segments:True]",
         ];
-        names.into_iter().map(of_catalogue).map(|policy| (policy, (policy.make)().page(large()).get())).collect()
+        names.into_iter().map(of_catalogue).map(|policy| (policy.clone(), policy.make().page(large()).get())).collect()
     }
 
     #[test]
     fn one_growing_region_keeps_to_its_bounds_under_robsons_adversary() {
         let (live, largest) = (256, 16);
         for (policy, page) in any_fits() {
-            assert!((policy.make)().is_expandable(large()), "{}", policy.name);
+            assert!(policy.make().is_expandable(large()), "{}", policy.name);
             let numbers = Robson { unit_bytes: page, largest_units: largest, live_units: live };
-            let attack = robson((policy.make)(), numbers).unwrap();
+            let attack = robson(policy.make(), numbers).unwrap();
             let units = attack.reserved_bytes / page;
             assert!(attack.never_moved() && units >= powers_of_two(live, largest).unwrap(), "{}", policy.name);
             assert!(u128::from(units) <= any_fit(live, largest), "{}", policy.name);
-            if policy.name == "first-fit-remap" {
+            if policy.name == "best-fit-remap:fit=first" {
                 assert!(units as f64 <= first_fit(live, largest), "{units}");
             }
         }
@@ -523,28 +523,28 @@ mod tests {
             let takes_just_so_much = |units: u64| {
                 let event = Event::Allocate { buffer: 0, bytes: units * numbers.unit_bytes, stream: 0 };
                 let one = Workload { name: "one".into(), says: "one buffer".into(), events: vec![event], ..Workload::default() };
-                reserved(&one, (policy.make)()) == units * numbers.unit_bytes
+                reserved(&one, policy.make()) == units * numbers.unit_bytes
             };
-            if (policy.make)().is_expandable(large()) || ![1, 2, 4, 8].into_iter().all(takes_just_so_much) {
+            if policy.make().is_expandable(large()) || ![1, 2, 4, 8].into_iter().all(takes_just_so_much) {
                 continue;
             }
-            compared.push(policy.name);
-            let attack = robson((policy.make)(), numbers).unwrap();
+            compared.push(&*policy.name);
+            let attack = robson(policy.make(), numbers).unwrap();
             // A segment is taken only if no gap is large enough, so each segment of that size has a live block: there
             // are at most `live` of each size.
             let bound = live_units * (2 * largest_units - 1) * numbers.unit_bytes;
             assert!(attack.reserved_bytes <= bound, "{}: {} of {bound}", policy.name, attack.reserved_bytes);
         }
-        assert!(compared.contains(&"pytorch") && compared.contains(&"pytorch-2.15"), "{compared:?}");
+        assert!(compared.contains(&"pytorch") && compared.contains(&"pytorch:release=2.15"), "{compared:?}");
     }
 
     #[test]
     fn what_robsons_adversary_did_can_be_played_again() {
         let numbers = Robson { unit_bytes: 32 * MIB, largest_units: 16, live_units: 64 };
-        let attack = robson((of_catalogue("pytorch").make)(), numbers).unwrap();
+        let attack = robson(of_catalogue("pytorch").make(), numbers).unwrap();
         assert_eq!(attack.workload.load_bytes(1), attack.load_bytes);
         for policy in CATALOGUE {
-            let again = reserved(&attack.workload, (policy.make)());
+            let again = reserved(&attack.workload, policy.make());
             assert!(again >= attack.load_bytes, "{}", policy.name);
             if policy.name == "pytorch" {
                 assert_eq!(again, attack.reserved_bytes);
@@ -556,10 +556,10 @@ mod tests {
     fn pages_that_are_mapped_elsewhere_escape_robsons_adversary() {
         // Every size is a multiple of a page, so no page is pinned by a small block: the load is enough.
         let policy = of_catalogue("pytorch-expandable");
-        let unit_bytes = (policy.make)().page(large()).get();
-        let attack = robson((policy.make)(), Robson { unit_bytes, largest_units: 16, live_units: 128 }).unwrap();
+        let unit_bytes = policy.make().page(large()).get();
+        let attack = robson(policy.make(), Robson { unit_bytes, largest_units: 16, live_units: 128 }).unwrap();
         let load = RunOptions::new(attack.load_bytes);
-        let outcome = run(&attack.workload, (policy.make)(), &load);
+        let outcome = run(&attack.workload, policy.make(), &load);
         assert_eq!((outcome.ending, outcome.peak_reserved_bytes), (Ending::Fits, attack.load_bytes));
     }
 
@@ -567,8 +567,8 @@ mod tests {
     fn segments_that_several_blocks_share_do_not_escape_it() {
         // Ten units of 2 MiB share a segment of 20 MiB, which is released only when all of them are free.
         let policy = of_catalogue("pytorch");
-        let attack = robson((policy.make)(), Robson { unit_bytes: 2 * MIB, largest_units: 16, live_units: 160 }).unwrap();
-        let outcome = run(&attack.workload, (policy.make)(), &RunOptions::new(attack.load_bytes));
+        let attack = robson(policy.make(), Robson { unit_bytes: 2 * MIB, largest_units: 16, live_units: 160 }).unwrap();
+        let outcome = run(&attack.workload, policy.make(), &RunOptions::new(attack.load_bytes));
         assert_eq!(outcome.ending, Ending::OutOfMemory);
     }
 
@@ -598,22 +598,22 @@ mod tests {
         let load = workload.load_bytes(1);
         assert_eq!(load, 32 * 20 * MIB);
         for policy in CATALOGUE {
-            assert!(reserved(&workload, (policy.make)()) >= load, "{}", policy.name);
+            assert!(reserved(&workload, policy.make()) >= load, "{}", policy.name);
         }
         let mut grows = 0;
         for policy in CATALOGUE.iter().filter(|policy| policy.name.starts_with("pytorch")) {
-            assert_eq!(reserved(&workload, (policy.make)()), load / 2 * 3, "{}", policy.name);
-            let tight = run(&workload, (policy.make)(), &RunOptions::new(load));
+            assert_eq!(reserved(&workload, policy.make()), load / 2 * 3, "{}", policy.name);
+            let tight = run(&workload, policy.make(), &RunOptions::new(load));
             // Each tooth has a segment of its own, which is released whole; pages of an expandable segment are mapped
             // elsewhere.
             assert!(tight.fits(), "{}", policy.name);
-            grows += u32::from((policy.make)().is_expandable(large()));
+            grows += u32::from(policy.make().is_expandable(large()));
         }
         assert!(grows >= 2);
         // Teeth share segments: no segment can be released.
         let shared = comb(16, 5 * MIB).unwrap();
         let tight = RunOptions::new(shared.load_bytes(1));
-        assert_eq!(run(&shared, (of_catalogue("pytorch").make)(), &tight).ending, Ending::OutOfMemory);
+        assert_eq!(run(&shared, of_catalogue("pytorch").make(), &tight).ending, Ending::OutOfMemory);
     }
 
     #[test]
@@ -623,7 +623,7 @@ mod tests {
             let workload = stream_per_buffer(calls, streams, gib).unwrap();
             assert_eq!(workload.load_bytes(1), 2 * gib);
             // vllm#52951: from 2 to 16 GB in eight calls, at most 32, and 2 if the streams are made only once.
-            assert_eq!(reserved(&workload, (of_catalogue("pytorch").make)()), expected * gib, "{calls} calls, {streams} streams");
+            assert_eq!(reserved(&workload, of_catalogue("pytorch").make()), expected * gib, "{calls} calls, {streams} streams");
         }
     }
 
@@ -638,7 +638,7 @@ mod tests {
                 && refused(stream_per_buffer(1, 1, u64::MAX))
         );
         let play = |unit_bytes, largest_units, live_units| {
-            robson((of_catalogue("pytorch").make)(), Robson { unit_bytes, largest_units, live_units })
+            robson(of_catalogue("pytorch").make(), Robson { unit_bytes, largest_units, live_units })
                 .map(|attack| attack.load_bytes)
         };
         for (unit, largest, live) in
@@ -652,7 +652,7 @@ mod tests {
     #[test]
     fn numbers_of_buffers_are_in_order() {
         let attack =
-            robson((of_catalogue("pytorch").make)(), Robson { unit_bytes: 512, largest_units: 8, live_units: 64 }).unwrap();
+            robson(of_catalogue("pytorch").make(), Robson { unit_bytes: 512, largest_units: 8, live_units: 64 }).unwrap();
         for workload in [comb(4, 1).unwrap(), fence(3).unwrap(), attack.workload] {
             let numbers = workload.events.iter().filter_map(|event| match event {
                 Event::Allocate { buffer, .. } => Some(*buffer),
@@ -665,13 +665,13 @@ mod tests {
     #[test]
     fn robsons_adversary_is_made_against_the_policy_that_is_named() {
         let numbers = Robson { unit_bytes: 32 * MIB, largest_units: 8, live_units: 64 };
-        for name in ["first-fit-remap", "pytorch", "bfc"] {
+        for name in ["best-fit-remap:fit=first", "pytorch", "bfc"] {
             let policy = named(name).unwrap();
             let described = parse(&format!("robson:against={name},unit_bytes=32MiB,live_units=64,largest_units=8")).unwrap();
-            let attack = robson((policy.make)(), numbers).unwrap();
+            let attack = robson(policy.make(), numbers).unwrap();
             assert!(described.events == attack.workload.events, "{name}");
             assert!(described.says.ends_with(&format!("; played against {name}")), "{}", described.says);
-            let outcome = run(&described, (policy.make)(), &RunOptions::plenty());
+            let outcome = run(&described, policy.make(), &RunOptions::plenty());
             assert_eq!(outcome.peak_reserved_bytes, attack.reserved_bytes, "{name}: the same as in the attack");
         }
         let against = |unit: &str, name: &str| {
@@ -679,12 +679,12 @@ mod tests {
         };
         // No gap is large enough for the next size under any policy, so only where small buffers share a segment are
         // they placed elsewhere.
-        let own = against("32MiB", "first-fit-remap");
-        assert!(CATALOGUE.iter().all(|policy| against("32MiB", policy.name).events == own.events));
-        assert!(against("3MiB", "pytorch").events != against("3MiB", "first-fit-remap").events);
+        let own = against("32MiB", "best-fit-remap:fit=first");
+        assert!(CATALOGUE.iter().all(|policy| against("32MiB", &policy.name).events == own.events));
+        assert!(against("3MiB", "pytorch").events != against("3MiB", "best-fit-remap:fit=first").events);
         let default = parse("robson:unit_bytes=32MiB,live_units=64,largest_units=8").unwrap();
         assert!(default.events == own.events && default.says == own.says);
-        let outcome = run(&own, (named("first-fit-remap").unwrap().make)(), &RunOptions::plenty());
+        let outcome = run(&own, named("best-fit-remap:fit=first").unwrap().make(), &RunOptions::plenty());
         let forced = powers_of_two(64, 8).unwrap() * numbers.unit_bytes;
         assert!(outcome.peak_reserved_bytes >= forced, "{} of {forced}", outcome.peak_reserved_bytes);
     }

@@ -35,7 +35,7 @@ const ALL: [(&str, Default); 13] = [
     ("alternate", || Box::new(Alternate::default())),
     ("prefetch", || Box::new(Prefetch::default())),
     ("graphs", || Box::new(Graphs::default())),
-    ("robson", || Box::new(RobsonAgainst::new("first-fit-remap"))),
+    ("robson", || Box::new(RobsonAgainst::new("best-fit-remap:fit=first"))),
     ("comb", || Box::new(Pattern::comb())),
     ("fence", || Box::new(Pattern::fence())),
     ("stream-per-buffer", || Box::new(Pattern::stream_per_buffer())),
@@ -86,7 +86,7 @@ fn set_all(name: &'static str, generator: &mut dyn Generator, lists: &[&str]) ->
     let mut reserved = None;
     for options in lists {
         let mut keys = BTreeSet::new();
-        for (at, option) in options.split(',').filter(|option| !option.is_empty()).enumerate() {
+        for (at, option) in parkade_policies::items(options).enumerate() {
             let key = option.split('=').next().unwrap_or(option);
             if !keys.insert(key) {
                 return Err(WorkloadError::Twice { option: key.into() });
