@@ -3,8 +3,6 @@
 //!
 //! A dialect maps each key to an [`Action`]. Another release is another table, plus an action for each new key.
 
-use super::single_pass::SinglePass;
-
 /// The settings string as one release of PyTorch understands it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dialect {
@@ -21,6 +19,17 @@ pub(super) enum Parser {
     TwoPasses,
     /// One for all keys.
     SinglePass(SinglePass),
+}
+
+/// What releases with one parser for all keys word or allow differently.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct SinglePass {
+    /// How "divisions" is spelt.
+    pub(super) divisions: &'static str,
+    /// Whether a list of roundup divisions may have zeros.
+    pub(super) allows_zero: bool,
+    /// The source file and line of the check of the backend.
+    pub(super) backend: (&'static str, u32),
 }
 
 /// What a key sets. Each of the two parsers acts on its own keys and skips the other's.

@@ -5,24 +5,18 @@
 //! own, and each skips the other's keys. Their order differs between load time and run time, and so does the
 //! error that is reported if there are several. Releases before 2.10 have one parser for all keys.
 
-mod common;
-mod device;
 mod dialect;
 mod error;
-mod numbers;
-mod reserve;
-mod roundup;
 mod single_pass;
 mod tokens;
+mod two_passes;
 mod values;
 
 pub use dialect::Dialect;
 use dialect::Parser;
 pub use error::{ErrorKind, SettingsError};
-pub use numbers::read_double;
-pub use reserve::ReserveSize;
-pub use roundup::ROUNDUP_SLOTS;
-pub use values::{Backend, Settings};
+pub use tokens::read_double;
+pub use values::{Backend, ROUNDUP_SLOTS, ReserveSize, Settings};
 
 impl Settings {
     /// Applies a string at run time, as PyTorch 2.11 does. First resets `max_split_size_mb`,
@@ -43,8 +37,8 @@ impl Settings {
         if let Parser::SinglePass(rules) = &dialect.parser {
             return single_pass::apply(self, text, dialect, rules);
         }
-        common::apply(self, text, dialect)?;
-        device::apply(self, text, dialect)
+        two_passes::apply_common(self, text, dialect)?;
+        two_passes::apply_device(self, text, dialect)
     }
 
     /// The settings of a process with this string in its environment, as PyTorch 2.11 reads it: first the
@@ -69,9 +63,9 @@ impl Settings {
             single_pass::apply(&mut settings, text, dialect, rules)?;
             return Ok(settings);
         }
-        let mut settings = Settings { backend: device::backend_at_load(text, dialect)?, ..Settings::default() };
-        device::apply(&mut settings, text, dialect)?;
-        common::apply(&mut settings, text, dialect)?;
+        let mut settings = Settings { backend: two_passes::backend_at_load(text, dialect)?, ..Settings::default() };
+        two_passes::apply_device(&mut settings, text, dialect)?;
+        two_passes::apply_common(&mut settings, text, dialect)?;
         Ok(settings)
     }
 }

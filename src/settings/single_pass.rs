@@ -4,24 +4,11 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::dialect::{Action, CommonAction, DeviceAction, Dialect};
+use super::dialect::{Action, CommonAction, DeviceAction, Dialect, SinglePass};
 use super::error::SettingsError;
-use super::numbers;
-use super::roundup::ROUNDUP_SLOTS;
-use super::tokens::{number_error, split};
-use super::values::{Backend, Settings};
+use super::tokens::{self, number_error, split};
+use super::values::{Backend, ROUNDUP_SLOTS, Settings};
 use crate::units::MIB;
-
-/// What its releases word or allow differently.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct SinglePass {
-    /// How "divisions" is spelt.
-    pub(super) divisions: &'static str,
-    /// Whether a list of roundup divisions may have zeros.
-    pub(super) allows_zero: bool,
-    /// The source file and line of the check of the backend.
-    pub(super) backend: (&'static str, u32),
-}
 
 /// The smallest large segment, in MiB: sizes must exceed it.
 const LARGE_MB: u64 = 20;
@@ -149,7 +136,7 @@ fn roundup_list(
         if interval == ">" {
             slots.iter_mut().skip(last_slot).for_each(|slot| *slot = divisions);
         } else {
-            let size_mb = numbers::unsigned(interval).map_err(|error| number_error(error, "stoul"))?;
+            let size_mb = tokens::unsigned(interval).map_err(|error| number_error(error, "stoul"))?;
             if !size_mb.is_power_of_two() {
                 return Err(SettingsError::check("For roundups, the intervals have to be power of 2 "));
             }
@@ -187,7 +174,7 @@ impl Tokens {
     }
 
     fn int(&self, index: usize, missing: &str) -> Result<u64, SettingsError> {
-        numbers::int(self.present(index, missing)?).map_err(|error| number_error(error, "stoi"))
+        tokens::int(self.present(index, missing)?).map_err(|error| number_error(error, "stoi"))
     }
 
     /// Reads a size in MiB, larger than a large segment. Returns bytes.
@@ -201,7 +188,7 @@ impl Tokens {
 
     fn threshold(&self, index: usize) -> Result<f64, SettingsError> {
         let text = self.present(index, "Error, expecting garbage_collection_threshold value")?;
-        let threshold = numbers::double(text).map_err(|error| number_error(error, "stod"))?;
+        let threshold = tokens::double(text).map_err(|error| number_error(error, "stod"))?;
         if threshold.is_nan() || threshold <= 0.0 {
             return Err(SettingsError::check("garbage_collect_threshold too small, set it 0.0~1.0"));
         }
