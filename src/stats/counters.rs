@@ -7,8 +7,13 @@
 //!
 //! Sums wrap around beyond 63 bits, as PyTorch's do. A value and its peak are less than 2^63 apart: that many
 //! bytes are never in use at once.
+//!
+//! The families of active blocks are kept as what they have beyond those of allocated ones ([`Beyond`]). A block is active while it
+//! is allocated, and then while it waits for events. Few blocks wait, so the two kinds of families nearly always change together,
+//! and then nothing changes here. A peak of active blocks is that of allocated ones, or a higher value that was reached while blocks
+//! waited: so while some wait, every increase is noted.
 
-use super::{Stat, StatSet};
+use super::family::{Stat, StatSet};
 use crate::units::PoolClass;
 
 /// One pool's values of a family.
@@ -160,6 +165,96 @@ impl Counters {
         self.classes.iter_mut().for_each(Counter::reset_sums);
         (self.skew.allocated, self.skew.freed) = (0, 0);
     }
+}
+
+/// What a family of active blocks has beyond that of allocated ones.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Beyond {
+    /// The differences; except the peaks, which are the family's own, as far as they were noted.
+    levels: StatSet,
+    /// Whether increases must be noted: some value differs.
+    is_apart: bool,
+    /// Whether a value or a peak is below that of allocated blocks. No run leads there, but a file may say so.
+    is_odd: bool,
+}
+
+impl Beyond {
+    /// The family with these values, beside that of allocated blocks.
+    pub(super) fn of(active: &StatSet, allocated: &StatSet) -> Beyond {
+        let levels = merge(active, allocated, |active, allocated| Stat {
+            current: active.current.wrapping_sub(allocated.current),
+            peak: active.peak,
+            allocated: active.allocated.wrapping_sub(allocated.allocated),
+            freed: active.freed.wrapping_sub(allocated.freed),
+        });
+        let is_odd = |((_, own), (_, allocated)): ((_, &Stat), (_, &Stat))| own.current < 0 || own.peak < allocated.peak;
+        let is_odd = levels.levels().into_iter().zip(allocated.levels()).any(is_odd);
+        Beyond { levels, is_apart: is_odd || levels.levels().iter().any(|(_, own)| own.current != 0), is_odd }
+    }
+
+    /// The family's values.
+    pub(super) fn set(&self, allocated: &StatSet) -> StatSet {
+        merge(&self.levels, allocated, |own, allocated| Stat {
+            current: own.current.wrapping_add(allocated.current),
+            peak: if self.is_odd { own.peak } else { own.peak.max(allocated.peak) },
+            allocated: own.allocated.wrapping_add(allocated.allocated),
+            freed: own.freed.wrapping_add(allocated.freed),
+        })
+    }
+
+    /// Whether every increase of the allocated values must be noted.
+    #[inline]
+    pub(super) fn is_apart(&self) -> bool {
+        self.is_apart
+    }
+
+    /// Notes an increase of the allocated values.
+    pub(super) fn note_increase(&mut self, class: PoolClass, allocated: &Counters) {
+        let StatSet { all, small, large } = allocated.set();
+        let raise = |own: &mut Stat, allocated: Stat| own.peak = own.peak.max(own.current.wrapping_add(allocated.current));
+        raise(&mut self.levels.all, all);
+        match class {
+            PoolClass::Small => raise(&mut self.levels.small, small),
+            PoolClass::Large => raise(&mut self.levels.large, large),
+        }
+    }
+
+    /// Notes that `amount` is no longer allocated, but waits.
+    pub(super) fn wait(&mut self, class: PoolClass, amount: i64) {
+        self.levels.each_of(class, |stat| {
+            stat.current = stat.current.wrapping_add(amount);
+            stat.freed = stat.freed.wrapping_sub(amount);
+        });
+        self.is_apart = true;
+    }
+
+    /// Notes that `amount` waits no longer.
+    pub(super) fn settle(&mut self, class: PoolClass, amount: i64, allocated: &Counters) {
+        self.levels.each_of(class, |stat| stat.decrease(amount));
+        let StatSet { all, small, large } = &self.levels;
+        let differences = all.current | small.current | large.current;
+        if differences < 0 && !self.is_odd {
+            // More settles than has waited: look at all values again.
+            self.change(&mut allocated.clone(), |_, _| {});
+        }
+        self.is_apart = self.is_odd || differences != 0;
+    }
+
+    /// Changes the family's values, or the allocated ones alone.
+    pub(super) fn change(&mut self, allocated: &mut Counters, change: impl FnOnce(&mut StatSet, &mut Counters)) {
+        let mut own = self.set(&allocated.set());
+        change(&mut own, allocated);
+        *self = Beyond::of(&own, &allocated.set());
+    }
+
+    pub(super) fn reset_sums(&mut self) {
+        self.levels.all_mut().into_iter().for_each(Stat::reset_accumulated);
+    }
+}
+
+/// Each level of two sets merged.
+fn merge(one: &StatSet, other: &StatSet, merge: impl Fn(Stat, Stat) -> Stat) -> StatSet {
+    StatSet { all: merge(one.all, other.all), small: merge(one.small, other.small), large: merge(one.large, other.large) }
 }
 
 #[cfg(test)]

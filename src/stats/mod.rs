@@ -2,154 +2,22 @@
 //!
 //! Every family exists three times: for all memory, for the small pool and for the large pool.
 //! [`Stats::entries`] lists all 122 keys of `torch.cuda.memory_stats()`, sorted as PyTorch sorts them.
+//!
+//! What every request and every free counts changes several families at once, and their peaks together: the families of such a change
+//! are told apart at compile time, and whether any peak has to follow is one comparison.
 
-mod active;
 mod counters;
-mod counting;
-mod entries;
+mod family;
 
 use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
 
 use crate::units::{PoolClass, PoolId};
-use active::Beyond;
-use counters::Counters;
-
-pub use entries::UnknownStatistic;
-
-/// A counter with its history (spec 6.1).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Stat {
-    /// The value now. Signed, as in PyTorch: changing settings during a run can make some negative.
-    pub current: i64,
-    /// The largest value since the last reset of the peaks.
-    pub peak: i64,
-    /// The sum of all increases since the last reset of the accumulated values.
-    pub allocated: i64,
-    /// The sum of all decreases since the last reset of the accumulated values.
-    pub freed: i64,
-}
-
-impl Stat {
-    /// Adds `amount`; the peak follows. Beyond 63 bits it wraps around, as PyTorch's does.
-    #[inline]
-    pub fn increase(&mut self, amount: i64) {
-        self.current = self.current.wrapping_add(amount);
-        self.allocated = self.allocated.wrapping_add(amount);
-        self.peak = self.peak.max(self.current);
-    }
-
-    /// Subtracts `amount`.
-    #[inline]
-    pub fn decrease(&mut self, amount: i64) {
-        self.current = self.current.wrapping_sub(amount);
-        self.freed = self.freed.wrapping_add(amount);
-    }
-
-    /// The four values in PyTorch's order: current, peak, allocated, freed.
-    #[must_use]
-    pub const fn values(&self) -> [i64; 4] {
-        [self.current, self.peak, self.allocated, self.freed]
-    }
-
-    /// Sets the peak to the current value.
-    pub fn reset_peak(&mut self) {
-        self.peak = self.current;
-    }
-
-    /// Sets the two sums to zero.
-    pub fn reset_accumulated(&mut self) {
-        self.allocated = 0;
-        self.freed = 0;
-    }
-}
-
-/// The nine families that are kept per pool, in PyTorch's order (spec 6.2).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-#[repr(u8)]
-pub enum Family {
-    /// Allocations handed out.
-    Allocation,
-    /// Segments taken from the device with malloc.
-    Segment,
-    /// Active blocks: allocated or pending.
-    Active,
-    /// Free blocks that are a part of their segment, which cannot be released.
-    InactiveSplit,
-    /// Bytes of allocated blocks.
-    AllocatedBytes,
-    /// Bytes taken from the device.
-    ReservedBytes,
-    /// Bytes of active blocks.
-    ActiveBytes,
-    /// Bytes of free blocks that cannot be released.
-    InactiveSplitBytes,
-    /// Bytes requested, of active blocks.
-    RequestedBytes,
-}
-
-impl Family {
-    /// All families, in PyTorch's order.
-    pub const ALL: [Family; 9] = [
-        Family::Allocation,
-        Family::Segment,
-        Family::Active,
-        Family::InactiveSplit,
-        Family::AllocatedBytes,
-        Family::ReservedBytes,
-        Family::ActiveBytes,
-        Family::InactiveSplitBytes,
-        Family::RequestedBytes,
-    ];
-
-    /// PyTorch's name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Family::Allocation => "allocation",
-            Family::Segment => "segment",
-            Family::Active => "active",
-            Family::InactiveSplit => "inactive_split",
-            Family::AllocatedBytes => "allocated_bytes",
-            Family::ReservedBytes => "reserved_bytes",
-            Family::ActiveBytes => "active_bytes",
-            Family::InactiveSplitBytes => "inactive_split_bytes",
-            Family::RequestedBytes => "requested_bytes",
-        }
-    }
-}
-
-/// One family: all memory, the small pool, the large pool.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct StatSet {
-    /// Both pools together.
-    pub all: Stat,
-    /// The small pool.
-    pub small: Stat,
-    /// The large pool.
-    pub large: Stat,
-}
-
-impl StatSet {
-    /// The three, with PyTorch's names for them, in its order.
-    #[must_use]
-    pub const fn levels(&self) -> [(&'static str, &Stat); 3] {
-        [("all", &self.all), ("small_pool", &self.small), ("large_pool", &self.large)]
-    }
-
-    /// Changes the statistic for all memory and that of a pool.
-    fn each_of(&mut self, class: PoolClass, change: impl Fn(&mut Stat)) {
-        change(&mut self.all);
-        change(match class {
-            PoolClass::Small => &mut self.small,
-            PoolClass::Large => &mut self.large,
-        });
-    }
-
-    /// The three, to change.
-    fn all_mut(&mut self) -> [&mut Stat; 3] {
-        [&mut self.all, &mut self.small, &mut self.large]
-    }
-}
+use counters::{Beyond, Counters};
+pub use family::{Family, Stat, StatSet};
 
 /// Everything in `torch.cuda.memory_stats()`.
 #[derive(Clone, Debug, Default)]
@@ -301,6 +169,188 @@ impl Stats {
     }
 }
 
+impl Stats {
+    /// Counts a block of `size` bytes that is handed out for a request.
+    #[inline(always)]
+    pub(crate) fn count_handed_out(&mut self, class: PoolClass, size: i64, requested: i64) {
+        let mut add = |family, amount| self.families[family as usize].add(class, amount);
+        let sign = add(Family::Allocation, 1) | add(Family::AllocatedBytes, size) | add(Family::RequestedBytes, requested);
+        if sign < 0 {
+            self.raise_peaks_of_blocks(class);
+        }
+        if self.is_apart {
+            self.note_increase(class);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_increase(&mut self, class: PoolClass) {
+        self.active[0].note_increase(class, &self.families[Family::Allocation as usize]);
+        self.active[1].note_increase(class, &self.families[Family::AllocatedBytes as usize]);
+    }
+
+    /// Must be called after a change of what active blocks have beyond allocated ones.
+    pub(super) fn note_apart(&mut self) {
+        self.is_apart = self.active.iter().any(Beyond::is_apart);
+    }
+
+    /// Counts a block of `size` bytes that is given back and free at once.
+    #[inline(always)]
+    pub(crate) fn count_freed(&mut self, class: PoolClass, size: i64, requested: i64) {
+        let mut subtract = |family, amount| self.families[family as usize].subtract(class, amount);
+        subtract(Family::Allocation, 1);
+        subtract(Family::AllocatedBytes, size);
+        subtract(Family::RequestedBytes, requested);
+    }
+
+    /// Counts a block of `size` bytes that is given back and waits for events.
+    pub(crate) fn count_waiting(&mut self, class: PoolClass, size: i64) {
+        for (beyond, family, amount) in [(0, Family::Allocation, 1), (1, Family::AllocatedBytes, size)] {
+            self.families[family as usize].subtract(class, amount);
+            self.active[beyond].wait(class, amount);
+        }
+        self.note_apart();
+    }
+
+    /// Counts that such a block is free.
+    pub(crate) fn count_settled(&mut self, class: PoolClass, size: i64, requested: i64) {
+        self.active[0].settle(class, 1, &self.families[Family::Allocation as usize]);
+        self.active[1].settle(class, size, &self.families[Family::AllocatedBytes as usize]);
+        self.families[Family::RequestedBytes as usize].subtract(class, requested);
+        self.note_apart();
+    }
+
+    /// Changes the count and the bytes of free blocks that are only a part of their segment. Each amount is added
+    /// if it is positive, and otherwise subtracted, which leaves everything alone at zero (spec 3.4, step 6).
+    #[inline(always)]
+    pub(crate) fn change_splits(&mut self, class: PoolClass, blocks: i64, bytes: i64) {
+        let count_headroom = self.families[Family::InactiveSplit as usize].change(class, blocks);
+        let byte_headroom = self.families[Family::InactiveSplitBytes as usize].change(class, bytes);
+        if count_headroom | byte_headroom < 0 {
+            self.raise_peaks_of_splits(class, blocks, bytes);
+        }
+    }
+
+    /// Counts a free block of `bytes` bytes that is split off a whole segment.
+    #[inline(always)]
+    pub(crate) fn count_split_off(&mut self, class: PoolClass, bytes: i64) {
+        let count_headroom = self.families[Family::InactiveSplit as usize].add(class, 1);
+        let byte_headroom = self.families[Family::InactiveSplitBytes as usize].add(class, bytes);
+        if count_headroom | byte_headroom < 0 {
+            self.raise_peaks_of_splits(class, 1, 1);
+        }
+    }
+
+    /// Counts that one of the free blocks that are a part of their segment lost `bytes` bytes.
+    #[inline(always)]
+    pub(crate) fn count_split_again(&mut self, class: PoolClass, bytes: i64) {
+        self.families[Family::InactiveSplitBytes as usize].subtract(class, bytes);
+    }
+
+    /// Counts that one of those blocks, of `bytes` bytes, is free no longer.
+    #[inline(always)]
+    pub(crate) fn count_split_taken(&mut self, class: PoolClass, bytes: i64) {
+        self.families[Family::InactiveSplit as usize].subtract(class, 1);
+        self.families[Family::InactiveSplitBytes as usize].subtract(class, bytes);
+    }
+
+    /// Counts the part of a free block that is about to be handed out as such a block: peaks follow only afterwards.
+    pub(crate) fn count_split_in_passing(&mut self, class: PoolClass, bytes: i64) {
+        let _ = self.families[Family::InactiveSplit as usize].change(class, 1);
+        let _ = self.families[Family::InactiveSplitBytes as usize].change(class, bytes);
+    }
+
+    /// Lets the peaks of those that may have grown, by these amounts, follow.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn raise_peaks_of_splits(&mut self, class: PoolClass, blocks: i64, bytes: i64) {
+        for (family, amount) in [(Family::InactiveSplit, blocks), (Family::InactiveSplitBytes, bytes)] {
+            if amount > 0 {
+                self.families[family as usize].raise_peaks(class);
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn raise_peaks_of_blocks(&mut self, class: PoolClass) {
+        for family in [Family::Allocation, Family::AllocatedBytes, Family::RequestedBytes] {
+            self.families[family as usize].raise_peaks(class);
+        }
+    }
+}
+
+impl Stats {
+    /// All 122 keys of `torch.cuda.memory_stats()` with their values, sorted by key.
+    #[must_use]
+    pub fn entries(&self) -> Vec<(String, i64)> {
+        const NAMES: [&str; 4] = ["current", "peak", "allocated", "freed"];
+        let mut entries = Vec::with_capacity(122);
+        for family in Family::ALL {
+            for (level, stat) in self.family(family).levels() {
+                for (name, value) in NAMES.iter().zip(stat.values()) {
+                    entries.push((format!("{}.{level}.{name}", family.name()), value));
+                }
+            }
+        }
+        for (family, stat) in self.oversize() {
+            for (name, value) in NAMES.iter().zip(stat.values()) {
+                entries.push((format!("{family}.{name}"), value));
+            }
+        }
+        for (name, value) in self.scalars() {
+            entries.push((String::from(name), value));
+        }
+        entries.sort();
+        entries
+    }
+
+    /// Reads entries as [`Stats::entries`] and `torch.cuda.memory_stats()` list them, and the num_oom_rejections that
+    /// 2.12 added. Missing keys are zero;
+    /// for a repeated key the last value counts.
+    ///
+    /// # Errors
+    /// [`UnknownStatistic`] for a key that PyTorch 2.11 does not have.
+    pub fn from_entries<'a>(entries: impl IntoIterator<Item = (&'a str, i64)>) -> Result<Stats, UnknownStatistic> {
+        let mut stats = Stats::default();
+        let mut families = [StatSet::default(); 9];
+        for (key, value) in entries {
+            let Some(place) = stats.place_mut(&mut families, key) else {
+                return Err(UnknownStatistic { key: String::from(key) });
+            };
+            *place = value;
+        }
+        let beyond = |active: Family, allocated: Family| Beyond::of(&families[active as usize], &families[allocated as usize]);
+        stats.active = [beyond(Family::Active, Family::Allocation), beyond(Family::ActiveBytes, Family::AllocatedBytes)];
+        stats.note_apart();
+        stats.families = families.map(|set| Counters::of(&set));
+        Ok(stats)
+    }
+
+    /// The number for a key of [`Stats::entries`]; those of families are in `families`.
+    fn place_mut<'a>(&'a mut self, families: &'a mut [StatSet; 9], key: &str) -> Option<&'a mut i64> {
+        let mut words = key.split('.');
+        let place = match (words.next()?, words.next(), words.next()) {
+            ("num_alloc_retries", None, None) => &mut self.num_alloc_retries,
+            ("num_ooms", None, None) => &mut self.num_ooms,
+            ("num_oom_rejections", None, None) => &mut self.num_oom_rejections,
+            ("max_split_size", None, None) => &mut self.max_split_size,
+            ("num_sync_all_streams", None, None) => &mut self.num_sync_all_streams,
+            ("num_device_alloc", None, None) => &mut self.num_device_alloc,
+            ("num_device_free", None, None) => &mut self.num_device_free,
+            ("oversize_allocations", Some(value), None) => self.oversize_allocations.value_mut(value)?,
+            ("oversize_segments", Some(value), None) => self.oversize_segments.value_mut(value)?,
+            (family, Some(level), Some(value)) => {
+                let family = Family::ALL.into_iter().find(|known| known.name() == family)?;
+                families[family as usize].level_mut(level)?.value_mut(value)?
+            }
+            _ => return None,
+        };
+        words.next().is_none().then_some(place)
+    }
+}
+
 /// Equal if every statistic has the same value.
 impl PartialEq for Stats {
     fn eq(&self, other: &Stats) -> bool {
@@ -313,3 +363,110 @@ impl PartialEq for Stats {
 }
 
 impl Eq for Stats {}
+
+/// No statistic has this key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnknownStatistic {
+    /// The key.
+    pub key: String,
+}
+
+impl fmt::Display for UnknownStatistic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the allocator has no statistic called {:?}", self.key)
+    }
+}
+
+impl core::error::Error for UnknownStatistic {}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::String;
+    use alloc::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::{Family, Stat, StatSet, Stats};
+    use crate::units::PoolClass;
+
+    /// The two families of allocated blocks and the two of active ones, each value kept as it is.
+    const FAMILIES: [Family; 4] = [Family::Allocation, Family::AllocatedBytes, Family::Active, Family::ActiveBytes];
+
+    fn change(sets: &mut [StatSet], class: PoolClass, amounts: [i64; 2], change: fn(&mut Stat, i64)) {
+        for (set, amount) in sets.iter_mut().zip(amounts) {
+            set.each_of(class, |stat| change(stat, amount));
+        }
+    }
+
+    /// Statistics from a file, with these values in the four families.
+    fn from_file(values: &[i64]) -> Stats {
+        let keys: Vec<_> = Stats::default().entries().into_iter().map(|(key, _)| key).collect();
+        let is_of = |key: &&String| FAMILIES.iter().any(|family| key.split('.').next() == Some(family.name()));
+        let keys = keys.iter().filter(is_of).map(String::as_str);
+        Stats::from_entries(keys.zip(values.iter().copied())).expect("its own keys")
+    }
+
+    proptest! {
+        #[test]
+        fn active_blocks_as_if_kept_themselves(
+            values in prop_oneof![Just(Vec::new()), prop::collection::vec(-9..9_i64, 48)],
+            steps in prop::collection::vec((0..9_u8, any::<bool>(), 1..9_i64), 0..40),
+        ) {
+            let mut stats = from_file(&values);
+            let mut plain = FAMILIES.map(|family| stats.family(family));
+            prop_assert_eq!(&Stats::from_entries(stats.entries().iter().map(|(key, value)| (key.as_str(), *value))), &Ok(stats.clone()));
+            // Sizes of blocks that are allocated and that wait.
+            let (mut allocated, mut waiting) = (Vec::new(), Vec::new());
+            for (what, is_small, size) in steps {
+                let class = if is_small { PoolClass::Small } else { PoolClass::Large };
+                match what {
+                    0 => {
+                        stats.reset_peaks();
+                        plain.iter_mut().flat_map(StatSet::all_mut).for_each(Stat::reset_peak);
+                    }
+                    1 => {
+                        stats.reset_accumulated();
+                        plain.iter_mut().flat_map(StatSet::all_mut).for_each(Stat::reset_accumulated);
+                    }
+                    2 => {
+                        let place = size as usize % 4;
+                        stats.increase(FAMILIES[place], class, size);
+                        change(&mut plain[place..=place], class, [size; 2], Stat::increase);
+                    }
+                    3 => {
+                        let place = size as usize % 4;
+                        stats.decrease(FAMILIES[place], class, size);
+                        change(&mut plain[place..=place], class, [size; 2], Stat::decrease);
+                    }
+                    4 => {
+                        if let Some((class, size)) = allocated.pop() {
+                            stats.count_freed(class, size, size);
+                            change(&mut plain[..2], class, [1, size], Stat::decrease);
+                            change(&mut plain[2..], class, [1, size], Stat::decrease);
+                        }
+                    }
+                    5 => {
+                        if let Some((class, size)) = allocated.pop() {
+                            stats.count_waiting(class, size);
+                            change(&mut plain[..2], class, [1, size], Stat::decrease);
+                            waiting.push((class, size));
+                        }
+                    }
+                    6 => {
+                        if let Some((class, size)) = waiting.pop() {
+                            stats.count_settled(class, size, size);
+                            change(&mut plain[2..], class, [1, size], Stat::decrease);
+                        }
+                    }
+                    _ => {
+                        stats.count_handed_out(class, size, size);
+                        change(&mut plain[..2], class, [1, size], Stat::increase);
+                        change(&mut plain[2..], class, [1, size], Stat::increase);
+                        allocated.push((class, size));
+                    }
+                }
+                prop_assert_eq!(FAMILIES.map(|family| stats.family(family)), plain);
+            }
+        }
+    }
+}
