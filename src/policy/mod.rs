@@ -5,23 +5,18 @@
 //! [`crate::AllocError::Policy`], which names the policy. PyTorch's rules are one policy ([`PyTorch`]); the
 //! flow does not know that it exists.
 
-mod boxed;
 mod pytorch;
-mod rounding;
-mod wrapper;
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
 
 use crate::block::BlockId;
 use crate::heap::{Candidate, Heap, PoolSlot};
+pub use crate::index::FreeOrder;
 use crate::profile::Profile;
 use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
-
 pub use pytorch::PyTorch;
-use wrapper::with_wrapper;
-
-pub use crate::index::FreeOrder;
 
 /// One request on its way through the allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -157,6 +152,95 @@ pub enum Attempt {
     Fail,
     /// Yes, for a segment of this size. With expandable segments the size only matters to the limit.
     AskFor(Bytes),
+}
+
+/// Declares the trait `Policy` and, from its methods, the trait `Wrapper` and `impl Policy` for every wrapper.
+///
+/// Methods take `&self` or `&mut self` and return a value. Only a method that takes `&self` may have a default.
+/// Methods in the second pair of braces have defaults and are not passed on.
+///
+/// One list of a policy's questions, for the trait and for everything that passes them on.
+///
+/// A wrapper easily forgets a question that has a default answer, and then the default decides instead of the
+/// policy inside. So the trait is written inside [`with_wrapper!`], which declares it unchanged and generates
+/// the rest from its signatures: a wrapper passes every question on unless it overrides it, including
+/// questions that are added later.
+macro_rules! with_wrapper {
+    ($(#[$about:meta])* pub trait Policy { $($questions:tt)* } own { $($own:tt)* }) => {
+        $(#[$about])*
+        pub trait Policy { $($questions)* $($own)* }
+        with_wrapper! { @sort [] [] $($questions)* }
+    };
+
+    // Sorts the signatures by receiver and drops the default bodies.
+    (@sort [$($shared:tt)*] [$($unique:tt)*]
+     $(#[$doc:meta])* fn $name:ident(&self $(, $arg:ident: $of:ty)*) -> $answer:ty; $($rest:tt)*) => {
+        with_wrapper! {
+            @sort [$($shared)* fn $name($($arg: $of),*) -> $answer;] [$($unique)*] $($rest)*
+        }
+    };
+    (@sort [$($shared:tt)*] [$($unique:tt)*]
+     $(#[$doc:meta])* fn $name:ident(&self $(, $arg:ident: $of:ty)*) -> $answer:ty { $($default:tt)* } $($rest:tt)*) => {
+        with_wrapper! {
+            @sort [$($shared)* fn $name($($arg: $of),*) -> $answer;] [$($unique)*] $($rest)*
+        }
+    };
+    (@sort [$($shared:tt)*] [$($unique:tt)*]
+     $(#[$doc:meta])* fn $name:ident(&mut self $(, $arg:ident: $of:ty)*) -> $answer:ty; $($rest:tt)*) => {
+        with_wrapper! {
+            @sort [$($shared)*] [$($unique)* fn $name($($arg: $of),*) -> $answer;] $($rest)*
+        }
+    };
+
+    (@sort [$(fn $shared:ident($($arg:ident: $of:ty),*) -> $answer:ty;)*]
+           [$(fn $unique:ident($($own_arg:ident: $own_of:ty),*) -> $own_answer:ty;)*]) => {
+        /// A policy around another one: by default every question goes to the inner policy. Override a method
+        /// to answer it differently.
+        ///
+        /// Every wrapper is a [`Policy`].
+        pub trait Wrapper {
+            /// The inner policy.
+            type Inner: Policy + ?Sized;
+
+            /// The inner policy.
+            fn inner(&self) -> &Self::Inner;
+
+            /// The inner policy, for the questions that may change its state.
+            fn inner_mut(&mut self) -> &mut Self::Inner;
+
+            $(
+                #[doc = concat!("[`Policy::", stringify!($shared), "`].")]
+                #[inline]
+                fn $shared(&self $(, $arg: $of)*) -> $answer {
+                    self.inner().$shared($($arg),*)
+                }
+            )*
+
+            $(
+                #[doc = concat!("[`Policy::", stringify!($unique), "`].")]
+                #[inline]
+                fn $unique(&mut self $(, $own_arg: $own_of)*) -> $own_answer {
+                    self.inner_mut().$unique($($own_arg),*)
+                }
+            )*
+        }
+
+        impl<W: Wrapper> Policy for W {
+            $(
+                #[inline]
+                fn $shared(&self $(, $arg: $of)*) -> $answer {
+                    Wrapper::$shared(self $(, $arg)*)
+                }
+            )*
+
+            $(
+                #[inline]
+                fn $unique(&mut self $(, $own_arg: $own_of)*) -> $own_answer {
+                    Wrapper::$unique(self $(, $own_arg)*)
+                }
+            )*
+        }
+    };
 }
 
 with_wrapper! {
@@ -335,3 +419,17 @@ impl fmt::Display for PolicyFault {
 }
 
 impl core::error::Error for PolicyFault {}
+
+impl<P: Policy + ?Sized> Wrapper for Box<P> {
+    type Inner = P;
+
+    #[inline]
+    fn inner(&self) -> &P {
+        self
+    }
+
+    #[inline]
+    fn inner_mut(&mut self) -> &mut P {
+        self
+    }
+}

@@ -1,9 +1,11 @@
-//! Which release of PyTorch has which rules.
+//! The releases of PyTorch, and the rules of each. Its rules are those of its neighbour with what differs.
 
 use alloc::string::String;
 use core::fmt;
 
-use super::Profile;
+use super::{Asserts, Deferral, ExpandableHint, HandleTypes, LimitRounding, Profile, Shows, TieBreak};
+use crate::settings::Dialect;
+use crate::texts::OomWords;
 
 /// A release of PyTorch, and the rules that it has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,17 +79,6 @@ impl Profile {
         found.map(|release| release.profile).ok_or_else(|| UnknownRelease { name: String::from(name) })
     }
 
-    /// Whether a request fails where a free block of an expandable segment would be released for it (spec 2.9).
-    pub(crate) const fn fails_to_release_expandable(&self) -> bool {
-        self.asserts.expandable.is_some()
-    }
-
-    /// Whether a request fails that is for a stream that is not captured, during a capture and with the setting
-    /// graph_capture_record_stream_reuse.
-    pub(crate) const fn fails_outside_captures(&self) -> bool {
-        self.asserts.stream.is_some() && !self.reuses_by_graph
-    }
-
     /// The releases that have these rules, oldest first.
     pub fn releases(&self) -> impl DoubleEndedIterator<Item = &'static Release> + '_ {
         RELEASES.iter().filter(move |release| release.profile == self)
@@ -97,6 +88,356 @@ impl Profile {
 /// A release's name without the last number.
 fn series(name: &str) -> &str {
     name.rsplit_once('.').map_or(name, |(series, _)| series)
+}
+
+/// Where the allocator's source lay when releases from 2.6 to 2.12 were built.
+const SOURCE: &str = "/pytorch/c10/cuda/CUDACachingAllocator.cpp";
+/// Where it lay for releases up to 2.5.
+const OLDER_SOURCE: &str = "../c10/cuda/CUDACachingAllocator.cpp";
+/// Where it lay for later ones.
+const NEWER_SOURCE: &str = "/__w/pytorch/pytorch/c10/cuda/CUDACachingAllocator.cpp";
+
+impl Profile {
+    /// PyTorch 2.1.
+    pub const PYTORCH_2_1: Profile = Profile {
+        name: "2.1",
+        dialect: Dialect::PYTORCH_2_1,
+        oom_words: &OomWords::PYTORCH_2_1,
+        asserts: Asserts {
+            file: OLDER_SOURCE,
+            unknown: 2136,
+            abandoned: 2103,
+            not_in_use: 2138,
+            overreleased: 2782,
+            capture: Some(("captures_underway == 0", 2939)),
+            stream: None,
+            expandable: Some(2814),
+            fraction: Some(3165),
+        },
+        ..Profile::PYTORCH_2_2
+    };
+
+    /// PyTorch 2.2.
+    pub const PYTORCH_2_2: Profile = Profile {
+        name: "2.2",
+        dialect: Dialect::PYTORCH_2_2,
+        oom_words: &OomWords::PYTORCH_2_2,
+        shows: Shows { settings: false, device_counters: false, ..Profile::PYTORCH_2_3.shows },
+        counts_failed_routings: true,
+        asserts: Asserts {
+            file: OLDER_SOURCE,
+            unknown: 1829,
+            abandoned: 1796,
+            not_in_use: 1831,
+            overreleased: 2493,
+            capture: Some(("captures_underway == 0", 2650)),
+            stream: None,
+            expandable: Some(2525),
+            fraction: Some(2896),
+        },
+        ..Profile::PYTORCH_2_3
+    };
+
+    /// PyTorch 2.3.
+    pub const PYTORCH_2_3: Profile = Profile {
+        name: "2.3",
+        dialect: Dialect::PYTORCH_2_3,
+        oom_words: &OomWords::PYTORCH_2_3,
+        rounds_by_one_division: false,
+        forgets_captured_uses: false,
+        settles_before_saving: false,
+        asserts: Asserts {
+            file: OLDER_SOURCE,
+            unknown: 1843,
+            abandoned: 1804,
+            not_in_use: 1845,
+            overreleased: 2515,
+            capture: Some(("captures_underway.size() == 0", 2679)),
+            stream: None,
+            expandable: Some(2549),
+            fraction: Some(2943),
+        },
+        ..Profile::PYTORCH_2_4
+    };
+
+    /// PyTorch 2.4.
+    pub const PYTORCH_2_4: Profile = Profile {
+        name: "2.4",
+        dialect: Dialect::PYTORCH_2_4,
+        oom_words: &OomWords::PYTORCH_2_4,
+        handle_types: HandleTypes::Unshared,
+        expands_private_pools: false,
+        asserts: Asserts {
+            file: OLDER_SOURCE,
+            unknown: 1878,
+            abandoned: 1839,
+            not_in_use: 1880,
+            overreleased: 2552,
+            capture: Some(("captures_underway.empty()", 2716)),
+            stream: None,
+            expandable: Some(2586),
+            fraction: Some(3009),
+        },
+        ..Profile::PYTORCH_2_5
+    };
+
+    /// PyTorch 2.5.
+    pub const PYTORCH_2_5: Profile = Profile {
+        name: "2.5",
+        dialect: Dialect::PYTORCH_2_5,
+        asserts: Asserts {
+            file: OLDER_SOURCE,
+            unknown: 2073,
+            abandoned: 2034,
+            not_in_use: 2075,
+            overreleased: 2786,
+            capture: Some(("captures_underway.empty()", 2967)),
+            stream: None,
+            expandable: None,
+            fraction: Some(3256),
+        },
+        ..Profile::PYTORCH_2_6
+    };
+
+    /// PyTorch 2.6.
+    pub const PYTORCH_2_6: Profile = Profile {
+        name: "2.6",
+        dialect: Dialect::PYTORCH_2_6,
+        asserts: Asserts {
+            file: SOURCE,
+            unknown: 2232,
+            abandoned: 2225,
+            not_in_use: 2128,
+            overreleased: 2892,
+            capture: Some(("captures_underway.empty()", 3085)),
+            stream: None,
+            expandable: None,
+            fraction: Some(3421),
+        },
+        ..Profile::PYTORCH_2_7
+    };
+
+    /// PyTorch 2.7.
+    pub const PYTORCH_2_7: Profile = Profile {
+        name: "2.7",
+        dialect: Dialect::PYTORCH_2_7,
+        handle_types: HandleTypes::Files,
+        shows: Shows { entry_pools: false, ..Profile::PYTORCH_2_8.shows },
+        asserts: Asserts {
+            file: SOURCE,
+            unknown: 2233,
+            abandoned: 2226,
+            not_in_use: 2129,
+            overreleased: 2896,
+            capture: Some(("captures_underway.empty()", 3089)),
+            stream: None,
+            expandable: None,
+            fraction: Some(3430),
+        },
+        ..Profile::PYTORCH_2_8
+    };
+
+    /// PyTorch 2.8.
+    pub const PYTORCH_2_8: Profile = Profile {
+        name: "2.8",
+        dialect: Dialect::PYTORCH_2_8,
+        asserts: Asserts {
+            file: SOURCE,
+            unknown: 2387,
+            abandoned: 2379,
+            not_in_use: 2279,
+            overreleased: 3045,
+            capture: None,
+            stream: None,
+            expandable: None,
+            fraction: None,
+        },
+        ..Profile::PYTORCH_2_9
+    };
+
+    /// PyTorch 2.9.
+    pub const PYTORCH_2_9: Profile = Profile {
+        name: "2.9",
+        dialect: Dialect::PYTORCH_2_9,
+        limits_whole_memory: true,
+        asks_for_total: true,
+        oom_words: &OomWords::PYTORCH_2_5,
+        reuses_by_graph: false,
+        borrows_expandable: true,
+        oldest_routing_decides: true,
+        asserts: Asserts {
+            file: SOURCE,
+            unknown: 2638,
+            abandoned: 2630,
+            not_in_use: 2530,
+            overreleased: 3285,
+            capture: None,
+            stream: Some((1716, 0)),
+            expandable: None,
+            fraction: None,
+        },
+        ..Profile::PYTORCH_2_10
+    };
+
+    /// PyTorch 2.10.
+    pub const PYTORCH_2_10: Profile = Profile {
+        name: "2.10",
+        dialect: Dialect::PYTORCH_2_10,
+        oom_words: &OomWords::PYTORCH_2_10,
+        restores_grown_segments: false,
+        borrows_last: true,
+        asserts: Asserts {
+            unknown: 2739,
+            abandoned: 2731,
+            not_in_use: 2631,
+            overreleased: 3394,
+            stream: Some((1893, 2597)),
+            ..Profile::PYTORCH_2_11.asserts
+        },
+        ..Profile::PYTORCH_2_11
+    };
+
+    /// PyTorch 2.11.
+    pub const PYTORCH_2_11: Profile = Profile {
+        name: "2.11",
+        dialect: Dialect::PYTORCH_2_11,
+        tie_break: TieBreak::Address,
+        limit_rounding: LimitRounding::Down,
+        rounds_by_one_division: true,
+        limits_whole_memory: false,
+        asks_for_total: false,
+        deferral: Deferral::WhileRouting,
+        asks_after_refusal: false,
+        oom_words: &OomWords::PYTORCH_2_11,
+        expandable_hint: ExpandableHint::Settings,
+        gives_short_ranges_back: false,
+        handle_types: HandleTypes::Tried,
+        counts_private_pools: false,
+        counts_rejections: false,
+        restores_grown_segments: true,
+        expands_private_pools: true,
+        forgets_captured_uses: true,
+        settles_before_saving: true,
+        settles_at_pool_end: false,
+        reuses_by_graph: true,
+        borrows_last: false,
+        borrows_expandable: false,
+        oldest_routing_decides: false,
+        counts_failed_routings: false,
+        forgets_no_split: false,
+        shows: Shows { entry_pools: true, settings: true, device_counters: true },
+        asserts: Asserts {
+            file: SOURCE,
+            unknown: 2807,
+            abandoned: 2799,
+            not_in_use: 2698,
+            overreleased: 3473,
+            capture: None,
+            stream: Some((1926, 2664)),
+            expandable: None,
+            fraction: None,
+        },
+    };
+
+    /// PyTorch 2.12.
+    pub const PYTORCH_2_12: Profile = Profile {
+        name: "2.12",
+        dialect: Dialect::PYTORCH_2_12,
+        tie_break: TieBreak::BlockAge,
+        counts_rejections: true,
+        settles_at_pool_end: true,
+        asserts: Asserts {
+            unknown: 3057,
+            abandoned: 3049,
+            not_in_use: 2948,
+            overreleased: 3752,
+            stream: Some((2131, 2871)),
+            ..Profile::PYTORCH_2_11.asserts
+        },
+        ..Profile::PYTORCH_2_11
+    };
+
+    /// PyTorch 2.13.
+    pub const PYTORCH_2_13: Profile = Profile {
+        name: "2.13",
+        dialect: Dialect::PYTORCH_2_13,
+        expandable_hint: ExpandableHint::Settings,
+        forgets_no_split: false,
+        asserts: Asserts {
+            file: NEWER_SOURCE,
+            unknown: 3340,
+            abandoned: 3332,
+            not_in_use: 3231,
+            overreleased: 4090,
+            capture: None,
+            stream: Some((2372, 3134)),
+            expandable: None,
+            fraction: None,
+        },
+        ..Profile::PYTORCH_2_14
+    };
+
+    /// PyTorch 2.14.
+    pub const PYTORCH_2_14: Profile = Profile {
+        name: "2.14",
+        dialect: Dialect::PYTORCH_2_14,
+        expandable_hint: ExpandableHint::Nothing,
+        gives_short_ranges_back: false,
+        asserts: Asserts {
+            file: NEWER_SOURCE,
+            unknown: 3337,
+            abandoned: 3329,
+            not_in_use: 3229,
+            overreleased: 4091,
+            capture: None,
+            stream: Some((2371, 3132)),
+            expandable: None,
+            fraction: None,
+        },
+        ..Profile::PYTORCH_2_15
+    };
+
+    /// PyTorch 2.15.
+    pub const PYTORCH_2_15: Profile = Profile {
+        name: "2.15",
+        dialect: Dialect::PYTORCH_2_15,
+        tie_break: TieBreak::SegmentAge,
+        limit_rounding: LimitRounding::Nearest,
+        rounds_by_one_division: true,
+        limits_whole_memory: false,
+        asks_for_total: false,
+        deferral: Deferral::WhileCapturing,
+        asks_after_refusal: true,
+        oom_words: &OomWords::PYTORCH_2_11,
+        expandable_hint: ExpandableHint::Addresses,
+        gives_short_ranges_back: true,
+        handle_types: HandleTypes::Asked,
+        counts_private_pools: true,
+        counts_rejections: true,
+        restores_grown_segments: true,
+        expands_private_pools: true,
+        forgets_captured_uses: true,
+        settles_before_saving: true,
+        settles_at_pool_end: true,
+        reuses_by_graph: true,
+        borrows_last: false,
+        borrows_expandable: false,
+        oldest_routing_decides: false,
+        counts_failed_routings: false,
+        forgets_no_split: true,
+        shows: Profile::PYTORCH_2_11.shows,
+        asserts: Asserts {
+            file: NEWER_SOURCE,
+            unknown: 3481,
+            abandoned: 3473,
+            not_in_use: 3373,
+            overreleased: 4249,
+            capture: None,
+            stream: Some((2519, 3279)),
+            expandable: None,
+            fraction: None,
+        },
+    };
 }
 
 #[cfg(test)]
