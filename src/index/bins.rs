@@ -5,20 +5,16 @@
 //! usually one step; a bin with more is an [`OversizedBin`]. A search looks into the bin of the size and, if
 //! nothing there is large enough, takes the head of the next occupied one.
 
-mod descending;
 mod directory;
-mod list;
 mod oversized;
 
 use alloc::vec::Vec;
 use core::iter::successors;
 
+use super::either::Either;
 use crate::block::{Block, NIL, Slots};
 use directory::{Bin, Directory, LAST_BIN, bin_of, unlimited_bin_of};
-use list::{link, list, unlink};
 use oversized::OversizedBin;
-
-use super::either::Either;
 
 /// The longest list: a bin with more blocks becomes oversized, so that no walk is longer.
 const LONGEST_LIST: u32 = 32;
@@ -276,8 +272,65 @@ impl BinnedBlocks {
     }
 }
 
+/// The blocks of a list.
+#[inline]
+fn list(slots: &[Block], head: u32) -> impl Iterator<Item = u32> + '_ {
+    let mut next = head;
+    core::iter::from_fn(move || {
+        let index = next;
+        next = slots.linked(index)?.link_next;
+        Some(index)
+    })
+}
+
+/// Links a block into a sorted list. Returns the list's new head.
+#[inline]
+fn link(slots: &mut [Block], head: u32, index: u32) -> u32 {
+    let block = slots.at(index);
+    let (size, place) = (block.size, block.place_in_size());
+    let (mut before, mut after) = (NIL, head);
+    while let Some(other) = slots.linked(after)
+        && (other.size, other.place_in_size()) < (size, place)
+    {
+        before = after;
+        after = other.link_next;
+    }
+    debug_assert!(after != index, "a block entered the free index twice");
+    let block = slots.at_mut(index);
+    block.link_prev = before;
+    block.link_next = after;
+    if let Some(other) = slots.linked_mut(after) {
+        other.link_prev = index;
+    }
+    match slots.linked_mut(before) {
+        Some(other) => {
+            other.link_next = index;
+            head
+        }
+        None => index,
+    }
+}
+
+/// Unlinks a block from its list. Returns the list's new head.
+#[inline]
+fn unlink(slots: &mut [Block], head: u32, index: u32) -> u32 {
+    let block = slots.at(index);
+    let (before, after) = (block.link_prev, block.link_next);
+    if let Some(other) = slots.linked_mut(after) {
+        other.link_prev = before;
+    }
+    match slots.linked_mut(before) {
+        Some(other) => {
+            other.link_next = after;
+            head
+        }
+        None => after,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use alloc::collections::BTreeSet;
     use alloc::vec::Vec;
 
     use proptest::collection::vec;
@@ -285,8 +338,49 @@ mod tests {
 
     use super::directory::bin_of;
     use super::{BinnedBlocks, LONGEST_LIST, OVERSIZED};
-    use crate::block::{Arena, Block, BlockState, NIL};
-    use crate::index::ordered::OrderedBlocks;
+    use crate::block::{Arena, Block, BlockState, NIL, Slots};
+
+    /// Size, rank and address, which make the order; and the slot, to find the block.
+    type Key = (u64, u32, u64, u32);
+
+    /// The free blocks of one stream in a balanced tree: the plain model that the bins are tested against.
+    #[derive(Clone, Debug, Default)]
+    struct OrderedBlocks {
+        keys: BTreeSet<Key>,
+    }
+
+    impl OrderedBlocks {
+        fn key(slots: &[Block], index: u32) -> Key {
+            let block = slots.at(index);
+            (block.size, block.rank, block.address, index)
+        }
+
+        fn insert(&mut self, slots: &mut [Block], index: u32) {
+            let fresh = self.keys.insert(Self::key(slots, index));
+            debug_assert!(fresh, "a block entered the free index twice");
+        }
+
+        fn remove(&mut self, slots: &mut [Block], index: u32) {
+            let found = self.keys.remove(&Self::key(slots, index));
+            debug_assert!(found, "a block left the free index that was not in it");
+        }
+
+        fn first_at_least(&self, _: &[Block], size: u64) -> Option<u32> {
+            self.keys.range((size, 0, 0, 0)..).next().map(|key| key.3)
+        }
+
+        fn below<'a>(&'a self, _: &'a [Block], size: u64) -> impl Iterator<Item = u32> + 'a {
+            self.keys.range(..(size, 0, 0, 0)).rev().map(|key| key.3)
+        }
+
+        fn at_least<'a>(&'a self, _: &'a [Block], size: u64) -> impl Iterator<Item = u32> + 'a {
+            self.keys.range((size, 0, 0, 0)..).map(|key| key.3)
+        }
+
+        fn largest(&self, slots: &[Block]) -> Option<u32> {
+            self.first_at_least(slots, self.keys.last()?.0)
+        }
+    }
 
     /// Both indexes over the same blocks.
     struct Both {

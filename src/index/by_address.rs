@@ -7,14 +7,153 @@
 //! split, or the block into which neighbours coalesced. So the place vacated last is remembered: most blocks
 //! enter without a search, and little moves. Most leave without a search too: the caller keeps the place
 //! where a block went, which is right until other blocks or runs move.
-
-mod run;
+//!
+//! Of the places of a run, addresses, sizes and slots are separate arrays: a search for an address touches the first, a search
+//! for a size the second.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-pub(crate) use run::Entry;
-use run::Run;
+/// A free block: its first byte, its size in bytes, its slot in the arena.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Entry {
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    pub(crate) index: u32,
+}
+
+/// Places in a row.
+#[derive(Clone, Debug)]
+struct Run {
+    places: usize,
+    live: usize,
+    addresses: [u64; Run::MOST],
+    /// 0 for a vacant place, and after the last one.
+    sizes: [u64; Run::MOST],
+    indices: [u32; Run::MOST],
+}
+
+impl Run {
+    /// The most places.
+    const MOST: usize = 32;
+
+    /// From at most [`Run::MOST`] blocks, in order.
+    fn new(entries: impl IntoIterator<Item = Entry>) -> Run {
+        let nothing = [0; Run::MOST];
+        let mut run = Run { places: 0, live: 0, addresses: nothing, sizes: nothing, indices: [0; Run::MOST] };
+        for entry in entries {
+            run.places += 1;
+            run.put(run.places - 1, entry);
+        }
+        run
+    }
+
+    /// How many places hold a block.
+    #[inline]
+    fn live(&self) -> usize {
+        self.live
+    }
+
+    /// The addresses of all places.
+    #[inline]
+    fn addresses(&self) -> &[u64] {
+        &self.addresses[..self.places]
+    }
+
+    #[inline]
+    fn sizes(&self) -> &[u64] {
+        &self.sizes[..self.places]
+    }
+
+    /// Whether the place exists and is vacant.
+    #[inline]
+    fn is_vacant(&self, place: usize) -> bool {
+        self.sizes().get(place) == Some(&0)
+    }
+
+    /// The blocks.
+    fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
+        let all = self.addresses().iter().zip(&self.sizes).zip(&self.indices);
+        all.map(|((&address, &size), &index)| Entry { address, size, index }).filter(|entry| entry.size != 0)
+    }
+
+    /// The size of the largest block in bytes.
+    #[inline]
+    fn largest(&self) -> u64 {
+        // Over all places, used or not: a loop of fixed length is faster than a shorter one.
+        let mut most = [0; 4];
+        for sizes in self.sizes.as_chunks::<4>().0 {
+            most = core::array::from_fn(|lane| sizes[lane].max(most[lane]));
+        }
+        most.into_iter().fold(0, u64::max)
+    }
+
+    /// The place of the block at an address.
+    #[inline]
+    fn find(&self, address: u64) -> Option<usize> {
+        let place = self.first_from(address);
+        (self.addresses().get(place) == Some(&address) && self.sizes[place] != 0).then_some(place)
+    }
+
+    /// The slot of the lowest block with at least `size` bytes, which must not be 0, from the place `first` on.
+    #[inline]
+    fn lowest_at_least(&self, first: usize, size: u64) -> Option<u32> {
+        let place = self.sizes()[first..].iter().position(|&own| own >= size)?;
+        Some(self.indices[first + place])
+    }
+
+    /// The first place whose address is at least this one, or the number of places.
+    #[inline]
+    fn first_from(&self, address: u64) -> usize {
+        self.addresses().partition_point(|&other| other < address)
+    }
+
+    /// The last block before a place.
+    #[inline]
+    fn last_before(&self, place: usize) -> Option<Entry> {
+        let place = self.sizes().iter().take(place).rposition(|&own| own != 0)?;
+        Some(Entry { address: self.addresses[place], size: self.sizes[place], index: self.indices[place] })
+    }
+
+    /// Fills a vacant place.
+    #[inline]
+    fn put(&mut self, place: usize, entry: Entry) {
+        self.addresses[place] = entry.address;
+        self.sizes[place] = entry.size;
+        self.indices[place] = entry.index;
+        self.live += 1;
+    }
+
+    /// Vacates a place. Returns the size of the block that was there.
+    #[inline]
+    fn vacate(&mut self, place: usize) -> u64 {
+        self.live -= 1;
+        core::mem::take(&mut self.sizes[place])
+    }
+
+    /// Adds a block where its address belongs, in a vacant place or a new one. Returns the place; `None` if
+    /// the run is full.
+    fn insert(&mut self, entry: Entry) -> Option<usize> {
+        let mut place = self.first_from(entry.address);
+        debug_assert!(self.find(entry.address).is_none(), "a block entered the order by address twice");
+        if self.is_vacant(place) {
+            self.put(place, entry);
+        } else if place > 0 && self.is_vacant(place - 1) {
+            place -= 1;
+            self.put(place, entry);
+        } else if self.places < Run::MOST {
+            let later = place..self.places;
+            self.addresses.copy_within(later.clone(), place + 1);
+            self.sizes.copy_within(later.clone(), place + 1);
+            self.indices.copy_within(later, place + 1);
+            self.places += 1;
+            self.put(place, entry);
+        } else {
+            return None;
+        }
+        Some(place)
+    }
+}
 
 /// A full run is cut in two if it has more blocks than this; otherwise its vacant places are removed.
 const LONG_RUN: usize = Run::MOST * 3 / 4;

@@ -5,7 +5,6 @@
 //! enters its bin only when the next one comes. Every question takes it into account, so the order is exact.
 
 use super::bins::BinnedBlocks;
-use super::place_by_size;
 use crate::block::{Block, NIL, Slots};
 
 /// The block outside of the bins.
@@ -179,4 +178,11 @@ fn merged(
             }
         }
     })
+}
+
+/// A block's key in the order by size.
+#[inline]
+pub(super) fn place_by_size(slots: &[Block], index: u32) -> (u64, u32, u64) {
+    let block = slots.at(index);
+    (block.size, block.rank, block.address)
 }

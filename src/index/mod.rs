@@ -9,8 +9,6 @@ mod bins;
 mod by_address;
 mod by_size;
 mod either;
-#[cfg(test)]
-mod ordered;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -18,6 +16,7 @@ use alloc::vec::Vec;
 use crate::block::{Block, Slots};
 pub(crate) use by_address::{ByAddress, Entry, Spot};
 pub(crate) use by_size::BySize;
+use by_size::place_by_size;
 use either::Either;
 
 /// The order in which a heap keeps its free blocks. It answers every question of [`Heap`](crate::Heap) either
@@ -238,13 +237,6 @@ fn remove_by_address(streams: &mut [ByAddress], slots: &[Block], index: u32) {
         Some(blocks) => blocks.remove(block.address, went),
         None => debug_assert!(false, "a block left the free index that was not in it"),
     }
-}
-
-/// A block's key in the order by size.
-#[inline]
-fn place_by_size(slots: &[Block], index: u32) -> (u64, u32, u64) {
-    let block = slots.at(index);
-    (block.size, block.rank, block.address)
 }
 
 #[cfg(test)]
