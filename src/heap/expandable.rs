@@ -3,15 +3,174 @@
 //! Such a segment is a chain of blocks like any other, except that some blocks are unmapped: addresses
 //! without memory, kept by pool, stream and address. Memory comes and goes in whole pages. The allocator
 //! chooses the pages; here blocks are split and joined.
+//!
+//! A handle is memory that the device maps and unmaps as a whole ([`Policy::handle`](crate::policy::Policy::handle)). Policies that move
+//! handles look at where each lies, and where a segment would grow with them.
+//!
+//! Parts of a segment may serve a private pool: cut out, as a segment of their own, and linked again. The blocks of a segment are a
+//! chain. A part that another pool takes over is cut out of it, so that all blocks of a chain are of one pool, and neighbours coalesce
+//! as ever. What lies before and behind it are chains too, until the part comes back.
 
-use super::{Heap, PoolSlot, SETTLED};
-use crate::block::{Block, BlockState, Marks};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use super::{BlockView, Heap, PoolSlot};
+use crate::block::{Block, BlockId, BlockState, Marks, NIL};
 use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
+
+/// A handle as policies see it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HandleView {
+    /// Where it is mapped.
+    pub address: DeviceAddress,
+    /// Its size.
+    pub size: Bytes,
+}
+
+/// A handle of which a part is free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PartlyFreeView {
+    /// The handle.
+    pub handle: HandleView,
+    /// The bytes of its free pages.
+    pub free: Bytes,
+}
+
+/// Where an expandable segment would grow for a request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GrowthView {
+    /// The bytes to map there: whole pages.
+    pub missing: Bytes,
+    /// The addresses that the request would use, and the rest of the free blocks among them. Empty if addresses would be
+    /// reserved first.
+    pub addresses: Range<DeviceAddress>,
+}
+
+/// The whole pages in a range, counted from `first` on; none if there are none.
+pub(crate) fn whole_pages(range: Range<u64>, first: u64, page: u64) -> Range<u64> {
+    let from = first + (range.start - first).next_multiple_of(page);
+    from..(first + (range.end - first) / page * page).max(from)
+}
+
+/// The same for the allocator.
+pub(crate) struct GrowthPlace {
+    /// The first block, free or unmapped.
+    pub(crate) first: u32,
+    pub(crate) missing: u64,
+    addresses: Range<u64>,
+}
+
+impl Heap {
+    /// The handles that lie wholly in a free block, by address; none if there is no such block.
+    pub fn handles_in(&self, id: BlockId) -> impl Iterator<Item = HandleView> + '_ {
+        let block = self.arena.resolve(id).map(|index| self.arena.at(index)).filter(|block| block.state == BlockState::Free);
+        let range = block.map_or(0..0, |block| block.address..block.address + block.size);
+        let end = range.end;
+        let inside = self.handles.range(range).filter(move |&(&address, &size)| address + size <= end);
+        inside.map(|(&address, &size)| HandleView { address: DeviceAddress(address), size: Bytes(size) })
+    }
+
+    /// The handles with free pages of `page` bytes in free blocks of the pool, but not wholly free, by address
+    /// ([`Relief::Break`](crate::policy::Relief::Break)). Blocks that were transferred to another stream count, though their
+    /// pages stay. None for pages of no bytes.
+    #[must_use]
+    pub fn partly_free(&self, pool: PoolSlot, page: Bytes) -> Vec<PartlyFreeView> {
+        let mut free: BTreeMap<u64, u64> = BTreeMap::new();
+        for block in self.free_blocks(pool) {
+            let (from, to) = (block.address.0, block.address.0 + block.size.0);
+            let first = self.handles.range(..=from).next_back().map_or(from, |(&address, _)| address);
+            for (&address, &size) in self.handles.range(first..to) {
+                let inside = whole_pages(from.max(address)..to.min(address + size), address, page.0.max(1));
+                *free.entry(address).or_default() += inside.end - inside.start;
+            }
+        }
+        let handles = free.into_iter().filter_map(|(address, free)| Some((address, self.handle_at(address)?, free)));
+        let partly = handles.filter(|&(_, size, free)| page.0 > 0 && free > 0 && free < size);
+        let view = |(address, size, free)| PartlyFreeView {
+            handle: HandleView { address: DeviceAddress(address), size: Bytes(size) },
+            free: Bytes(free),
+        };
+        partly.map(view).collect()
+    }
+
+    /// Where the pool's expandable segments of the stream would grow for `size` bytes with handles: where the least is
+    /// missing, at the lowest address. `page` is the page of a new segment.
+    #[must_use]
+    pub fn growth_place(&self, pool: PoolSlot, stream: StreamId, size: Bytes, page: Bytes) -> GrowthView {
+        match self.find_growth(pool, stream, size.0) {
+            Some(GrowthPlace { missing, addresses, .. }) => GrowthView {
+                missing: Bytes(missing).checked_round_up(page).unwrap_or(Bytes::MAX),
+                addresses: DeviceAddress(addresses.start)..DeviceAddress(addresses.end),
+            },
+            None => GrowthView {
+                missing: size.checked_round_up(page).unwrap_or(Bytes::MAX),
+                addresses: DeviceAddress(0)..DeviceAddress(0),
+            },
+        }
+    }
+
+    /// The run of free and unmapped blocks with at least `size` bytes that misses the least; of equal ones the lowest.
+    pub(crate) fn find_growth(&self, pool: PoolSlot, stream: StreamId, size: u64) -> Option<GrowthPlace> {
+        let unmapped = &self.unmapped[usize::from(pool.0)];
+        let places = unmapped.range((stream, 0, 0)..=(stream, u64::MAX, u32::MAX)).map(|&(_, _, index)| index);
+        let places = places.filter_map(|index| self.growth_at(index, size));
+        let allowed = places.filter(|place| self.grows_from.is_none_or(|from| from == place.addresses.start));
+        allowed.min_by_key(|place| (place.missing, place.addresses.start))
+    }
+
+    /// The same at one unmapped block, from the free one before it on.
+    fn growth_at(&self, unmapped: u32, size: u64) -> Option<GrowthPlace> {
+        let before = self.arena.at(unmapped).prev;
+        let first = if self.is_usable(before, unmapped) { before } else { unmapped };
+        let start = self.arena.at(first).address;
+        let (mut at, mut room, mut missing) = (first, 0, 0);
+        while room < size {
+            let block = self.arena.get(at).filter(|_| self.is_usable(at, unmapped))?;
+            if block.state == BlockState::Unmapped {
+                missing += block.size.min(size - room);
+            }
+            room += block.size;
+            at = block.next;
+        }
+        Some(GrowthPlace { first, missing, addresses: start..start + room })
+    }
+
+    /// The free block that holds an address.
+    pub(crate) fn free_block_at(&self, address: u64) -> Option<u32> {
+        let mut free = self.pool_slots().flat_map(|pool| self.free_blocks(pool));
+        let holds = |block: &BlockView| block.address.0 <= address && address - block.address.0 < block.size.0;
+        free.find(holds).map(|block| block.id.index)
+    }
+
+    /// The size of the handle that begins at an address.
+    pub(crate) fn handle_at(&self, address: u64) -> Option<u64> {
+        self.handles.get(&address).copied()
+    }
+
+    /// Notes memory that was mapped, one piece after the other: whether each is a handle, and its size.
+    pub(crate) fn note_handles(&mut self, address: u64, pieces: &[(bool, u64)]) {
+        let mut at = address;
+        for &(is_handle, size) in pieces {
+            if is_handle {
+                self.handles.insert(at, size);
+            }
+            at += size;
+        }
+    }
+
+    /// Notes that addresses were unmapped.
+    pub(crate) fn forget_handles(&mut self, address: u64, bytes: u64) {
+        while let Some((&first, _)) = self.handles.range(address..address + bytes).next() {
+            self.handles.remove(&first);
+        }
+    }
+}
 
 impl Heap {
     /// Unmapped bytes directly behind a free block, into which it could grow.
     #[must_use]
-    pub fn unmapped_after(&self, id: crate::BlockId) -> Bytes {
+    pub fn unmapped_after(&self, id: BlockId) -> Bytes {
         let after = self.arena.resolve(id).and_then(|index| self.arena.get(self.arena.at(index).next));
         after.filter(|block| block.state == BlockState::Unmapped).map_or(Bytes::ZERO, |block| Bytes(block.size))
     }
@@ -47,7 +206,7 @@ impl Heap {
 
     /// Whether there is such a block, and its segment can grow there from an unmapped block of it on: it is unmapped, or free
     /// for the same stream.
-    pub(super) fn is_usable(&self, index: u32, unmapped: u32) -> bool {
+    fn is_usable(&self, index: u32, unmapped: u32) -> bool {
         self.arena.get(index).is_some_and(|block| match block.state {
             BlockState::Free => block.stream == self.arena.at(unmapped).stream && (!self.grows_settled || block.stamp == SETTLED),
             BlockState::Unmapped => true,
@@ -172,5 +331,111 @@ impl Heap {
         let pool = usize::from(block.pool);
         let found = self.unmapped[pool].remove(&key);
         debug_assert!(found, "an unmapped block was not listed");
+    }
+}
+
+/// The stamp of a settled block: a free one of the default pool in which no work was pending when it was marked, or newly
+/// mapped memory. Whatever takes a part of it, or joins it with another block, gives it another stamp.
+pub(crate) const SETTLED: u64 = u64::MAX;
+
+impl Heap {
+    /// Marks the free blocks of expandable segments as settled: those of the default pool, of streams without work.
+    pub(crate) fn mark_settled(&mut self, is_idle: &[bool]) {
+        for index in self.free_expandable() {
+            let block = self.arena.at_mut(index);
+            if PoolSlot(block.pool).pool_number() == 0 && is_idle.get(usize::from(block.stream)) == Some(&true) {
+                block.stamp = SETTLED;
+            }
+        }
+    }
+
+    /// The settled blocks of a collection of the default pool.
+    pub(crate) fn settled(&self, pool: PoolSlot) -> impl Iterator<Item = (u32, &Block)> {
+        let free = self.free_blocks(pool).map(|block| block.id.index);
+        free.map(|index| (index, self.arena.at(index))).filter(|(_, block)| block.stamp == SETTLED && block.is_expandable())
+    }
+
+    /// The ends of a private pool's chains of a stream: the last block of each.
+    pub(crate) fn chain_ends(&self, pool: PoolSlot, stream: u16) -> impl Iterator<Item = &Block> {
+        let blocks = self.arena.live().map(|index| self.arena.at(index));
+        let is_end = move |block: &&Block| block.pool == pool.0 && block.stream == stream && block.next == NIL;
+        blocks.filter(is_end).filter(|block| block.is_expandable() && block.state != BlockState::Unmapped)
+    }
+
+    /// Cuts a detached block out of its chain.
+    pub(crate) fn unlink(&mut self, index: u32) {
+        let block = self.arena.at_mut(index);
+        let (prev, next) = (block.prev, block.next);
+        (block.prev, block.next) = (NIL, NIL);
+        if let Some(before) = self.arena.get_mut(prev) {
+            before.next = NIL;
+        }
+        if let Some(after) = self.arena.get_mut(next) {
+            after.prev = NIL;
+        }
+    }
+
+    /// Links a detached block that is a chain of its own to the end of the one before it, and if `both`, to the beginning of
+    /// the one behind it, where they are of the same pool and range of addresses, and of the same stream unless streams mix.
+    pub(crate) fn relink(&mut self, index: u32, range: &Range<u64>, both: bool) {
+        let block = self.arena.at(index);
+        let (start, end, pool, stream) = (block.address, block.address + block.size, block.pool, block.stream);
+        let is_of_it = |other: &Block| other.pool == pool && (other.stream == stream || self.mixes_streams);
+        let place = |wanted: &dyn Fn(&Block) -> bool| {
+            self.arena.live().find(|&other| other != index && is_of_it(self.arena.at(other)) && wanted(self.arena.at(other)))
+        };
+        let before = place(&|other| other.next == NIL && start > range.start && other.address + other.size == start);
+        let after = place(&|other| both && other.prev == NIL && end < range.end && other.address == end);
+        if let Some(before) = before {
+            self.arena.at_mut(before).next = index;
+            self.arena.at_mut(index).prev = before;
+        }
+        if let Some(after) = after {
+            self.arena.at_mut(after).prev = index;
+            self.arena.at_mut(index).next = after;
+        }
+    }
+
+    /// Gives a detached block that is a chain of its own to another pool and stream.
+    pub(crate) fn change_owner(&mut self, index: u32, pool: PoolSlot, stream: u16) {
+        let (from, bytes) = (self.arena.at(index).pool, self.arena.at(index).size);
+        self.give_bytes(from, bytes);
+        self.take_bytes(pool.0, bytes);
+        let block = self.arena.at_mut(index);
+        (block.pool, block.stream) = (pool.0, stream);
+        self.has_parts_elsewhere = true;
+    }
+
+    /// Whether any part of an expandable segment has ever served another pool.
+    pub(crate) fn has_parts_elsewhere(&self) -> bool {
+        self.has_parts_elsewhere
+    }
+
+    /// Where the default pool's segment of a stream grows for `size` bytes: the settled and unmapped addresses from there on.
+    /// `None` if addresses are to be reserved.
+    pub(crate) fn settled_growth(&self, pool: PoolSlot, stream: StreamId, size: u64, has_handles: bool) -> Option<Range<u64>> {
+        let first = if has_handles {
+            self.find_growth(pool, stream, size).map(|place| place.first)?
+        } else {
+            self.find_space(pool, stream, size)?
+        };
+        let (start, mut at, mut end) = (self.arena.at(first).address, first, self.arena.at(first).address);
+        while self.is_usable(at, first) {
+            end += self.arena.at(at).size;
+            at = self.arena.at(at).next;
+        }
+        Some(start..end)
+    }
+
+    /// Says whether free blocks may be the beginning of what an expandable segment grows by only if they are settled, and
+    /// whether it grows from one address only.
+    pub(crate) fn set_grows_settled(&mut self, grows_settled: bool, from: Option<u64>) {
+        (self.grows_settled, self.grows_from) = (grows_settled, from);
+    }
+
+    /// Where a private pool's segments of a stream end in free bytes, fewer than `size`: the address behind each, and how many.
+    pub(crate) fn free_ends(&self, pool: PoolSlot, stream: u16, size: u64) -> Vec<(u64, u64)> {
+        let free = self.chain_ends(pool, stream).filter(|end| end.state == BlockState::Free && end.size < size);
+        free.map(|end| (end.address + end.size, end.size)).collect()
     }
 }

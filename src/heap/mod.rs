@@ -4,32 +4,27 @@
 //! allocator gives the orders. The moves are: add a segment, split a block, put a block back (which coalesces
 //! it with free neighbours), remove a segment. The allocator keeps the statistics, from what the moves
 //! return.
+//!
+//! Each stream that a heap knows has a 16-bit slot, which blocks store instead of the handle.
 
-mod candidate;
-mod chains;
 mod coalesce;
 mod expandable;
-mod handles;
 mod pools;
-mod streams;
 mod view;
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::block::{Arena, Block, BlockState, Marks, NIL, Slots};
-use crate::index::{ByAddress, FreeIndex, FreeOrder};
+use crate::block::{Arena, Block, BlockState, Marks, NIL, Slots, Vacant};
+use crate::index::{ByAddress, BySize, FreeIndex, FreeOrder};
 use crate::profile::{Deferral, Profile, TieBreak};
 use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
-pub use candidate::Candidate;
-pub(crate) use chains::SETTLED;
-pub(crate) use handles::whole_pages;
-pub use handles::{GrowthView, HandleView, PartlyFreeView};
+pub use expandable::{GrowthView, HandleView, PartlyFreeView};
+pub(crate) use expandable::{SETTLED, whole_pages};
 use pools::PrivatePools;
 pub use pools::{PoolError, PoolFilter};
-pub(crate) use streams::TooManyStreams;
-pub use view::BlockView;
+pub use view::{BlockView, Candidate};
 
 /// One of a pool's two collections, small or large, as an index into the heap's table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -57,6 +52,15 @@ impl PoolSlot {
         if self.0.is_multiple_of(2) { PoolClass::Small } else { PoolClass::Large }
     }
 }
+
+/// How often a policy may wait before requests are routed to private pools, from the last time on that one had no free block for
+/// a request. So a program that uses its pools again waits no more
+/// ([`Policy::waits_for_pools`](crate::policy::Policy::waits_for_pools)).
+const MOST_WAITS: u32 = 16;
+
+/// Too many streams for one heap: a slot has 16 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TooManyStreams;
 
 /// Unmapped blocks of one pool, by stream and address.
 type Unmapped = BTreeSet<(StreamId, u64, u32)>;
@@ -130,7 +134,7 @@ impl Heap {
             has_parts_elsewhere: false,
             grows_settled: false,
             grows_from: None,
-            waits_left: chains::MOST_WAITS,
+            waits_left: MOST_WAITS,
             device_total: device_total.0,
             free_order,
             handles: BTreeMap::new(),
@@ -328,5 +332,77 @@ impl Heap {
         let index = self.arena.insert(Block { state: BlockState::Detached, ..block });
         self.arena.at_mut(last).next = index;
         index
+    }
+
+    /// Notes that a private pool has no free block for a request.
+    pub(crate) fn note_growing_pool(&mut self) {
+        self.waits_left = MOST_WAITS;
+    }
+
+    /// Whether it is allowed to wait before requests are routed to a private pool.
+    pub(crate) fn may_wait_for_pools(&self) -> bool {
+        self.waits_left > 0
+    }
+
+    /// Notes such a wait.
+    pub(crate) fn note_waited_for_pools(&mut self) {
+        self.waits_left = self.waits_left.saturating_sub(1);
+    }
+
+    /// The free blocks of a pool and stream, all blocks, and the vacant slots; `None` where free blocks are kept by
+    /// address, or there never were any of the stream.
+    #[inline(always)]
+    pub(crate) fn shelf_mut(&mut self, pool: PoolSlot, stream_slot: u16) -> Option<(&mut BySize, &mut [Block], &mut Vacant)> {
+        let blocks = self.free[usize::from(pool.0)].by_size_mut(stream_slot)?;
+        let (slots, vacant) = self.arena.parts_mut();
+        Some((blocks, slots, vacant))
+    }
+
+    /// True if a block of the pool may be cut without a look at captures or at pools whose blocks are kept whole.
+    #[inline(always)]
+    pub(crate) fn cuts_plainly(&self, pool: PoolSlot) -> bool {
+        !self.looks_twice && !self.private_pools.is_kept_whole(pool.pool_number())
+    }
+
+    #[inline]
+    pub(crate) fn known_stream_slot(&self, stream: StreamId) -> Option<u16> {
+        if self.last_stream.0 == stream {
+            return Some(self.last_stream.1);
+        }
+        let place = self.stream_order.binary_search_by_key(&stream, |&slot| self.streams[usize::from(slot)]).ok()?;
+        Some(self.stream_order[place])
+    }
+
+    /// The slot of a stream; a new one for a new stream.
+    #[inline]
+    pub(crate) fn stream_slot(&mut self, stream: StreamId) -> Result<u16, TooManyStreams> {
+        if self.last_stream.0 != stream {
+            self.last_stream = (stream, self.find_or_add_stream(stream)?);
+        }
+        Ok(self.last_stream.1)
+    }
+
+    /// The slot of a stream that is the same as in the last request.
+    #[inline]
+    pub(crate) fn same_stream_slot(&self, stream: StreamId) -> Option<u16> {
+        (self.last_stream.0 == stream).then_some(self.last_stream.1)
+    }
+
+    /// All streams, the default stream first, then in the order of their first request.
+    #[must_use]
+    pub fn streams_seen(&self) -> &[StreamId] {
+        &self.streams
+    }
+
+    fn find_or_add_stream(&mut self, stream: StreamId) -> Result<u16, TooManyStreams> {
+        match self.stream_order.binary_search_by_key(&stream, |&slot| self.streams[usize::from(slot)]) {
+            Ok(place) => Ok(self.stream_order[place]),
+            Err(place) => {
+                let slot = u16::try_from(self.streams.len()).map_err(|_| TooManyStreams)?;
+                self.streams.push(stream);
+                self.stream_order.insert(place, slot);
+                Ok(slot)
+            }
+        }
     }
 }

@@ -1,9 +1,13 @@
 //! The heap as policies see it: read-only.
+//!
+//! The first free block that is large enough, for a policy that takes it without looking at others, is shown on the path of nearly
+//! every request ([`Candidate`]). So a candidate is no more than where the block is: what a policy does not ask is not read.
 
 use alloc::vec::Vec;
 
 use super::{Heap, PoolSlot};
-use crate::block::{BlockId, BlockState, NIL};
+use crate::block::{Block, BlockId, BlockState, NIL, Slots};
+use crate::index::BySize;
 use crate::profile::Deferral;
 use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 
@@ -219,5 +223,44 @@ impl Heap {
             stream: self.streams.get(usize::from(block.stream)).copied().unwrap_or(StreamId::DEFAULT),
             stamp: block.stamp,
         }
+    }
+}
+
+/// A free block among those of its pool and stream, by size, then address.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    pub(crate) slots: &'a [Block],
+    pub(crate) blocks: &'a BySize,
+    pub(crate) index: u32,
+}
+
+impl Candidate<'_> {
+    /// The block's size.
+    #[must_use]
+    #[inline(always)]
+    pub fn size(&self) -> Bytes {
+        Bytes(self.slots.at(self.index).size)
+    }
+
+    /// Whether its segment is expandable.
+    #[must_use]
+    #[inline(always)]
+    pub fn is_expandable(&self) -> bool {
+        self.slots.at(self.index).is_expandable()
+    }
+
+    /// Unmapped bytes directly behind it, into which it could grow.
+    #[must_use]
+    #[inline(always)]
+    pub fn unmapped_after(&self) -> Bytes {
+        let after = self.slots.linked(self.slots.at(self.index).next);
+        after.filter(|block| block.state == BlockState::Unmapped).map_or(Bytes::ZERO, |block| Bytes(block.size))
+    }
+
+    /// The block that follows it in the order.
+    #[must_use]
+    #[inline(always)]
+    pub fn following(&self) -> Option<Self> {
+        Some(Candidate { index: self.blocks.following(self.slots, self.index)?, ..*self })
     }
 }
