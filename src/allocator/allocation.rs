@@ -1,8 +1,17 @@
-//! What a program holds of a block.
+//! What a program holds of a block, and which allocator made it.
+//!
+//! A block's slot and generation mean something only in the heap that they are from: another allocator may have
+//! a block of its own under the same numbers. So allocators are numbered as they are made. The number decides
+//! nothing but whether an allocation is accepted, and nothing shows it, so it may differ from run to run.
+//!
+//! A clone accepts what its originals made. A replay clones a clone of a clone, as often as the recording can be read
+//! in several ways, so the originals are shared by all clones, and each knows one far behind it: that makes the way to
+//! any of them as short as the logarithm of their number (a skew-binary list).
 
-use core::fmt;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::{fmt, iter};
 
-use super::identity::Maker;
 use crate::block::BlockId;
 use crate::units::DeviceAddress;
 
@@ -95,5 +104,121 @@ impl Allocation {
     /// back only one of the two.
     pub fn in_a_clone(&self) -> Allocation {
         Allocation { address: self.address, id: self.id, maker: self.maker }
+    }
+}
+
+/// Allocators made so far in this process.
+static MADE: AtomicUsize = AtomicUsize::new(0);
+
+/// The number of the allocator that made an allocation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
+pub(super) struct Maker(usize);
+
+/// An allocator's number, and those of the allocators that it is a clone of.
+pub(super) struct Identity {
+    own: Maker,
+    /// The newest original.
+    original: Option<Arc<Original>>,
+}
+
+/// An allocator that was cloned.
+struct Original {
+    maker: Maker,
+    /// How many originals it has itself.
+    depth: usize,
+    before: Option<Arc<Original>>,
+    /// One that is far before it.
+    far_before: Option<Arc<Original>>,
+}
+
+impl Identity {
+    pub(super) fn new() -> Identity {
+        Identity { own: Maker(MADE.fetch_add(1, Ordering::Relaxed)), original: None }
+    }
+
+    /// The identity of a clone, which takes back what its originals made.
+    pub(super) fn of_clone(&self) -> Identity {
+        let before = self.original.clone();
+        let depth = before.as_ref().map_or(0, |before| before.depth + 1);
+        let far = before.as_ref().and_then(|before| before.far_before.as_ref());
+        let farther = far.and_then(|far| far.far_before.as_ref());
+        let far_before = match (&before, far, farther) {
+            (Some(before), Some(far), Some(farther)) if before.depth - far.depth == far.depth - farther.depth => {
+                Some(farther.clone())
+            }
+            _ => before.clone(),
+        };
+        let original = Some(Arc::new(Original { maker: self.own, depth, before, far_before }));
+        Identity { original, ..Identity::new() }
+    }
+
+    pub(super) fn own(&self) -> Maker {
+        self.own
+    }
+
+    /// Whether this allocator takes back what the other made.
+    #[inline]
+    pub(super) fn accepts(&self, maker: Maker) -> bool {
+        maker == self.own || self.is_original(maker)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn is_original(&self, maker: Maker) -> bool {
+        iter::successors(self.original.as_deref(), |one| one.toward(maker))
+            .find(|one| one.maker <= maker)
+            .is_some_and(|one| one.maker == maker)
+    }
+}
+
+impl Original {
+    /// The next one on the way to this maker. An original was made before its clones, so its number is the smaller one.
+    fn toward(&self, maker: Maker) -> Option<&Original> {
+        self.far_before.as_deref().filter(|far| far.maker >= maker).or(self.before.as_deref())
+    }
+}
+
+impl Drop for Identity {
+    /// Drops those originals that no other clone has one after the other: each inside of the next would need too much stack.
+    fn drop(&mut self) {
+        let mut next = self.original.take();
+        while let Some(mut original) = next.and_then(Arc::into_inner) {
+            // Not the last reference, as the one before it leads there.
+            original.far_before = None;
+            next = original.before.take();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    #[test]
+    fn a_clone_accepts_what_its_originals_made_and_no_other() {
+        let mut line: Vec<Identity> = [Identity::new()].into();
+        let mut siblings: Vec<Identity> = Vec::new();
+        for place in 0..100 {
+            siblings.push(line[place].of_clone());
+            line.push(line[place].of_clone());
+        }
+        for (place, identity) in line.iter().enumerate() {
+            assert!(line.iter().enumerate().all(|(other, one)| identity.accepts(one.own()) == (other <= place)));
+            assert!(!siblings.iter().any(|sibling| identity.accepts(sibling.own())));
+        }
+    }
+
+    #[test]
+    fn the_way_to_an_original_is_short_and_their_end_needs_no_stack() {
+        let mut last = Identity::new();
+        let first = last.own();
+        for _ in 0..100_000 {
+            last = last.of_clone();
+        }
+        assert!(last.accepts(first) && !last.accepts(Maker(usize::MAX)));
+        let way = iter::successors(last.original.as_deref(), |one| one.toward(Maker(0)));
+        assert!(way.count() < 50);
     }
 }

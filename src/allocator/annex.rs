@@ -88,7 +88,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Whether the block is of a private pool without uses, and its segment of another pool.
-    pub(super) fn is_part_to_return(&mut self, index: u32) -> bool {
+    fn is_part_to_return(&mut self, index: u32) -> bool {
         self.is_part(index) && {
             let pool_number = PoolSlot(self.heap.arena.at(index).pool).pool_number();
             self.heap.private_pools().freeable().contains(&pool_number)
@@ -102,7 +102,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Gives a free block back to the pool and the stream of its segment, where it coalesces. Its work is done.
-    pub(super) fn take_part_back(&mut self, index: u32) {
+    fn take_part_back(&mut self, index: u32) {
         let address = self.heap.arena.at(index).address;
         let Some((base, range)) = self.reservations.holding(address) else { return };
         let (pool, stream, addresses) = (PoolSlot(range.pool), range.stream, base..base + range.size);

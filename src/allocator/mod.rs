@@ -8,15 +8,10 @@
 mod adopt;
 mod allocation;
 mod annex;
-mod at_address;
-mod breaking;
-mod captured;
 mod checkpoint;
 mod expandable;
-mod identity;
+mod handles;
 mod ladder;
-mod moving;
-mod pages;
 mod pools;
 mod release;
 mod reuse;
@@ -41,10 +36,10 @@ use crate::stats::Stats;
 use crate::taken::{TakenRanges, WrongAnswer};
 use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress, StreamId};
-use identity::Identity;
 
 pub use adopt::{AdoptError, AdoptedBlock, AdoptedContent, AdoptedSegment};
 pub use allocation::Allocation;
+use allocation::Identity;
 pub use checkpoint::Restored;
 pub use view::InvalidFraction;
 

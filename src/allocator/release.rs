@@ -1,11 +1,16 @@
 //! How memory comes back: blocks at once or after the events of other streams, and segments to the device
 //! (spec 3.3 to 3.7).
+//!
+//! While a graph is captured nothing can be waited for. If the setting for it is on, blocks are reused all the same: the graph itself says
+//! when a stream comes after all work of the others that use a block (spec 3.8).
+
+use alloc::vec::Vec;
 
 use super::{Allocation, Allocator};
 use crate::block::BlockState;
-use crate::device::{BackendError, DeviceBackend};
+use crate::device::{BackendError, DeviceBackend, GraphNode};
 use crate::error::{AllocError, FreeError};
-use crate::heap::PoolSlot;
+use crate::heap::{PoolError, PoolSlot};
 use crate::policy::Policy;
 use crate::trace::{Observer, TraceAction};
 use crate::units::{Bytes, PoolId, StreamId};
@@ -86,7 +91,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Releases everything that can be released, and forgets empty private pools without uses.
-    pub(super) fn release_everything(&mut self) -> Result<(), AllocError> {
+    fn release_everything(&mut self) -> Result<(), AllocError> {
         self.release_leftovers()?;
         let blocks = self.policy.releasable(&self.heap);
         self.check_release(&blocks)?;
@@ -241,7 +246,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Makes a block free that waited for events.
-    pub(super) fn free_waiting(&mut self, index: u32) {
+    fn free_waiting(&mut self, index: u32) {
         let block = self.heap.arena.at(index);
         self.stats.count_settled(PoolSlot(block.pool).class(), block.size as i64, block.requested as i64);
         self.free_block(index);
@@ -260,5 +265,59 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 stats.change_splits(pool.class(), merged.splits, merged.bytes);
             }
         });
+    }
+}
+
+impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
+    /// Puts off recording the events of a block that is given back.
+    #[cold]
+    fn defer(&mut self, index: u32) {
+        let ends = self.graph_ends(index);
+        self.pending.defer(index);
+        self.pending.ends.extend(ends.map(|ends| (index, ends)));
+    }
+
+    fn reuses_by_graph(&self) -> bool {
+        self.profile.reuses_by_graph && self.policy.reuses_in_captures()
+    }
+
+    /// Forgets the newest capture whose requests went to the pool, which is routed to no more.
+    pub(super) fn end_capture(&mut self, id: PoolId) -> Result<(), PoolError> {
+        let number = self.heap.private_pools().number_of(id).filter(|_| self.reuses_by_graph());
+        let Some((capture, streams)) = number.and_then(|number| self.pending.newest_capture(number)) else { return Ok(()) };
+        if streams.into_iter().any(|stream| !matches!(self.device.capture(stream), Ok(None))) {
+            return Err(PoolError::Captured(id));
+        }
+        self.pending.captures.remove(&capture);
+        Ok(())
+    }
+
+    /// Where the captured graph ends now on all streams that use the block. `None` if one of them is not captured, or the device fails: then
+    /// the block waits for the capture's end.
+    fn graph_ends(&mut self, index: u32) -> Option<Vec<GraphNode>> {
+        self.reuses_by_graph().then_some(())?;
+        let mut ends = Vec::new();
+        let own = self.heap.stream(self.heap.arena.at(index).stream);
+        for stream in core::iter::once(own).chain(self.pending.uses(&self.heap.arena, index)) {
+            ends.extend(self.device.capture(stream).ok()??.ends);
+        }
+        Some(ends).filter(|ends| !ends.is_empty())
+    }
+
+    /// Frees the blocks of the stream, which is captured, whose other streams' work the graph makes it wait for.
+    #[cold]
+    pub(super) fn free_passed(&mut self, stream: StreamId) -> Result<(), AllocError> {
+        if !self.reuses_by_graph() {
+            return Ok(());
+        }
+        let Some(capture) = self.device.capture(stream)?.filter(|capture| !capture.ends.is_empty()) else { return Ok(()) };
+        let pool_number = self.heap.private_pools().number_for(stream);
+        let awaited = self.pending.awaited(capture.id, pool_number, stream).ok_or(AllocError::NotCaptured)?;
+        self.device.add_awaited(stream, awaited)?;
+        let stream_slot = self.heap.stream_slot(stream)?;
+        for index in self.pending.take_passed(&mut self.heap.arena, capture.id, stream, stream_slot) {
+            self.free_waiting(index);
+        }
+        Ok(())
     }
 }

@@ -1,15 +1,17 @@
 //! Reusing a free block, which most requests do: the policy's choice is checked, then the block or its low part
 //! is handed out.
+//!
+//! A request for an address, memory where it was before, is served here too.
 
 use super::allocation::Hit;
 use super::{Allocation, Allocator, Cut, Part, TOO_LARGE, count};
 use crate::block::{BlockId, BlockState, Slots};
 use crate::device::DeviceBackend;
 use crate::error::AllocError;
-use crate::heap::{Candidate, PoolSlot};
+use crate::heap::{BlockView, Candidate, PoolSlot};
 use crate::policy::{Placement, Policy, PolicyFault, Request};
 use crate::trace::Observer;
-use crate::units::{Bytes, PoolClass, StreamId};
+use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// As [`Allocator::raw_allocate_at_once`], for [`Allocator::allocate`].
@@ -174,7 +176,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Splits a free front off a detached block, which stays detached and is counted as free.
-    pub(super) fn leave_front(&mut self, index: u32, size: Bytes, was_split: bool, request: &Request) {
+    fn leave_front(&mut self, index: u32, size: Bytes, was_split: bool, request: &Request) {
         let stamp = self.policy.stamp(request.pool);
         let front = self.heap.split(index, size.0, stamp);
         self.heap.attach(front, stamp);
@@ -210,5 +212,46 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             Some(_) => "reuses a block of another pool or stream",
         };
         self.fault(problem)
+    }
+}
+
+impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
+    /// Serves a request at an address, a multiple of 512, from a free block of its pool and stream that reaches from there far enough
+    /// (spec 2.16). `None` if there is none: the device is not asked. What is before the address is handed out first and taken back
+    /// afterwards, which the observer is told.
+    ///
+    /// # Errors
+    /// See [`AllocError`].
+    pub fn allocate_at(
+        &mut self,
+        requested: Bytes,
+        stream: StreamId,
+        address: DeviceAddress,
+    ) -> Result<Option<Allocation>, AllocError> {
+        let request = match self.prepare(requested, stream) {
+            Err(AllocError::TooLarge { .. }) => return Ok(None),
+            prepared => prepared?.0,
+        };
+        let before = |start: DeviceAddress, size: Bytes| {
+            let before = address.0.checked_sub(start.0).filter(|&before| before <= size.0)?;
+            (size.0 - before >= request.size.0).then_some(before)
+        };
+        let may_hold = address.0.is_multiple_of(512);
+        let holding = |block: BlockView| Some((block.id.index, before(block.address, block.size)?));
+        let found = self.heap.free_blocks(request.pool).filter(|block| may_hold && block.stream == stream).find_map(holding);
+        let Some((index, before)) = found else { return Ok(None) };
+        self.heap.detach(index);
+        let front = (before > 0).then(|| {
+            let for_front = Request { requested: Bytes(before), size: Bytes(before), ..request };
+            let allocation = self.hand_out_part(index, &for_front, true);
+            self.heap.detach(index);
+            allocation
+        });
+        let splits = self.splits(self.heap.arena.at(index).size, &request);
+        let allocation = self.hand_out_part(index, &request, splits);
+        if let Some(front) = front {
+            self.give_back(front.id().index)?;
+        }
+        Ok(Some(allocation))
     }
 }

@@ -191,7 +191,7 @@ impl Stats {
     }
 
     /// Must be called after a change of what active blocks have beyond allocated ones.
-    pub(super) fn note_apart(&mut self) {
+    fn note_apart(&mut self) {
         self.is_apart = self.active.iter().any(Beyond::is_apart);
     }
 
