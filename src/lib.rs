@@ -12,7 +12,6 @@ extern crate std;
 pub mod checkpoint;
 pub mod device;
 pub mod error;
-pub mod heap_check;
 pub mod policy;
 pub mod profile;
 pub mod settings;
@@ -28,9 +27,13 @@ mod flat_table;
 mod heap;
 mod index;
 mod pending;
+#[cfg(test)]
+#[path = "../tests/common/device.rs"]
+mod plain_device;
 mod reservation;
 mod taken;
 
+pub use allocator::heap_check;
 pub use allocator::{
     AdoptError, AdoptedBlock, AdoptedContent, AdoptedSegment, Allocation, Allocator, FreeMemoryCallback, InvalidFraction,
     Restored,

@@ -11,13 +11,11 @@ mod annex;
 mod checkpoint;
 mod expandable;
 mod handles;
+pub mod heap_check;
 mod ladder;
 mod pools;
 mod release;
 mod reuse;
-#[cfg(test)]
-#[path = "../../tests/unit/heap_check.rs"]
-mod tests;
 mod transfer;
 mod view;
 
