@@ -326,7 +326,7 @@ mod tests {
             let error = load as f64 / recorded as f64 - 1.0;
             assert!(error.abs() < if batch < 32 { 0.022 } else { 1e-9 }, "{batch}: {load}, recorded {recorded}: {error}");
             let row = format!("//! | {batch} | {recorded} | {load} | {:+.2} % |", 100.0 * error);
-            assert!(include_str!("mod.rs").contains(&row), "the module's table lacks {row}");
+            assert!(include_str!("cnn.rs").contains(&row), "the module's table lacks {row}");
         }
     }
 
