@@ -4,14 +4,14 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::{Result, anyhow, bail};
+use clap::Parser;
+
 use crate::each::OnEach;
 use crate::terminal::in_process::{Failure, on_threads};
 use crate::terminal::progress::Watch;
-use crate::terminal::runner;
-use anyhow::{Result, anyhow, bail};
-
-use crate::terminal::runner::Outcome;
-use crate::{Command, parse};
+use crate::terminal::runner::{self, Outcome};
+use crate::{Cli, Command, parse};
 
 /// What a command would have printed.
 pub struct Answered {
@@ -36,7 +36,22 @@ pub fn answer(arguments: &[OsString], threads: Option<usize>, watch: &Arc<Watch>
     on_threads(threads, watch, || answer_of(&cli.command))
 }
 
-pub(crate) fn answer_of(command: &Command) -> Result<Answered> {
+/// What a command about recordings prints on standard output, and on standard error beside it. Files are written as the arguments say.
+/// For tests that run many commands in one process.
+///
+/// # Errors
+/// The arguments are wrong, the command is none about recordings, or it could not be run.
+pub fn all_printed(arguments: impl IntoIterator<Item = OsString>) -> Result<Vec<u8>> {
+    let answered = answer_of(&Cli::try_parse_from(arguments)?.command)?;
+    let mut printed = answered.printed;
+    for remark in answered.remarks {
+        printed.extend(remark.into_bytes());
+        printed.push(b'\n');
+    }
+    Ok(printed)
+}
+
+fn answer_of(command: &Command) -> Result<Answered> {
     match command {
         Command::Replay(args) => about_one(args),
         Command::Advise(args) => about_one(args),
