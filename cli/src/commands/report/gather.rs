@@ -1,24 +1,152 @@
-//! Everything that a report shows, computed.
+//! What is asked of a report, and everything that it shows, computed.
+//!
+//! Everything uses the same limit of the recorded run, which a recording does not contain: given, or as `parkade advise` infers it for each
+//! device. That is what is said of the run, the graphs, the settings that are tried and the advice. Settings are tried on what is in the
+//! file, and if the run died, with what is estimated of its rest, as `parkade advise` tries them.
 
-use std::path::PathBuf;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use parkade_analysis::advise::Advice as Found;
+use clap::Parser;
+use parkade::profile::Profile as Rules;
+use parkade::settings::Settings;
+use parkade_analysis::advise::{
+    Advice as Found, AdviseOptions, CapacityHint, DeviceMemory, MemoryBudget, Outcome, Program, capacity_hint, fit_as_recorded,
+};
 use parkade_analysis::annotations::{Scope, scopes};
 use parkade_analysis::ending::Ending;
 use parkade_analysis::holders::Holders;
 use parkade_analysis::ranks::RankRun;
-use parkade_analysis::timeline::{Curve, Holder, Levels, TimeSamples, Timeline, holders};
+use parkade_analysis::timeline::{
+    Curve, Holder, Levels, Span, TimeSamples, Timeline, WhatIf, WhatIfRun, holders, in_use, what_if,
+};
 use parkade_recording::{Action, DeviceRecording, Recording, StackTable};
-use parkade_replay::recognition::{Asked, Recognition};
-use parkade_replay::{DeviceVerdict, ReplaySettings, Requests, VerifyOptions, verify_device};
+use parkade_replay::recognition::{Asked, Recognition, find_limit};
+use parkade_replay::{
+    DeviceVerdict, Prediction, ReplaySettings, Requests, VerifyError, VerifyOptions, learned_addresses, verify_device,
+};
+use rayon::prelude::*;
 
 use super::labels::Labels;
-use super::limit::Limit;
-use super::tries::{Rest, Tried, Tries};
-use super::{Args, Part, advice, tries};
-use crate::terminal::args::Profile;
-use crate::terminal::{progress, recording, release};
+use crate::commands::advise;
+use crate::terminal::args::{Files, Force, Json, Profile};
+use crate::terminal::outputs::{Outputs, Target, Wanted};
+use crate::terminal::{output, progress, recording, release, size};
+
+/// Show what happened in a recorded run: memory over time, the heap at any moment, other settings.
+///
+/// With --output, one page that any browser opens, without network access. With --svg, a picture; with
+/// --flamegraph, one of who holds the memory. With none of them, text for the terminal.
+///
+/// Of several recordings the page has a table, the one setting for all ranks that parkade advise recommends, and the ranks beside each
+/// other: up to eight in full, those that say most.
+#[derive(Parser, Clone)]
+#[command(after_help = "Examples:
+  parkade report snapshot.pickle -o report.html
+  parkade report snapshot.pickle -o report.html --limit 16GiB --settings max_split_size_mb:256
+  parkade report snapshot.pickle --svg timeline.svg
+  parkade report snapshot.pickle --svg heap.svg --entry 8652
+  parkade report snapshot.pickle --flamegraph peak.svg --folded peak.txt
+  parkade report snapshot.pickle
+  parkade report snapshots/ -o ranks.html
+
+Exit code: 0 shown, 2 could not run.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(super) files: Files,
+    /// The one of them that is shown.
+    #[arg(skip)]
+    pub(super) file: PathBuf,
+    #[arg(skip)]
+    pub(super) part: Part,
+    /// Write a page here; `-` is standard output. An existing file is not overwritten without --force.
+    #[arg(long, short, value_name = "FILE")]
+    pub(super) output: Option<Target>,
+    /// Write a picture here: the timeline, or with --entry the heap; `-` is standard output. Pictures and folded stacks are of one
+    /// recording. An existing file is not overwritten without --force.
+    #[arg(long, value_name = "FILE")]
+    pub(super) svg: Option<Target>,
+    /// The picture shows the heap after so many entries.
+    #[arg(long, value_name = "N", requires = "svg")]
+    pub(super) entry: Option<usize>,
+    /// Write a flamegraph here: the live memory at the peak, by stack. Without stacks in the file, by kind and size of blocks.
+    /// `-` is standard output. An existing file is not overwritten without --force.
+    #[arg(long, value_name = "FILE")]
+    pub(super) flamegraph: Option<Target>,
+    /// Write the same as folded stacks here, a line for each: the calls with semicolons between them, a blank, the bytes. `-` is standard
+    /// output. An existing file is not overwritten without --force.
+    #[arg(long, value_name = "FILE")]
+    pub(super) folded: Option<Target>,
+    /// Only this device.
+    #[arg(long, value_name = "N")]
+    pub(super) device: Option<u32>,
+    /// The memory limit of the recorded run (set_per_process_memory_fraction), which the recording does not contain [default: what an
+    /// out-of-memory error in the recording shows].
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
+    pub(super) limit: Option<u64>,
+    /// The memory with which other settings are tried [default: --limit, else what an out-of-memory error in the recording shows, else as
+    /// much as is needed].
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
+    pub(super) capacity: Option<u64>,
+    /// Also try these settings, as in PYTORCH_CUDA_ALLOC_CONF; may be repeated.
+    #[arg(long, value_name = "SETTINGS")]
+    pub(super) settings: Vec<String>,
+    /// The PyTorch release whose decisions are made under other settings [default: the one that made the recording].
+    #[arg(long, value_name = "RELEASE")]
+    pub(super) profile: Option<Profile>,
+    /// If the log of all blocks would make the page larger than this, the heap is shown at chosen moments only. The rest of a page
+    /// takes about 140 KiB in any case.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_bytes, default_value = "10MiB")]
+    pub(super) page_size: u64,
+    #[command(flatten)]
+    pub(super) json: Json,
+    #[command(flatten)]
+    pub(super) force: Force,
+}
+
+/// What is asked about a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Part {
+    /// Everything: it is the only one.
+    #[default]
+    Whole,
+    /// Everything, as one of several.
+    OneOfSeveral,
+    /// What is compared: the page of all has the rest.
+    RunsOnly,
+}
+
+impl Args {
+    /// The files to write, each with what it is to hold.
+    pub(super) fn targets(&self) -> Vec<(&'static str, &Target)> {
+        let all =
+            [(PAGE, &self.output), ("picture", &self.svg), ("flamegraph", &self.flamegraph), ("folded stacks", &self.folded)];
+        all.into_iter().filter_map(|(what, target)| Some((what, target.as_ref()?))).collect()
+    }
+
+    /// The right to write them, if they may be written.
+    pub(super) fn outputs<P: AsRef<Path>>(&self, recordings: &[P]) -> Result<Outputs> {
+        let wanted = Wanted::new(self.force.force, self.json.form())
+            .reads(recordings)
+            .writes("--output", self.output.as_ref())
+            .writes("--svg", self.svg.as_ref())
+            .writes("--flamegraph", self.flamegraph.as_ref());
+        wanted.writes("--folded", self.folded.as_ref()).check()
+    }
+}
+
+/// The one target that several recordings can have.
+pub(super) const PAGE: &str = "page";
+
+/// Says that a file was written.
+pub(super) fn wrote(out: &mut dyn Write, target: &Target) -> Result<()> {
+    let Some(file) = target.file() else { return Ok(()) };
+    let bytes = fs::metadata(file).map_or(0, |data| data.len());
+    let (name, size) = (output::one_line(&target.to_string()), size::show_bytes(bytes));
+    Ok(writeln!(out, "wrote {name} ({size})")?)
+}
 
 /// Buckets of the curves that a page always has.
 const OVERVIEW_BUCKETS: usize = 4096;
@@ -26,6 +154,7 @@ const OVERVIEW_BUCKETS: usize = 4096;
 const MOST_TIMES: usize = 65_536;
 /// The most phases shown: more than there are pixels would be no use.
 const MOST_PHASES: usize = 4000;
+
 /// A report.
 pub(crate) struct Report {
     pub(super) file: PathBuf,
@@ -90,13 +219,13 @@ pub(super) fn curves(levels: &Levels, buckets: usize) -> Curves {
 pub(super) fn gather(args: &Args) -> Result<Report> {
     // Before the file is read, so that mistyped settings fail at once.
     let named = args.profile.map(Profile::rules);
-    tries::given_settings(args, named.unwrap_or_else(release::newest))?;
+    given_settings(args, named.unwrap_or_else(release::newest))?;
     let recording = recording::read(&args.file)?;
     let found = release::of(&recording, &Asked { limit_bytes: args.limit, ..Asked::default() })?;
     let made_by = Recognition { decides_as: named, ..found };
     let settings = made_by.settings.clone();
     let profile = named.unwrap_or(settings.profile);
-    let given = tries::given_settings(args, profile)?;
+    let given = given_settings(args, profile)?;
     let chosen = chosen_devices(&recording, args.device)?;
     let own = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, stats_file: None };
     let limits = Limit::of_each(args, &chosen, &own)?;
@@ -104,22 +233,21 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
     // Only a page gives advice: the search takes longer than everything else. But whether a run that failed would fit is judged in any
     // case: it may have died, and the limit is known only roughly.
     let found = match args.output {
-        Some(_) => advice::search(&chosen, &own, profile, (given.clone(), true), args)?,
+        Some(_) => search_advice(&chosen, &own, profile, (given.clone(), true), args)?,
         None if any_failed => {
-            let tried = tries::settings(profile, &settings, None, given.clone())?;
+            let tried = settings_to_try(profile, &settings, None, given.clone())?;
             let tried = tried.into_iter().map(|attempt| attempt.settings).collect();
-            advice::search(&chosen, &own, profile, (tried, false), args)?
+            search_advice(&chosen, &own, profile, (tried, false), args)?
         }
         None => None,
     };
     let best = found.as_ref().filter(|_| args.output.is_some()).and_then(Found::recommended);
-    let tried = tries::settings(profile, &settings, best.map(|option| option.settings.clone()), given)?;
+    let tried = settings_to_try(profile, &settings, best.map(|option| option.settings.clone()), given)?;
     // What the search left out is judged in the same way.
-    let is_left_out =
-        |attempt: &&tries::Attempt| found.as_ref().is_some_and(|found| advice::place(found, &attempt.settings).is_none());
+    let is_left_out = |attempt: &&Attempt| found.as_ref().is_some_and(|found| place_among(found, &attempt.settings).is_none());
     let left_out: Vec<_> = tried.iter().filter(is_left_out).map(|attempt| attempt.settings.clone()).collect();
     let also =
-        if any_failed && !left_out.is_empty() { advice::search(&chosen, &own, profile, (left_out, false), args)? } else { None };
+        if any_failed && !left_out.is_empty() { search_advice(&chosen, &own, profile, (left_out, false), args)? } else { None };
     let judged: Vec<&Found> = found.iter().chain(&also).collect();
     let bar = progress::entries(args.json.json);
     bar.set_length(recording::entries(&chosen));
@@ -224,4 +352,300 @@ fn recorded_peak_bytes(device: &DeviceRecording) -> u64 {
         peak = peak.max(bytes);
     }
     peak
+}
+
+/// The limit of the recorded run on a device, and the memory with which settings are tried there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Limit {
+    /// The limit under which the run is shown.
+    pub(super) run_bytes: Option<u64>,
+    /// The most that may be reserved under other settings; unlimited if `None`.
+    pub(super) tried_bytes: Option<u64>,
+    /// Why it is assumed, if it was not given.
+    pub(super) assumed: Option<DeviceMemory>,
+}
+
+impl Limit {
+    /// The limit of each device's run. `own` are the recorded run's settings.
+    ///
+    /// # Errors
+    /// If a recording cannot be replayed.
+    pub(super) fn of_each(args: &Args, devices: &[&DeviceRecording], own: &VerifyOptions) -> Result<Vec<Limit>> {
+        if args.limit.is_some() || args.capacity.is_some() {
+            let given = Limit { run_bytes: args.limit, tried_bytes: args.capacity.or(args.limit), assumed: None };
+            return Ok(vec![given; devices.len()]);
+        }
+        let traced: Vec<&DeviceRecording> = devices.iter().copied().filter(|device| !device.trace.is_empty()).collect();
+        let named = |device: &DeviceRecording, result| recording::of_device(result, device.device, devices.len());
+        let found = traced.iter().map(|device| named(device, found_limit(device, own))).collect::<Result<Vec<_>>>()?;
+        let memories = DeviceMemory::of(&traced, &own.settings, MemoryBudget::default(), &found);
+        let limit = |device: &&DeviceRecording| {
+            let place = traced.iter().position(|traced| traced.device == device.device);
+            let Some((memory, found)) = place.map(|place| (memories[place], found[place])) else { return Ok(Limit::default()) };
+            let Some(bytes) = memory.budget.limit_bytes else { return Ok(Limit::default()) };
+            // A wrong limit would show a run that did not happen.
+            let shown = if found.is_some() { found } else { named(device, possible_limit(device, own, bytes))? };
+            Ok(Limit { run_bytes: shown, tried_bytes: Some(bytes), assumed: Some(memory) })
+        };
+        devices.iter().map(limit).collect()
+    }
+
+    pub(super) const fn is_assumed(&self) -> bool {
+        self.assumed.is_some()
+    }
+
+    /// What an error of the device shows of the limit, if that was not given.
+    pub(super) fn hint(&self) -> Option<CapacityHint> {
+        self.assumed?.shown
+    }
+}
+
+/// The limit that garbage collection shows, if an error bounds it.
+fn found_limit(device: &DeviceRecording, own: &VerifyOptions) -> Result<Option<u64>, VerifyError> {
+    if capacity_hint(device, &own.settings).is_some() { find_limit(device, own) } else { Ok(None) }
+}
+
+/// The limit, if the recorded run is not further from its replay with it than without.
+fn possible_limit(device: &DeviceRecording, own: &VerifyOptions, bytes: u64) -> Result<Option<u64>, VerifyError> {
+    let differing =
+        |limit_bytes| Ok(verify_device(device, &VerifyOptions { limit_bytes, ..own.clone() }, &mut |_| ())?.mismatches);
+    let is_possible = differing(Some(bytes))? <= differing(None)?;
+    Ok(is_possible.then_some(bytes))
+}
+
+/// Buckets of the curves of settings that were tried.
+const TRIED_BUCKETS: usize = 1024;
+/// The same where a part of them is estimated.
+const BUCKETS_WITH_REST: usize = 2048;
+/// Settings that are tried beside the recorded run's own.
+const TRIED: [&str; 5] = [
+    "",
+    "expandable_segments:True",
+    "max_split_size_mb:128,garbage_collection_threshold:0.7",
+    "garbage_collection_threshold:0.8",
+    "roundup_power2_divisions:4",
+];
+
+/// One setting that was tried.
+#[derive(Clone, Debug)]
+pub(super) struct Tried {
+    /// The settings as in `PYTORCH_CUDA_ALLOC_CONF`, or [`DEFAULT`].
+    pub(super) label: String,
+    /// Whether these are the recorded run's own.
+    pub(super) is_own: bool,
+    /// Whether the page recommends them.
+    pub(super) is_recommended: bool,
+    /// Whether the program fits: what is in the file, and if the run died, what is estimated of its rest.
+    pub(super) outcome: Outcome,
+    /// What is in the file.
+    pub(super) in_file: Fared,
+    /// What is in the file up to the error of which the run died, and the rest as it is estimated; with its reserved bytes over the
+    /// entries of [`Rest::span`].
+    pub(super) with_rest: Option<(Fared, Curve)>,
+}
+
+/// How a run fared.
+#[derive(Clone, Debug)]
+pub(super) struct Fared {
+    /// The peak of reserved memory.
+    pub(super) peak_reserved_bytes: i64,
+    /// The entry whose request failed first; with the rest, the moment before it.
+    pub(super) fails_at_entry: Option<usize>,
+    /// Retries after releasing all cached memory.
+    pub(super) retries: i64,
+    /// Driver calls.
+    pub(super) driver_calls: u64,
+    /// What they take on the measured device, in nanoseconds.
+    pub(super) driver_ns: u64,
+}
+
+/// What is estimated of the rest of a run that died.
+pub(super) struct Rest {
+    /// What curves with the rest are drawn over.
+    pub(super) span: Span,
+    /// The entry of which it died.
+    pub(super) died_at: usize,
+    /// The bytes in use.
+    pub(super) in_use: Curve,
+}
+
+impl Tried {
+    /// Whether the requests in the file fit in so many bytes; unknown if nobody knows how many there are.
+    pub(super) fn fits(&self, limit_bytes: Option<u64>) -> Option<bool> {
+        if self.in_file.fails_at_entry.is_some() { Some(false) } else { limit_bytes.map(|_| true) }
+    }
+
+    /// Whether its program fits although it reserves more than so many bytes.
+    pub(super) fn reaches_beyond(&self, limit_bytes: Option<u64>) -> bool {
+        let reserved = u64::try_from(self.run().peak_reserved_bytes).unwrap_or(0);
+        self.outcome == Outcome::Fits && limit_bytes.is_some_and(|limit| reserved > limit)
+    }
+
+    /// The run that tables show, which is the one that `parkade advise` shows.
+    pub(super) fn run(&self) -> &Fared {
+        self.with_rest.as_ref().map_or(&self.in_file, |(fared, _)| fared)
+    }
+}
+
+impl Fared {
+    fn of(prediction: &Prediction) -> Fared {
+        Fared {
+            peak_reserved_bytes: prediction.peak_reserved_bytes(),
+            fails_at_entry: prediction.first_failure,
+            retries: prediction.stats.num_alloc_retries,
+            driver_calls: prediction.driver_calls,
+            driver_ns: prediction.driver_ns,
+        }
+    }
+}
+
+/// The settings that the user asked for.
+pub(super) fn given_settings(args: &Args, profile: &'static Rules) -> Result<Vec<Settings>> {
+    let given = args.settings.iter().map(|text| Ok(ReplaySettings::given_as(profile, text)?.settings));
+    given.collect()
+}
+
+/// Settings to try.
+struct Attempt {
+    settings: Settings,
+    is_own: bool,
+    is_recommended: bool,
+}
+
+/// The settings to try, each once: the recorded run's own, the recommended ones, those that are always tried, those given.
+fn settings_to_try(
+    profile: &'static Rules,
+    own: &ReplaySettings,
+    recommended: Option<Settings>,
+    given: Vec<Settings>,
+) -> Result<Vec<Attempt>> {
+    let always = TRIED.into_iter().map(|text| Ok(ReplaySettings::given_as(profile, text)?.settings));
+    let always = always.collect::<Result<Vec<Settings>>>()?;
+    let is_best = |settings: &Settings| recommended.as_ref().is_some_and(|best| is_same_setting(best, settings));
+    let mut tried: Vec<Attempt> = Vec::new();
+    for settings in [own.settings.clone()].into_iter().chain(recommended.clone()).chain(always).chain(given) {
+        if !tried.iter().any(|other| is_same_setting(&other.settings, &settings)) {
+            tried.push(Attempt { is_own: tried.is_empty(), is_recommended: is_best(&settings), settings });
+        }
+    }
+    Ok(tried)
+}
+
+/// What to try on each device, and with how much memory.
+struct Tries<'a> {
+    settings: &'a [Attempt],
+    /// What `advise` found: whether each fits, and what is estimated of runs that died.
+    judged: &'a [&'a Found],
+    profile: &'static Rules,
+    /// How the run was recorded.
+    own: &'a VerifyOptions,
+    limit_bytes: Option<u64>,
+    capacity_bytes: Option<u64>,
+}
+
+impl Tries<'_> {
+    /// The program of a device that died, with the entry of which it did, if something is estimated of its rest.
+    fn continued(&self, device: u32) -> Option<(&Program, usize, Span)> {
+        let programs = self.judged.iter().take(1).flat_map(|found| &found.programs);
+        let program = programs.filter(|program| program.device == device).find(|program| program.continuation.is_some())?;
+        let died_at = program.ending.death()?.entry;
+        let first = program.entries.max(died_at + 1);
+        Some((program, died_at, Span::continued(&program.requests, died_at, first)))
+    }
+
+    /// What is estimated of a device's rest.
+    fn rest(&self, device: u32) -> Option<Rest> {
+        let (program, died_at, span) = self.continued(device)?;
+        Some(Rest { span, died_at, in_use: in_use(&program.requests, span, BUCKETS_WITH_REST) })
+    }
+
+    /// All settings on a device, each with its reserved bytes over what is in the file.
+    fn run(&self, device: &DeviceRecording, requests: &Requests) -> Vec<(Tried, Curve)> {
+        let &Tries { profile, limit_bytes, capacity_bytes, .. } = self;
+        let learned = learned_addresses(device, requests);
+        let span = Span::recorded(device.trace.len());
+        let what = WhatIf { requests, learned: &learned, device: device.device, span, profile, limit_bytes, capacity_bytes };
+        self.settings.par_iter().map(|attempt| self.run_one(device, &what, attempt)).collect()
+    }
+
+    fn run_one(&self, device: &DeviceRecording, what: &WhatIf<'_>, attempt: &Attempt) -> (Tried, Curve) {
+        let WhatIf { requests, limit_bytes, .. } = *what;
+        let WhatIfRun { reserved, mut prediction } = what_if(what, &attempt.settings, TRIED_BUCKETS);
+        if let Some(bytes) = limit_bytes {
+            fit_as_recorded(&mut prediction, device, self.own, (self.profile, &attempt.settings), bytes);
+        }
+        let with_rest = self.continued(device.device).map(|(program, _, span)| {
+            // As `advise` does: the limit alone decides.
+            let available = self.judged.iter().find_map(|found| available_bytes(found, &attempt.settings)).or(limit_bytes);
+            let what = WhatIf { requests: &program.requests, span, limit_bytes: available, capacity_bytes: None, ..what.clone() };
+            let WhatIfRun { reserved, prediction } = what_if(&what, &attempt.settings, BUCKETS_WITH_REST);
+            let fared = Fared::of(&prediction);
+            // The moment before an entry has as many entries done as come before it.
+            let fails_at_entry = fared.fails_at_entry.map(|entry| span.moment(entry).saturating_sub(1));
+            (Fared { fails_at_entry, ..fared }, reserved)
+        });
+        let hides_more = |limit| requests.lost_beginning.is_some_and(|lost| lost.reserved_bytes > limit);
+        let plain = match limit_bytes {
+            _ if prediction.first_failure.is_some() => Outcome::DoesNotFit,
+            Some(limit) if !hides_more(limit) => Outcome::Fits,
+            _ => Outcome::Unknown,
+        };
+        let tried = Tried {
+            outcome: self.judged.iter().find_map(|found| outcome_with(found, &attempt.settings, device.device)).unwrap_or(plain),
+            label: settings_name(&attempt.settings),
+            is_own: attempt.is_own,
+            is_recommended: attempt.is_recommended,
+            in_file: Fared::of(&prediction),
+            with_rest,
+        };
+        (tried, reserved)
+    }
+}
+
+/// The name of empty settings.
+const DEFAULT: &str = "default";
+
+/// The name of settings.
+fn settings_name(settings: &Settings) -> String {
+    if settings.text.is_empty() { DEFAULT.to_owned() } else { settings.text.clone() }
+}
+
+/// Whether settings are the same, however they are written.
+fn is_same_setting(one: &Settings, other: &Settings) -> bool {
+    Settings { text: String::new(), ..one.clone() } == Settings { text: String::new(), ..other.clone() }
+}
+
+/// What `parkade advise` finds for these devices; `None` if none has a trace. `is_full`: it searches, otherwise it judges `given` only.
+///
+/// # Errors
+/// As for verifying the recording.
+fn search_advice(
+    devices: &[&DeviceRecording],
+    own: &VerifyOptions,
+    profile: &'static Rules,
+    (given, is_full): (Vec<Settings>, bool),
+    args: &Args,
+) -> Result<Option<Found>> {
+    let traced: Vec<&DeviceRecording> = devices.iter().copied().filter(|device| !device.trace.is_empty()).collect();
+    if traced.is_empty() {
+        return Ok(None);
+    }
+    let memory = MemoryBudget { capacity_bytes: args.capacity.or(args.limit), limit_bytes: None };
+    let options = AdviseOptions { own: own.clone(), profile, memory, given, only_given: !is_full };
+    Ok(Some(advise::search(&traced, &options, args.json.json)?))
+}
+
+/// Where settings are among those that `advise` tried.
+fn place_among(found: &Found, settings: &Settings) -> Option<usize> {
+    found.options.iter().position(|option| is_same_setting(&option.settings, settings))
+}
+
+/// The bytes that could be reserved under settings that `advise` tried.
+fn available_bytes(found: &Found, settings: &Settings) -> Option<u64> {
+    found.options[place_among(found, settings)?].available_bytes
+}
+
+/// Whether the program of a device fits with settings, as `advise` judges it.
+fn outcome_with(found: &Found, settings: &Settings, device: u32) -> Option<Outcome> {
+    found.outcome_on_device(place_among(found, settings)?, device)
 }

@@ -4,10 +4,9 @@ use parkade_analysis::advise::CapacityHint;
 use parkade_analysis::annotations::Scope;
 use parkade_analysis::timeline::{Bucket, Curve, Holder, Marker};
 
-use super::gather::{Curves, Device, Report, curves};
-use super::kinds::{FoundSteps, NoStack, OfKind, found_steps};
-use super::tries::{Fared, Rest, Tried};
-use super::{kinds, words};
+use super::gather::{Curves, Device, Fared, Report, Rest, Tried, curves};
+use super::holders::{FoundSteps, NoStack, OfKind, found_steps};
+use super::{holders, words};
 use crate::terminal::json_struct::{all, origin, view};
 use crate::terminal::release::MadeBy;
 
@@ -59,8 +58,8 @@ view! {
         markers: Vec<Marked> = all(&device.timeline.markers, Marked::of),
         phases: Vec<Span> = all(&device.phases, Span::of),
         holders_at_peak: Vec<Held> = all(device.holders.iter().take(50), |holder| Held::of(report, holder)),
-        holders_by_kind: Vec<OfKind> = all(&kinds::at_peak(device), OfKind::of),
-        holders_without_stack: Option<NoStack> = kinds::without_stack(device).map(NoStack::of),
+        holders_by_kind: Vec<OfKind> = all(&holders::kinds_at_peak(device), OfKind::of),
+        holders_without_stack: Option<NoStack> = holders::without_stack(device).map(NoStack::of),
         passes: usize = device.told.passes,
         steps: Option<FoundSteps> = found_steps(&device.told.steps),
         what_if: Vec<WhatIf> = all(&device.tried, |(tried, curve)| WhatIf::of(device.limit.tried_bytes, tried, curve)),

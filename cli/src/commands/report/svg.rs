@@ -1,17 +1,22 @@
-//! Pictures: the timeline of a run, and its heap at a moment.
+//! Pictures: the timeline of a run, its heap at a moment, and a flamegraph of the live memory at the peak, by stack, which is also made as
+//! folded stacks for other tools.
 //!
-//! They follow the reader's choice of light or dark, and use system fonts only.
+//! They follow the reader's choice of light or dark, and use system fonts only. The crate that usually draws flamegraphs has a licence that
+//! this project's dependencies may not have, so they are drawn here.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crate::terminal::size::show_bytes;
+use parkade_analysis::holders::Folded;
 use parkade_analysis::timeline::{Curve, Marker, MarkerKind, NEVER, SegmentNow};
 
 use super::gather::{Device, Report, curves};
-use super::markup::{counted, escape, grouped, point};
 use super::palette::{SIZES, size_class};
-use super::{OWN_MARK, words};
+use super::words::{self, OWN_MARK};
+use crate::terminal::markup::{counted, escape, grouped, point};
 use crate::terminal::output;
+use crate::terminal::recording::short_name;
+use crate::terminal::size::show_bytes;
 
 const WIDTH: f64 = 1000.0;
 const KINDS: [(MarkerKind, &str); 3] =
@@ -135,7 +140,7 @@ pub(super) fn timeline(report: &Report, device: &Device) -> String {
         grouped(device.timeline.entries as u64)
     );
     let mut key = String::new();
-    let rows = legend(&mut key, device);
+    let rows = timeline_legend(&mut key, device);
     let height = 378.0 + LEGEND_STEP * (rows - 1) as f64;
     format!("{}{svg}{key}</svg>\n", begin(height, &file_name(report), &words::what_happened(device)))
 }
@@ -151,7 +156,7 @@ fn is_ever_pending(device: &Device) -> bool {
 }
 
 /// Explains the colours of a timeline; returns in how many rows.
-fn legend(svg: &mut String, device: &Device) -> usize {
+fn timeline_legend(svg: &mut String, device: &Device) -> usize {
     let square = |class: &str| format!("<rect class=\"{class}\" y=\"-9\" width=\"11\" height=\"11\"/>");
     let mut items = vec![(square("allocated"), "allocated".to_owned()), (square("reserved"), "reserved, not in use".to_owned())];
     if is_ever_pending(device) {
@@ -210,7 +215,7 @@ pub(super) fn heap(report: &Report, device: &Device, moment: u32) -> String {
         if x + length > WIDTH - 16.0 && x > 16.0 && length <= usable {
             (x, y) = (16.0, y + ROW_STEP);
         }
-        draw(&mut body, device, segment, (&mut x, &mut y), bytes_per_px);
+        draw_segment(&mut body, device, segment, (&mut x, &mut y), bytes_per_px);
     }
     let levels = &device.timeline.levels;
     let at = |level: &[u64]| show_bytes(level.get(moment as usize).copied().unwrap_or_default());
@@ -263,7 +268,7 @@ fn legend_rows(svg: &mut String, items: Vec<(String, String)>, left: f64, y: f64
 }
 
 /// Draws a segment row by row from the given place, and moves the place past it.
-fn draw(body: &mut String, device: &Device, segment: &SegmentNow, (x, y): (&mut f64, &mut f64), bytes_per_px: f64) {
+fn draw_segment(body: &mut String, device: &Device, segment: &SegmentNow, (x, y): (&mut f64, &mut f64), bytes_per_px: f64) {
     let mut done = 0.0;
     let total = (segment.size as f64 / bytes_per_px).max(1.5);
     loop {
@@ -292,5 +297,157 @@ fn draw(body: &mut String, device: &Device, segment: &SegmentNow, (x, y): (&mut 
             return;
         }
         (*x, *y) = (16.0, *y + ROW_STEP);
+    }
+}
+
+const FLAME_WIDTH: f64 = 1200.0;
+const FLAME_MARGIN: f64 = 10.0;
+const FLAME_ROW: f64 = 18.0;
+/// Narrower frames are left out; this is also the share of the whole that the picture names.
+const NARROWEST: f64 = 0.3;
+/// The width of a character, and of the blanks around a text.
+const CHARACTER: f64 = 6.6;
+const FLAME_SCRIPT: &str = include_str!("web/flame.js");
+const FLAME_STYLE: &str = "text{font:11px ui-monospace,Menlo,Consolas,monospace;fill:#15181d;pointer-events:none}.words{fill:#5b6470}\
+.title{font:600 15px system-ui,-apple-system,'Segoe UI',sans-serif}.paper{fill:#fff}rect.own{fill:#f0a63a}rect.library{fill:#a9c1f2}\
+rect.framework{fill:#d9dee6}rect.none{fill:#9fd5c9}g.frame{cursor:pointer}g.frame:hover rect{stroke:#15181d}\
+@media(prefers-color-scheme:dark){.paper{fill:#14181e}.title,.words{fill:#e8ebf0}}";
+
+/// The live memory at the peak of each device, by stack. Where there are several devices, the first frame is the device.
+pub(super) fn folded(report: &Report) -> Vec<Folded> {
+    let mut all = Vec::new();
+    for device in &report.devices {
+        let lines = device.told.folded(&device.timeline.log, &report.stacks, device.peak_allocated_moment);
+        all.extend(lines.into_iter().map(|mut line| {
+            if report.devices.len() > 1 {
+                line.frames.insert(0, format!("device {}", device.number));
+            }
+            line
+        }));
+    }
+    all
+}
+
+/// Folded stacks: one line for each, its frames with semicolons between them, a blank, its bytes.
+pub(super) fn folded_text(lines: &[Folded]) -> String {
+    lines.iter().map(|line| format!("{} {}\n", line.frames.join(";"), line.bytes)).collect()
+}
+
+/// A frame with what it called.
+#[derive(Default)]
+struct Node<'a> {
+    bytes: u64,
+    inner: BTreeMap<&'a str, Node<'a>>,
+}
+
+impl Node<'_> {
+    fn depth(&self) -> usize {
+        1 + self.inner.values().map(Node::depth).max().unwrap_or(0)
+    }
+}
+
+/// The deepest frame that is drawn: enough for any program, and few enough for the stack of this one.
+const DEEPEST: usize = 500;
+
+/// The flamegraph.
+pub(super) fn flamegraph(report: &Report, lines: &[Folded]) -> String {
+    let mut root = Node::default();
+    for line in lines {
+        root.bytes = root.bytes.saturating_add(line.bytes);
+        let mut node = &mut root;
+        for frame in line.frames.iter().take(DEEPEST) {
+            node = node.inner.entry(frame).or_default();
+            node.bytes = node.bytes.saturating_add(line.bytes);
+        }
+    }
+    let height = 76.0 + root.depth() as f64 * FLAME_ROW + FLAME_MARGIN;
+    let title = escape(&format!("{}: live memory at the peak, by stack", short_name(&report.file)));
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {FLAME_WIDTH} {height}\" role=\"img\" aria-label=\"{title}\" preserveAspectRatio=\"xMidYMin meet\">\n\
+         <!-- {OWN_MARK} -->\n<style>{FLAME_STYLE}</style>\n<rect class=\"paper\" width=\"{FLAME_WIDTH}\" height=\"{height}\"/>\n\
+         <text class=\"title\" x=\"{FLAME_MARGIN}\" y=\"24\">{title}</text>\n<text class=\"words\" x=\"{FLAME_MARGIN}\" y=\"42\">{}</text>\n",
+        escape(&flame_subtitle(report, &root))
+    );
+    flame_legend(&mut svg);
+    draw_frame(
+        &mut svg,
+        "all",
+        &root,
+        &FramePlace { left: FLAME_MARGIN, row: 0, per_byte: (FLAME_WIDTH - 2.0 * FLAME_MARGIN) / root.bytes.max(1) as f64 },
+        &root,
+    );
+    let _ = write!(svg, "<script>//<![CDATA[\n{FLAME_SCRIPT}//]]></script>\n</svg>\n");
+    svg
+}
+
+fn flame_subtitle(report: &Report, root: &Node<'_>) -> String {
+    let moments = report.devices.iter().map(|device| words::after(device.peak_allocated_moment));
+    let has_stacks = report.devices.iter().any(|device| device.told.has_stacks);
+    let what = if has_stacks { "" } else { "; the file has no stacks, so kinds and sizes of blocks stand for calls" };
+    format!("{} {}{what}; a click enlarges a frame", show_bytes(root.bytes), output::list(moments))
+}
+
+fn flame_legend(svg: &mut String) {
+    let mut left = FLAME_MARGIN;
+    for (class, name) in [("own", "the program"), ("library", "libraries"), ("framework", "torch"), ("none", "no stack")] {
+        let text = left + 16.0;
+        let _ = write!(svg, "<rect class=\"{class}\" x=\"{left}\" y=\"52\" width=\"11\" height=\"11\"/>");
+        let _ = writeln!(svg, "<text class=\"words\" x=\"{text}\" y=\"62\">{name}</text>");
+        left = text + name.len() as f64 * CHARACTER + 20.0;
+    }
+}
+
+/// Where a frame is drawn.
+struct FramePlace {
+    left: f64,
+    row: usize,
+    per_byte: f64,
+}
+
+fn draw_frame(svg: &mut String, name: &str, node: &Node<'_>, place: &FramePlace, root: &Node<'_>) {
+    let width = node.bytes as f64 * place.per_byte;
+    if width < NARROWEST {
+        return;
+    }
+    let (top, share) = (76.0 + place.row as f64 * FLAME_ROW, node.bytes as f64 / root.bytes.max(1) as f64 * 100.0);
+    let (left, escaped) = (place.left, escape(name));
+    let bytes = format!("{} ({} bytes, {share:.2} %)", show_bytes(node.bytes), grouped(node.bytes));
+    let fits = (width / CHARACTER).max(1.0) as usize - 1;
+    let text = if fits < 3 { String::new() } else { escape(&shortened(name, fits)) };
+    let _ = writeln!(
+        svg,
+        "<g class=\"frame\" data-x=\"{left:.2}\" data-w=\"{width:.2}\" data-row=\"{}\" data-name=\"{escaped}\"><title>{escaped}\n{bytes}</title>\
+         <rect class=\"{}\" x=\"{left:.2}\" y=\"{top}\" width=\"{:.2}\" height=\"{}\" rx=\"1\"/>\
+         <text x=\"{:.2}\" y=\"{}\">{text}</text></g>",
+        place.row,
+        frame_class(name),
+        (width - 0.5).max(0.1),
+        FLAME_ROW - 1.0,
+        left + 3.0,
+        top + 12.5
+    );
+    let mut next = FramePlace { left, row: place.row + 1, per_byte: place.per_byte };
+    for (name, inner) in &node.inner {
+        draw_frame(svg, name, inner, &next, root);
+        next.left += inner.bytes as f64 * place.per_byte;
+    }
+}
+
+/// A name cut to so many characters.
+fn shortened(name: &str, longest: usize) -> String {
+    if name.chars().count() <= longest { name.to_owned() } else { name.chars().take(longest - 2).chain("..".chars()).collect() }
+}
+
+/// Parts of the names of frames that are not the program's own.
+const LIBRARIES: [&str; 5] = ["site-packages/", "dist-packages/", "<frozen", "??", ".cpp"];
+
+/// Whose code a frame is.
+fn frame_class(name: &str) -> &'static str {
+    match name {
+        "all" => "framework",
+        name if name.starts_with('[') => "none",
+        name if name.contains("torch/") => "framework",
+        name if LIBRARIES.iter().any(|part| name.contains(part)) => "library",
+        _ => "own",
     }
 }

@@ -7,9 +7,9 @@ use parkade_analysis::advise::Outcome;
 use parkade_analysis::timeline::{Curve, MarkerKind};
 
 use super::gather::{Device, Report, curves};
-use super::markup::grouped;
-use super::{kinds, words};
+use super::{holders, words};
 use crate::commands::advise::words::REACHES_BEYOND;
+use crate::terminal::markup::grouped;
 use crate::terminal::output::{self, wrapped};
 use crate::terminal::recording::short_name;
 use crate::terminal::size;
@@ -78,7 +78,7 @@ pub(super) fn print(out: &mut dyn Write, report: &Report, size: Size) -> io::Res
             graph(out, device, size)?;
         }
         holders(out, report, device, size)?;
-        kinds::print(out, device, size.words())?;
+        holders::print_kinds(out, device, size.words())?;
         tried(out, device, size)?;
         for note in words::notes(report, device) {
             for line in wrapped(&output::one_line(&note), size.words()) {
@@ -241,8 +241,9 @@ mod tests {
 
     use clap::Parser;
 
-    use super::super::{Args, OnEach, gather};
+    use super::super::gather::{self, Args};
     use super::*;
+    use crate::each::OnEach;
 
     fn drawn(file: &str, columns: usize) -> Vec<String> {
         let file = format!("{}/../conformance/recordings/{file}.pickle.xz", env!("CARGO_MANIFEST_DIR"));

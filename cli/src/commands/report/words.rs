@@ -1,15 +1,14 @@
-//! The sentences of a report: what happened, how exact the replay is, and what the file lacks.
+//! The sentences of a report: what happened, how exact the replay is, what the file lacks, and what to do.
 
 use crate::terminal::run_words;
 use crate::terminal::size::show_bytes;
-use parkade_analysis::advise::Outcome;
+use parkade_analysis::advise::{Advice as Found, Outcome, Recommendation, Verdict};
 use parkade_analysis::timeline::{HeapLog, HolderKey, Marker, MarkerKind};
 use parkade_replay::SettingsOrigin;
 
-use super::gather::{Device, Report};
-use super::markup::{counted, grouped};
-use super::tries::Tried;
-use crate::commands::advise;
+use super::gather::{Device, Report, Tried};
+use crate::commands::advise::{self, words as advise_words};
+use crate::terminal::markup::{counted, grouped};
 use crate::terminal::{output, recording, release, size};
 
 /// Reserved memory that no block uses at a moment.
@@ -266,5 +265,70 @@ pub(super) fn holder(report: &Report, key: HolderKey) -> String {
     match key {
         HolderKey::Size(bytes) => format!("blocks of {}", show_bytes(bytes)),
         HolderKey::Stack(stack) => report.labels.line(stack),
+    }
+}
+
+/// What pages and pictures made by parkade have near their beginning.
+pub(super) const OWN_MARK: &str = "made by parkade report";
+
+/// What to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Advice {
+    /// The line to paste, if there is one.
+    pub(super) command: Option<String>,
+    /// Why, and what to know about it; one line each.
+    pub(super) lines: Vec<String>,
+}
+
+/// The words of the box on a page. What the settings cost is said of the requests that the page's table has.
+pub(super) fn advice_on(report: &Found, device: &Device) -> Advice {
+    let costs = costs(device);
+    let mut advice = advice_of(report);
+    let why =
+        advice.lines.iter().position(|line| *line == advise_words::why(report)).map_or(advice.lines.len(), |place| place + 1);
+    advice.lines.splice(why..why, costs);
+    advice
+}
+
+fn costs(device: &Device) -> Option<String> {
+    let tried = || device.tried.iter().map(|(tried, _)| tried);
+    let recommended = tried().find(|tried| tried.is_recommended)?;
+    let time = |tried: &Tried| format!("{:.1} ms", tried.run().driver_ns as f64 / 1e6);
+    let own = tried().find(|tried| tried.is_own && !tried.is_recommended);
+    let beside = own.map_or_else(String::new, |own| format!(" (with {}: {})", output::shorten(&own.label, 72), time(own)));
+    let emptied = match recommended.run().retries {
+        0 => String::new(),
+        retries => format!("; the cache is emptied {} for lack of memory", output::times(retries)),
+    };
+    let what = match (&device.rest, device.ending.death()) {
+        (Some(_), _) => ", with what is estimated of the rest",
+        (None, Some(_)) => ", for what is in the file",
+        (None, None) => "",
+    };
+    Some(format!("costs: {} driver calls, {}{beside}{emptied}{what}", grouped(recommended.run().driver_calls), time(recommended)))
+}
+
+fn advice_of(report: &Found) -> Advice {
+    let mut lines = Vec::new();
+    if report.verdict != Verdict::Fits {
+        lines.push(format!("{}: {}", report.verdict.name(), advise_words::verdict(report)));
+    }
+    let recommended = report.recommended();
+    match recommended {
+        Some(option) if option.is_own => lines.push(advise_words::KEEP.to_owned()),
+        Some(_) => {}
+        None => lines.push(advise_words::no_setting(report)),
+    }
+    if let Some(option) = recommended {
+        lines.push(advise_words::why(report));
+        lines.extend(advise_words::also(option.needs_limit()).map(str::to_owned));
+        lines.extend(option.warnings().map(|caution| format!("warning: {} {}", caution.what, caution.instead)));
+        lines.extend(advise_words::close(option));
+    }
+    lines.push(format!("{} settings tried; parkade advise shows them all", report.options.len()));
+    let line = |place: &Recommendation| place.line.clone();
+    Advice {
+        command: report.recommendation.as_ref().filter(|_| !recommended.is_some_and(|option| option.is_own)).map(line),
+        lines,
     }
 }

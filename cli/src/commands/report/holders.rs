@@ -1,15 +1,20 @@
-//! Who holds the memory at the peak, by kind: parameters, gradients, activations and so on, how that was told, and whether they live across
-//! the run's steps.
+//! Who holds the memory at its peak: by kind (parameters, gradients, activations and so on), how that was told, and whether they live
+//! across the run's steps; and by where it was requested. As rows of the page's tables, and the kinds as a table for terminals and as JSON
+//! too. The script shows the same for other moments (`web/holders.js`, `web/kinds.js`).
 
+use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use crate::terminal::size::show_bytes;
 use parkade_analysis::holders::{Held, How, Kind, KindUse, StepLife, StepMark, Steps, Told, WithoutStack};
+use parkade_analysis::timeline::HolderKey;
+use parkade_recording::StackId;
 
-use super::gather::Device;
-use super::markup::{counted, grouped};
+use super::gather::{Device, Report};
+use super::{labels, words};
 use crate::terminal::json_struct::{all, view};
+use crate::terminal::markup::{counted, escape, grouped};
 use crate::terminal::output;
+use crate::terminal::size::show_bytes;
 
 view! {
     pub(super) struct OfKind(used: &KindUse) {
@@ -57,7 +62,7 @@ pub(super) fn found_steps(steps: &Steps) -> Option<FoundSteps> {
 }
 
 /// The live blocks at the peak of allocated memory, by kind.
-pub(super) fn at_peak(device: &Device) -> Vec<KindUse> {
+pub(super) fn kinds_at_peak(device: &Device) -> Vec<KindUse> {
     device.told.at(&device.timeline.log, device.peak_allocated_moment)
 }
 
@@ -72,8 +77,8 @@ const HOW: usize = 35;
 const LEAST: usize = 10;
 
 /// The table for terminals. Files without a trace have none: their blocks have no lives.
-pub(super) fn print(out: &mut dyn Write, device: &Device, columns: usize) -> io::Result<()> {
-    let uses = at_peak(device);
+pub(super) fn print_kinds(out: &mut dyn Write, device: &Device, columns: usize) -> io::Result<()> {
+    let uses = kinds_at_peak(device);
     let total: u64 = uses.iter().map(|used| used.held.bytes).sum();
     if total == 0 || device.verdict.is_none() {
         return Ok(());
@@ -86,7 +91,7 @@ pub(super) fn print(out: &mut dyn Write, device: &Device, columns: usize) -> io:
     for used in &uses {
         let share = used.held.bytes as f64 / total as f64 * 100.0;
         let (bytes, blocks) = (show_bytes(used.held.bytes), grouped(used.held.blocks));
-        let row = format!("{bytes:>12} {share:>5.1} %  {blocks:>6} x  {}", name(used.kind));
+        let row = format!("{bytes:>12} {share:>5.1} %  {blocks:>6} x  {}", kind_name(used.kind));
         let how: Vec<String> = [told_by(used), lives(used)].into_iter().flatten().collect();
         let how = how.join("; ");
         if !how.is_empty() && row.chars().count() + 2 + how.chars().count() <= columns {
@@ -108,7 +113,7 @@ pub(super) fn print(out: &mut dyn Write, device: &Device, columns: usize) -> io:
 }
 
 /// The passes that were found.
-pub(super) fn passes(device: &Device) -> String {
+fn passes(device: &Device) -> String {
     match device.told.passes {
         0 => "no forward pass with its backward pass was found".to_owned(),
         1 => "1 pass forward and back was found".to_owned(),
@@ -117,7 +122,7 @@ pub(super) fn passes(device: &Device) -> String {
 }
 
 /// The steps that were found, and how.
-pub(super) fn steps(device: &Device) -> Option<String> {
+fn steps(device: &Device) -> Option<String> {
     let Steps { mark, ends } = &device.told.steps;
     let by = match mark.as_ref()? {
         StepMark::Annotation(mark) => format!("marked by {}", output::shorten(mark, 60)),
@@ -127,13 +132,13 @@ pub(super) fn steps(device: &Device) -> Option<String> {
 }
 
 /// How a kind was told.
-pub(super) fn told_by(used: &KindUse) -> Option<String> {
-    let told: Vec<&str> = used.told_by.iter().map(|&(how, _)| words(how)).collect();
+fn told_by(used: &KindUse) -> Option<String> {
+    let told: Vec<&str> = used.told_by.iter().map(|&(how, _)| told_words(how)).collect();
     (used.kind != Kind::Unknown).then(|| format!("by {}", told.join(", ")))
 }
 
 /// Whether a kind's blocks live across the steps; `None` if that is not known of any.
-pub(super) fn lives(used: &KindUse) -> Option<String> {
+fn lives(used: &KindUse) -> Option<String> {
     let total = used.held.bytes.max(1) as f64;
     let part = |(held, words): (Held, &str)| match held.bytes as f64 / total * 100.0 {
         percent if percent < LEAST_PERCENT => None,
@@ -171,7 +176,7 @@ impl Legend {
                     StepLife::Within => 1,
                     StepLife::NotTold => 2,
                 };
-                legend.told.push((number, words(how), life));
+                legend.told.push((number, told_words(how), life));
                 legend.told.len() - 1
             });
             legend.blocks.push(place as u64);
@@ -193,7 +198,7 @@ fn frameless(without: WithoutStack) -> Vec<String> {
 }
 
 /// A kind in a table.
-pub(super) const fn name(kind: Kind) -> &'static str {
+pub(super) const fn kind_name(kind: Kind) -> &'static str {
     match kind {
         Kind::OptimizerStates => "optimizer states",
         kind => kind.name(),
@@ -201,7 +206,7 @@ pub(super) const fn name(kind: Kind) -> &'static str {
 }
 
 /// How something was told, in words.
-const fn words(how: How) -> &'static str {
+const fn told_words(how: How) -> &'static str {
     match how {
         How::Stack => "stack",
         How::Annotation => "the optimizer's annotation",
@@ -212,4 +217,84 @@ const fn words(how: How) -> &'static str {
         How::Steps => "the steps",
         How::NotTold => "nothing",
     }
+}
+
+/// How many holders a page lists.
+const HOLDERS: usize = 14;
+
+/// What the table of holders shows.
+pub(super) fn title(device: &Device) -> String {
+    let total = show_bytes(device.curves.allocated.peak());
+    let is_by_stack = device.holders.iter().any(|holder| matches!(holder.key, HolderKey::Stack(_)));
+    let by = if is_by_stack { "by where it was requested" } else { "by block size, as the file has no stacks" };
+    if device.verdict.is_none() {
+        return format!("{total} in use, {by}");
+    }
+    format!("{total} {}, {by}", words::after(device.peak_allocated_moment))
+}
+
+/// What tells the kinds.
+pub(super) fn kinds_title(device: &Device) -> String {
+    let found: Vec<String> = [Some(passes(device)), steps(device)].into_iter().flatten().collect();
+    escape(&format!("By kind: {}.", found.join("; ")))
+}
+
+/// The kinds at the peak of allocated memory.
+pub(super) fn kind_rows(device: &Device) -> String {
+    let uses = if device.verdict.is_some() { kinds_at_peak(device) } else { Vec::new() };
+    let total = device.curves.allocated.peak().max(1) as f64;
+    let most = uses.first().map_or(1, |used| used.held.bytes.max(1)) as f64;
+    let row = |used: &KindUse| {
+        let how: Vec<String> = [told_by(used), lives(used)].into_iter().flatten().collect();
+        let how =
+            if how.is_empty() { String::new() } else { format!("<span class=\"called\">{}</span>", escape(&how.join("; "))) };
+        let what = format!("{}{how}", escape(kind_name(used.kind)));
+        holder_row(&what, (used.held.bytes, used.held.blocks), total, most)
+    };
+    uses.iter().map(row).collect()
+}
+
+/// A row of a table of holders; what they are is HTML.
+fn holder_row(what: &str, (bytes, blocks): (u64, u64), total: f64, most: f64) -> String {
+    let (percent, bar) = (bytes as f64 / total * 100.0, bytes as f64 / most * 100.0);
+    format!(
+        "<tr><td class=\"what\">{what}</td><td class=\"number\" title=\"{} bytes\">{}</td><td class=\"share\"><i style=\"width:{bar:.1}%\"></i><span>{percent:.1} %</span></td>\
+         <td class=\"number\">{}</td></tr>",
+        grouped(bytes),
+        show_bytes(bytes),
+        grouped(blocks)
+    )
+}
+
+/// The holders at that moment.
+pub(super) fn rows(report: &Report, device: &Device) -> String {
+    let total = device.curves.allocated.peak().max(1) as f64;
+    let most = device.holders.first().map_or(1, |holder| holder.bytes.max(1)) as f64;
+    let mut rows = String::new();
+    for holder in device.holders.iter().take(HOLDERS) {
+        let mut what = escape(&words::holder(report, holder.key));
+        if let HolderKey::Stack(stack) = holder.key
+            && stack != StackId::NONE
+        {
+            let frames: Vec<String> = report.stacks.frames(stack).take(60).map(|frame| escape(&labels::call(frame))).collect();
+            if let Some(label) = report.labels.get(stack).filter(|label| !label.called.is_empty()) {
+                what = format!("{}<span class=\"called\">{}</span>", escape(&label.own), escape(&label.called));
+            }
+            what = format!("<details><summary>{what}</summary><ol><li>{}</li></ol></details>", frames.join("</li><li>"));
+        }
+        rows.push_str(&holder_row(&what, (holder.bytes, holder.blocks), total, most));
+    }
+    if device.holders.len() > HOLDERS {
+        let rest = &device.holders[HOLDERS..];
+        let bytes: u64 = rest.iter().map(|holder| holder.bytes).sum();
+        let _ = write!(
+            rows,
+            "<tr class=\"rest\"><td class=\"what\">{}</td><td class=\"number\">{}</td><td class=\"share\"><span>{:.1} %</span></td><td class=\"number\">{}</td></tr>",
+            counted(rest.len() as u64, "other"),
+            show_bytes(bytes),
+            bytes as f64 / total * 100.0,
+            grouped(rest.iter().map(|holder| holder.blocks).sum())
+        );
+    }
+    rows
 }
