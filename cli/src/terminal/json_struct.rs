@@ -5,10 +5,10 @@ use parkade_replay::SettingsOrigin;
 /// Declares a struct to serialise and its constructor `of`, with fields `key: type = value`.
 macro_rules! view {
     ($(#[$meta:meta])* $vis:vis struct $name:ident $(<$life:lifetime>)? ($($arg:ident: $type:ty),* $(,)?)
-     { $($(#[$field_meta:meta])* $field:ident: $field_type:ty = $value:expr),* $(,)? }) => {
+     { $($(#[$field_meta:meta])* $field_vis:vis $field:ident: $field_type:ty = $value:expr),* $(,)? }) => {
         $(#[$meta])*
         #[derive(serde::Serialize)]
-        $vis struct $name $(<$life>)? { $($(#[$field_meta])* $field: $field_type),* }
+        $vis struct $name $(<$life>)? { $($(#[$field_meta])* $field_vis $field: $field_type),* }
 
         impl $(<$life>)? $name $(<$life>)? {
             /// Its values.

@@ -1,32 +1,25 @@
 //! `parkade replay`: what would a recorded program have needed under other settings or a policy of parkade, and would it have fitted?
 
-mod json;
 mod judged;
 mod policy;
-mod policy_table;
-mod table;
+mod settings;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use anyhow::{Result, bail};
 use clap::Parser;
-use parkade::profile::Profile as Rules;
 use parkade_analysis::advise;
-use parkade_analysis::ranks::{Failure, RankRun};
-use parkade_recording::Recording;
-use parkade_replay::recognition::Recognition;
-use parkade_replay::{Outlook, OutlookOptions, ReplaySettings, TimingsThatFit, replay_device, timings_that_fit};
+use parkade_analysis::ranks::RankRun;
 
-use self::judged::{Judged, Known};
 use self::policy::UnderPolicy;
 use crate::commands::policy_names;
 use crate::each::OnEach;
 use crate::recordings::Inputs;
 use crate::terminal::args::{self, Files, Json};
 use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
-use crate::terminal::{progress, recording, release};
+
+pub use self::settings::UnderSettings;
 
 /// Replay a recorded program's requests under other settings or a policy of parkade, with another limit, or on a smaller device.
 ///
@@ -76,44 +69,6 @@ pub enum Replayed {
     Policy(Box<UnderPolicy>),
 }
 
-/// A recording that was replayed under settings.
-pub struct UnderSettings {
-    settings: ReplaySettings,
-    /// The limit of each device.
-    limits: Vec<Option<u64>>,
-    /// They were not given, but assumed.
-    is_assumed: bool,
-    /// The recorded run's own limit, if garbage collection shows it.
-    found_limit: Option<u64>,
-    recording: Recording,
-    own: ReplaySettings,
-    /// The rules under which it was replayed.
-    profile: &'static Rules,
-    made_by: Recognition,
-    devices: Vec<Outlook>,
-    /// With how many other timings each device fits.
-    timings: Vec<Option<TimingsThatFit>>,
-    answer: Judged,
-    seconds: f64,
-}
-
-impl UnderSettings {
-    /// Whether the memory is known, given or assumed.
-    fn is_limited(&self, args: &Args) -> bool {
-        self.limits.iter().any(Option::is_some) || args.replay.capacity.is_some()
-    }
-
-    /// The limit of all devices, if it is one.
-    fn limit(&self) -> Option<u64> {
-        let first = *self.limits.first()?;
-        first.filter(|_| self.limits.iter().all(|limit| *limit == first))
-    }
-
-    fn fits(&self) -> bool {
-        (0..self.devices.len()).all(|place| self.answer.fits(place))
-    }
-}
-
 impl Args {
     /// Refuses what a policy has no use for.
     fn check(&self) -> Result<()> {
@@ -134,56 +89,6 @@ impl Args {
         }
         Ok(())
     }
-
-    fn under_settings(&self) -> Result<UnderSettings> {
-        let start = Instant::now();
-        let args = &self.replay;
-        // Before the file is read, so that mistyped settings fail at once.
-        args.given(release::newest())?;
-        let recording = recording::read(&self.file)?;
-        // The requests are read under the rules of the release that recorded them, and replayed under those chosen.
-        let (own, found_limit, made_by) = args.own_or_found(&recording)?;
-        let recorded = own.settings.clone();
-        let profile = args.rules(recorded.profile);
-        let settings = args.given(recorded.profile)?.unwrap_or_else(|| recorded.clone());
-        let limit_bytes = args.limit(settings.settings.per_process_memory_fraction, recorded.profile)?;
-        let options =
-            OutlookOptions { own, profile, settings: settings.settings.clone(), limit_bytes, capacity_bytes: args.capacity };
-        let traced = recording::traced(&recording);
-        if traced.is_empty() {
-            bail!("the file has no trace entries to replay: {}", recording::RECORD_IT);
-        }
-        let bar = progress::entries(self.json.json);
-        bar.set_length(recording::entries(&traced));
-        let known = Known::of(&traced, &options)?;
-        let (limits, is_assumed) = (known.limits.clone(), known.is_assumed);
-        let (mut devices, mut timings, mut done) = (Vec::new(), Vec::new(), 0);
-        for (device, &limit_bytes) in traced.iter().zip(&limits) {
-            let options = OutlookOptions { limit_bytes, ..options.clone() };
-            let outlook = replay_device(device, &options, &mut |entries| bar.set_position((done + entries) as u64));
-            let outlook = recording::of_device(outlook, device.device, traced.len())?;
-            done += device.trace.len();
-            timings.push(timings_that_fit(device, &outlook, &options));
-            devices.push(outlook);
-        }
-        bar.finish_and_clear();
-        let answer = known.judge(&traced, &mut devices, &options);
-        let seconds = start.elapsed().as_secs_f64();
-        Ok(UnderSettings {
-            answer,
-            settings,
-            limits,
-            is_assumed,
-            found_limit,
-            own: recorded,
-            profile,
-            made_by,
-            recording,
-            devices,
-            timings,
-            seconds,
-        })
-    }
 }
 
 impl Command for Args {
@@ -192,15 +97,19 @@ impl Command for Args {
     fn compute(&self) -> Result<Replayed> {
         self.check()?;
         Ok(match &self.policy {
-            None => Replayed::Settings(Box::new(self.under_settings()?)),
+            None => Replayed::Settings(Box::new(settings::replay(&self.file, &self.replay, self.json.json)?)),
             // A mistyped name fails before the file is read.
-            Some(name) => Replayed::Policy(Box::new(policy::replay(self, policy_names::policy(name)?)?)),
+            Some(name) => {
+                Replayed::Policy(Box::new(policy::replay(&self.file, &self.replay, self.json.json, policy_names::policy(name)?)?))
+            }
         })
     }
 
     fn outcome(&self, replayed: &Replayed) -> Outcome {
         let (outcome, is_limited, any_died) = match replayed {
-            Replayed::Settings(replayed) => (replayed.answer.outcome, replayed.is_limited(self), replayed.answer.any_died()),
+            Replayed::Settings(replayed) => {
+                (replayed.answer.outcome, replayed.is_limited(&self.replay), replayed.answer.any_died())
+            }
             Replayed::Policy(replayed) => (replayed.outcome(), replayed.is_limited(), replayed.first_death().is_some()),
         };
         match outcome {
@@ -223,15 +132,15 @@ impl Command for Args {
 
     fn text(&self, replayed: &Replayed, out: &mut dyn Write) -> Result<()> {
         Ok(match replayed {
-            Replayed::Settings(replayed) => table::print(out, self, replayed),
-            Replayed::Policy(replayed) => policy_table::print(out, self, replayed),
+            Replayed::Settings(replayed) => settings::print(out, &self.file, &self.replay, replayed),
+            Replayed::Policy(replayed) => policy::print(out, &self.file, replayed),
         }?)
     }
 
     fn json(&self, replayed: &Replayed, lines: &mut Lines) -> Result<()> {
         match replayed {
-            Replayed::Settings(replayed) => lines.add(&json::Object::of(self, replayed)),
-            Replayed::Policy(replayed) => lines.add(&json::PolicyObject::of(self, replayed)),
+            Replayed::Settings(replayed) => lines.add(&settings::Object::of(&self.file, &self.replay, replayed)),
+            Replayed::Policy(replayed) => lines.add(&policy::PolicyObject::of(&self.file, &self.replay, replayed)),
         }
     }
 }
@@ -253,25 +162,10 @@ impl OnEach for Args {
         self.check()
     }
 
-    /// The runs as replayed, and where they fail as they are judged. Where no memory is known, nothing was refused, and the recorded errors
-    /// stand.
     fn rank_runs(&self, replayed: &Replayed) -> Result<Vec<RankRun>> {
-        let replayed = match replayed {
-            Replayed::Settings(replayed) => &**replayed,
-            Replayed::Policy(replayed) => return replayed.rank_runs(),
-        };
-        let UnderSettings { recording, own, answer, made_by, .. } = replayed;
-        let of_device = |(place, (device, outlook))| {
-            let fails = answer.fails_at(place);
-            let recorded = || answer.endings.get(place)?.death().map(|death| death.entry).filter(|_| !replayed.is_limited(self));
-            let failure = fails.or_else(recorded).map(|entry| Failure::of(device, entry));
-            let ooms = match replayed.is_limited(self) {
-                true => u64::try_from(answer.ooms(place, outlook)).unwrap_or(0),
-                false => outlook.requests.ooms,
-            };
-            RankRun { failure, ooms, ..RankRun::of_outlook(device, own, outlook).made_by(made_by) }
-        };
-        let traced = recording::traced(recording).into_iter().zip(&replayed.devices);
-        Ok(traced.enumerate().map(of_device).collect())
+        match replayed {
+            Replayed::Settings(replayed) => Ok(replayed.rank_runs(&self.replay)),
+            Replayed::Policy(replayed) => replayed.rank_runs(),
+        }
     }
 }

@@ -1,80 +1,88 @@
-//! The requests of a recording under a policy of parkade, in place of PyTorch's allocator and its settings.
+//! The requests of a recording under a policy of parkade, in place of PyTorch's allocator and its settings: replayed, as a table with
+//! notes, and as one JSON object. The words are those of a replay under settings where they mean the same.
 //!
 //! Of a run that died, the request that failed is asked for too, and nothing after it: what followed in the recording is its end, and what
 //! would have followed otherwise is not estimated. Requests that failed and were survived are asked for again and given back at once,
 //! as under settings.
 
+use std::io::{self, Write};
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail};
-use parkade_analysis::advise;
+use parkade_analysis::advise::Outcome;
 use parkade_analysis::ending::Ending;
 use parkade_analysis::ranks::{Failure, RankRun};
-use parkade_policies::Named;
+use parkade_policies::{Named, needs_serial_work};
 use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::recognition::Recognition;
 use parkade_replay::{Completion, Operation, OutlookOptions, Requests, VerifyOptions};
-use parkade_research::study::{self, Outcome, PLENTY_BYTES, RunOptions, make_for};
+use parkade_research::study::{self, PLENTY_BYTES, RunOptions, make_for};
 use parkade_research::workload::recorded::{RecordedWorkload, of_requests};
 
-use super::Args;
 use super::judged::Known;
-use crate::terminal::{progress, recording, release};
+use super::settings::{Device, FITS, HIDDEN, Numbers, OneOrMany, Recorded, Sums, before_first_entry, empty_cache_calls};
+use crate::terminal::args::Replay;
+use crate::terminal::json_struct::{all, view};
+use crate::terminal::recording::{self, short_name};
+use crate::terminal::release::MadeBy;
+use crate::terminal::table::{Mark, Table};
+use crate::terminal::{output, progress, release, run_words, size};
 
 /// A recording that was replayed under a policy.
 pub struct UnderPolicy {
-    pub(super) policy: Named,
+    policy: Named,
     /// The limit of each device.
-    pub(super) limits: Vec<Option<u64>>,
+    limits: Vec<Option<u64>>,
     /// They were not given, but assumed.
-    pub(super) is_assumed: bool,
+    is_assumed: bool,
     /// The recorded run's own limit, if garbage collection shows it.
-    pub(super) found_limit: Option<u64>,
-    pub(super) own: VerifyOptions,
-    pub(super) made_by: Recognition,
-    pub(super) recording: Recording,
-    pub(super) devices: Vec<OnDevice>,
-    pub(super) seconds: f64,
+    found_limit: Option<u64>,
+    own: VerifyOptions,
+    made_by: Recognition,
+    recording: Recording,
+    devices: Vec<OnDevice>,
+    seconds: f64,
 }
 
 /// The requests of one device, and what became of them.
-pub(super) struct OnDevice {
-    pub(super) device: u32,
-    pub(super) requests: Requests,
+struct OnDevice {
+    device: u32,
+    requests: Requests,
     /// How the recorded run ended.
-    pub(super) ending: Ending,
-    pub(super) run: Outcome,
+    ending: Ending,
+    run: study::Outcome,
     /// The entry of the request that was refused, at which the run ends.
-    pub(super) fails_at: Option<usize>,
+    fails_at: Option<usize>,
     /// Frees that waited for other streams in the recording.
-    pub(super) late_frees: u64,
+    late_frees: u64,
     /// Requests that a study cannot name.
-    pub(super) unnamed_requests: u64,
+    unnamed_requests: u64,
 }
 
 /// Replays a recording's requests under the policy.
-pub(super) fn replay(args: &Args, policy: Named) -> Result<UnderPolicy> {
+pub(super) fn replay(file: &Path, args: &Replay, is_json: bool, policy: Named) -> Result<UnderPolicy> {
     let start = Instant::now();
-    let recording = recording::read(&args.file)?;
-    let (own, found_limit, made_by) = args.replay.own_or_found(&recording)?;
+    let recording = recording::read(file)?;
+    let (own, found_limit, made_by) = args.own_or_found(&recording)?;
     let traced = recording::traced(&recording);
     if traced.is_empty() {
         bail!("the file has no trace entries to replay: {}", recording::RECORD_IT);
     }
     // A policy has no memory fraction.
-    let given = args.replay.limit(1.0, release::newest())?;
+    let given = args.limit(1.0, release::newest())?;
     let (limits, is_assumed) = match given {
         None => assumed(&traced, &own)?,
         Some(_) => (vec![given; traced.len()], false),
     };
-    let bar = progress::entries(args.json.json);
+    let bar = progress::entries(is_json);
     bar.set_length(recording::entries(&traced));
     let (mut devices, mut done) = (Vec::new(), 0);
     for (device, &limit_bytes) in traced.iter().zip(&limits) {
         let requests = Requests::of_recording(device, &own, &mut |entries| bar.set_position((done + entries) as u64));
         let requests = recording::of_device(requests, device.device, traced.len())?;
         done += device.trace.len();
-        let options = RunOptions { limit_bytes, ..RunOptions::new(args.replay.capacity.unwrap_or(PLENTY_BYTES)) };
+        let options = RunOptions { limit_bytes, ..RunOptions::new(args.capacity.unwrap_or(PLENTY_BYTES)) };
         let served = OnDevice::of(device, requests, &policy, &options);
         devices.push(recording::of_device(served, device.device, traced.len())?);
     }
@@ -120,12 +128,12 @@ impl OnDevice {
     }
 
     /// Bytes reserved before the first entry of a recording that lost its beginning.
-    pub(super) fn lost_bytes(&self) -> u64 {
+    fn lost_bytes(&self) -> u64 {
         self.requests.lost_beginning.map_or(0, |lost| lost.reserved_bytes)
     }
 
     /// The error that the recorded run died of.
-    pub(super) fn died_at(&self) -> Option<usize> {
+    fn died_at(&self) -> Option<usize> {
         self.ending.death().map(|death| death.entry)
     }
 }
@@ -137,13 +145,13 @@ impl UnderPolicy {
     }
 
     /// The limit of all devices, if it is one.
-    pub(super) fn limit(&self) -> Option<u64> {
+    fn limit(&self) -> Option<u64> {
         let first = *self.limits.first()?;
         first.filter(|_| self.limits.iter().all(|limit| *limit == first))
     }
 
     /// The first device that runs out of memory, and the entry.
-    pub(super) fn first_failure(&self) -> Option<(&OnDevice, usize)> {
+    fn first_failure(&self) -> Option<(&OnDevice, usize)> {
         self.devices.iter().find_map(|device| Some((device, device.fails_at?)))
     }
 
@@ -153,29 +161,29 @@ impl UnderPolicy {
     }
 
     /// Whether what came before the first entry of a device (its place among those replayed) needed more than there is.
-    pub(super) fn hides_more(&self, place: usize) -> bool {
+    fn hides_more(&self, place: usize) -> bool {
         let limit = self.limits.get(place).copied().flatten();
         limit.zip(self.devices.get(place)).is_some_and(|(limit, device)| device.lost_bytes() > limit)
     }
 
     /// What it comes to.
-    pub(super) fn outcome(&self) -> advise::Outcome {
+    pub(super) fn outcome(&self) -> Outcome {
         if !self.is_limited() {
-            advise::Outcome::Unknown
+            Outcome::Unknown
         } else if self.first_failure().is_some() {
             // At least so much memory is known, but not that it was no more.
-            if self.is_assumed { advise::Outcome::Unknown } else { advise::Outcome::DoesNotFit }
+            if self.is_assumed { Outcome::Unknown } else { Outcome::DoesNotFit }
         } else if (0..self.devices.len()).any(|place| self.hides_more(place)) {
-            advise::Outcome::Unknown
+            Outcome::Unknown
         } else if self.first_death().is_some() {
-            advise::Outcome::GetsPast
+            Outcome::GetsPast
         } else {
-            advise::Outcome::Fits
+            Outcome::Fits
         }
     }
 
     /// Whether every request of a device is served, and its recorded run did not end before its program did.
-    pub(super) fn fits(&self, device: &OnDevice) -> bool {
+    fn fits(&self, device: &OnDevice) -> bool {
         device.fails_at.is_none() && device.died_at().is_none()
     }
 
@@ -196,6 +204,207 @@ impl UnderPolicy {
         };
         recording::traced(&self.recording).into_iter().zip(&self.devices).map(of_device).collect()
     }
+}
+
+const HEADS: [&str; 9] =
+    ["recording", "policy", "fits", "oom", "peak allocated", "peak reserved", "retries", "driver calls", "driver time"];
+
+pub(super) fn print(out: &mut dyn Write, file: &Path, replayed: &UnderPolicy) -> io::Result<()> {
+    let name = short_name(file);
+    let is_one_of_many = replayed.devices.len() > 1;
+    let name_of = |device: &OnDevice| if is_one_of_many { format!("{name} device {}", device.device) } else { name.clone() };
+    let mut table = Table::new(HEADS);
+    for (place, device) in replayed.devices.iter().enumerate() {
+        let fits = fits(replayed, device, place);
+        let mark = if fits == "-" { Mark::Plain } else { Mark::of(device.fails_at.is_none()) };
+        table.marked(cells(replayed, device, name_of(device), fits), FITS, mark);
+    }
+    write!(out, "{}", table.text())?;
+    for (place, device) in replayed.devices.iter().enumerate() {
+        writeln!(out, "\n{}", name_of(device))?;
+        for note in notes(replayed, device, place) {
+            write!(out, "{}", output::paragraph(&note, 2))?;
+        }
+    }
+    let (is_good, said) = said(replayed);
+    let lines = output::paragraph(&said, 0);
+    let lines = lines.trim_end();
+    writeln!(out, "\n{}", if is_good { output::good(lines) } else { output::bad(lines) })
+}
+
+/// Whether a device's requests are served, in a word; a dash where it is not known.
+fn fits(replayed: &UnderPolicy, device: &OnDevice, place: usize) -> &'static str {
+    if device.fails_at.is_some() {
+        if replayed.is_assumed { "-" } else { "no" }
+    } else if !replayed.is_limited() || replayed.hides_more(place) {
+        "-"
+    } else if device.died_at().is_some() {
+        "gets past"
+    } else {
+        "yes"
+    }
+}
+
+fn cells(replayed: &UnderPolicy, device: &OnDevice, name: String, fits: &str) -> [String; HEADS.len()] {
+    let run = &device.run;
+    [
+        name,
+        replayed.policy.name.to_string(),
+        fits.to_owned(),
+        u64::from(device.fails_at.is_some()).to_string(),
+        size::show_bytes(run.peak_allocated_bytes),
+        size::show_bytes(run.peak_reserved_bytes),
+        run.retries.to_string(),
+        run.driver_calls.to_string(),
+        format!("{:.1} ms", run.driver_ns as f64 / 1e6),
+    ]
+}
+
+/// The answer, and whether it is good news.
+fn said(replayed: &UnderPolicy) -> (bool, String) {
+    match (replayed.outcome(), replayed.first_death()) {
+        (Outcome::Fits, _) => {
+            let has_lost = replayed.devices.iter().any(|device| device.requests.lost_beginning.is_some());
+            let far = if has_lost { "as far as the file goes, " } else { "" };
+            (true, format!("{far}it fits{}", had_before(replayed)))
+        }
+        (Outcome::GetsPast, death) => {
+            let entry = death.unwrap_or(0);
+            (
+                false,
+                format!(
+                    "it gets past entry {entry}, where the run died; the rest is not in the file, and under a policy it is not estimated"
+                ),
+            )
+        }
+        (Outcome::DoesNotFit, _) => (false, does_not_fit(replayed)),
+        (Outcome::Unknown, Some(entry)) if !replayed.is_limited() => {
+            (false, format!("not known: the run died at entry {entry}, and without --limit or --capacity nothing is refused"))
+        }
+        (Outcome::Unknown, None) if !replayed.is_limited() => {
+            let peaks = replayed.devices.iter().map(|device| size::show_bytes(device.run.peak_reserved_bytes));
+            (true, format!("at most {} reserved; without --limit or --capacity nothing is refused", output::list(peaks)))
+        }
+        (Outcome::Unknown, _) => (false, format!("not known: {}", not_known(replayed))),
+    }
+}
+
+/// What the recorded run had reserved before its first entry, if that is more than what is in the file needs.
+fn had_before(replayed: &UnderPolicy) -> String {
+    let hidden = replayed.devices.iter().filter(|device| device.lost_bytes() > device.run.peak_reserved_bytes);
+    hidden.map(OnDevice::lost_bytes).max().map_or_else(String::new, run_words::had_before)
+}
+
+fn not_known(replayed: &UnderPolicy) -> String {
+    match replayed.first_failure() {
+        Some((device, entry)) => {
+            let limit = replayed.limit().map_or_else(|| "the memory of each device".to_owned(), size::show_bytes);
+            let runs = runs(replayed, device);
+            format!("in {limit} {runs} out of memory at entry {entry}, but the limit may have been higher (--limit sets it)")
+        }
+        None => format!("what is in the file fits, but {HIDDEN}"),
+    }
+}
+
+fn does_not_fit(replayed: &UnderPolicy) -> String {
+    let Some((device, entry)) = replayed.first_failure() else { return "it does not fit".to_owned() };
+    let first = if replayed.devices.len() > 1 { " first," } else { "" };
+    let goes_on = run_words::goes_on(&device.ending, device.requests.ooms).map_or_else(String::new, |said| format!("; {said}"));
+    format!("it does not fit: {} out of memory{first} at entry {entry}{goes_on}", runs(replayed, device))
+}
+
+/// Which device runs out of memory, if there are several.
+fn runs(replayed: &UnderPolicy, device: &OnDevice) -> String {
+    if replayed.devices.len() > 1 { format!("device {} runs", device.device) } else { "it runs".to_owned() }
+}
+
+fn notes(replayed: &UnderPolicy, device: &OnDevice, place: usize) -> Vec<String> {
+    let requests = &device.requests;
+    let mut notes = vec![format!("recorded: at most {} reserved", size::show(requests.recorded_peak_reserved_bytes))];
+    if place == 0 {
+        notes.push(release::words(&replayed.made_by));
+    }
+    if let Some(bytes) = replayed.limits.get(place).copied().flatten().filter(|_| replayed.is_assumed) {
+        notes.push(recording::assumed_limit(bytes, "--limit"));
+    }
+    if let Some(bytes) = replayed.found_limit {
+        notes.push(format!("of the recorded run {}", recording::assumed_limit(bytes, "--recorded-limit")));
+    }
+    notes.extend(requests.lost_beginning.map(before_first_entry));
+    notes.extend(run_words::ending(&device.ending));
+    if requests.mismatches > 0 {
+        notes.push(recording::uncertain_requests(requests.mismatches, requests.decisions));
+    }
+    if device.late_frees > 0 {
+        notes.push(format!(
+            "{} waited for other streams in the recorded run; the memory becomes free where it did there",
+            output::count(device.late_frees, "free")
+        ));
+    }
+    if device.unnamed_requests > 0 {
+        notes.push(format!("{} left out: its streams or pools are too many", output::count(device.unnamed_requests, "request")));
+    }
+    if !replayed.is_limited() && device.run.peak_reserved_bytes >= PLENTY_BYTES / 2 {
+        notes.push("the policy reserves memory in advance, by how much there is: --limit or --capacity says that".to_owned());
+    }
+    if device.fails_at.is_some() {
+        notes.push("peaks, calls and time are those up to the request that fails: it ends the run".to_owned());
+    }
+    if place == 0 && needs_serial_work(&replayed.policy.name) {
+        notes.push(format!(
+            "parkade.enable(policy={:?}, serial=True) runs a program so: one thread at a time may use the GPU",
+            replayed.policy.name
+        ));
+    }
+    notes
+}
+
+view! {
+    /// The same as under settings: without what settings alone have.
+    pub(super) struct PolicyObject(file: &Path, args: &Replay, replayed: &UnderPolicy) {
+        file: String = file.display().to_string(),
+        policy: String = replayed.policy.name.to_string(),
+        made_by: MadeBy = MadeBy::of(&replayed.made_by),
+        capacity_bytes: Option<u64> = args.capacity,
+        limit_bytes: Option<u64> = replayed.limit(),
+        recorded_limit_bytes: Option<u64> = args.recorded.recorded_limit.or(replayed.found_limit),
+        outcome: &'static str = replayed.outcome().name(),
+        endings: Vec<&'static str> = all(&replayed.devices, |device| device.ending.name()),
+        seconds: f64 = replayed.seconds,
+        #[serde(flatten)]
+        numbers: OneOrMany = match replayed.devices.as_slice() {
+            [device] => OneOrMany::One(Box::new(numbers(device, replayed, 0))),
+            _ => OneOrMany::Many(sums(replayed)),
+        },
+    }
+}
+
+fn numbers(device: &OnDevice, replayed: &UnderPolicy, place: usize) -> Numbers {
+    let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    Numbers {
+        fits: replayed.fits(device),
+        ooms: i64::from(device.fails_at.is_some()),
+        fails_at_entry: device.fails_at,
+        peak_allocated_bytes: signed(device.run.peak_allocated_bytes),
+        peak_reserved_bytes: signed(device.run.peak_reserved_bytes),
+        retries: signed(device.run.retries),
+        driver_calls: device.run.driver_calls,
+        driver_ns: device.run.driver_ns,
+        empty_cache_calls: empty_cache_calls(&device.requests),
+        recorded: Recorded::of(&device.requests),
+        // A request that fails for another reason is an error of the command.
+        device_errors: 0,
+        assumed_limit_bytes: replayed.limits.get(place).copied().flatten().filter(|_| replayed.is_assumed),
+        timing: None,
+    }
+}
+
+fn sums(replayed: &UnderPolicy) -> Sums {
+    let of_device =
+        |(place, device): (usize, &OnDevice)| Device { device: device.device, numbers: numbers(device, replayed, place) };
+    let fits = replayed.devices.iter().all(|device| replayed.fits(device));
+    let fails_at_entry = replayed.first_failure().map(|(_, entry)| entry);
+    Sums::of(all(replayed.devices.iter().enumerate(), of_device), fits, fails_at_entry)
 }
 
 #[cfg(test)]

@@ -1,0 +1,502 @@
+//! The requests of a recording under settings of PyTorch's allocator: replayed, as a table with notes, and as one JSON object.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use parkade::profile::Profile as Rules;
+use parkade_analysis::advise::Outcome;
+use parkade_analysis::continuation::Doubt;
+use parkade_analysis::ending::Ending;
+use parkade_analysis::ranks::{Failure, RankRun};
+use parkade_recording::Recording;
+use parkade_replay::recognition::Recognition;
+use parkade_replay::{
+    Extreme, LostBeginning, Operation, Outlook, OutlookOptions, ReplaySettings, Requests, SettingsOrigin, TIMINGS, TimingRange,
+    TimingsThatFit, replay_device, timings_that_fit,
+};
+use serde::Serialize;
+
+use super::judged::{Judged, Known};
+use crate::terminal::args::Replay;
+use crate::terminal::json_struct::{all, origin, view};
+use crate::terminal::recording::{self, short_name};
+use crate::terminal::release::MadeBy;
+use crate::terminal::table::{Mark, Table};
+use crate::terminal::{output, progress, release, run_words, size};
+
+/// A recording that was replayed under settings.
+pub struct UnderSettings {
+    settings: ReplaySettings,
+    /// The limit of each device.
+    limits: Vec<Option<u64>>,
+    /// They were not given, but assumed.
+    is_assumed: bool,
+    /// The recorded run's own limit, if garbage collection shows it.
+    found_limit: Option<u64>,
+    recording: Recording,
+    own: ReplaySettings,
+    /// The rules under which it was replayed.
+    profile: &'static Rules,
+    made_by: Recognition,
+    devices: Vec<Outlook>,
+    /// With how many other timings each device fits.
+    timings: Vec<Option<TimingsThatFit>>,
+    pub(super) answer: Judged,
+    seconds: f64,
+}
+
+impl UnderSettings {
+    /// Whether the memory is known, given or assumed.
+    pub(super) fn is_limited(&self, args: &Replay) -> bool {
+        self.limits.iter().any(Option::is_some) || args.capacity.is_some()
+    }
+
+    /// The limit of all devices, if it is one.
+    fn limit(&self) -> Option<u64> {
+        let first = *self.limits.first()?;
+        first.filter(|_| self.limits.iter().all(|limit| *limit == first))
+    }
+
+    fn fits(&self) -> bool {
+        (0..self.devices.len()).all(|place| self.answer.fits(place))
+    }
+
+    /// The runs as replayed, and where they fail as they are judged. Where no memory is known, nothing was refused, and the recorded errors
+    /// stand.
+    pub(super) fn rank_runs(&self, args: &Replay) -> Vec<RankRun> {
+        let UnderSettings { recording, own, answer, made_by, .. } = self;
+        let of_device = |(place, (device, outlook))| {
+            let fails = answer.fails_at(place);
+            let recorded = || answer.endings.get(place)?.death().map(|death| death.entry).filter(|_| !self.is_limited(args));
+            let failure = fails.or_else(recorded).map(|entry| Failure::of(device, entry));
+            let ooms = match self.is_limited(args) {
+                true => u64::try_from(answer.ooms(place, outlook)).unwrap_or(0),
+                false => outlook.requests.ooms,
+            };
+            RankRun { failure, ooms, ..RankRun::of_outlook(device, own, outlook).made_by(made_by) }
+        };
+        let traced = recording::traced(recording).into_iter().zip(&self.devices);
+        traced.enumerate().map(of_device).collect()
+    }
+}
+
+/// Replays a recording's requests under the settings that are asked for.
+pub(super) fn replay(file: &Path, args: &Replay, is_json: bool) -> Result<UnderSettings> {
+    let start = Instant::now();
+    // Before the file is read, so that mistyped settings fail at once.
+    args.given(release::newest())?;
+    let recording = recording::read(file)?;
+    // The requests are read under the rules of the release that recorded them, and replayed under those chosen.
+    let (own, found_limit, made_by) = args.own_or_found(&recording)?;
+    let recorded = own.settings.clone();
+    let profile = args.rules(recorded.profile);
+    let settings = args.given(recorded.profile)?.unwrap_or_else(|| recorded.clone());
+    let limit_bytes = args.limit(settings.settings.per_process_memory_fraction, recorded.profile)?;
+    let options =
+        OutlookOptions { own, profile, settings: settings.settings.clone(), limit_bytes, capacity_bytes: args.capacity };
+    let traced = recording::traced(&recording);
+    if traced.is_empty() {
+        bail!("the file has no trace entries to replay: {}", recording::RECORD_IT);
+    }
+    let bar = progress::entries(is_json);
+    bar.set_length(recording::entries(&traced));
+    let known = Known::of(&traced, &options)?;
+    let (limits, is_assumed) = (known.limits.clone(), known.is_assumed);
+    let (mut devices, mut timings, mut done) = (Vec::new(), Vec::new(), 0);
+    for (device, &limit_bytes) in traced.iter().zip(&limits) {
+        let options = OutlookOptions { limit_bytes, ..options.clone() };
+        let outlook = replay_device(device, &options, &mut |entries| bar.set_position((done + entries) as u64));
+        let outlook = recording::of_device(outlook, device.device, traced.len())?;
+        done += device.trace.len();
+        timings.push(timings_that_fit(device, &outlook, &options));
+        devices.push(outlook);
+    }
+    bar.finish_and_clear();
+    let answer = known.judge(&traced, &mut devices, &options);
+    let seconds = start.elapsed().as_secs_f64();
+    Ok(UnderSettings {
+        answer,
+        settings,
+        limits,
+        is_assumed,
+        found_limit,
+        own: recorded,
+        profile,
+        made_by,
+        recording,
+        devices,
+        timings,
+        seconds,
+    })
+}
+
+const HEADS: [&str; 9] =
+    ["recording", "settings", "fits", "oom", "peak allocated", "peak reserved", "retries", "driver calls", "driver time"];
+/// Why what is in the file does not tell.
+pub(super) const HIDDEN: &str = "what came before its first entry needed more than there is";
+/// The column that is coloured.
+pub(super) const FITS: usize = 2;
+
+pub(super) fn print(out: &mut dyn Write, file: &Path, args: &Replay, replayed: &UnderSettings) -> io::Result<()> {
+    let name = short_name(file);
+    let is_one_of_many = replayed.devices.len() > 1;
+    let name_of = |device: &Outlook| if is_one_of_many { format!("{name} device {}", device.device) } else { name.clone() };
+    let mut table = Table::new(HEADS);
+    for (place, device) in replayed.devices.iter().enumerate() {
+        let fits = fits(args, replayed, place);
+        let mark = if fits == "-" { Mark::Plain } else { Mark::of(replayed.answer.fails_at(place).is_none()) };
+        table.marked(cells(replayed, device, place, name_of(device), fits), FITS, mark);
+    }
+    write!(out, "{}", table.text())?;
+    for (place, device) in replayed.devices.iter().enumerate() {
+        let notes = notes(args, replayed, device, place);
+        if !notes.is_empty() {
+            writeln!(out, "\n{}", name_of(device))?;
+        }
+        for note in notes {
+            write!(out, "{}", output::paragraph(&note, 2))?;
+        }
+    }
+    write!(out, "\n{}", verdict(args, replayed))
+}
+
+/// Whether a device's program fits, in a word; a dash where it is not known.
+fn fits(args: &Replay, replayed: &UnderSettings, place: usize) -> &'static str {
+    let answer = &replayed.answer;
+    let is_unknown = answer.outcomes.get(place) == Some(&Outcome::Unknown);
+    if answer.fails_at(place).is_some() {
+        // At least so much memory is known, but not that it was no more.
+        if is_unknown && replayed.is_assumed { "-" } else { "no" }
+    } else if !replayed.is_limited(args) || (is_unknown && !answer.fits(place)) {
+        "-"
+    } else if answer.fits(place) {
+        "yes"
+    } else {
+        "gets past"
+    }
+}
+
+fn cells(replayed: &UnderSettings, device: &Outlook, place: usize, name: String, fits: &str) -> [String; HEADS.len()] {
+    let prediction = &device.prediction;
+    let text = &replayed.settings.settings.text;
+    let settings = if text.is_empty() { "default".to_owned() } else { output::one_line(&output::shorten(text, 60)) };
+    [
+        name,
+        settings,
+        fits.to_owned(),
+        replayed.answer.ooms(place, device).to_string(),
+        size::show(prediction.peak_allocated_bytes()),
+        size::show(prediction.peak_reserved_bytes()),
+        prediction.stats.num_alloc_retries.to_string(),
+        prediction.driver_calls.to_string(),
+        format!("{:.1} ms", prediction.driver_ns as f64 / 1e6),
+    ]
+}
+
+/// The answer, in the lines that the terminal has room for.
+fn verdict(args: &Replay, replayed: &UnderSettings) -> String {
+    let (is_good, said) = said(args, replayed);
+    let lines = output::paragraph(&said, 0);
+    let lines = lines.trim_end();
+    format!("{}\n", if is_good { output::good(lines) } else { output::bad(lines) })
+}
+
+/// The answer, and whether it is good news.
+fn said(args: &Replay, replayed: &UnderSettings) -> (bool, String) {
+    let answer = &replayed.answer;
+    let death = answer.endings.iter().find_map(Ending::death);
+    let has_lost = replayed.devices.iter().any(|device| device.requests.lost_beginning.is_some());
+    let limited = replayed.is_limited(args);
+    match (answer.outcome, death) {
+        (Outcome::GetsPast, Some(error)) => {
+            let why = match answer.doubt {
+                Some(doubt) => run_words::doubt(doubt),
+                None => "what is estimated of it does not fit".to_owned(),
+            };
+            let entry = error.entry;
+            (false, format!("it gets past entry {entry}, where the run died; the rest is not in the file, and {why}"))
+        }
+        (Outcome::Fits, Some(_)) => (true, "it fits, with what is estimated of the rest".to_owned()),
+        (Outcome::Fits, None) => {
+            let far = if has_lost { "as far as the file goes, " } else { "" };
+            let how = if answer.any_as_recorded { " as it is: the recorded run did" } else { "" };
+            (true, format!("{far}it fits{how}{}{}", had_before(replayed), other_timings(replayed)))
+        }
+        (Outcome::Unknown, Some(error)) if !limited => (
+            false,
+            format!("not known: the run died at entry {}, and without --limit or --capacity nothing is refused", error.entry),
+        ),
+        (Outcome::Unknown, None) if !limited => {
+            let peaks = replayed.devices.iter().map(|device| size::show(device.prediction.peak_reserved_bytes()));
+            (true, format!("at most {} reserved; without --limit or --capacity nothing is refused", output::list(peaks)))
+        }
+        (Outcome::Unknown, _) if replayed.is_assumed => (false, format!("not known: {}", with_assumed(replayed))),
+        (Outcome::Unknown, _) => (false, format!("not known: what is in the file fits, but {HIDDEN}")),
+        (Outcome::GetsPast | Outcome::DoesNotFit, _) => (false, does_not_fit(replayed)),
+    }
+}
+
+/// What the recorded run had reserved before its first entry, if that is more than what is in the file needs.
+fn had_before(replayed: &UnderSettings) -> String {
+    let reserved = |device: &Outlook| {
+        let lost = device.requests.lost_beginning?;
+        (lost.reserved_bytes > device.prediction.peak_reserved_bytes().unsigned_abs()).then_some(lost.reserved_bytes)
+    };
+    replayed.devices.iter().filter_map(reserved).max().map_or_else(String::new, run_words::had_before)
+}
+
+/// That it does not fit with some other timings of the streams.
+fn other_timings(replayed: &UnderSettings) -> String {
+    match replayed.timings.iter().flatten().filter(|timings| timings.fit < timings.of).min_by_key(|timings| timings.fit) {
+        Some(TimingsThatFit { fit, of }) => format!(
+            "; that depends on when the other streams finish: as recorded it does, but of {of} other timings that were tried {} {}",
+            if *fit == 0 { "none".to_owned() } else { format!("only {fit}") },
+            if *fit == 1 { "does" } else { "do" }
+        ),
+        None => String::new(),
+    }
+}
+
+/// What happens in the memory that is assumed.
+fn with_assumed(replayed: &UnderSettings) -> String {
+    let limit = match replayed.limit() {
+        Some(bytes) => size::show_bytes(bytes),
+        None => "the memory of each device".to_owned(),
+    };
+    let found = match replayed.answer.first_failure() {
+        Some((place, entry)) => {
+            let runs = runs(replayed, place);
+            format!("in {limit} {runs} out of memory at entry {entry}, but the limit may have been higher")
+        }
+        None if replayed.answer.hides_more => format!("in {limit} what is in the file fits, but {HIDDEN}"),
+        None => format!("in {limit} what is in the file fits, but the limit may have been lower"),
+    };
+    format!("{found} (--limit sets it)")
+}
+
+/// Which device runs out of memory, if there are several.
+fn runs(replayed: &UnderSettings, place: usize) -> String {
+    match replayed.devices.as_slice() {
+        [_] => "it runs".to_owned(),
+        devices => format!("device {} runs", devices.get(place).map_or(0, |device| device.device)),
+    }
+}
+
+fn does_not_fit(replayed: &UnderSettings) -> String {
+    let answer = &replayed.answer;
+    let Some((place, entry)) = answer.first_failure() else { return "it does not fit".to_owned() };
+    let is_one_of_many = replayed.devices.len() > 1;
+    if answer.fails_as_recorded == Some(place) {
+        let of_device = if is_one_of_many { format!(" of device {}", replayed.devices[place].device) } else { String::new() };
+        return format!(
+            "it does not fit: the run{of_device} itself died at entry {entry} with this limit and these settings; the replay is served only \
+             because the file lost the beginning of the run"
+        );
+    }
+    let of_device = runs(replayed, place);
+    let first = if is_one_of_many { " first," } else { "" };
+    let errors = replayed.devices.get(place).map_or(0, |device| device.requests.ooms);
+    let goes_on = answer.endings.get(place).and_then(|ending| run_words::goes_on(ending, errors));
+    let goes_on = goes_on.map_or_else(String::new, |said| format!("; {said}"));
+    format!("it does not fit: {of_device} out of memory{first} at entry {entry}{goes_on}")
+}
+
+fn show(extreme: Extreme) -> String {
+    let outcome = if extreme.fits { "" } else { " (out of memory)" };
+    format!("{}{outcome}", size::show(extreme.peak_reserved_bytes))
+}
+
+/// What the file lost, and what stands for it.
+pub(super) fn before_first_entry(lost: LostBeginning) -> String {
+    format!(
+        "not in the file: what came before the first entry; the {} live then count as requested before it",
+        output::count(lost.blocks, "block")
+    )
+}
+
+fn notes(args: &Replay, replayed: &UnderSettings, device: &Outlook, place: usize) -> Vec<String> {
+    let requests = &device.requests;
+    let mut notes = vec![format!("recorded: at most {} reserved", size::show(requests.recorded_peak_reserved_bytes))];
+    if place == 0 {
+        notes.push(release::words(&replayed.made_by));
+    }
+    if let Some(range) = device.timing {
+        let (least, most) = (size::show(range.least_peak_reserved_bytes), size::show(range.most_peak_reserved_bytes));
+        let between = if range.is_likely {
+            format!("{least} to {most} is likely, by the times of the entries")
+        } else {
+            format!("{least} to {most} over all timings tried")
+        };
+        let fit = replayed.timings.get(place).copied().flatten();
+        let fit = fit.map_or_else(String::new, |TimingsThatFit { fit, of }| {
+            format!("; fits with {fit} of {of} timings of the other streams")
+        });
+        notes.push(format!(
+            "frees wait for other streams: the peak of reserved memory is {} if each is complete at the next request, {} if it is only \
+             where the allocator waits for it; {between}{fit}",
+            show(range.earliest),
+            show(range.latest),
+        ));
+    }
+    if replayed.settings.origin == SettingsOrigin::Assumed {
+        notes.push(recording::ASSUMED_SETTINGS.to_owned());
+    }
+    if let Some(bytes) = replayed.limits.get(place).copied().flatten().filter(|_| replayed.is_assumed) {
+        notes.push(recording::assumed_limit(bytes, "--limit"));
+    }
+    if let Some(bytes) = replayed.found_limit {
+        notes.push(format!("of the recorded run {}", recording::assumed_limit(bytes, "--recorded-limit")));
+    }
+    if !replayed.is_limited(args) && replayed.settings.settings.garbage_collection_threshold > 0.0 {
+        notes.push("without a limit garbage_collection_threshold does nothing (--limit sets one)".to_owned());
+    }
+    notes.extend(requests.lost_beginning.map(before_first_entry));
+    notes.extend(replayed.answer.endings.get(place).and_then(run_words::ending));
+    if requests.mismatches > 0 {
+        notes.push(recording::uncertain_requests(requests.mismatches, requests.decisions));
+    }
+    if device.prediction.device_errors > 0 {
+        notes.push(recording::other_failures(device.prediction.device_errors));
+    }
+    notes
+}
+
+view! {
+    /// With several devices the numbers are sums, and `devices` has each device's.
+    pub(super) struct Object(file: &Path, args: &Replay, replayed: &UnderSettings) {
+        file: String = file.display().to_string(),
+        settings: String = replayed.settings.settings.text.clone(),
+        settings_origin: &'static str = origin(replayed.settings.origin),
+        profile: &'static str = replayed.profile.name,
+        made_by: MadeBy = MadeBy::of(&replayed.made_by),
+        capacity_bytes: Option<u64> = args.capacity,
+        limit_bytes: Option<u64> = replayed.limit(),
+        recorded_limit_bytes: Option<u64> = args.recorded.recorded_limit.or(replayed.found_limit),
+        outcome: &'static str = replayed.answer.outcome.name(),
+        endings: Vec<&'static str> = all(&replayed.answer.endings, Ending::name),
+        doubt: Option<&'static str> = replayed.answer.doubt.map(Doubt::name),
+        seconds: f64 = replayed.seconds,
+        #[serde(flatten)]
+        numbers: OneOrMany = match replayed.devices.as_slice() {
+            [device] => OneOrMany::One(Box::new(Numbers::of(device, replayed, 0))),
+            _ => OneOrMany::Many(Sums::of_settings(replayed)),
+        },
+    }
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(super) enum OneOrMany {
+    One(Box<Numbers>),
+    Many(Sums),
+}
+
+view! {
+    pub(super) struct Numbers(outlook: &Outlook, replayed: &UnderSettings, place: usize) {
+        pub(super) fits: bool = replayed.answer.fits(place),
+        pub(super) ooms: i64 = replayed.answer.ooms(place, outlook),
+        pub(super) fails_at_entry: Option<usize> = replayed.answer.fails_at(place),
+        pub(super) peak_allocated_bytes: i64 = outlook.prediction.peak_allocated_bytes(),
+        pub(super) peak_reserved_bytes: i64 = outlook.prediction.peak_reserved_bytes(),
+        pub(super) retries: i64 = outlook.prediction.stats.num_alloc_retries,
+        pub(super) driver_calls: u64 = outlook.prediction.driver_calls,
+        pub(super) driver_ns: u64 = outlook.prediction.driver_ns,
+        pub(super) empty_cache_calls: usize = empty_cache_calls(&outlook.requests),
+        pub(super) recorded: Recorded = Recorded::of(&outlook.requests),
+        pub(super) device_errors: u64 = outlook.prediction.device_errors,
+        pub(super) assumed_limit_bytes: Option<u64> = replayed.limits.get(place).copied().flatten().filter(|_| replayed.is_assumed),
+        #[serde(flatten)]
+        pub(super) timing: Option<Timing> = outlook.timing.map(|range| Timing::of(range, replayed.timings.get(place).copied().flatten())),
+    }
+}
+
+pub(super) fn empty_cache_calls(requests: &Requests) -> usize {
+    requests.operations.iter().filter(|(_, operation)| *operation == Operation::EmptyCache).count()
+}
+
+view! {
+    pub(super) struct Recorded(requests: &Requests) {
+        peak_reserved_bytes: i64 = requests.recorded_peak_reserved_bytes,
+        ooms: u64 = requests.ooms,
+        mismatches: u64 = requests.mismatches,
+        lost_beginning: Option<Lost> = requests.lost_beginning.map(Lost::of),
+    }
+}
+
+view! {
+    struct Lost(lost: LostBeginning) {
+        segments: usize = lost.segments,
+        blocks: usize = lost.blocks,
+        reserved_bytes: u64 = lost.reserved_bytes,
+    }
+}
+
+view! {
+    /// How much the timing of other streams matters.
+    pub(super) struct Timing(range: TimingRange, timings: Option<TimingsThatFit>) {
+        peak_reserved_bytes_earliest: i64 = range.earliest.peak_reserved_bytes,
+        fits_earliest: bool = range.earliest.fits,
+        peak_reserved_bytes_latest: i64 = range.latest.peak_reserved_bytes,
+        fits_latest: bool = range.latest.fits,
+        peak_reserved_bytes_least: i64 = range.least_peak_reserved_bytes,
+        peak_reserved_bytes_most: i64 = range.most_peak_reserved_bytes,
+        peak_reserved_bytes_are_likely: bool = range.is_likely,
+        timings_tried: usize = TIMINGS.len(),
+        timings_fit: Option<usize> = timings.map(|timings| timings.fit),
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct Device {
+    pub(super) device: u32,
+    #[serde(flatten)]
+    pub(super) numbers: Numbers,
+}
+
+/// The sums over several devices.
+#[derive(Serialize)]
+pub(super) struct Sums {
+    ooms: i64,
+    peak_allocated_bytes: i64,
+    peak_reserved_bytes: i64,
+    retries: i64,
+    driver_calls: i64,
+    driver_ns: i64,
+    empty_cache_calls: i64,
+    device_errors: i64,
+    fits: bool,
+    fails_at_entry: Option<usize>,
+    devices: Vec<Device>,
+}
+
+impl Sums {
+    fn of_settings(replayed: &UnderSettings) -> Sums {
+        let of_device = |(place, outlook): (usize, &Outlook)| Device {
+            device: outlook.device,
+            numbers: Numbers::of(outlook, replayed, place),
+        };
+        let fails_at_entry = replayed.answer.first_failure().map(|(_, entry)| entry);
+        Sums::of(all(replayed.devices.iter().enumerate(), of_device), replayed.fits(), fails_at_entry)
+    }
+
+    pub(super) fn of(devices: Vec<Device>, fits: bool, fails_at_entry: Option<usize>) -> Sums {
+        // Sums that do not overflow.
+        let sum = |number: &dyn Fn(&Numbers) -> i64| devices.iter().map(|one| number(&one.numbers)).fold(0, i64::saturating_add);
+        let signed = |number: u64| i64::try_from(number).unwrap_or(0);
+        Sums {
+            ooms: sum(&|one| one.ooms),
+            peak_allocated_bytes: sum(&|one| one.peak_allocated_bytes),
+            peak_reserved_bytes: sum(&|one| one.peak_reserved_bytes),
+            retries: sum(&|one| one.retries),
+            driver_calls: sum(&|one| signed(one.driver_calls)),
+            driver_ns: sum(&|one| signed(one.driver_ns)),
+            empty_cache_calls: sum(&|one| signed(one.empty_cache_calls as u64)),
+            device_errors: sum(&|one| signed(one.device_errors)),
+            fits,
+            fails_at_entry,
+            devices,
+        }
+    }
+}
