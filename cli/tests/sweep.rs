@@ -264,6 +264,29 @@ fn one_policy_is_compared_with_none() {
 }
 
 #[test]
+fn a_policy_is_one_however_its_name_is_written() {
+    let policies = "bfc,pytorch:release=2.11.0,pytorch:settings=[],pytorch";
+    let run = call(&[
+        "sweep",
+        "-w",
+        "comb:teeth=4",
+        "-p",
+        policies,
+        "-c",
+        "1.0",
+        "--bounds",
+        "0",
+        "--baseline",
+        "pytorch:release=2.11",
+        "--json",
+    ]);
+    assert_eq!(run.code, 0, "{}", run.err);
+    let shown = json(&run);
+    assert_eq!(shown["plan"]["policies"], serde_json::json!(["bfc", "pytorch"]));
+    assert_eq!(shown["baseline"], "pytorch");
+}
+
+#[test]
 fn handles_have_the_size_that_the_policy_s_name_says() {
     let folder = Folder::new("sweep-handles");
     let (recording, rows) = (folder.recording("good.pickle", &good()), at(&folder, "rows.jsonl"));

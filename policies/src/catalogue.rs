@@ -389,18 +389,25 @@ const REMOVED: &[(&str, &str)] = &[
 /// # Errors
 /// There is none; the error says why.
 pub fn named(name: &str) -> Result<Named, Unknown> {
+    let name = name.trim();
     if let Some(known) = known(name) {
         return Ok(known.clone());
     }
     let (base, text) = name.split_once(':').map_or((name, ""), |(base, text)| (base, text));
     if let Some((_, now)) = RENAMED.iter().find(|(before, _)| *before == base) {
         let joint = if now.contains(':') { ";" } else { ":" };
-        return Err(Unknown::Renamed(if text.is_empty() { (*now).to_string() } else { format!("{now}{joint}{text}") }));
+        let joined = format!("{now}{joint}{text}");
+        // What the old name stood for may contradict what follows it.
+        return Err(Unknown::Renamed(if !text.is_empty() && named(&joined).is_ok() { joined } else { (*now).to_string() }));
     }
     if let Some((_, instead)) = REMOVED.iter().find(|(before, _)| *before == base) {
         return Err(Unknown::Removed(instead));
     }
-    let known = known(base).ok_or(Unknown::Name)?;
+    let Some(known) = known(base) else {
+        let is_setting = name.contains(':') && Settings::from_environment(name).is_ok();
+        let hint = "it is a setting; settings stand in brackets: pytorch:settings=[expandable_segments:True]";
+        return Err(if is_setting { Unknown::Parameter(hint.to_string()) } else { Unknown::Name });
+    };
     let given = Given::parse(base, text)?;
     let name = given.name();
     if let Some(known) = self::known(&name) {
@@ -432,9 +439,12 @@ impl<'a> Given<'a> {
             return Err(Unknown::Parameter(format!("{base} has no parameters")));
         };
         let mut values: Vec<Option<&str>> = taken.iter().map(|_| None).collect();
-        for part in cut(text, ';') {
-            let (key, value) = part.split_once('=').unwrap_or((part, ""));
-            let Some(place) = taken.iter().position(|parameter| parameter.key == key.trim()) else {
+        if !closes_brackets(text) {
+            return Err(Unknown::Parameter("its brackets do not match: settings=[key:value,key:value]".to_string()));
+        }
+        for part in cut(text, ';').filter(|part| !part.trim().is_empty()) {
+            let (key, value) = part.split_once('=').map_or((part.trim(), None), |(key, value)| (key.trim(), Some(value)));
+            let Some(place) = taken.iter().position(|parameter| parameter.key == key) else {
                 let keys: Vec<&str> = taken.iter().map(|parameter| parameter.key).collect();
                 let text = format!("{base} has no parameter {key:?}; it has {}", keys.join(", "));
                 return Err(Unknown::Parameter(text));
@@ -442,7 +452,12 @@ impl<'a> Given<'a> {
             if values[place].is_some() {
                 return Err(Unknown::Parameter(format!("the parameter {key} is given twice")));
             }
-            values[place] = Some(taken[place].checked(value.trim())?);
+            values[place] = Some(taken[place].checked(value.unwrap_or_default().trim())?);
+        }
+        if base == "pytorch" {
+            // The order of `PARAMETERS`.
+            values[0] = values[0].map(release_in_one_form).transpose()?;
+            values[1] = settings_in_one_form(values[0], values[1])?;
         }
         let unusual = |(parameter, value): (&&'static Parameter, Option<&'a str>)| {
             value.filter(|value| *value != parameter.usual).map(|value| (parameter.key, value))
@@ -471,12 +486,7 @@ impl<'a> Given<'a> {
     fn make(&self) -> Result<Make, Unknown> {
         Ok(match self.base {
             "pytorch" => {
-                let profile = match self.value("release") {
-                    None => &Profile::PYTORCH_2_11,
-                    Some(release) => Profile::of(release).map_err(|error| Unknown::Parameter(error.to_string()))?,
-                };
-                let settings = Settings::from_environment_as(&profile.dialect, self.value("settings").unwrap_or_default())
-                    .map_err(|error| Unknown::Parameter(error.to_string()))?;
+                let (profile, settings) = profile_and_settings(self.value("release"), self.value("settings"))?;
                 Make::given(PyTorch::of(profile, settings))
             }
             "bfc" => Make::given(Bfc::new(match self.value("kind") {
@@ -503,13 +513,62 @@ impl<'a> Given<'a> {
     }
 }
 
+/// The rules of a release, PyTorch 2.11's without one, and what its parser makes of settings.
+fn profile_and_settings(release: Option<&str>, settings: Option<&str>) -> Result<(&'static Profile, Settings), Unknown> {
+    let profile =
+        release.map_or(Ok(&Profile::PYTORCH_2_11), Profile::of).map_err(|error| Unknown::Parameter(error.to_string()))?;
+    let settings = Settings::from_environment_as(&profile.dialect, settings.unwrap_or_default())
+        .map_err(|error| Unknown::Parameter(format!("PyTorch refuses these settings: {error}")))?;
+    Ok((profile, settings))
+}
+
+/// A release without what its build adds, and as a series where that has the same rules.
+fn release_in_one_form(release: &str) -> Result<&str, Unknown> {
+    let (profile, _) = profile_and_settings(Some(release), None)?;
+    let public = release.split_once('+').map_or(release, |(public, _)| public);
+    let series = public.rsplit_once('.').map_or(public, |(series, _)| series);
+    let is_same = Profile::of(series).is_ok_and(|of_series| of_series == profile);
+    Ok(if is_same { series } else { public })
+}
+
+/// Settings that are rules of the policy: none where they are PyTorch's defaults.
+fn settings_in_one_form<'a>(release: Option<&str>, text: Option<&'a str>) -> Result<Option<&'a str>, Unknown> {
+    let (_, settings) = profile_and_settings(release, text)?;
+    if settings.per_process_memory_fraction < 1.0 {
+        let wrong = "per_process_memory_fraction is a limit and no rule of the policy; leave it out and give the command a limit";
+        return Err(Unknown::Parameter(wrong.to_string()));
+    }
+    if settings.backend != Settings::default().backend {
+        let wrong = format!("backend:{} is another allocator; cuda-async is a model of it", settings.backend.name());
+        return Err(Unknown::Parameter(wrong));
+    }
+    let rules = Settings { text: String::new(), ..settings };
+    Ok(match text {
+        _ if rules == Settings::default() => None,
+        _ if rules == expandable() => Some("expandable_segments:True"),
+        text => text,
+    })
+}
+
+/// Whether each bracket is closed and none is that was not opened.
+fn closes_brackets(text: &str) -> bool {
+    let mut depth = 0_i64;
+    let is_open = text.chars().all(|letter| {
+        depth += i64::from(letter == '[') - i64::from(letter == ']');
+        depth >= 0
+    });
+    is_open && depth == 0
+}
+
 impl Parameter {
     fn checked<'a>(&self, value: &'a str) -> Result<&'a str, Unknown> {
         let value = value.strip_prefix('[').and_then(|value| value.strip_suffix(']')).unwrap_or(value).trim();
         if self.values.is_empty() || self.values.contains(&value) {
             return Ok(value);
         }
-        let wrong = format!("{}={value} is not possible; {} is one of {}", self.key, self.key, self.values.join(", "));
+        let is =
+            if value.is_empty() { format!("{} has no value", self.key) } else { format!("{}={value} is not possible", self.key) };
+        let wrong = format!("{is}; {} is one of {}", self.key, self.values.join(", "));
         Err(Unknown::Parameter(wrong))
     }
 }
@@ -557,6 +616,11 @@ mod tests {
             ("best-fit-remap:fit=best;handle=2MiB", "best-fit-remap"),
             ("bfc:kind=growth", "bfc"),
             ("pytorch:release=2.11", "pytorch"),
+            (" pytorch:release=2.11.0+cu130 ", "pytorch"),
+            ("pytorch:release=2.15.0;", "pytorch:release=2.15"),
+            ("bfc:", "bfc"),
+            ("pytorch:settings=[expandable_segments:False]", "pytorch"),
+            ("pytorch:settings=[expandable_segments : True,]", "pytorch-expandable"),
             ("pytorch:settings=[]", "pytorch"),
             ("pytorch:settings=[expandable_segments:True]", "pytorch-expandable"),
             ("pytorch:settings=max_split_size_mb:21", "pytorch:settings=[max_split_size_mb:21]"),
@@ -597,8 +661,15 @@ mod tests {
             ("rmm-pool:handle=4MiB", "rmm-pool has no parameters"),
             ("bfc:handle=4MiB", "bfc has no parameter \"handle\"; it has kind"),
             ("bfc:kind=xla;kind=xla", "the parameter kind is given twice"),
-            ("bfc:", "bfc has no parameter \"\"; it has kind"),
-            ("bfc:kind", "kind= is not possible; kind is one of growth, one-region, xla, xla-growth"),
+            ("bfc:kind", "kind has no value; kind is one of growth, one-region, xla, xla-growth"),
+            ("first-fit:fit=next", "it is called best-fit-remap:fit=first"),
+            ("pytorch:settings=[max_split_size_mb:20", "its brackets do not match: settings=[key:value,key:value]"),
+            ("pytorch:settings=a]", "its brackets do not match: settings=[key:value,key:value]"),
+            (
+                "pytorch:settings=[backend:cudaMallocAsync]",
+                "backend:cudaMallocAsync is another allocator; cuda-async is a model of it",
+            ),
+            ("max_split_size_mb:20", "it is a setting; settings stand in brackets: pytorch:settings=[expandable_segments:True]"),
             ("nothing", "no policy has this name"),
             ("nothing:handle=4MiB", "no policy has this name"),
         ] {
@@ -606,6 +677,7 @@ mod tests {
         }
         assert_eq!(why("floating-handles:handle=2MiB"), format!("handle=2MiB is not possible; handle is {sizes}"));
         assert!(why("pytorch:release=1.13").contains("known are"), "{}", why("pytorch:release=1.13"));
+        assert!(why("pytorch:settings=[per_process_memory_fraction:0.5]").contains("give the command a limit"));
         assert!(why("pytorch:settings=[no_such:1]").contains("no_such"), "{}", why("pytorch:settings=[no_such:1]"));
     }
 

@@ -11,6 +11,7 @@ use parkade_research::study::{Addresses, LOAD_UNIT_BYTES, RunOptions, curves, li
 use super::finished::{Finished, subject};
 use super::grids;
 use crate::terminal::markup::{escape, fill, point};
+use crate::terminal::output::shorten;
 use crate::terminal::size::show_bytes;
 
 const PAGE: &str = include_str!("web/page.html");
@@ -221,6 +222,8 @@ const HEIGHT: f64 = 330.0;
 /// Below it: the numbers and the name of the horizontal axis.
 const BELOW: f64 = 54.0;
 const LEGEND_STEP: f64 = 21.0;
+/// How much of a name has room beside a plot; the whole name shows where the pointer rests.
+const LEGEND_LETTERS: usize = 34;
 
 /// The scale of an axis.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -373,9 +376,10 @@ impl Plot {
             let y = TOP + 14.0 + LEGEND_STEP * place as f64;
             let _ = writeln!(
                 svg,
-                "<g transform=\"translate({} {y:.0})\">{symbol}<text x=\"32\">{}</text></g>",
+                "<g transform=\"translate({} {y:.0})\"><title>{}</title>{symbol}<text x=\"32\">{}</text></g>",
                 RIGHT + 26.0,
-                escape(name)
+                escape(name),
+                escape(&shorten(name, LEGEND_LETTERS))
             );
         }
         svg + "</svg>\n"

@@ -39,7 +39,9 @@ pub(super) fn print(out: &mut dyn Write) -> io::Result<()> {
 
 fn print_policy(out: &mut dyn Write, policy: &Named) -> io::Result<()> {
     let serial = if needs_serial_work(&policy.name) { "; needs serial work (serial=True of parkade.enable)" } else { "" };
-    writeln!(out, "  {:<26} {}\n  {:<26} from {}{serial}", policy.name, policy.says, "", policy.source)
+    // A long name has a line, so that what the policies do stands in one column.
+    let gap = if policy.name.len() > 26 { format!("\n{:28}", "") } else { String::new() };
+    writeln!(out, "  {:<26}{gap} {}\n  {:<26} from {}{serial}", policy.name, policy.says, "", policy.source)
 }
 
 view! {

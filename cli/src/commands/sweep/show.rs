@@ -5,6 +5,7 @@ use std::io::Write;
 
 use anyhow::{Result, anyhow, bail};
 use clap::Parser;
+use parkade_policies::named;
 use parkade_research::study::sweep::{
     BoundRatios, Cell, Comparison, Course, CourseOfAll, Level, Plan, PolicySummary, Row, SeedComparison, Without,
 };
@@ -82,7 +83,8 @@ fn baseline(shown: &Shown, plan: &Plan) -> Result<usize> {
     match &shown.baseline {
         None => Ok(place("pytorch").unwrap_or(0)),
         Some(name) => {
-            place(name).ok_or_else(|| anyhow!("--baseline {name:?} is not one of the policies: {}", plan.policies.join(", ")))
+            let known = named(name).map_or_else(|_| name.clone(), |known| known.name.into_owned());
+            place(&known).ok_or_else(|| anyhow!("--baseline {name:?} is not one of the policies: {}", plan.policies.join(", ")))
         }
     }
 }
