@@ -44,6 +44,14 @@ fn files_that_are_not_of_this_sweep_are_left_alone() {
         (rows.replacen("\"seeds\":2", "\"seeds\":0", 1), "no seeds"),
         (replaced(0, lines[0].replace("\"driver\"", "\"ascending\"")), "has another address model"),
         (lines[0].replace("\"pytorch-expandable\"", "\"=1+1,x\"") + "\n", "line 1: there is no policy \"=1+1,x\""),
+        (
+            lines[0].replace("\"pytorch-expandable\"", "\"bfc-xla\"") + "\n",
+            "it is called bfc:kind=xla; parkade has changed since",
+        ),
+        (
+            lines[0].replace("\"pytorch-expandable\"", "\"bfc:kind=growth\"") + "\n",
+            "the policy \"bfc:kind=growth\" is called bfc;",
+        ),
         (replaced(2, "{}".to_owned()), "line 3 is not a row"),
         (replaced(2, "y".repeat(20 << 10)), "line 3: a line is longer than"),
         (swapped, "line 4 is job 3, where job 2 was expected"),

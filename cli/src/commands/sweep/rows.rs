@@ -137,7 +137,11 @@ fn contents(file: &mut impl BufRead) -> Result<Contents> {
     let header: Header = serde_json::from_slice(&line).map_err(|error| anyhow!("line 1: {error}"))?;
     header.plan.check().map_err(|error| anyhow!("line 1: {error}"))?;
     for name in &header.plan.policies {
-        policy(name).map_err(|error| anyhow!("line 1: {error}"))?;
+        let made_anew = "parkade has changed since the rows were made: choose another file, or remove it";
+        let known = policy(name).map_err(|error| anyhow!("line 1: {error}; {made_anew}"))?;
+        if known.name != *name {
+            bail!("line 1: the policy {name:?} is called {}; {made_anew}", known.name);
+        }
     }
     let (mut rows, mut whole_bytes) = (Vec::new(), line.len() as u64);
     let mut jobs = header.shard.jobs(&header.plan);
