@@ -72,7 +72,7 @@ pub(crate) fn deciding_files(package: &Path) -> io::Result<Vec<(String, PathBuf)
     Ok(all)
 }
 
-/// Collects all Rust files at or below a path, without those that only tests use.
+/// Collects all Rust files at or below a path.
 fn collect(path: &Path, name: &str, files: &mut Vec<(String, PathBuf)>) -> io::Result<()> {
     if !path.is_dir() {
         if name.ends_with(".rs") {
@@ -80,27 +80,12 @@ fn collect(path: &Path, name: &str, files: &mut Vec<(String, PathBuf)>) -> io::R
         }
         return Ok(());
     }
-    let tests = tests_of(&path.join("mod.rs")).or_else(|_| tests_of(&path.join("lib.rs"))).unwrap_or_default();
     for entry in fs::read_dir(path)? {
         let entry = entry?;
         let own = entry.file_name().to_string_lossy().into_owned();
-        let module = own.trim_end_matches(".rs");
-        if module != "tests" && !tests.contains(module) {
-            collect(&entry.path(), &format!("{name}/{own}"), files)?;
-        }
+        collect(&entry.path(), &format!("{name}/{own}"), files)?;
     }
     Ok(())
-}
-
-/// The modules that a file declares under `#[cfg(test)]`.
-fn tests_of(file: &Path) -> io::Result<BTreeSet<String>> {
-    let text = fs::read_to_string(file)?;
-    let lines: Vec<&str> = text.lines().collect();
-    let module = |pair: &[&str]| {
-        let name = pair[1].trim_start_matches("pub(crate) ").strip_prefix("mod ")?.strip_suffix(';')?;
-        (pair[0] == "#[cfg(test)]").then(|| name.to_owned())
-    };
-    Ok(lines.windows(2).filter_map(module).collect())
 }
 
 /// The releases of [`PACKAGES`] and of their dependencies from a lock file, one line each.

@@ -85,7 +85,7 @@ impl fmt::Display for OutOfMemoryMessage {
 /// How many characters of the text an error quotes.
 const SHOWN: usize = 40;
 /// The units of sizes, as powers of two.
-const UNITS: [(&str, u32); 4] = [("bytes", 0), ("KiB", 10), ("MiB", 20), ("GiB", 30)];
+pub(super) const UNITS: [(&str, u32); 4] = [("bytes", 0), ("KiB", 10), ("MiB", 20), ("GiB", 30)];
 
 impl OutOfMemoryMessage {
     /// Parses the first complete out-of-memory message in a text.

@@ -4,11 +4,8 @@ use std::sync::LazyLock;
 
 use regex::{Captures, Regex};
 
-use super::out_of_memory::{OutOfMemoryMessage, ProcessUse, Size};
+use super::out_of_memory::{OutOfMemoryMessage, ProcessUse, Size, UNITS};
 use super::patterns::compiled;
-
-/// The units of sizes, as powers of two.
-const UNITS: [(&str, u32); 4] = [("bytes", 0), ("KiB", 10), ("MiB", 20), ("GiB", 30)];
 
 /// The figures of a message that is cut.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
