@@ -1,5 +1,6 @@
-//! What is drawn from recordings.
+//! What is drawn from recordings and from messages.
 
 mod diff;
 mod holders;
+mod messages;
 mod timeline;

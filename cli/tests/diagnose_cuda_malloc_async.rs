@@ -18,33 +18,28 @@ fn a_message_of_cuda_malloc_async_is_told_for_what_it_is() {
     let none = "17179869184.00 GiB";
     let first_line = message("", "", "").lines().next().expect("a line").to_owned();
     let messages = [
-        (
-            message("54.14 GiB", "686.41 MiB", none),
-            0,
-            "elsewhere",
-            "27.19 MiB of it is free and 25.18 GiB is in use for something else",
-        ),
-        (message("78.90 GiB", "686.41 MiB", none), 0, "capacity", "together 79.57 GiB, and the device has 79.35 GiB"),
+        (message("54.14 GiB", "686.41 MiB", none), 0, "held_by_others", "about 24.70 GiB of the device's 79.35 GiB"),
+        (message("78.90 GiB", "686.41 MiB", none), 0, "capacity", "capacity: 79.57 GiB needed at once, 79.35 GiB available"),
         (
             message("39.50 GiB", "1.00 GiB", "40.00 GiB"),
             0,
             "limit",
-            "the program may have 40.00 GiB, as set_per_process_memory_fraction says",
+            "it may have 40.00 GiB of the device's 79.35 GiB, holds 39.50 GiB",
         ),
-        (message("79.34 GiB", "10.00 MiB", none), 3, "undecided", "its figures do not tell why"),
-        (first_line, 3, "undecided", "its figures do not tell why"),
+        (message("79.33 GiB", "30.00 MiB", none), 3, "undecided", "does not tell why: its figures are missing, or too close"),
+        (first_line, 3, "undecided", "does not tell why: its figures are missing, or too close"),
     ];
     let mut lines = String::new();
     for (text, code, verdict, said) in &messages {
         let run = call(&["diagnose", "--message", text]);
         assert_eq!((run.code, run.err.as_str()), (*code, ""), "{text}");
         let out = run.out.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(out.contains("cudaMallocAsync backend, from device 5") && out.contains(said), "{said}: {out}");
-        assert!(out.contains("no snapshot to replay"), "{out}");
+        assert!(out.contains("cudaMallocAsync backend from device 5") && out.contains(said), "{said}: {out}");
+        assert!(out.contains("there is no snapshot to replay"), "{out}");
         let json = call(&["diagnose", "--json", "--message", text]).out;
         let object: Value = serde_json::from_str(&json).expect("an object");
         assert_eq!(&object["verdict"], verdict, "{object}");
         lines.push_str(&json);
     }
-    check_text("diagnose --message of cudaMallocAsync", &lines);
+    check_text("diagnose --message", &lines);
 }

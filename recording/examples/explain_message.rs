@@ -8,7 +8,7 @@
 use std::error::Error;
 use std::fs::File;
 
-use parkade_recording::message::{MessageLog, ReadMessage};
+use parkade_recording::message::{MessageError, MessageLog, Size};
 
 /// A message of PyTorch 2.0, with the line breaks of a log.
 const EXAMPLE: &str = "\
@@ -25,25 +25,28 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(path) if path == "-" => MessageLog::read_from(std::io::stdin().lock())?,
         Some(path) => MessageLog::read_from(File::open(path)?)?,
     };
-    let complete = log.messages.into_iter().find_map(|logged| match logged.message {
-        ReadMessage::Complete(message) => Some(message),
-        ReadMessage::Partial(_) => None,
-    });
-    let message = complete.ok_or(log.error)?;
-    println!("GPU {} has {}, of which {} was free.", message.device, message.total, message.free);
+    let complete = log.messages.into_iter().map(|logged| logged.message).find(|message| message.is_complete);
+    let message = complete.ok_or(MessageError::NotFound)?;
+    let shown = |size: Option<Size>| size.map_or_else(|| "an unknown amount".to_owned(), |size| size.to_string());
+    let device = message.device.map_or_else(|| "The device".to_owned(), |device| format!("GPU {device}"));
+    println!("{device} has {}, of which {} was free.", shown(message.total), shown(message.free));
     if let Some(limit) = message.limit {
         println!("The process was limited to {limit}.");
     }
-    println!("PyTorch had reserved {}: {} allocated and {} unused.", message.reserved, message.allocated, message.unallocated);
+    let (reserved, allocated, unallocated) = (shown(message.reserved), shown(message.allocated), shown(message.unallocated));
+    println!("PyTorch had reserved {reserved}: {allocated} allocated and {unallocated} unused.");
+    let tried = shown(message.tried);
     for process in &message.processes {
         let name = process.pid.map_or("This process".to_owned(), |pid| format!("Process {pid}"));
         println!("{name} used {}.", process.used);
     }
     if message.is_fragmentation() {
-        println!("The request needed {}: less than the unused part, but no single piece of it was large enough.", message.tried);
+        println!(
+            "The request needed {tried}: less than the unused part, but no single piece of it was large enough and at hand."
+        );
         println!("That is fragmentation; `parkade diagnose` says what causes it.");
     } else {
-        println!("The request needed {}: more than the unused part in total, so this is not just fragmentation.", message.tried);
+        println!("The request needed {tried}: more than the unused part in total, so this is not just fragmentation.");
     }
     Ok(())
 }

@@ -1,19 +1,19 @@
 //! What an out-of-memory message alone says about the cause.
 //!
 //! Every figure in a message is rounded to two decimals of its unit. If a comparison depends on the last digit, the answer says
-//! so. The message states the size that was *tried*: that of a segment, which for small and medium requests is larger than the
+//! so. PyTorch's allocator states the size that was *tried*: that of a segment, which for small and medium requests is larger than the
 //! request.
 //!
 //! The message counts the free bytes of private pools as allocated (spec 2.13). They are not live, so they are subtracted here,
 //! but they can serve only these pools.
 //!
-//! Where a part of the message is missing ([`diagnose_partial`]), a verdict is reached only if no missing figure could change it;
-//! each of them may have any value that the rest allows.
+//! Where a part of the message is missing, a verdict is reached only if no missing figure could change it; each of them may have any
+//! value that the rest allows.
 
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
 use parkade::units::{Bytes, MIB};
-use parkade_recording::message::{OutOfMemoryMessage, PartialMessage, Size};
+use parkade_recording::message::{OutOfMemoryMessage, Size, Source};
 
 /// The result of comparing rounded figures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,9 +30,9 @@ impl Certainty {
     /// Whether `left` is at least `right`.
     #[must_use]
     pub fn at_least(left: Size, right: Size) -> Certainty {
-        if left.bytes.saturating_sub(left.within) >= right.bytes.saturating_add(right.within) {
+        if left.least() >= right.most() {
             Certainty::Yes
-        } else if left.bytes.saturating_add(left.within) < right.bytes.saturating_sub(right.within) {
+        } else if left.most() < right.least() {
             Certainty::No
         } else {
             Certainty::LastDigit
@@ -50,18 +50,34 @@ impl Certainty {
     }
 }
 
-/// Why the request failed, as far as a message tells.
+/// Why the request failed, as far as a message tells. Of several that apply, the first in this order is the verdict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MessageVerdict {
-    /// The live bytes and the size tried exceed the memory.
+    /// The message states a figure that no device has, so its figures are not to be trusted.
+    ImpossibleFigures,
+    /// More is in use than the device has: the driver moved memory to the host, as that of Windows does.
+    SpilledToHost,
+    /// The program's own limit refused; the device had room.
+    Limit,
+    /// Other processes, or the rest of this one, hold what would have served.
+    HeldByOthers,
+    /// The live bytes and the size tried exceed the memory, or nearly all that is reserved is live.
     Capacity,
-    /// They would have fitted, but the free bytes were in the wrong places.
+    /// They would have fitted, but the free bytes were in pieces, or waiting, or kept by private pools.
     Fragmentation,
-    /// They would have fitted only with the free bytes of private pools.
-    PrivatePools,
     /// The device had that much free, and the limit that the message states allowed it: something else refused.
     DeviceHadRoom,
-    /// The figures are not precise enough to tell.
+    /// The memory was not asked of PyTorch's allocator, but of the driver by somebody else.
+    OutsideAllocator,
+    /// The allocator failed at its own work, as is known of some releases.
+    KnownDefect,
+    /// Main memory was short, not the device's.
+    HostMemory,
+    /// Nothing failed yet: the allocator frees what it can and tries again.
+    Warning,
+    /// The message is another framework's.
+    OtherFramework,
+    /// The figures are missing, or not precise enough to tell.
     Undecided,
 }
 
@@ -70,85 +86,270 @@ impl MessageVerdict {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            MessageVerdict::ImpossibleFigures => "impossible_figures",
+            MessageVerdict::SpilledToHost => "spilled_to_host",
+            MessageVerdict::Limit => "limit",
+            MessageVerdict::HeldByOthers => "held_by_others",
             MessageVerdict::Capacity => "capacity",
             MessageVerdict::Fragmentation => "fragmentation",
-            MessageVerdict::PrivatePools => "private_pools",
             MessageVerdict::DeviceHadRoom => "device_had_room",
+            MessageVerdict::OutsideAllocator => "outside_allocator",
+            MessageVerdict::KnownDefect => "known_defect",
+            MessageVerdict::HostMemory => "host_memory",
+            MessageVerdict::Warning => "warning",
+            MessageVerdict::OtherFramework => "other_framework",
             MessageVerdict::Undecided => "undecided",
         }
     }
+
+    /// The verdict that follows from who wrote the message; `None` if its figures decide.
+    const fn of(source: Source) -> Option<MessageVerdict> {
+        Some(match source {
+            Source::PyTorch | Source::CudaMallocAsync | Source::Mps | Source::Summary => return None,
+            Source::Fraction => MessageVerdict::Limit,
+            Source::Assertion => MessageVerdict::KnownDefect,
+            Source::Retry => MessageVerdict::Warning,
+            Source::MainMemory | Source::System => MessageVerdict::HostMemory,
+            Source::TensorFlow | Source::Jax | Source::Bfc | Source::Paddle | Source::CuPy | Source::Rmm | Source::Ggml => {
+                MessageVerdict::OtherFramework
+            }
+            Source::Server | Source::Nccl | Source::Library | Source::Cuda | Source::Hip | Source::LevelZero | Source::Driver => {
+                MessageVerdict::OutsideAllocator
+            }
+            Source::Kernel | Source::Plain => MessageVerdict::Undecided,
+        })
+    }
 }
 
-/// What an out-of-memory message says.
+/// What an out-of-memory message says. What its figures do not tell is `None`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MessageDiagnosis {
     /// The message.
     pub message: OutOfMemoryMessage,
     /// The smallest and the largest block, in bytes, that the request may have needed, under the default segment sizes.
-    pub block_bytes: (u64, u64),
+    pub block_bytes: Option<(u64, u64)>,
     /// Live bytes: what the message calls allocated, less the free bytes of private pools.
-    pub live: Size,
+    pub live: Option<Size>,
     /// Reserved bytes that are not live, those of private pools included.
-    pub empty: Size,
+    pub empty: Option<Size>,
     /// Whether the reserved but unallocated bytes, without those of private pools, are at least the size tried.
-    pub unallocated_suffices: Certainty,
+    pub unallocated_suffices: Option<Certainty>,
     /// The live bytes and the size tried.
-    pub needed: Size,
+    pub needed: Option<Size>,
     /// What the process could reserve: what it had reserved plus what the device had free, at most its limit.
-    pub available: Size,
+    pub available: Option<Size>,
     /// Whether `available` is at least `needed`.
-    pub available_suffices: Certainty,
+    pub available_suffices: Option<Certainty>,
     /// Whether the device had the size tried free, and the limit that the message states allowed it.
-    pub device_had_room: Certainty,
-    /// Memory that was neither reserved by this allocator nor free: that of other processes, and about 500 MiB of CUDA's own.
-    pub held_by_others: Size,
+    pub device_had_room: Option<Certainty>,
+    /// Memory that was neither reserved by this allocator nor free: that of other processes and of the rest of this one, and about 500 MiB
+    /// of the driver's own.
+    pub held_by_others: Option<Size>,
+    /// The process id under which the message lists this very process, as the host of a container counts them.
+    pub own_pid: Option<u32>,
     /// Why the request failed.
     pub verdict: MessageVerdict,
 }
 
+/// What the driver itself takes of a device for a process, roughly (docs/driver-facts.md).
+const DRIVER_BYTES: u64 = 500 * MIB;
+const GIB: u64 = 1 << 30;
+/// No device has so much.
+const NO_DEVICE_BYTES: u64 = 1 << 50;
+
 /// Diagnoses an out-of-memory error from its message alone.
 #[must_use]
 pub fn diagnose_message(message: OutOfMemoryMessage) -> MessageDiagnosis {
-    let OutOfMemoryMessage { tried, total, free, limit, allocated, reserved, unallocated, private_pools, .. } = message;
-    let least_bytes = smallest_block(tried);
-    let private = private_pools.unwrap_or(Size { bytes: 0, within: 0 });
-    let (live, empty) = (allocated.minus(private), unallocated.plus(private));
-    let needed = live.plus(tried);
-    let reachable = reserved.plus(free);
-    let available = limit.filter(|limit| limit.bytes < reachable.bytes).unwrap_or(reachable);
-    let unallocated_suffices = Certainty::at_least(unallocated, tried);
-    let available_suffices = Certainty::at_least(available, needed);
-    // As if the private pools kept what they have.
-    let suffices_without_pools = Certainty::at_least(available, allocated.plus(tried));
-    let least = Size { bytes: least_bytes, within: 0 };
-    let is_beyond = |request| exceeds([Some(total), limit, Some(available)], live, request);
-    let room = limit.map(|limit| limit.minus(reserved)).filter(|room| room.bytes < free.bytes).unwrap_or(free);
-    let device_had_room = Certainty::at_least(room, tried);
-    let verdict = if device_had_room == Certainty::Yes {
-        MessageVerdict::DeviceHadRoom
-    } else if [unallocated_suffices, suffices_without_pools].contains(&Certainty::Yes) {
-        MessageVerdict::Fragmentation
-    } else if available_suffices == Certainty::Yes {
-        MessageVerdict::PrivatePools
-    } else if is_beyond(tried) && is_beyond(least) {
-        MessageVerdict::Capacity
-    } else {
-        // The request may have been enough smaller than the segment tried; or it depends on the last digit.
-        MessageVerdict::Undecided
+    let OutOfMemoryMessage { tried, free, limit, allocated, reserved, unallocated, private_pools, .. } = message;
+    let private = private_pools.unwrap_or(NOTHING);
+    let live = allocated.filter(|_| message.is_private_known()).map(|allocated| allocated.minus(private));
+    let empty = unallocated.map(|unallocated| unallocated.plus(private));
+    let needed = sum(live, tried);
+    let reachable = sum(reserved, free).filter(|_| message.is_limit_known());
+    let available = reachable.map(|reachable| limit.filter(|limit| limit.bytes < reachable.bytes).unwrap_or(reachable));
+    let room = || {
+        let free = free.filter(|_| message.is_limit_known())?;
+        let Some(limit) = limit else { return Some(free) };
+        Some(limit.minus(reserved?)).map(|left| if left.bytes < free.bytes { left } else { free })
     };
-    MessageDiagnosis {
-        block_bytes: (least_bytes, tried.bytes.saturating_add(tried.within)),
+    let own_pid = own_pid(&message);
+    let block_bytes = tried.filter(|_| message.source == Source::PyTorch).map(|tried| (smallest_block(tried), tried.most()));
+    let mut diagnosis = MessageDiagnosis {
+        block_bytes,
         live,
         empty,
-        unallocated_suffices,
+        unallocated_suffices: compare(unallocated, tried),
         needed,
         available,
-        available_suffices,
-        device_had_room,
-        held_by_others: total.minus(reachable),
-        verdict,
+        available_suffices: compare(available, needed),
+        device_had_room: compare(room(), tried),
+        held_by_others: held_by_others(&message),
+        own_pid,
+        verdict: MessageVerdict::Undecided,
         message,
+    };
+    diagnosis.verdict = MessageVerdict::of(diagnosis.message.source).unwrap_or_else(|| diagnosis.by_figures());
+    diagnosis
+}
+
+const NOTHING: Size = Size { bytes: 0, within: 0 };
+
+fn compare(left: Option<Size>, right: Option<Size>) -> Option<Certainty> {
+    Some(Certainty::at_least(left?, right?))
+}
+
+fn sum(left: Option<Size>, right: Option<Size>) -> Option<Size> {
+    Some(left?.plus(right?))
+}
+
+/// Whether `left` is certainly at least `right`.
+fn suffices(left: Option<Size>, right: Option<Size>) -> bool {
+    compare(left, right) == Some(Certainty::Yes)
+}
+
+/// Whether `left` is certainly less than `right`.
+fn is_less(left: Option<Size>, right: Option<Size>) -> bool {
+    compare(left, right) == Some(Certainty::No)
+}
+
+/// What is neither reserved by this allocator nor free.
+fn held_by_others(message: &OutOfMemoryMessage) -> Option<Size> {
+    // The driver's pool of the other backend is not known; what it caches counts as others'.
+    let own = if message.source == Source::CudaMallocAsync { message.allocated } else { message.reserved };
+    Some(message.total?.minus(own?.plus(message.free?)))
+}
+
+/// The process that is this one under the number that a container's host gives it: the only one that has what is reserved here, and little
+/// more, where the message does not name this process.
+fn own_pid(message: &OutOfMemoryMessage) -> Option<u32> {
+    let reserved = message.reserved?;
+    let is_own = |used: Size| used.most() >= reserved.least() && used.bytes <= reserved.bytes.saturating_add(3 * DRIVER_BYTES);
+    let mut own = message.processes.iter().filter(|process| is_own(process.used));
+    let first = own.next().filter(|_| reserved.bytes > 0 && message.processes.iter().all(|process| process.pid.is_some()))?;
+    if own.next().is_some() { None } else { first.pid }
+}
+
+impl MessageDiagnosis {
+    fn by_figures(&self) -> MessageVerdict {
+        let message = &self.message;
+        // What is missing of a cut message may be the figure that another verdict follows from.
+        let has_all = [message.total, message.free, message.reserved].iter().all(Option::is_some);
+        let is_known = message.is_complete || (has_all && message.is_limit_known());
+        if self.has_absurd_size() {
+            return MessageVerdict::ImpossibleFigures;
+        } else if !is_known {
+            let is_beyond =
+                message.tried.is_some_and(|tried| exceeds([message.total, None, None], self.live.unwrap_or(NOTHING), tried));
+            return if is_beyond { MessageVerdict::Capacity } else { MessageVerdict::Undecided };
+        }
+        if self.is_impossible() {
+            MessageVerdict::ImpossibleFigures
+        } else if is_less(message.total, message.allocated) || is_less(message.total, message.reserved) {
+            MessageVerdict::SpilledToHost
+        } else if self.is_limited() {
+            MessageVerdict::Limit
+        } else if self.is_held() {
+            MessageVerdict::HeldByOthers
+        } else if self.is_full() {
+            MessageVerdict::Capacity
+        } else if self.is_in_pieces() {
+            MessageVerdict::Fragmentation
+        } else if self.had_room() {
+            MessageVerdict::DeviceHadRoom
+        } else {
+            MessageVerdict::Undecided
+        }
     }
+
+    /// A size that no device has.
+    fn has_absurd_size(&self) -> bool {
+        let OutOfMemoryMessage { tried, total, free, allocated, reserved, .. } = self.message;
+        let used = self.message.processes.iter().map(|process| process.used);
+        let figures = [tried, total, free, allocated, reserved].into_iter().flatten();
+        figures.chain(used).any(|size| size.bytes >= NO_DEVICE_BYTES)
+    }
+
+    /// Figures that contradict each other.
+    fn is_impossible(&self) -> bool {
+        let OutOfMemoryMessage { total, free, allocated, reserved, .. } = self.message;
+        is_less(total, free) || is_less(reserved, allocated)
+    }
+
+    /// The program's own fraction refused what the device had.
+    fn is_limited(&self) -> bool {
+        let OutOfMemoryMessage { source, tried, total, free, limit, allocated, reserved, .. } = self.message;
+        match source {
+            // This backend compares what was requested, and has no cache of its own.
+            Source::CudaMallocAsync => is_less(limit, sum(allocated, tried)) && !is_less(total, sum(allocated, tried)),
+            Source::Mps => false,
+            _ => is_less(limit, total) && suffices(free, tried) && !suffices(limit, sum(reserved, tried)),
+        }
+    }
+
+    /// What others hold would have served, and what is unallocated here would not; or they hold most of the device.
+    fn is_held(&self) -> bool {
+        let (Some(held), Some(total)) = (self.others_bytes(), self.message.total) else { return false };
+        let OutOfMemoryMessage { tried, free, unallocated, .. } = self.message;
+        let is_much = held > GIB.min(total.bytes / 10);
+        let would_fit =
+            sum(free, Some(Size { bytes: held, within: 0 })).zip(tried).is_some_and(|(room, tried)| room.bytes >= tried.bytes);
+        let is_short = !suffices(free, tried) && (!suffices(unallocated, tried) || held > total.bytes / 2);
+        is_much && would_fit && is_short
+    }
+
+    /// What others hold, without what the driver has for this process.
+    #[must_use]
+    pub fn others_bytes(&self) -> Option<u64> {
+        let own = self.own_pid.and_then(|own| self.message.processes.iter().find(|process| process.pid == Some(own)));
+        // The number of this process has the driver's own in it.
+        let beyond = own.zip(self.message.reserved).map(|(own, reserved)| own.used.minus(reserved).bytes);
+        Some(self.held_by_others?.bytes.saturating_sub(beyond.unwrap_or(DRIVER_BYTES)))
+    }
+
+    /// More is needed than there is, or nearly all of what is reserved is live.
+    fn is_full(&self) -> bool {
+        let OutOfMemoryMessage { source, tried, total, free, limit, reserved, others, .. } = self.message;
+        let live = self.live.unwrap_or(NOTHING).plus(others.unwrap_or(NOTHING));
+        let is_beyond = |request| exceeds([total, limit, self.available], live, request);
+        let least = |tried| self.block_bytes.map_or(tried, |(bytes, _)| Size { bytes, within: 0 });
+        if source == Source::Mps {
+            // Its allocator compares exactly these figures.
+            return tried.zip(limit).is_some_and(|(tried, limit)| Certainty::at_least(limit, live.plus(tried)) != Certainty::Yes);
+        }
+        let is_nearly_full = self.empty.zip(reserved).is_some_and(|(left, all)| is_scarce(left, all)) && is_less(free, tried);
+        tried.is_some_and(|tried| is_beyond(tried) && is_beyond(least(tried))) || is_nearly_full
+    }
+
+    /// The free bytes would have held the request, if they had been together, or at hand.
+    fn is_in_pieces(&self) -> bool {
+        let OutOfMemoryMessage { source, tried, free, allocated, unallocated, reserved, active, .. } = self.message;
+        if source == Source::Summary {
+            // A table alone: most of what is reserved is not allocated, or is waiting.
+            let waiting = active.zip(allocated).map(|(active, allocated)| active.minus(allocated));
+            return waiting.or(unallocated).zip(reserved).is_some_and(|(left, all)| left.bytes > all.bytes / 4);
+        }
+        if suffices(free, tried) {
+            // What is unallocated counts only if it is more than what every program has.
+            let is_much = unallocated.zip(reserved).is_some_and(|(left, all)| !is_scarce(left, all));
+            return is_much && suffices(unallocated, tried);
+        }
+        suffices(unallocated, tried) || suffices(self.available, sum(allocated, tried)) || suffices(self.available, self.needed)
+    }
+
+    fn had_room(&self) -> bool {
+        let OutOfMemoryMessage { is_complete, tried, total, free, reserved, source, .. } = self.message;
+        match (source, free) {
+            (Source::Mps, _) => true,
+            // A port's message that never names what is free.
+            (Source::PyTorch, None) if is_complete => suffices(total, sum(reserved, tried)),
+            _ => self.device_had_room == Some(Certainty::Yes),
+        }
+    }
+}
+
+/// Less than 3 % of what is reserved.
+fn is_scarce(unallocated: Size, reserved: Size) -> bool {
+    u128::from(unallocated.bytes) * 100 < u128::from(reserved.bytes) * 3
 }
 
 /// Whether a request certainly exceeds one of the known bounds on what the process could have, with the live bytes or by itself. Live
@@ -161,71 +362,23 @@ fn exceeds(bounds: [Option<Size>; 3], live: Size, request: Size) -> bool {
 /// The smallest block for which a segment of this size is tried; the segment's own size if no rule leads to such a segment.
 fn smallest_block(tried: Size) -> u64 {
     let policy = PyTorch::new(Settings::default());
-    let (least, most) = (tried.bytes.saturating_sub(tried.within), tried.bytes.saturating_add(tried.within));
+    let (least, most) = (tried.least(), tried.most());
     let is_tried = |block: u64| policy.segment_for(Bytes(block)).is_some_and(|segment| (least..=most).contains(&segment.get()));
     // The block sizes at which the segment size changes (spec 1.6): where each class begins, and above them every 2 MiB.
     let granule = least.checked_next_multiple_of(2 * MIB).map_or(0, |segment| segment.saturating_sub(2 * MIB));
     [1, MIB + 1, 10 * MIB, granule.saturating_add(1)].into_iter().filter(|&block| is_tried(block)).min().unwrap_or(tried.bytes)
 }
 
-/// What the parts of a message say.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PartialDiagnosis {
-    /// The parts.
-    pub message: PartialMessage,
-    /// Live bytes: what the message calls allocated, less the free bytes of private pools; `None` if either may be missing.
-    pub live: Option<Size>,
-    /// Why the request failed; [`MessageVerdict::Undecided`] if what is missing may decide.
-    pub verdict: MessageVerdict,
-    /// Whether the device had more free than was tried, so that it was a limit or something else that refused.
-    pub device_had_room: bool,
-}
-
-/// Diagnoses an out-of-memory error from what is left of its message.
-#[must_use]
-pub fn diagnose_partial(message: PartialMessage) -> PartialDiagnosis {
-    let PartialMessage { tried, total, free, limit, allocated, reserved, unallocated, private_pools, .. } = message;
-    let private = private_pools.unwrap_or(Size { bytes: 0, within: 0 });
-    let live = allocated.filter(|_| message.is_private_known()).map(|allocated| allocated.minus(private));
-    let compare = |left: Option<Size>, right: Option<Size>| Some(Certainty::at_least(left?, right?));
-    let is_enough = |left, right| compare(left, right) == Some(Certainty::Yes);
-    let sum = |left: Option<Size>, right: Option<Size>| Some(left?.plus(right?));
-
-    let device_had_room = is_enough(free, tried);
-    let limit_had_room = limit.is_none() || is_enough(limit.zip(reserved).map(|(limit, reserved)| limit.minus(reserved)), tried);
-    // What the process could have, if all that it depends on is there.
-    let reachable = sum(reserved, free).filter(|_| message.is_limit_known());
-    let available = reachable.map(|reachable| limit.filter(|limit| limit.bytes < reachable.bytes).unwrap_or(reachable));
-    // Each of these is at least what it could have.
-    let bounds = [total, limit, available];
-    let least = |tried| Size { bytes: smallest_block(tried), within: 0 };
-    let live_least = live.unwrap_or(Size { bytes: 0, within: 0 });
-    let is_beyond = |request| exceeds(bounds, live_least, request);
-
-    let verdict = if device_had_room && message.is_limit_known() && limit_had_room {
-        MessageVerdict::DeviceHadRoom
-    } else if tried.is_some_and(|tried| is_beyond(tried) && is_beyond(least(tried))) {
-        MessageVerdict::Capacity
-    } else if free.is_none() || (device_had_room && !message.is_limit_known()) {
-        MessageVerdict::Undecided
-    } else if is_enough(unallocated, tried) || is_enough(available, sum(allocated, tried)) {
-        MessageVerdict::Fragmentation
-    } else if is_enough(available, sum(live, tried)) {
-        MessageVerdict::PrivatePools
-    } else {
-        MessageVerdict::Undecided
-    };
-    PartialDiagnosis { live, verdict, device_had_room, message }
-}
-
 #[cfg(test)]
 mod tests {
-    use parkade_recording::message::{MessageLog, ReadMessage};
+    use parkade_recording::message::MessageLog;
     use proptest::prelude::*;
 
     use super::*;
 
-    const GIB: u64 = 1 << 30;
+    fn bytes(size: Option<Size>) -> u64 {
+        size.expect("a figure").bytes
+    }
 
     fn diagnosed(text: &str) -> MessageDiagnosis {
         diagnose_message(OutOfMemoryMessage::parse(text).expect("a message"))
@@ -242,52 +395,92 @@ mod tests {
     #[test]
     fn unallocated_bytes_that_would_have_been_enough_are_fragmentation() {
         let c4 = old("4.88 GiB", "28.60 GiB", "3.92 GiB", "33.95 GiB");
-        assert_eq!(c4.message.unallocated.to_string(), "5.35 GiB");
-        assert_eq!((c4.verdict, c4.unallocated_suffices), (MessageVerdict::Fragmentation, Certainty::Yes));
-        assert_eq!(c4.device_had_room, Certainty::No);
-        assert_eq!(c4.held_by_others.to_string(), "1.72 GiB");
+        assert_eq!(c4.message.unallocated.expect("a figure").to_string(), "5.35 GiB");
+        assert_eq!((c4.verdict, c4.unallocated_suffices), (MessageVerdict::Fragmentation, Some(Certainty::Yes)));
+        assert_eq!(c4.device_had_room, Some(Certainty::No));
+        assert_eq!(c4.held_by_others.expect("figures").to_string(), "1.72 GiB");
         // The smallest request for which 4.88 GiB are tried is at most a granule smaller.
-        let (least, most) = c4.block_bytes;
-        assert!(least < c4.message.tried.bytes && c4.message.tried.bytes < most && most - least < 16 << 20, "{least} {most}");
+        let (least, most) = c4.block_bytes.expect("a size");
+        assert!(least < bytes(c4.message.tried) && bytes(c4.message.tried) < most && most - least < 16 << 20, "{least} {most}");
     }
 
     #[test]
     fn a_full_device_is_capacity() {
         let full = old("4.88 GiB", "38.60 GiB", "0.02 GiB", "38.95 GiB");
-        assert_eq!((full.verdict, full.available_suffices), (MessageVerdict::Capacity, Certainty::No));
-        let short_bytes = full.needed.bytes - full.available.bytes;
-        assert!(short_bytes.abs_diff(451 * GIB / 100) <= full.needed.within + full.available.within, "{short_bytes}");
+        assert_eq!((full.verdict, full.available_suffices), (MessageVerdict::Capacity, Some(Certainty::No)));
+        let (needed, available) = (full.needed.expect("figures"), full.available.expect("figures"));
+        let short_bytes = needed.bytes - available.bytes;
+        assert!(short_bytes.abs_diff(451 * GIB / 100) <= needed.within + available.within, "{short_bytes}");
     }
 
     /// Neither the cache nor the device has room for it, but both together do.
     #[test]
     fn memory_in_two_places_is_fragmentation() {
-        let split = old("4.88 GiB", "28.60 GiB", "3.92 GiB", "30.60 GiB");
-        assert_eq!((split.unallocated_suffices, split.available_suffices), (Certainty::No, Certainty::Yes));
+        let split = old("4.88 GiB", "32.60 GiB", "3.92 GiB", "34.90 GiB");
+        assert_eq!((split.unallocated_suffices, split.available_suffices), (Some(Certainty::No), Some(Certainty::Yes)));
         assert_eq!(split.verdict, MessageVerdict::Fragmentation);
     }
 
     #[test]
     fn a_comparison_may_depend_on_the_last_digit() {
-        let edge = old("4.88 GiB", "28.60 GiB", "0.00 GiB", "33.48 GiB");
-        assert_eq!((edge.unallocated_suffices, edge.verdict), (Certainty::LastDigit, MessageVerdict::Undecided));
-        assert_eq!(old("4.88 GiB", "28.60 GiB", "0.00 GiB", "33.52 GiB").verdict, MessageVerdict::Fragmentation);
-        assert_eq!(old("4.88 GiB", "28.60 GiB", "0.00 GiB", "33.43 GiB").verdict, MessageVerdict::Capacity);
+        let edge = old("4.88 GiB", "34.30 GiB", "0.00 GiB", "39.18 GiB");
+        assert_eq!((edge.unallocated_suffices, edge.verdict), (Some(Certainty::LastDigit), MessageVerdict::Undecided));
+        assert_eq!(old("4.88 GiB", "34.30 GiB", "0.00 GiB", "39.22 GiB").verdict, MessageVerdict::Fragmentation);
+        assert_eq!(old("4.88 GiB", "34.30 GiB", "0.00 GiB", "39.13 GiB").verdict, MessageVerdict::Capacity);
     }
 
     /// A segment of 20 MiB is tried for any request from 1 to 10 MiB.
     #[test]
-    fn a_request_smaller_than_its_segment_is_undecided() {
-        let middling = old("20.00 MiB", "28.60 GiB", "0 bytes", "28.61 GiB");
-        assert_eq!((middling.block_bytes.0, middling.verdict), (MIB + 1, MessageVerdict::Undecided));
-        assert_eq!(old("20.00 MiB", "28.60 GiB", "0 bytes", "28.60 GiB").block_bytes.0, MIB + 1);
-        assert_eq!(old("2.00 MiB", "28.60 GiB", "0 bytes", "28.70 GiB").block_bytes.0, 1);
+    fn the_request_may_be_smaller_than_the_segment_that_is_tried() {
+        let least = |tried: &str| old(tried, "28.60 GiB", "0 bytes", "28.70 GiB").block_bytes.map(|(least, _)| least);
+        assert_eq!((least("20.00 MiB"), least("2.00 MiB")), (Some(MIB + 1), Some(1)));
     }
 
-    fn with_private(tried: &str, free: &str, allocated: &str, private: &str, unallocated: &str) -> MessageDiagnosis {
+    /// No program uses a device to the last byte.
+    #[test]
+    fn a_device_of_which_hardly_anything_is_unallocated_is_full() {
+        assert_eq!(old("2.00 MiB", "38.60 GiB", "0 bytes", "39.00 GiB").verdict, MessageVerdict::Capacity);
+        assert_eq!(old("2.00 MiB", "37.60 GiB", "0 bytes", "39.00 GiB").verdict, MessageVerdict::Fragmentation);
+    }
+
+    #[test]
+    fn others_hold_what_would_have_served() {
+        let held = old("4.88 GiB", "8.60 GiB", "0.02 GiB", "8.95 GiB");
+        assert_eq!((held.verdict, held.others_bytes().map(|bytes| bytes >> 30)), (MessageVerdict::HeldByOthers, Some(30)));
+        // What is unallocated here would serve, unless others hold most of the device.
+        assert_eq!(old("1.00 GiB", "20.00 GiB", "0 bytes", "22.00 GiB").verdict, MessageVerdict::Fragmentation);
+        assert_eq!(old("1.00 GiB", "5.00 GiB", "0 bytes", "7.00 GiB").verdict, MessageVerdict::HeldByOthers);
+        // Without the others it would not fit either.
+        assert_eq!(old("30.00 GiB", "20.00 GiB", "0 bytes", "22.00 GiB").verdict, MessageVerdict::Capacity);
+    }
+
+    /// The host of a container counts processes otherwise than the container.
+    #[test]
+    fn this_process_is_none_of_the_others() {
+        let of = |used: &str| {
+            diagnosed(&format!(
+                "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 16.00 GiB of which 0.10 GiB is free. Process \
+                 712 has {used} GiB memory in use. Of the allocated memory 14.00 GiB is allocated by PyTorch, and 0.40 GiB is reserved by \
+                 PyTorch but unallocated."
+            ))
+        };
+        assert_eq!((of("15.20").own_pid, of("15.20").verdict), (Some(712), MessageVerdict::Capacity));
+        assert_eq!((of("1.50").own_pid, of("1.50").verdict), (None, MessageVerdict::HeldByOthers));
+    }
+
+    #[test]
+    fn figures_that_cannot_be_are_said() {
+        let verdict = |tried: &str, allocated: &str, free: &str, reserved: &str| old(tried, allocated, free, reserved).verdict;
+        assert_eq!(verdict("17179869183.95 GiB", "1.00 GiB", "2.00 GiB", "3.00 GiB"), MessageVerdict::ImpossibleFigures);
+        assert_eq!(verdict("1.00 GiB", "3.00 GiB", "2.00 GiB", "2.00 GiB"), MessageVerdict::ImpossibleFigures);
+        assert_eq!(verdict("1.00 GiB", "3.00 GiB", "40.00 GiB", "4.00 GiB"), MessageVerdict::ImpossibleFigures);
+        assert_eq!(verdict("1.00 GiB", "50.00 GiB", "0 bytes", "51.00 GiB"), MessageVerdict::SpilledToHost);
+    }
+
+    fn with_private(total: &str, tried: &str, allocated: &str, private: &str, unallocated: &str) -> MessageDiagnosis {
         diagnosed(&format!(
-            "CUDA out of memory. Tried to allocate {tried}. GPU 0 has a total capacity of 24.00 GiB of which {free} is free. \
-             Including non-PyTorch memory, this process has 24.00 GiB memory in use. Of the allocated memory {allocated} is \
+            "CUDA out of memory. Tried to allocate {tried}. GPU 0 has a total capacity of {total} of which 0 bytes is free. \
+             Including non-PyTorch memory, this process has {total} memory in use. Of the allocated memory {allocated} is \
              allocated by PyTorch, with {private} allocated in private pools (e.g., CUDA Graphs), and {unallocated} is reserved by \
              PyTorch but unallocated."
         ))
@@ -296,26 +489,25 @@ mod tests {
     /// The message counts the free bytes of private pools as allocated (spec 2.13).
     #[test]
     fn free_bytes_of_private_pools_are_not_live() {
-        let pools = with_private("2.00 GiB", "0 bytes", "20.00 GiB", "15.00 GiB", "500.00 MiB");
-        assert_eq!((pools.live.bytes, pools.needed.bytes), (5 * GIB, 7 * GIB));
-        assert_eq!((pools.empty.bytes, pools.available.bytes), (15 * GIB + 500 * MIB, 20 * GIB + 500 * MIB));
-        assert_eq!((pools.verdict, pools.unallocated_suffices), (MessageVerdict::PrivatePools, Certainty::No));
+        let pools = with_private("20.90 GiB", "2.00 GiB", "20.00 GiB", "15.00 GiB", "500.00 MiB");
+        assert_eq!((bytes(pools.live), bytes(pools.needed)), (5 * GIB, 7 * GIB));
+        assert_eq!((bytes(pools.empty), bytes(pools.available)), (15 * GIB + 500 * MIB, 20 * GIB + 500 * MIB));
+        assert_eq!((pools.verdict, pools.unallocated_suffices), (MessageVerdict::Fragmentation, Some(Certainty::No)));
         // Without the pools' memory it would fit as well.
-        let pieces = with_private("2.00 GiB", "0 bytes", "20.00 GiB", "15.00 GiB", "2.50 GiB");
-        assert_eq!(pieces.verdict, MessageVerdict::Fragmentation);
+        let pieces = with_private("22.90 GiB", "2.00 GiB", "20.00 GiB", "15.00 GiB", "2.50 GiB");
+        assert_eq!((pieces.verdict, pieces.unallocated_suffices), (MessageVerdict::Fragmentation, Some(Certainty::Yes)));
         // With it, it would not fit either.
-        let full = with_private("2.00 GiB", "0 bytes", "23.00 GiB", "1.00 GiB", "500.00 MiB");
-        assert_eq!((full.verdict, full.live.bytes), (MessageVerdict::Capacity, 22 * GIB));
-        let edge = with_private("2.00 GiB", "0 bytes", "22.00 GiB", "1.50 GiB", "512.00 MiB");
-        assert_eq!((edge.verdict, edge.available_suffices), (MessageVerdict::Undecided, Certainty::LastDigit));
+        let full = with_private("23.90 GiB", "2.00 GiB", "23.00 GiB", "1.00 GiB", "750.00 MiB");
+        assert_eq!((full.verdict, bytes(full.live)), (MessageVerdict::Capacity, 22 * GIB));
+        let edge = with_private("22.90 GiB", "2.00 GiB", "21.50 GiB", "1.00 GiB", "1.00 GiB");
+        assert_eq!((edge.verdict, edge.available_suffices), (MessageVerdict::Undecided, Some(Certainty::LastDigit)));
     }
 
     /// For example a limit that old messages do not print, or a container's.
     #[test]
     fn if_the_device_had_room_something_else_refused() {
         let room = old("20.00 MiB", "19.90 GiB", "15.92 GiB", "20.00 GiB");
-        assert_eq!((room.verdict, room.device_had_room), (MessageVerdict::DeviceHadRoom, Certainty::Yes));
-        assert_eq!(old("20.00 MiB", "19.90 GiB", "15.00 MiB", "20.00 GiB").verdict, MessageVerdict::Fragmentation);
+        assert_eq!((room.verdict, room.device_had_room), (MessageVerdict::DeviceHadRoom, Some(Certainty::Yes)));
         let limited = |limit: &str| {
             diagnosed(&format!(
                 "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 139.80 GiB of which 130.00 GiB is \
@@ -324,8 +516,8 @@ mod tests {
             ))
         };
         assert_eq!(limited("6.80").verdict, MessageVerdict::DeviceHadRoom);
-        assert_eq!((limited("6.70").verdict, limited("6.70").device_had_room), (MessageVerdict::Fragmentation, Certainty::No));
-        assert_eq!(limited("6.75").device_had_room, Certainty::LastDigit);
+        assert_eq!((limited("6.70").verdict, limited("6.70").device_had_room), (MessageVerdict::Limit, Some(Certainty::No)));
+        assert_eq!(limited("6.75").device_had_room, Some(Certainty::LastDigit));
     }
 
     #[test]
@@ -334,15 +526,11 @@ mod tests {
             is free. 6.00 GiB allowed; Of the allocated memory 5.50 GiB is allocated by PyTorch, and 256.00 MiB is reserved by \
             PyTorch but unallocated.";
         let limited = diagnosed(text);
-        assert_eq!((limited.available.bytes, limited.verdict), (6 * GIB, MessageVerdict::Capacity));
+        assert_eq!((bytes(limited.available), limited.verdict), (6 * GIB, MessageVerdict::Limit));
     }
 
     fn verdict(text: &str) -> Option<MessageVerdict> {
-        let log = MessageLog::read(text);
-        match log.messages.first()?.message.clone() {
-            ReadMessage::Complete(message) => Some(diagnose_message(message).verdict),
-            ReadMessage::Partial(message) => Some(diagnose_partial(message).verdict),
-        }
+        Some(diagnose_message(MessageLog::read(text).messages.first()?.message.clone()).verdict)
     }
 
     #[test]
@@ -356,11 +544,8 @@ mod tests {
         assert_eq!(verdict(old), Some(MessageVerdict::Undecided));
         assert_eq!(verdict(&old.replace("20.00", "22.50")), Some(MessageVerdict::Capacity));
         // The message may name a limit in the part that is missing.
-        let room = diagnose_partial(match &MessageLog::read(&new.replace("1.00 GiB", "9.00 GiB")).messages[0].message {
-            ReadMessage::Partial(message) => message.clone(),
-            ReadMessage::Complete(_) => panic!("it is cut"),
-        });
-        assert_eq!((room.verdict, room.device_had_room), (MessageVerdict::Undecided, true));
+        let room = diagnose_message(MessageLog::read(&new.replace("1.00 GiB", "9.00 GiB")).messages[0].message.clone());
+        assert_eq!((room.verdict, room.device_had_room), (MessageVerdict::Undecided, None));
     }
 
     /// Sizes in hundredths of a GiB: tried, total, allocated, private, unallocated, free and limit.

@@ -5,7 +5,7 @@
 //! `breakdown` breaks it down ([`Breakdown`]), `verdict` says what is known of the memory there was and answers the five
 //! questions, and `fences` names stacks and blocks. Where nothing failed, [`excess`] says why more is reserved than allocated at
 //! the peak. A file without a trace is diagnosed from its segments at the end: they are all there is. [`diagnose_message`] does
-//! what is possible without a snapshot, [`diagnose_partial`] what is possible with a part of the message.
+//! what is possible without a snapshot, from a whole message or a part of one.
 
 mod breakdown;
 mod fences;
@@ -15,7 +15,7 @@ mod verdict;
 
 pub use breakdown::{Asked, Breakdown, Cause, Excess, ExcessCause, ExcessPart, Hole, PINNED_PART, Strand, excess, stranded};
 pub use fences::{Fence, Owner};
-pub use message::{Certainty, MessageDiagnosis, MessageVerdict, PartialDiagnosis, diagnose_message, diagnose_partial};
+pub use message::{Certainty, MessageDiagnosis, MessageVerdict, diagnose_message};
 pub use moment::{Onset, Peak, Peaks, Question, Why};
 pub use verdict::{Applies, Contradiction, Limit, LimitEvidence, Steps, Verdict};
 

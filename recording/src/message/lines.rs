@@ -28,7 +28,7 @@ static RANK: LazyLock<Regex> = LazyLock::new(|| {
 static NAMED_RANK: LazyLock<Regex> =
     LazyLock::new(|| compiled(r"(?i)(?:^|[^a-z])(local[_ ]|global[_ ])?rank[\x22']?[ :=]{0,3}([0-9]{1,9})(?:[^0-9]|$)"));
 /// It has this; the letter after it has a third form.
-const STEM: Stems<1> = Stems::of(["ran"]);
+const STEM: Stems = Stems::of(&["ran"]);
 /// A time before a line: the parts of the date, those of the time, the fraction, the zone.
 static TIME: LazyLock<Regex> = LazyLock::new(|| {
     compiled(
@@ -41,6 +41,11 @@ static TIME: LazyLock<Regex> = LazyLock::new(|| {
 });
 /// A terminal's colours.
 static COLOUR: LazyLock<Regex> = LazyLock::new(|| compiled(r"\x1b\[[0-9;]*[A-Za-z]"));
+
+/// What a person, a page or a box of characters puts before and behind each line that it quotes.
+const QUOTES: [char; 7] = ['>', '#', '\u{2502}', '\u{2503}', '\u{2551}', ' ', '\t'];
+/// Of these, what may stand behind one.
+const BORDERS: [char; 4] = ['\u{2502}', '\u{2503}', '\u{2551}', ' '];
 
 /// The time of a line.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -107,7 +112,7 @@ impl<'a> Prefix<'a> {
     /// Takes the prefixes off a line, in whichever order they are. torchrun's own prefix (`[default3]:`) has the local rank; one that says
     /// rank (`[rank11]:`) counts more.
     fn of(line: &'a str) -> Prefix<'a> {
-        let mut prefix = Prefix { rank: None, time: None, rest: line.trim_start() };
+        let mut prefix = Prefix { rank: None, time: None, rest: line.trim_start().trim_start_matches(QUOTES) };
         let mut is_named = false;
         loop {
             // Nearly all lines begin with a letter that no prefix begins with.
@@ -263,7 +268,7 @@ impl Lines {
             self.is_in_word = false;
         }
         let kept = self.text.len();
-        words = if is_end { words.trim_end() } else { words };
+        words = if is_end { words.trim_end().trim_end_matches(BORDERS) } else { words };
         if is_normal(words) {
             self.text.push_str(words);
             self.text.push(' ');

@@ -8,22 +8,11 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use super::foreign::{CudaMallocAsyncMessage, ForeignMessage};
+use super::figures::OutOfMemoryMessage;
 use super::lines::LogTime;
-use super::out_of_memory::{MessageError, OutOfMemoryMessage};
-use super::partial::PartialMessage;
 
 /// So many different messages of a log are kept, the first ones; those after them are counted.
 pub const MOST_MESSAGES: usize = 1 << 14;
-
-/// What a message says, as far as it is there.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum ReadMessage {
-    /// It is complete.
-    Complete(OutOfMemoryMessage),
-    /// Parts are missing.
-    Partial(PartialMessage),
-}
 
 /// A message in a log.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,18 +26,18 @@ pub struct LoggedMessage {
     /// How often it is there.
     pub times: usize,
     /// What it says.
-    pub message: ReadMessage,
+    pub message: OutOfMemoryMessage,
 }
 
 /// A message of another framework, in a log that has messages of PyTorch too.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OtherMessage {
     /// The rank that wrote it, if a prefix tells.
     pub rank: Option<u32>,
     /// Its line, from 1.
     pub line: usize,
     /// Who wrote it, and what it wanted.
-    pub message: ForeignMessage,
+    pub message: OutOfMemoryMessage,
 }
 
 /// How it is known which message came first.
@@ -76,27 +65,22 @@ pub struct FirstFailure {
 /// The out-of-memory messages of a log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MessageLog {
-    /// Each different message of each rank, in the order of the log; of more than [`MOST_MESSAGES`] the first.
+    /// Each different message of PyTorch's GPU allocator of each rank, in the order of the log; of more than [`MOST_MESSAGES`] the first.
+    /// If there is none, the most telling message of another source.
     pub messages: Vec<LoggedMessage>,
     /// How many messages follow those and differ from all of them.
     pub left_out: usize,
     /// Which rank failed first, if that is known and there are several.
     pub first: Option<FirstFailure>,
-    /// The first message of PyTorch's cudaMallocAsync backend, if there is none of its own allocator.
-    pub cuda_malloc_async: Option<CudaMallocAsyncMessage>,
-    /// The first message of another framework, if there is none of PyTorch's.
-    pub foreign: Option<ForeignMessage>,
     /// Beside messages of PyTorch: those of other frameworks, one of each rank.
     pub others: Vec<OtherMessage>,
-    /// What is wrong with the first message that has no figure; [`MessageError::NotFound`] if there is none.
-    pub error: MessageError,
 }
 
 impl MessageLog {
     /// The message to explain: that of the first failure, else the first complete one, else the first.
     #[must_use]
     pub fn explained(&self) -> Option<usize> {
-        let complete = |message: &LoggedMessage| matches!(message.message, ReadMessage::Complete(_));
+        let complete = |message: &LoggedMessage| message.message.is_complete;
         let first = self.first.as_ref().and_then(|first| first.message);
         let first_complete = || self.messages.iter().position(complete);
         first.or_else(first_complete).or_else(|| (!self.messages.is_empty()).then_some(0))
@@ -109,7 +93,7 @@ const MOST_COMPARED: usize = 1000;
 /// The messages that have been read. What differs from all of the first [`MOST_MESSAGES`] is counted.
 #[derive(Default)]
 pub(super) struct Messages {
-    kept: HashMap<(Option<u32>, ReadMessage), Kept>,
+    kept: HashMap<(Option<u32>, OutOfMemoryMessage), Kept>,
     left_out: LeftOut,
 }
 
@@ -192,28 +176,24 @@ impl LeftOut {
 
 /// The rank and the figures of a message that is not cut.
 fn of_whole(message: &LoggedMessage) -> Option<(Option<u32>, &OutOfMemoryMessage)> {
-    match &message.message {
-        ReadMessage::Complete(whole) => Some((message.rank, whole)),
-        ReadMessage::Partial(_) => None,
-    }
+    message.message.is_complete.then_some((message.rank, &message.message))
 }
 
 /// The messages without repetitions. A repetition that does not tell its rank is one of any rank's message with the same figures, and one
 /// that is cut is one of a message whose figures include its own.
 fn distinct(mut messages: Vec<LoggedMessage>) -> Vec<LoggedMessage> {
-    let mut places: HashMap<(Option<u32>, ReadMessage), usize> = HashMap::new();
+    let mut places: HashMap<(Option<u32>, OutOfMemoryMessage), usize> = HashMap::new();
     let mut kept: Vec<LoggedMessage> = Vec::new();
-    messages.sort_by_key(|message| (matches!(message.message, ReadMessage::Partial(_)), message.rank.is_none(), message.line));
+    messages.sort_by_key(|message| (!message.message.is_complete, message.rank.is_none(), message.line));
     for message in messages {
         let figures = message.message.clone();
-        let same = places.get(&(message.rank, figures.clone())).copied().or_else(|| match &message.message {
+        let same = places.get(&(message.rank, figures.clone())).copied().or_else(|| {
+            let is_part = |(rank, whole): (Option<u32>, &OutOfMemoryMessage)| {
+                figures.is_part_of(whole) && (message.rank.is_none() || message.rank == rank)
+            };
             // Those that are not cut come first.
-            ReadMessage::Partial(partial) => kept
-                .iter()
-                .take(MOST_COMPARED)
-                .map_while(of_whole)
-                .position(|(rank, whole)| partial.is_part_of(whole) && (message.rank.is_none() || message.rank == rank)),
-            ReadMessage::Complete(_) => None,
+            let mut wholes = kept.iter().take(MOST_COMPARED).map_while(of_whole);
+            if figures.is_complete { None } else { wholes.position(is_part) }
         });
         if let Some(place) = same {
             let first = &mut kept[place];
@@ -261,11 +241,10 @@ pub(super) fn by_times(messages: &[LoggedMessage], left_out: &LeftOut) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::Size;
+    use crate::message::{Size, Source};
 
     fn cut(bytes: u64, rank: u32, time: &str) -> LoggedMessage {
-        let message = PartialMessage { tried: Some(Size { bytes, within: 0 }), ..PartialMessage::default() };
-        let message = ReadMessage::Partial(message);
+        let message = OutOfMemoryMessage { tried: Some(Size { bytes, within: 0 }), ..OutOfMemoryMessage::of(Source::PyTorch) };
         LoggedMessage { rank: Some(rank), time: LogTime::read(time), line: bytes as usize + 1, times: 1, message }
     }
 

@@ -1,25 +1,26 @@
-//! PyTorch's out-of-memory messages: from text to plain data.
+//! Out-of-memory messages: from text to plain data.
 //!
-//! Three generations of messages are understood:
+//! Of PyTorch's GPU allocator three generations of messages are known, and those of its ports to other devices:
 //! - up to PyTorch 1.3, figures in parentheses, of which the last is the memory cached and not allocated (`cached`);
 //! - up to 2.0, the same, but the last is all reserved memory (`reserved in total by PyTorch`);
 //! - since 2.1, sentences (spec 2.13). Version 2.1 misspelled a word (`capacty`).
 //!
 //! The text may be a longer log, and the message may have line breaks anywhere. [`MessageLog`] reads all messages of a log, by rank,
-//! those that are cut included ([`PartialMessage`]), and names the framework that wrote a message that is not PyTorch's
-//! ([`ForeignMessage`]). The one of PyTorch's cudaMallocAsync backend has figures of its own ([`CudaMallocAsyncMessage`]).
+//! those that are cut included, and says who wrote one that is not PyTorch's ([`Source`]). Every message is an [`OutOfMemoryMessage`],
+//! whose figures are told by the words around them and not by their order; none of them has to be there.
 //! Sizes are printed with two decimals, so each is known to within half of its last digit.
 
-mod foreign;
+mod encoding;
+mod figures;
 mod lines;
 mod log;
-mod out_of_memory;
-mod partial;
 mod patterns;
 mod reader;
+mod size;
+mod source;
 
-pub use foreign::{CudaMallocAsyncMessage, ForeignMessage, Framework};
+pub use figures::{MessageError, OutOfMemoryMessage, ProcessUse};
 pub use lines::LogTime;
-pub use log::{FirstFailure, LoggedMessage, MOST_MESSAGES, MessageLog, OtherMessage, ReadMessage, ToldBy};
-pub use out_of_memory::{MessageError, OutOfMemoryMessage, ProcessUse, Size};
-pub use partial::PartialMessage;
+pub use log::{FirstFailure, LoggedMessage, MOST_MESSAGES, MessageLog, OtherMessage, ToldBy};
+pub use size::Size;
+pub use source::Source;

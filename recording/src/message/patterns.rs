@@ -11,8 +11,8 @@ pub(super) fn compiled(pattern: &str) -> Regex {
 }
 
 /// Parts of words, of which at least one is in every text that is looked for, in small or capital letters.
-pub(super) struct Stems<const N: usize> {
-    stems: [&'static str; N],
+pub(super) struct Stems {
+    stems: &'static [&'static str],
     /// How many bytes of each stem are compared first: the length of the shortest.
     compared: usize,
     /// For two bytes, how far it is from them to the end of the bytes compared first, if they are in a stem.
@@ -24,18 +24,18 @@ const fn place(first: u8, second: u8) -> usize {
     ((first as usize & 31) << 5) | (second as usize & 31)
 }
 
-impl<const N: usize> Stems<N> {
+impl Stems {
     /// Stems in small letters of ASCII, each of at least two.
-    pub(super) const fn of(stems: [&'static str; N]) -> Stems<N> {
+    pub(super) const fn of(stems: &'static [&'static str]) -> Stems {
         let (mut compared, mut stem) = (u8::MAX as usize, 0);
-        while stem < N {
+        while stem < stems.len() {
             let length = stems[stem].len();
             compared = if length < compared { length } else { compared };
             stem += 1;
         }
         let mut shifts = [compared as u8 - 1; 1 << 10];
         stem = 0;
-        while stem < N {
+        while stem < stems.len() {
             let (bytes, mut at) = (stems[stem].as_bytes(), 1);
             while at < compared {
                 let (place, shift) = (place(bytes[at - 1], bytes[at]), (compared - 1 - at) as u8);
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_stem_is_found_wherever_it_is() {
-        const STEMS: Stems<3> = Stems::of(["memory", "oom-kill", "alloc_failed"]);
+        const STEMS: Stems = Stems::of(&["memory", "oom-kill", "alloc_failed"]);
         for length in 0..30 {
             for word in ["memory", "MEMORY", "Memory", "oom-kill", "ALLOC_FAILED"] {
                 for filler in ["m", "o", "em", "memor", "x", "é", "oom-"] {

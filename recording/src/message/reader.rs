@@ -8,12 +8,12 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::foreign::{CudaMallocAsyncMessage, ForeignMessage, Signs};
+use super::encoding::Decoder;
+use super::figures::{OutOfMemoryMessage, TRIED};
 use super::lines::{Line, Lines, LogTime, NamedRank, View, beginning};
-use super::log::{LoggedMessage, MessageLog, Messages, OtherMessage, ReadMessage, by_launcher, by_times};
-use super::out_of_memory::{MessageError, message};
-use super::partial::PartialMessage;
+use super::log::{LoggedMessage, MessageLog, Messages, OtherMessage, by_launcher, by_times};
 use super::patterns::{Stems, compiled};
+use super::source::{LONGEST_SIGN, Signs, Source, order};
 
 /// So much of a log is searched at once.
 const PART: usize = 64 << 10;
@@ -25,11 +25,11 @@ impl MessageLog {
     #[must_use]
     pub fn read(text: &str) -> MessageLog {
         let mut reader = LogReader::default();
-        reader.read(text.as_bytes());
+        reader.decode(text.as_bytes());
         reader.end()
     }
 
-    /// Reads all messages of a log of any size, to its end. Bytes that are not UTF-8 are taken for other characters.
+    /// Reads all messages of a log of any size, to its end. It may be UTF-16; bytes that are not UTF-8 are taken for other characters.
     ///
     /// # Errors
     /// That of the source: what follows is not known then.
@@ -38,7 +38,7 @@ impl MessageLog {
         loop {
             match source.read(&mut buffer) {
                 Ok(0) => return Ok(reader.end()),
-                Ok(length) => reader.read(&buffer[..length]),
+                Ok(length) => reader.decode(&buffer[..length]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
@@ -49,6 +49,7 @@ impl MessageLog {
 /// Reads a log piece by piece.
 #[derive(Default)]
 struct LogReader {
+    decoder: Decoder,
     lines: Lines,
     scan: Scan,
     /// How far the text that is kept has been searched.
@@ -56,6 +57,11 @@ struct LogReader {
 }
 
 impl LogReader {
+    fn decode(&mut self, bytes: &[u8]) {
+        let decoded = self.decoder.read(bytes);
+        self.read(&decoded);
+    }
+
     fn read(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             bytes = self.lines.read(bytes);
@@ -78,6 +84,8 @@ impl LogReader {
     }
 
     fn end(mut self) -> MessageLog {
+        let decoded = self.decoder.end();
+        self.read(&decoded);
         self.lines.end();
         while self.searched < self.lines.view().text.len() {
             self.search();
@@ -86,10 +94,8 @@ impl LogReader {
     }
 }
 
-/// The words before every message.
-const MARK: &str = "out of memory. ";
-/// The words after them.
-const TRIED: &str = "Tried to allocate ";
+/// The words before every message of PyTorch's GPU allocator.
+pub(super) const MARK: &str = "out of memory. ";
 /// A message is not longer than this, even if many processes use the device.
 const LONGEST: usize = 8 << 10;
 /// How much of the text is known around a part that is searched: behind it a message and more, and before it the size that a message of
@@ -99,17 +105,26 @@ const AROUND: usize = LONGEST + (2 << 10);
 const MOST_LINES: usize = 200;
 /// So many messages of other frameworks are named.
 const MOST_OTHERS: usize = 100;
-/// Each message, of whichever framework, has one of these; so do the words before the end of one, and torchrun's report.
-const STEMS: Stems<9> = Stems::of([
+/// Each message, of whichever source, has one of these; so do the words before the end of one, and torchrun's report.
+const STEMS: Stems = Stems::of(&[
     "memory",
     "tried to",
     "root cause",
     "exhausted",
     "oom-kill",
+    "oom_reap",
     "oom when",
     "rmm failure",
     "cpuallocator",
     "alloc_failed",
+    "allocfailed",
+    "allocation on",
+    "internal assert",
+    "killed by",
+    "kv cache",
+    "_out_of_",
+    "workspace alloc",
+    "npuworkspace",
 ]);
 /// The first failure as torchrun reports it: its time and rank.
 static ROOT_CAUSE: LazyLock<Regex> = LazyLock::new(|| {
@@ -124,18 +139,15 @@ struct Scan {
     messages: Messages,
     /// The messages whose lines may go on.
     open: VecDeque<OpenMessage>,
-    /// How many words of a message have been found, each of which may be an error.
-    marks: usize,
-    /// What is wrong with the first message that has no figure, and its number.
-    error: Option<(usize, MessageError)>,
     beginning: Beginning,
     /// How many lines have begun.
     lines: usize,
     /// The line whose rank was looked for last, by its number, and the ranks in it.
     named: (usize, NamedRank),
     summary: Option<(u32, Option<LogTime>)>,
-    cuda_malloc_async: Option<CudaMallocAsyncMessage>,
     signs: Signs,
+    /// The first message of each source but PyTorch's GPU allocator.
+    foreign: Vec<LoggedMessage>,
     others: Others,
 }
 
@@ -151,14 +163,12 @@ struct Beginning {
 
 /// A message that is cut, unless the next lines of its rank go on with it.
 struct OpenMessage {
-    number: usize,
     line: Line,
     rank: u32,
     text: String,
     /// The last line that may be its own, of those that have begun.
     last: usize,
     is_beginning: bool,
-    error: MessageError,
 }
 
 /// The first message of each other framework and rank.
@@ -172,7 +182,7 @@ struct Others {
 impl Scan {
     /// Searches a part of the text for what begins in it.
     fn part(&mut self, view: View<'_>, part: Range<usize>) {
-        if self.lines == 0 || STEMS.are_in(beginning(&view.text[part.start..], part.len() + Signs::LONGEST)) {
+        if self.lines == 0 || STEMS.are_in(beginning(&view.text[part.start..], part.len() + LONGEST_SIGN)) {
             self.words(view, &part);
         } else {
             let first = view.lines.partition_point(|line| line.at < part.start);
@@ -185,12 +195,16 @@ impl Scan {
         self.beginning(view, part);
         self.messages(view, part);
         self.summary(view.text, part);
-        let is_foreign = self.is_foreign();
-        if is_foreign && self.cuda_malloc_async.is_none() {
-            self.cuda_malloc_async = CudaMallocAsyncMessage::find(view.text, part.clone());
-        }
-        for at in self.signs.read(view.text, part.clone(), is_foreign) {
-            self.others.read(view, view.line_at(at));
+        let is_foreign = self.messages.is_empty() && self.open.is_empty();
+        for (sign, source) in self.signs.read(view.text, part.clone(), is_foreign) {
+            if is_foreign && !self.foreign.iter().any(|found| found.message.source == source) {
+                let message = OutOfMemoryMessage::at(source, view.text, sign.clone());
+                let logged = self.logged(view, sign.start, message);
+                self.foreign.push(logged);
+            }
+            if !source.is_general() {
+                self.others.read(view, view.line_at(sign.start));
+            }
         }
     }
 
@@ -201,25 +215,19 @@ impl Scan {
         }
     }
 
-    /// Whether no message of PyTorch's own allocator has been found.
-    fn is_foreign(&self) -> bool {
-        self.messages.is_empty() && self.error.is_none()
-    }
-
     /// What the whole log says.
     fn end(mut self) -> MessageLog {
         self.end_beginning();
         while let Some(open) = self.open.pop_front() {
             self.end_message(open);
         }
-        let is_foreign = self.is_foreign();
-        let (messages, left_out) = self.messages.end();
+        let (mut messages, left_out) = self.messages.end();
         let first = by_launcher(self.summary, &messages).or_else(|| by_times(&messages, &left_out));
-        let cuda_malloc_async = self.cuda_malloc_async.filter(|_| is_foreign);
-        let foreign = self.signs.first().filter(|_| is_foreign && cuda_malloc_async.is_none());
         let others = if messages.is_empty() { Vec::new() } else { self.others.end() };
-        let error = self.error.map_or(MessageError::NotFound, |(_, error)| error);
-        MessageLog { messages, left_out: left_out.messages, first, cuda_malloc_async, foreign, others, error }
+        if messages.is_empty() {
+            messages.extend(self.foreign.into_iter().min_by_key(|found| order(found.message.source)));
+        }
+        MessageLog { messages, left_out: left_out.messages, first, others }
     }
 
     /// The end of a message whose beginning was cut off, before the first whole one.
@@ -233,7 +241,7 @@ impl Scan {
         {
             self.beginning.is_tried = true;
             let rest = from(view.text, tried, mark);
-            let found = message(rest).map(ReadMessage::Complete).ok().or_else(|| headless(rest));
+            let found = OutOfMemoryMessage::after_mark(rest).filter(|message| message.is_complete).or_else(|| headless(rest));
             self.beginning.first = found.map(|found| self.logged(view, tried, found));
         }
         if self.lines == 0 && !self.beginning.is_tried {
@@ -265,13 +273,11 @@ impl Scan {
 
     /// The message whose mark is here; the next one's is at `end`.
     fn message(&mut self, view: View<'_>, at: usize, end: usize) {
-        self.marks += 1;
         let (start, place) = (at + MARK.len(), view.line_at(at));
         let following = from(view.text, start, end);
-        let error = match message(following) {
-            Ok(message) => return self.add(view, at, ReadMessage::Complete(message)),
-            Err(error) => error,
-        };
+        if let Some(message) = OutOfMemoryMessage::after_mark(following).filter(|message| message.is_complete) {
+            return self.add(view, at, message);
+        }
         let line = view.text.get(start..view.end_of(place)).unwrap_or("");
         let is_beginning = is_beginning(line);
         // The next lines are those of the last message of its line.
@@ -279,12 +285,10 @@ impl Scan {
             && end >= view.end_of(place)
         {
             let (text, last) = (beginning(line, LONGEST).to_owned(), self.lines + MOST_LINES - 1);
-            let line = line_of.clone();
-            return self.open.push_back(OpenMessage { number: self.marks, line, rank, text, last, is_beginning, error });
+            return self.open.push_back(OpenMessage { line: line_of.clone(), rank, text, last, is_beginning });
         }
-        match what_is_left(following, is_beginning, error) {
-            Ok(found) => self.add(view, at, found),
-            Err(error) => self.refuse(self.marks, error),
+        if let Some(found) = what_is_left(following, is_beginning) {
+            self.add(view, at, found);
         }
     }
 
@@ -309,31 +313,18 @@ impl Scan {
 
     /// There are no more lines of a message.
     fn end_message(&mut self, open: OpenMessage) {
-        let OpenMessage { number, line, rank, text, is_beginning, error, .. } = open;
-        let found = match message(&text) {
-            Ok(message) => Ok(ReadMessage::Complete(message)),
-            Err(_) => what_is_left(&text, is_beginning, error),
-        };
-        match found {
-            Ok(message) => {
-                self.messages.add(LoggedMessage { rank: Some(rank), time: line.time, line: line.number, times: 1, message });
-            }
-            Err(error) => self.refuse(number, error),
+        let OpenMessage { line, rank, text, is_beginning, .. } = open;
+        if let Some(message) = what_is_left(&text, is_beginning) {
+            self.messages.add(LoggedMessage { rank: Some(rank), time: line.time, line: line.number, times: 1, message });
         }
     }
 
-    fn add(&mut self, view: View<'_>, at: usize, message: ReadMessage) {
+    fn add(&mut self, view: View<'_>, at: usize, message: OutOfMemoryMessage) {
         let logged = self.logged(view, at, message);
         self.messages.add(logged);
     }
 
-    fn refuse(&mut self, number: usize, error: MessageError) {
-        if error != MessageError::NotFound && self.error.as_ref().is_none_or(|(first, _)| number < *first) {
-            self.error = Some((number, error));
-        }
-    }
-
-    fn logged(&mut self, view: View<'_>, at: usize, message: ReadMessage) -> LoggedMessage {
+    fn logged(&mut self, view: View<'_>, at: usize, message: OutOfMemoryMessage) -> LoggedMessage {
         let place = view.line_at(at);
         let rank = self.rank_before(view, place, at);
         let (number, time) = view.lines.get(place).map_or((1, None), |line| (line.number, line.time.clone()));
@@ -368,8 +359,8 @@ impl Others {
     fn read(&mut self, view: View<'_>, place: usize) {
         let Some(&Line { number, rank, .. }) = view.lines.get(place).filter(|line| line.number > self.line) else { return };
         self.line = number;
-        let Some(message) = ForeignMessage::find(view.line(place)) else { return };
-        let is_same = |other: &&OtherMessage| other.message.framework == message.framework;
+        let Some(message) = OutOfMemoryMessage::find_foreign(view.line(place)) else { return };
+        let is_same = |other: &&OtherMessage| other.message.source == message.source;
         let mut same = self.found.iter().filter(is_same);
         if same.clone().count() < MOST_OTHERS && !same.any(|other| other.rank == rank) {
             self.found.push(OtherMessage { rank, line: number, message });
@@ -377,7 +368,7 @@ impl Others {
     }
 
     fn end(mut self) -> Vec<OtherMessage> {
-        self.found.sort_by_key(|other| ForeignMessage::order(other.message.framework));
+        self.found.sort_by_key(|other| order(other.message.source));
         self.found.truncate(MOST_OTHERS);
         self.found.sort_by_key(|other| other.line);
         self.found
@@ -389,24 +380,19 @@ fn from(text: &str, start: usize, end: usize) -> &str {
     text.get(start..end.max(start)).map_or("", |rest| beginning(rest, LONGEST))
 }
 
-/// What is left of a message that is not complete; the error if it has no figure.
-fn what_is_left(rest: &str, is_beginning: bool, error: MessageError) -> Result<ReadMessage, MessageError> {
-    // A message without its figures, and other uses of the words, are no parts of one.
-    let partial = Some(rest).filter(|rest| rest.starts_with(TRIED)).map(PartialMessage::find);
-    match partial.filter(|partial| !partial.is_empty()) {
-        Some(partial) => Ok(ReadMessage::Partial(partial)),
-        // Cut before its first figure.
-        None if is_beginning => Ok(ReadMessage::Partial(PartialMessage::default())),
-        None => Err(error),
-    }
+/// What there is of a message; nothing if it has no figure.
+fn what_is_left(rest: &str, is_beginning: bool) -> Option<OutOfMemoryMessage> {
+    // Cut before its first figure, or none: other uses of the words are no messages.
+    OutOfMemoryMessage::after_mark(rest).or_else(|| is_beginning.then(|| OutOfMemoryMessage::of(Source::PyTorch)))
 }
 
 /// The figures of a message without its beginning.
-fn headless(text: &str) -> Option<ReadMessage> {
-    let partial = PartialMessage::find(text);
+fn headless(text: &str) -> Option<OutOfMemoryMessage> {
+    let message = OutOfMemoryMessage { is_complete: false, ..OutOfMemoryMessage::read(Source::PyTorch, text) };
     // One figure may be anybody's; PyTorch's name or two figures are not.
-    let is_of_pytorch = partial.reserved.is_some() || partial.unallocated.is_some() || partial.missing().len() <= 4;
-    is_of_pytorch.then_some(ReadMessage::Partial(partial))
+    let is_of_pytorch = message.reserved.is_some() || message.unallocated.is_some() || message.missing().len() <= 4;
+    let is_foreign = || OutOfMemoryMessage::find_foreign(text).is_some_and(|found| found.source.has_figures());
+    (is_of_pytorch && !is_foreign()).then_some(message)
 }
 
 /// Whether this is all that is left of a message on its line, cut before the end of the size that was tried.

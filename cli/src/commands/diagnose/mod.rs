@@ -1,7 +1,7 @@
 //! `parkade diagnose`: why was it out of memory? From a snapshot, or from the message alone.
 
-mod cuda_malloc_async;
 mod diagnosed;
+mod explanation;
 mod json;
 mod layout;
 mod message;
@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use parkade_analysis::diagnose::{DiagnoseOptions, Diagnosis, diagnose_device};
 use parkade_analysis::ranks::RankRun;
-use parkade_recording::message::{CudaMallocAsyncMessage, MessageLog};
+use parkade_recording::message::MessageLog;
 use parkade_replay::recognition::Asked;
 use parkade_replay::{ReplaySettings, VerifyOptions};
 
@@ -41,7 +41,7 @@ const FENCES: usize = 20;
   parkade diagnose --message 'CUDA out of memory. Tried to allocate 4.88 GiB (GPU 2; 39.59 GiB total capacity; ...'
   parkade diagnose --message - < train.log
 
-Exit code: 0 diagnosed, 2 could not run, 3 not known, because the message is cut.")]
+Exit code: 0 diagnosed, 2 could not run, 3 not known, because the message does not tell.")]
 pub(crate) struct Args {
     /// The recordings, or folders of them. Files that are numbered, such as rank0.pickle and rank1.pickle, and those of a folder are also
     /// compared as ranks of one job.
@@ -82,8 +82,6 @@ pub(crate) struct Args {
 pub(crate) enum Found {
     Recording(Box<Diagnosed>),
     Message(Box<message::LogDiagnosis>),
-    /// A message of PyTorch's other allocator.
-    CudaMallocAsync(CudaMallocAsyncMessage),
 }
 
 impl Command for Args {
@@ -104,7 +102,6 @@ impl Command for Args {
         match found {
             Found::Recording(_) => Outcome::Good,
             Found::Message(diagnosis) => diagnosis.outcome(),
-            Found::CudaMallocAsync(found) => cuda_malloc_async::outcome(found),
         }
     }
 
@@ -120,7 +117,6 @@ impl Command for Args {
         Ok(match found {
             Found::Recording(diagnosed) => diagnosed::print(out, diagnosed),
             Found::Message(diagnosis) => message::print(out, diagnosis),
-            Found::CudaMallocAsync(found) => cuda_malloc_async::print(out, found),
         }?)
     }
 
@@ -128,7 +124,6 @@ impl Command for Args {
         match found {
             Found::Recording(diagnosed) => lines.add(&json::Object::of(diagnosed)),
             Found::Message(diagnosis) => lines.add(&message::Object::of(diagnosis)),
-            Found::CudaMallocAsync(found) => lines.add(&cuda_malloc_async::Object::of(found)),
         }
     }
 }
@@ -161,14 +156,15 @@ fn diagnose_text(text: &str) -> Result<Found> {
         file if Path::new(file).exists() => File::open(file).and_then(MessageLog::read_from).with_context(|| file.to_owned())?,
         text => MessageLog::read(text),
     };
-    let is_found = log.explained().is_some() || log.cuda_malloc_async.is_some() || log.foreign.is_some();
-    if !is_found && text != "-" && !text.is_empty() && !text.contains(char::is_whitespace) && !Path::new(text).exists() {
+    if log.explained().is_none()
+        && text != "-"
+        && !text.is_empty()
+        && !text.contains(char::is_whitespace)
+        && !Path::new(text).exists()
+    {
         bail!("{} is not an out-of-memory message, and there is no such file", output::shorten(text, 200));
     }
-    Ok(match log.cuda_malloc_async {
-        Some(found) => Found::CudaMallocAsync(found),
-        None => Found::Message(Box::new(message::diagnose(log)?)),
-    })
+    Ok(Found::Message(Box::new(message::diagnose(log)?)))
 }
 
 fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {

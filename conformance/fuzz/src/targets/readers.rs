@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 
 use parkade::settings::{Dialect, Settings};
-use parkade_analysis::diagnose::{diagnose_message, diagnose_partial};
+use parkade_analysis::diagnose::diagnose_message;
 use parkade_cli::terminal::size as sizes;
-use parkade_recording::message::{MessageLog, OutOfMemoryMessage, ReadMessage};
+use parkade_recording::message::{MessageLog, OutOfMemoryMessage};
 use parkade_recording::{Recording, StackId, StackTable, Style, read, write};
 use parkade_replay::StatsFile;
 use parkade_research::packing::{is_csv, read_csv};
@@ -189,10 +189,7 @@ pub(super) fn read_log(bytes: &[u8], _: u8) -> Reached {
         return Reached::Refused;
     }
     for logged in log.messages {
-        match logged.message {
-            ReadMessage::Complete(message) => drop(diagnose_message(message)),
-            ReadMessage::Partial(message) => drop(diagnose_partial(message)),
-        }
+        drop(diagnose_message(logged.message));
     }
     Reached::Read
 }

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::message::lines::PIECE;
-use crate::message::{Framework, OutOfMemoryMessage, Size, ToldBy};
+use crate::message::{OutOfMemoryMessage, Size, Source, ToldBy};
 
 /// A message of PyTorch since 2.1, with a size of its own.
 fn new(device: u32, tried: &str) -> String {
@@ -31,8 +31,7 @@ fn old(device: u32, tried: &str) -> String {
 
 /// Rank, line, how often, and whether it is complete.
 fn found(log: &MessageLog) -> Vec<(Option<u32>, usize, usize, bool)> {
-    let is_complete = |message: &ReadMessage| matches!(message, ReadMessage::Complete(_));
-    log.messages.iter().map(|one| (one.rank, one.line, one.times, is_complete(&one.message))).collect()
+    log.messages.iter().map(|one| (one.rank, one.line, one.times, one.message.is_complete)).collect()
 }
 
 #[test]
@@ -110,10 +109,8 @@ fn what_is_left_of_a_message_is_read() {
     let whole = new(2, "4.88 GiB");
     let cut = |text: &str| {
         let log = MessageLog::read(text);
-        match log.messages.first().map(|one| one.message.clone()) {
-            Some(ReadMessage::Partial(partial)) => Some((log.messages.len(), partial)),
-            _ => None,
-        }
+        let first = log.messages.first().map(|one| one.message.clone());
+        first.filter(|message| !message.is_complete).map(|message| (log.messages.len(), message))
     };
     let (count, end) = cut(&whole[..whole.find("Of the").expect("words")]).expect("a part");
     assert_eq!((count, end.missing()), (1, vec!["what PyTorch had allocated", "what PyTorch had reserved"]));
@@ -122,7 +119,7 @@ fn what_is_left_of_a_message_is_read() {
     assert!(beginning.is_limit_known() && beginning.is_private_known());
     // Only the mark is cut.
     let log = MessageLog::read(whole.trim_start_matches("CUDA out of"));
-    assert!(matches!(log.messages[0].message, ReadMessage::Complete(_)), "{log:?}");
+    assert!(log.messages[0].message.is_complete, "{log:?}");
     // A cut repetition of a whole message is no message of its own.
     let log = MessageLog::read(&format!("[rank2]: {whole}\n{}\n", &whole[..90]));
     assert_eq!(found(&log), [(Some(2), 1, 2, true)]);
@@ -131,18 +128,52 @@ fn what_is_left_of_a_message_is_read() {
     assert_eq!(found(&log), [(Some(2), 1, 1, true), (Some(3), 2, 1, false)]);
 }
 
+/// Other uses of the words are no messages; those of other sources are, where PyTorch's GPU allocator wrote none.
 #[test]
-fn without_a_message_the_error_says_what_there_is() {
-    let log = MessageLog::read("WARNING: out of memory. Retrying");
-    assert_eq!((log.messages.len(), log.error, log.foreign), (0, MessageError::NotFound, None));
-    let log = MessageLog::read(&rejection_message(Bytes(5)));
-    assert!(matches!(log.error, MessageError::NoFigures(_)), "{log:?}");
-    let log = MessageLog::read("CUDA out of memory. Tried to allocate 4.8 cups");
-    assert!(matches!(log.error, MessageError::Expected { .. }) && log.messages.is_empty(), "{log:?}");
-    let log = MessageLog::read("RESOURCE_EXHAUSTED: Out of memory while trying to\nallocate 8589934592 bytes.");
-    let foreign = log.foreign.expect("JAX");
-    assert_eq!((foreign.framework, foreign.wanted_bytes), (Framework::Jax, Some(8 << 30)));
-    assert_eq!(MessageLog::read("").error, MessageError::NotFound);
+fn without_a_message_of_pytorch_those_of_others_count() {
+    for text in ["", "WARNING: out of memory. Retrying", "CUDA: out of memory. Tried to allocate 4.8 cups"] {
+        let sources: Vec<Source> = MessageLog::read(text).messages.iter().map(|one| one.message.source).collect();
+        assert!(sources.iter().all(|source| *source == Source::Plain), "{text}: {sources:?}");
+    }
+    let one = |text: &str| {
+        let log = MessageLog::read(text);
+        let [one] = &log.messages[..] else { panic!("{text}: {log:?}") };
+        (one.message.source, one.message.tried.map(|tried| tried.bytes), one.rank, one.line)
+    };
+    assert_eq!(one(&rejection_message(Bytes(5))), (Source::Fraction, Some(5), None, 1));
+    let jax = "step 1\n[rank3]: RESOURCE_EXHAUSTED: Out of memory while trying to\nallocate 8589934592 bytes.";
+    assert_eq!(one(jax), (Source::Jax, Some(8 << 30), Some(3), 2));
+    let warning = "[rank1]:[W812 16:00:28.6 CUDACachingAllocator.cpp:3933] memory allocation failed with OOM on device 1 while trying to \
+                   allocate 20971520 bytes (free: 15794176, total: 150111977472).";
+    assert_eq!(one(warning), (Source::Retry, Some(20 << 20), Some(1), 1));
+    let both = format!("{warning}\nRuntimeError: CUDA error: out of memory");
+    assert_eq!(one(&both).0, Source::Cuda, "an error tells more than a warning");
+    assert_eq!(one(&format!("{both}\n{}", old(0, "2.00 GiB"))).0, Source::PyTorch);
+}
+
+/// PowerShell writes UTF-16; people quote with signs, and boxes of characters stand around what some programs print.
+#[test]
+fn a_message_is_read_however_it_was_quoted() {
+    let whole = new(1, "2.00 GiB");
+    let expected = &MessageLog::read(&whole).messages[0].message;
+    let words: Vec<&str> = whole.split(' ').collect();
+    let lines = |before: &str, behind: &str| {
+        let lines = words.chunks(7).map(|line| format!("{before}{}{behind}\n", line.join(" ")));
+        lines.collect::<String>()
+    };
+    for text in [
+        lines("> ", ""),
+        lines("# ", ""),
+        lines(">> ", "\r"),
+        lines("\u{2502} ", "   \u{2502}"),
+        lines("\u{1b}[31m", "\u{1b}[0m"),
+    ] {
+        let log = MessageLog::read(&text);
+        assert_eq!(log.messages.iter().map(|one| &one.message).collect::<Vec<_>>(), [expected], "{text}");
+    }
+    let utf_16: Vec<u8> = [0xfeff].into_iter().chain(whole.encode_utf16()).flat_map(u16::to_le_bytes).collect();
+    let log = MessageLog::read_from(&utf_16[..]).expect("a log");
+    assert_eq!(log.messages.iter().map(|one| &one.message).collect::<Vec<_>>(), [expected]);
 }
 
 /// As many lines, ranks and beginnings of messages as a log may have are read in linear time.
@@ -167,11 +198,11 @@ proptest! {
         let part = &text[..cut.min(text.len())];
         let log = MessageLog::read(part);
         match OutOfMemoryMessage::parse(part) {
-            Ok(message) => prop_assert_eq!(&log.messages[0].message, &ReadMessage::Complete(message)),
+            Ok(message) => prop_assert_eq!(&log.messages[0].message, &message),
             Err(_) => {
-                let is_partial = log.messages.iter().all(|one| matches!(one.message, ReadMessage::Partial(_)));
-                prop_assert!(is_partial, "{:?}", log);
-                prop_assert_eq!(log.messages.is_empty(), cut <= text.find("Tried").unwrap_or(0));
+                let of_pytorch = || log.messages.iter().filter(|one| one.message.source == Source::PyTorch);
+                prop_assert!(of_pytorch().all(|one| !one.message.is_complete), "{:?}", log);
+                prop_assert_eq!(of_pytorch().count() == 0, cut <= text.find("Tried").unwrap_or(0));
             }
         }
     }
@@ -191,7 +222,7 @@ fn a_message_cut_before_its_first_figure_is_one_of_its_rank() {
         ["Tried", "Tried to", "Tried to allocate", "Tried to allocate 2", "Tried to allocate 2.0", "Tried to allocate 2.00 Gi"];
     for cut in cuts {
         let alone = MessageLog::read(&format!("torch.OutOfMemoryError: CUDA out of memory. {cut}"));
-        assert!(matches!(&alone.messages[..], [one] if one.message == ReadMessage::Partial(PartialMessage::default())), "{cut}");
+        assert!(matches!(&alone.messages[..], [one] if one.message == OutOfMemoryMessage::of(Source::PyTorch)), "{cut}");
         let log = MessageLog::read(&format!(
             "[rank3]: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.10 GiB\n[rank6]: CUDA out of \
              memory. {cut}\n[rank7]: NCCL timeout"
@@ -202,9 +233,9 @@ fn a_message_cut_before_its_first_figure_is_one_of_its_rank() {
             "{cut}"
         );
     }
-    for other in ["Tried to find more", "Tried to allocate more than 1EB memory.", "Tried to allocate 2.00 XB"] {
+    for other in ["Tried to find more", "Tried to allocate 2.00 XB"] {
         let log = MessageLog::read(&format!("CUDA out of memory. {other}"));
-        assert_eq!(log.messages, [], "{other}");
+        assert!(log.messages.iter().all(|one| one.message.source == Source::Plain), "{other}");
     }
 }
 
@@ -215,9 +246,10 @@ fn messages_of_other_frameworks_beside_those_of_pytorch_are_named() {
          jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.\n[rank9]: \
          RESOURCE_EXHAUSTED: Out of memory again",
     );
-    let message = ForeignMessage { framework: Framework::Jax, wanted_bytes: Some(16 << 30) };
-    assert_eq!(log.others, [OtherMessage { rank: Some(9), line: 2, message }]);
-    assert_eq!((log.messages.len(), log.foreign), (1, None));
+    let [other] = &log.others[..] else { panic!("{log:?}") };
+    assert_eq!((other.rank, other.line, other.message.source), (Some(9), 2, Source::Jax));
+    assert_eq!(other.message.tried.map(|tried| tried.bytes), Some(16 << 30));
+    assert_eq!(log.messages.len(), 1);
 }
 
 /// A message of its own for each number.
@@ -308,44 +340,48 @@ fn the_messages_of_one_line_are_all_read() {
     }
     // A message that is cut does not take the figures of the next one.
     let cut = MessageLog::read(&format!("[rank3]: {} {}", &message(1)[..60], message(2)));
-    assert!(matches!(&cut.messages[1].message, ReadMessage::Partial(one) if one.free.is_none()), "{cut:?}");
+    assert!(!cut.messages[1].message.is_complete && cut.messages[1].message.free.is_none(), "{cut:?}");
 }
 
 /// What stands for other frameworks and for torchrun is found after so many words that nothing else is looked at.
 #[test]
 fn other_messages_are_found_at_the_end_of_a_log() {
     let signs = [
-        ("OOM when allocating tensor with shape[2]", Framework::TensorFlow),
-        ("tf.errors.ResourceExhaustedError", Framework::TensorFlow),
-        ("cupy.cuda.memory.OutOfMemoryError", Framework::CuPy),
-        ("RESOURCE_EXHAUSTED: no", Framework::Jax),
-        ("XlaRuntimeError: INTERNAL: Ran out of memory", Framework::Jax),
-        ("Allocator (GPU_0_bfc) ran out of memory", Framework::Bfc),
-        ("RMM failure at", Framework::Rmm),
-        ("std::bad_alloc: out_of_memory", Framework::Rmm),
-        ("MPS backend out of memory (", Framework::Mps),
-        ("DefaultCPUAllocator: can't", Framework::MainMemory),
-        ("oom-kill:constraint", Framework::System),
-        ("Out of memory: Killed process 7", Framework::System),
-        ("CUBLAS_STATUS_ALLOC_FAILED", Framework::Cuda),
-        ("cudaErrorMemoryAllocation", Framework::Cuda),
-        ("HIPBLAS_STATUS_ALLOC_FAILED", Framework::Hip),
-        ("hipErrorOutOfMemory", Framework::Hip),
-        ("rocblas_status_memory_error", Framework::Hip),
-        ("out of GPU memory", Framework::Plain),
+        ("OOM when allocating tensor with shape[2]", Source::TensorFlow),
+        ("tf.errors.ResourceExhaustedError", Source::TensorFlow),
+        ("cupy.cuda.memory.OutOfMemoryError", Source::CuPy),
+        ("RESOURCE_EXHAUSTED: no", Source::Jax),
+        ("XlaRuntimeError: INTERNAL: Ran out of memory", Source::Jax),
+        ("Allocator (GPU_0_bfc) ran out of memory", Source::Bfc),
+        ("RMM failure at", Source::Rmm),
+        ("std::bad_alloc: out_of_memory", Source::Rmm),
+        ("MPS backend out of memory (", Source::Mps),
+        ("DefaultCPUAllocator: can't", Source::MainMemory),
+        ("oom-kill:constraint", Source::System),
+        ("Out of memory: Killed process 7", Source::System),
+        ("CUBLAS_STATUS_ALLOC_FAILED", Source::Library),
+        ("cudaErrorMemoryAllocation", Source::Cuda),
+        ("HIPBLAS_STATUS_ALLOC_FAILED", Source::Library),
+        ("hipErrorOutOfMemory", Source::Hip),
+        ("rocblas_status_memory_error", Source::Library),
+        ("out of GPU memory", Source::Plain),
+        ("NPUWorkspaceAllocator tried to allocate", Source::Driver),
+        ("INTERNAL ASSERT FAILED at \"c10/cuda/CUDACachingAllocator.cpp\"", Source::Assertion),
+        ("(UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)", Source::LevelZero),
+        ("No available memory for the cache blocks", Source::Server),
+        ("worker (pid 7) is killed by signal: Killed", Source::System),
+        ("Allocation on device 5 would exceed allowed memory", Source::CudaMallocAsync),
     ];
     let before = words(PART + 2 * AROUND);
-    for (sign, framework) in signs {
+    for (sign, source) in signs {
         for blank in ["\n", " "] {
             let log = MessageLog::read(&format!("{before}{blank}{sign}"));
-            assert_eq!(log.foreign.map(|found| found.framework), Some(framework), "{sign}");
+            assert_eq!(log.messages.first().map(|one| one.message.source), Some(source), "{sign}");
         }
     }
     let report = "Root Cause (first observed failure): [0]: time : 2024-05-01_12:00:02 host : a rank : 1 (";
     let log = MessageLog::read(&format!("{}\n{before}\n{report}", message(1)));
     assert_eq!(log.first.map(|first| (first.rank, first.told_by)), Some((Some(1), ToldBy::Launcher)));
-    let log = MessageLog::read(&format!("{before}\nAllocation on device 5 would exceed allowed memory. (out of memory)"));
-    assert_eq!(log.cuda_malloc_async.map(|found| found.device), Some(5));
     let log = MessageLog::read(&format!("{before}\nTried to allocate 2.00 GiB (GPU 1; 24.00 GiB total capacity;"));
     assert!(matches!(&log.messages[..], [one] if one.line == 2), "{log:?}");
 }
@@ -460,27 +496,27 @@ fn all_figures_of_cuda_malloc_async_are_read_however_the_lines_are_laid_out() {
     let prefixed: String = text.lines().map(|line| format!("[rank3]: {line}\n")).collect();
     for text in [&text, &joined, &prefixed] {
         let log = MessageLog::read(text);
-        let found = log.cuda_malloc_async.unwrap_or_else(|| panic!("{text}"));
+        let [one] = &log.messages[..] else { panic!("{text}") };
+        let found = &one.message;
         let bytes = |size: Option<Size>| size.map(|size| size.bytes >> 20);
-        assert_eq!((found.device, found.limit), (5, Some(None)), "{text}");
-        let figures = [found.allocated, found.requested, found.total, found.free].map(bytes);
+        assert_eq!((found.source, found.is_complete), (Source::CudaMallocAsync, true), "{text}");
+        assert_eq!((found.device, found.limit), (Some(5), None), "{text}");
+        let figures = [found.allocated, found.tried, found.total, found.free].map(bytes);
         assert_eq!(figures, [Some(55_439), Some(686), Some(81_254), Some(0)], "{text}");
-        assert!(log.messages.is_empty() && log.foreign.is_none());
     }
-    let limited = MessageLog::read(&cuda_malloc_async_message("1.00 GiB", "512 bytes", "2.00 GiB", "1.00 GiB")).cuda_malloc_async;
-    assert_eq!(limited.and_then(|found| found.limit).flatten().map(|limit| limit.bytes), Some(1 << 30));
+    let limited = MessageLog::read(&cuda_malloc_async_message("1.00 GiB", "512 bytes", "2.00 GiB", "1.00 GiB"));
+    assert_eq!(limited.messages[0].message.limit.map(|limit| limit.bytes), Some(1 << 30));
 }
 
 #[test]
 fn a_cut_message_of_cuda_malloc_async_has_what_is_left() {
     let text = cuda_malloc_async_message("54.14 GiB", "686.41 MiB", "27.19 MiB", "17179869184.00 GiB");
     let first = text.lines().next().expect("a line");
-    let found = MessageLog::read(first).cuda_malloc_async.expect("the first line is enough");
-    assert_eq!((found.device, found.allocated, found.limit), (5, None, None));
+    let found = &MessageLog::read(first).messages[0].message;
+    assert_eq!((found.device, found.allocated, found.is_complete), (Some(5), None, false));
     for cut in 0..text.len() {
         let _ = MessageLog::read(&text[..cut]);
     }
-    let absurd =
-        MessageLog::read(&cuda_malloc_async_message("99999999999999999999 GiB", "1.00 GiB", "0 bytes", "x")).cuda_malloc_async;
-    assert!(absurd.is_some_and(|found| found.allocated.is_none() && found.requested.is_some()));
+    let absurd = MessageLog::read(&cuda_malloc_async_message("99999999999999999999 GiB", "1.00 GiB", "0 bytes", "x"));
+    assert!(absurd.messages[0].message.allocated.is_none() && absurd.messages[0].message.tried.is_some(), "{absurd:?}");
 }

@@ -1,0 +1,639 @@
+//! A message: who wrote it, and its figures, each told by the words around it.
+//!
+//! The order of the figures does not matter, and none has to be there: PyTorch's releases, and its ports to other devices, put them in
+//! different orders, add some and leave some out. Blanks between words do not matter either, since terminals break lines anywhere.
+
+use std::fmt;
+
+use super::size::{Found, Size, sizes};
+use super::source::Source;
+
+/// What a message says; what it does not say is `None`.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct OutOfMemoryMessage {
+    /// Who wrote it.
+    pub source: Source,
+    /// Whether it is there to its end. What a complete message does not name was not there: no limit, no private pools.
+    pub is_complete: bool,
+    /// Whether it has the form of PyTorch until 2.0, with parentheses, which names no private pools.
+    pub is_old: bool,
+    /// What was tried to allocate. PyTorch's allocator prints the size of the segment that the device was asked for, which may be larger
+    /// than the request.
+    pub tried: Option<Size>,
+    /// The device's index.
+    pub device: Option<u32>,
+    /// The device's total memory.
+    pub total: Option<Size>,
+    /// The free part of it.
+    pub free: Option<Size>,
+    /// The processes that used memory, if NVML knew. Messages from before PyTorch 2.1 have none.
+    pub processes: Vec<ProcessUse>,
+    /// The memory limit, if one was set.
+    pub limit: Option<Size>,
+    /// Memory in allocated blocks, and that of `private_pools`.
+    pub allocated: Option<Size>,
+    /// Memory that the process's allocator had reserved from the device.
+    pub reserved: Option<Size>,
+    /// Reserved memory that was not allocated.
+    pub unallocated: Option<Size>,
+    /// What the message calls allocated in private pools, if there was any: in fact
+    /// their free, cached memory (spec 2.13).
+    pub private_pools: Option<Size>,
+    /// Memory in blocks that are allocated or that wait for other streams, where a table of statistics names it.
+    pub active: Option<Size>,
+    /// What the process used of the device beside this allocator, where the message names it.
+    pub others: Option<Size>,
+}
+
+/// A process that used memory of the device.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct ProcessUse {
+    /// Its process id; `None` for the process whose message this is.
+    pub pid: Option<u32>,
+    /// The memory that it used.
+    pub used: Size,
+}
+
+/// Why a text could not be read as an out-of-memory message.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum MessageError {
+    /// It does not contain a message.
+    #[error("there is no out-of-memory message (such as `out of memory. Tried to allocate`) in the text")]
+    NotFound,
+    /// The first message is cut.
+    #[error("the message is cut: {0} missing")]
+    Cut(String),
+}
+
+/// The words before the size that was tried.
+pub(super) const TRIED: &str = "Tried to allocate ";
+/// The words that stand in its place where 2^60 bytes or more were requested.
+const EXABYTE: &str = "more than 1EB";
+/// The words of a request that was refused because of the program's own fraction, before the device was asked.
+const REJECTED: &str = "Allocation was preemptively rejected";
+/// The words that end the figures of PyTorch's messages, without blanks.
+const ENDS: [&str; 6] = [
+    "reservedbyPyTorchbutunallocated",
+    "reservedintotalbyPyTorch",
+    "cached)",
+    "onprivatepool",
+    "onsharedpool",
+    "(setbyuser-suppliedmemoryfraction)",
+];
+
+impl OutOfMemoryMessage {
+    /// A message without a figure.
+    #[must_use]
+    pub const fn of(source: Source) -> OutOfMemoryMessage {
+        OutOfMemoryMessage {
+            source,
+            is_complete: false,
+            is_old: false,
+            tried: None,
+            device: None,
+            total: None,
+            free: None,
+            processes: Vec::new(),
+            limit: None,
+            allocated: None,
+            reserved: None,
+            unallocated: None,
+            private_pools: None,
+            active: None,
+            others: None,
+        }
+    }
+
+    /// Reads the first complete message of PyTorch's GPU allocator in a text.
+    ///
+    /// # Errors
+    /// [`MessageError`] if there is none.
+    pub fn parse(text: &str) -> Result<OutOfMemoryMessage, MessageError> {
+        // A log may have broken the message into lines, and the message itself contains double spaces.
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let mut error = MessageError::NotFound;
+        // No message contains the words that the next one begins with, so every part is read once: the time is linear.
+        let marks = text.match_indices(super::reader::MARK);
+        let starts: Vec<usize> = marks.map(|(at, words)| at + words.len()).collect();
+        for (place, &start) in starts.iter().enumerate() {
+            let end = starts.get(place + 1).copied().unwrap_or(text.len());
+            match OutOfMemoryMessage::after_mark(&text[start..end]) {
+                Some(message) if message.is_complete => return Ok(message),
+                Some(message) if error == MessageError::NotFound => error = MessageError::Cut(message.missing().join(", ")),
+                _ => {}
+            }
+        }
+        Err(error)
+    }
+
+    /// The message of PyTorch's GPU allocator that goes on like this behind `out of memory. `, if it is one and has a figure.
+    pub(super) fn after_mark(rest: &str) -> Option<OutOfMemoryMessage> {
+        if rest.starts_with(REJECTED) {
+            let mut message = OutOfMemoryMessage::of(Source::Fraction);
+            (message.is_complete, message.tried) = (true, sizes(rest).into_iter().next().map(|found| found.size));
+            return Some(message);
+        }
+        let size = rest.strip_prefix(TRIED)?;
+        if size.starts_with(EXABYTE) {
+            let mut message = OutOfMemoryMessage::of(Source::PyTorch);
+            (message.is_complete, message.tried) = (true, Some(Size { bytes: 1 << 60, within: 0 }));
+            return Some(message);
+        }
+        let message = OutOfMemoryMessage::read(Source::PyTorch, rest);
+        (!message.is_empty()).then_some(message)
+    }
+
+    /// The figures in a text without line breaks, up to the end of the first message that ends there.
+    pub(super) fn read(source: Source, text: &str) -> OutOfMemoryMessage {
+        let mut message = OutOfMemoryMessage::of(source);
+        let end = end_of_figures(text);
+        let text = &text[..end.unwrap_or(text.len())];
+        let found = sizes(text);
+        for (place, figure) in found.iter().enumerate() {
+            let from = place.checked_sub(1).map_or(0, |place| found[place].end);
+            let to = found.get(place + 1).map_or(text.len(), |next| next.start);
+            message.put(figure, &text[from..figure.start], &text[figure.end..to]);
+        }
+        message.device = device(text);
+        message.is_old = [" total capacity;", " already allocated;"].iter().any(|words| text.contains(words));
+        message.complete();
+        message.is_complete = end.is_some() && message.has_all();
+        message
+    }
+
+    /// Puts a figure where the words before and after it say.
+    fn put(&mut self, figure: &Found, before: &str, after: &str) {
+        let size = figure.size;
+        if is_next(after, "memoryinuse") {
+            return self.processes.extend(process(before, size));
+        }
+        let place = AFTER.iter().find(|(words, _)| is_next(after, words)).map(|(_, place)| place);
+        let place = place.or_else(|| BEFORE.iter().find(|(words, _)| is_last(before, words)).map(|(_, place)| place));
+        let total: Place = |message| &mut message.total;
+        let place = place.copied().or_else(|| names_device(before).then_some(total));
+        if let Some(place) = place {
+            place(self).get_or_insert(size);
+        }
+    }
+
+    /// Of what is reserved, allocated and unallocated, two give the third.
+    fn complete(&mut self) {
+        if self.source == Source::CudaMallocAsync {
+            // Its text prints 2^64 - 1 where no fraction was set.
+            self.limit = self.limit.filter(|limit| limit.bytes < u64::MAX);
+        }
+        if let Some(allocated) = self.allocated {
+            self.unallocated = self.unallocated.or_else(|| self.reserved.map(|reserved| reserved.minus(allocated)));
+            self.reserved = self.reserved.or_else(|| self.unallocated.map(|unallocated| allocated.plus(unallocated)));
+        }
+    }
+
+    /// Whether the figures are there that every message of its source has.
+    fn has_all(&self) -> bool {
+        let is_there = [self.tried, self.allocated, self.total.or(self.limit)].iter().all(Option::is_some);
+        is_there && (self.reserved.is_some() || self.source != Source::PyTorch)
+    }
+
+    /// Whether every figure is also in this message.
+    pub(super) fn is_part_of(&self, whole: &OutOfMemoryMessage) -> bool {
+        let figures = |message: &OutOfMemoryMessage| {
+            let OutOfMemoryMessage { tried, total, free, limit, allocated, reserved, unallocated, private_pools, .. } = *message;
+            [tried, total, free, limit, allocated, reserved, unallocated, private_pools]
+        };
+        let is_part = |(part, whole): (Option<Size>, Option<Size>)| part.is_none() || part == whole;
+        self.source == whole.source
+            && (self.device.is_none() || self.device == whole.device)
+            && figures(self).into_iter().zip(figures(whole)).all(is_part)
+    }
+
+    /// Whether there is no figure.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.lacks().iter().all(|(is_missing, _)| *is_missing)
+            && self.limit.or(self.private_pools).is_none()
+            && self.processes.is_empty()
+    }
+
+    /// What a complete message would have and this one lacks, in words.
+    #[must_use]
+    pub fn missing(&self) -> Vec<&'static str> {
+        if self.is_complete {
+            return Vec::new();
+        }
+        self.lacks().into_iter().filter_map(|(is_missing, part)| is_missing.then_some(part)).collect()
+    }
+
+    fn lacks(&self) -> [(bool, &'static str); 6] {
+        [
+            (self.tried.is_none(), "the size that was tried"),
+            (self.device.is_none(), "the device"),
+            (self.total.is_none(), "the device's memory"),
+            (self.free.is_none(), "what was free on the device"),
+            (self.allocated.is_none(), "what PyTorch had allocated"),
+            (self.reserved.is_none() && self.unallocated.is_none(), "what PyTorch had reserved"),
+        ]
+    }
+
+    /// Whether a limit would have been read if the message named one: it stands between what was free and what was reserved.
+    #[must_use]
+    pub fn is_limit_known(&self) -> bool {
+        self.is_complete || self.limit.is_some() || (self.free.is_some() && self.reserved.is_some())
+    }
+
+    /// Whether the memory of private pools would have been read if the message named it: it stands between what was allocated and what
+    /// was not.
+    #[must_use]
+    pub fn is_private_known(&self) -> bool {
+        self.is_complete || self.is_old || self.private_pools.is_some() || (self.allocated.is_some() && self.reserved.is_some())
+    }
+
+    /// Whether the reserved but unallocated memory is at least the size that was tried: enough memory, but in pieces, or waiting.
+    #[must_use]
+    pub fn is_fragmentation(&self) -> bool {
+        self.unallocated.zip(self.tried).is_some_and(|(unallocated, tried)| unallocated.bytes >= tried.bytes)
+    }
+}
+
+impl fmt::Display for OutOfMemoryMessage {
+    /// The figures of the allocator that are there, without those of the device and of other processes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let private = self.private_pools.map_or_else(String::new, |private| format!(" ({private} of it in private pools)"));
+        let parts = [
+            self.tried.map(|tried| format!("tried to allocate {tried}")),
+            self.limit.map(|limit| format!("{limit} allowed")),
+            self.allocated.map(|allocated| format!("{allocated} allocated{private}")),
+            self.unallocated.map(|unallocated| format!("{unallocated} reserved but unallocated")),
+        ];
+        f.write_str(&parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// Where a figure is put.
+type Place = fn(&mut OutOfMemoryMessage) -> &mut Option<Size>;
+
+/// The words right behind a figure, in small letters and without blanks, of all forms.
+const AFTER: [(&str, Place); 13] = [
+    ("totalcapa", |message| &mut message.total),
+    ("alreadyallocated", |message| &mut message.allocated),
+    ("isallocatedby", |message| &mut message.allocated),
+    ("allocatedinprivatepools", |message| &mut message.private_pools),
+    ("currentactive", |message| &mut message.active),
+    ("isreservedby", |message| &mut message.unallocated),
+    ("reservedintotal", |message| &mut message.reserved),
+    ("reservedby", |message| &mut message.unallocated),
+    ("cached)", |message| &mut message.unallocated),
+    ("isfree", |message| &mut message.free),
+    ("free;", |message| &mut message.free),
+    ("free)", |message| &mut message.free),
+    ("allowed;", |message| &mut message.limit),
+];
+
+/// The words right before a figure, of those that have none behind them.
+const BEFORE: [(&str, Place); 16] = [
+    ("triedtoallocate", |message| &mut message.tried),
+    ("requested:", |message| &mut message.tried),
+    ("capacityof", |message| &mut message.total),
+    ("capactyof", |message| &mut message.total),
+    ("devicelimit:", |message| &mut message.total),
+    ("ofwhich", |message| &mut message.free),
+    ("free(accordingtocuda):", |message| &mut message.free),
+    ("totalcapacity;", |message| &mut message.allocated),
+    ("allocatedmemory", |message| &mut message.allocated),
+    ("mpsallocated:", |message| &mut message.allocated),
+    ("currentlyallocated:", |message| &mut message.allocated),
+    ("bypytorch,with", |message| &mut message.private_pools),
+    ("bypytorch,and", |message| &mut message.unallocated),
+    ("otherallocations:", |message| &mut message.others),
+    ("maxallowed:", |message| &mut message.limit),
+    ("memoryfraction):", |message| &mut message.limit),
+];
+
+/// So much of the words around a figure tells what it is.
+const NEAR: usize = 64;
+
+/// Whether the text begins with these words; blanks and capital letters do not count.
+fn is_next(text: &str, words: &str) -> bool {
+    let mut letters = text.bytes().take(NEAR).filter(|byte| !byte.is_ascii_whitespace()).map(|byte| byte.to_ascii_lowercase());
+    words.bytes().all(|word| letters.next() == Some(word))
+}
+
+/// Whether the text ends with these words.
+fn is_last(text: &str, words: &str) -> bool {
+    let mut letters =
+        text.bytes().rev().take(NEAR).filter(|byte| !byte.is_ascii_whitespace()).map(|byte| byte.to_ascii_lowercase());
+    words.bytes().rev().all(|word| letters.next() == Some(word))
+}
+
+/// Where the words end that end the figures of a message.
+fn end_of_figures(text: &str) -> Option<usize> {
+    let letters: Vec<(usize, u8)> = text.bytes().enumerate().filter(|(_, byte)| !byte.is_ascii_whitespace()).collect();
+    let starts = ENDS.map(|words| words.as_bytes()[0]);
+    (0..letters.len()).filter(|&at| starts.contains(&letters[at].1)).find_map(|at| {
+        let is_next = |(step, word): (usize, u8)| letters.get(at + step).is_some_and(|letter| letter.1 == word);
+        let words = ENDS.iter().find(|words| words.bytes().enumerate().all(is_next))?;
+        let end = letters[at + words.len() - 1].0 + 1;
+        // The last figure of one form stands behind the words.
+        if words.starts_with("(set") { sizes(&text[end - 1..]).first().map(|found| end - 1 + found.end) } else { Some(end) }
+    })
+}
+
+/// `GPU 0;` and the like, behind which the device's memory stands.
+fn names_device(before: &str) -> bool {
+    let Some(rest) = before.trim_end().strip_suffix(';') else { return false };
+    let name = rest.trim_end_matches(|c: char| c.is_ascii_digit());
+    name.len() < rest.len() && name.ends_with(' ') && name.trim_end().ends_with(|c: char| c.is_ascii_uppercase())
+}
+
+/// The device's index: `GPU 0;`, `NPU 3 has a total`, `on device 5 would`.
+fn device(text: &str) -> Option<u32> {
+    text.match_indices(' ').find_map(|(at, _)| {
+        let (before, rest) = (&text[..at], &text[at + 1..]);
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let is_named = before.ends_with(|c: char| c.is_ascii_uppercase()) || before.ends_with("device");
+        let is_whole =
+            rest.get(digits..).is_some_and(|rest| rest.starts_with(';') || is_next(rest, "hasatotal") || is_next(rest, "would"));
+        if digits > 0 && is_named && is_whole { rest[..digits].parse().ok() } else { None }
+    })
+}
+
+/// The process of the words before `17.00 GiB memory in use`.
+fn process(before: &str, used: Size) -> Option<ProcessUse> {
+    let words = before.trim_end().strip_suffix("has")?.trim_end();
+    if is_last(words, "thisprocess") {
+        return Some(ProcessUse { pid: None, used });
+    }
+    let name = words.trim_end_matches(|c: char| c.is_ascii_digit());
+    let pid = words[name.len()..].parse().ok()?;
+    is_last(name, "process").then_some(ProcessUse { pid: Some(pid), used })
+}
+
+#[cfg(test)]
+mod tests {
+    use parkade::device::ProcessMemory;
+    use parkade::texts::{Hint, MORE_THAN_ONE_EXABYTE, OomWords, OutOfMemory, rejection_message};
+    use parkade::units::Bytes;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The message of the document, with its line breaks.
+    const DOCUMENT: &str = "OutOfMemoryError: CUDA out of memory. Tried to allocate 4.88 GiB (GPU 2; 39.59\nGiB total capacity; 28.60 GiB \
+        already allocated; 3.92 GiB free; 33.95 GiB\nreserved in total by PyTorch). If reserved memory is substantially greater than \
+        allocated memory, consider\nsetting max_split_size_mb to counteract fragmentation.";
+
+    fn gib(hundredths: u64) -> u64 {
+        ((u128::from(hundredths) << 30) as f64 / 100.0).round() as u64
+    }
+
+    #[test]
+    fn the_old_form_is_read() {
+        let message = OutOfMemoryMessage::parse(DOCUMENT).expect("a message");
+        assert_eq!((bytes(message.tried), message.device, bytes(message.total)), (gib(488), Some(2), gib(3959)));
+        assert_eq!([message.allocated, message.free, message.reserved].map(bytes), [2860, 392, 3395].map(gib));
+        assert_eq!((message.limit, message.private_pools, message.processes.len()), (None, None, 0));
+        assert_eq!(message.unallocated.map(|size| size.to_string()).as_deref(), Some("5.35 GiB"));
+        assert!(message.is_fragmentation());
+    }
+
+    #[test]
+    fn the_oldest_form_gives_cached_instead_of_reserved_memory() {
+        let text = "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 7.93 GiB total capacity; 6.41 GiB already \
+            allocated; 12.44 MiB free; 100.00 MiB cached)";
+        let message = OutOfMemoryMessage::parse(text).expect("a message");
+        assert_eq!(bytes(message.unallocated), 100 << 20);
+        assert_eq!(bytes(message.reserved), gib(641) + (100 << 20));
+    }
+
+    #[test]
+    fn the_old_form_with_a_limit_is_read() {
+        let text = "HIP out of memory. Tried to allocate 512 bytes (GPU 0; 8.00 GiB total capacity; 1024 bytes already allocated; 7.00 GiB \
+            free; 2.00 MiB allowed; 2.00 MiB reserved in total by PyTorch) If reserved";
+        let message = OutOfMemoryMessage::parse(text).expect("a message");
+        assert_eq!(message.limit, Some(Size { bytes: 2 << 20, within: 5244 }));
+        assert_eq!(message.tried, Some(Size { bytes: 512, within: 0 }));
+    }
+
+    #[test]
+    fn version_2_1_misspelt_capacity() {
+        let text = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacty of 22.17 GiB of which 1.94 GiB is free. Process \
+            712 has 20.20 GiB memory in use. Of the allocated memory 19.00 GiB is allocated by PyTorch, and 816.00 MiB is reserved by \
+            PyTorch but unallocated. If reserved";
+        let message = OutOfMemoryMessage::parse(text).expect("a message");
+        assert_eq!(bytes(message.total), gib(2217));
+        assert_eq!((message.processes.len(), message.processes[0].pid), (1, Some(712)));
+    }
+
+    #[test]
+    fn what_is_no_message_is_an_error_that_says_what_is_missing() {
+        assert_eq!(OutOfMemoryMessage::parse(""), Err(MessageError::NotFound));
+        assert_eq!(OutOfMemoryMessage::parse("CUDA out of memory."), Err(MessageError::NotFound));
+        let cut = "CUDA out of memory. Tried to allocate 4.88 GiB (GPU 2; 39.59 GiB total capacity; 28.6";
+        let error = OutOfMemoryMessage::parse(cut).expect_err("it is cut");
+        assert_eq!(
+            error.to_string(),
+            "the message is cut: what was free on the device, what PyTorch had allocated, what PyTorch had reserved missing"
+        );
+        let long = "CUDA out of memory. Tried to allocate 99999999999999999999999999.00 GiB. GPU 0";
+        assert_eq!(OutOfMemoryMessage::parse(long), Err(MessageError::NotFound), "no size");
+    }
+
+    /// What was refused before the device was asked names only the request.
+    #[test]
+    fn requests_that_no_device_was_asked_for_are_messages() {
+        let large = OutOfMemoryMessage::parse(MORE_THAN_ONE_EXABYTE).expect("a message");
+        assert_eq!((large.source, bytes(large.tried), large.total), (Source::PyTorch, 1 << 60, None));
+        let rejected = OutOfMemoryMessage::parse(&rejection_message(Bytes(5 << 20))).expect("a message");
+        assert_eq!((rejected.source, bytes(rejected.tried)), (Source::Fraction, 5 << 20));
+    }
+
+    /// Ports leave figures out, add some and put them in other orders; terminals break lines within words.
+    #[test]
+    fn the_words_tell_a_figure_and_not_its_place() {
+        let read = |text: &str| {
+            let message = OutOfMemoryMessage::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+            let figures = [message.tried, message.total, message.allocated, message.reserved, message.free, message.active];
+            (message.device, figures.map(|size| size.map(|size| size.bytes >> 20)))
+        };
+        let npu = "NPU out of memory. Tried to allocate 2.00 GiB (NPU 3; 60.00 GiB total capacity; 50.00 GiB already allocated; 51.00 GiB \
+                   current active; 1.25 GiB free; 58.00 GiB reserved in total by PyTorch).If reserved";
+        let all = |device, figures: [u64; 6]| (Some(device), figures.map(Some));
+        assert_eq!(read(npu), all(3, [2048, 61_440, 51_200, 59_392, 1280, 52_224]));
+        let xpu = "XPU out of memory. Tried to allocate 8.00 GiB. GPU 0 has a total capacity of 15.00 GiB. Of the allocated memory 0 bytes is \
+                   allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated. Please";
+        assert_eq!(read(xpu), (Some(0), [Some(8192), Some(15_360), Some(0), Some(1024), None, None]));
+        let old = "XPU out of memory. Tried to allocate 1.00 GiB (GPU 0; 15.00 GiB total capacity; 990.00 MiB already allocated; 990.00 MiB \
+                   reserved in total by PyTorch)";
+        assert_eq!(read(old), (Some(0), [Some(1024), Some(15_360), Some(990), Some(990), None, None]));
+        let mlu = "MLU out of memory. Tried to allocate 2.00 GiB. MLU 3 has a total capa\ncity of 47.00 GiB of which 1.25 GiBis free. Of the \
+                   allocated mem\nory 40.00 GiB is alloca ted by PyTorch, and 4.50 GiB is reserved by PyTorch but un\nallocated.";
+        assert_eq!(read(mlu), (Some(3), [Some(2048), Some(48_128), Some(40_960), Some(45_568), Some(1280), None]));
+    }
+
+    const NEW: &str = "Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 24.00 GiB of which 512.00 MiB is free. Including \
+        non-PyTorch memory, this process has 20.00 GiB memory in use. Process 7 has 3.00 GiB memory in use. 22.00 GiB allowed; Of the \
+        allocated memory 19.00 GiB is allocated by PyTorch, with 1.00 GiB allocated in private pools (e.g., CUDA Graphs), and 768.00 \
+        MiB is reserved by PyTorch but unallocated. If";
+    const OLD: &str = "Tried to allocate 2.00 GiB (GPU 1; 24.00 GiB total capacity; 19.00 GiB already allocated; 512.00 MiB free; \
+        22.00 GiB allowed; 19.75 GiB reserved in total by PyTorch)";
+
+    #[test]
+    fn every_figure_is_told_by_the_words_around_it() {
+        for text in [NEW, OLD] {
+            let found = OutOfMemoryMessage::read(Source::PyTorch, &format!(" {text}"));
+            assert_eq!((found.is_complete, found.device), (true, Some(1)), "{text}");
+            assert_eq!([found.tried, found.total, found.free].map(bytes), [2 << 30, 24 << 30, 512 << 20]);
+            assert_eq!([found.allocated, found.unallocated, found.limit].map(bytes), [19 << 30, 768 << 20, 22 << 30]);
+        }
+        let found = OutOfMemoryMessage::read(Source::PyTorch, NEW);
+        assert_eq!((bytes(found.private_pools), found.processes.len()), (1 << 30, 2));
+    }
+
+    /// Whatever is cut off, at either end, a figure that is left is the whole message's.
+    #[test]
+    fn a_cut_makes_no_figure() {
+        for text in [NEW, OLD] {
+            let whole = OutOfMemoryMessage::read(Source::PyTorch, text);
+            let of = |message: &OutOfMemoryMessage| {
+                let OutOfMemoryMessage { tried, total, free, limit, allocated, private_pools, .. } = message.clone();
+                [tried, total, free, limit, allocated, private_pools, message.unallocated, message.reserved]
+            };
+            for cut in 0..text.len() {
+                for part in [&text[..cut], &text[cut..]] {
+                    let found = OutOfMemoryMessage::read(Source::PyTorch, part);
+                    for (place, (found, whole)) in of(&found).into_iter().zip(of(&whole)).enumerate() {
+                        assert!(found.is_none() || found == whole, "figure {place} in {part:?}");
+                    }
+                    assert!(found.device.is_none() || found.device == whole.device, "{part:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_comes_before_a_message_does_not_hide_it() {
+        let retry = "WARNING: out of memory. Retrying with a smaller batch.\n";
+        let cut = "CUDA out of memory. Tried to allocate 4.88 GiB (GPU 2; 39.59 GiB total capacity; 28.6\n";
+        for before in [retry, cut, &[retry, cut, "\n"].concat()] {
+            let message = OutOfMemoryMessage::parse(&format!("{before}{DOCUMENT}"));
+            assert_eq!(message.map(|message| bytes(message.tried)), Ok(gib(488)), "{before}");
+        }
+        // Of several complete messages the first counts; if none is complete, the error is about the first.
+        let second = DOCUMENT.replace("4.88", "9.99");
+        let message = OutOfMemoryMessage::parse(&format!("{retry}{DOCUMENT}\n{second}")).expect("a message");
+        assert_eq!(bytes(message.tried), gib(488));
+        assert_eq!(OutOfMemoryMessage::parse(retry), Err(MessageError::NotFound));
+        let error = OutOfMemoryMessage::parse(&format!("{retry}{cut}{cut}")).expect_err("none is complete");
+        assert!(matches!(error, MessageError::Cut(_)), "{error}");
+    }
+
+    /// A log may consist of beginnings of messages. Each is read only up to the next.
+    #[test]
+    fn many_beginnings_take_linear_time() {
+        let beginning =
+            "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 8.00 GiB of which 1.00 GiB is free. ";
+        let text = beginning.repeat(100_000) + DOCUMENT;
+        let before = std::time::Instant::now();
+        assert_eq!(OutOfMemoryMessage::parse(&text).map(|message| bytes(message.tried)), Ok(gib(488)));
+        assert!(before.elapsed().as_secs() < 30, "{:?}", before.elapsed());
+    }
+
+    #[test]
+    fn a_size_that_no_double_holds_is_within_what_is_said() {
+        let told = 3_535_117_072_110_410_796;
+        let text = parkade::texts::format_bytes(told);
+        let message = format!(
+            "CUDA out of memory. Tried to allocate {text}. GPU 0 has a total capacity of 1.00 GiB of which 1.00 GiB is free. Of the \
+             allocated memory 0 bytes is allocated by PyTorch, and 0 bytes is reserved by PyTorch but unallocated."
+        );
+        let message = OutOfMemoryMessage::parse(&message).expect("a message");
+        assert!(is_read(message.tried, told), "{message:?}");
+    }
+
+    fn process() -> impl Strategy<Value = ProcessMemory> {
+        (any::<Option<u32>>(), any::<u64>()).prop_map(|(pid, used)| ProcessMemory { pid, used: Bytes(used) })
+    }
+
+    /// Any size; most are in the range that devices have.
+    fn any_bytes() -> impl Strategy<Value = u64> {
+        prop_oneof![0..1_u64 << 11, 0..1_u64 << 21, 0..1_u64 << 31, 0..1_u64 << 40, any::<u64>()]
+    }
+
+    fn report() -> impl Strategy<Value = OutOfMemory> {
+        let figures = (any_bytes(), any_bytes(), any_bytes(), 0..1_u64 << 50, 0..1_u64 << 50, 0..1_u64 << 50);
+        let hint = prop_oneof![
+            Just(Hint::None),
+            Just(Hint::ExpandableSegments),
+            Just(Hint::Addresses),
+            any_bytes().prop_map(|b| Hint::LargerReserve(Bytes(b)))
+        ];
+        let rest =
+            (any::<u32>(), proptest::collection::vec(process(), 0..4), proptest::option::of(any_bytes()), hint, any::<bool>());
+        (figures, rest).prop_map(
+            |((segment, total, free, allocated, private, rest), (device, processes, limit, hint, has_private))| {
+                let private = if has_private { private } else { 0 };
+                OutOfMemory {
+                    segment_bytes: Bytes(segment),
+                    device,
+                    device_total: Bytes(total),
+                    device_free: Bytes(free),
+                    processes,
+                    limit: limit.map(Bytes),
+                    allocated_bytes: allocated as i64,
+                    reserved_bytes: (allocated + private + rest) as i64,
+                    private_cached_bytes: Bytes(private),
+                    hint,
+                    words: &OomWords::PYTORCH_2_11,
+                }
+            },
+        )
+    }
+
+    fn is_close(read: Size, told: u64) -> bool {
+        read.bytes.abs_diff(told) <= read.within
+    }
+
+    fn is_read(read: Option<Size>, told: u64) -> bool {
+        read.is_some_and(|read| is_close(read, told))
+    }
+
+    fn bytes(size: Option<Size>) -> u64 {
+        size.map_or(u64::MAX, |size| size.bytes)
+    }
+
+    proptest! {
+        #[test]
+        fn what_the_core_prints_is_read_back(report in report()) {
+            let text = report.to_string();
+            let message = OutOfMemoryMessage::parse(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
+            prop_assert!(is_read(message.tried, report.segment_bytes.get()), "{message:?}");
+            prop_assert!(is_read(message.total, report.device_total.get()), "{message:?}");
+            prop_assert!(is_read(message.free, report.device_free.get()), "{message:?}");
+            prop_assert_eq!(message.device, Some(report.device));
+            prop_assert_eq!(message.processes.len(), report.processes.len());
+            for (read, told) in message.processes.iter().zip(&report.processes) {
+                prop_assert_eq!(read.pid, told.pid);
+                prop_assert!(is_close(read.used, told.used.get()), "{message:?}");
+            }
+            prop_assert_eq!(message.limit.is_some(), report.limit.is_some());
+            prop_assert!(message.limit.zip(report.limit).is_none_or(|(read, told)| is_close(read, told.get())), "{message:?}");
+            let private = report.private_cached_bytes.get();
+            let allocated = report.allocated_bytes as u64 + private;
+            prop_assert!(is_read(message.allocated, allocated), "{message:?}");
+            prop_assert!(is_read(message.reserved, report.reserved_bytes as u64), "{message:?}");
+            prop_assert!(is_read(message.unallocated, report.reserved_bytes as u64 - allocated), "{message:?}");
+            prop_assert_eq!(message.private_pools.is_some(), private > 0);
+        }
+
+        #[test]
+        fn nothing_makes_it_panic(text in "(CUDA )?(out of memory\\. Tried to allocate )?[0-9.]{0,30} (GiB|MiB|bytes)?.{0,60}") {
+            let _ = OutOfMemoryMessage::parse(&text);
+        }
+
+        #[test]
+        fn a_message_cut_anywhere_is_an_error(report in report(), at in 0..200_usize) {
+            let text = report.to_string();
+            let cut: String = text.chars().take(at).collect();
+            prop_assert!(OutOfMemoryMessage::parse(&cut).is_err());
+        }
+    }
+}
