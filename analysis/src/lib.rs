@@ -13,8 +13,11 @@ pub mod holders;
 pub mod ranks;
 pub mod timeline;
 
+mod cpp_symbol;
+mod frame_kind;
 mod recorded_heap;
 mod repeated_steps;
 mod stacks;
 
-pub use stacks::{StackUse, is_library, own_frame, shown_frame};
+pub use frame_kind::FrameKind;
+pub use stacks::{StackName, StackNames, StackUse};

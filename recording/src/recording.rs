@@ -340,14 +340,24 @@ impl StackTable {
     }
 
     /// The frame numbers of a stack; equal numbers are equal frames.
-    pub(crate) fn calls(&self, stack: StackId) -> &[u32] {
+    pub fn calls(&self, stack: StackId) -> &[u32] {
         let place = stack.0 as usize;
         let start = place.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
         self.ends.get(place).and_then(|&end| self.calls.get(start..end)).unwrap_or(&[])
     }
 
+    /// The stacks, in the order in which they were added.
+    pub fn ids(&self) -> impl Iterator<Item = StackId> {
+        (0..self.ends.len() as u32).map(StackId)
+    }
+
+    /// All different frames; a frame's number is its place.
+    pub fn all_frames(&self) -> &[Frame] {
+        &self.frames
+    }
+
     /// A frame by its number.
-    pub(crate) fn frame(&self, number: u32) -> Option<&Frame> {
+    pub fn frame(&self, number: u32) -> Option<&Frame> {
         self.frames.get(number as usize)
     }
 

@@ -13,6 +13,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use parkade_recording::{Action, DeviceRecording, Entry, Recording, StackId, StackTable};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::stacks::StackNames;
+
 /// Single sizes are shared by unrelated programs (512 bytes, powers of two); so many consecutive ones rarely are.
 const RUN: usize = 4;
 /// Two programs of which less than this share is the same have little in common.
@@ -142,11 +144,12 @@ impl Stacks {
         let of_trace = device.trace.iter().filter(|entry| entry.action == Action::Alloc).map(|entry| entry.stack);
         let of_blocks = device.segments.iter().flat_map(|segment| &segment.blocks).map(|block| block.stack);
         let mut stacks = Stacks { forms: BTreeMap::new(), exact: FxHashMap::default() };
+        let names = StackNames::of(table);
         for stack in of_trace.chain(of_blocks).filter(|&stack| stack != StackId::NONE) {
             if stacks.forms.contains_key(&stack) {
                 continue;
             }
-            let forms = forms_of(table, stack);
+            let forms = forms_of(&names, table, stack);
             stacks.forms.insert(stack, forms);
             stacks.exact.entry(forms.portable).or_default().insert(forms.exact);
         }
@@ -177,9 +180,16 @@ impl Stacks {
     }
 }
 
-fn forms_of(table: &StackTable, stack: StackId) -> Forms {
+/// Calls of C++ count by the operators that they name: their symbols depend on the machine and the release.
+fn forms_of(names: &StackNames, table: &StackTable, stack: StackId) -> Forms {
     let (mut exact, mut portable) = (DefaultHasher::new(), DefaultHasher::new());
-    for frame in table.frames(stack) {
+    for number in names.telling(table, stack) {
+        if let Some(short) = names.short(number) {
+            short.hash(&mut exact);
+            short.hash(&mut portable);
+            continue;
+        }
+        let Some(frame) = table.frame(number) else { continue };
         (&frame.filename, frame.line, &frame.name).hash(&mut exact);
         (end_of_path(&frame.filename), &frame.name).hash(&mut portable);
     }

@@ -27,6 +27,7 @@ use std::collections::BTreeMap;
 
 use parkade_recording::{Annotation, DeviceRecording, StackId, StackTable};
 
+use crate::stacks::StackNames;
 use crate::timeline::{BlockLife, HeapLog};
 use by_lifetime::Lives;
 use by_stack::{Calls, Places};
@@ -163,9 +164,9 @@ pub struct Folded {
 }
 
 impl Holders {
-    /// The live blocks at a moment by stack, in the order of their stacks.
+    /// The live blocks at a moment by stack, in the order of their stacks. `names` are those of `stacks`.
     #[must_use]
-    pub fn folded(&self, log: &HeapLog, stacks: &StackTable, moment: u32) -> Vec<Folded> {
+    pub fn folded(&self, log: &HeapLog, (names, stacks): (&StackNames, &StackTable), moment: u32) -> Vec<Folded> {
         let mut by_stack: BTreeMap<StackId, u64> = BTreeMap::new();
         let mut sums: BTreeMap<Vec<String>, u64> = BTreeMap::new();
         for (place, block) in live(log, moment) {
@@ -177,9 +178,7 @@ impl Holders {
             *sum = sum.saturating_add(block.size);
         }
         for (stack, bytes) in by_stack {
-            let mut frames: Vec<String> =
-                stacks.frames(stack).map(|frame| clean(&format!("{} ({}:{})", frame.name, frame.filename, frame.line))).collect();
-            frames.reverse();
+            let frames: Vec<String> = names.readable(stacks, stack).iter().map(|call| clean(call)).collect();
             let sum = sums.entry(frames).or_default();
             *sum = sum.saturating_add(bytes);
         }

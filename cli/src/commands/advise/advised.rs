@@ -10,6 +10,7 @@ use anyhow::{Result, anyhow, bail};
 use clap::{ArgGroup, Parser};
 use parkade::profile::{Profile as Rules, Release};
 use parkade::settings::Settings;
+use parkade_analysis::StackNames;
 use parkade_analysis::advise::{self, Advice, AdviseOptions, Held, MemoryBudget, Outcome as Fit, Progress};
 use parkade_analysis::ranks::{JobAdvice, RankAdvice, one_setting, still_to_try};
 use parkade_policies::Named;
@@ -128,6 +129,8 @@ impl Args {
 pub(crate) struct Advised {
     pub(super) file: PathBuf,
     pub(super) recording: Recording,
+    /// The names of its stacks.
+    pub(super) names: StackNames,
     pub(super) own: ReplaySettings,
     /// The rules under which it was searched.
     pub(super) profile: &'static Rules,
@@ -199,7 +202,8 @@ impl Args {
         };
         let not_tried = if matches!(found, Found::OnlySegments(_)) { self.named() } else { Vec::new() };
         let (file, seconds) = (self.file.clone(), start.elapsed().as_secs_f64());
-        Ok(Advised { file, own, profile, made_by, otherwise, found, policies: needs, not_tried, seconds, recording })
+        let names = StackNames::of(&recording.stacks);
+        Ok(Advised { file, own, profile, made_by, otherwise, found, policies: needs, not_tried, seconds, recording, names })
     }
 }
 

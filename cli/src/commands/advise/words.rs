@@ -1,11 +1,11 @@
 //! Sentences about the options, about one setting for all ranks, and about what is not tried, for people.
 
+use parkade_analysis::StackName;
 use parkade_analysis::advise::{
     Advice, AdvisedOption, FirstFailure, LikelyRuns, Outcome, Outcome as Fit, Program, Reason, Verdict, paste_line,
 };
 use parkade_analysis::caution::{Caution, Severity};
 use parkade_analysis::continuation::Doubt;
-use parkade_analysis::shown_frame;
 use parkade_recording::{Frame, StackId};
 use parkade_replay::SettingsOrigin;
 
@@ -225,10 +225,13 @@ fn call(frame: &Frame) -> String {
     format!("{}:{} {}", frame.filename, frame.line, frame.name)
 }
 
-/// The user's own call, by the rule of every command.
+/// The operator and the user's own call, by the rule of every command.
 fn place(advised: &Advised, id: StackId) -> Option<String> {
-    let frame = shown_frame(&advised.recording.stacks, id)?;
-    Some(output::one_line(&output::shorten(&call(frame), 100)))
+    let StackName { operator, line, calls_backward, .. } = advised.names.name(&advised.recording.stacks, id);
+    let line = line.map(|frame| output::shorten(&call(frame), 100));
+    let backward = calls_backward.map(|frame| format!("backward() from {}", output::shorten(&call(frame), 100)));
+    let named: Vec<String> = [operator, line, backward].into_iter().flatten().collect();
+    (!named.is_empty()).then(|| output::one_line(&named.join(", ")))
 }
 
 /// Why the recorded run's own settings fail.

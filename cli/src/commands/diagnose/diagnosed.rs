@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use parkade_analysis::StackNames;
 use parkade_analysis::annotations::phase_at;
 use parkade_analysis::diagnose::{
     Applies, Breakdown, Cause, Contradiction, Diagnosis, Excess, ExcessCause, ExcessPart, Fence, Limit, Onset, PINNED_PART, Peak,
@@ -28,6 +29,8 @@ use crate::terminal::size::{self, show_bytes};
 pub(crate) struct Diagnosed {
     pub(super) file: PathBuf,
     pub(super) recording: Recording,
+    /// The names of its stacks.
+    pub(super) names: StackNames,
     pub(super) made_by: Recognition,
     pub(super) settings: ReplaySettings,
     pub(super) limit: Option<u64>,
@@ -498,7 +501,7 @@ fn device(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> 
         hanging(out, "", 0, &peaks)?;
     }
     let request = diagnosis.request.filter(|_| !is_asked(diagnosis));
-    let asked = request.and_then(|request| stacks::line(&diagnosed.recording, request.stack));
+    let asked = request.and_then(|request| stacks::line(&diagnosed.names, &diagnosed.recording, request.stack));
     if let Some(line) = asked {
         hanging(out, &format!("{} ", output::dim("requested by")), 13, &line)?;
     }
@@ -581,7 +584,7 @@ fn fences(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> 
     writeln!(out, "\n{}", output::dim("blocks that pin free memory"))?;
     for fence in diagnosis.fences.iter().take(SHOWN) {
         row(out, fence.bytes, &fence_text(diagnosis, fence))?;
-        if let Some(line) = stacks::line(&diagnosed.recording, fence.owner.stack) {
+        if let Some(line) = stacks::line(&diagnosed.names, &diagnosed.recording, fence.owner.stack) {
             hanging(out, &format!("{:16}", ""), 16, &line)?;
         }
     }
@@ -619,7 +622,7 @@ fn live(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> io
     // Stacks that look the same in one line share a row.
     let mut rows: BTreeMap<String, (u64, usize)> = BTreeMap::new();
     for held in &diagnosis.stacks {
-        let line = stacks::line(&diagnosed.recording, held.stack);
+        let line = stacks::line(&diagnosed.names, &diagnosed.recording, held.stack);
         let (bytes, blocks) = rows.entry(line.unwrap_or_else(|| "no stack in the file".to_owned())).or_default();
         *bytes = bytes.saturating_add(held.bytes);
         *blocks += held.blocks;

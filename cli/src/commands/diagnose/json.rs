@@ -53,7 +53,8 @@ view! {
         retries: i64 = diagnosis.retries,
         onset: Option<Began> = diagnosis.onset.as_ref().map(|onset| Began::of(diagnosed, diagnosis, onset)),
         stacks: Vec<Held> = all(&diagnosis.stacks, |held| {
-            Held { bytes: held.bytes, blocks: held.blocks, stack: stacks::view(&diagnosed.recording, held.stack) }
+            let operator = stacks::operator(&diagnosed.names, &diagnosed.recording, held.stack);
+            Held { bytes: held.bytes, blocks: held.blocks, operator, stack: stacks::view(&diagnosed.names, &diagnosed.recording, held.stack) }
         }),
         fences: Vec<BoundRatios> = all(&diagnosis.fences, |fence| BoundRatios::of(diagnosed, diagnosis, fence)),
         exactness: Option<Exactness> = diagnosis.exactness.as_ref().map(Exactness::of),
@@ -68,7 +69,7 @@ view! {
         segment_bytes: u64 = request.segment_bytes,
         stream: u64 = request.asked.stream.get(),
         pool: (u64, u64) = (request.asked.pool.0, request.asked.pool.1),
-        stack: Vec<Call> = stacks::view(&diagnosed.recording, request.stack),
+        stack: Vec<Call> = stacks::view(&diagnosed.names, &diagnosed.recording, request.stack),
     }
 }
 
@@ -76,6 +77,9 @@ view! {
 struct Held {
     bytes: u64,
     blocks: usize,
+    /// Only for stacks with calls of C++.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    operator: Option<String>,
     stack: Vec<Call>,
 }
 
@@ -252,6 +256,6 @@ view! {
         entry: Option<usize> = fence.owner.entry,
         age_entries: Option<usize> = diagnosis.entry.zip(fence.owner.entry).map(|(now, then)| now.saturating_sub(then)),
         age_us: Option<u64> = diagnosis.time_us.zip(fence.owner.time_us).map(|(now, then)| now.saturating_sub(then)),
-        stack: Vec<Call> = stacks::view(&diagnosed.recording, fence.owner.stack),
+        stack: Vec<Call> = stacks::view(&diagnosed.names, &diagnosed.recording, fence.owner.stack),
     }
 }

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
+use parkade_analysis::StackNames;
 use parkade_analysis::diagnose::{DiagnoseOptions, Diagnosis, diagnose_device};
 use parkade_analysis::ranks::RankRun;
 use parkade_recording::message::MessageLog;
@@ -201,5 +202,6 @@ fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {
         devices.push(recording::of_device(diagnosis, device.device, chosen.len())?);
     }
     bar.finish_and_clear();
-    Ok(Diagnosed { file: file.to_owned(), recording, made_by, settings, limit: args.limit, devices })
+    let names = StackNames::of(&recording.stacks);
+    Ok(Diagnosed { file: file.to_owned(), recording, names, made_by, settings, limit: args.limit, devices })
 }

@@ -1,6 +1,6 @@
-//! A Python stack in one line: the user's own line, and the library's call that requested memory for it.
+//! A stack in one line: the operator that took the memory, the user's own line, and the library's call that requested it.
 
-use parkade_analysis::{own_frame, shown_frame};
+use parkade_analysis::{StackName, StackNames};
 use parkade_recording::{Frame, Recording, StackId};
 
 use crate::terminal::json_struct::view;
@@ -8,17 +8,28 @@ use crate::terminal::output;
 
 /// The folder of installed libraries.
 const LIBRARIES: &str = "site-packages/";
+/// What names a stack that only passes calls on.
+const NAMELESS: &str = "neither an operator nor a line of Python is in its stack";
 
-/// The stack in one line: the user's own frame, and the library's call that it led to. `None` if there is none.
-pub(crate) fn line(recording: &Recording, stack: StackId) -> Option<String> {
-    let stacks = &recording.stacks;
-    let first = shown_frame(stacks, stack)?;
-    let is_torch = |frame: &&Frame| frame.filename.contains("site-packages/torch/");
-    // Only the calls within the user's own frame: what is around it has asked for nothing.
-    let within = || stacks.frames(stack).take_while(|&frame| frame != first).filter(|frame| &*frame.filename != "??");
-    let library = within().find(|frame| !is_torch(frame)).or_else(|| within().next());
-    let within = library.map_or(String::new(), |library| format!(", in {}", place(library)));
-    Some(output::one_line(&format!("{}{within}", place(first))))
+/// The stack in one line: the operator, the user's own frame, and the library's call that it led to. `None` if there is none.
+pub(crate) fn line(names: &StackNames, recording: &Recording, stack: StackId) -> Option<String> {
+    if recording.stacks.calls(stack).is_empty() {
+        return None;
+    }
+    let StackName { operator, line, within, calls_backward } = names.name(&recording.stacks, stack);
+    let line = match (operator, line.map(place)) {
+        (Some(operator), Some(line)) => Some(format!("{} from {line}", output::shorten(&operator, 120))),
+        (operator, line) => operator.or(line),
+    };
+    let within = within.map(|within| format!("in {}", place(within)));
+    let backward = calls_backward.map(|caller| format!("backward() from {}", place(caller)));
+    let parts: Vec<String> = [line, within, backward].into_iter().flatten().collect();
+    Some(if parts.is_empty() { NAMELESS.to_owned() } else { output::one_line(&parts.join(", ")) })
+}
+
+/// The operator that took the memory, if the stack has calls of C++.
+pub(crate) fn operator(names: &StackNames, recording: &Recording, stack: StackId) -> Option<String> {
+    names.name(&recording.stacks, stack).operator
 }
 
 fn place(frame: &Frame) -> String {
@@ -28,8 +39,8 @@ fn place(frame: &Frame) -> String {
 }
 
 /// The whole stack for programs, the innermost call first.
-pub(crate) fn view(recording: &Recording, stack: StackId) -> Vec<Call> {
-    let own = own_frame(&recording.stacks, stack);
+pub(crate) fn view(names: &StackNames, recording: &Recording, stack: StackId) -> Vec<Call> {
+    let own = names.own_place(&recording.stacks, stack).and_then(|place| recording.stacks.frames(stack).nth(place));
     recording.stacks.frames(stack).map(|frame| Call::of(frame, own == Some(frame))).collect()
 }
 
@@ -58,11 +69,36 @@ mod tests {
         let library = "/v/lib/python3.12/site-packages/transformers/gpt2.py";
         let stacks = [&["??", torch, library, "run.py"][..], &["??", torch, "run.py"], &["run.py", torch], &[torch], &["??"]];
         let [both, only_torch, own, none, nameless] = stacks.map(&mut interned);
-        let shown = |stack| line(&recording, stack);
+        let names = StackNames::of(&recording.stacks);
+        let shown = |stack| line(&names, &recording, stack);
         assert_eq!(shown(both).as_deref(), Some("f run.py:4, in f transformers/gpt2.py:3"));
         assert_eq!(shown(only_torch).as_deref(), Some("f run.py:3, in f torch/nn/functional.py:2"));
         assert_eq!((shown(own).as_deref(), shown(StackId::NONE)), (Some("f run.py:1"), None));
         assert_eq!((shown(none).as_deref(), shown(nameless).as_deref()), (Some("f torch/nn/functional.py:1"), Some("f ??:1")));
-        assert_eq!(view(&recording, both).iter().map(|call| call.own).collect::<Vec<_>>(), [false, false, false, true]);
+        assert_eq!(view(&names, &recording, both).iter().map(|call| call.own).collect::<Vec<_>>(), [false, false, false, true]);
+    }
+
+    #[test]
+    fn the_operator_comes_before_the_user_s_own_frame() {
+        let mut recording = Recording::default();
+        let mut interned = |calls: &[(&str, &str)]| {
+            let frame = |&(name, file): &(&str, &str)| Frame { filename: file.into(), line: 7, name: name.into() };
+            let calls: Vec<u32> = calls.iter().map(|call| recording.stacks.intern_frame(frame(call))).collect();
+            recording.stacks.intern_stack(&calls)
+        };
+        let gather = ("torch::cuda::(anonymous namespace)::gather_with_cpp()", "memory_snapshot.cpp");
+        let bmm = ("at::_ops::bmm::call(at::Tensor const&, at::Tensor const&)", "??");
+        let library = ("forward", "/v/lib/python3.12/site-packages/transformers/gpt2.py");
+        let apply = ("torch::autograd::generated::BmmBackward0::apply(std::vector<at::Tensor>&&)", "??");
+        let backward = ("backward", "/v/lib/python3.12/site-packages/torch/_tensor.py");
+        let forward = interned(&[gather, bmm, ("_PyEval_EvalFrameDefault", "??"), library, ("train", "run.py")]);
+        let pass = interned(&[gather, bmm, apply]);
+        let only = interned(&[gather]);
+        interned(&[gather, backward, ("train", "run.py")]);
+        let names = StackNames::of(&recording.stacks);
+        let shown = |stack| line(&names, &recording, stack).expect("a name");
+        assert_eq!(shown(forward), "aten::bmm from train run.py:7, in forward transformers/gpt2.py:7");
+        assert_eq!(shown(pass), "aten::bmm in autograd BmmBackward0, backward() from train run.py:7");
+        assert_eq!(shown(only), NAMELESS);
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
+use parkade_analysis::StackNames;
 use parkade_analysis::diff::{Bound, Check, Comparison, Part, Run, Side, Which, diff, show};
 use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::VerifyOptions;
@@ -70,6 +71,8 @@ fn steps(text: &str) -> Result<(usize, usize), String> {
 pub(super) struct File {
     pub(super) path: PathBuf,
     pub(super) recording: Recording,
+    /// The names of its stacks.
+    pub(super) names: StackNames,
     pub(super) own: VerifyOptions,
     /// The recorded run's limit, if garbage collection shows it.
     pub(super) found_limit: Option<u64>,
@@ -213,7 +216,8 @@ impl Args {
 fn read(path: &Path, limit: &RecordedLimit) -> Result<File> {
     let recording = recording::read(path)?;
     let (own, found_limit, made_by) = limit.own_or_found(&recording)?;
-    Ok(File { path: path.to_owned(), recording, own, found_limit, made_by })
+    let names = StackNames::of(&recording.stacks);
+    Ok(File { path: path.to_owned(), recording, names, own, found_limit, made_by })
 }
 
 fn device(args: &Args, compared: &Compared, (number_a, number_b): (u32, u32)) -> Result<Shown> {

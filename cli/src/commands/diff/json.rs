@@ -175,7 +175,7 @@ view! {
 
 fn stack(file: &File, origin: Origin, which: fn(Option<StackId>, Option<StackId>) -> Option<StackId>) -> Option<Vec<Call>> {
     match origin {
-        Origin::Stack { a, b } => which(a, b).map(|stack| calls(&file.recording, stack)),
+        Origin::Stack { a, b } => which(a, b).map(|stack| calls(&file.names, &file.recording, stack)),
         Origin::Sizes(_) => None,
     }
 }

@@ -164,12 +164,14 @@ pub(super) fn origin(compared: &Compared, origin: Origin) -> String {
         Origin::Sizes(SizeClass { least_bytes: 0, below_bytes }) => format!("no stack, less than {}", power(below_bytes)),
         Origin::Sizes(class) => format!("no stack, {} to {}", power(class.least_bytes), power(class.below_bytes)),
         Origin::Stack { a, b } => {
-            let (recording, stack) = match b {
-                Some(b) => (&compared.second().recording, b),
-                None => (&compared.a.recording, a.unwrap_or(StackId::NONE)),
+            let (file, stack) = match b {
+                Some(b) => (compared.second(), b),
+                None => (&compared.a, a.unwrap_or(StackId::NONE)),
             };
-            let innermost = recording.stacks.frames(stack).next().map(|frame| frame.name.as_ref());
-            let line = stacks::line(recording, stack).unwrap_or_else(|| "an empty stack".to_owned());
+            let (recording, names) = (&file.recording, &file.names);
+            let is_named = names.has_native(&recording.stacks, stack);
+            let innermost = recording.stacks.frames(stack).next().filter(|_| !is_named).map(|frame| frame.name.as_ref());
+            let line = stacks::line(names, recording, stack).unwrap_or_else(|| "an empty stack".to_owned());
             // It tells apart what one line of the program requests.
             match innermost.filter(|name| !line.starts_with(&format!("{name} "))) {
                 Some(name) => format!("{} in {line}", output::one_line(&output::shorten(name, 60))),

@@ -6,6 +6,7 @@
 use std::cmp::Reverse;
 use std::io::{self, Write};
 
+use parkade_analysis::StackNames;
 use parkade_analysis::annotations::{Scope, scopes};
 use parkade_analysis::holders::{Holders, Told};
 use parkade_analysis::timeline::{BlockLife, NEVER, Timeline};
@@ -114,8 +115,10 @@ pub(super) fn write(
     };
     write!(out, "{{\"displayTimeUnit\":\"ms\",\"otherData\":{},\"traceEvents\":[", output::json(&metadata)?)?;
     let mut events = Events { out, is_first: true };
+    let names = StackNames::of(&recording.stacks);
     for run in runs {
-        let mut writer = OfDevice { recording, run, clock: Clock::of(run.device, first_time_us), events: &mut events };
+        let mut writer =
+            OfDevice { recording, names: &names, run, clock: Clock::of(run.device, first_time_us), events: &mut events };
         writer.write(&scopes(&recording.annotations, run.device), most_blocks)?;
     }
     writeln!(out, "\n]}}")?;
@@ -159,6 +162,7 @@ impl Clock {
 
 struct OfDevice<'a, 'e, 'o> {
     recording: &'a Recording,
+    names: &'a StackNames,
     run: &'a Run<'a>,
     clock: Clock,
     events: &'e mut Events<'o>,
@@ -181,7 +185,7 @@ impl<'a> OfDevice<'a, '_, '_> {
         let mut ends: Vec<usize> = starts.iter().copied().filter(|&place| ends_later(&log.blocks[place])).collect();
         ends.sort_by_key(|&place| log.blocks[place].freed);
         let (mut starts, mut ends) = (starts.into_iter().peekable(), ends.into_iter().peekable());
-        let mut stacks = Stacks::default();
+        let mut stacks = Stacks { names: self.names, known: None, text: String::new() };
         for moment in 0..=self.run.timeline.entries as u32 {
             self.counters(moment)?;
             while let Some(place) = ends.next_if(|&place| log.blocks[place].freed <= moment) {
@@ -224,7 +228,7 @@ impl<'a> OfDevice<'a, '_, '_> {
         Ok(())
     }
 
-    fn begin(&mut self, place: usize, ts: u64, stacks: &mut Stacks) -> io::Result<()> {
+    fn begin(&mut self, place: usize, ts: u64, stacks: &mut Stacks<'_>) -> io::Result<()> {
         let block = &self.run.timeline.log.blocks[place];
         let told = self.told(place);
         let args = Args {
@@ -283,18 +287,19 @@ fn largest(blocks: &[BlockLife], most: usize) -> Vec<usize> {
 }
 
 /// The text of the stack that was asked for last: neighbouring blocks often share theirs.
-#[derive(Default)]
-struct Stacks {
+struct Stacks<'n> {
+    names: &'n StackNames,
     known: Option<StackId>,
     text: String,
 }
 
-impl Stacks {
-    /// The calls, the innermost first; none without a stack.
+impl Stacks<'_> {
+    /// The calls that a person reads, the innermost first; none without a stack.
     fn text(&mut self, recording: &Recording, stack: StackId) -> Option<&str> {
         if self.known != Some(stack) {
-            let calls = recording.stacks.frames(stack).map(|call| format!("{} ({}:{})", call.name, call.filename, call.line));
-            self.text = calls.collect::<Vec<_>>().join("\n");
+            let mut calls = self.names.readable(&recording.stacks, stack);
+            calls.reverse();
+            self.text = calls.join("\n");
             self.known = Some(stack);
         }
         Some(self.text.as_str()).filter(|text| !text.is_empty())

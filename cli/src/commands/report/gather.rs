@@ -12,6 +12,7 @@ use anyhow::{Result, bail};
 use clap::Parser;
 use parkade::profile::Profile as Rules;
 use parkade::settings::Settings;
+use parkade_analysis::StackNames;
 use parkade_analysis::advise::{
     Advice as Found, AdviseOptions, CapacityHint, DeviceMemory, MemoryBudget, Outcome, Program, capacity_hint, fit_as_recorded,
 };
@@ -164,6 +165,7 @@ pub(crate) struct Report {
     /// The most that a page may take.
     pub(super) page_bytes: u64,
     pub(super) stacks: StackTable,
+    pub(super) names: StackNames,
     /// The names of all stacks that blocks have.
     pub(super) labels: Labels,
     pub(super) devices: Vec<Device>,
@@ -269,13 +271,15 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
     let is_compared = args.part != Part::Whole;
     let runs = chosen.iter().zip(&devices).filter(|_| is_compared).map(run).collect::<Result<_, _>>()?;
     let used = devices.iter().flat_map(|device| device.timeline.log.blocks.iter().map(|block| block.stack));
-    let labels = Labels::of(&recording.stacks, used);
+    let names = StackNames::of(&recording.stacks);
+    let labels = Labels::of((&names, &recording.stacks), used);
     Ok(Report {
         file: args.file.clone(),
         settings,
         made_by,
         page_bytes: args.page_size,
         stacks: recording.stacks,
+        names,
         labels,
         devices,
         runs,

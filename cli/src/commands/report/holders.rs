@@ -276,7 +276,9 @@ pub(super) fn rows(report: &Report, device: &Device) -> String {
         if let HolderKey::Stack(stack) = holder.key
             && stack != StackId::NONE
         {
-            let frames: Vec<String> = report.stacks.frames(stack).take(60).map(|frame| escape(&labels::call(frame))).collect();
+            let numbers = report.names.telling(&report.stacks, stack);
+            let text = |&number: &u32| labels::in_full((&report.names, &report.stacks), number);
+            let frames: Vec<String> = numbers.iter().take(60).filter_map(text).map(|call| escape(&call)).collect();
             if let Some(label) = report.labels.get(stack).filter(|label| !label.called.is_empty()) {
                 what = format!("{}<span class=\"called\">{}</span>", escape(&label.own), escape(&label.called));
             }

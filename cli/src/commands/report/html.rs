@@ -14,10 +14,10 @@ use anyhow::Result;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use parkade_analysis::FrameKind;
 use parkade_analysis::advise::Outcome;
 use parkade_analysis::holders::Kind;
 use parkade_analysis::timeline::{Column, Curve, HeapLog, MarkerKind, Packed, pack_numbers};
-use parkade_analysis::{is_library, own_frame};
 use parkade_recording::{Frame as StackFrame, StackId};
 use serde_json::{Value, json};
 
@@ -482,21 +482,28 @@ fn stacks(report: &Report, used: &[StackId]) -> Stacks {
             [own, called].map(str::to_owned)
         });
         let mut calls = Vec::new();
-        for frame in table.frames(stack) {
-            if text > MOST_STACK_TEXT {
+        let telling = report.names.telling(table, stack);
+        for &number in &telling {
+            let Some(StackFrame { filename, line, name }) = table.frame(number).filter(|_| text <= MOST_STACK_TEXT) else {
                 break;
-            }
-            let StackFrame { filename, line, name } = frame;
-            let place = *places.entry((filename, *line, name)).or_insert_with(|| {
+            };
+            let short = report.names.short(number);
+            let (name, filename) = short.as_deref().map_or((&**name, &**filename), |short| (short, ""));
+            let place = *places.entry(number).or_insert_with(|| {
                 text += filename.len() + name.len();
-                all.frames.push(json!([&**name, &**filename, line, u8::from(!is_library(filename))]));
+                all.frames.push(json!([
+                    name,
+                    filename,
+                    line,
+                    u8::from(matches!(report.names.kind(number), FrameKind::Program | FrameKind::Text))
+                ]));
                 all.frames.len() - 1
             });
             text += 4;
             calls.push(place);
         }
-        let own = own_frame(table, stack);
-        all.own.push(table.frames(stack).position(|frame| Some(frame) == own).filter(|&place| place < calls.len()));
+        let own = report.names.own_place(table, stack).map(|place| table.calls(stack)[place]);
+        all.own.push(telling.iter().position(|&number| Some(number) == own).filter(|&place| place < calls.len()));
         all.stacks.push(calls);
     }
     all

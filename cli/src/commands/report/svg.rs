@@ -317,7 +317,7 @@ rect.framework{fill:#d9dee6}rect.none{fill:#9fd5c9}g.frame{cursor:pointer}g.fram
 pub(super) fn folded(report: &Report) -> Vec<Folded> {
     let mut all = Vec::new();
     for device in &report.devices {
-        let lines = device.told.folded(&device.timeline.log, &report.stacks, device.peak_allocated_moment);
+        let lines = device.told.folded(&device.timeline.log, (&report.names, &report.stacks), device.peak_allocated_moment);
         all.extend(lines.into_iter().map(|mut line| {
             if report.devices.len() > 1 {
                 line.frames.insert(0, format!("device {}", device.number));
@@ -444,7 +444,8 @@ const LIBRARIES: [&str; 5] = ["site-packages/", "dist-packages/", "<frozen", "??
 /// Whose code a frame is.
 fn frame_class(name: &str) -> &'static str {
     match name {
-        "all" => "framework",
+        "all" | "backward pass" | "workspace" => "framework",
+        name if ["aten::", "autograd "].iter().any(|start| name.starts_with(start)) => "framework",
         name if name.starts_with('[') => "none",
         name if name.contains("torch/") => "framework",
         name if LIBRARIES.iter().any(|part| name.contains(part)) => "library",

@@ -7,7 +7,7 @@ const HOLDERS = 16;
 const callsOf = (run, stack) => run.meta.stacks[stack - 1].map((frame) => run.meta.frames[frame]);
 
 /** A call as parts of a line; the user's own code is bold. */
-const callLine = ([name, file, line, isOwn]) => [element(isOwn ? "b" : "span", {}, name), ` ${file}:${line}`];
+const callLine = ([name, file, line, isOwn]) => [element(isOwn ? "b" : "span", {}, name), file ? ` ${file}:${line}` : ""];
 
 const callList = (run, stack) => element("ol", { class: "calls" }, ...callsOf(run, stack).slice(0, 60).map((call) => element("li", { class: call[3] ? "own" : null }, ...callLine(call))));
 
