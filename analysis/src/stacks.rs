@@ -188,7 +188,7 @@ impl StackNames {
     }
 
     /// The calls of a stack that a person reads, by their numbers, the innermost first: those that only pass a call on are left out.
-    /// A stack without calls of C++ has all of its calls.
+    /// A stack without calls of C++, or of nothing else, has all of its calls.
     #[must_use]
     pub fn telling(&self, stacks: &StackTable, stack: StackId) -> Vec<u32> {
         let calls = stacks.calls(stack);
@@ -206,7 +206,7 @@ impl StackNames {
             calls.iter().copied().enumerate().filter(|&call| tells(call)).map(|(_, number)| number).collect();
         // An operator is dispatched several times.
         telling.dedup_by(|one, other| self.short(*one).is_some_and(|name| self.short(*other) == Some(name)));
-        telling
+        if telling.is_empty() { calls.to_vec() } else { telling }
     }
 
     /// The same as texts, the outermost first.
@@ -359,11 +359,12 @@ mod tests {
     fn what_only_passes_on_is_not_readable() {
         let forward = [UNWIND, GATHER, MALLOC, EMPTY, COPY, MM, MM, EVAL, NN, CALL, EVAL, TRAIN, START];
         let python = [NN, CALL, TRAIN];
-        let (table, ids) = table(&[&forward, &[GATHER, MM, APPLY, ENGINE, ENGINE, START], &python]);
+        let (table, ids) = table(&[&forward, &[GATHER, MM, APPLY, ENGINE, ENGINE, START], &python, &[UNWIND, START]]);
         let names = StackNames::of(&table);
         let nn = "forward (/venv/lib/python3.12/site-packages/torch/nn/modules/linear.py:134)";
         assert_eq!(names.readable(&table, ids[0]), ["step (/app/train.py:64)", nn, "aten::mm", "aten::_to_copy"]);
         assert_eq!(names.readable(&table, ids[1]), ["backward pass", "autograd MmBackward0", "aten::mm"]);
         assert_eq!(names.readable(&table, ids[2]).len(), 3, "a stack of Python alone has all of its calls");
+        assert_eq!(names.readable(&table, ids[3]).len(), 2, "nothing else is there");
     }
 }

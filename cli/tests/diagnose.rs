@@ -425,3 +425,34 @@ fn what_cannot_be_diagnosed_is_said_in_one_line() {
     let help = call(&["diagnose", "--help"]).out;
     assert!(help.contains("Examples:") && help.contains("Exit code: 0 diagnosed, 2 could not run, 3 not known"), "{help}");
 }
+
+/// A program that died on an H100 under PyTorch 2.11, recorded with `_record_memory_history()` as it comes, cut to its last 1500 entries.
+const DEFAULT_STACKS: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/recordings/stacks/saved_hooks_packing.all_oom.pickle.xz");
+
+#[test]
+fn with_the_default_stacks_blocks_are_named_by_operators_and_the_program_s_lines() {
+    let run = call(&["diagnose", DEFAULT_STACKS]);
+    let text = run.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        text.contains("requested by aten::mul in autograd LogsumexpBackward0, backward() from saved_hooks_packing <string>:66 "),
+        "{text}"
+    );
+    let holders = text.split_once("stacks that hold the most live memory").expect("holders").1;
+    for row in [
+        "704.20 MiB in 219 blocks: aten::_to_copy from <lambda> <string>:60 ",
+        "245.53 MiB in 73 blocks: aten::_to_copy from saved_hooks_packing <string>:59, in to transformers/modeling_utils.py:3706 ",
+        "62.50 MiB in 1 block: aten::exp in autograd LogsumexpBackward0, backward() from saved_hooks_packing <string>:66 ",
+    ] {
+        assert!(holders.contains(row), "{row}: {holders}");
+    }
+    for machinery in ["gather_with_cpp", "unwind", "CachingAllocator", "_call_impl", "_PyEval"] {
+        assert!(!text.contains(machinery), "{machinery}: {text}");
+    }
+    let (_, object) = json(&[DEFAULT_STACKS]);
+    let first = object["devices"][0]["stacks"].as_array().expect("stacks").iter().find(|held| held["stack"][0].is_object());
+    let first = first.expect("a stack");
+    assert_eq!(first["operator"], "aten::_to_copy");
+    let own: Vec<&Value> = first["stack"].as_array().expect("calls").iter().filter(|call| call["own"] == true).collect();
+    assert_eq!((own.len(), &own[0]["name"], &own[0]["line"]), (1, &"<lambda>".into(), &60.into()));
+}

@@ -56,6 +56,7 @@ fn recordings() {
         &[
             &["diagnose", "--json", &out_of_memory],
             &["diagnose", "--json", &cut],
+            &["diagnose", "--json", &shipped("stacks/saved_hooks_packing.all_oom.pickle.xz")],
             &["diagnose", "--json", &limited, "--entry", "3000", "--limit", "6GiB"],
         ],
     );

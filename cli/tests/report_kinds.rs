@@ -125,6 +125,17 @@ fn a_flamegraph_has_all_of_the_peak() {
 }
 
 #[test]
+fn a_flamegraph_of_the_default_stacks_has_no_machinery() {
+    let folder = Folder::new("flame-native");
+    let (picture, folded) = flame(&folder, &shipped("stacks/saved_hooks_packing.all_oom"));
+    assert!(folded.lines().any(|line| line.starts_with("backward pass;autograd LogsumexpBackward0;aten::exp ")), "{folded}");
+    assert!(folded.contains(";aten::mm;<lambda> (<string>:60);aten::to;aten::_to_copy "), "{folded}");
+    for machinery in ["gather_with_cpp", "CachingAllocator", "_call_impl", "_PyEval", "redispatch", "__libc"] {
+        assert!(!folded.contains(machinery) && !picture.contains(machinery), "{machinery}: {folded}");
+    }
+}
+
+#[test]
 fn without_stacks_kinds_and_sizes_stand_for_calls() {
     let folder = Folder::new("flame-kinds");
     let (picture, folded) = flame(&folder, &shipped("deep_mlp.default"));
