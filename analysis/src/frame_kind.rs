@@ -32,7 +32,7 @@ pub enum FrameKind {
     Operator(Box<str>),
     /// A C++ function that computes: of PyTorch, or of an extension. It names what was allocated if no operator does.
     Kernel(Box<str>),
-    /// An operator that only takes memory for others: `aten::empty`.
+    /// An operator that only takes memory, for the program or for other operators: `aten::empty`, `aten::zeros`.
     Allocation(Box<str>),
     /// Memory that a library of NVIDIA's works in.
     Workspace,
@@ -43,23 +43,30 @@ pub enum FrameKind {
 /// Folders of installed libraries.
 const INSTALLED: [&str; 2] = ["site-packages", "dist-packages"];
 /// Folders and files of PyTorch, for a PyTorch that runs from its sources; whatever begins with an underscore is PyTorch's too.
-const IN_TORCH: [&str; 17] = [
+const IN_TORCH: [&str; 24] = [
     "amp",
     "ao",
     "autograd",
     "backends",
+    "compiler",
     "cuda",
     "distributed",
     "distributions",
     "export",
     "functional.py",
     "fx",
+    "hub.py",
     "jit",
+    "library.py",
+    "multiprocessing",
     "nn",
     "onnx",
     "optim",
+    "overrides.py",
     "profiler",
+    "serialization.py",
     "sparse",
+    "storage.py",
     "utils",
 ];
 /// Modules of Python's own library that call a program, as they lie in `Lib` of an installation without a version in its path.
@@ -200,25 +207,24 @@ fn inside_torch<'p>(parts: &'p [&'p str]) -> Option<&'p [&'p str]> {
 
 /// Whether a function of PyTorch only passes a call on.
 fn passes_on(inside: &[&str], name: &str) -> bool {
-    let is_in = |place: &str| {
-        let place: Vec<&str> = place.split('/').collect();
-        inside.starts_with(&place)
-    };
+    let is_in = |place: &str| place.split('/').enumerate().all(|(at, part)| inside.get(at) == Some(&part));
     PASS_ON.into_iter().any(is_in) || PASSING.iter().any(|(file, functions)| is_in(file) && functions.contains(&name))
 }
 
-/// Whether a file is of Python's own library: in `lib/python3.12`, `Python312\Lib`, or a caller of programs in a plain `Lib`.
+/// Whether a file is of Python's own library: in `lib/python3.12`, `Python312\Lib`, `python312.zip`, or a caller of programs in a plain `Lib`.
 fn is_pythons_own(parts: &[&str]) -> bool {
     let is_lib = |name: &str| ["lib", "lib64"].iter().any(|lib| name.eq_ignore_ascii_case(lib));
     let is_versioned = |name: &str| {
         let version = name.get(..6).filter(|start| start.eq_ignore_ascii_case("python")).and_then(|_| name.get(6..));
         version.is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit()))
     };
-    parts.windows(2).any(|pair| {
-        let (outer, inner) = (pair[0], pair[1]);
-        let is_versioned = (is_lib(outer) && is_versioned(inner)) || (is_versioned(outer) && is_lib(inner));
-        is_versioned || (is_lib(outer) && CALLERS.contains(&inner))
-    })
+    let is_zip = |name: &&str| is_versioned(name) && name.ends_with(".zip");
+    parts.iter().any(|name| is_zip(&name))
+        || parts.windows(2).any(|pair| {
+            let (outer, inner) = (pair[0], pair[1]);
+            let is_versioned = (is_lib(outer) && is_versioned(inner)) || (is_versioned(outer) && is_lib(inner));
+            is_versioned || (is_lib(outer) && CALLERS.contains(&inner))
+        })
 }
 
 /// The kind of a call in C or C++.
@@ -260,9 +266,10 @@ fn of_autograd(inside: &[&str]) -> FrameKind {
     }
 }
 
-/// Whether an operator only takes memory for others.
+/// Whether an operator only takes memory, and perhaps fills it: it is named if no other called it.
 fn only_allocates(operator: &str) -> bool {
-    ["empty", "new_empty", "_empty", "resize", "_resize", "set_", "alloc"].iter().any(|start| operator.starts_with(start))
+    const STARTS: [&str; 10] = ["_empty", "_resize", "alloc", "empty", "full", "new_", "ones", "resize", "set_", "zeros"];
+    STARTS.iter().any(|start| operator.starts_with(start))
 }
 
 fn of_operator(operator: &str) -> FrameKind {
@@ -272,9 +279,11 @@ fn of_operator(operator: &str) -> FrameKind {
 
 /// A function of `at::native`, for devices and shapes of arguments: `structured_bmm_out_cuda::impl` is `bmm`.
 fn of_kernel(inside: &[&str]) -> FrameKind {
-    let Some(&function) = inside.iter().find(|part| **part != "impl") else { return FrameKind::Runtime };
-    // Classes and helpers with templates are no operators' names.
-    if !function.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_') {
+    let Some(&function) = inside.iter().rfind(|part| **part != "impl") else { return FrameKind::Runtime };
+    // Classes' functions are no operators' names.
+    if function.starts_with("operator")
+        || !function.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+    {
         return FrameKind::Runtime;
     }
     let mut operator = function.strip_prefix("structured_").unwrap_or(function);
@@ -395,6 +404,7 @@ mod tests {
                 ("run", "/usr/lib/python3.12/threading.py", 1012),
                 ("run", "C:\\Users\\a\\anaconda3\\Lib\\threading.py", 982),
                 ("inner", "C:\\Python312\\Lib\\contextlib.py", 81),
+                ("inner", "C:\\ComfyUI\\python_embeded\\python312.zip\\contextlib.py", 81),
                 ("<module>", "/opt/conda/bin/torchrun", 8),
             ],
         ),
@@ -448,6 +458,9 @@ mod tests {
             ("at::_ops::_to_copy::call", FrameKind::Operator("aten::_to_copy".into())),
             ("at::_ops::native_dropout::call", FrameKind::Operator("aten::native_dropout".into())),
             ("at::_ops::arange_start_out::call", FrameKind::Operator("aten::arange".into())),
+            ("at::_ops::zeros_like::call", FrameKind::Allocation("aten::zeros_like".into())),
+            ("at::native::xpu::mm_kernel(at::Tensor const&)", FrameKind::Kernel("aten::mm".into())),
+            ("at::operator-(at::Tensor const&)", FrameKind::Runtime),
             ("at::_ops::empty_memory_format::call", FrameKind::Allocation("aten::empty".into())),
             ("at::native::empty_strided_cuda(c10::ArrayRef<long>)", FrameKind::Allocation("aten::empty_strided".into())),
             ("at::detail::empty_cuda(c10::ArrayRef<long>)", FrameKind::Allocation("aten::empty".into())),

@@ -64,7 +64,8 @@ impl StackNames {
     }
 
     fn own_of(&self, stacks: &StackTable, calls: &[u32]) -> Option<usize> {
-        let is_text = |number: u32| *self.kind(number) == FrameKind::Text;
+        let starts = self.spawns(stacks, calls);
+        let is_text = |number: u32| *self.kind(number) == FrameKind::Text && starts != Some(number);
         // Who called the outermost code without a file: the program, a library, or nothing.
         let around = calls.iter().rposition(|&number| is_text(number)).and_then(|text| calls.get(text + 1..));
         let caller = around.and_then(|around| around.iter().map(|&number| self.kind(number)).find(|kind| kind.is_python()));
@@ -75,6 +76,14 @@ impl StackNames {
             |number: u32| *self.kind(number) == FrameKind::Program || (is_by_program && is_text(number) && !is_generated(number));
         let innermost = calls.iter().position(|&number| is_own(number));
         innermost.or_else(|| calls.iter().position(|&number| is_text(number)))
+    }
+
+    /// The code without a file that starts a process of `multiprocessing`, which is nobody's program.
+    fn spawns(&self, stacks: &StackTable, calls: &[u32]) -> Option<u32> {
+        let outermost = calls.iter().rposition(|&number| *self.kind(number) == FrameKind::Text)?;
+        let called = calls[..outermost].iter().rev().find(|&&number| self.kind(number).is_python());
+        let is_spawn = called.and_then(|&number| stacks.frame(number)).is_some_and(|frame| &*frame.name == "spawn_main");
+        is_spawn.then(|| calls[outermost])
     }
 
     /// The name of a stack.
@@ -314,6 +323,9 @@ mod tests {
         assert_eq!(lines(&["<string>", "/venv/lib/python3.12/site-packages/x.py", "<string>", "run.py"]).0, Some(1));
         let generated = [("__init__", "<string>", 3), ("main", "run.py", 9)];
         assert_eq!(named(&[&generated]), (String::new(), [9, 3, 0]));
+        let spawn = ("spawn_main", "/usr/lib/python3.12/multiprocessing/spawn.py", 122);
+        let spawned = [NN, LLAMA, spawn, ("<module>", "<string>", 1)];
+        assert_eq!(named(&[&spawned]), (String::new(), [175, 134, 0]), "its first line is nobody's");
     }
 
     #[test]
@@ -334,6 +346,10 @@ mod tests {
         let hook =
             [UNWIND, GATHER, MALLOC, EMPTY, COPY, EVAL, ("<lambda>", "<string>", 60), EVAL, MM, NN, ("f", "<string>", 64), TRAIN];
         assert_eq!(named(&[&hook]), ("aten::_to_copy".to_owned(), [60, 0, 0]));
+        let (zeros, embedding) =
+            (("at::_ops::zeros::call(long)", "??", 0), ("at::_ops::embedding_dense_backward::call(at::Tensor const&)", "??", 0));
+        assert_eq!(named(&[&[GATHER, MALLOC, EMPTY, zeros, embedding, TRAIN]]).0, "aten::embedding_dense_backward");
+        assert_eq!(named(&[&[GATHER, MALLOC, EMPTY, zeros, TRAIN]]).0, "aten::zeros");
         assert_eq!(named(&[&[GATHER, MALLOC, MM, LLAMA]]), ("aten::mm".to_owned(), [175, 0, 0]));
         let workspace = ("at::cuda::getCUDABlasLtWorkspace()", "??", 0);
         assert_eq!(named(&[&[GATHER, MALLOC, workspace, MM, EVAL, TRAIN]]).0, "workspace of aten::mm");

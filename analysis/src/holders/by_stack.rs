@@ -123,6 +123,7 @@ fn is_autograd(frame: &Frame) -> bool {
     // `Tensor.backward`, and the methods of that name of a program's own functions.
     is_in(frame, &["torch/autograd/__init__.py", "torch/autograd/graph.py"])
         || ["backward", "unpack_hook"].contains(&&*frame.name)
+        || (is_native(frame) && frame.name.starts_with("torch::autograd::Engine::"))
 }
 
 fn runs_a_module(frame: &Frame) -> bool {
@@ -202,7 +203,7 @@ mod tests {
 
     #[test]
     fn calls_say_what_is_made() {
-        let cases: [(&[(&str, &str)], Place); 10] = [
+        let cases: [(&[(&str, &str)], Place); 11] = [
             (&[], Place::NoStack),
             (&[("torch/nn/modules/module.py", "<lambda>"), ("torch/nn/modules/module.py", "_apply")], Place::Model),
             (&[("torch/optim/adam.py", "_init_group"), ("torch/optim/adam.py", "step")], Place::OptimizerStates),
@@ -212,6 +213,7 @@ mod tests {
             (&[("torch/nn/functional.py", "relu"), ("torch/nn/modules/module.py", "_call_impl")], Place::Forward),
             (&[("torch/autograd/__init__.py", "_make_grads"), ("train.py", "main")], Place::Autograd),
             (&[("??", "at::cuda::blas::getCUDABlasLtWorkspace"), ("torch/nn/functional.py", "linear")], Place::Workspace),
+            (&[("??", "at::_ops::mm::call"), ("??", "torch::autograd::Engine::thread_main(int)")], Place::Autograd),
             (&[("my_workspace_blas.py", "main")], Place::Other),
         ];
         for (calls, expected) in cases {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use parkade_analysis::{StackName, StackNames};
+use parkade_analysis::{FrameKind, StackName, StackNames};
 use parkade_recording::{Frame, StackId, StackTable};
 
 /// The name of a stack without calls.
@@ -71,7 +71,9 @@ fn name((names, table): Named<'_>, stack: StackId) -> Label {
     let place = |frame: &Frame| call(frame);
     if !names.has_native(table, stack) {
         let Some(own) = line else { return Label { own: EMPTY.to_owned(), called: String::new() } };
-        let inner = table.frames(stack).next().filter(|&inner| inner != own);
+        let passes_on = |number: u32| matches!(names.kind(number), FrameKind::Unknown | FrameKind::Wrapper);
+        let inner = table.calls(stack).iter().find(|&&number| !passes_on(number)).and_then(|&number| table.frame(number));
+        let inner = inner.filter(|&inner| inner != own);
         return Label { own: place(own), called: inner.map_or_else(String::new, |inner| format!("in {}", call_in_short(inner))) };
     }
     let within = within.map(|within| format!("in {}", call_in_short(within)));
