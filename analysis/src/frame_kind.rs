@@ -219,7 +219,7 @@ fn is_pythons_own(parts: &[&str]) -> bool {
         version.is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit()))
     };
     let is_zip = |name: &&str| is_versioned(name) && name.ends_with(".zip");
-    parts.iter().any(|name| is_zip(&name))
+    parts.iter().any(is_zip)
         || parts.windows(2).any(|pair| {
             let (outer, inner) = (pair[0], pair[1]);
             let is_versioned = (is_lib(outer) && is_versioned(inner)) || (is_versioned(outer) && is_lib(inner));
@@ -334,8 +334,11 @@ mod tests {
         FrameKind::of(&Frame { filename: filename.into(), line, name: name.into() })
     }
 
-    /// The kinds of calls that no table need know more of.
-    const FIXED: [(FrameKind, &[(&str, &str, u32)]); 8] = [
+    /// Calls of one kind: function, file, line.
+    type Calls = (FrameKind, &'static [(&'static str, &'static str, u32)]);
+
+    /// Calls of the kinds that have no names.
+    const NAMELESS: [Calls; 8] = [
         (
             FrameKind::Runtime,
             &[
@@ -439,7 +442,7 @@ mod tests {
 
     #[test]
     fn each_call_has_its_owner() {
-        for (expected, calls) in FIXED {
+        for (expected, calls) in NAMELESS {
             for &(name, file, line) in calls {
                 assert_eq!(kind(name, file, line), expected, "{name} {file}");
             }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use parkade_analysis::StackNames;
 use parkade_analysis::holders::{Holders, How, Kind};
 use parkade_analysis::timeline::{BlockLife, HeapLog, Levels, NEVER, Timeline};
 use parkade_recording::{Action, Annotation, DeviceRecording, Entry, Recording, StackId, StackTable};
@@ -97,7 +98,8 @@ fn a_lost_beginning_is_told_by_sizes() {
     let without = run.holders.without_stack(&run.timeline.log, run.peak).expect("it has stacks");
     assert_eq!(without.early.blocks, 445);
     assert!(without.autograd.bytes > 2 * GIB - GIB / 10, "the logits' gradients: {without:?}");
-    let folded = run.holders.folded(&run.timeline.log, &run.recording.stacks, run.peak);
+    let stacks = &run.recording.stacks;
+    let folded = run.holders.folded(&run.timeline.log, (&StackNames::of(stacks), stacks), run.peak);
     let bytes: u64 = folded.iter().map(|line| line.bytes).sum();
     assert_eq!(bytes, run.timeline.levels.allocated[run.peak as usize]);
     let of = |root: &str| folded.iter().filter(|line| line.frames[0] == root).map(|line| line.bytes).sum::<u64>();

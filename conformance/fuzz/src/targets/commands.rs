@@ -6,6 +6,7 @@ use std::fs;
 use std::sync::OnceLock;
 
 use clap::Parser;
+use parkade_analysis::StackNames;
 use parkade_analysis::advise::{AdviseOptions, MemoryBudget};
 use parkade_analysis::annotations::{phase_at, scopes, steps};
 use parkade_analysis::diagnose::DiagnoseOptions;
@@ -208,7 +209,7 @@ fn draw(opened: &Opened, device: &DeviceRecording) {
         let _ = (timeline.log.at(moment), holders(&timeline.log, moment));
         let told = Holders::of(&timeline.log, device, annotations, stacks);
         let _ = (told.at(&timeline.log, moment), told.without_stack(&timeline.log, moment));
-        drop(told.folded(&timeline.log, stacks, moment));
+        drop(told.folded(&timeline.log, (&StackNames::of(stacks), stacks), moment));
     }
     let packed = timeline.log.pack();
     drop(packed.unpack().expect("what was packed can be unpacked"));
