@@ -423,7 +423,7 @@ mod tests {
             FrameKind::Library,
             &[
                 ("forward", "/opt/venv/lib/python3.12/site-packages/transformers/models/llama/modeling_llama.py", 175),
-                ("call", "/tmp/torchinductor_root/ab/cab.py", 33),
+                ("call", "/cache/torchinductor_a/ab/cab.py", 33),
                 ("forward", "<eval_with_key>.1", 5),
             ],
         ),
@@ -433,7 +433,7 @@ mod tests {
                 ("main", "train.py", 3),
                 ("<lambda>", "C:\\run\\train.py", 3),
                 ("<module>", "<ipython-input-3-ab>", 1),
-                ("<module>", "/root/.ipykernel/12/command-34-5", 2),
+                ("<module>", "/home/a/.ipykernel/12/command-34-5", 2),
                 ("main", "/home/torch/train.py", 3),
             ],
         ),
