@@ -17,13 +17,14 @@ pub mod recognition;
 pub use entries::Decision;
 pub use error::VerifyError;
 pub use exact::{
-    DeviceVerdict, Mismatch, Moment, NotInFile, StatsCheck, StatsDifference, Trial, try_device, verify_device, watch_device,
+    DeviceVerdict, Flush, FlushReason, Mismatch, Moment, NotInFile, StatsCheck, StatsDifference, Trial, try_device,
+    verify_device, watch_device,
 };
 pub use hidden_pools::{Guess, GuessedSegment};
 pub use initial_state::LostBeginning;
 pub use inputs::{ReplaySettings, SettingsOrigin, StatsFile, StatsFileError, VerifyOptions};
 pub use predict::{
     AfterFailure, Completion, Extreme, LIKELY, Operation, Outlook, OutlookOptions, Pace, PredictOptions, PredictedRun,
-    Prediction, Requests, Slots, TIMINGS, Timing, TimingRange, TimingsThatFit, Variation, device_like, learned_addresses,
-    placed_steps, predict, replay_device, timings_that_fit,
+    Prediction, Requests, SelfCheck, Slots, TIMINGS, Timing, TimingRange, TimingsThatFit, Variation, device_like,
+    learned_addresses, placed_steps, predict, replay_device, timings_that_fit,
 };

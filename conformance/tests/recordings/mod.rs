@@ -10,6 +10,7 @@ mod golden;
 mod packing;
 mod predictions;
 mod releases;
+mod self_check;
 mod settings_change;
 mod several_runs;
 mod verified;

@@ -2,67 +2,103 @@
 //!
 //! After a refusal the allocator gives its cached segments back and asks again. A call of empty_cache before
 //! the request leaves the same entries. The device did not refuse an amount that it is once seen to have had
-//! reserved. And a program that often empties its cache without need, as one that captures graphs does, and is
-//! never out of memory, probably also did so where it was about to need more than ever before.
+//! reserved. Where there never was so much, a call is likelier if a capture follows, as `torch.cuda.graph` empties the cache
+//! first. And a program that often empties its cache without need, and is never out of memory, probably also did so where it was
+//! about to need more than ever before.
+
+use std::collections::{BTreeSet, VecDeque};
 
 use parkade::settings::Settings;
+use parkade::units::PoolId;
 use parkade_recording::{Action, Entry};
 
-use crate::entries::{gives_memory, is_inner, takes_memory};
+use super::flushes::FlushReason;
+use crate::entries::{gives_memory, is_inner, is_request, takes_memory};
 use crate::pools::{PoolTracker, RecordedPools};
 
 /// If memory is given back this many times as often before requests that the device had room for as before
 /// requests that may have been refused, all of those are taken as calls of empty_cache.
 ///
-/// In known recordings the ratio is 4 to 10 where graphs are captured, and less where a limit was near.
+/// In known recordings without errors the ratio is 6 and more where nothing was refused, and 0 where a limit was near.
 const MOSTLY: u64 = 4;
 
+/// What memory counts that is given back before a request which a cached block then serves: no rule of the allocator does that. It may
+/// have been given back before another request because the device had less for a while.
+const CERTAIN: u64 = 2;
+
+/// Before a capture, `torch.cuda.graph` empties the cache, and PyTorch then makes a few tensors for random numbers. So the first request
+/// of the captured work is among so many, and none of so many before it was to that pool.
+const NEAR: usize = 8;
+
 /// What is known of the device's capacity, if there is no limit.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Capacity {
     /// The most bytes reserved at any entry.
     most_reserved: u64,
+    /// The fewest bytes that would have been reserved where a request failed; the largest number if none did.
+    least_failed: u64,
     /// Probably nothing was refused.
     is_roomy: bool,
+    /// Requests after a flush, by entry, that are the last before a capture.
+    before_capture: BTreeSet<usize>,
+}
+
+/// The bytes reserved after an entry.
+fn after(reserved: u64, entry: &Entry) -> u64 {
+    if takes_memory(entry) {
+        reserved.saturating_add(entry.size)
+    } else if gives_memory(entry) {
+        reserved.saturating_sub(entry.size)
+    } else {
+        reserved
+    }
 }
 
 impl Capacity {
     /// Learns from a trace that begins with this many bytes reserved.
     pub(crate) fn of(trace: &[Entry], reserved_bytes: u64, pools: &RecordedPools, settings: &Settings) -> Capacity {
-        let after = |reserved: u64, entry: &Entry| {
-            if takes_memory(entry) {
-                reserved.saturating_add(entry.size)
-            } else if gives_memory(entry) {
-                reserved.saturating_sub(entry.size)
-            } else {
-                reserved
-            }
-        };
-        let (mut reserved, mut most_reserved) = (reserved_bytes, reserved_bytes);
+        let (mut reserved, mut most_reserved, mut least_failed) = (reserved_bytes, reserved_bytes, u64::MAX);
         for entry in trace {
             reserved = after(reserved, entry);
             most_reserved = most_reserved.max(reserved);
+            if entry.action == Action::Oom {
+                least_failed = least_failed.min(reserved.saturating_add(entry.size));
+            }
         }
-        // Garbage collection, and requests for oversize blocks, give memory back too.
+        let mut capacity = Capacity { most_reserved, least_failed, is_roomy: false, before_capture: BTreeSet::new() };
+        if trace.iter().any(gives_memory) {
+            capacity.learn_from_flushes(trace, reserved_bytes, pools, settings);
+        }
+        capacity
+    }
+
+    /// Learns from where memory is given back.
+    fn learn_from_flushes(&mut self, trace: &[Entry], reserved_bytes: u64, pools: &RecordedPools, settings: &Settings) {
+        // Garbage collection, and requests for oversize blocks, give memory back before they take some.
         let is_plain = settings.garbage_collection_threshold <= 0.0 && settings.max_split_bytes == u64::MAX;
-        let was_out = trace.iter().any(|entry| entry.action == Action::Oom);
-        if !is_plain || was_out || !trace.iter().any(gives_memory) {
-            return Capacity { most_reserved, is_roomy: false };
-        }
         let (mut reserved, mut pools, mut at) = (reserved_bytes, PoolTracker::new(pools), 0);
         let (mut without_need, mut with_need) = (0_u64, 0_u64);
+        let mut captures = Captures::default();
         for group in trace.chunk_by(|one, _| is_inner(one)) {
             let asked = group.iter().filter(|entry| takes_memory(entry)).fold(0_u64, |sum, entry| sum.saturating_add(entry.size));
             // A private pool that is dropped gives back its own memory.
-            if asked > 0 && pools.default_gives(group) {
-                let count = if reserved.saturating_add(asked) > most_reserved { &mut with_need } else { &mut without_need };
-                *count += 1;
+            let is_flush = pools.default_gives(group);
+            let has_need = asked > 0 && reserved.saturating_add(asked) > self.most_reserved;
+            with_need += u64::from(is_flush && has_need);
+            without_need += match asked {
+                _ if !is_flush || has_need => 0,
+                0 => CERTAIN,
+                _ => u64::from(is_plain),
+            };
+            if pools.has_private() && group.last().is_some_and(is_request) {
+                captures.pass(at + group.len() - 1, pools.of_request(at, group), is_flush && has_need);
             }
             reserved = group.iter().fold(reserved, after);
             pools.pass(at, group);
             at += group.len();
         }
-        Capacity { most_reserved, is_roomy: without_need >= MOSTLY * with_need.max(1) }
+        self.is_roomy = without_need >= MOSTLY * with_need.max(1);
+        self.before_capture = captures.found;
     }
 
     /// Whether the device may have had no room for this many reserved bytes, as there never were so many.
@@ -70,9 +106,55 @@ impl Capacity {
         bytes > self.most_reserved
     }
 
-    /// Whether a request that would have raised the reserved bytes to this was probably refused.
-    pub(crate) fn may_refuse(&self, bytes: u64) -> bool {
-        self.may_lack(bytes) && !self.is_roomy
+    /// What memory was probably given back for before a request (its entry) that would have raised the reserved bytes to this. `None` if
+    /// the device had room, so that the program called empty_cache for certain.
+    pub(crate) fn reason(&self, bytes: u64, request: usize) -> Option<FlushReason> {
+        if !self.may_lack(bytes) {
+            return None;
+        }
+        Some(if bytes >= self.least_failed {
+            FlushReason::OthersFailed
+        } else if self.before_capture.contains(&request) {
+            FlushReason::CaptureFollows
+        } else if self.least_failed != u64::MAX {
+            FlushReason::OthersFailed
+        } else if self.is_roomy {
+            FlushReason::OftenEmptied
+        } else {
+            FlushReason::NeverHadMore
+        })
+    }
+}
+
+/// Looks for flushes with a capture after them.
+#[derive(Default)]
+struct Captures {
+    /// The pools of the last requests.
+    recent: VecDeque<PoolId>,
+    /// Requests after flushes, each with the pools of the requests before it, and how many came after it.
+    open: Vec<(usize, Vec<PoolId>, usize)>,
+    found: BTreeSet<usize>,
+}
+
+impl Captures {
+    /// Passes a request and its pool.
+    fn pass(&mut self, request: usize, pool: PoolId, is_after_flush: bool) {
+        let found = &mut self.found;
+        self.open.retain_mut(|(flushed, before, passed)| {
+            let begins = pool != PoolId::DEFAULT && !before.contains(&pool);
+            if begins {
+                found.insert(*flushed);
+            }
+            *passed += 1;
+            !begins && *passed < NEAR
+        });
+        if is_after_flush {
+            self.open.push((request, self.recent.iter().copied().collect(), 0));
+        }
+        self.recent.push_back(pool);
+        if self.recent.len() > NEAR {
+            self.recent.pop_front();
+        }
     }
 }
 
@@ -89,28 +171,57 @@ mod tests {
     const NEEDED: &[(Action, u64)] = &[(Action::SegmentFree, 10), (Action::SegmentAlloc, 20), (Action::Alloc, 20)];
     const NOT_NEEDED: &[(Action, u64)] = &[(Action::SegmentFree, 4), (Action::SegmentAlloc, 4), (Action::Alloc, 4)];
 
+    /// Given back, and then a request that a cached block serves.
+    const ONLY_GIVES: &[(Action, u64)] = &[(Action::SegmentFree, 1), (Action::Alloc, 1)];
+
     /// The capacity seen in a trace that begins with 20 MiB reserved and never has more than 30 MiB.
     fn capacity(parts: &[&[(Action, u64)]], settings: &Settings) -> Capacity {
         Capacity::of(&trace(&parts.concat()), 20 * MIB, &RecordedPools::default(), settings)
     }
 
+    /// Why memory was given back before a request that is not followed by a capture.
+    fn reason(parts: &[&[(Action, u64)]], settings: &Settings, mib: u64) -> Option<FlushReason> {
+        capacity(parts, settings).reason(mib * MIB, usize::MAX)
+    }
+
     #[test]
     fn an_amount_that_was_reserved_once_is_not_refused() {
-        let capacity = capacity(&[NEEDED], &Settings::default());
-        assert!(!capacity.may_refuse(30 * MIB));
-        assert!(capacity.may_refuse(31 * MIB));
+        assert_eq!(reason(&[NEEDED], &Settings::default(), 30), None);
+        assert_eq!(reason(&[NEEDED], &Settings::default(), 31), Some(FlushReason::NeverHadMore));
     }
 
     #[test]
     fn a_program_that_often_empties_its_cache_was_not_refused() {
         let settings = Settings::default();
         let few = [&[NOT_NEEDED; 3][..], &[NEEDED]].concat();
-        assert!(capacity(&few, &settings).may_refuse(31 * MIB));
+        assert_eq!(reason(&few, &settings, 31), Some(FlushReason::NeverHadMore));
         let mostly = [&[NOT_NEEDED; 4][..], &[NEEDED]].concat();
-        assert!(!capacity(&mostly, &settings).may_refuse(31 * MIB));
+        assert_eq!(reason(&mostly, &settings, 31), Some(FlushReason::OftenEmptied));
         let collecting = Settings { garbage_collection_threshold: 0.5, ..settings.clone() };
-        assert!(capacity(&mostly, &collecting).may_refuse(31 * MIB), "it may have been garbage collection");
+        assert_eq!(reason(&mostly, &collecting, 31), Some(FlushReason::NeverHadMore), "it may have been garbage collection");
         let out = [&mostly[..], &[&[(Action::Oom, 40)]]].concat();
-        assert!(capacity(&out, &settings).may_refuse(31 * MIB), "there is a limit");
+        assert_eq!(reason(&out, &settings, 31), Some(FlushReason::OthersFailed), "there is a limit");
+        let once = [&[ONLY_GIVES; 1][..], &[NEEDED]].concat();
+        assert_eq!(reason(&once, &settings, 31), Some(FlushReason::NeverHadMore));
+        let for_cached = [&[ONLY_GIVES; 2][..], &[NEEDED]].concat();
+        assert_eq!(reason(&for_cached, &collecting, 31), Some(FlushReason::OftenEmptied), "nothing else does this");
+    }
+
+    /// A trace of requests with their pools: the flush and the request after it, then these.
+    fn before_capture(pools: &[u64]) -> bool {
+        let mut captures = Captures::default();
+        for (request, &pool) in pools.iter().enumerate() {
+            captures.pass(request, PoolId(0, pool), request == 3);
+        }
+        captures.found.contains(&3)
+    }
+
+    #[test]
+    fn a_pool_that_is_used_soon_and_was_not_before_is_a_capture() {
+        assert!(before_capture(&[0, 0, 0, 0, 0, 1, 1]), "two tensors for random numbers, then the captured work");
+        assert!(!before_capture(&[0, 0, 0, 0, 0, 0, 0]));
+        assert!(!before_capture(&[0, 1, 0, 0, 0, 1, 1]), "that pool was in use before");
+        assert!(before_capture(&[0, 1, 0, 0, 0, 2, 2]), "another one was");
+        assert!(!before_capture(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]), "much later");
     }
 }

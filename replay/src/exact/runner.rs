@@ -29,6 +29,7 @@ use parkade::{AllocError, Allocation, PoolCheckpoint, PoolSlot};
 use parkade_recording::{Action, Entry};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::flushes::{Flush, FlushReason};
 use super::recorded_capacity::Capacity;
 use super::recorded_core::{Position, ReplayCore};
 use super::tally::{Mark, Mismatch, PeakWatch, Release, Tally};
@@ -332,7 +333,10 @@ impl Runner<'_> {
             (may_be_private || inner.iter().any(gives_memory) || (completes && !is_plain)) && self.is_worth_reading();
         let end = request + 1;
         let readings = if is_ambiguous { self.readings(at, request) } else { vec![Reading::Request { visible: end }] };
+        let (flush, releases, refusals) = (self.flush(at, request), self.tally.releases.len(), self.tally.refusals);
         if is_ambiguous && self.try_likeliest(at, request, &readings) {
+            let (is_call, is_retry) = (self.tally.releases.len() > releases, self.tally.refusals > refusals);
+            self.tally.flushes.extend(flush.and_then(|flush| flush.read_as(is_call, is_retry)));
             self.tally.ambiguous.push(request);
             self.tally.decisions += (end - at) as u64;
             return;
@@ -399,16 +403,14 @@ impl<'a> Runner<'a> {
     /// The last step of the retry ladder (what the allocator tries when no free block serves a request) and a
     /// call of empty_cache before the request leave the same entries. With a limit it is the ladder if the
     /// limit required it. Without one it is the ladder if the device was never seen to have so much reserved,
-    /// unless the program calls empty_cache often.
+    /// unless a capture follows or the program calls empty_cache often.
     fn readings(&self, at: usize, request: usize) -> Vec<Reading> {
         let inner = &self.trace[at..request];
         let first_run = inner.iter().take_while(|entry| entry.action == Action::FreeCompleted).count();
         let mut readings = vec![Reading::Request { visible: request + 1 }, Reading::Request { visible: at }];
         let releases = inner.iter().any(gives_memory);
         if releases {
-            let asked: u64 =
-                inner.iter().filter(|entry| takes_memory(entry)).fold(0, |sum, entry| sum.saturating_add(entry.size));
-            let was_short = self.capacity.may_refuse(self.core.heap().reserved().get().saturating_add(asked));
+            let was_short = self.capacity.reason(self.wanted_bytes(at, request), request).is_some_and(FlushReason::is_retry);
             let is_out = self.trace[request].action == Action::Oom;
             let place = if self.core.heap().limit().is_some() || was_short || is_out { readings.len() } else { 0 };
             readings.insert(place, Reading::Release(Release::All));
@@ -446,6 +448,25 @@ impl<'a> Runner<'a> {
             }
         }
         readings
+    }
+
+    /// The bytes that would be reserved if the request's entries from `at` on took memory and gave none back.
+    fn wanted_bytes(&self, at: usize, request: usize) -> u64 {
+        let takes = self.trace[at..request].iter().filter(|entry| takes_memory(entry));
+        takes.fold(self.core.heap().reserved().get(), |sum, entry| sum.saturating_add(entry.size))
+    }
+
+    /// The flush in these entries, if there is one that may be a retry. Where there is a limit, it tells.
+    fn flush(&self, at: usize, request: usize) -> Option<Flush> {
+        let inner = &self.trace[at..request];
+        let is_served = self.trace[request].action == Action::Alloc;
+        if !is_served || self.core.heap().limit().is_some() || !inner.iter().any(gives_memory) || !inner.iter().any(takes_memory)
+        {
+            return None;
+        }
+        let wanted_bytes = self.wanted_bytes(at, request);
+        let reason = self.capacity.reason(wanted_bytes, request)?;
+        Some(Flush { entry: request, wanted_bytes, reason })
     }
 
     /// Whether the limit or the device may have had no room for a new segment for a request of this many bytes.

@@ -16,6 +16,7 @@ use parkade::stats::{Family, Stats};
 use parkade::units::{PoolClass, PoolId};
 use parkade_recording::{Block, BlockState, DeviceRecording, Segment};
 
+use super::flushes::Flush;
 use super::recorded_core::ReplayCore;
 use crate::entries::Decision;
 use crate::inputs::{SINCE_2_12, StatsFile};
@@ -54,6 +55,8 @@ pub(crate) struct Tally {
     pub(crate) failed_in: Vec<(usize, PoolId)>,
     /// Requests whose entries can be read in several ways.
     pub(crate) ambiguous: Vec<usize>,
+    /// Memory given back before requests that may have been refused, in order. Only grows: no state to return to has fewer.
+    pub(crate) flushes: Vec<Flush>,
     /// Restored checkpoints of private pools.
     pub(crate) restores: u64,
     /// Requests that the driver refused, taken from the recording.
@@ -69,8 +72,8 @@ impl Tally {
     /// The present state, to return to.
     pub(crate) fn mark(&self) -> Mark {
         let lengths = [self.releases.len(), self.failed_in.len(), self.ambiguous.len()];
-        let (first, releases) = (self.first.clone(), Vec::new());
-        Mark { counts: Tally { first, releases, failed_in: Vec::new(), ambiguous: Vec::new(), ..*self }, lengths }
+        let (first, releases, flushes) = (self.first.clone(), Vec::new(), Vec::new());
+        Mark { counts: Tally { first, releases, failed_in: Vec::new(), ambiguous: Vec::new(), flushes, ..*self }, lengths }
     }
 
     /// Returns to a state that the replay has gone on from.
@@ -81,7 +84,8 @@ impl Tally {
         self.ambiguous.truncate(ambiguous);
         let first = mark.counts.first.clone();
         let now = std::mem::take(self);
-        *self = Tally { first, releases: now.releases, failed_in: now.failed_in, ambiguous: now.ambiguous, ..mark.counts };
+        let Tally { releases, failed_in, ambiguous, flushes, .. } = now;
+        *self = Tally { first, releases, failed_in, ambiguous, flushes, ..mark.counts };
     }
 }
 

@@ -10,6 +10,7 @@
 //! | `operation`, `requests` | what the recorded program asked for, and where a run keeps its memory |
 //! | `predicted_run` | what a prediction is made for; the run, operation by operation |
 //! | `pace` | how fast the recorded program and its GPU went, from the times of the entries; when memory becomes free in time, in a run that differs from the recorded one |
+//! | `self_check` | whether a prediction under the recorded run's own settings needs what the run needed |
 //! | `device` | where the recorded driver placed segments; a device on which blocks become free at given moments |
 
 mod device;
@@ -18,6 +19,7 @@ mod outlook;
 mod pace;
 mod predicted_run;
 mod requests;
+mod self_check;
 
 pub use device::{device_like, learned_addresses, placed_steps};
 pub use operation::{Completion, Operation};
@@ -27,3 +29,4 @@ pub use outlook::{
 pub use pace::{Pace, Variation};
 pub use predicted_run::{AfterFailure, PredictOptions, PredictedRun, Prediction, Timing, predict};
 pub use requests::{Requests, Slots};
+pub use self_check::SelfCheck;

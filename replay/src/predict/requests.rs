@@ -19,7 +19,7 @@ use super::operation::{Completion, Operation};
 use super::pace::Pace;
 use crate::entries::{is_inner, is_request};
 use crate::error::VerifyError;
-use crate::exact::{Release, Replayed, replay_to_end};
+use crate::exact::{Flush, Release, Replayed, replay_to_end};
 use crate::initial_state::{LostBeginning, Start};
 use crate::inputs::VerifyOptions;
 use crate::pools::PoolTracker;
@@ -44,6 +44,9 @@ pub struct Requests {
     pub pace: Option<Pace>,
     /// What existed before the first entry, if the trace lost its beginning.
     pub lost_beginning: Option<LostBeginning>,
+    /// Where cached memory was given back before a request, and how that was read: as a retry, which other runs need not make, or as a
+    /// call of empty_cache, which they make too. In order.
+    pub flushes: Vec<Flush>,
 }
 
 impl Requests {
@@ -71,6 +74,7 @@ impl Requests {
                 mismatches: tally.mismatches,
                 decisions: tally.decisions,
                 lost_beginning: start.lost,
+                flushes: tally.flushes,
                 ..Requests::default()
             },
             next: 0,
@@ -88,6 +92,27 @@ impl Requests {
             requests.pace = Pace::of(&recording.trace, &requests.operations);
         }
         Ok(requests)
+    }
+
+    /// The same requests with every doubtful flush read as what it was not read as. `None` if there is none.
+    #[must_use]
+    pub fn read_otherwise(&self, recording: &DeviceRecording) -> Option<Requests> {
+        let mut doubtful = self.flushes.iter().filter(|flush| flush.reason.is_doubtful()).peekable();
+        doubtful.peek()?;
+        let mut operations: Vec<(usize, Operation)> = Vec::with_capacity(self.operations.len());
+        for &(at, operation) in &self.operations {
+            let is_served = matches!(operation, Operation::Allocate { failed: false, .. });
+            if let Some(flush) = doubtful.next_if(|flush| is_served && flush.entry == at) {
+                if flush.reason.is_retry() {
+                    operations.push((at, Operation::EmptyCache));
+                } else {
+                    operations.pop_if(|(_, operation)| *operation == Operation::EmptyCache);
+                }
+            }
+            operations.push((at, operation));
+        }
+        let pace = self.pace.as_ref().and_then(|_| Pace::of(&recording.trace, &operations));
+        Some(Requests { operations, pace, ..self.clone() })
     }
 
     /// Whether any free waits for other streams, so that the timing of events may matter.
