@@ -131,6 +131,10 @@ class Advice(Result):
     verified: bool = False
     mismatches: int = 0
     decisions: int = 0
+    #: Whether a replay under the run's own settings needs what the run needed.
+    self_check: Optional[Object] = None
+    flushes: list[Object] = field(default_factory=list, repr=False)
+    read_otherwise: list[Object] = field(default_factory=list, repr=False)
     enough: Optional[Object] = None
     survives_oom: bool = False
     endings: list[Object] = field(default_factory=list, repr=False)
@@ -217,6 +221,8 @@ class Report(Result):
     limit_bytes: Optional[int] = None
     capacity_bytes: Optional[int] = None
     capacity_hint: Optional[Object] = None
+    #: Whether a replay under the run's own settings needs what the run needed.
+    self_check: Optional[Object] = None
     #: Each with its curves, holders at the peak, and the run under other settings.
     devices: list[Object] = field(default_factory=list, repr=False)
     #: The picture of memory over time.

@@ -27,7 +27,9 @@ use thiserror::Error;
 use crate::entries::Decision;
 use crate::error::VerifyError;
 use crate::inputs::VerifyOptions;
-use crate::predict::{AfterFailure, Operation, PredictOptions, PredictedRun, Requests, Timing, device_like, learned_addresses};
+use crate::predict::{
+    AfterFailure, Operation, PredictOptions, PredictedRun, Requests, SelfCheck, Timing, device_like, learned_addresses,
+};
 
 /// What to predict and export.
 #[derive(Clone, Debug)]
@@ -92,6 +94,8 @@ pub struct ExportedDevice {
     pub device_errors: u64,
     /// How many recorded decisions the core makes differently under the recording's own settings.
     pub mismatches: u64,
+    /// Whether a replay under the recording's own settings needs what the recorded run needed; `None` if that cannot be checked.
+    pub self_check: Option<SelfCheck>,
     /// If the recording lost its beginning, how many blocks were in use at its first entry. They are requested first.
     pub early_blocks: Option<usize>,
 }
@@ -231,6 +235,7 @@ fn collect(recording: &DeviceRecording, requests: &Requests, options: &ExportOpt
         first_failure: collector.first_failure,
         device_errors: prediction.device_errors,
         mismatches: requests.mismatches,
+        self_check: SelfCheck::of(recording, &options.own, requests),
         early_blocks: requests.lost_beginning.map(|lost| lost.blocks),
     };
     let pools = Arc::new(collector.pools.unwrap_or_default());

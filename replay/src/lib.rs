@@ -26,5 +26,5 @@ pub use inputs::{ReplaySettings, SettingsOrigin, StatsFile, StatsFileError, Veri
 pub use predict::{
     AfterFailure, Completion, Extreme, LIKELY, Operation, Outlook, OutlookOptions, Pace, PredictOptions, PredictedRun,
     Prediction, Requests, SelfCheck, Slots, TIMINGS, Timing, TimingRange, TimingsThatFit, Variation, device_like,
-    learned_addresses, placed_steps, predict, replay_device, timings_that_fit,
+    learned_addresses, placed_steps, predict, read_otherwise, replay_device, timings_that_fit,
 };

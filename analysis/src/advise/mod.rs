@@ -36,7 +36,7 @@ use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade_recording::DeviceRecording;
 use parkade_replay::recognition::finding_limit;
-use parkade_replay::{Prediction, ReplaySettings, TIMINGS, VerifyError, VerifyOptions, verify_device};
+use parkade_replay::{AfterFailure, Extreme, Prediction, ReplaySettings, TIMINGS, VerifyError, VerifyOptions, verify_device};
 use rayon::prelude::*;
 
 use crate::caution::InUse;
@@ -94,6 +94,9 @@ pub struct Advice {
     pub enough: Option<Enough>,
     /// For each device whose program died and of which the rest is in doubt with the recommended option: why.
     pub doubts: Vec<(u32, Doubt)>,
+    /// For each device whose recording can be read in two ways that lead to other answers: what the recommended option, else the run's own
+    /// settings, come to in the other way, in the memory there is.
+    pub otherwise: Vec<(u32, Extreme)>,
     /// If frees wait for other streams: how much their timing matters, for the own settings and the best options.
     pub timings: Vec<TimingFits>,
 }
@@ -170,7 +173,7 @@ pub fn advise(
     options: &AdviseOptions,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Advice, (u32, VerifyError)> {
-    let (programs, recorded_limits) = read_programs(devices, &options.own, progress)?;
+    let (mut programs, recorded_limits) = read_programs(devices, &options.own, progress)?;
     let memories = DeviceMemory::of(devices, &options.own.settings, options.memory, &recorded_limits);
     // An option that needs a limit says so itself (`needs_limit`).
     let in_use = |(recording, program): (&&DeviceRecording, &Program)| {
@@ -180,6 +183,7 @@ pub fn advise(
     // Only a run that died has anything to repeat.
     let repeats = programs.iter().any(Program::died) && would_do_the_same(options.profile, devices, &options.own);
     let mut found = Search::new(&programs, &in_use, &memories, (options, repeats), progress).run();
+    check_programs(&mut programs, &found[0], devices, (&recorded_limits, options));
     own_as_recorded(&mut found[0], devices, options);
     let mut found = by_usefulness(found);
     let useful = shortlist(&found);
@@ -215,6 +219,7 @@ pub fn advise(
     let judge = Judge { programs: &programs, memories: &memories, hides_more };
     let enough = enough(&found, recommended, &judge, &replays);
     let outcome = judge.outcome(recommended.map(|option| &found[option]), enough);
+    let otherwise = read_otherwise(&programs, devices, &found[recommended.unwrap_or(0)], options.profile);
     Ok(Advice {
         outcome,
         enough: enough.filter(|_| outcome == Outcome::Unknown),
@@ -227,11 +232,47 @@ pub fn advise(
         verdict,
         first_failure,
         recommendation,
+        otherwise,
         timings,
         options: found,
         programs,
         memories,
     })
+}
+
+/// Checks each program against its recording. The runs under its own settings were made: they are used where nothing was short in them.
+fn check_programs(
+    programs: &mut [Program],
+    own: &AdvisedOption,
+    devices: &[&DeviceRecording],
+    (limits, options): (&[Option<u64>], &AdviseOptions),
+) {
+    let is_own = own.is_own && options.profile == options.own.settings.profile;
+    for (((program, outcome), recording), &limit_bytes) in programs.iter_mut().zip(&own.devices).zip(devices).zip(limits) {
+        let (prediction, settings) = (&outcome.prediction, &own.settings);
+        let is_short = prediction.first_failure.is_some() || prediction.stats.num_alloc_retries > 0;
+        let is_plenty = outcome.available_bytes.is_none() || (!is_short && settings.garbage_collection_threshold <= 0.0);
+        let recorded = VerifyOptions { limit_bytes, ..options.own.clone() };
+        program.check(recording, &recorded, Some(prediction).filter(|_| is_own && is_plenty));
+    }
+}
+
+/// What an option comes to where a recording can be read the other way, if that is another answer.
+fn read_otherwise(
+    programs: &[Program],
+    devices: &[&DeviceRecording],
+    option: &AdvisedOption,
+    profile: &'static Profile,
+) -> Vec<(u32, Extreme)> {
+    let of_device = |((program, recording), outcome): ((&Program, &&DeviceRecording), &DeviceOutcome)| {
+        let other = program.read_otherwise(recording)?;
+        let replay = Replay { program: &other, profile, settings: &option.settings };
+        let mut run = replay.run(outcome.available_bytes, AfterFailure::GoOn);
+        while run.step() {}
+        let otherwise = Extreme::of(&run.prediction());
+        otherwise.is_another_answer_than(Extreme::of(&outcome.prediction)).then_some((program.device, otherwise))
+    };
+    programs.iter().zip(devices).zip(&option.devices).filter_map(of_device).collect()
 }
 
 /// Whether more was reserved before the first entry of some device than it has.

@@ -7,8 +7,8 @@ use parkade::settings::Settings;
 use parkade_recording::{DeviceRecording, StackId};
 use parkade_replay::recognition::{capacity_hint as hint, most_reserved};
 use parkade_replay::{
-    AfterFailure, LIKELY, Operation, PredictOptions, PredictedRun, Requests, Slots, TIMINGS, Timing, Variation, VerifyError,
-    VerifyOptions, device_like, learned_addresses, predict,
+    AfterFailure, LIKELY, Operation, PredictOptions, PredictedRun, Prediction, Requests, SelfCheck, Slots, TIMINGS, Timing,
+    Variation, VerifyError, VerifyOptions, device_like, learned_addresses, predict,
 };
 use parkade_sim::address::LearnedAddressSpace;
 use rustc_hash::FxHashMap;
@@ -51,6 +51,8 @@ pub struct Program {
     learned: LearnedAddressSpace,
     /// Whether some frees wait for other streams, so that their timing may matter.
     pub is_timed: bool,
+    /// Whether a replay under its own settings needs what it needed; `None` if that cannot be checked.
+    pub self_check: Option<SelfCheck>,
 }
 
 /// The moment with the most live bytes.
@@ -78,7 +80,10 @@ impl Program {
     ) -> Result<Program, VerifyError> {
         let requests = Requests::of_recording(recording, own, progress)?;
         let learned = learned_addresses(recording, &requests);
-        let mut program = Program::of_requests(requests, learned, recording);
+        // Of a program that died the requests after its error count, which are cut off below.
+        let died = Ending::of(recording).death().is_some();
+        let self_check = if died { SelfCheck::of(recording, own, &requests) } else { None };
+        let mut program = Program { self_check, ..Program::of_requests(requests, learned, recording) };
         if program.died() {
             program.refused_bytes = hint(recording, &own.settings).map_or(0, |hint| hint.refused_bytes);
         }
@@ -109,7 +114,24 @@ impl Program {
             reserved_bytes: most_reserved(recording),
             learned,
             is_timed,
+            self_check: None,
         }
+    }
+
+    /// Checks a program that did not die. `plenty` is a run under its own settings in which nothing was short, if there is one.
+    pub(super) fn check(&mut self, recording: &DeviceRecording, own: &VerifyOptions, plenty: Option<&Prediction>) {
+        if !self.died() {
+            self.self_check = SelfCheck::reusing(recording, own, &self.requests, &self.learned, plenty);
+        }
+    }
+
+    /// The same program with each doubtful flush read the other way. `None` if there is none, or if it died: its failure tells then.
+    pub(super) fn read_otherwise(&self, recording: &DeviceRecording) -> Option<Program> {
+        if self.died() {
+            return None;
+        }
+        let requests = self.requests.read_otherwise(recording)?;
+        Some(Program { slots: Slots::of(&requests), requests, ..self.clone() })
     }
 
     /// Whether the recorded program went on after an out-of-memory error.

@@ -13,5 +13,6 @@ pub mod recording;
 pub mod release;
 pub mod run_words;
 pub mod runner;
+pub mod self_check;
 pub mod size;
 pub mod table;

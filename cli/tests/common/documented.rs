@@ -26,9 +26,11 @@ pub(crate) fn documented(heading: &str) -> Vec<Row> {
     let mut rows: Vec<Row> = rows.collect();
     assert!(!rows.is_empty(), "{heading}");
     // What several commands have in the same form has a section of its own.
-    for row in rows.clone().iter().filter(|row| row.path.ends_with("made_by")) {
-        let inner = documented("made_by").into_iter();
-        rows.extend(inner.map(|key| Row { path: format!("{}.{}", row.path, key.path), is_optional: true, like: None }));
+    for section in ["made_by", "self_check"] {
+        for row in rows.clone().iter().filter(|row| row.path.ends_with(section)) {
+            let inner = documented(section).into_iter();
+            rows.extend(inner.map(|key| Row { path: format!("{}.{}", row.path, key.path), is_optional: true, like: None }));
+        }
     }
     // "as" may lead to a row that says "as" in its turn.
     for _ in 0..2 {

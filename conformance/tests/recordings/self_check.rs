@@ -59,7 +59,7 @@ fn with_its_own_settings_every_recording_needs_what_it_needed() {
 #[test]
 fn a_limit_that_is_not_given_is_read_off_the_retries() {
     for (name, reason) in [
-        ("prefetch_streams.limit6", Some(FlushReason::NeverHadMore)),
+        ("prefetch_streams.limit6", Some(FlushReason::OftenRefused)),
         ("pools/mempool_oom.default.18", Some(FlushReason::OthersFailed)),
         ("resnet50_sweep.limit5_oom", None),
     ] {

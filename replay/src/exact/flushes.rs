@@ -1,7 +1,12 @@
 //! A flush: cached memory that was given back right before a request that then took more memory than there ever was.
 //!
 //! No entry says why. The device may have refused the request, so that the allocator gave its cache back and asked again (a
-//! retry); or the program called `empty_cache`, as `torch.cuda.graph` does before each capture. The entries are the same.
+//! retry); or the program called `empty_cache`, as `torch.cuda.graph` does before each capture. The entries are the same, but for
+//! their stacks, if they have any.
+
+use parkade_recording::{Entry, StackId};
+
+use crate::entries::gives_memory;
 
 /// A flush, how it was read, and why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,6 +33,18 @@ impl Flush {
     }
 }
 
+/// From so many requests on that each wanted more than there ever was, it is no chance that memory was given back right before them.
+const OFTEN: usize = 3;
+
+/// The flushes of a whole recording: none of many is in doubt.
+pub(crate) fn taken_together(mut flushes: Vec<Flush>) -> Vec<Flush> {
+    let wanted = |flush: &Flush| flush.reason == FlushReason::NeverHadMore;
+    if flushes.iter().filter(|flush| wanted(flush)).count() >= OFTEN {
+        flushes.iter_mut().filter(|flush| wanted(flush)).for_each(|flush| flush.reason = FlushReason::OftenRefused);
+    }
+    flushes
+}
+
 /// Why a flush was read as a retry or as a call of `empty_cache`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FlushReason {
@@ -37,8 +54,14 @@ pub enum FlushReason {
     OftenEmptied,
     /// A retry: so much was never reserved, and nothing speaks for a call.
     NeverHadMore,
+    /// The same, of so many requests that it is no chance: calls would have come at other times too.
+    OftenRefused,
     /// A retry: other requests ran out of memory.
     OthersFailed,
+    /// A retry: the entries that give memory back have the request's stack.
+    StackOfRequest,
+    /// A call of `empty_cache`: the entries that give memory back have another stack than the request.
+    OtherStack,
     /// A retry: a call would have left other entries.
     NoCall,
     /// A call of `empty_cache`: a retry would have left other entries.
@@ -46,16 +69,30 @@ pub enum FlushReason {
 }
 
 impl FlushReason {
+    /// What the stacks of a request's entries say, the last of which is the request. `None` if some have none, or none gives memory back.
+    ///
+    /// What one request does has its stack. What `empty_cache` does has its own, or if the recording has stacks of requests alone, that of
+    /// the request which first took the memory (spec 7.4).
+    pub(super) fn of_stacks(entries: &[Entry]) -> Option<FlushReason> {
+        let stack = entries.last()?.stack;
+        let mut given = entries.iter().filter(|entry| gives_memory(entry)).map(|entry| entry.stack).peekable();
+        given.peek()?;
+        if stack == StackId::NONE || given.clone().any(|stack| stack == StackId::NONE) {
+            return None;
+        }
+        Some(if given.all(|given| given == stack) { FlushReason::StackOfRequest } else { FlushReason::OtherStack })
+    }
+
     /// Whether the flush was read as a retry.
     #[must_use]
     pub const fn is_retry(self) -> bool {
-        matches!(self, FlushReason::NeverHadMore | FlushReason::OthersFailed | FlushReason::NoCall)
+        !matches!(self, FlushReason::CaptureFollows | FlushReason::OftenEmptied | FlushReason::OtherStack | FlushReason::NoRetry)
     }
 
     /// Whether the flush may have been the other thing.
     #[must_use]
     pub const fn is_doubtful(self) -> bool {
-        !matches!(self, FlushReason::NoCall | FlushReason::NoRetry)
+        matches!(self, FlushReason::CaptureFollows | FlushReason::OftenEmptied | FlushReason::NeverHadMore)
     }
 
     /// The name in JSON.
@@ -65,9 +102,53 @@ impl FlushReason {
             FlushReason::CaptureFollows => "capture_follows",
             FlushReason::OftenEmptied => "often_emptied",
             FlushReason::NeverHadMore => "never_had_more",
+            FlushReason::OftenRefused => "often_refused",
             FlushReason::OthersFailed => "others_failed",
+            FlushReason::StackOfRequest => "stack_of_request",
+            FlushReason::OtherStack => "other_stack",
             FlushReason::NoCall => "no_call",
             FlushReason::NoRetry => "no_retry",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parkade_recording::{Action, Frame, StackTable};
+
+    use super::*;
+
+    #[test]
+    fn many_retries_are_no_chance() {
+        let flush = |entry| Flush { entry, wanted_bytes: 1, reason: FlushReason::NeverHadMore };
+        let call = Flush { reason: FlushReason::CaptureFollows, ..flush(9) };
+        let reasons = |flushes: &[Flush]| taken_together(flushes.to_vec()).iter().map(|flush| flush.reason).collect::<Vec<_>>();
+        assert_eq!(reasons(&[flush(1), flush(2), call])[..2], [FlushReason::NeverHadMore; 2]);
+        let four = reasons(&[flush(1), flush(2), call, flush(3)]);
+        assert_eq!(four, [FlushReason::OftenRefused, FlushReason::OftenRefused, call.reason, FlushReason::OftenRefused]);
+    }
+
+    #[test]
+    fn what_a_request_gives_back_has_its_stack() {
+        let entry = |action, stack| {
+            let mut entry = Entry::new(action, 1 << 30, 2 << 20, 0);
+            entry.stack = stack;
+            entry
+        };
+        let said = |freed: [StackId; 2], request| {
+            let [one, other] = freed.map(|stack| entry(Action::SegmentFree, stack));
+            FlushReason::of_stacks(&[one, other, entry(Action::SegmentAlloc, request), entry(Action::Alloc, request)])
+        };
+        let mut table = StackTable::default();
+        let [one, other] = [1, 2].map(|line| {
+            let call = table.intern_frame(Frame { filename: "train.py".into(), line, name: "step".into() });
+            table.intern_stack(&[call])
+        });
+        assert_eq!(said([one, one], one), Some(FlushReason::StackOfRequest));
+        assert_eq!(said([other, other], one), Some(FlushReason::OtherStack));
+        assert_eq!(said([one, other], one), Some(FlushReason::OtherStack), "those of the requests that took the memory");
+        assert_eq!(said([one, StackId::NONE], one), None);
+        assert_eq!(said([StackId::NONE; 2], StackId::NONE), None);
+        assert_eq!(FlushReason::of_stacks(&[entry(Action::SegmentAlloc, one), entry(Action::Alloc, one)]), None);
     }
 }

@@ -19,6 +19,7 @@ mod tally;
 mod verify;
 
 pub(crate) use attempts::{Replayed, replay_to_end};
+pub(crate) use flushes::taken_together;
 pub use flushes::{Flush, FlushReason};
 pub(crate) use tally::Release;
 pub use tally::{Mismatch, StatsCheck, StatsDifference};

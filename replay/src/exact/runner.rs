@@ -402,15 +402,15 @@ impl<'a> Runner<'a> {
     ///
     /// The last step of the retry ladder (what the allocator tries when no free block serves a request) and a
     /// call of empty_cache before the request leave the same entries. With a limit it is the ladder if the
-    /// limit required it. Without one it is the ladder if the device was never seen to have so much reserved,
-    /// unless a capture follows or the program calls empty_cache often.
+    /// limit required it. Without one the stacks tell; and if there are none, it is the ladder if the device was never seen to have
+    /// so much reserved, unless a capture follows or the program calls empty_cache often.
     fn readings(&self, at: usize, request: usize) -> Vec<Reading> {
         let inner = &self.trace[at..request];
         let first_run = inner.iter().take_while(|entry| entry.action == Action::FreeCompleted).count();
         let mut readings = vec![Reading::Request { visible: request + 1 }, Reading::Request { visible: at }];
         let releases = inner.iter().any(gives_memory);
         if releases {
-            let was_short = self.capacity.reason(self.wanted_bytes(at, request), request).is_some_and(FlushReason::is_retry);
+            let was_short = self.reason(at, request).is_some_and(FlushReason::is_retry);
             let is_out = self.trace[request].action == Action::Oom;
             let place = if self.core.heap().limit().is_some() || was_short || is_out { readings.len() } else { 0 };
             readings.insert(place, Reading::Release(Release::All));
@@ -464,9 +464,13 @@ impl<'a> Runner<'a> {
         {
             return None;
         }
-        let wanted_bytes = self.wanted_bytes(at, request);
-        let reason = self.capacity.reason(wanted_bytes, request)?;
-        Some(Flush { entry: request, wanted_bytes, reason })
+        Some(Flush { entry: request, wanted_bytes: self.wanted_bytes(at, request), reason: self.reason(at, request)? })
+    }
+
+    /// Why memory was probably given back in the request's entries from `at` on. `None` if the device had room, so that it was a call.
+    fn reason(&self, at: usize, request: usize) -> Option<FlushReason> {
+        let told = FlushReason::of_stacks(&self.trace[at..=request]);
+        told.or_else(|| self.capacity.reason(self.wanted_bytes(at, request), request))
     }
 
     /// Whether the limit or the device may have had no room for a new segment for a request of this many bytes.

@@ -24,7 +24,8 @@ mod self_check;
 pub use device::{device_like, learned_addresses, placed_steps};
 pub use operation::{Completion, Operation};
 pub use outlook::{
-    Extreme, LIKELY, Outlook, OutlookOptions, TIMINGS, TimingRange, TimingsThatFit, replay_device, timings_that_fit,
+    Extreme, LIKELY, Outlook, OutlookOptions, TIMINGS, TimingRange, TimingsThatFit, read_otherwise, replay_device,
+    timings_that_fit,
 };
 pub use pace::{Pace, Variation};
 pub use predicted_run::{AfterFailure, PredictOptions, PredictedRun, Prediction, Timing, predict};

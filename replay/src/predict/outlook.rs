@@ -58,8 +58,18 @@ pub struct Extreme {
 }
 
 impl Extreme {
-    pub(super) fn of(prediction: &Prediction) -> Extreme {
+    /// The result of a run.
+    #[must_use]
+    pub fn of(prediction: &Prediction) -> Extreme {
         Extreme { peak_reserved_bytes: prediction.peak_reserved_bytes(), fits: prediction.first_failure.is_none() }
+    }
+
+    /// Whether it serves what the other does not, or the reverse, or its peak differs by more than 1 %.
+    #[must_use]
+    pub fn is_another_answer_than(&self, other: Extreme) -> bool {
+        let permille = u64::try_from(other.peak_reserved_bytes).unwrap_or(0) / 1000;
+        let distance = self.peak_reserved_bytes.abs_diff(other.peak_reserved_bytes);
+        self.fits != other.fits || distance > permille.saturating_mul(SAME_ANSWER_PERMILLE)
     }
 }
 
@@ -179,6 +189,27 @@ pub fn replay_device(
         TimingRange::of(Extreme::of(&prediction), TIMINGS.map(extreme), likely.as_ref())
     });
     Ok(Outlook { device: recording.device, requests, prediction, timing: timing.flatten() })
+}
+
+/// How far two readings of a recording may lead apart without another answer, in permille.
+const SAME_ANSWER_PERMILLE: u64 = 10;
+
+/// The outlook's result if every doubtful flush ([`Requests::flushes`]) was the other thing, a call of empty_cache or a retry. `None` if
+/// none is doubtful, or if that is no other answer: it fits as well or as little, and the peak is within 1 %. `options` are those of the
+/// outlook.
+#[must_use]
+pub fn read_otherwise(recording: &DeviceRecording, outlook: &Outlook, options: &OutlookOptions) -> Option<Extreme> {
+    let requests = outlook.requests.read_otherwise(recording)?;
+    let device = device_like(recording.device, &learned_addresses(recording, &requests), options.capacity_bytes);
+    let options = PredictOptions {
+        profile: options.profile,
+        settings: options.settings.clone(),
+        limit_bytes: options.limit_bytes,
+        after_failure: AfterFailure::GoOn,
+        timing: Timing::Recorded,
+    };
+    let otherwise = Extreme::of(&predict(&requests, device, &options));
+    otherwise.is_another_answer_than(Extreme::of(&outlook.prediction)).then_some(otherwise)
 }
 
 /// How many of [`TIMINGS`] serve every request.

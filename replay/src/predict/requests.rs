@@ -19,7 +19,7 @@ use super::operation::{Completion, Operation};
 use super::pace::Pace;
 use crate::entries::{is_inner, is_request};
 use crate::error::VerifyError;
-use crate::exact::{Flush, Release, Replayed, replay_to_end};
+use crate::exact::{Flush, Release, Replayed, replay_to_end, taken_together};
 use crate::initial_state::{LostBeginning, Start};
 use crate::inputs::VerifyOptions;
 use crate::pools::PoolTracker;
@@ -74,7 +74,7 @@ impl Requests {
                 mismatches: tally.mismatches,
                 decisions: tally.decisions,
                 lost_beginning: start.lost,
-                flushes: tally.flushes,
+                flushes: taken_together(tally.flushes),
                 ..Requests::default()
             },
             next: 0,

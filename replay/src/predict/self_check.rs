@@ -28,6 +28,21 @@ impl SelfCheck {
         self.own_settings_peak_bytes == self.recorded_peak_bytes
     }
 
+    /// By how many per cent the prediction is too high; negative if it is too low.
+    #[must_use]
+    pub fn error_percent(&self) -> f64 {
+        self.error_bytes() as f64 / self.recorded_peak_bytes.max(1) as f64 * 100.0
+    }
+
+    /// Of several devices' checks the one that is furthest off; the first if all hold.
+    #[must_use]
+    pub fn worst(checks: impl IntoIterator<Item = SelfCheck>) -> Option<SelfCheck> {
+        let further = |worst: SelfCheck, check: SelfCheck| {
+            if check.error_bytes().unsigned_abs() > worst.error_bytes().unsigned_abs() { check } else { worst }
+        };
+        checks.into_iter().reduce(further)
+    }
+
     /// By how many bytes the prediction is too high; negative if it is too low.
     #[must_use]
     pub const fn error_bytes(&self) -> i64 {
@@ -71,9 +86,9 @@ impl SelfCheck {
         let Some(shown) = shown_memory(recording, own, requests) else {
             return Some(plenty.map_or_else(|| run(None), |plenty| check(plenty.peak_reserved_bytes())));
         };
-        // Each of these may have been the limit: the file does not tell them apart. If the run had more at another time, something else
-        // held memory for a while, and there was none.
-        let varied = most_reserved(recording) > shown.below_bytes;
+        // Each of these may have been the limit: the file does not tell them apart. If the run had as much at another time, something
+        // else held memory for a while, and there was none.
+        let varied = most_reserved(recording) >= shown.refused_bytes;
         let limits = [shown.assumed_bytes(), shown.below_bytes.saturating_sub(1), shown.least_bytes].map(Some);
         let mut first = None;
         for limit in limits.into_iter().chain(varied.then_some(None)) {
@@ -94,7 +109,8 @@ fn shown_memory(recording: &DeviceRecording, own: &VerifyOptions, requests: &Req
     let Some(retried) = retried else { return failed };
     let least_bytes = failed.map_or_else(|| most_reserved(recording), |failed| failed.least_bytes);
     let below_bytes = failed.map_or(u64::MAX, |failed| failed.below_bytes).min(retried.wanted_bytes).max(least_bytes);
-    let (entry, refused_bytes) = (retried.entry, retried.wanted_bytes);
+    let (entry, refused_bytes) =
+        (retried.entry, failed.map_or(u64::MAX, |failed| failed.refused_bytes).min(retried.wanted_bytes));
     Some(CapacityHint { entry, least_bytes, below_bytes, refused_bytes, refused_entry: entry })
 }
 

@@ -8,6 +8,8 @@ use parkade_analysis::advise::{
 };
 use parkade_analysis::caution::Caution;
 use parkade_analysis::ranks::Standing;
+use parkade_replay::Extreme;
+use serde::Serialize;
 use serde_json::Value;
 
 use super::advised::{Advised, Job, Otherwise, Rank, available, fits};
@@ -15,6 +17,7 @@ use super::words::{self, notes_without_trace};
 use crate::commands::beside::{self, OnRanksObject};
 use crate::terminal::json_struct::{all, origin, view};
 use crate::terminal::release::MadeBy;
+use crate::terminal::self_check::{self, Checked, OtherReading, ReadFlush};
 
 view! {
     pub(super) struct Object<'a>(advised: &'a Advised, report: &'a Advice) {
@@ -30,6 +33,9 @@ view! {
         contradiction: Option<Contradicted> = report.contradiction.map(Contradicted::of),
         verified: bool = sum(report, |program| program.requests.mismatches) == 0,
         mismatches: u64 = sum(report, |program| program.requests.mismatches),
+        self_check: Option<Checked> = words::self_check_of(report).map(Checked::of),
+        flushes: Vec<DeviceFlush> = report.programs.iter().flat_map(flushes_of).collect(),
+        read_otherwise: Vec<ReadOtherwise> = all(&report.otherwise, ReadOtherwise::of),
         decisions: u64 = sum(report, |program| program.requests.decisions),
         own_settings: &'a str = &report.own().settings.text,
         own_settings_origin: &'static str = origin(advised.own.origin),
@@ -52,6 +58,26 @@ view! {
 
 fn sum(report: &Advice, count: fn(&Program) -> u64) -> u64 {
     report.programs.iter().map(count).sum()
+}
+
+fn flushes_of(program: &Program) -> impl Iterator<Item = DeviceFlush> {
+    self_check::flushes(&program.requests).into_iter().map(|flush| DeviceFlush { device: program.device, flush })
+}
+
+#[derive(Serialize)]
+struct DeviceFlush {
+    device: u32,
+    #[serde(flatten)]
+    flush: ReadFlush,
+}
+
+view! {
+    /// What the recommended option comes to on a device whose recording is read the other way.
+    struct ReadOtherwise(otherwise: &(u32, Extreme)) {
+        device: u32 = otherwise.0,
+        #[serde(flatten)]
+        result: OtherReading = OtherReading::of(otherwise.1),
+    }
 }
 
 view! {

@@ -12,10 +12,10 @@ use parkade_analysis::advise::{
 use super::advised::{Advised, Job, available};
 use super::words::{self, notes_without_trace, shown};
 use crate::commands::beside::{self, Needs};
-use crate::terminal::output;
 use crate::terminal::recording::{self, short_name};
 use crate::terminal::size::{show, show_bytes};
 use crate::terminal::table::{Mark, Table};
+use crate::terminal::{output, self_check};
 
 const HEADS: [&str; 9] =
     ["settings", "fits", "fails at", "oom", "peak reserved", "headroom", "smallest memory", "retries", "driver time"];
@@ -28,6 +28,9 @@ pub(super) fn print(out: &mut dyn Write, advised: &Advised, report: &Advice, all
     let name = short_name(&advised.file);
     let header = output::paragraph(&format!("{name}: {}", header(report)), 0);
     writeln!(out, "{}", output::dim(header.trim_end()))?;
+    if let Some(failed) = self_check::failed(words::self_check_of(report)) {
+        writeln!(out, "{}", output::bad(&failed))?;
+    }
     options(out, report, all)?;
     for line in advised.policies.iter().map(Needs::words).chain(beside::measure(&advised.policies)) {
         write!(out, "{}", output::paragraph(&line, 0))?;

@@ -7,13 +7,13 @@ use parkade_analysis::advise::{
 use parkade_analysis::caution::{Caution, Severity};
 use parkade_analysis::continuation::Doubt;
 use parkade_recording::{Frame, StackId};
-use parkade_replay::SettingsOrigin;
+use parkade_replay::{SelfCheck, SettingsOrigin};
 
 use super::advised::{Advised, Job, Otherwise, Rank};
 use crate::terminal::output::{self, list};
 use crate::terminal::run_words::{self, LIMIT_SAYS, memory, range};
 use crate::terminal::size::{show, show_bytes};
-use crate::terminal::{recording, release};
+use crate::terminal::{recording, release, self_check};
 
 /// The number of holders listed.
 pub(super) const HOLDERS: usize = 5;
@@ -322,7 +322,18 @@ pub(super) fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
     for program in &report.programs {
         notes.extend(notes_of(program, report));
     }
+    let is_limited = report.own().available_bytes.is_some();
+    notes.extend(report.otherwise.iter().map(|&(device, otherwise)| {
+        let of_device = if report.programs.len() > 1 { format!("device {device}: ") } else { String::new() };
+        let name = name(report.recommended().unwrap_or(report.own()));
+        format!("{of_device}{name}: {}", self_check::other_reading(otherwise, is_limited))
+    }));
     notes
+}
+
+/// The self-check of the device where it is furthest off.
+pub(super) fn self_check_of(report: &Advice) -> Option<SelfCheck> {
+    SelfCheck::worst(report.programs.iter().filter_map(|program| program.self_check))
 }
 
 fn notes_of(program: &Program, report: &Advice) -> Vec<String> {
@@ -351,6 +362,7 @@ fn notes_of(program: &Program, report: &Advice) -> Vec<String> {
     if program.died() {
         notes.push(run_words::rest(program.continuation.as_ref()));
     }
+    notes.extend(self_check::readings(requests));
     if requests.mismatches > 0 {
         notes.push(recording::uncertain_requests(requests.mismatches, requests.decisions));
     }

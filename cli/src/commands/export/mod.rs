@@ -14,7 +14,7 @@ use parkade_analysis::timeline::Timeline;
 use parkade_recording::{Action, DeviceRecording, Recording, Style, write};
 use parkade_replay::export::{ExportOptions, Exported, ExportedDevice, export};
 use parkade_replay::recognition::Recognition;
-use parkade_replay::{AfterFailure, ReplaySettings, Requests, VerifyError, VerifyOptions, verify_device};
+use parkade_replay::{AfterFailure, ReplaySettings, Requests, SelfCheck, VerifyError, VerifyOptions, verify_device};
 
 use self::perfetto::{Run, Slices};
 use crate::terminal::args::{self, Force, Json};
@@ -22,7 +22,8 @@ use crate::terminal::json_struct::{all, view};
 use crate::terminal::outputs::{Outputs, Target, Wanted};
 use crate::terminal::release::{self, MadeBy};
 use crate::terminal::runner::{Command, Form, Lines, Subject};
-use crate::terminal::{output, progress, recording, size};
+use crate::terminal::self_check::Checked;
+use crate::terminal::{output, progress, recording, self_check, size};
 
 /// Write the run that a recorded program would have had under other settings as a snapshot file.
 ///
@@ -227,7 +228,7 @@ fn shortages(recording: &Recording, exported: &Exported, own: &VerifyOptions) ->
 }
 
 fn notes(args: &args::Replay, device: &ExportedDevice, recorded: Shortage) -> Vec<String> {
-    let mut notes = Vec::new();
+    let mut notes: Vec<String> = self_check::failed(device.self_check).into_iter().collect();
     if let Some(entry) = device.first_failure {
         notes.push(format!("out of memory {}, first at entry {entry} of the file", output::times(device.stats.num_ooms)));
     }
@@ -269,6 +270,7 @@ fn as_recorded(mut recording: Recording, own: &VerifyOptions, device: Option<u32
             continue;
         }
         let verdict = recording::of_device(verify_device(device, own, &mut |_| ()), device.device, chosen.len())?;
+        let requests = recording::of_device(Requests::of_recording(device, own, &mut |_| ()), device.device, chosen.len())?;
         let retries = (verdict.mismatches == 0).then_some(verdict.stats.num_alloc_retries);
         shortages.push(Shortage { ooms: verdict.ooms as i64, retries });
         devices.push(ExportedDevice {
@@ -277,6 +279,7 @@ fn as_recorded(mut recording: Recording, own: &VerifyOptions, device: Option<u32
             first_failure: device.trace.iter().position(|entry| entry.action == Action::Oom),
             device_errors: 0,
             mismatches: verdict.mismatches,
+            self_check: SelfCheck::of(device, own, &requests),
             early_blocks: None,
             stats: verdict.stats,
         });
@@ -291,6 +294,7 @@ view! {
         settings: Option<&'a str> = made.exported.recording.settings.as_ref().and_then(|settings| settings.text.as_deref()),
         profile: &'static str = made.profile.name,
         made_by: MadeBy = MadeBy::of(&made.made_by),
+        self_check: Option<Checked> = SelfCheck::worst(made.exported.devices.iter().filter_map(|device| device.self_check)).map(Checked::of),
         devices: Vec<Device> = all(made.exported.devices.iter().zip(&made.recorded), Device::of),
         kept_devices: &'a [u32] = &made.exported.kept_devices,
         slices: Option<usize> = made.slices.map(|slices| slices.blocks),
@@ -309,6 +313,7 @@ view! {
         fails_at_entry: Option<usize> = device.0.first_failure,
         peak_allocated_bytes: i64 = device.0.stats.family(Family::AllocatedBytes).all.peak,
         peak_reserved_bytes: i64 = device.0.stats.family(Family::ReservedBytes).all.peak,
+        self_check: Option<Checked> = device.0.self_check.map(Checked::of),
         early_blocks: Option<usize> = device.0.early_blocks,
         mismatches: u64 = device.0.mismatches,
         device_errors: u64 = device.0.device_errors,

@@ -16,7 +16,7 @@ use parkade_analysis::ranks::{Failure, RankRun};
 use parkade_policies::{Named, needs_serial_work};
 use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::recognition::Recognition;
-use parkade_replay::{Completion, Operation, OutlookOptions, Requests, VerifyOptions};
+use parkade_replay::{Completion, Operation, OutlookOptions, Requests, SelfCheck, VerifyOptions};
 use parkade_research::study::{self, PLENTY_BYTES, RunOptions, make_for};
 use parkade_research::workload::recorded::{RecordedWorkload, of_requests};
 
@@ -26,8 +26,9 @@ use crate::terminal::args::Replay;
 use crate::terminal::json_struct::{all, view};
 use crate::terminal::recording::{self, short_name};
 use crate::terminal::release::MadeBy;
+use crate::terminal::self_check::Checked;
 use crate::terminal::table::{Mark, Table};
-use crate::terminal::{output, progress, release, run_words, size};
+use crate::terminal::{output, progress, release, run_words, self_check, size};
 
 /// A recording that was replayed under a policy.
 pub struct UnderPolicy {
@@ -49,6 +50,8 @@ pub struct UnderPolicy {
 struct OnDevice {
     device: u32,
     requests: Requests,
+    /// Whether a replay under the recorded run's own settings needs what that run needed.
+    check: Option<SelfCheck>,
     /// How the recorded run ended.
     ending: Ending,
     run: study::Outcome,
@@ -83,7 +86,8 @@ pub(super) fn replay(file: &Path, args: &Replay, is_json: bool, policy: Named) -
         let requests = recording::of_device(requests, device.device, traced.len())?;
         done += device.trace.len();
         let options = RunOptions { limit_bytes, ..RunOptions::new(args.capacity.unwrap_or(PLENTY_BYTES)) };
-        let served = OnDevice::of(device, requests, &policy, &options);
+        let check = SelfCheck::of(device, &own, &requests);
+        let served = OnDevice::of(device, (requests, check), &policy, &options);
         devices.push(recording::of_device(served, device.device, traced.len())?);
     }
     bar.finish_and_clear();
@@ -114,7 +118,12 @@ fn asked(requests: &Requests, ending: &Ending) -> Requests {
 }
 
 impl OnDevice {
-    fn of(device: &DeviceRecording, requests: Requests, policy: &Named, options: &RunOptions) -> Result<OnDevice> {
+    fn of(
+        device: &DeviceRecording,
+        (requests, check): (Requests, Option<SelfCheck>),
+        policy: &Named,
+        options: &RunOptions,
+    ) -> Result<OnDevice> {
         let ending = Ending::of(device);
         let RecordedWorkload { workload, entries, late_frees, unnamed_requests, .. } =
             of_requests("recording", &asked(&requests, &ending));
@@ -124,7 +133,7 @@ impl OnDevice {
             let entry = fails_at.unwrap_or(0);
             return Err(anyhow!("the policy {} does not serve entry {entry}, and not for lack of memory: {fault}", policy.name));
         }
-        Ok(OnDevice { device: device.device, requests, ending, run, fails_at, late_frees, unnamed_requests })
+        Ok(OnDevice { device: device.device, requests, check, ending, run, fails_at, late_frees, unnamed_requests })
     }
 
     /// Bytes reserved before the first entry of a recording that lost its beginning.
@@ -321,6 +330,7 @@ fn runs(replayed: &UnderPolicy, device: &OnDevice) -> String {
 fn notes(replayed: &UnderPolicy, device: &OnDevice, place: usize) -> Vec<String> {
     let requests = &device.requests;
     let mut notes = vec![format!("recorded: at most {} reserved", size::show(requests.recorded_peak_reserved_bytes))];
+    notes.extend(self_check::failed(device.check));
     if place == 0 {
         notes.push(release::words(&replayed.made_by));
     }
@@ -332,6 +342,7 @@ fn notes(replayed: &UnderPolicy, device: &OnDevice, place: usize) -> Vec<String>
     }
     notes.extend(requests.lost_beginning.map(before_first_entry));
     notes.extend(run_words::ending(&device.ending));
+    notes.extend(self_check::readings(requests));
     if requests.mismatches > 0 {
         notes.push(recording::uncertain_requests(requests.mismatches, requests.decisions));
     }
@@ -392,6 +403,10 @@ fn numbers(device: &OnDevice, replayed: &UnderPolicy, place: usize) -> Numbers {
         driver_ns: device.run.driver_ns,
         empty_cache_calls: empty_cache_calls(&device.requests),
         recorded: Recorded::of(&device.requests),
+        self_check: device.check.map(Checked::of),
+        flushes: self_check::flushes(&device.requests),
+        // Policies are compared on one reading.
+        read_otherwise: None,
         // A request that fails for another reason is an error of the command.
         device_errors: 0,
         assumed_limit_bytes: replayed.limits.get(place).copied().flatten().filter(|_| replayed.is_assumed),
@@ -404,7 +419,8 @@ fn sums(replayed: &UnderPolicy) -> Sums {
         |(place, device): (usize, &OnDevice)| Device { device: device.device, numbers: numbers(device, replayed, place) };
     let fits = replayed.devices.iter().all(|device| replayed.fits(device));
     let fails_at_entry = replayed.first_failure().map(|(_, entry)| entry);
-    Sums::of(all(replayed.devices.iter().enumerate(), of_device), fits, fails_at_entry)
+    let checks = replayed.devices.iter().filter_map(|device| device.check);
+    Sums::of(all(replayed.devices.iter().enumerate(), of_device), checks, fits, fails_at_entry)
 }
 
 #[cfg(test)]

@@ -10,11 +10,11 @@ use parkade_analysis::advise::Outcome;
 use parkade_analysis::continuation::Doubt;
 use parkade_analysis::ending::Ending;
 use parkade_analysis::ranks::{Failure, RankRun};
-use parkade_recording::Recording;
+use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::recognition::Recognition;
 use parkade_replay::{
-    Extreme, LostBeginning, Operation, Outlook, OutlookOptions, ReplaySettings, Requests, SettingsOrigin, TIMINGS, TimingRange,
-    TimingsThatFit, replay_device, timings_that_fit,
+    Extreme, LostBeginning, Operation, Outlook, OutlookOptions, ReplaySettings, Requests, SelfCheck, SettingsOrigin, TIMINGS,
+    TimingRange, TimingsThatFit, learned_addresses, read_otherwise, replay_device, timings_that_fit,
 };
 use serde::Serialize;
 
@@ -23,8 +23,9 @@ use crate::terminal::args::Replay;
 use crate::terminal::json_struct::{all, origin, view};
 use crate::terminal::recording::{self, short_name};
 use crate::terminal::release::MadeBy;
+use crate::terminal::self_check::{Checked, OtherReading, ReadFlush};
 use crate::terminal::table::{Mark, Table};
-use crate::terminal::{output, progress, release, run_words, size};
+use crate::terminal::{output, progress, release, run_words, self_check, size};
 
 /// A recording that was replayed under settings.
 pub struct UnderSettings {
@@ -43,6 +44,10 @@ pub struct UnderSettings {
     devices: Vec<Outlook>,
     /// With how many other timings each device fits.
     timings: Vec<Option<TimingsThatFit>>,
+    /// Whether a replay under the run's own settings needs what each device needed.
+    checks: Vec<Option<SelfCheck>>,
+    /// What comes of each device if doubtful entries are read the other way.
+    otherwise: Vec<Option<Extreme>>,
     pub(super) answer: Judged,
     seconds: f64,
 }
@@ -105,12 +110,15 @@ pub(super) fn replay(file: &Path, args: &Replay, is_json: bool) -> Result<UnderS
     let known = Known::of(&traced, &options)?;
     let (limits, is_assumed) = (known.limits.clone(), known.is_assumed);
     let (mut devices, mut timings, mut done) = (Vec::new(), Vec::new(), 0);
+    let (mut checks, mut otherwise) = (Vec::new(), Vec::new());
     for (device, &limit_bytes) in traced.iter().zip(&limits) {
         let options = OutlookOptions { limit_bytes, ..options.clone() };
         let outlook = replay_device(device, &options, &mut |entries| bar.set_position((done + entries) as u64));
         let outlook = recording::of_device(outlook, device.device, traced.len())?;
         done += device.trace.len();
         timings.push(timings_that_fit(device, &outlook, &options));
+        checks.push(self_check(device, &outlook, &options));
+        otherwise.push(read_otherwise(device, &outlook, &options));
         devices.push(outlook);
     }
     bar.finish_and_clear();
@@ -128,8 +136,20 @@ pub(super) fn replay(file: &Path, args: &Replay, is_json: bool) -> Result<UnderS
         recording,
         devices,
         timings,
+        checks,
+        otherwise,
         seconds,
     })
+}
+
+/// The self-check of a device. If its own settings were asked for and plenty of memory, that run is not made again.
+fn self_check(recording: &DeviceRecording, outlook: &Outlook, options: &OutlookOptions) -> Option<SelfCheck> {
+    let OutlookOptions { own, profile, settings, limit_bytes: None, capacity_bytes: None } = options else {
+        return SelfCheck::of(recording, &options.own, &outlook.requests);
+    };
+    let is_own = *settings == own.settings.settings && *profile == own.settings.profile;
+    let learned = learned_addresses(recording, &outlook.requests);
+    SelfCheck::reusing(recording, own, &outlook.requests, &learned, is_own.then_some(&outlook.prediction))
 }
 
 const HEADS: [&str; 9] =
@@ -319,6 +339,7 @@ pub(super) fn before_first_entry(lost: LostBeginning) -> String {
 fn notes(args: &Replay, replayed: &UnderSettings, device: &Outlook, place: usize) -> Vec<String> {
     let requests = &device.requests;
     let mut notes = vec![format!("recorded: at most {} reserved", size::show(requests.recorded_peak_reserved_bytes))];
+    notes.extend(self_check::failed(replayed.checks.get(place).copied().flatten()));
     if place == 0 {
         notes.push(release::words(&replayed.made_by));
     }
@@ -354,6 +375,11 @@ fn notes(args: &Replay, replayed: &UnderSettings, device: &Outlook, place: usize
     }
     notes.extend(requests.lost_beginning.map(before_first_entry));
     notes.extend(replayed.answer.endings.get(place).and_then(run_words::ending));
+    notes.extend(self_check::readings(requests));
+    let is_limited = replayed.is_limited(args);
+    notes.extend(
+        replayed.otherwise.get(place).copied().flatten().map(|otherwise| self_check::other_reading(otherwise, is_limited)),
+    );
     if requests.mismatches > 0 {
         notes.push(recording::uncertain_requests(requests.mismatches, requests.decisions));
     }
@@ -405,6 +431,9 @@ view! {
         pub(super) driver_ns: u64 = outlook.prediction.driver_ns,
         pub(super) empty_cache_calls: usize = empty_cache_calls(&outlook.requests),
         pub(super) recorded: Recorded = Recorded::of(&outlook.requests),
+        pub(super) self_check: Option<Checked> = replayed.checks.get(place).copied().flatten().map(Checked::of),
+        pub(super) flushes: Vec<ReadFlush> = self_check::flushes(&outlook.requests),
+        pub(super) read_otherwise: Option<OtherReading> = replayed.otherwise.get(place).copied().flatten().map(OtherReading::of),
         pub(super) device_errors: u64 = outlook.prediction.device_errors,
         pub(super) assumed_limit_bytes: Option<u64> = replayed.limits.get(place).copied().flatten().filter(|_| replayed.is_assumed),
         #[serde(flatten)]
@@ -468,6 +497,7 @@ pub(super) struct Sums {
     device_errors: i64,
     fits: bool,
     fails_at_entry: Option<usize>,
+    self_check: Option<Checked>,
     devices: Vec<Device>,
 }
 
@@ -478,10 +508,17 @@ impl Sums {
             numbers: Numbers::of(outlook, replayed, place),
         };
         let fails_at_entry = replayed.answer.first_failure().map(|(_, entry)| entry);
-        Sums::of(all(replayed.devices.iter().enumerate(), of_device), replayed.fits(), fails_at_entry)
+        let checks = replayed.checks.iter().copied().flatten();
+        Sums::of(all(replayed.devices.iter().enumerate(), of_device), checks, replayed.fits(), fails_at_entry)
     }
 
-    pub(super) fn of(devices: Vec<Device>, fits: bool, fails_at_entry: Option<usize>) -> Sums {
+    /// `checks` are the self-checks of the devices: the one that is furthest off stands for all.
+    pub(super) fn of(
+        devices: Vec<Device>,
+        checks: impl Iterator<Item = SelfCheck>,
+        fits: bool,
+        fails_at_entry: Option<usize>,
+    ) -> Sums {
         // Sums that do not overflow.
         let sum = |number: &dyn Fn(&Numbers) -> i64| devices.iter().map(|one| number(&one.numbers)).fold(0, i64::saturating_add);
         let signed = |number: u64| i64::try_from(number).unwrap_or(0);
@@ -496,6 +533,7 @@ impl Sums {
             device_errors: sum(&|one| signed(one.device_errors)),
             fits,
             fails_at_entry,
+            self_check: SelfCheck::worst(checks).map(Checked::of),
             devices,
         }
     }

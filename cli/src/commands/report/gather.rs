@@ -26,7 +26,7 @@ use parkade_analysis::timeline::{
 use parkade_recording::{Action, DeviceRecording, Recording, StackTable};
 use parkade_replay::recognition::{Asked, Recognition, find_limit};
 use parkade_replay::{
-    DeviceVerdict, Prediction, ReplaySettings, Requests, VerifyError, VerifyOptions, learned_addresses, verify_device,
+    DeviceVerdict, Prediction, ReplaySettings, Requests, SelfCheck, VerifyError, VerifyOptions, learned_addresses, verify_device,
 };
 use rayon::prelude::*;
 
@@ -181,6 +181,8 @@ pub(super) struct Device {
     pub(super) limit: Limit,
     /// How exact the replay is; `None` where there is no trace.
     pub(super) verdict: Option<DeviceVerdict>,
+    /// Whether a replay under its own settings needs what it needed.
+    pub(super) self_check: Option<SelfCheck>,
     pub(super) timeline: Timeline,
     pub(super) curves: Curves,
     pub(super) times: Option<TimeSamples>,
@@ -307,7 +309,10 @@ fn gather_device(device: &DeviceRecording, recording: &Recording, limit: Limit, 
     };
     let (verdict, replayed) = rayon::join(verify, replay);
     let (verdict, (requests, timeline)) = (verdict?, replayed?);
-    let tried = if is_traced { tries.run(device, &requests) } else { Vec::new() };
+    let (tried, self_check) = rayon::join(
+        || if is_traced { tries.run(device, &requests) } else { Vec::new() },
+        || if is_traced { SelfCheck::of(device, own, &requests) } else { None },
+    );
     let peak_allocated_moment = Levels::peak_moment(&timeline.levels.allocated) as u32;
     let mut phases = scopes(&recording.annotations, device);
     if phases.len() > MOST_PHASES {
@@ -319,6 +324,7 @@ fn gather_device(device: &DeviceRecording, recording: &Recording, limit: Limit, 
         number: device.device,
         limit,
         verdict,
+        self_check,
         curves: curves(&timeline.levels, OVERVIEW_BUCKETS),
         times: TimeSamples::of(device, MOST_TIMES),
         phases,

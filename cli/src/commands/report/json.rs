@@ -3,12 +3,14 @@
 use parkade_analysis::advise::CapacityHint;
 use parkade_analysis::annotations::Scope;
 use parkade_analysis::timeline::{Bucket, Curve, Holder, Marker};
+use parkade_replay::SelfCheck;
 
 use super::gather::{Curves, Device, Fared, Report, Rest, Tried, curves};
 use super::holders::{FoundSteps, NoStack, OfKind, found_steps};
 use super::{holders, words};
 use crate::terminal::json_struct::{all, origin, view};
 use crate::terminal::release::MadeBy;
+use crate::terminal::self_check::Checked;
 
 /// Buckets of the curves.
 const BUCKETS: usize = 1000;
@@ -23,6 +25,7 @@ view! {
         limit_bytes: Option<u64> = report.devices.first().and_then(|device| device.limit.run_bytes.filter(|_| !device.limit.is_assumed())),
         capacity_bytes: Option<u64> = report.devices.iter().filter_map(|device| device.limit.tried_bytes).min(),
         capacity_hint: Option<Hint> = hint(report).map(Hint::of),
+        self_check: Option<Checked> = SelfCheck::worst(report.devices.iter().filter_map(|device| device.self_check)).map(Checked::of),
         devices: Vec<OfDevice> = all(&report.devices, |device| OfDevice::of(report, device)),
     }
 }
@@ -49,6 +52,7 @@ view! {
         what_happened: String = words::what_happened(device),
         ending: &'static str = device.ending.name(),
         mismatches: Option<u64> = device.verdict.as_ref().map(|verdict| verdict.mismatches),
+        self_check: Option<Checked> = device.self_check.map(Checked::of),
         peak_allocated_bytes: u64 = device.curves.allocated.peak(),
         peak_active_bytes: u64 = device.curves.active.peak(),
         peak_reserved_bytes: u64 = device.curves.reserved.peak(),

@@ -9,7 +9,7 @@ use parkade_replay::SettingsOrigin;
 use super::gather::{Device, Report, Tried};
 use crate::commands::advise::{self, words as advise_words};
 use crate::terminal::markup::{counted, grouped};
-use crate::terminal::{output, recording, release, size};
+use crate::terminal::{output, recording, release, self_check, size};
 
 /// Reserved memory that no block uses at a moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -195,7 +195,8 @@ fn assumed_limit(device: &Device) -> Option<String> {
 
 /// What to know before trusting a picture.
 pub(super) fn notes(report: &Report, device: &Device) -> Vec<String> {
-    let mut notes: Vec<String> = assumed_limit(device).into_iter().collect();
+    let mut notes: Vec<String> = self_check::failed(device.self_check).iter().map(|said| sentence(said)).collect();
+    notes.extend(assumed_limit(device));
     if report.settings.origin == SettingsOrigin::RecordedValues {
         notes.push("The file's settings string does not match the values stored with it; the values are used.".to_owned());
     }

@@ -1,0 +1,108 @@
+//! How far a prediction can be trusted: whether a replay under the recorded run's own settings needs what that run needed, and how memory
+//! that was given back before a request was read. The same words and keys in every command.
+
+use parkade_replay::{Extreme, Flush, FlushReason, Requests, SelfCheck};
+
+use super::json_struct::{all, view};
+use super::size;
+
+view! {
+    /// The recorded peak, and what a replay under the run's own settings comes to.
+    pub struct Checked(check: SelfCheck) {
+        own_settings_peak_bytes: i64 = check.own_settings_peak_bytes,
+        recorded_peak_bytes: i64 = check.recorded_peak_bytes,
+        holds: bool = check.holds(),
+    }
+}
+
+view! {
+    /// How memory that was given back before a request was read.
+    pub struct ReadFlush(flush: &Flush) {
+        entry: usize = flush.entry,
+        wanted_bytes: u64 = flush.wanted_bytes,
+        is_retry: bool = flush.reason.is_retry(),
+        reason: &'static str = flush.reason.name(),
+    }
+}
+
+view! {
+    /// What comes of it if that was read the other way.
+    pub struct OtherReading(otherwise: Extreme) {
+        peak_reserved_bytes: i64 = otherwise.peak_reserved_bytes,
+        fits: bool = otherwise.fits,
+    }
+}
+
+/// The keys of the flushes of a recording.
+pub fn flushes(requests: &Requests) -> Vec<ReadFlush> {
+    all(&requests.flushes, ReadFlush::of)
+}
+
+/// By how much the self-check fails, in a line of at most 80 columns. `None` if it holds, or if nothing could be checked.
+pub fn failed(check: Option<SelfCheck>) -> Option<String> {
+    let check = check.filter(|check| !check.holds())?;
+    let (own, recorded) = (size::show(check.own_settings_peak_bytes), size::show(check.recorded_peak_bytes));
+    Some(format!("self-check fails: own settings need {own}, recorded {recorded} ({:+.1} %)", check.error_percent()))
+}
+
+/// How the doubtful flushes of a recording were read, and why: a sentence for each reason.
+pub fn readings(requests: &Requests) -> Vec<String> {
+    let reasons = [FlushReason::CaptureFollows, FlushReason::OftenEmptied, FlushReason::NeverHadMore];
+    let sentence = |reason: FlushReason| {
+        let mut entries = requests.flushes.iter().filter(|flush| flush.reason == reason).map(|flush| flush.entry);
+        let (first, more) = (entries.next()?, entries.count());
+        let and = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let read = match reason {
+            FlushReason::CaptureFollows => "a call of empty_cache, as a capture follows",
+            FlushReason::OftenEmptied => "a call of empty_cache, as the program often makes one",
+            _ => "a retry for lack of memory, as there never was so much",
+        };
+        Some(format!("cache given back before entry {first}{and}: read as {read}"))
+    };
+    reasons.into_iter().filter_map(sentence).collect()
+}
+
+/// What the other reading comes to.
+pub fn other_reading(otherwise: Extreme, is_limited: bool) -> String {
+    let fits = match (is_limited, otherwise.fits) {
+        (false, _) => "",
+        (true, true) => "; it fits",
+        (true, false) => "; it does not fit",
+    };
+    format!("with the other reading at most {} reserved{fits}", size::show(otherwise.peak_reserved_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_check_is_one_line() {
+        let check = |own, recorded| SelfCheck { own_settings_peak_bytes: own, recorded_peak_bytes: recorded };
+        assert_eq!(failed(Some(check(580, 580))), None);
+        assert_eq!(failed(None), None);
+        let said = failed(Some(check(624 << 20, 580 << 20))).expect("it fails");
+        assert_eq!(said, "self-check fails: own settings need 624.00 MiB, recorded 580.00 MiB (+7.6 %)");
+        let longest = failed(Some(check((1024 << 20) - 1, (1 << 20) * 513))).expect("it fails");
+        assert!(longest.chars().count() <= 80, "{longest}");
+    }
+
+    #[test]
+    fn flushes_with_one_reason_are_one_sentence() {
+        let flush = |entry, reason| Flush { entry, wanted_bytes: 1, reason };
+        let flushes = vec![
+            flush(4, FlushReason::NeverHadMore),
+            flush(9, FlushReason::NoCall),
+            flush(12, FlushReason::CaptureFollows),
+            flush(20, FlushReason::NeverHadMore),
+        ];
+        let said = readings(&Requests { flushes, ..Requests::default() });
+        assert_eq!(
+            said,
+            [
+                "cache given back before entry 12: read as a call of empty_cache, as a capture follows",
+                "cache given back before entry 4 and 1 more: read as a retry for lack of memory, as there never was so much",
+            ]
+        );
+    }
+}
