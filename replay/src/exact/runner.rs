@@ -341,9 +341,12 @@ impl Runner<'_> {
             self.tally.decisions += (end - at) as u64;
             return;
         }
-        // No reading explains the entries: take the first one, with its mismatches.
+        // No reading explains the entries: take the first one, with its mismatches. Nothing speaks for a doubtful call then.
         self.open(end, end);
-        if let Reading::Release(release) = readings[0] {
+        let is_doubtful = flush.is_some_and(|flush| flush.reason.is_doubtful());
+        if let Reading::Release(release) = readings[0]
+            && !is_doubtful
+        {
             self.release(release);
         }
         let allocation = self.request(self.at(), request);
@@ -469,8 +472,11 @@ impl<'a> Runner<'a> {
 
     /// Why memory was probably given back in the request's entries from `at` on. `None` if the device had room, so that it was a call.
     fn reason(&self, at: usize, request: usize) -> Option<FlushReason> {
-        let told = FlushReason::of_stacks(&self.trace[at..=request]);
-        told.or_else(|| self.capacity.reason(self.wanted_bytes(at, request), request))
+        let likely = self.capacity.reason(self.wanted_bytes(at, request), request);
+        match FlushReason::of_stacks(&self.trace[at..=request]) {
+            Some(FlushReason::OtherStack) => likely.map(|_| FlushReason::OtherStack),
+            told => told.or(likely),
+        }
     }
 
     /// Whether the limit or the device may have had no room for a new segment for a request of this many bytes.
