@@ -46,12 +46,13 @@ fn no_more_decisions_differ_than_were_compared() {
     }
 }
 
+/// The program's captures empty the cache (`torch.cuda.graph` does); what they give back is not read as the requests' own.
 #[test]
 fn the_load_with_pools_of_a_program_under_a_policy_is_found() {
     let [_, file] = files();
     let run = call(&["sweep", "-w", &file, "-p", "pytorch-expandable,breaking-handles"]);
     assert!(
-        run.code == 0 && words(&run).contains("compile_reduce_overhead.breaking-handles 1.125 1.100 1.069"),
+        run.code == 0 && words(&run).contains("compile_reduce_overhead.breaking-handles 1.125 1.094 1.069"),
         "{}",
         words(&run)
     );
