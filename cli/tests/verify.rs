@@ -18,6 +18,18 @@ fn a_good_recording_gives_a_short_table() {
     assert_eq!(lines[5..], ["", "every decision is the same"]);
 }
 
+/// The last of many entries is the state at the end, and nothing that led to it.
+#[test]
+fn of_a_file_without_a_history_nothing_is_claimed() {
+    let folder = Folder::new("verify-one-entry");
+    let mut last = good();
+    last.devices[0].trace.drain(..4);
+    let run = verify(&folder.recording("last.pickle", &last));
+    assert_eq!((run.code, run.err.as_str()), (3, ""), "{}", run.out);
+    let claim = "nothing to verify: the history is not in this file; record it with torch.cuda.memory._record_memory_history()\n";
+    assert!(run.out.ends_with(claim) && !run.out.contains("every decision"), "{}", run.out);
+}
+
 #[test]
 fn a_divergence_is_shown_with_its_history() {
     let folder = Folder::new("verify-diverging");

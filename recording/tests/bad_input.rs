@@ -63,6 +63,13 @@ fn the_type_tag_of_old_cpp_dumps_is_the_object_itself() {
     assert!(matches!(format_error(bare).1, FormatProblem::NotASnapshot { .. }));
 }
 
+/// One snapshot of each rank in a list is no list of segments.
+#[test]
+fn a_list_of_snapshots_is_named() {
+    let list = b"\x80\x02](}X\x08\x00\x00\x00segments]s}X\x0d\x00\x00\x00device_traces]se.";
+    assert!(matches!(format_error(list).1, FormatProblem::ListOfSnapshots { count: 2 }));
+}
+
 #[test]
 fn damaged_pickles_are_named_with_their_offset() {
     use PickleProblem::*;

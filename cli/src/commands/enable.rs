@@ -6,9 +6,10 @@ use std::io::Write;
 
 use anyhow::{Result, ensure};
 use clap::{Parser, ValueEnum};
-use parkade::profile::RELEASES;
+use parkade::profile::{Profile as Rules, RELEASES};
 use parkade::settings::{Backend, ErrorKind, Settings, SettingsError};
 use parkade::texts::format_double;
+use parkade_analysis::caution::{Caution, Evidence, InUse, cautions};
 
 use crate::terminal::args::Profile;
 use crate::terminal::output;
@@ -29,9 +30,9 @@ const VARIABLE: &str = "PYTORCH_CUDA_ALLOC_CONF";
 #[command(after_help = "Examples:
   parkade enable expandable_segments
   parkade enable max_split_size_mb=128 garbage_collection_threshold=0.8
-  parkade enable expandable_segments:True,max_split_size_mb:128 --shell fish
+  parkade enable max_split_size_mb:128,roundup_power2_divisions:4 --shell fish
   eval \"$(parkade enable expandable_segments)\" && python train.py
-  parkade enable 'roundup_power2_divisions:[256:1,512:2,>:4]'")]
+  parkade enable 'roundup_power2_divisions:[256:2,512:4,>:8]'")]
 pub(crate) struct Args {
     /// KEY=VALUE, KEY alone for KEY=True, or a whole string KEY:VALUE,KEY:VALUE as PyTorch takes it.
     #[arg(required = true, value_name = "SETTING")]
@@ -53,7 +54,7 @@ impl Command for Args {
         let is_one_line = !text.contains(char::is_control);
         ensure!(is_one_line, "the settings {:?} have a control character in them", output::shorten(&text, 200));
         Ok(match parse(self.profile, &text) {
-            Ok(settings) => Ok(Line { notes: of(&settings), line: self.shell.line(VARIABLE, &text) }),
+            Ok(settings) => Ok(Line { notes: of(&settings, self.profile.rules()), line: self.shell.line(VARIABLE, &text) }),
             Err(error) => Err(refusal(self.profile, &text, &error)),
         })
     }
@@ -123,8 +124,8 @@ fn refusal(profile: Profile, text: &str, error: &SettingsError) -> String {
     says
 }
 
-/// A line for each setting.
-fn of(settings: &Settings) -> Vec<String> {
+/// A line for each setting, and one for each known issue of these settings that concerns every program.
+fn of(settings: &Settings, rules: &Rules) -> Vec<String> {
     let usual = Settings::default();
     let mut notes = Vec::new();
     if settings.backend == Backend::CudaMallocAsync {
@@ -161,6 +162,11 @@ fn of(settings: &Settings) -> Vec<String> {
     if notes.is_empty() {
         notes.push(String::from("this changes nothing: PyTorch manages the device's memory as by default"));
     }
+    let known = cautions(&InUse::unknown(), settings, rules).into_iter().filter(|caution| caution.in_use == Evidence::Shown);
+    notes.extend(known.map(|caution| {
+        let Caution { setting, what, instead, source, .. } = caution;
+        format!("warning, {setting}: {what} {instead} [{source}]")
+    }));
     notes
 }
 
@@ -255,7 +261,7 @@ mod tests {
     }
 
     fn notes(text: &str) -> String {
-        of(&Settings::from_environment(text).expect("taken")).join("\n")
+        of(&Settings::from_environment(text).expect("taken"), &Rules::PYTORCH_2_11).join("\n")
     }
 
     #[test]
@@ -269,12 +275,26 @@ mod tests {
     }
 
     #[test]
+    fn settings_that_are_known_to_go_wrong_are_warned_of() {
+        let both = notes("max_split_size_mb:128,expandable_segments:True");
+        assert!(
+            both.contains("warning, max_split_size_mb, expandable_segments: ") && both.contains("[pytorch/pytorch#123548"),
+            "{both}"
+        );
+        let one = notes("roundup_power2_divisions:[>:1]");
+        assert!(one.contains("warning, roundup_power2_divisions: "), "{one}");
+        for fine in ["max_split_size_mb:128", "expandable_segments:True", "roundup_power2_divisions:[256:2,>:4]"] {
+            assert!(!notes(fine).contains("warning"), "{fine}");
+        }
+    }
+
+    #[test]
     fn notes_tell_what_was_understood() {
         assert!(notes("max_split_size_mb:128xyz").contains("free blocks of 128.00 MiB and more"));
         assert!(notes("large_segment_size_mb:40,max_split_size_mb:64").contains("less than 40.00 MiB of it"));
         assert!(notes("backend:cudaMallocAsync").contains("do nothing with it"));
         assert!(notes("expandable_segments:True").starts_with("expandable_segments: "));
-        assert!(notes("roundup_power2_divisions:[256:1,>:4]").starts_with("roundup_power2_divisions: "));
+        assert!(notes("roundup_power2_divisions:[256:2,>:4]").starts_with("roundup_power2_divisions: "));
         for nothing in ["", "expandable_segments:False", "pinned_num_register_threads:4"] {
             assert!(notes(nothing).contains("by default"), "{nothing}");
         }

@@ -67,6 +67,12 @@ pub enum FormatProblem {
         /// What it is, with its article.
         found: String,
     },
+    /// The file has several snapshots in a list.
+    #[error("it is a list of {count} snapshots, perhaps one of each rank: write each to its own file")]
+    ListOfSnapshots {
+        /// How many there are.
+        count: usize,
+    },
     /// A required key is missing.
     #[error("`{key}` is missing; no version of PyTorch leaves it out")]
     Missing {

@@ -74,10 +74,22 @@ pub(crate) fn read_snapshot(loaded: &Loaded) -> Result<Recording, FormatError> {
     Ok(Recording { devices, settings, annotations, stacks: stacks.into_table(), fields, tolerated })
 }
 
+/// The keys of a whole snapshot.
+const NAMES: [&str; 4] = ["segments", "device_traces", "allocator_settings", "external_annotations"];
+
+/// Whether a value is a whole snapshot and not a segment.
+fn is_snapshot(loaded: &Loaded, value: Value) -> bool {
+    let found = Fields::of(Part::Snapshot, NAMES, &[]).look_up(loaded, value, "snapshot");
+    found.is_ok_and(|[segments, traces, ..]| segments != Value::ABSENT || traces != Value::ABSENT)
+}
+
 /// Finds the parts: in the dict of a whole snapshot, or in the bare list of
 /// segments that `memory_snapshot()` returns.
 fn root<'l>(loaded: &'l Loaded) -> Result<Root<'l>, FormatProblem> {
     if let Some(segments) = loaded.objects.as_items(loaded.root) {
+        if segments.first().is_some_and(|&first| is_snapshot(loaded, first)) {
+            return Err(FormatProblem::ListOfSnapshots { count: segments.len() });
+        }
         let none: &[Value] = &[];
         return Ok(Root {
             segments,
@@ -91,7 +103,6 @@ fn root<'l>(loaded: &'l Loaded) -> Result<Root<'l>, FormatProblem> {
     if loaded.objects.as_dict(loaded.root).is_none() {
         return Err(FormatProblem::NotASnapshot { found: error::with_article(loaded.type_name(loaded.root)) });
     }
-    const NAMES: [&str; 4] = ["segments", "device_traces", "allocator_settings", "external_annotations"];
     let mut fields = Fields::of(Part::Snapshot, NAMES, &["host_segments", "host_traces"]);
     let [segments, traces, settings, annotations] = fields.look_up(loaded, loaded.root, "snapshot")?;
     let dated = fields.dated(loaded);
