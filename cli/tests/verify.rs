@@ -24,7 +24,7 @@ fn of_a_file_without_a_history_nothing_is_claimed() {
     let folder = Folder::new("verify-one-entry");
     let mut last = good();
     last.devices[0].trace.drain(..4);
-    let run = verify(&folder.recording("last.pickle", &last));
+    let run = call(&["verify", &folder.recording("last.pickle", &last)]);
     assert_eq!((run.code, run.err.as_str()), (3, ""), "{}", run.out);
     let claim = "nothing to verify: the history is not in this file; record it with torch.cuda.memory._record_memory_history()\n";
     assert!(run.out.ends_with(claim) && !run.out.contains("every decision"), "{}", run.out);
