@@ -65,6 +65,8 @@ pub enum MessageError {
     Cut(String),
 }
 
+/// The words before every message of PyTorch's GPU allocator.
+pub(super) const MARK: &str = "out of memory. ";
 /// The words before the size that was tried.
 pub(super) const TRIED: &str = "Tried to allocate ";
 /// The words that stand in its place where 2^60 bytes or more were requested.
@@ -113,7 +115,7 @@ impl OutOfMemoryMessage {
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         let mut error = MessageError::NotFound;
         // No message contains the words that the next one begins with, so every part is read once: the time is linear.
-        let marks = text.match_indices(super::reader::MARK);
+        let marks = text.match_indices(MARK);
         let starts: Vec<usize> = marks.map(|(at, words)| at + words.len()).collect();
         for (place, &start) in starts.iter().enumerate() {
             let end = starts.get(place + 1).copied().unwrap_or(text.len());

@@ -16,6 +16,7 @@ mod lines;
 mod log;
 mod patterns;
 mod reader;
+mod signs;
 mod size;
 mod source;
 

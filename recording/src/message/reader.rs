@@ -9,11 +9,12 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::encoding::Decoder;
-use super::figures::{OutOfMemoryMessage, TRIED};
+use super::figures::{MARK, OutOfMemoryMessage, TRIED};
 use super::lines::{Line, Lines, LogTime, NamedRank, View, beginning};
 use super::log::{LoggedMessage, MessageLog, Messages, OtherMessage, by_launcher, by_times};
 use super::patterns::{Stems, compiled};
-use super::source::{LONGEST_SIGN, Signs, Source, order};
+use super::signs::{LONGEST_SIGN, Signs, order};
+use super::source::Source;
 
 /// So much of a log is searched at once.
 const PART: usize = 64 << 10;
@@ -94,8 +95,6 @@ impl LogReader {
     }
 }
 
-/// The words before every message of PyTorch's GPU allocator.
-pub(super) const MARK: &str = "out of memory. ";
 /// A message is not longer than this, even if many processes use the device.
 const LONGEST: usize = 8 << 10;
 /// How much of the text is known around a part that is searched: behind it a message and more, and before it the size that a message of
