@@ -134,7 +134,7 @@ impl Messages {
     /// The different messages in the order of the log, and what is only counted.
     pub(super) fn end(self) -> (Vec<LoggedMessage>, LeftOut) {
         let mut kept: Vec<_> = self.kept.into_iter().collect();
-        kept.sort_unstable_by_key(|(_, kept)| kept.order);
+        kept.sort_by_cached_key(|(_, kept)| kept.order);
         let logged = kept.into_iter().map(|((rank, message), Kept { line, times, time, .. })| LoggedMessage {
             rank,
             time,
@@ -182,33 +182,50 @@ fn of_whole(message: &LoggedMessage) -> Option<(Option<u32>, &OutOfMemoryMessage
 /// The messages without repetitions. A repetition that does not tell its rank is one of any rank's message with the same figures, and one
 /// that is cut is one of a message whose figures include its own.
 fn distinct(mut messages: Vec<LoggedMessage>) -> Vec<LoggedMessage> {
-    let mut places: HashMap<(Option<u32>, OutOfMemoryMessage), usize> = HashMap::new();
-    let mut kept: Vec<LoggedMessage> = Vec::new();
-    messages.sort_by_key(|message| (!message.message.is_complete, message.rank.is_none(), message.line));
-    for message in messages {
-        let figures = message.message.clone();
-        let same = places.get(&(message.rank, figures.clone())).copied().or_else(|| {
+    messages.sort_by_cached_key(|message| (!message.message.is_complete, message.rank.is_none(), message.line));
+    let firsts = first_of_each(&messages);
+    let mut kept: Vec<Option<LoggedMessage>> = Vec::with_capacity(messages.len());
+    for (place, message) in messages.into_iter().enumerate() {
+        match kept.get_mut(firsts[place]).and_then(Option::as_mut) {
+            Some(first) => {
+                first.times += message.times;
+                first.line = first.line.min(message.line);
+                first.time = first.time.take().or(message.time);
+                kept.push(None);
+            }
+            None => kept.push(Some(message)),
+        }
+    }
+    let mut kept: Vec<LoggedMessage> = kept.into_iter().flatten().collect();
+    kept.sort_by_cached_key(|message| message.line);
+    kept
+}
+
+/// For each message the place of the one that it repeats; its own if it repeats none.
+fn first_of_each(messages: &[LoggedMessage]) -> Vec<usize> {
+    let mut places: HashMap<(Option<u32>, &OutOfMemoryMessage), usize> = HashMap::new();
+    let mut kept: Vec<usize> = Vec::new();
+    let mut firsts = Vec::with_capacity(messages.len());
+    for (place, message) in messages.iter().enumerate() {
+        let figures = &message.message;
+        let same = places.get(&(message.rank, figures)).copied().or_else(|| {
             let is_part = |(rank, whole): (Option<u32>, &OutOfMemoryMessage)| {
                 figures.is_part_of(whole) && (message.rank.is_none() || message.rank == rank)
             };
             // Those that are not cut come first.
-            let mut wholes = kept.iter().take(MOST_COMPARED).map_while(of_whole);
-            if figures.is_complete { None } else { wholes.position(is_part) }
+            let wholes = || kept.iter().take(MOST_COMPARED).map_while(|&place| of_whole(&messages[place]));
+            let found = if figures.is_complete { None } else { wholes().position(is_part) };
+            found.map(|number| kept[number])
         });
-        if let Some(place) = same {
-            let first = &mut kept[place];
-            first.times += message.times;
-            first.line = first.line.min(message.line);
-            first.time = first.time.take().or(message.time);
-            continue;
+        firsts.push(same.unwrap_or(place));
+        if same.is_none() {
+            // The first rank with these figures takes the repetitions without a rank.
+            places.entry((None, figures)).or_insert(place);
+            places.insert((message.rank, figures), place);
+            kept.push(place);
         }
-        // The first rank with these figures takes the repetitions without a rank.
-        places.entry((None, figures.clone())).or_insert(kept.len());
-        places.insert((message.rank, figures), kept.len());
-        kept.push(message);
     }
-    kept.sort_by_key(|message| message.line);
-    kept
+    firsts
 }
 
 /// The first failure that torchrun observed, of which its summary has the rank and the time.
