@@ -154,8 +154,8 @@ pub struct MessageDiagnosis {
 /// What the driver itself takes of a device for a process, roughly (docs/driver-facts.md).
 const DRIVER_BYTES: u64 = 500 * MIB;
 const GIB: u64 = 1 << 30;
-/// No device has so much.
-const NO_DEVICE_BYTES: u64 = 1 << 50;
+/// No device has so much memory: a figure of this many bytes is an error of the program or of the driver.
+pub const NO_DEVICE_BYTES: u64 = 1 << 50;
 
 /// Diagnoses an out-of-memory error from its message alone.
 #[must_use]

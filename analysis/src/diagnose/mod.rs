@@ -15,7 +15,7 @@ mod verdict;
 
 pub use breakdown::{Asked, Breakdown, Cause, Excess, ExcessCause, ExcessPart, Hole, PINNED_PART, Strand, excess, stranded};
 pub use fences::{Fence, Owner};
-pub use message::{Certainty, MessageDiagnosis, MessageVerdict, diagnose_message};
+pub use message::{Certainty, MessageDiagnosis, MessageVerdict, NO_DEVICE_BYTES, diagnose_message};
 pub use moment::{Onset, Peak, Peaks, Question, Why};
 pub use verdict::{Applies, Contradiction, Limit, LimitEvidence, Steps, Verdict};
 

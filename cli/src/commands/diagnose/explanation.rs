@@ -1,6 +1,6 @@
 //! What one out-of-memory message means, in words: the cause first, then the five steps, what to try, and how certain it is.
 
-use parkade_analysis::diagnose::{Applies, Certainty, MessageDiagnosis, MessageVerdict};
+use parkade_analysis::diagnose::{Applies, Certainty, MessageDiagnosis, MessageVerdict, NO_DEVICE_BYTES};
 use parkade_recording::message::{OutOfMemoryMessage, Size, Source};
 
 use super::layout::POOLS_DO_NOT_SHARE;
@@ -32,7 +32,7 @@ pub(super) fn headline(diagnosis: &MessageDiagnosis) -> String {
         MessageVerdict::SpilledToHost => format!(
             "spilled to the host: {} is in use on a device of {}, so the driver has moved memory to the host; the program is slow and \
              close to its end",
-            shown(message.reserved.max_by_bytes(message.allocated)),
+            shown(larger(message.reserved, message.allocated)),
             shown(message.total)
         ),
         MessageVerdict::Limit => limit(diagnosis),
@@ -88,14 +88,8 @@ pub(super) fn headline(diagnosis: &MessageDiagnosis) -> String {
 }
 
 /// The larger of two sizes that may be missing.
-trait MaxByBytes {
-    fn max_by_bytes(self, other: Self) -> Self;
-}
-
-impl MaxByBytes for Option<Size> {
-    fn max_by_bytes(self, other: Self) -> Self {
-        [self, other].into_iter().flatten().max_by_key(|size| size.bytes)
-    }
+fn larger(one: Option<Size>, other: Option<Size>) -> Option<Size> {
+    [one, other].into_iter().flatten().max_by_key(|size| size.bytes)
 }
 
 fn reserved(message: &OutOfMemoryMessage) -> String {
@@ -103,7 +97,6 @@ fn reserved(message: &OutOfMemoryMessage) -> String {
 }
 
 fn impossible(message: &OutOfMemoryMessage) -> String {
-    const NO_DEVICE_BYTES: u64 = 1 << 50;
     let is_absurd = |size: &Size| size.bytes >= NO_DEVICE_BYTES;
     if let Some(tried) = message.tried.filter(is_absurd) {
         return format!(
@@ -389,8 +382,8 @@ pub(super) fn remedy(diagnosis: &MessageDiagnosis) -> Option<(&'static str, Stri
         MessageVerdict::Fragmentation if message.source != Source::PyTorch || is_of_pools(diagnosis) => return None,
         MessageVerdict::Fragmentation => (
             "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-            "of 33 runs that died under the default settings on an H100 with a few per cent more memory than they had live, 26 completed with \
-             it; HIP and other ports have variables with their own names"
+            "it keeps free memory in one piece, which helps where that lies in pieces and not where it waits for other streams; with a \
+             snapshot, parkade advise FILE says whether it is enough; HIP and other ports have variables with their own names"
                 .to_owned(),
         ),
         MessageVerdict::Limit => (
