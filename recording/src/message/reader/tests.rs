@@ -405,7 +405,9 @@ fn nanoseconds(since: Instant) -> u64 {
     used.unwrap_or_else(|| since.elapsed().as_nanos() as u64)
 }
 
-/// Twice as many messages take at most 2.3 times as long, however they stand.
+/// Eight times as many messages take at most 16 times as long, however they stand: a reader whose
+/// time grows with the square of their number takes 64 times as long, and a busy machine changes
+/// what is measured by less than that factor of two.
 #[test]
 fn the_time_grows_with_the_number_of_messages() {
     let whole = |separator: &str, number| (0..number).map(message).collect::<Vec<_>>().join(separator);
@@ -421,8 +423,7 @@ fn the_time_grows_with_the_number_of_messages() {
     ];
     let start = Instant::now();
     for (name, log) in kinds {
-        // Large enough for a clock that ticks every 4 ms while others run.
-        let logs = [log(1600), log(3200)];
+        let logs = [log(400), log(3200)];
         let mut least = [u64::MAX; 2];
         // More rounds only where others disturb the measurement.
         for round in 0..20 {
@@ -432,11 +433,11 @@ fn the_time_grows_with_the_number_of_messages() {
                 *least = (*least).min(nanoseconds(start) - before);
                 assert!(!read.messages.is_empty(), "{name}");
             }
-            if round >= 2 && least[1] * 10 <= least[0] * 23 {
+            if round >= 2 && least[1] <= least[0] * 16 {
                 break;
             }
         }
-        assert!(least[1] * 10 <= least[0] * 23, "{name}: {least:?} ns");
+        assert!(least[1] <= least[0] * 16, "{name}: {least:?} ns");
     }
 }
 
