@@ -8,6 +8,7 @@ use parkade_recording::DeviceRecording;
 use parkade_replay::{LIKELY, OutlookOptions, Prediction, VerifyOptions, replay_device};
 
 use super::capacity::Capacities;
+use super::completion::CompletedRuns;
 use super::memory::AdviseOptions;
 use super::program::Replay;
 use crate::caution::Caution;
@@ -29,6 +30,8 @@ pub struct AdvisedOption {
     pub devices: Vec<DeviceOutcome>,
     /// Of the recorded run's own settings and the best options: how likely runs fare, if the timing of streams matters.
     pub likely: Option<LikelyRuns>,
+    /// Of a program that died and that it gets past its failure, if the memory is known or assumed: the cut runs that are like it.
+    pub completes: Option<CompletedRuns>,
 }
 
 impl AdvisedOption {
@@ -76,6 +79,12 @@ impl AdvisedOption {
         let smallest = self.devices.iter().map(|device| device.smallest_bytes).max().unwrap_or(0);
         let fraction = self.settings.per_process_memory_fraction;
         if fraction > 0.0 && fraction < 1.0 { (smallest as f64 / fraction).ceil() as u64 } else { smallest }
+    }
+
+    /// How likely it completes a program that died ([`completes`](Self::completes)).
+    #[must_use]
+    pub fn completes_probability(&self) -> Option<f64> {
+        self.completes.map(CompletedRuns::probability)
     }
 
     /// How often the whole cache was released because memory was short (`num_alloc_retries`).

@@ -13,6 +13,7 @@ use parkade_replay::{
 use parkade_sim::address::LearnedAddressSpace;
 use rustc_hash::FxHashMap;
 
+use super::completion::{CompletedRuns, Means, RunLike};
 use crate::continuation::{Continuation, continue_after};
 use crate::ending::Ending;
 use crate::stacks::{StackUse, by_stack};
@@ -144,6 +145,14 @@ impl Program {
     #[must_use]
     pub const fn died(&self) -> bool {
         matches!(self.ending, Ending::Died(_))
+    }
+
+    /// The cut runs that are like it, if it died and the means need `needed_bytes` for it and what is estimated of its rest. `None` if the
+    /// memory is not known, or if the recording lost a part that needed more.
+    #[must_use]
+    pub fn completes(&self, means: Means, needed_bytes: u64, available_bytes: Option<u64>) -> Option<CompletedRuns> {
+        let available = available_bytes.filter(|&available| self.died() && !self.hides_more_than(available))?;
+        Some(RunLike::of(means, self.continuation.as_ref(), self.live.bytes, (needed_bytes, available)).runs())
     }
 
     /// How many of its operations are recorded; the others are estimated.

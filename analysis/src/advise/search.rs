@@ -13,6 +13,7 @@ use parkade::units::Bytes;
 use rayon::prelude::*;
 
 use super::advised_option::{AdvisedOption, DeviceOutcome, evaluate};
+use super::completion::{CompletedRuns, Means};
 use super::memory::{AdviseOptions, DeviceMemory, Progress};
 use super::program::{Program, Replay};
 use crate::caution::{Caution, InUse, cautions};
@@ -202,11 +203,23 @@ impl<'a> Search<'a> {
             is_own: trial.is_own,
             is_given: trial.is_given,
             available_bytes: devices.iter().filter_map(|outcome| outcome.available_bytes).min(),
+            completes: completes(self.programs, &devices),
             devices,
             settings: trial.settings.clone(),
             likely: None,
         }
     }
+}
+
+/// The cut runs that are like those of the devices whose programs died, on the device where the fewest were completed. `None` if none
+/// died, if one does not get past its failure, or if its memory is not known.
+fn completes(programs: &[Program], devices: &[DeviceOutcome]) -> Option<CompletedRuns> {
+    let died = programs.iter().zip(devices).filter(|(program, _)| program.died());
+    let of = |(program, outcome): (&Program, &DeviceOutcome)| {
+        outcome.gets_past.then(|| program.completes(Means::Settings, outcome.smallest_bytes, outcome.available_bytes)).flatten()
+    };
+    let all: Option<Vec<CompletedRuns>> = died.map(of).collect();
+    all?.into_iter().min_by(|one, other| one.probability().total_cmp(&other.probability()))
 }
 
 /// Whether two settings are the same, however they are written.

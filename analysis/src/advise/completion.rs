@@ -1,0 +1,176 @@
+//! How likely settings or a policy complete a program that died: what share of runs like it was completed.
+//!
+//! What a program asks for after its death is not in the file. So complete recordings were cut where a tighter limit kills them,
+//! advice was given on what was left, and each recommendation was tried on the whole recording ([`TABLE`]; docs/predictions.md
+//! says on which recordings). A run is like another if as much is known of its steps, if what is recommended needs about as much
+//! more than the program's tensors take, and if that serves what is estimated of the rest or does not. What is needed beyond the
+//! tensors matters most: a program that died has little more memory than they take, and the rest of it may take more of it still.
+
+use crate::continuation::Continuation;
+
+/// Runs that were cut, and how many of them were completed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CompletedRuns {
+    /// How many were completed.
+    pub completed: u32,
+    /// How many there were.
+    pub runs: u32,
+}
+
+impl CompletedRuns {
+    /// How likely another one is completed: by the rule of succession, which is never certain.
+    #[must_use]
+    pub fn probability(self) -> f64 {
+        f64::from(self.completed + 1) / f64::from(self.runs + 2)
+    }
+
+    fn and(self, other: CompletedRuns) -> CompletedRuns {
+        CompletedRuns { completed: self.completed + other.completed, runs: self.runs + other.runs }
+    }
+}
+
+/// What is known of the steps of a program that died.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KnownSteps {
+    /// It was never before where it died.
+    None,
+    /// Fewer than four steps came before.
+    Few,
+    /// Each of the latest needed more than the one before.
+    Growing,
+    /// Four or more came before.
+    Several,
+}
+
+impl KnownSteps {
+    /// All of them.
+    pub const ALL: [KnownSteps; 4] = [KnownSteps::None, KnownSteps::Few, KnownSteps::Growing, KnownSteps::Several];
+
+    fn of(continuation: Option<&Continuation>) -> KnownSteps {
+        match continuation {
+            None => KnownSteps::None,
+            Some(continuation) if continuation.grows() => KnownSteps::Growing,
+            Some(continuation) if continuation.has_few_steps() => KnownSteps::Few,
+            Some(_) => KnownSteps::Several,
+        }
+    }
+}
+
+/// Where the bands of what is needed beyond the tensors end, in thousandths of what these take; the last has no end.
+const BANDS: [u64; 4] = [10, 20, 40, 80];
+/// Runs that are alike count alone if there are this many.
+const ENOUGH: u32 = 10;
+
+/// What is tried on a program that died.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Means {
+    /// Settings of PyTorch's allocator.
+    Settings,
+    /// A policy of parkade in its place.
+    Policy,
+}
+
+/// By what runs that died are alike.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RunLike {
+    /// What is tried on it.
+    pub means: Means,
+    /// What is known of its steps.
+    pub steps: KnownSteps,
+    /// The number of a band of [`BANDS`], from 0.
+    pub band: usize,
+    /// Whether what is estimated of the rest is served.
+    pub is_rest_served: bool,
+}
+
+impl RunLike {
+    /// How many bands there are.
+    pub const BANDS: usize = BANDS.len() + 1;
+
+    /// A run that is known to hold `live_bytes` at most, up to its death. The means need `needed_bytes` for it and what is estimated of
+    /// its rest, and there are `available_bytes`.
+    #[must_use]
+    pub fn of(
+        means: Means,
+        continuation: Option<&Continuation>,
+        live_bytes: u64,
+        (needed_bytes, available_bytes): (u64, u64),
+    ) -> RunLike {
+        let live_bytes = continuation.map_or(live_bytes, |rest| live_bytes.max(rest.largest_peak_bytes()));
+        let beyond = u128::from(needed_bytes.saturating_sub(live_bytes)) * 1000;
+        let band = BANDS.iter().filter(|&&end| beyond >= u128::from(end) * u128::from(live_bytes)).count();
+        RunLike { means, steps: KnownSteps::of(continuation), band, is_rest_served: needed_bytes <= available_bytes }
+    }
+
+    /// The runs that were cut and are like it. Where they are few, those of which other things are known of the steps count too.
+    #[must_use]
+    pub fn runs(self) -> CompletedRuns {
+        self.runs_of(|steps| TABLE[self.means as usize][steps as usize][self.band][usize::from(self.is_rest_served)])
+    }
+
+    /// The same from another table: `count` has the runs that are like it and of whose steps so much is known.
+    #[must_use]
+    pub fn runs_of(self, count: impl Fn(KnownSteps) -> CompletedRuns) -> CompletedRuns {
+        let alone = count(self.steps);
+        if alone.runs >= ENOUGH { alone } else { KnownSteps::ALL.into_iter().map(count).fold(NO_RUNS, CompletedRuns::and) }
+    }
+}
+
+const NO_RUNS: CompletedRuns = CompletedRuns { completed: 0, runs: 0 };
+
+const fn of(completed: u32, runs: u32) -> CompletedRuns {
+    CompletedRuns { completed, runs }
+}
+
+/// Completed and cut runs by [`Means`], by [`KnownSteps`], by band, and by whether what is estimated of the rest is served (last). The
+/// settings are those that were recommended, the policy is `breaking-handles`, each where it gets past the failure. Printed by
+/// `benches/examples/cut_runs.rs`.
+const TABLE: [[[[CompletedRuns; 2]; RunLike::BANDS]; KnownSteps::ALL.len()]; 2] = [
+    [
+        [[of(0, 0), of(59, 61)], [of(0, 0), of(44, 64)], [of(0, 0), of(27, 48)], [of(0, 0), of(2, 12)], [of(0, 0), of(11, 46)]],
+        [[of(0, 0), of(32, 33)], [of(0, 0), of(35, 37)], [of(1, 1), of(41, 50)], [of(0, 1), of(42, 64)], [of(8, 24), of(10, 17)]],
+        [[of(0, 0), of(7, 7)], [of(0, 0), of(26, 28)], [of(0, 0), of(27, 32)], [of(1, 6), of(25, 40)], [of(2, 14), of(4, 6)]],
+        [[of(0, 0), of(12, 12)], [of(0, 0), of(40, 40)], [of(0, 1), of(10, 11)], [of(1, 2), of(40, 45)], [of(1, 19), of(21, 24)]],
+    ],
+    [
+        [[of(0, 0), of(127, 128)], [of(0, 0), of(72, 74)], [of(0, 0), of(34, 47)], [of(0, 0), of(5, 8)], [of(0, 0), of(0, 0)]],
+        [[of(0, 0), of(70, 72)], [of(0, 0), of(68, 69)], [of(3, 5), of(71, 75)], [of(6, 6), of(11, 15)], [of(4, 4), of(0, 0)]],
+        [[of(0, 0), of(36, 37)], [of(0, 0), of(54, 55)], [of(1, 1), of(35, 37)], [of(0, 0), of(3, 3)], [of(2, 2), of(2, 2)]],
+        [[of(0, 0), of(53, 53)], [of(0, 0), of(50, 50)], [of(1, 3), of(44, 49)], [of(0, 2), of(6, 6)], [of(0, 0), of(0, 0)]],
+    ],
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bands_end_where_they_say() {
+        let band = |needed| RunLike::of(Means::Settings, None, 1000, (needed, 2000)).band;
+        assert_eq!([1000, 1009, 1010, 1020, 1040, 1079, 1080, 9000].map(band), [0, 0, 1, 2, 3, 3, 4, 4]);
+        assert_eq!(RunLike::of(Means::Policy, None, 0, (0, 0)).band, BANDS.len(), "a run that holds nothing divides by nothing");
+    }
+
+    #[test]
+    fn what_needs_less_beyond_the_tensors_completes_more_runs() {
+        for steps in KnownSteps::ALL {
+            let like = |band| RunLike { means: Means::Settings, steps, band, is_rest_served: true };
+            let (least, most) = (like(0).runs().probability(), like(BANDS.len()).runs().probability());
+            assert!(least > most, "{steps:?}: {least} and {most}");
+        }
+    }
+
+    #[test]
+    fn every_run_is_like_some_and_none_is_certain() {
+        let bands = || (0..RunLike::BANDS).flat_map(|band| [(band, false), (band, true)]);
+        for (means, steps) in
+            [Means::Settings, Means::Policy].into_iter().flat_map(|means| KnownSteps::ALL.map(|steps| (means, steps)))
+        {
+            for (band, is_rest_served) in bands() {
+                let runs = RunLike { means, steps, band, is_rest_served }.runs();
+                assert!(runs.completed <= runs.runs, "{means:?} {steps:?} {band}");
+                assert!(runs.probability() > 0.0 && runs.probability() < 1.0, "{means:?} {steps:?} {band}");
+            }
+        }
+    }
+}
