@@ -129,6 +129,8 @@ fn others(paths: &[PathBuf], thing: &str) -> Option<String> {
 
 /// Words before the number of a rank, and of a device, which stands for the rank where no name has one.
 const RANK_WORDS: [&str; 1] = ["rank"];
+/// A word that is short for rank, but also for other things.
+const SHORT_WORDS: [&str; 1] = ["r"];
 const DEVICE_WORDS: [&str; 4] = ["device", "dev", "gpu", "cuda"];
 /// Words before a number that is a moment's of one run.
 const MOMENT_WORDS: [&str; 6] = ["step", "iter", "iteration", "epoch", "batch", "entry"];
@@ -162,14 +164,25 @@ pub struct RankNumbers {
 }
 
 impl RankNumbers {
-    /// The ranks of these files: the first rule that gives every file a number of its own, else their positions.
+    /// The ranks of these files: the first rule that gives every file a number of its own, else their positions. A number after a word
+    /// for rank or device is one. Others may number anything, as in `run_100` and `run_200`, so they count only if they are those of all
+    /// ranks from 0 on.
     pub fn of(paths: &[&Path]) -> RankNumbers {
         let stems: Vec<String> = paths.iter().map(|path| stem(path)).collect();
-        let rules: [fn(&str) -> Option<u64>; 3] =
-            [|stem| after(stem, &RANK_WORDS), |stem| after(stem, &DEVICE_WORDS), last_number];
-        for rule in rules {
+        type Rule = fn(&str) -> Option<u64>;
+        let rules: [(Rule, bool); 4] = [
+            (|stem| after(stem, &RANK_WORDS), true),
+            (|stem| after(stem, &DEVICE_WORDS), true),
+            (|stem| after(stem, &SHORT_WORDS), false),
+            (last_number, false),
+        ];
+        for (rule, is_certain) in rules {
             let numbers: Option<Vec<u64>> = stems.iter().map(|stem| rule(stem)).collect();
-            let numbers = numbers.filter(|numbers| numbers.iter().collect::<BTreeSet<_>>().len() == numbers.len());
+            let are_ranks = |numbers: &Vec<u64>| {
+                let distinct: BTreeSet<u64> = numbers.iter().copied().collect();
+                distinct.len() == numbers.len() && (is_certain || distinct.into_iter().eq(0..numbers.len() as u64))
+            };
+            let numbers = numbers.filter(are_ranks);
             if let Some(of_files) = numbers {
                 return RankNumbers { of_files, from: RanksFrom::Names };
             }
@@ -354,10 +367,29 @@ mod tests {
             ["run.rank-3.pkl", "run.rank-12.pkl.gz"],
             ["node0_gpu7_rank3.pickle", "node1_gpu7_rank12.pickle"],
             ["dev3.pickle", "dev12.pickle"],
-            ["snapshot_3.pickle", "snapshot_12.pickle"],
-            ["3.pickle", "12.pickle"],
         ] {
             assert_eq!(numbers(&names), (vec![3, 12], RanksFrom::Names), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_without_a_word_are_ranks_if_they_are_all_from_0_on() {
+        for names in [
+            ["snapshot_1.pickle", "snapshot_0.pickle"],
+            ["1.pickle", "0.pickle"],
+            ["r1.pickle", "r0.pickle"],
+            ["mem-r1_step_100.pickle", "mem-r0_step_100.pickle"],
+        ] {
+            assert_eq!(numbers(&names), (vec![1, 0], RanksFrom::Names), "{names:?}");
+        }
+        for names in [
+            ["run100.pickle", "run150.pickle", "run200.pickle"],
+            ["run_100.pickle", "run_150.pickle", "run_200.pickle"],
+            ["100.pickle", "150.pickle", "200.pickle"],
+            ["snapshot_1.pickle", "snapshot_2.pickle", "snapshot_3.pickle"],
+            ["r18.pickle", "r50.pickle", "r101.pickle"],
+        ] {
+            assert_eq!(numbers(&names), (vec![0, 1, 2], RanksFrom::Positions), "{names:?}");
         }
     }
 
