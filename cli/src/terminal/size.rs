@@ -164,6 +164,26 @@ pub fn show_bytes(bytes: u64) -> String {
     rounded.to_owned()
 }
 
+/// A range of sizes for people; once, if its ends look alike.
+#[must_use]
+pub fn show_range(least: i64, most: i64) -> String {
+    let (least, most) = (show(least), show(most));
+    if least == most { least } else { format!("{least} to {most}") }
+}
+
+/// Two sizes for people between which something lies: with smaller units, if they differ and would look alike.
+#[must_use]
+pub fn show_apart(least: u64, most: u64) -> [String; 2] {
+    let usual = [least, most].map(show_bytes);
+    if least == most || usual[0] != usual[1] {
+        return usual;
+    }
+    let smaller = [(20, "MiB"), (10, "KiB")]
+        .map(|(shift, unit)| [least, most].map(|bytes| format!("{:.2} {unit}", bytes as f64 / f64::from(1_u32 << shift))));
+    let in_bytes = || [least, most].map(|bytes| format!("{bytes} bytes"));
+    smaller.into_iter().find(|[least, most]| least != most).unwrap_or_else(in_bytes)
+}
+
 /// A size as an argument: the shortest form that loses no byte, and of these the one in the largest unit.
 #[must_use]
 pub fn exact(bytes: u64) -> String {
@@ -187,6 +207,23 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_range_whose_ends_look_alike_is_one_size() {
+        let gib = |gib: f64| (gib * f64::from(1 << 30)) as i64;
+        assert_eq!(show_range(gib(15.341), gib(15.342)), "15.34 GiB");
+        assert_eq!(show_range(gib(15.34), gib(15.35)), "15.34 GiB to 15.35 GiB");
+    }
+
+    #[test]
+    fn sizes_between_which_something_lies_look_different() {
+        const GIB: u64 = 1 << 30;
+        assert_eq!(show_apart(2 * GIB, 3 * GIB), ["2.00 GiB", "3.00 GiB"]);
+        assert_eq!(show_apart(2 * GIB, 2 * GIB + (2 << 20)), ["2048.00 MiB", "2050.00 MiB"]);
+        assert_eq!(show_apart(2 * GIB, 2 * GIB + 512), ["2097152.00 KiB", "2097152.50 KiB"]);
+        assert_eq!(show_apart(2 * GIB, 2 * GIB + 1), ["2147483648 bytes", "2147483649 bytes"]);
+        assert_eq!(show_apart(2 * GIB, 2 * GIB), ["2.00 GiB", "2.00 GiB"]);
+    }
 
     #[test]
     fn a_size_in_a_command_is_what_was_typed_and_exact() {

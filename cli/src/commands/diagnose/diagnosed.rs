@@ -23,7 +23,7 @@ use super::stacks;
 use crate::terminal::output::{self, count};
 use crate::terminal::recording::{self, short_name};
 use crate::terminal::run_words;
-use crate::terminal::size::{self, show_bytes};
+use crate::terminal::size::{self, show_apart, show_bytes};
 
 /// A diagnosed recording.
 pub(crate) struct Diagnosed {
@@ -162,20 +162,22 @@ fn limit(diagnosis: &Diagnosis) -> String {
             format!("the limit is {}, as given{objection}", show_bytes(bytes))
         }
         Limit::DeviceFull { bytes } => format!("the device was full: this allocator had {}", show_bytes(bytes)),
-        Limit::Between { at_least_bytes, below_bytes } => format!(
-            "the limit is at least {} (reserved at entry {}) and less than {} (refused at entry {refused}){}",
-            show_bytes(at_least_bytes),
-            served.saturating_sub(1),
-            show_bytes(below_bytes),
-            only_whole_gibibyte(at_least_bytes, below_bytes)
-                .map_or_else(String::new, |bytes| format!("; {} is the only whole number of GiB between", show_bytes(bytes)))
-        ),
-        Limit::NotFixed { reserved_bytes, refused_bytes } => format!(
-            "the limit was not fixed: {} was reserved at entry {}, but {} refused at entry {refused}",
-            show_bytes(reserved_bytes),
-            served.saturating_sub(1),
-            show_bytes(refused_bytes)
-        ),
+        Limit::Between { at_least_bytes, below_bytes } => {
+            let [least, below] = show_apart(at_least_bytes, below_bytes);
+            format!(
+                "the limit is at least {least} (reserved at entry {}) and less than {below} (refused at entry {refused}){}",
+                served.saturating_sub(1),
+                only_whole_gibibyte(at_least_bytes, below_bytes)
+                    .map_or_else(String::new, |bytes| format!("; {} is the only whole number of GiB between", show_bytes(bytes)))
+            )
+        }
+        Limit::NotFixed { reserved_bytes, refused_bytes } => {
+            let [reserved, refused_bytes] = show_apart(reserved_bytes, refused_bytes);
+            format!(
+                "the limit was not fixed: {reserved} was reserved at entry {}, but {refused_bytes} refused at entry {refused}",
+                served.saturating_sub(1)
+            )
+        }
         Limit::NeverReached { at_least_bytes } => format!("nothing was refused up to {}", show_bytes(at_least_bytes)),
     }
 }

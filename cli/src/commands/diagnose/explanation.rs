@@ -5,7 +5,7 @@ use parkade_recording::message::{OutOfMemoryMessage, Size, Source};
 
 use super::layout::POOLS_DO_NOT_SHARE;
 use crate::terminal::output;
-use crate::terminal::size::show_bytes;
+use crate::terminal::size::{show_apart, show_bytes};
 
 /// What only a recording says.
 const SNAPSHOT: &str = "a message does not say where the free memory is, who holds the rest, or since when: record a run with \
@@ -259,7 +259,8 @@ fn undecided(diagnosis: &MessageDiagnosis) -> String {
         "it depends on the last digit of the figures".to_owned()
     } else {
         let (least, most) = diagnosis.block_bytes.unwrap_or_default();
-        format!("{} is tried for any request from {} to {}", shown(message.tried), show_bytes(least), show_bytes(most))
+        let [least, most] = show_apart(least, most);
+        format!("{} is tried for any request from {least} to {most}", shown(message.tried))
     };
     format!("fragmentation or capacity, the message does not say which: {why}")
 }

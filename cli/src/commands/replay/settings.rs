@@ -344,11 +344,11 @@ fn notes(args: &Replay, replayed: &UnderSettings, device: &Outlook, place: usize
         notes.push(release::words(&replayed.made_by));
     }
     if let Some(range) = device.timing {
-        let (least, most) = (size::show(range.least_peak_reserved_bytes), size::show(range.most_peak_reserved_bytes));
+        let peaks = size::show_range(range.least_peak_reserved_bytes, range.most_peak_reserved_bytes);
         let between = if range.is_likely {
-            format!("{least} to {most} is likely, by the times of the entries")
+            format!("{peaks} is likely, by the times of the entries")
         } else {
-            format!("{least} to {most} over all timings tried")
+            format!("{peaks} over all timings tried")
         };
         let fit = replayed.timings.get(place).copied().flatten();
         let fit = fit.map_or_else(String::new, |TimingsThatFit { fit, of }| {

@@ -180,7 +180,7 @@ fn assumed_limit(device: &Device) -> Option<String> {
     let Some(hint) = memory.shown else {
         return Some(sentence(&format!("{} (--limit sets it)", advise::shows_no_limit(&memory, bytes))));
     };
-    let (least, below) = (show_bytes(hint.least_bytes), show_bytes(hint.below_bytes));
+    let [least, below] = size::show_apart(hint.least_bytes, hint.below_bytes);
     let shows = if hint.least_bytes == hint.below_bytes {
         format!("that there was {least} for the allocator")
     } else {
