@@ -273,6 +273,25 @@ fn several_devices_and_files_without_a_trace_are_diagnosed() {
     assert!(run.out.contains("not in the file: a trace"), "{}", run.out);
 }
 
+/// PyTorch writes that a snapshot was taken into the trace of every device, also of those that the program did not use.
+#[test]
+fn devices_of_which_nothing_is_told_are_left_out() {
+    let folder = Folder::new("diagnose-unused");
+    let unused = |device| DeviceRecording { device, trace: vec![entry(Action::Snapshot, 0, 0)], ..DeviceRecording::default() };
+    let mut recording = failing();
+    recording.devices.extend([unused(1), unused(2)]);
+    let file = folder.recording("unused.pickle", &recording);
+    for command in ["diagnose", "report", "advise"] {
+        let text = call(&[command, &file]).out;
+        assert!(!text.is_empty() && !text.contains("device 1") && !text.contains("device 2"), "{command}: {text}");
+    }
+    let (_, object) = json(&[&file, "--entry", "10"]);
+    assert_eq!(object["devices"].as_array().map(Vec::len), Some(1), "the entry is that of the only device: {object}");
+    let nothing = folder.recording("nothing.pickle", &Recording { devices: vec![unused(0), unused(1)], ..failing() });
+    let text = call(&["diagnose", &nothing]).out;
+    assert!(text.contains("device 0") && text.contains("device 1"), "{text}");
+}
+
 /// Where nothing failed, the question is why more is reserved than allocated; a request that is tiny against that does not say why.
 #[test]
 fn without_a_failure_the_question_is_why_reserved_is_above_allocated() {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
-use parkade_recording::{DeviceRecording, ReadError, Recording};
+use parkade_recording::{Action, DeviceRecording, Entry, ReadError, Recording};
 
 use crate::terminal::{output, size};
 
@@ -75,6 +75,15 @@ pub fn chosen<'r>(
         Some(number) => bail!("the file has nothing about device {number}, only about {known}"),
         None => Ok(devices),
     }
+}
+
+/// The devices of which the file tells something: entries about memory, or what was reserved at its end. PyTorch writes that a snapshot was
+/// taken into the trace of every device, used or not. If nothing is told of any, all of them.
+pub fn telling(devices: &[DeviceRecording]) -> Vec<&DeviceRecording> {
+    let is_about_memory = |entry: &Entry| entry.action != Action::Snapshot;
+    let tells = |device: &&DeviceRecording| !device.segments.is_empty() || device.trace.iter().any(is_about_memory);
+    let telling: Vec<&DeviceRecording> = devices.iter().filter(tells).collect();
+    if telling.is_empty() { devices.iter().collect() } else { telling }
 }
 
 /// The devices with a trace.

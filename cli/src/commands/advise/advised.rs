@@ -182,8 +182,9 @@ impl Args {
         let own = verify.settings.clone();
         let profile = named.unwrap_or(own.profile);
         let given = self.given(profile)?;
-        recording::chosen(&recording.devices, self.device)?;
-        recording.devices.retain(|device| self.device.is_none_or(|number| number == device.device));
+        let chosen = recording::chosen(recording::telling(&recording.devices), self.device)?;
+        let chosen: Vec<u32> = chosen.into_iter().map(|device| device.device).collect();
+        recording.devices.retain(|device| chosen.contains(&device.device));
         let space = MemoryBudget { capacity_bytes: self.capacity, limit_bytes: self.limit };
         let traced = recording::traced(&recording);
         let (mut otherwise, mut needs) = (Vec::new(), Vec::new());

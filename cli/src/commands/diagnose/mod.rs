@@ -180,7 +180,7 @@ fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {
     let own = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, stats_file: None };
     let options = DiagnoseOptions { own, capacity_bytes: args.capacity, entry: args.entry, fences: FENCES };
     let without = DiagnoseOptions { own: VerifyOptions { limit_bytes: None, ..options.own.clone() }, ..options.clone() };
-    let chosen = recording::chosen(&recording.devices, args.device)?;
+    let chosen = recording::chosen(recording::telling(&recording.devices), args.device)?;
     if chosen.is_empty() {
         bail!("the file has neither trace entries nor segments: nothing to diagnose");
     }

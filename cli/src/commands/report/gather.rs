@@ -291,7 +291,7 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
 
 pub(super) fn chosen_devices(recording: &Recording, device: Option<u32>) -> Result<Vec<&DeviceRecording>> {
     let has_something = |of: &&DeviceRecording| !of.trace.is_empty() || !of.segments.is_empty();
-    let devices = recording::chosen(recording.devices.iter().filter(has_something), device)?;
+    let devices = recording::chosen(recording::telling(&recording.devices).into_iter().filter(has_something), device)?;
     if devices.is_empty() {
         bail!("the file has no trace entries and no segments: {}", recording::RECORD_IT);
     }
@@ -586,7 +586,8 @@ impl Tries<'_> {
         }
         let with_rest = self.continued(device.device).map(|(program, _, span)| {
             // As `advise` does: the limit alone decides.
-            let available = self.judged.iter().find_map(|found| available_bytes(found, &attempt.settings)).or(limit_bytes);
+            let available =
+                self.judged.iter().find_map(|found| available_bytes(found, &attempt.settings, device.device)).or(limit_bytes);
             let what = WhatIf { requests: &program.requests, span, limit_bytes: available, capacity_bytes: None, ..what.clone() };
             let WhatIfRun { reserved, prediction } = what_if(&what, &attempt.settings, BUCKETS_WITH_REST);
             let fared = Fared::of(&prediction);
@@ -650,9 +651,10 @@ fn place_among(found: &Found, settings: &Settings) -> Option<usize> {
     found.options.iter().position(|option| is_same_setting(&option.settings, settings))
 }
 
-/// The bytes that could be reserved under settings that `advise` tried.
-fn available_bytes(found: &Found, settings: &Settings) -> Option<u64> {
-    found.options[place_among(found, settings)?].available_bytes
+/// The bytes of a device that could be reserved under settings that `advise` tried.
+fn available_bytes(found: &Found, settings: &Settings, device: u32) -> Option<u64> {
+    let option = &found.options[place_among(found, settings)?];
+    option.devices.iter().find(|outcome| outcome.device == device)?.available_bytes
 }
 
 /// Whether the program of a device fits with settings, as `advise` judges it.
