@@ -3,6 +3,7 @@
 mod common;
 
 mod advise;
+mod advise_devices;
 mod advise_memory;
 mod advise_policies;
 mod advise_ranks;

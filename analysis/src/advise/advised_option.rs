@@ -76,9 +76,21 @@ impl AdvisedOption {
     /// failed at most 0.1 % or 2 MiB below it. If the memory there is was too small, larger sizes were searched, else smaller ones.
     #[must_use]
     pub fn smallest_capacity_bytes(&self) -> u64 {
-        let smallest = self.devices.iter().map(|device| device.smallest_bytes).max().unwrap_or(0);
-        let fraction = self.settings.per_process_memory_fraction;
+        self.devices.iter().map(|device| self.smallest_capacity_bytes_of(device)).max().unwrap_or(0)
+    }
+
+    /// The same of one of its devices.
+    #[must_use]
+    pub fn smallest_capacity_bytes_of(&self, device: &DeviceOutcome) -> u64 {
+        let (smallest, fraction) = (device.smallest_bytes, self.settings.per_process_memory_fraction);
         if fraction > 0.0 && fraction < 1.0 { (smallest as f64 / fraction).ceil() as u64 } else { smallest }
+    }
+
+    /// The device that decides how much memory is needed: the one with the least to spare, and if no memory is known, the one that needs most.
+    #[must_use]
+    pub fn tightest(&self) -> Option<&DeviceOutcome> {
+        let spare = |device: &&DeviceOutcome| i128::from(device.available_bytes.unwrap_or(0)) - i128::from(device.smallest_bytes);
+        self.devices.iter().min_by_key(spare)
     }
 
     /// How likely it completes a program that died ([`completes`](Self::completes)).
@@ -181,7 +193,9 @@ pub struct LikelyRuns {
     pub fit: usize,
     /// So many were made.
     pub of: usize,
-    /// The lowest likely peak of reserved bytes, on the device where it is highest.
+    /// The device whose likely peak is the highest.
+    pub device: u32,
+    /// The lowest likely peak of its reserved bytes.
     pub least_peak_reserved_bytes: i64,
     /// The highest likely peak.
     pub most_peak_reserved_bytes: i64,
@@ -209,7 +223,7 @@ impl LikelyRuns {
         if replays.iter().any(|replay| replay.program.died()) {
             return None;
         }
-        let (mut fits, mut found) = ([true; LIKELY as usize], None::<(i64, i64, bool)>);
+        let (mut fits, mut found, mut ends_above) = ([true; LIKELY as usize], None::<(u32, i64, i64)>, false);
         let devices = recordings.iter().zip(recorded_limits).zip(replays.iter().zip(&option.devices));
         for ((recording, &limit_bytes), (replay, outcome)) in devices.filter(|(_, (replay, _))| replay.program.is_timed) {
             let available = outcome.available_bytes;
@@ -220,13 +234,12 @@ impl LikelyRuns {
             let Some(range) = range.filter(|range| range.is_likely) else { continue };
             fits.iter_mut().zip(replay.likely(available)).for_each(|(fit, fits)| *fit &= fits);
             let (least, most) = (range.least_peak_reserved_bytes, range.most_peak_reserved_bytes);
-            let is_above = available.is_some_and(|available| u64::try_from(most).is_ok_and(|most| most > available));
-            let before = found.unwrap_or((least, most, false));
-            found = Some((before.0.max(least), before.1.max(most), before.2 || is_above));
+            ends_above |= available.is_some_and(|available| u64::try_from(most).is_ok_and(|most| most > available));
+            found = found.filter(|&(_, _, before)| before >= most).or(Some((outcome.device, least, most)));
         }
-        let (least_peak_reserved_bytes, most_peak_reserved_bytes, ends_above) = found?;
+        let (device, least_peak_reserved_bytes, most_peak_reserved_bytes) = found?;
         let (fit, of) = (fits.iter().filter(|fits| **fits).count(), fits.len());
-        Some(LikelyRuns { fit, of, least_peak_reserved_bytes, most_peak_reserved_bytes, ends_above })
+        Some(LikelyRuns { fit, of, device, least_peak_reserved_bytes, most_peak_reserved_bytes, ends_above })
     }
 }
 

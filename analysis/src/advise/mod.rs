@@ -32,6 +32,7 @@ pub use parkade_replay::recognition::{CapacityHint, capacity_hint};
 pub use program::{LivePeak, Program};
 pub use verdict::{Enough, FirstFailure, Held, Outcome, Verdict};
 
+use std::cmp::Reverse;
 use std::ops::Range;
 
 use parkade::profile::Profile;
@@ -59,9 +60,11 @@ pub struct TimingFits {
     pub fit: usize,
     /// Timings tried.
     pub of: usize,
-    /// The lowest peak of reserved bytes.
+    /// The device whose peak of reserved bytes may be the highest.
+    pub device: u32,
+    /// Its lowest peak.
     pub least_peak_reserved_bytes: i64,
-    /// The highest peak.
+    /// Its highest peak.
     pub most_peak_reserved_bytes: i64,
 }
 
@@ -92,8 +95,9 @@ pub struct Advice {
     pub recommendation: Option<Recommendation>,
     /// Whether the program fits with it.
     pub outcome: Outcome,
-    /// If the outcome depends on where in a range the memory was: what is enough, and with which option.
-    pub enough: Option<Enough>,
+    /// If the outcome depends on where in a range the memory was: what is enough on each device on which it does, and with which option,
+    /// which is one for all; first the device that may lack most.
+    pub enough: Vec<Enough>,
     /// For each device whose program died and of which the rest is in doubt with the recommended option: why.
     pub doubts: Vec<(u32, Doubt)>,
     /// For each device whose recording can be read in two ways that lead to other answers: what the recommended option, else the run's own
@@ -139,10 +143,11 @@ impl Advice {
     fn outcome_on(&self, option: &AdvisedOption, places: Range<usize>) -> Outcome {
         let (programs, memories) = (&self.programs[places.clone()], &self.memories[places.clone()]);
         let hides_more = hides_more(programs, &self.own().devices[places]);
-        let (judge, settings) = (Judge { programs, memories, hides_more }, &option.settings);
-        let Some(judged) = Some(option).filter(|option| option.gets_past()) else { return judge.outcome(None, None) };
+        let (tried, settings) = (std::slice::from_ref(option), &option.settings);
+        let judge = Judge { programs, memories, hides_more, tried };
+        let Some(judged) = Some(option).filter(|option| option.gets_past()) else { return judge.outcome(None, &[]) };
         let replays = |_| programs.iter().map(|program| Replay { program, profile: self.profile, settings }).collect::<Vec<_>>();
-        judge.outcome(Some(judged), enough(std::slice::from_ref(judged), Some(0), &judge, &replays))
+        judge.outcome(Some(judged), &enough(Some(0), &judge, &replays))
     }
 
     /// If the memory was not given but inferred: the device that shows the least, and what it shows.
@@ -218,13 +223,13 @@ pub fn advise(
     let is_short = exceeds(&|program, bytes| program.live.bytes > bytes);
     let recommendation = choose(&found, &useful, hides_more || contradiction.is_some(), &certain).filter(|_| !is_short);
     let recommended = recommendation.as_ref().map(|recommendation| recommendation.option);
-    let judge = Judge { programs: &programs, memories: &memories, hides_more };
-    let enough = enough(&found, recommended, &judge, &replays);
-    let outcome = judge.outcome(recommended.map(|option| &found[option]), enough);
+    let judge = Judge { programs: &programs, memories: &memories, hides_more, tried: &found };
+    let enough = enough(recommended, &judge, &replays);
+    let outcome = judge.outcome(recommended.map(|option| &found[option]), &enough);
     let otherwise = read_otherwise(&programs, devices, &found[recommended.unwrap_or(0)], options.profile);
     Ok(Advice {
         outcome,
-        enough: enough.filter(|_| outcome == Outcome::Unknown),
+        enough: if outcome == Outcome::Unknown { that_decide(enough) } else { Vec::new() },
         doubts: doubts(&programs, &found[recommended.unwrap_or(0)]),
         profile: options.profile,
         given: options.memory,
@@ -285,20 +290,21 @@ fn hides_more(programs: &[Program], devices: &[DeviceOutcome]) -> bool {
     programs.iter().zip(devices).any(hides)
 }
 
-/// Where only a range of the memory is known: what the recommended option needs for the recorded requests, if that is not clear already;
-/// if there is no such option, which of the options that need least gets by with the least.
-fn enough<'a>(
-    found: &[AdvisedOption],
-    recommended: Option<usize>,
-    judge: &Judge<'_>,
-    replays: &dyn Fn(usize) -> Vec<Replay<'a>>,
-) -> Option<Enough> {
+/// On each device of which only a range of the memory is known: what the recommended option needs for the recorded requests, if that is not
+/// clear already; if there is no such option, what that one needs of the options that need least which gets by with the least.
+fn enough<'a>(recommended: Option<usize>, judge: &Judge<'_>, replays: &dyn Fn(usize) -> Vec<Replay<'a>>) -> Vec<Enough> {
     if judge.memories.iter().all(|memory| memory.range.is_none()) {
-        return None;
+        return Vec::new();
     }
-    let bytes = |option: usize| {
-        let ranged = replays(option).into_iter().zip(judge.memories).filter(|(_, memory)| memory.range.is_some());
-        ranged.map(|(replay, _)| enough_bytes(&replay)).max().unwrap_or(0)
+    let found = judge.tried;
+    let on_devices = |option: usize| {
+        let on = |(replay, memory): (Replay<'a>, &DeviceMemory)| {
+            let range = memory.range?;
+            Some(Enough { option, device: memory.device, bytes: enough_bytes(&replay), range })
+        };
+        let mut each: Vec<Enough> = replays(option).into_iter().zip(judge.memories).filter_map(on).collect();
+        each.sort_by_key(|enough| Reverse(enough.lacking_bytes()));
+        each
     };
     let candidates: Vec<usize> = match recommended {
         Some(option) => {
@@ -306,13 +312,28 @@ fn enough<'a>(
             Some(option).filter(|_| needs_more).into_iter().collect()
         }
         None => {
-            let mut all: Vec<usize> = (0..found.len()).collect();
-            all.sort_by_key(|&option| (found[option].has_warnings(), found[option].smallest_capacity_bytes()));
+            let lacking = |option: &AdvisedOption| {
+                let ranged =
+                    option.devices.iter().zip(judge.memories).filter_map(|(device, memory)| Some((device, memory.range?)));
+                let of = |(device, range): (&DeviceOutcome, MemoryRange)| {
+                    i128::from(option.smallest_capacity_bytes_of(device)) - i128::from(range.least_bytes)
+                };
+                ranged.map(of).max()
+            };
+            let mut all: Vec<usize> = (0..found.len()).filter(|&option| judge.serves_where_known(&found[option])).collect();
+            all.sort_by_key(|&option| (found[option].has_warnings(), lacking(&found[option])));
             all.truncate(MEASURED);
             all
         }
     };
-    candidates.into_iter().map(|option| Enough { option, bytes: bytes(option) }).min_by_key(|enough| enough.bytes)
+    let found = candidates.into_iter().map(on_devices);
+    found.min_by_key(|each| each.first().map(Enough::lacking_bytes)).unwrap_or_default()
+}
+
+/// What is enough on the devices on which it matters: the first one, which may lack most, and each other that may lack memory.
+fn that_decide(enough: Vec<Enough>) -> Vec<Enough> {
+    let decides = |(place, enough): &(usize, Enough)| *place == 0 || enough.lacking_bytes() > 0;
+    enough.into_iter().enumerate().filter(decides).map(|(_, enough)| enough).collect()
 }
 
 /// Lets the recorded run's own settings fit where the recorded run did.
@@ -367,18 +388,18 @@ fn timings<'a>(
         return Vec::new();
     }
     let timing = |place: usize| {
-        let mut fit = [true; TIMINGS.len()];
-        let (mut least, mut most) = (found[place].peak_reserved_bytes(), found[place].peak_reserved_bytes());
-        for replay in replays(place) {
-            let device = found[place].devices.iter().find(|device| device.device == replay.program.device);
-            let available = device.and_then(|device| device.available_bytes);
-            for (fit, (served, peak)) in fit.iter_mut().zip(replay.timings(available)) {
+        let (mut fit, mut found_of) = ([true; TIMINGS.len()], None::<(u32, i64, i64)>);
+        for (replay, outcome) in replays(place).into_iter().zip(&found[place].devices) {
+            let (mut least, mut most) = (outcome.prediction.peak_reserved_bytes(), outcome.prediction.peak_reserved_bytes());
+            for (fit, (served, peak)) in fit.iter_mut().zip(replay.timings(outcome.available_bytes)) {
                 *fit &= served;
                 (least, most) = (least.min(peak), most.max(peak));
             }
+            found_of = found_of.filter(|&(_, _, before)| before >= most).or(Some((outcome.device, least, most)));
         }
+        let (device, least_peak_reserved_bytes, most_peak_reserved_bytes) = found_of.unwrap_or_default();
         let (of, fit) = (fit.len(), fit.into_iter().filter(|fit| *fit).count());
-        TimingFits { option: place, fit, of, least_peak_reserved_bytes: least, most_peak_reserved_bytes: most }
+        TimingFits { option: place, fit, of, device, least_peak_reserved_bytes, most_peak_reserved_bytes }
     };
     timed(useful).into_iter().map(timing).collect()
 }

@@ -8,7 +8,7 @@ use parkade_recording::{BlockState, DeviceRecording};
 use parkade_replay::{AfterFailure, Operation, VerifyOptions, watch_device};
 
 use super::advised_option::{AdvisedOption, DeviceOutcome};
-use super::memory::{DeviceMemory, MemoryBudget};
+use super::memory::{DeviceMemory, MemoryBudget, MemoryRange};
 use super::program::{Program, Replay};
 use crate::continuation::Doubt;
 
@@ -39,13 +39,24 @@ impl Outcome {
     }
 }
 
-/// An option serves every recorded request in so much memory, on each device of which only a range is known.
+/// An option serves every recorded request of a device of which only a range of the memory is known, in so much memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Enough {
     /// The option's index in [`Advice::options`](super::Advice::options).
     pub option: usize,
+    /// The device's number.
+    pub device: u32,
     /// The bytes.
     pub bytes: u64,
+    /// Where the device's limit lies.
+    pub range: MemoryRange,
+}
+
+impl Enough {
+    /// By how much it exceeds the least that there was; negative if it does not.
+    pub(super) fn lacking_bytes(&self) -> i128 {
+        i128::from(self.bytes) - i128::from(self.range.least_bytes)
+    }
 }
 
 /// By what an outcome is judged.
@@ -55,6 +66,8 @@ pub(super) struct Judge<'a> {
     pub(super) memories: &'a [DeviceMemory],
     /// The part that the recording lost needed more than there is.
     pub(super) hides_more: bool,
+    /// The options of which one is to serve every request.
+    pub(super) tried: &'a [AdvisedOption],
 }
 
 /// Why the rest of each program that died is in doubt with this option, by device.
@@ -71,8 +84,8 @@ pub(super) fn doubts(programs: &[Program], option: &AdvisedOption) -> Vec<(u32, 
 
 impl Judge<'_> {
     /// The outcome with an option; with none, no option serves every recorded request in the memory that they were tried with. `enough` is
-    /// what the option was found to need for the recorded requests.
-    pub(super) fn outcome(&self, option: Option<&AdvisedOption>, enough: Option<Enough>) -> Outcome {
+    /// what the option was found to need for the recorded requests, on each device that may lack memory.
+    pub(super) fn outcome(&self, option: Option<&AdvisedOption>, enough: &[Enough]) -> Outcome {
         if self.memories.iter().all(|memory| memory.budget == MemoryBudget::default()) {
             return Outcome::Unknown;
         }
@@ -85,7 +98,8 @@ impl Judge<'_> {
         // Tried with the assumed memory, it may need more than the least that was possible.
         let is_sure = |outcome: &DeviceOutcome, bytes: u64| outcome.sure_bytes.is_none_or(|sure| bytes <= sure);
         let serves = |(outcome, memory): (&DeviceOutcome, &DeviceMemory)| {
-            let needed = enough.map_or(outcome.smallest_bytes, |enough| enough.bytes.min(outcome.smallest_bytes));
+            let found = enough.iter().find(|enough| enough.device == outcome.device);
+            let needed = found.map_or(outcome.smallest_bytes, |enough| enough.bytes.min(outcome.smallest_bytes));
             memory.range.is_none() || is_sure(outcome, needed)
         };
         let serves_rest = |(outcome, memory): (&DeviceOutcome, &DeviceMemory)| {
@@ -103,12 +117,24 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether the memory is too small, however much it was.
+    /// Whether the memory is too small, however much it was where only a range is known.
     fn is_short(&self) -> bool {
         let is_short = |(program, memory): (&Program, &DeviceMemory)| {
             memory.range.is_some_and(|range| program.live.bytes >= range.below_bytes)
         };
-        self.memories.iter().all(|memory| memory.range.is_none()) || self.programs.iter().zip(self.memories).any(is_short)
+        self.memories.iter().all(|memory| memory.range.is_none())
+            || self.programs.iter().zip(self.memories).any(is_short)
+            || !self.tried.iter().any(|option| self.serves_where_known(option))
+    }
+
+    /// Whether an option serves every recorded request of the devices of which the memory is known.
+    pub(super) fn serves_where_known(&self, option: &AdvisedOption) -> bool {
+        let serves = |((outcome, memory), program): ((&DeviceOutcome, &DeviceMemory), &Program)| {
+            // More may be live only in the last page of an expandable segment.
+            let holds = outcome.available_bytes.is_none_or(|available| program.live.bytes <= available);
+            memory.range.is_some() || (outcome.gets_past && holds)
+        };
+        option.devices.iter().zip(self.memories).zip(self.programs).all(serves)
     }
 }
 
@@ -168,16 +194,19 @@ pub(super) struct OwnRun<'a> {
 
 /// The verdict on the recorded run's own settings, and their first failure if there is one.
 pub(super) fn verdict(run: &OwnRun<'_>, own: &AdvisedOption) -> (Verdict, Option<FirstFailure>) {
-    let Some(place) = own.devices.iter().position(|device| !device.fits()) else { return (Verdict::Fits, None) };
-    // A device that holds more than there is decides the verdict, so it is the one that is looked at.
-    let short = own.devices.iter().position(|device| !device.fits() && run.holds_more(device.device));
-    let failure = first_failure(run, short.unwrap_or(place), own);
-    if short.is_some() {
-        return (Verdict::Capacity, failure);
+    let failing =
+        |is_such: &dyn Fn(&DeviceOutcome) -> bool| own.devices.iter().position(|device| !device.fits() && is_such(device));
+    let Some(place) = failing(&|device| device.fails_at_entry().is_some()).or_else(|| failing(&|_| true)) else {
+        return (Verdict::Fits, None);
+    };
+    // A device that holds more than there is decides the verdict, so it is the one that is looked at; then one that may do so.
+    if let Some(short) = failing(&|device| run.holds_more(device.device)) {
+        return (Verdict::Capacity, first_failure(run, short, own));
     }
-    if own.devices.iter().any(|device| !device.fits() && run.may_hold_more(device.device)) {
-        return (Verdict::Undecided, failure);
+    if let Some(undecided) = failing(&|device| run.may_hold_more(device.device)) {
+        return (Verdict::Undecided, first_failure(run, undecided, own));
     }
+    let failure = first_failure(run, place, own);
     let verdict = failure.map_or(Verdict::Fragmentation, |failure| {
         let Held { pending_bytes, free_bytes, other_streams_bytes, private_pools_bytes, .. } = failure.held;
         let streams = pending_bytes + other_streams_bytes;

@@ -88,7 +88,11 @@ impl Needs {
 
     fn worst(&self) -> Option<&OnDevice> {
         let order = [Fit::DoesNotFit, Fit::Unknown, Fit::GetsPast, Fit::Fits];
-        let badness = |device: &&OnDevice| order.iter().position(|fit| *fit == device.outcome);
+        let spare = |device: &OnDevice| {
+            let needed = device.figures.as_ref().ok()?.smallest_bytes;
+            Some(i128::from(device.available_bytes.unwrap_or(0)) - i128::from(needed))
+        };
+        let badness = |device: &&OnDevice| (order.iter().position(|fit| *fit == device.outcome), spare(device));
         self.devices.iter().min_by_key(badness)
     }
 
@@ -357,21 +361,22 @@ impl Needs {
         format!("parkade.enable(policy={:?}{promise})", self.policy)
     }
 
-    /// How it fares on the device on which it fares worst, and what it needs on all.
+    /// How it fares on the device on which it fares worst, and what it needs there.
     fn of_device(&self, device: &OnDevice) -> String {
-        let on = if self.devices.len() > 1 { format!("on device {} it ", device.device) } else { String::new() };
+        let is_one_of_many = self.devices.len() > 1;
+        let on = if is_one_of_many { format!("on device {} it ", device.device) } else { String::new() };
+        let only_on = || if is_one_of_many { format!("on device {}: ", device.device) } else { String::new() };
         let figures = match &device.figures {
             Ok(figures) => figures,
             Err(why) => return format!("{on}does not serve these requests, however much memory there is: {why}"),
         };
-        let fit = figures.at_hand.map_or_else(String::new, |at_hand| device.fit(figures, at_hand, &on));
-        let (smallest, peak, driver_us) = (self.smallest_bytes(), self.peak_reserved_bytes(), self.driver_us());
+        let fit = figures.at_hand.map_or_else(only_on, |at_hand| device.fit(figures, at_hand, &on));
         let in_it = if figures.takes_all { "; it takes a part of all that there is, and in the smallest memory" } else { "," };
         format!(
             "{fit}smallest memory {}{in_it} {} reserved at most, {:.1} ms of driver calls",
-            show_bytes(smallest.unwrap_or(0)),
-            show_bytes(peak.unwrap_or(0)),
-            driver_us.unwrap_or(0) as f64 / 1000.0
+            show_bytes(figures.smallest_bytes),
+            show_bytes(figures.peak_reserved_bytes),
+            figures.driver_us as f64 / 1000.0
         )
     }
 

@@ -1,12 +1,12 @@
 //! Sentences about a run, the same in every command: how it ended, what is known of its rest after an out-of-memory error, and the memory
 //! that it is judged by.
 
-use parkade_analysis::advise::{Advice, DeviceMemory, DeviceOutcome, MemoryBudget};
+use parkade_analysis::advise::{Advice, DeviceMemory, DeviceOutcome, MemoryBudget, MemoryRange};
 use parkade_analysis::continuation::{Continuation, Doubt};
 use parkade_analysis::ending::{AfterError, Ending};
 
 use super::output::count;
-use super::size::show_bytes;
+use super::size::{show_apart, show_bytes};
 
 /// How the run ended, with the evidence. `None` if no request was out of memory.
 pub fn ending(ending: &Ending) -> Option<String> {
@@ -30,7 +30,12 @@ pub fn goes_on(ending: &Ending, errors: u64) -> Option<String> {
 
 /// That a recording which lost its beginning had more reserved before its first entry than what is in it needs.
 pub fn had_before(reserved_bytes: u64) -> String {
-    format!(", although the run had reserved {} before its first entry", show_bytes(reserved_bytes))
+    had_before_on(reserved_bytes, "")
+}
+
+/// The same with the device named, if there are several.
+pub fn had_before_on(reserved_bytes: u64, on_device: &str) -> String {
+    format!(", although the run had reserved {}{on_device} before its first entry", show_bytes(reserved_bytes))
 }
 
 fn afterwards(error: &AfterError) -> String {
@@ -85,12 +90,12 @@ pub fn doubt(doubt: Doubt) -> String {
 /// What tells the limit.
 pub const LIMIT_SAYS: &str = "; --limit says how much there was";
 
-/// Between which sizes the limit was.
-pub fn range(report: &Advice) -> String {
-    let ranges = report.memories.iter().filter_map(|memory| memory.range);
-    match ranges.min_by_key(|range| range.below_bytes) {
+/// Between which sizes the limit of a device was.
+pub fn range(range: Option<MemoryRange>) -> String {
+    match range {
         Some(range) if range.below_bytes < u64::MAX => {
-            format!("the limit was between {} and {}", show_bytes(range.least_bytes), show_bytes(range.below_bytes))
+            let [least, below] = show_apart(range.least_bytes, range.below_bytes);
+            format!("the limit was between {least} and {below}")
         }
         Some(range) => format!("the limit was at least {}", show_bytes(range.least_bytes)),
         None => "the limit is not known".to_owned(),
@@ -108,7 +113,7 @@ pub fn memory(report: &Advice) -> Vec<String> {
     let about = |(memory, outcome): (&DeviceMemory, &DeviceOutcome)| {
         let (device, judged_by) = (memory.device, show_bytes(outcome.available_bytes.unwrap_or(0)));
         let Some(hint) = memory.shown else { return shows_no_limit(memory, outcome.available_bytes.unwrap_or(0)) };
-        let (least, below) = (show_bytes(hint.least_bytes), show_bytes(hint.below_bytes));
+        let [least, below] = show_apart(hint.least_bytes, hint.below_bytes);
         let had = match memory.range {
             _ if hint.least_bytes == hint.below_bytes => format!("had {least} for the allocator"),
             None => format!("had a limit between {least} and {below}; {judged_by} is used"),
@@ -127,9 +132,12 @@ pub fn shows_no_limit(memory: &DeviceMemory, bytes: u64) -> String {
 
 /// That the recorded run had less memory than was given.
 fn contradicted(report: &Advice) -> Option<String> {
-    let (contradiction, available) = (report.contradiction?, report.own().available_bytes?);
+    let contradiction = report.contradiction?;
+    let of_device = report.own().devices.iter().find(|device| device.device == contradiction.device)?;
+    let (device, available) = (of_device.device, of_device.available_bytes?);
+    let on = if report.programs.len() > 1 { format!("on device {device} ") } else { String::new() };
     Some(format!(
-        "the run had less than {}: a request was refused at entry {} that would have brought reserved memory to {}. Something else may have \
+        "{on}the run had less than {}: a request was refused at entry {} that would have brought reserved memory to {}. Something else may have \
          held the rest; for the memory that the run had, leave out --limit and --capacity",
         show_bytes(available),
         contradiction.entry,

@@ -40,7 +40,7 @@ view! {
         own_settings: &'a str = &report.own().settings.text,
         own_settings_origin: &'static str = origin(advised.own.origin),
         outcome: &'static str = report.outcome.name(),
-        enough: Option<Sufficient<'a>> = report.enough.map(|enough| Sufficient::of(report, enough)),
+        enough: Option<Sufficient<'a>> = report.enough.first().map(|enough| Sufficient::of(report, enough)),
         verdict: &'static str = report.verdict.name(),
         close: bool = report.recommended().unwrap_or(report.own()).is_close(),
         survives_oom: bool = report.programs.iter().any(Program::survived),
@@ -115,10 +115,23 @@ view! {
 }
 
 view! {
-    /// What serves every recorded request where the memory is known only roughly.
-    struct Sufficient<'a>(report: &'a Advice, enough: Enough) {
+    /// What serves every recorded request where the memory is known only roughly, on the device that may lack most.
+    struct Sufficient<'a>(report: &'a Advice, enough: &Enough) {
+        device: u32 = enough.device,
         bytes: u64 = enough.bytes,
         settings: &'a str = &report.options[enough.option].settings.text,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        devices: Option<Vec<SufficientOn>> = (report.programs.len() > 1).then(|| all(&report.enough, SufficientOn::of)),
+    }
+}
+
+view! {
+    /// The same on each device that may lack memory, and the range in which its memory was.
+    struct SufficientOn(enough: &Enough) {
+        device: u32 = enough.device,
+        bytes: u64 = enough.bytes,
+        least_bytes: u64 = enough.range.least_bytes,
+        below_bytes: Option<u64> = Some(enough.range.below_bytes).filter(|&below| below < u64::MAX),
     }
 }
 

@@ -1,6 +1,7 @@
 //! `parkade advise`: under which settings would a recorded program have fitted, in how much memory, and at what cost?
 
 pub(crate) mod advised;
+mod devices;
 mod json;
 mod table;
 pub(crate) mod words;

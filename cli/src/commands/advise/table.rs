@@ -10,15 +10,18 @@ use parkade_analysis::advise::{
 };
 
 use super::advised::{Advised, Job, available};
+use super::devices;
 use super::words::{self, notes_without_trace, shown};
 use crate::commands::beside::{self, Needs};
+use crate::terminal::output;
 use crate::terminal::recording::{self, short_name};
 use crate::terminal::size::{show, show_bytes};
 use crate::terminal::table::{Mark, Table};
-use crate::terminal::{output, self_check};
 
 const HEADS: [&str; 9] =
     ["settings", "fits", "fails at", "oom", "peak reserved", "headroom", "smallest memory", "retries", "driver time"];
+/// Said below the table of several devices.
+const OF_SEVERAL_DEVICES: &str = "sizes are those of the device where they are worst (--json has each device)";
 /// The number of options shown without --all.
 const SHOWN: usize = 12;
 /// The number of cautions listed that a recording cannot confirm.
@@ -28,7 +31,7 @@ pub(super) fn print(out: &mut dyn Write, advised: &Advised, report: &Advice, all
     let name = short_name(&advised.file);
     let header = output::paragraph(&format!("{name}: {}", header(report)), 0);
     writeln!(out, "{}", output::dim(header.trim_end()))?;
-    if let Some(failed) = self_check::failed(words::self_check_of(report)) {
+    if let Some(failed) = words::self_check_failed(report) {
         writeln!(out, "{}", output::bad(&failed))?;
     }
     options(out, report, all)?;
@@ -54,13 +57,13 @@ fn header(report: &Advice) -> String {
     } else {
         format!("{} differ from the recording", output::count(mismatches, "decision"))
     };
-    let live = report.programs.iter().map(|program| program.live.bytes).max().unwrap_or(0);
-    let memory = match report.own().available_bytes {
+    let (live, device) = devices::fullest(report).map_or((0, 0), |(program, _)| (program.live.bytes, program.device));
+    let memory = match devices::available_bytes(report, device) {
         Some(available) => format!("{} of memory", show_bytes(available)),
         None => "no memory limit".to_owned(),
     };
-    let requests = output::count(requests, "request");
-    format!("{requests}, {exact}; at most {} live, {memory}; {} settings tried", show_bytes(live), report.options.len())
+    let (requests, on) = (output::count(requests, "request"), devices::on(report, device));
+    format!("{requests}, {exact}; {on}at most {} live, {memory}; {} settings tried", show_bytes(live), report.options.len())
 }
 
 /// The recorded run's own settings first, then the most useful ones.
@@ -87,6 +90,9 @@ fn options(out: &mut dyn Write, report: &Advice, all: bool) -> io::Result<()> {
         table.marked(columns(cells(report, place, option, name(option))), fits, Mark::of(option.fits()));
     }
     write!(out, "{}", table.text())?;
+    if report.programs.len() > 1 {
+        writeln!(out, "{}", output::dim(OF_SEVERAL_DEVICES))?;
+    }
     if report.programs.iter().any(|program| program.continuation.is_some()) {
         writeln!(out, "{}", output::dim("peaks, memory, retries and times include what is estimated of the rest"))?;
     }
@@ -166,18 +172,22 @@ fn end(out: &mut dyn Write, advised: &Advised, report: &Advice) -> io::Result<()
 
 /// No setting helps.
 fn none(out: &mut dyn Write, advised: &Advised, report: &Advice) -> io::Result<()> {
-    let Some(fullest) = report.programs.iter().max_by_key(|program| program.live.bytes) else { return Ok(()) };
+    let Some((fullest, _)) = devices::fullest(report) else { return Ok(()) };
+    let on = devices::on_it(report, fullest.device);
     let holders = words::holders(advised, fullest);
     if !holders.is_empty() {
-        writeln!(out, "the largest holders at entry {}:", fullest.live.entry)?;
+        writeln!(out, "the largest holders{on} at entry {}:", fullest.live.entry)?;
     }
     for holder in holders {
         write!(out, "{}", output::paragraph(&holder, 2))?;
     }
     let mut lines = Vec::new();
-    if let Some(least) = report.options.iter().min_by_key(|option| option.smallest_capacity_bytes()) {
-        let smallest = show_bytes(least.smallest_capacity_bytes());
-        lines.push(format!("the least memory that works: {smallest} with {}", words::name(least)));
+    let smallest = |option: &AdvisedOption| {
+        devices::outcome(option, fullest.device).map_or(0, |outcome| option.smallest_capacity_bytes_of(outcome))
+    };
+    if let Some(least) = report.options.iter().min_by_key(|option| smallest(option)) {
+        let bytes = show_bytes(smallest(least));
+        lines.push(format!("the least memory that works: {bytes}{on} with {}", words::name(least)));
         lines.extend(words::close(least));
     }
     if report.options.iter().any(AdvisedOption::may_survive) {

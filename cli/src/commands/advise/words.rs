@@ -2,7 +2,8 @@
 
 use parkade_analysis::StackName;
 use parkade_analysis::advise::{
-    Advice, AdvisedOption, FirstFailure, LikelyRuns, Outcome, Outcome as Fit, Program, Reason, Verdict, paste_line,
+    Advice, AdvisedOption, DeviceOutcome, Enough, FirstFailure, LikelyRuns, Outcome, Outcome as Fit, Program, Reason, Verdict,
+    paste_line,
 };
 use parkade_analysis::caution::{Caution, Severity};
 use parkade_analysis::continuation::Doubt;
@@ -10,9 +11,10 @@ use parkade_recording::{Frame, StackId};
 use parkade_replay::{SelfCheck, SettingsOrigin};
 
 use super::advised::{Advised, Job, Otherwise, Rank};
+use super::devices::{self, fullest, on, on_it, on_tightest, smallest_on_tightest};
 use crate::terminal::output::{self, list};
 use crate::terminal::run_words::{self, LIMIT_SAYS, memory, range};
-use crate::terminal::size::{show, show_bytes};
+use crate::terminal::size::{show_bytes, show_range};
 use crate::terminal::{recording, release, self_check};
 
 /// The number of holders listed.
@@ -52,94 +54,136 @@ pub(crate) fn why(report: &Advice) -> String {
 /// That the run goes on although requests fail.
 fn goes_on(report: &Advice) -> Option<String> {
     let dies = report.programs.iter().any(Program::died);
-    report.programs.iter().filter(|_| !dies).find_map(|program| run_words::goes_on(&program.ending, program.requests.ooms))
+    report.programs.iter().filter(|_| !dies).find_map(|program| {
+        let said = run_words::goes_on(&program.ending, program.requests.ooms)?;
+        Some(format!("{}{said}", on(report, program.device)))
+    })
 }
 
 fn reason(report: &Advice) -> String {
     let (Some(recommendation), Some(option)) = (&report.recommendation, report.recommended()) else { return String::new() };
-    let smallest = show_bytes(option.smallest_capacity_bytes());
+    let smallest = show_bytes(smallest_on_tightest(option));
     let own = report.own();
-    let others = match (own.fits(), own.fails_at_entry()) {
+    let fails = own.devices.iter().find_map(|device| Some((device.device, device.fails_at_entry()?)));
+    let others = match (own.fits(), fails) {
         _ if option.is_own => String::new(),
-        (false, Some(entry)) => format!("; with {} it fails at entry {entry}", with(own)),
+        (false, Some((device, entry))) => format!("; with {} it fails at entry {entry}{}", with(own), on_it(report, device)),
         (true, _) if own.retries() > 0 => format!("; with {} memory runs short and the cache is emptied", with(own)),
-        (_, _) => format!("; with {} it needs {}", with(own), show_bytes(own.smallest_capacity_bytes())),
+        (_, _) => {
+            let needed = show_bytes(smallest_on_tightest(own));
+            format!(
+                "; with {} it needs {needed}{}",
+                with(own),
+                own.tightest().map_or_else(String::new, |own| on_it(report, own.device))
+            )
+        }
     };
     if report.hides_more {
-        return hidden(report, &smallest);
+        return hidden(report, option);
     }
-    if let Some(enough) = report.enough {
-        return depends(report, enough.bytes);
+    if !report.enough.is_empty() {
+        return depends(report);
     }
     if report.outcome == Outcome::GetsPast || recommendation.reason == Reason::GetsPast {
         return gets_past(report, option);
     }
-    let far = conditions(report);
+    let (far, tightest) = (conditions(report), on_tightest(report, option));
     match recommendation.reason {
         Reason::FitsAsItIs if option.is_as_recorded() => format!("{far}it fits as it is: the recorded run did"),
-        Reason::FitsAsItIs => format!("{far}it fits as it is: {smallest} is enough{}", at_start(report)),
-        Reason::Fits => format!("{far}it fits: {smallest} is enough{others}"),
-        Reason::NeedsLeast if option.is_own => format!("{far}it fits in {smallest}{}", at_start(report)),
-        Reason::NeedsLeast | Reason::GetsPast => format!("{far}it fits in {smallest}{others}"),
+        Reason::FitsAsItIs => format!("{far}it fits as it is: {smallest} is enough{tightest}{}", at_start(report)),
+        Reason::Fits => format!("{far}it fits: {smallest} is enough{tightest}{others}"),
+        Reason::NeedsLeast if option.is_own => format!("{far}it fits in {smallest}{tightest}{}", at_start(report)),
+        Reason::NeedsLeast | Reason::GetsPast => format!("{far}it fits in {smallest}{tightest}{others}"),
     }
 }
 
 /// Under which conditions it fits.
 fn conditions(report: &Advice) -> String {
     let is_cut = report.programs.iter().any(|program| program.requests.lost_beginning.is_some());
-    let steps = report.programs.iter().filter(|program| program.died()).filter_map(|program| program.continuation.as_ref());
-    let estimated = steps.map(|rest| rest.steps).min();
-    let contradicted = report.contradiction.and(report.own().available_bytes);
-    let all = [
-        contradicted.map(|bytes| format!("if all of {} is there, ", show_bytes(bytes))),
-        is_cut.then(|| "as far as the file goes, ".to_owned()),
-        estimated
-            .map(|steps| format!("by an estimate from {} in which nothing makes it doubtful, ", output::count(steps, "step"))),
-    ];
-    all.into_iter().flatten().collect()
+    let died = report.programs.iter().filter(|program| program.died());
+    let steps = died.filter_map(|program| Some((program.continuation.as_ref()?.steps, program.device)));
+    let estimated = steps.min_by_key(|&(steps, _)| steps).map(|(steps, device)| {
+        let steps = output::count(steps, "step");
+        format!("by an estimate from {steps}{} in which nothing makes it doubtful, ", on_it(report, device))
+    });
+    let is_cut = is_cut.then(|| "as far as the file goes, ".to_owned());
+    [if_all(report), is_cut, estimated].into_iter().flatten().collect()
+}
+
+/// That the memory which was given must be there, if the recording contradicts it.
+fn if_all(report: &Advice) -> Option<String> {
+    let device = report.contradiction?.device;
+    let bytes = show_bytes(devices::available_bytes(report, device)?);
+    Some(format!("if all of {bytes} is there{}, ", on_it(report, device)))
 }
 
 /// What the recorded run had reserved before its first entry, if that is more than what is in the file needs.
 fn at_start(report: &Advice) -> String {
-    let needed = report.recommended().map_or(0, AdvisedOption::smallest_capacity_bytes);
-    let reserved = report.programs.iter().filter_map(|program| Some(program.requests.lost_beginning?.reserved_bytes)).max();
-    let more = reserved.filter(|&reserved| reserved > needed);
-    more.map_or_else(String::new, |reserved| format!(" for what is in it{}", run_words::had_before(reserved)))
+    let more = report.programs.iter().filter_map(|program| {
+        let needed = report.recommended().and_then(|option| smallest_on(option, program.device)).unwrap_or(0);
+        let reserved = program.requests.lost_beginning?.reserved_bytes;
+        Some((reserved.checked_sub(needed).filter(|&more| more > 0)?, reserved, program.device))
+    });
+    more.max().map_or_else(String::new, |(_, reserved, device)| {
+        format!(" for what is in it{}", run_words::had_before_on(reserved, &on_it(report, device)))
+    })
 }
 
-/// That what came before the first entry is not known to fit.
-fn hidden(report: &Advice, smallest: &str) -> String {
-    let reserved = report.programs.iter().filter_map(|program| Some(program.requests.lost_beginning?.reserved_bytes)).max();
+/// The least memory of a device in which an option serves every request.
+fn smallest_on(option: &AdvisedOption, device: u32) -> Option<u64> {
+    devices::outcome(option, device).map(|outcome| option.smallest_capacity_bytes_of(outcome))
+}
+
+/// That what came before the first entry is not known to fit, on the device on which most more was reserved than there is.
+fn hidden(report: &Advice, option: &AdvisedOption) -> String {
+    let reserved = report.programs.iter().filter_map(|program| {
+        let reserved = program.requests.lost_beginning?.reserved_bytes;
+        let available = devices::available_bytes(report, program.device).unwrap_or(0);
+        Some((i128::from(reserved) - i128::from(available), reserved, program.device))
+    });
+    let Some((_, reserved, device)) = reserved.max() else { return String::new() };
     format!(
-        "not known: what is in the file fits in {smallest}, but before its first entry the run had reserved {} with its own settings, more \
+        "not known: {}what is in the file fits in {}, but before its first entry the run had reserved {} with its own settings, more \
          than there is; how much of that these settings would need is not in the file",
-        show_bytes(reserved.unwrap_or(0))
+        on(report, device),
+        show_bytes(smallest_on(option, device).unwrap_or(0)),
+        show_bytes(reserved)
     )
 }
 
-/// That the answer depends on where in a range the limit was. `bytes` are enough for the recommended settings.
-fn depends(report: &Advice, bytes: u64) -> String {
-    let served = match died(report) {
-        Some((_, entry)) => format!("to get past entry {entry}, where the run died,"),
-        None => "to serve every request".to_owned(),
+/// That the answer depends on where in a range the limit was.
+fn depends(report: &Advice) -> String {
+    let of_device = |enough: &Enough| {
+        let served = match died_at(report, enough.device) {
+            Some(entry) => format!("to get past entry {entry}, where the run died,"),
+            None => "to serve every request".to_owned(),
+        };
+        let bytes = show_bytes(enough.bytes);
+        format!("{}{served} {bytes} is needed, and {}", on(report, enough.device), range(Some(enough.range)))
     };
-    format!("not known: {served} {} is needed, and {}{}", show_bytes(bytes), range(report), LIMIT_SAYS)
+    let each: Vec<String> = report.enough.iter().map(of_device).collect();
+    format!("not known: {}{}", each.join("; "), LIMIT_SAYS)
 }
 
-/// The first program that died, and where.
-fn died(report: &Advice) -> Option<(&Program, usize)> {
-    report.programs.iter().find_map(|program| Some((program, program.ending.death()?.entry)))
+/// Where the program of a device died, if it did.
+fn died_at(report: &Advice, device: u32) -> Option<usize> {
+    Some(devices::program(report, device)?.ending.death()?.entry)
 }
 
-/// That the option serves the request of which the run died, and why more cannot be said.
+/// That the option serves the requests of which the run died, and why more cannot be said.
 fn gets_past(report: &Advice, option: &AdvisedOption) -> String {
-    let Some((program, entry)) = died(report) else { return String::new() };
-    let all = report.contradiction.and(report.own().available_bytes);
-    let all = all.map_or_else(String::new, |bytes| format!("if all of {} is there, ", show_bytes(bytes)));
-    let past = format!("{all}it gets past entry {entry}, where the run died; the rest is not in the file");
-    let doubt = report.doubts.iter().find(|(device, _)| *device == program.device).map(|&(_, doubt)| doubt);
-    if !option.fits() {
-        let need = show_bytes(option.smallest_capacity_bytes());
+    let died = report.programs.iter().filter_map(|program| Some((program, program.ending.death()?.entry)));
+    let each: Vec<String> = died.map(|(program, entry)| gets_past_on(report, option, (program, entry))).collect();
+    if_all(report).filter(|_| !each.is_empty()).unwrap_or_default() + &each.join("; ")
+}
+
+/// The same of one device, whose program died at this entry.
+fn gets_past_on(report: &Advice, option: &AdvisedOption, (program, entry): (&Program, usize)) -> String {
+    let device = program.device;
+    let past = format!("{}it gets past entry {entry}, where the run died; the rest is not in the file", on(report, device));
+    let doubt = report.doubts.iter().find(|(doubted, _)| *doubted == device).map(|&(_, doubt)| doubt);
+    if !devices::outcome(option, device).is_some_and(DeviceOutcome::fits) {
+        let need = show_bytes(smallest_on(option, device).unwrap_or(0));
         // That later steps may need more still changes nothing.
         let doubt = doubt.filter(|doubt| !matches!(doubt, Doubt::Growing | Doubt::Margin));
         let doubt = doubt.map_or_else(String::new, |doubt| format!(". That estimate is uncertain: {}", run_words::doubt(doubt)));
@@ -175,16 +219,16 @@ fn missing(report: &Advice) -> String {
             .to_owned();
     }
     let fullest = fullest(report);
-    let live = fullest.map_or(0, |(program, _)| program.live.bytes);
     if report.outcome == Outcome::Unknown {
-        let enough = report.enough.and_then(|enough| Some((report.options.get(enough.option)?, enough.bytes)));
-        let enough = enough.map_or_else(String::new, |(option, bytes)| {
-            let does = died(report).map_or_else(|| "it fits".to_owned(), |(_, entry)| format!("it gets past entry {entry}"));
-            format!("; with {} or more, {does} with {}", show_bytes(bytes), with(option))
-        });
-        return format!("not known: the program holds {} at once, and {}{enough}{LIMIT_SAYS}", show_bytes(live), range(report));
+        let each: Vec<String> = match (report.enough.as_slice(), fullest) {
+            ([], None) => Vec::new(),
+            ([], Some((program, _))) => vec![holds(report, program.device)],
+            (enough, _) => enough.iter().map(|enough| holds(report, enough.device) + &does_with(report, enough)).collect(),
+        };
+        return format!("not known: {}{LIMIT_SAYS}", each.join("; "));
     }
-    let available = fullest.map_or(0, |(_, available)| available);
+    let (live, available) = fullest.map_or((0, 0), |(program, available)| (program.live.bytes, available));
+    let on = fullest.map_or_else(String::new, |(program, _)| on(report, program.device));
     let short = match live.checked_sub(available) {
         Some(short) if short > 0 => format!("{} too little", show_bytes(short)),
         _ => "and no setting tried packs it tightly enough".to_owned(),
@@ -193,13 +237,21 @@ fn missing(report: &Advice) -> String {
     let rounded = fullest.zip(report.first_failure.as_ref()).and_then(|((program, _), cause)| with_rounding(program, cause));
     let is_rounding = live > available && rounded.is_none_or(|rounded| rounded > live);
     let even = if is_rounding { "even with the least rounding, " } else { "" };
-    format!("no setting helps: {even}the program holds {holds} at once and there is {has}, {short}")
+    format!("no setting helps: {even}{on}the program holds {holds} at once and there is {has}, {short}")
 }
 
-/// The program that holds the most of what its device has, and how much that has.
-fn fullest(report: &Advice) -> Option<(&Program, u64)> {
-    let devices = report.own().devices.iter().map(|device| device.available_bytes.unwrap_or(0));
-    report.programs.iter().zip(devices).max_by_key(|(program, available)| i128::from(program.live.bytes) - i128::from(*available))
+/// What the program on a device holds, and in what range its limit was.
+fn holds(report: &Advice, device: u32) -> String {
+    let live = devices::program(report, device).map_or(0, |program| program.live.bytes);
+    let range = range(devices::range(report, device));
+    format!("{}the program holds {} at once, and {range}", on(report, device), show_bytes(live))
+}
+
+/// What comes of so much memory on a device.
+fn does_with(report: &Advice, enough: &Enough) -> String {
+    let Some(option) = report.options.get(enough.option) else { return String::new() };
+    let does = died_at(report, enough.device).map_or_else(|| "it fits".to_owned(), |entry| format!("it gets past entry {entry}"));
+    format!("; with {} or more, {does} with {}", show_bytes(enough.bytes), with(option))
 }
 
 /// What the option needs besides.
@@ -237,7 +289,7 @@ fn place(advised: &Advised, id: StackId) -> Option<String> {
 /// Why the recorded run's own settings fail.
 pub(crate) fn verdict(report: &Advice) -> String {
     let Some(cause) = &report.first_failure else { return String::new() };
-    let FirstFailure { wanted_bytes, held, entry, .. } = cause;
+    let FirstFailure { device, wanted_bytes, held, entry } = cause;
     let what = match report.verdict {
         Verdict::Capacity => return at_most(report, cause),
         Verdict::PrivatePools => format!("{} is cached by private pools", show_bytes(held.private_pools_bytes)),
@@ -252,7 +304,8 @@ pub(crate) fn verdict(report: &Advice) -> String {
         }
     };
     let said = format!(
-        "at entry {entry}, {} is requested and {} is live; {what}",
+        "{}at entry {entry}, {} is requested and {} is live; {what}",
+        on(report, *device),
         show_bytes(*wanted_bytes),
         show_bytes(held.live_bytes)
     );
@@ -273,7 +326,8 @@ fn at_most(report: &Advice, cause: &FirstFailure) -> String {
     let even = if rounded.is_some() { "" } else { "even with the least rounding, " };
     let more = show_bytes(live.saturating_sub(outcome.available_bytes.unwrap_or(0)));
     format!(
-        "at entry {}, {even}live memory and the request add up to {}, {more} more than available",
+        "{}at entry {}, {even}live memory and the request add up to {}, {more} more than available",
+        on(report, program.device),
         program.live.entry,
         show_bytes(live)
     )
@@ -304,10 +358,11 @@ pub(crate) fn close(option: &AdvisedOption) -> Option<String> {
 
 /// What is likely, by the times of the entries.
 fn likely(option: &AdvisedOption) -> Option<String> {
-    let LikelyRuns { fit, of, least_peak_reserved_bytes, most_peak_reserved_bytes, .. } = option.likely?;
+    let LikelyRuns { fit, of, device, least_peak_reserved_bytes, most_peak_reserved_bytes, .. } = option.likely?;
+    let on = if option.devices.len() > 1 { format!(" on device {device}") } else { String::new() };
     let fits = option.available_bytes.map_or_else(String::new, |_| format!(", and {fit} of {of} likely runs fit"));
-    let (least, most) = (show(least_peak_reserved_bytes), show(most_peak_reserved_bytes));
-    Some(format!("{least} to {most} is likely, by the times of the entries{fits}"))
+    let peaks = show_range(least_peak_reserved_bytes, most_peak_reserved_bytes);
+    Some(format!("{peaks} is likely{on}, by the times of the entries{fits}"))
 }
 
 /// What to know about the numbers.
@@ -320,8 +375,10 @@ pub(super) fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
         notes.push("not in the file: the settings; PyTorch's defaults are assumed".to_owned());
     }
     for program in &report.programs {
-        notes.extend(notes_of(program, report));
+        let of_device = if report.programs.len() > 1 { format!("device {}: ", program.device) } else { String::new() };
+        notes.extend(notes_of(program, report).into_iter().map(|note| format!("{of_device}{note}")));
     }
+    notes.extend(notes_of_options(report));
     let is_limited = report.own().available_bytes.is_some();
     notes.extend(report.otherwise.iter().map(|&(device, otherwise)| {
         let of_device = if report.programs.len() > 1 { format!("device {device}: ") } else { String::new() };
@@ -329,6 +386,13 @@ pub(super) fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
         format!("{of_device}{name}: {}", self_check::other_reading(otherwise, is_limited))
     }));
     notes
+}
+
+/// That the self-check fails, on the device where it is furthest off.
+pub(super) fn self_check_failed(report: &Advice) -> Option<String> {
+    let (worst, failed) = (self_check_of(report), self_check::failed(self_check_of(report))?);
+    let device = report.programs.iter().find(|program| program.self_check == worst)?.device;
+    Some(if report.programs.len() > 1 { format!("device {device}: {failed}") } else { failed })
 }
 
 /// The self-check of the device where it is furthest off.
@@ -346,15 +410,15 @@ fn notes_of(program: &Program, report: &Advice) -> Vec<String> {
             output::count(lost.blocks, "block"),
             show_bytes(program.live.at_start_bytes)
         ));
-        if report.hides_more {
+        let available = devices::available_bytes(report, program.device);
+        if available.is_some_and(|available| lost.reserved_bytes > available) {
             notes.push(format!(
                 "careful: {} was already reserved before the first entry, more than the memory: with the run's own settings the part \
                  that is cut off would have failed here",
                 show_bytes(lost.reserved_bytes)
             ));
         }
-        let more_than = |available: &u64| program.live.at_start_bytes > *available;
-        if report.own().available_bytes.as_ref().is_some_and(more_than) {
+        if available.is_some_and(|available| program.live.at_start_bytes > available) {
             notes.push("those blocks alone exceed the memory".to_owned());
         }
     }
@@ -366,19 +430,26 @@ fn notes_of(program: &Program, report: &Advice) -> Vec<String> {
     if requests.mismatches > 0 {
         notes.push(recording::uncertain_requests(requests.mismatches, requests.decisions));
     }
+    notes
+}
+
+/// What to know about options on all devices.
+fn notes_of_options(report: &Advice) -> Vec<String> {
+    let mut notes = Vec::new();
     let device_errors = report.own().devices.iter().map(|device| device.prediction.device_errors).sum::<u64>();
     if device_errors > 0 {
         notes.push(recording::other_failures(device_errors));
     }
     for timing in &report.timings {
         let option = &report.options[timing.option];
-        let (least, most) = (show(timing.least_peak_reserved_bytes), show(timing.most_peak_reserved_bytes));
+        let peaks = show_range(timing.least_peak_reserved_bytes, timing.most_peak_reserved_bytes);
         let fits = match (option.available_bytes, timing.fit) {
             (None, _) => String::new(),
             (Some(_), fit) => format!("fits with {fit} of {} timings of the other streams, ", timing.of),
         };
         let likely = likely(option).map_or_else(String::new, |likely| format!("; {likely}"));
-        notes.push(format!("{}: {fits}reserves {least} to {most}{likely}", name(option)));
+        let on = on_it(report, timing.device);
+        notes.push(format!("{}: {fits}reserves {peaks}{on}{likely}", name(option)));
     }
     notes
 }
