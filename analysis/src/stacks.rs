@@ -3,7 +3,8 @@
 //! The user knows their own code, not the library that it called: of a stack, the innermost line outside of libraries says most.
 //! Where the stack has calls of C++, the operator that they belong to comes before that line.
 //! In a backward pass, which runs on threads of its own, the operator and the autograd node are all that a stack has; the line that
-//! called `backward()` is added where all of the recording's passes were started by one line.
+//! called `backward()` is added where all of the recording's passes were started by one line. If it ran in anomaly mode, PyTorch 2.11 and
+//! later also record which line of the forward pass made the node: that line is shown.
 //!
 //! Every command that names a stack asks [`StackNames`].
 
@@ -29,7 +30,8 @@ pub struct StackNames {
 pub struct StackName<'t> {
     /// The operator, and the autograd node it belongs to: `aten::mm in autograd MmBackward0`. Only for stacks with calls of C++.
     pub operator: Option<String>,
-    /// The line to show: the user's own, else the innermost of a library that is not PyTorch's, else the innermost of PyTorch's.
+    /// The line to show: the user's own, in a backward pass that of the forward pass which made the node, if the recording has it, else
+    /// the innermost of a library that is not PyTorch's, else the innermost of PyTorch's.
     pub line: Option<&'t Frame>,
     /// The call of a library that the line led to.
     pub within: Option<&'t Frame>,
@@ -92,13 +94,25 @@ impl StackNames {
         let calls = stacks.calls(stack);
         let has_native = self.has_native(stacks, stack);
         let own = self.own_of(stacks, calls);
+        // A backward pass has no line of the program; the forward pass that made its node has.
+        let made_by = if own.is_none() { self.made_by(stacks, stack) } else { None };
         let place = own.or_else(|| self.other_line(stacks, calls, has_native));
         let frame = |place: usize| calls.get(place).and_then(|&number| stacks.frame(number));
         let within = place.and_then(|place| self.within(stacks, &calls[..place], has_native));
         let is_backward = || calls.iter().any(|&number| matches!(self.kind(number), FrameKind::Engine | FrameKind::Node(_)));
         let calls_backward = (own.is_none() && has_native && is_backward()).then(|| self.calls_backward(stacks)).flatten();
         let operator = if has_native { self.operator(calls) } else { None };
+        if made_by.is_some() {
+            return StackName { operator, line: made_by, within: None, calls_backward };
+        }
         StackName { operator, line: place.and_then(frame), within, calls_backward }
+    }
+
+    /// The line of the forward pass that made the autograd node of a stack, if the recording has it.
+    fn made_by<'t>(&self, stacks: &'t StackTable, stack: StackId) -> Option<&'t Frame> {
+        let calls = stacks.calls(stacks.forward(stack));
+        let place = self.own_of(stacks, calls).or_else(|| self.other_line(stacks, calls, false))?;
+        stacks.frame(*calls.get(place)?)
     }
 
     /// The place of the line to show where the program has none.
@@ -369,6 +383,18 @@ mod tests {
         assert_eq!(named(&[&[GATHER, MM, EVAL, TRAIN, APPLY, ENGINE], &starts]), ("aten::mm".to_owned(), [64, 0, 0]));
         let sum = ("at::_ops::add_Tensor::call(at::Tensor const&)", "??", 0);
         assert_eq!(named(&[&[GATHER, MALLOC, EMPTY, sum, ENGINE]]).0, "aten::add in autograd");
+    }
+
+    #[test]
+    fn a_backward_pass_names_the_line_of_the_forward_pass_that_made_its_node() {
+        let (mut table, ids) = table(&[&[UNWIND, GATHER, MALLOC, EMPTY, MM, APPLY, ENGINE], &[NN, CALL, TRAIN]]);
+        let made = table.intern_with_forward(ids[0], ids[1]);
+        let python_alone = table.intern_with_forward(StackId::NONE, ids[1]);
+        let names = StackNames::of(&table);
+        let named = |stack| (names.name(&table, stack).operator, names.name(&table, stack).line.map(|frame| frame.line));
+        let operator = Some("aten::mm in autograd MmBackward0".to_owned());
+        assert_eq!((named(made), named(ids[0])), ((operator.clone(), Some(64)), (operator, None)));
+        assert_eq!(named(python_alone), (None, Some(64)), "without calls of C++ the line is all there is");
     }
 
     #[test]

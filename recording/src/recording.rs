@@ -315,11 +315,14 @@ pub struct StackTable {
     ends: Vec<usize>,
     frame_numbers: HashMap<Frame, u32>,
     stack_numbers: HashMap<Box<[u32]>, u32>,
+    /// Of stacks in a backward pass that come with one of the forward pass: the stack that has their calls, and that of the forward pass.
+    forwards: BTreeMap<StackId, (StackId, StackId)>,
+    forward_numbers: HashMap<(StackId, StackId), StackId>,
 }
 
 impl PartialEq for StackTable {
     fn eq(&self, other: &Self) -> bool {
-        (&self.frames, &self.calls, &self.ends) == (&other.frames, &other.calls, &other.ends)
+        (&self.frames, &self.calls, &self.ends, &self.forwards) == (&other.frames, &other.calls, &other.ends, &other.forwards)
     }
 }
 
@@ -343,7 +346,11 @@ impl StackTable {
     pub fn calls(&self, stack: StackId) -> &[u32] {
         let place = stack.0 as usize;
         let start = place.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
-        self.ends.get(place).and_then(|&end| self.calls.get(start..end)).unwrap_or(&[])
+        let calls = self.ends.get(place).and_then(|&end| self.calls.get(start..end)).unwrap_or(&[]);
+        match self.forwards.get(&stack).filter(|_| calls.is_empty()) {
+            Some(&(same, _)) => self.calls(same),
+            None => calls,
+        }
     }
 
     /// The stacks, in the order in which they were added.
@@ -388,6 +395,28 @@ impl StackTable {
         self.ends.push(self.calls.len());
         self.stack_numbers.insert(calls.into(), place);
         StackId(place)
+    }
+
+    /// The index of a stack in a backward pass with the calls of the forward pass that made its autograd node, another stack of this
+    /// table; added if it is new. Its calls are those of `stack`, and not stored again.
+    pub fn intern_with_forward(&mut self, stack: StackId, forward: StackId) -> StackId {
+        if forward == StackId::NONE {
+            return stack;
+        }
+        if let Some(&known) = self.forward_numbers.get(&(stack, forward)) {
+            return known;
+        }
+        let added = StackId(self.ends.len() as u32);
+        self.ends.push(self.calls.len());
+        self.forwards.insert(added, (stack, forward));
+        self.forward_numbers.insert((stack, forward), added);
+        added
+    }
+
+    /// The calls of the forward pass that made the autograd node of a stack in a backward pass, as a stack; [`StackId::NONE`] if they are
+    /// not known.
+    pub fn forward(&self, stack: StackId) -> StackId {
+        self.forwards.get(&stack).map_or(StackId::NONE, |&(_, forward)| forward)
     }
 }
 
@@ -449,5 +478,20 @@ mod tests {
         assert_eq!(table.intern_stack(&[]), StackId::NONE);
         assert_eq!(table.frames(StackId::NONE).len(), 0);
         assert_eq!(table.len(), 2);
+    }
+
+    #[test]
+    fn a_stack_with_a_forward_pass_is_another_with_the_same_calls() {
+        let mut table = StackTable::default();
+        let call = table.intern_frame(Frame { filename: "??".into(), line: 0, name: "apply".into() });
+        let made = table.intern_frame(Frame { filename: "model.py".into(), line: 7, name: "forward".into() });
+        let (plain, forward) = (table.intern_stack(&[call]), table.intern_stack(&[made]));
+        let with = table.intern_with_forward(plain, forward);
+        assert_eq!((table.calls(with), table.forward(with)), (&[call][..], forward));
+        assert_eq!((table.forward(plain), table.intern_with_forward(plain, StackId::NONE)), (StackId::NONE, plain));
+        assert_eq!(table.intern_with_forward(plain, forward), with);
+        // A thread without calls of Python may have nothing else.
+        let alone = table.intern_with_forward(StackId::NONE, forward);
+        assert_eq!((table.calls(alone).len(), table.forward(alone)), (0, forward));
     }
 }

@@ -90,6 +90,45 @@ fn a_frame_without_a_line_is_read() {
     }
 }
 
+/// Anomaly mode records which calls of the forward pass made the node of a backward pass.
+#[test]
+fn the_forward_pass_of_an_entry_is_read_and_written() {
+    let mut recording = load("snapshot.protocol4.pickle");
+    let frame = |line| parkade_recording::Frame { filename: "/home/u/model.py".into(), line, name: "forward".into() };
+    let calls = [recording.stacks.intern_frame(frame(7)), recording.stacks.intern_frame(frame(9))];
+    let forward = recording.stacks.intern_stack(&calls);
+    for place in [1, 2, 4] {
+        let stack = recording.devices[0].trace[place].stack;
+        recording.devices[0].trace[place].stack = recording.stacks.intern_with_forward(stack, forward);
+    }
+    let found = read(&write(&recording, Style::Python)).expect("a recording");
+    let trace = &found.devices[0].trace;
+    for place in [1, 2, 4] {
+        let forward = found.stacks.forward(trace[place].stack);
+        assert_eq!(found.stacks.frames(forward).map(|frame| frame.line).collect::<Vec<_>>(), [7, 9], "the innermost first");
+        let own =
+            |recording: &Recording| recording.stacks.frames(recording.devices[0].trace[place].stack).cloned().collect::<Vec<_>>();
+        assert_eq!(own(&found), own(&recording), "entry {place}");
+    }
+    assert_eq!(found.stacks.forward(trace[0].stack), StackId::NONE);
+    let again = read(&write(&found, Style::Python)).expect("a recording");
+    assert_eq!((&again.stacks, &again.devices), (&found.stacks, &found.devices));
+}
+
+/// It only helps to name a block, so whatever it is, the file is read.
+#[test]
+fn a_forward_pass_of_another_form_is_left_out() {
+    let plain = std::fs::read(fixture("snapshot.protocol0.pickle")).expect("fixture");
+    let text = String::from_utf8(plain).expect("protocol 0 is text");
+    let expected = read(text.as_bytes()).expect("a recording");
+    for key in ["compile_context", "time_us"] {
+        let other = text.replacen(&format!("V{key}\n"), "Vforward_frames\n", 1);
+        assert_ne!(text, other, "{key}");
+        let found = read(other.as_bytes()).expect("a text and a number are no reason to refuse it");
+        assert_eq!(found.stacks, expected.stacks, "{key}");
+    }
+}
+
 #[test]
 fn every_protocol_and_compression_gives_the_same_recording() {
     let expected = load("snapshot.protocol4.pickle");

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::error::{self, FormatError, FormatProblem, Place};
 use super::fields::{self, Fields, optional};
+use super::forward;
 use crate::dated_keys::{FileFields, Part};
 use crate::pickle::{Loaded, Tag, Value};
 use crate::recording::{
@@ -369,7 +370,7 @@ fn check_overlap(heads: &[(usize, Head)]) -> Result<(), FormatError> {
 
 /// Reads the traces of all devices.
 struct TraceReader {
-    fields: Fields<8>,
+    fields: Fields<9>,
     pools: PoolTable,
     unknown_actions: BTreeMap<String, u64>,
     /// Which of the actions that not every release has occur.
@@ -389,8 +390,9 @@ const ANNOTATE: &[u8] = b"annotate";
 
 impl TraceReader {
     fn new() -> Self {
-        const NAMES: [&str; 8] = ["action", "addr", "device_free", "size", "stream", "time_us", "frames", "pool_id"];
-        const IGNORED: &[&str] = &["compile_context", "user_metadata", "internal_metadata", "forward_frames", "cpp_frames"];
+        const NAMES: [&str; 9] =
+            ["action", "addr", "device_free", "size", "stream", "time_us", "frames", "pool_id", "forward_frames"];
+        const IGNORED: &[&str] = &["compile_context", "user_metadata", "internal_metadata", "cpp_frames"];
         TraceReader {
             fields: Fields::of(Part::Entry, NAMES, IGNORED),
             actions: FileFields::NONE,
@@ -429,7 +431,7 @@ impl TraceReader {
     }
 
     fn entry(&mut self, loaded: &Loaded, dict: Value, stacks: &mut StackReader) -> Result<Option<Entry>, FormatProblem> {
-        let [action, addr, device_free, size, stream, time_us, frames, pool_id] =
+        let [action, addr, device_free, size, stream, time_us, frames, pool_id, forward_frames] =
             self.fields.look_up(loaded, dict, "device_traces")?;
         let Some(action) = self.action(loaded, action)? else {
             return Ok(None);
@@ -450,6 +452,9 @@ impl TraceReader {
         let mut entry = Entry::new(action, address, size, fields::bits(loaded, stream, "stream")?);
         entry.set_time(optional(time_us, |time| fields::unsigned(loaded, time, "time_us"))?);
         entry.stack = stacks.read(loaded, frames)?;
+        if forward_frames != Value::ABSENT {
+            entry.stack = stacks.with_forward(loaded, entry.stack, forward_frames);
+        }
         entry.pool = self.pool(loaded, pool_id)?;
         Ok(Some(entry))
     }
@@ -573,6 +578,10 @@ fn read_annotations(loaded: &Loaded, list: &[Value], stacks: &mut StackReader) -
     list.iter().enumerate().map(read).collect()
 }
 
+/// Stacks of more calls are not read in pairs, one of a backward and one of a forward pass: a file of a few bytes for each pair could have
+/// them looked at again and again.
+const MOST_PAIRED: usize = 1000;
+
 /// Reads stacks into a table.
 struct StackReader {
     fields: Fields<3>,
@@ -580,6 +589,9 @@ struct StackReader {
     lists: HashMap<Value, StackId>,
     frames: HashMap<Value, u32>,
     texts: HashMap<Value, Arc<str>>,
+    /// Stacks of the forward pass by the list object, and their calls by the text object.
+    forward_lists: HashMap<Value, StackId>,
+    forward_calls: HashMap<Value, Option<u32>>,
     table: StackTable,
 }
 
@@ -591,6 +603,8 @@ impl StackReader {
             lists: HashMap::new(),
             frames: HashMap::new(),
             texts: HashMap::new(),
+            forward_lists: HashMap::new(),
+            forward_calls: HashMap::new(),
             table: StackTable::default(),
         }
     }
@@ -623,6 +637,34 @@ impl StackReader {
         let stack = self.table.intern_stack(&calls);
         self.lists.insert(frames, stack);
         Ok(stack)
+    }
+
+    /// A stack with what `forward_frames` says. Whatever else than calls it has is left out: it only helps to name a block.
+    fn with_forward(&mut self, loaded: &Loaded, stack: StackId, list: Value) -> StackId {
+        if self.table.calls(stack).len() > MOST_PAIRED {
+            return stack;
+        }
+        let forward = match self.forward_lists.get(&list) {
+            Some(&known) => known,
+            None => {
+                let texts = loaded.objects.as_items(list).unwrap_or_default();
+                let calls = texts.iter().rev().filter_map(|&text| self.forward_call(loaded, text));
+                let calls: Vec<u32> = calls.take(MOST_PAIRED).collect();
+                let forward = self.table.intern_stack(&calls);
+                self.forward_lists.insert(list, forward);
+                forward
+            }
+        };
+        self.table.intern_with_forward(stack, forward)
+    }
+
+    fn forward_call(&mut self, loaded: &Loaded, text: Value) -> Option<u32> {
+        if let Some(&known) = self.forward_calls.get(&text) {
+            return known;
+        }
+        let call = loaded.texts.get(text).and_then(forward::read).map(|frame| self.table.intern_frame(frame));
+        self.forward_calls.insert(text, call);
+        call
     }
 
     fn read_frame(&mut self, loaded: &Loaded, frame: Value) -> Result<u32, FormatProblem> {

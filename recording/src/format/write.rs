@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use super::forward;
 use super::snapshot::DIVISION_KEYS;
 use crate::dated_keys::Part;
 use crate::pickle::{Pickler, Style};
@@ -21,7 +22,8 @@ pub fn write(recording: &Recording, style: Style) -> Vec<u8> {
     let pickler = Pickler::new(style);
     let texts = [("compile_context", "N/A"), ("user_metadata", "")];
     let texts = texts.map(|(key, value)| (key, value, recording.fields.has(Part::Entry, key)));
-    let mut writer = Writer { pickler, recording, texts, stacks: HashMap::new(), frames: HashMap::new(), pools: HashMap::new() };
+    let (stacks, forwards, frames, pools) = (HashMap::new(), HashMap::new(), HashMap::new(), HashMap::new());
+    let mut writer = Writer { pickler, recording, texts, stacks, forwards, frames, pools };
     writer.snapshot();
     writer.pickler.finish()
 }
@@ -33,6 +35,7 @@ struct Writer<'r> {
     /// Texts that this reader does not keep: their keys, what is written, and whether the release writes them.
     texts: [(&'static str, &'static str, bool); 2],
     stacks: HashMap<StackId, u32>,
+    forwards: HashMap<StackId, u32>,
     frames: HashMap<u32, u32>,
     pools: HashMap<(u64, u64), u32>,
 }
@@ -124,6 +127,7 @@ impl<'r> Writer<'r> {
         }
         if entry.stack != StackId::NONE {
             self.stack(entry.stack);
+            self.forward(self.recording.stacks.forward(entry.stack));
         }
         if let Some(pool) = pool {
             self.pickler.text("pool_id");
@@ -151,6 +155,21 @@ impl<'r> Writer<'r> {
                 }
             }
         }
+    }
+
+    /// Writes the key `forward_frames`, if the calls of the forward pass are known.
+    fn forward(&mut self, stack: StackId) {
+        if stack == StackId::NONE {
+            return;
+        }
+        self.pickler.text("forward_frames");
+        if let Some(&slot) = self.forwards.get(&stack) {
+            return self.pickler.again(slot);
+        }
+        let texts: Vec<String> = self.recording.stacks.frames(stack).map(forward::written).collect();
+        let outermost_first: Vec<&String> = texts.iter().rev().collect();
+        let slot = self.list(&outermost_first, |writer, text| writer.pickler.text(text));
+        self.forwards.insert(stack, slot);
     }
 
     fn frame(&mut self, stacks: &'r StackTable, call: u32) {
