@@ -1,9 +1,10 @@
 //! How far advice on runs that died can be trusted: cuts complete recordings where a tighter limit kills them, advises on what is left,
 //! and compares with the whole recording.
 //!
-//! `cargo run --release -p parkade-benches --example cut_runs -- [--limits 1.02,1.04,1.08,1.12,1.16,1.25] RECORDING...`
+//! `cargo run --release -p parkade-benches --example cut_runs -- [--limits 0.9,0.95,0.98,1.02,1.04,1.08,1.12,1.16,1.25] RECORDING...`
 //!
-//! Limits are multiples of the recording's live peak. For each recording and limit the run under the recording's own settings is
+//! Limits are multiples of the recording's live peak. Nothing completes a run within less than that peak; of these runs only those are
+//! counted whose rest, by the estimate, holds more than there is. For each recording and limit the run under the recording's own settings is
 //! exported up to its first out-of-memory error, as a program leaves it that dies of the error. `completes` says whether the recommended
 //! settings complete the whole recorded program within that limit, `likely` how likely advice says that is, `policy` both of
 //! `breaking-handles`, and `any` whether something does.
@@ -18,7 +19,9 @@ use std::path::Path;
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
-use parkade_analysis::advise::{Advice, AdviseOptions, CompletedRuns, KnownSteps, Means, MemoryBudget, Outcome, RunLike, advise};
+use parkade_analysis::advise::{
+    Advice, AdviseOptions, CompletedRuns, KnownSteps, Means, MemoryBudget, Outcome, Rest, RunLike, advise,
+};
 use parkade_policies::{Named, named};
 use parkade_recording::{Action, DeviceRecording, Recording, read_file};
 use parkade_replay::export::{ExportOptions, export};
@@ -29,7 +32,7 @@ use parkade_research::study::{self, RunOptions, make_for, smallest_capacity};
 use parkade_research::workload::recorded::of_requests;
 use rayon::prelude::*;
 
-const LIMITS: [f64; 6] = [1.02, 1.04, 1.08, 1.12, 1.16, 1.25];
+const LIMITS: [f64; 9] = [0.9, 0.95, 0.98, 1.02, 1.04, 1.08, 1.12, 1.16, 1.25];
 /// The policy that advice recommends.
 const POLICY: &str = "breaking-handles";
 
@@ -63,7 +66,7 @@ fn main() -> Result<(), Failure> {
         arguments.drain(..2);
     }
     if arguments.is_empty() {
-        return Err("usage: cut_runs [--limits 1.02,1.04,...] RECORDING...".into());
+        return Err("usage: cut_runs [--limits 0.9,1.02,...] RECORDING...".into());
     }
     let cuts = |(recording, file): (usize, &String)| cut(Path::new(file), recording, &limits);
     let cuts: Vec<Vec<Cut>> = arguments.par_iter().enumerate().map(cuts).collect::<Result<_, _>>()?;
@@ -198,19 +201,27 @@ impl Program<'_> {
 
 /// What was tried on each run, of those that get past its failure.
 fn tried(cut: &Cut) -> impl Iterator<Item = Tried> {
-    cut.settings.as_ref().map(|(_, tried)| *tried).into_iter().chain(cut.policy).filter(|tried| tried.gets_past)
+    let counts = |tried: &Tried| tried.gets_past && (cut.factor >= 1.0 || tried.like.rest == Rest::Exceeds);
+    cut.settings.as_ref().map(|(_, tried)| *tried).into_iter().chain(cut.policy).filter(counts)
+}
+
+/// Whether the recommended settings complete it.
+fn does(cut: &Cut) -> bool {
+    cut.settings.as_ref().is_some_and(|(_, tried)| tried.completes)
 }
 
 fn print_sums(cuts: &[Cut]) {
-    let count = |is_it: &dyn Fn(&Cut) -> bool| cuts.iter().filter(|cut| is_it(cut)).count();
-    let does = |cut: &Cut| cut.settings.as_ref().is_some_and(|(_, tried)| tried.completes);
+    // Where the tensors do not fit nothing completes.
+    let possible: Vec<&Cut> = cuts.iter().filter(|cut| cut.factor >= 1.0).collect();
+    let count = |is_it: &dyn Fn(&Cut) -> bool| possible.iter().filter(|cut| is_it(cut)).count();
+    let fits_wrong = cuts.iter().filter(|cut| cut.outcome == Outcome::Fits && !does(cut)).count();
     let policy_does = |cut: &Cut| cut.policy.is_some_and(|tried| tried.completes);
     let recordings = cuts.iter().map(|cut| cut.recording).collect::<std::collections::BTreeSet<_>>().len();
-    let fits = count(&|cut| cut.outcome == Outcome::Fits);
+    let fits = cuts.iter().filter(|cut| cut.outcome == Outcome::Fits).count();
     println!(
-        "\n{} runs of {recordings} recordings died; \"fits\" was said of {fits}, of which {} fail later",
+        "\n{} runs of {recordings} recordings died, {} with room for their tensors; \"fits\" was said of {fits}, {fits_wrong} fail later",
         cuts.len(),
-        count(&|cut| cut.outcome == Outcome::Fits && !does(cut))
+        possible.len()
     );
     println!(
         "completed by some settings: {}, by the recommended ones: {}, by {POLICY}: {}, by either: {}, by what is more likely: {}",
@@ -264,8 +275,8 @@ fn first_completes(cut: &Cut) -> bool {
 /// Completed and cut runs by what they are like.
 struct Counts(BTreeMap<Cell, CompletedRuns>);
 
-/// Means, steps, band, and whether what is estimated of the rest is served.
-type Cell = (usize, usize, usize, bool);
+/// Means, rest, steps and band.
+type Cell = (usize, usize, usize, usize);
 
 impl Counts {
     fn of<'a>(cuts: impl Iterator<Item = &'a Cut>) -> Counts {
@@ -278,7 +289,7 @@ impl Counts {
     }
 
     fn key(like: RunLike) -> Cell {
-        (like.means as usize, like.steps as usize, like.band, like.is_rest_served)
+        (like.means as usize, like.rest as usize, like.steps as usize, like.band)
     }
 
     fn of_cell(&self, key: Cell) -> CompletedRuns {
@@ -286,7 +297,7 @@ impl Counts {
     }
 
     fn runs(&self, like: RunLike) -> CompletedRuns {
-        like.runs_of(|steps| self.of_cell(Counts::key(RunLike { steps, ..like })))
+        like.runs_of(|like| self.of_cell(Counts::key(like)))
     }
 }
 
@@ -295,14 +306,16 @@ fn print_table(cuts: &[Cut]) {
     println!("\nconst TABLE:");
     for means in [Means::Settings, Means::Policy] {
         println!("    [");
-        for steps in KnownSteps::ALL {
-            let cell = |band, is_rest_served| {
-                let CompletedRuns { completed, runs } = counts.of_cell((means as usize, steps as usize, band, is_rest_served));
-                format!("of({completed}, {runs})")
-            };
-            let bands: Vec<String> =
-                (0..RunLike::BANDS).map(|band| format!("[{}, {}]", cell(band, false), cell(band, true))).collect();
-            println!("        [{}],", bands.join(", "));
+        for rest in [Rest::Served, Rest::Short, Rest::Exceeds] {
+            println!("        [");
+            for steps in KnownSteps::ALL {
+                let cell = |band| {
+                    let CompletedRuns { completed, runs } = counts.of_cell((means as usize, rest as usize, steps as usize, band));
+                    format!("of({completed}, {runs})")
+                };
+                println!("            [{}],", (0..RunLike::BANDS).map(cell).collect::<Vec<_>>().join(", "));
+            }
+            println!("        ],");
         }
         println!("    ],");
     }

@@ -140,6 +140,8 @@ class Advice(Result):
     endings: list[Object] = field(default_factory=list, repr=False)
     cause: Optional[Object] = None
     live: list[Object] = field(default_factory=list, repr=False)
+    #: What completes the program, the one to try first in front.
+    remedies: list[Object] = field(default_factory=list, repr=False)
     #: Every setting tried, the run's own first, then the best.
     options: list[Option] = field(default_factory=list, repr=False, metadata={"of": Option})
     #: What the policies of `policy` need, one each.

@@ -93,12 +93,6 @@ impl AdvisedOption {
         self.devices.iter().min_by_key(spare)
     }
 
-    /// How likely it completes a program that died ([`completes`](Self::completes)).
-    #[must_use]
-    pub fn completes_probability(&self) -> Option<f64> {
-        self.completes.map(CompletedRuns::probability)
-    }
-
     /// How often the whole cache was released because memory was short (`num_alloc_retries`).
     #[must_use]
     pub fn retries(&self) -> i64 {

@@ -79,8 +79,19 @@ pub struct RunLike {
     pub steps: KnownSteps,
     /// The number of a band of [`BANDS`], from 0.
     pub band: usize,
-    /// Whether what is estimated of the rest is served.
-    pub is_rest_served: bool,
+    /// What becomes of the rest.
+    pub rest: Rest,
+}
+
+/// What becomes of the estimated rest of a program that died.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rest {
+    /// It is served.
+    Served,
+    /// It is not, although what it holds would fit.
+    Short,
+    /// It holds more than there is.
+    Exceeds,
 }
 
 impl RunLike {
@@ -99,20 +110,31 @@ impl RunLike {
         let live_bytes = continuation.map_or(live_bytes, |rest| live_bytes.max(rest.largest_peak_bytes()));
         let beyond = u128::from(needed_bytes.saturating_sub(live_bytes)) * 1000;
         let band = BANDS.iter().filter(|&&end| beyond >= u128::from(end) * u128::from(live_bytes)).count();
-        RunLike { means, steps: KnownSteps::of(continuation), band, is_rest_served: needed_bytes <= available_bytes }
+        let rest = match needed_bytes <= available_bytes {
+            true => Rest::Served,
+            false if live_bytes <= available_bytes => Rest::Short,
+            false => Rest::Exceeds,
+        };
+        RunLike { means, steps: KnownSteps::of(continuation), band, rest }
     }
 
-    /// The runs that were cut and are like it. Where they are few, those of which other things are known of the steps count too.
+    /// The runs that were cut and are like it. Where they are few, those of which other things are known of the steps count too, and
+    /// where these are few, those that need more or less.
     #[must_use]
     pub fn runs(self) -> CompletedRuns {
-        self.runs_of(|steps| TABLE[self.means as usize][steps as usize][self.band][usize::from(self.is_rest_served)])
+        self.runs_of(|RunLike { means, steps, band, rest }| TABLE[means as usize][rest as usize][steps as usize][band])
     }
 
-    /// The same from another table: `count` has the runs that are like it and of whose steps so much is known.
+    /// The same from another table: `count` has the runs of which the same is known.
     #[must_use]
-    pub fn runs_of(self, count: impl Fn(KnownSteps) -> CompletedRuns) -> CompletedRuns {
-        let alone = count(self.steps);
-        if alone.runs >= ENOUGH { alone } else { KnownSteps::ALL.into_iter().map(count).fold(NO_RUNS, CompletedRuns::and) }
+    pub fn runs_of(self, count: impl Fn(RunLike) -> CompletedRuns) -> CompletedRuns {
+        let alone = count(self);
+        if alone.runs >= ENOUGH {
+            return alone;
+        }
+        let of_steps = |band| KnownSteps::ALL.map(|steps| count(RunLike { steps, band, ..self }));
+        let of_band = of_steps(self.band).into_iter().fold(NO_RUNS, CompletedRuns::and);
+        if of_band.runs >= ENOUGH { of_band } else { (0..RunLike::BANDS).flat_map(of_steps).fold(NO_RUNS, CompletedRuns::and) }
     }
 }
 
@@ -122,21 +144,48 @@ const fn of(completed: u32, runs: u32) -> CompletedRuns {
     CompletedRuns { completed, runs }
 }
 
-/// Completed and cut runs by [`Means`], by [`KnownSteps`], by band, and by whether what is estimated of the rest is served (last). The
-/// settings are those that were recommended, the policy is `breaking-handles`, each where it gets past the failure. Printed by
-/// `benches/examples/cut_runs.rs`.
-const TABLE: [[[[CompletedRuns; 2]; RunLike::BANDS]; KnownSteps::ALL.len()]; 2] = [
+/// Completed and cut runs by [`Means`], [`Rest`], [`KnownSteps`] and band. The settings are those that were recommended, the policy is
+/// `breaking-handles`, each where it gets past the failure. Printed by `benches/examples/cut_runs.rs`.
+const TABLE: [[[[CompletedRuns; RunLike::BANDS]; KnownSteps::ALL.len()]; 3]; 2] = [
     [
-        [[of(0, 0), of(59, 61)], [of(0, 0), of(44, 64)], [of(0, 0), of(27, 48)], [of(0, 0), of(2, 12)], [of(0, 0), of(11, 46)]],
-        [[of(0, 0), of(32, 33)], [of(0, 0), of(35, 37)], [of(1, 1), of(41, 50)], [of(0, 1), of(42, 64)], [of(8, 24), of(10, 17)]],
-        [[of(0, 0), of(7, 7)], [of(0, 0), of(26, 28)], [of(0, 0), of(27, 32)], [of(1, 6), of(25, 40)], [of(2, 14), of(4, 6)]],
-        [[of(0, 0), of(12, 12)], [of(0, 0), of(40, 40)], [of(0, 1), of(10, 11)], [of(1, 2), of(40, 45)], [of(1, 19), of(21, 24)]],
+        [
+            [of(32, 34), of(64, 81), of(32, 51), of(17, 50), of(6, 15)],
+            [of(9, 10), of(50, 53), of(50, 57), of(43, 64), of(11, 17)],
+            [of(7, 7), of(21, 23), of(30, 35), of(27, 42), of(4, 6)],
+            [of(13, 13), of(36, 36), of(23, 26), of(46, 50), of(7, 7)],
+        ],
+        [
+            [of(0, 0), of(0, 0), of(0, 0), of(0, 0), of(0, 0)],
+            [of(0, 0), of(0, 0), of(1, 3), of(0, 9), of(5, 10)],
+            [of(0, 0), of(0, 0), of(0, 2), of(2, 13), of(2, 5)],
+            [of(0, 0), of(0, 0), of(0, 1), of(1, 13), of(1, 8)],
+        ],
+        [
+            [of(0, 0), of(0, 0), of(0, 0), of(0, 0), of(0, 0)],
+            [of(0, 4), of(0, 13), of(0, 14), of(0, 17), of(3, 8)],
+            [of(0, 6), of(0, 8), of(0, 7), of(0, 10), of(0, 1)],
+            [of(0, 6), of(0, 14), of(0, 5), of(0, 6), of(0, 0)],
+        ],
     ],
     [
-        [[of(0, 0), of(127, 128)], [of(0, 0), of(72, 74)], [of(0, 0), of(34, 47)], [of(0, 0), of(5, 8)], [of(0, 0), of(0, 0)]],
-        [[of(0, 0), of(70, 72)], [of(0, 0), of(68, 69)], [of(3, 5), of(71, 75)], [of(6, 6), of(11, 15)], [of(4, 4), of(0, 0)]],
-        [[of(0, 0), of(36, 37)], [of(0, 0), of(54, 55)], [of(1, 1), of(35, 37)], [of(0, 0), of(3, 3)], [of(2, 2), of(2, 2)]],
-        [[of(0, 0), of(53, 53)], [of(0, 0), of(50, 50)], [of(1, 3), of(44, 49)], [of(0, 2), of(6, 6)], [of(0, 0), of(0, 0)]],
+        [
+            [of(127, 128), of(72, 74), of(34, 47), of(5, 8), of(0, 0)],
+            [of(70, 72), of(68, 69), of(71, 75), of(11, 15), of(0, 0)],
+            [of(36, 37), of(54, 55), of(35, 37), of(3, 3), of(2, 2)],
+            [of(53, 53), of(50, 50), of(44, 49), of(6, 6), of(0, 0)],
+        ],
+        [
+            [of(0, 0), of(0, 0), of(0, 0), of(0, 0), of(0, 0)],
+            [of(0, 0), of(0, 0), of(2, 4), of(3, 3), of(2, 2)],
+            [of(0, 0), of(0, 0), of(1, 1), of(0, 0), of(2, 2)],
+            [of(0, 0), of(0, 0), of(1, 3), of(0, 2), of(0, 0)],
+        ],
+        [
+            [of(0, 0), of(0, 0), of(0, 0), of(0, 0), of(0, 0)],
+            [of(0, 34), of(0, 12), of(1, 20), of(3, 7), of(2, 4)],
+            [of(0, 17), of(0, 13), of(0, 6), of(0, 0), of(0, 0)],
+            [of(0, 26), of(0, 11), of(0, 1), of(0, 0), of(0, 0)],
+        ],
     ],
 ];
 
@@ -154,7 +203,7 @@ mod tests {
     #[test]
     fn what_needs_less_beyond_the_tensors_completes_more_runs() {
         for steps in KnownSteps::ALL {
-            let like = |band| RunLike { means: Means::Settings, steps, band, is_rest_served: true };
+            let like = |band| RunLike { means: Means::Settings, steps, band, rest: Rest::Served };
             let (least, most) = (like(0).runs().probability(), like(BANDS.len()).runs().probability());
             assert!(least > most, "{steps:?}: {least} and {most}");
         }
@@ -162,13 +211,13 @@ mod tests {
 
     #[test]
     fn every_run_is_like_some_and_none_is_certain() {
-        let bands = || (0..RunLike::BANDS).flat_map(|band| [(band, false), (band, true)]);
+        let bands = || (0..RunLike::BANDS).flat_map(|band| [Rest::Served, Rest::Short, Rest::Exceeds].map(|rest| (band, rest)));
         for (means, steps) in
             [Means::Settings, Means::Policy].into_iter().flat_map(|means| KnownSteps::ALL.map(|steps| (means, steps)))
         {
-            for (band, is_rest_served) in bands() {
-                let runs = RunLike { means, steps, band, is_rest_served }.runs();
-                assert!(runs.completed <= runs.runs, "{means:?} {steps:?} {band}");
+            for (band, rest) in bands() {
+                let runs = RunLike { means, steps, band, rest }.runs();
+                assert!(runs.completed <= runs.runs && runs.runs >= ENOUGH, "{means:?} {steps:?} {band} {rest:?}: {runs:?}");
                 assert!(runs.probability() > 0.0 && runs.probability() < 1.0, "{means:?} {steps:?} {band}");
             }
         }

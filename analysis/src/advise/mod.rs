@@ -3,7 +3,7 @@
 //! [`advise`] reads the requests of each traced device (`program`) and carries them out under many settings: `search` lists them,
 //! decides the order, and tells which of them decide the same, `advised_option` tries one, and `capacity` finds the smallest
 //! memory in which it fits, in trials that share what they have in common. Then `verdict` says why the program's own settings
-//! fail and `choice` picks one option, of a program that died by how likely it completes (`completion`). If the caller does not know how much memory there was, `memory` infers it from an
+//! fail and `choice` picks one option, and `completion` says how likely each completes a program that died. If the caller does not know how much memory there was, `memory` infers it from an
 //! out-of-memory error in the recording.
 //!
 //! Where the recorded run itself fitted, [`fit_as_recorded`] says so: what it did within so much memory stands, whatever a replay
@@ -26,7 +26,7 @@ mod verdict;
 pub use advised_option::{AdvisedOption, DeviceOutcome, LikelyRuns};
 pub use choice::{Reason, Recommendation, paste_line};
 pub(crate) use choice::{is_costly, tolerance_bytes};
-pub use completion::{CompletedRuns, KnownSteps, Means, RunLike};
+pub use completion::{CompletedRuns, KnownSteps, Means, Rest, RunLike};
 pub use memory::{AdviseOptions, DeviceMemory, MemoryBudget, MemoryContradiction, MemoryRange, Progress};
 pub use parkade_replay::recognition::{CapacityHint, capacity_hint};
 pub use program::{LivePeak, Program};

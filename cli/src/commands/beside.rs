@@ -5,7 +5,7 @@
 //! requests that failed and that the run did without are left out. Settings are replayed, and policies are run as `parkade sweep` runs
 //! them, which differs in when memory comes back that other streams use: a run does not wait for it ([`measure`] says so).
 
-use parkade_analysis::advise::{Advice, DeviceMemory, DeviceOutcome, Outcome as Fit, Program};
+use parkade_analysis::advise::{Advice, CompletedRuns, DeviceMemory, DeviceOutcome, Means, Outcome as Fit, Program};
 use parkade_analysis::continuation::Doubt;
 use parkade_policies::{Named, named, needs_serial_work};
 use parkade_replay::{Operation, Requests};
@@ -54,6 +54,19 @@ pub fn needs(policies: &[Named], advice: &Advice) -> Vec<Needs> {
     needs
 }
 
+/// The policy that advice names beside settings. It fits in the least memory of those that are here (docs/better-policy.md).
+const OWN_POLICY: &str = "breaking-handles";
+
+/// What parkade's own policy needs for the requests on which there is advice.
+#[must_use]
+pub fn own_policy(advice: &Advice) -> Option<Needs> {
+    let policy = named(OWN_POLICY).ok()?;
+    let asked = Asked::of(advice);
+    let devices = asked.iter().map(|device| device.try_policy(&policy)).collect();
+    let has_late_frees = asked.iter().any(Asked::has_late_frees);
+    Some(Needs { policy: policy.name.to_string(), devices, expandable_bytes: None, has_late_frees })
+}
+
 impl Needs {
     /// The policy's name.
     #[must_use]
@@ -84,6 +97,14 @@ impl Needs {
     #[must_use]
     pub fn smallest_bytes(&self) -> Option<u64> {
         self.most(|figures| figures.smallest_bytes)
+    }
+
+    /// The cut runs that are like those of the devices whose programs died, on the device where the fewest were completed.
+    #[must_use]
+    pub fn completes(&self) -> Option<CompletedRuns> {
+        let each: Option<Vec<CompletedRuns>> =
+            self.devices.iter().filter(|device| device.death.is_some()).map(|device| device.completes).collect();
+        each?.into_iter().min_by(|one, other| one.probability().total_cmp(&other.probability()))
     }
 
     fn worst(&self) -> Option<&OnDevice> {
@@ -175,6 +196,8 @@ struct OnDevice {
     lost_reserved_bytes: Option<u64>,
     /// Requests that failed in the recording and that the run did without.
     failed_requests: u64,
+    /// The cut runs that are like the one that died.
+    completes: Option<CompletedRuns>,
     /// What it comes to.
     outcome: Fit,
     /// The figures, or why there are none.
@@ -248,6 +271,10 @@ impl<'a> Asked<'a> {
             death: self.program.ending.death().map(|death| death.entry),
             steps: self.program.continuation.as_ref().map(|rest| rest.steps),
             doubt,
+            completes: figures
+                .as_ref()
+                .ok()
+                .and_then(|figures| self.program.completes(Means::Policy, figures.smallest_bytes, self.available_bytes)),
             lost_reserved_bytes: self.lost_reserved_bytes(),
             failed_requests: self.recorded.failed_requests,
             outcome: self.outcome(&figures, sure, doubt),

@@ -18,6 +18,7 @@ use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::recognition::{Recognition, in_words};
 use parkade_replay::{ReplaySettings, VerifyOptions};
 
+use super::remedies::{self, AtPeak, Remedy};
 use crate::commands::beside::{self, Needs, OnRanks};
 use crate::commands::policy_names;
 use crate::each::Together;
@@ -140,6 +141,8 @@ pub(crate) struct Advised {
     pub(super) found: Found,
     /// What policies need.
     pub(super) policies: Vec<Needs>,
+    /// What completes the program, the one to try first in front.
+    pub(super) remedies: Vec<Remedy>,
     /// Options that name what to try, if the file has no requests to try it on.
     pub(super) not_tried: Vec<&'static str>,
     pub(super) seconds: f64,
@@ -187,11 +190,12 @@ impl Args {
         recording.devices.retain(|device| chosen.contains(&device.device));
         let space = MemoryBudget { capacity_bytes: self.capacity, limit_bytes: self.limit };
         let traced = recording::traced(&recording);
-        let (mut otherwise, mut needs) = (Vec::new(), Vec::new());
+        let (mut otherwise, mut needs, mut remedies) = (Vec::new(), Vec::new(), Vec::new());
         let found = if !traced.is_empty() {
             let options = AdviseOptions { own: verify, profile, memory: space, given, only_given: self.only };
             let report = search(&traced, &options, self.json.json)?;
             needs = beside::needs(&self.policy, &report);
+            remedies = self.remedies(&recording, &report, &options.own);
             if named.is_none() {
                 otherwise = find_otherwise(&traced, &options, (&made_by, &report), self.json.json)?;
             }
@@ -204,7 +208,31 @@ impl Args {
         let not_tried = if matches!(found, Found::OnlySegments(_)) { self.named() } else { Vec::new() };
         let (file, seconds) = (self.file.clone(), start.elapsed().as_secs_f64());
         let names = StackNames::of(&recording.stacks);
-        Ok(Advised { file, own, profile, made_by, otherwise, found, policies: needs, not_tried, seconds, recording, names })
+        Ok(Advised {
+            file,
+            own,
+            profile,
+            made_by,
+            otherwise,
+            found,
+            policies: needs,
+            remedies,
+            not_tried,
+            seconds,
+            recording,
+            names,
+        })
+    }
+}
+
+impl Args {
+    /// What completes a program that does not fit as it is. `own` says how the run was recorded.
+    fn remedies(&self, recording: &Recording, report: &Advice, own: &VerifyOptions) -> Vec<Remedy> {
+        if report.own().fits() {
+            return Vec::new();
+        }
+        let policy = if self.only { None } else { beside::own_policy(report) };
+        remedies::remedies(report, policy.as_ref(), AtPeak::of(recording, report, own).as_ref())
     }
 }
 

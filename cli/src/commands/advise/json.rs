@@ -13,6 +13,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::advised::{Advised, Job, Otherwise, Rank, available, fits};
+use super::remedies;
 use super::words::{self, notes_without_trace};
 use crate::commands::beside::{self, OnRanksObject};
 use crate::terminal::json_struct::{all, origin, view};
@@ -49,6 +50,7 @@ view! {
         live: Vec<Live> = all(&report.programs, |program| Live::of(advised, program)),
         recommendation: Option<Recommended<'a>> =
             report.recommendation.as_ref().zip(report.recommended()).map(|(line, option)| Recommended::of(report, line, option)),
+        remedies: Vec<remedies::Object<'a>> = all(&advised.remedies, remedies::Object::of),
         options: Vec<Tried<'a>> = all(report.options.iter().enumerate(), |(place, option)| Tried::of(report, place, option)),
         policies: Vec<beside::Object> = all(&advised.policies, beside::Object::of),
         notes: Vec<String> = words::notes(advised, report),

@@ -3,6 +3,7 @@
 pub(crate) mod advised;
 mod devices;
 mod json;
+mod remedies;
 mod table;
 pub(crate) mod words;
 

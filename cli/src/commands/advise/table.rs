@@ -11,6 +11,7 @@ use parkade_analysis::advise::{
 
 use super::advised::{Advised, Job, available};
 use super::devices;
+use super::remedies::Remedy;
 use super::words::{self, notes_without_trace, shown};
 use crate::commands::beside::{self, Needs};
 use crate::terminal::output;
@@ -164,10 +165,28 @@ fn end(out: &mut dyn Write, advised: &Advised, report: &Advice) -> io::Result<()
     for line in lines {
         write!(out, "{}", output::paragraph(&line, 0))?;
     }
-    // The last line is pasted into a shell, so it is not wrapped.
-    let line = output::one_line(&recommendation.line);
-    let keep = format!("keep the settings as they are ({})", words::name(option));
-    writeln!(out, "{}", output::good(if option.is_own { &keep } else { &line }))
+    remedies(out, &advised.remedies)?;
+    if option.is_own {
+        return writeln!(out, "{}", output::good(&format!("keep the settings as they are ({})", words::name(option))));
+    }
+    // The last line is pasted, so it is not wrapped.
+    let first = advised.remedies.first().filter(|remedy| remedy.is_pasted());
+    writeln!(out, "{}", output::good(&output::one_line(first.map_or(&recommendation.line, |remedy| &remedy.line))))
+}
+
+/// What completes a program, if there is more than one way, or if it is known how likely it does.
+fn remedies(out: &mut dyn Write, remedies: &[Remedy]) -> io::Result<()> {
+    if remedies.len() < 2 && remedies.iter().all(|remedy| remedy.details().is_empty()) {
+        return Ok(());
+    }
+    writeln!(out, "what to try, in this order:")?;
+    for (place, remedy) in remedies.iter().enumerate() {
+        write!(out, "{}", output::paragraph(&format!("{}. {}", place + 1, remedy.line), 2))?;
+        for detail in remedy.details() {
+            write!(out, "{}", output::paragraph(&detail, 5))?;
+        }
+    }
+    Ok(())
 }
 
 /// No setting helps.
@@ -196,6 +215,7 @@ fn none(out: &mut dyn Write, advised: &Advised, report: &Advice) -> io::Result<(
     for line in lines {
         write!(out, "{}", output::paragraph(&line, 0))?;
     }
+    remedies(out, &advised.remedies)?;
     let verdict = output::paragraph(&words::no_setting(report), 0);
     writeln!(out, "{}", output::bad(verdict.trim_end()))
 }

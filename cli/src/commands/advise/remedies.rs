@@ -1,0 +1,261 @@
+//! What completes the program: settings, parkade's own policy, and what the program itself must give up, in one order.
+//!
+//! Of a run that died each is as likely as it was for runs like it ([`CompletedRuns`]), and the likeliest is first. Settings change no
+//! code, so they come before a policy that is likelier by no more than [`WORTH_CODE`]. What no setting gives comes last.
+
+use parkade::profile::{Profile, RELEASES};
+use parkade_analysis::advise::{Advice, AdvisedOption, CompletedRuns, Outcome as Fit, Program};
+use parkade_analysis::holders::{Holders, Kind as Held, KindUse};
+use parkade_analysis::timeline::{Levels, Timeline};
+use parkade_recording::Recording;
+use parkade_replay::VerifyOptions;
+
+use super::words;
+use crate::commands::beside::Needs;
+use crate::terminal::json_struct::view;
+use crate::terminal::size::show_bytes;
+
+/// A policy is named before settings if it is likelier by more than this: it asks for changes of the code.
+const WORTH_CODE: f64 = 0.1;
+/// Kinds of blocks that hold less than a part of so many of the live memory are not named.
+const NAMED_PART: u64 = 10;
+/// At most so many kinds are named.
+const NAMED: usize = 3;
+
+/// By what means a program completes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    /// Settings of PyTorch's allocator.
+    Settings,
+    /// A policy of parkade in its place.
+    Policy,
+    /// Less memory in the program.
+    Program,
+}
+
+/// Something that completes the program, or may.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Remedy {
+    kind: Kind,
+    /// What to paste, or what to do.
+    pub(super) line: String,
+    /// Whether the program fits with it.
+    outcome: Fit,
+    /// The cut runs that are like this one, if it died.
+    completes: Option<CompletedRuns>,
+    /// How much less memory the program must hold.
+    less_bytes: Option<u64>,
+    /// What it asks for.
+    asks: Vec<String>,
+}
+
+impl Remedy {
+    /// Whether its line is pasted: into a shell, or into the program.
+    pub(super) const fn is_pasted(&self) -> bool {
+        !matches!(self.kind, Kind::Program)
+    }
+
+    fn probability(&self) -> f64 {
+        self.completes.map_or(0.0, CompletedRuns::probability)
+    }
+}
+
+/// What holds the memory when the most is live, and the program whose memory it is.
+pub(super) struct AtPeak {
+    device: u32,
+    kinds: Vec<KindUse>,
+}
+
+impl AtPeak {
+    /// On the device of the first program that died. `None` if none did, or if its recording cannot be replayed.
+    pub(super) fn of(recording: &Recording, report: &Advice, own: &VerifyOptions) -> Option<AtPeak> {
+        let program = report.programs.iter().find(|program| program.died())?;
+        let device = recording.devices.iter().find(|device| device.device == program.device)?;
+        let Timeline { log, levels, .. } = Timeline::of_device(device, own, &program.requests).ok()?;
+        let told = Holders::of(&log, device, &recording.annotations, &recording.stacks);
+        let kinds = told.at(&log, Levels::peak_moment(&levels.allocated) as u32);
+        Some(AtPeak { device: program.device, kinds })
+    }
+}
+
+/// The remedies, the one to try first in front. None if the program fits as it is.
+pub(super) fn remedies(report: &Advice, needs: Option<&Needs>, peak: Option<&AtPeak>) -> Vec<Remedy> {
+    if report.own().fits() && report.own().available_bytes.is_some() {
+        return Vec::new();
+    }
+    let (settings, policy) = (of_settings(report), needs.and_then(|needs| of_policy(report, needs)));
+    let is_policy_first = match (&settings, &policy) {
+        (Some(settings), Some(policy)) => policy.probability() > settings.probability() + WORTH_CODE,
+        _ => false,
+    };
+    let first = if is_policy_first { [policy, settings] } else { [settings, policy] };
+    let mut remedies: Vec<Remedy> = first.into_iter().flatten().collect();
+    remedies.extend(of_program(report, peak, needs));
+    remedies
+}
+
+fn of_settings(report: &Advice) -> Option<Remedy> {
+    let option = report.recommended().filter(|option| !option.is_own)?;
+    let warnings = option.warnings().map(|caution| format!("{} {}", caution.what, caution.instead));
+    let asks = warnings.chain(words::also(option.needs_limit()).map(str::to_owned)).collect();
+    let line = report.recommendation.as_ref()?.line.clone();
+    Some(Remedy { kind: Kind::Settings, line, outcome: report.outcome, completes: option.completes, less_bytes: None, asks })
+}
+
+/// The oldest release whose allocator a policy takes the place of (docs/pytorch-on-parkade.md).
+const OLDEST: &Profile = &Profile::PYTORCH_2_8;
+
+fn of_policy(report: &Advice, needs: &Needs) -> Option<Remedy> {
+    if needs.gets_past() != Some(true) {
+        return None;
+    }
+    let place = |profile: &Profile| RELEASES.iter().position(|release| release.profile == profile);
+    let release = match place(report.profile) < place(OLDEST) {
+        true => "PyTorch 2.8 or later: the recording is of an older one",
+        false => "PyTorch 2.8 or later",
+    };
+    let asks = [
+        "the call before CUDA is first used",
+        "one thread at a time that uses the GPU: serial=True promises it",
+        release,
+        "a C++ compiler and CUDA's headers",
+    ];
+    Some(Remedy {
+        kind: Kind::Policy,
+        line: needs.call(),
+        outcome: needs.outcome(),
+        completes: needs.completes(),
+        less_bytes: None,
+        asks: asks.map(str::to_owned).to_vec(),
+    })
+}
+
+/// How much less the program must hold. Where something serves what is estimated of the rest, that is what the run's own settings lack.
+fn of_program(report: &Advice, peak: Option<&AtPeak>, policy: Option<&Needs>) -> Option<Remedy> {
+    let (program, available) = short(report, peak)?;
+    let needed = |option: &AdvisedOption| {
+        option.devices.iter().find(|device| device.device == program.device).map(|device| device.smallest_bytes)
+    };
+    let least = report.options.iter().filter_map(needed).chain(policy.and_then(Needs::smallest_bytes)).min()?;
+    let is_served = least <= available;
+    let less_bytes = if is_served { needed(report.own())? } else { least }.checked_sub(available).filter(|&bytes| bytes > 0)?;
+    let percent = less_bytes as f64 / program.live.bytes.max(1) as f64 * 100.0;
+    let on = if report.programs.len() > 1 { format!(" on device {}", program.device) } else { String::new() };
+    let otherwise = if is_served { ", with the settings that it has" } else { ", whatever the settings" };
+    let line = format!("hold {} ({percent:.1} %) less{on} when the most is in use{otherwise}", show_bytes(less_bytes));
+    let asks = peak.map(AtPeak::asks).unwrap_or_default();
+    Some(Remedy { kind: Kind::Program, line, outcome: Fit::Unknown, completes: None, less_bytes: Some(less_bytes), asks })
+}
+
+/// The program that must hold less, and the memory there is for it: that of the device which died, or which lacks most.
+fn short<'a>(report: &'a Advice, peak: Option<&AtPeak>) -> Option<(&'a Program, u64)> {
+    let devices = report.programs.iter().zip(&report.own().devices);
+    let known = devices.filter_map(|(program, own)| Some((program, own.available_bytes?, own.smallest_bytes)));
+    let is_it = |program: &Program| peak.is_none_or(|peak| peak.device == program.device);
+    let lacking = known.filter(|(program, ..)| is_it(program));
+    let most = lacking.max_by_key(|&(_, available, needed)| i128::from(needed) - i128::from(available));
+    most.map(|(program, available, _)| (program, available))
+}
+
+impl AtPeak {
+    /// What holds the most, and what makes it less.
+    fn asks(&self) -> Vec<String> {
+        let live: u64 = self.kinds.iter().map(|used| used.held.bytes).sum();
+        let named = self.kinds.iter().filter(|used| used.held.bytes >= live / NAMED_PART).take(NAMED);
+        let ask = |used: &KindUse| {
+            let percent = used.held.bytes as f64 / live.max(1) as f64 * 100.0;
+            format!("{} hold {} ({percent:.0} %): {}", plural(used.kind), show_bytes(used.held.bytes), less(used.kind))
+        };
+        named.map(ask).collect()
+    }
+}
+
+/// The blocks of a kind, as the subject of a sentence.
+const fn plural(kind: Held) -> &'static str {
+    match kind {
+        Held::Parameters => "parameters",
+        Held::Gradients => "gradients",
+        Held::OptimizerStates => "optimizer states",
+        Held::Activations => "activations",
+        Held::Inputs => "inputs",
+        Held::Temporaries => "temporaries",
+        Held::Workspaces => "workspaces",
+        Held::Caches => "caches",
+        Held::Unknown => "blocks that nothing tells",
+    }
+}
+
+/// What makes them less.
+const fn less(kind: Held) -> &'static str {
+    match kind {
+        Held::Parameters => "fewer bits for each, or parts of the model on other devices",
+        Held::Gradients => "zero_grad(set_to_none=True) before the forward pass, or parts of them on other devices",
+        Held::OptimizerStates => {
+            "an optimizer that keeps less for each parameter, or fewer bits, or parts of them on other devices"
+        }
+        Held::Activations => {
+            "a smaller batch (accumulate gradients over several), shorter sequences or smaller images, or activation checkpointing"
+        }
+        Held::Inputs => "a smaller batch",
+        Held::Temporaries => "a smaller batch, or the largest operation in parts, such as a loss over chunks",
+        Held::Workspaces => "a smaller CUBLAS_WORKSPACE_CONFIG",
+        Held::Caches => "fewer or shorter sequences at a time",
+        Held::Unknown => "the largest holders (parkade report) say where they are made",
+    }
+}
+
+impl Remedy {
+    /// How likely it completes the program, with what that number comes from. `None` if the program did not die.
+    fn likely(&self) -> Option<String> {
+        let CompletedRuns { completed, runs } = self.completes?;
+        let tenths = (self.probability() * 10.0).round();
+        let about = match tenths as u32 {
+            0 => "fewer than 1 in 10".to_owned(),
+            10 => "more than 9 in 10".to_owned(),
+            tenths => format!("about {tenths} in 10"),
+        };
+        Some(format!("completes {about} runs like this one: {completed} of {runs} that were cut like it"))
+    }
+
+    /// Its lines below its own: how likely it is, and what it asks for.
+    pub(super) fn details(&self) -> Vec<String> {
+        let asks = match self.kind {
+            Kind::Program => self.asks.clone(),
+            Kind::Settings | Kind::Policy if self.asks.is_empty() => Vec::new(),
+            Kind::Settings | Kind::Policy => vec![format!("asks for: {}", self.asks.join("; "))],
+        };
+        self.likely().into_iter().chain(asks).collect()
+    }
+}
+
+view! {
+    /// The same as a JSON object.
+    pub(super) struct Object<'a>(remedy: &'a Remedy) {
+        kind: &'static str = remedy.kind.name(),
+        line: &'a str = &remedy.line,
+        outcome: &'static str = remedy.outcome.name(),
+        completes_probability: Option<f64> = remedy.completes.map(|runs| (runs.probability() * 1000.0).round() / 1000.0),
+        completes_base: Option<Base> = remedy.completes.map(Base::of),
+        less_bytes: Option<u64> = remedy.less_bytes,
+        asks: &'a [String] = &remedy.asks,
+    }
+}
+
+view! {
+    /// The cut runs that are like this one.
+    pub(super) struct Base(runs: CompletedRuns) {
+        completed: u32 = runs.completed,
+        runs: u32 = runs.runs,
+    }
+}
+
+impl Kind {
+    /// Its name in JSON.
+    const fn name(self) -> &'static str {
+        match self {
+            Kind::Settings => "settings",
+            Kind::Policy => "policy",
+            Kind::Program => "program",
+        }
+    }
+}
