@@ -26,6 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         memory: MemoryBudget { capacity_bytes: Some((gib * f64::from(1 << 30)) as u64), limit_bytes: None },
         given: Vec::new(),
         only_given: false,
+        devices_seen: recording.devices.len(),
     };
     let advice = advise(&traced, &options, &|_| ()).map_err(|(device, error)| format!("device {device}: {error}"))?;
 

@@ -164,7 +164,8 @@ impl Program<'_> {
     fn try_on(&self, cut: &DeviceRecording, limit: u64) -> Result<Cut, Failure> {
         let memory = MemoryBudget { capacity_bytes: None, limit_bytes: Some(limit) };
         let own = VerifyOptions { limit_bytes: Some(limit), ..self.own.clone() };
-        let options = AdviseOptions { own, profile: &Profile::PYTORCH_2_11, memory, given: Vec::new(), only_given: false };
+        let options =
+            AdviseOptions { own, profile: &Profile::PYTORCH_2_11, memory, given: Vec::new(), only_given: false, devices_seen: 1 };
         let advice = advise(&[cut], &options, &|_| ()).map_err(|(_, error)| error)?;
         let completes = |settings: &Settings| self.run(settings, Some(limit)).0;
         let program = advice.programs.first().ok_or("no program")?;

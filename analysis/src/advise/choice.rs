@@ -104,7 +104,7 @@ pub(super) fn choose(
     let place = shortlist.iter().copied().find(|&place| certain(place)).or(shortlist.first().copied())?;
     // What the run itself did is worth more than a prediction that is close or depends on timing.
     let keeps = own.is_as_recorded() && own.fits() && (options[place].is_close() || !certain(place));
-    let place = if keeps { 0 } else { place };
+    let place = if keeps || (!is_doubtful && is_hardly_better(&options[place], own)) { 0 } else { place };
     let reason = match own.available_bytes {
         None => Reason::NeedsLeast,
         Some(_) if !options[place].fits() => Reason::GetsPast,
@@ -112,6 +112,13 @@ pub(super) fn choose(
         Some(_) => Reason::Fits,
     };
     Some(recommend(options, place, reason))
+}
+
+/// Whether an option needs hardly less than the run's own settings, which serve every request, and calls the driver more often.
+fn is_hardly_better(option: &AdvisedOption, own: &AdvisedOption) -> bool {
+    let (needs, own_needs) = (option.smallest_capacity_bytes(), own.smallest_capacity_bytes());
+    let is_little = own_needs.saturating_sub(needs) < own_needs / LEAST_GAIN_PART;
+    own.fits() && !own.has_warnings() && own.retries() == 0 && is_little && option.driver_calls() > own.driver_calls()
 }
 
 fn recommend(options: &[AdvisedOption], option: usize, reason: Reason) -> Recommendation {
@@ -129,6 +136,8 @@ pub fn paste_line(settings: &str) -> String {
     }
 }
 
+/// A gain of less than one part in this many is not worth more driver calls.
+const LEAST_GAIN_PART: u64 = 100;
 /// An option needs about as much memory as another if it needs at most one part in this many more.
 const NEAR_PART: u64 = 200;
 /// Expandable segments leave few holes whatever the program requests, while other settings need little for one sequence and more for the
@@ -221,6 +230,22 @@ mod tests {
         // The other one needs 180 MiB.
         assert_eq!(chosen(&with(181), None), Some((0, Reason::FitsAsItIs)), "that is as close");
         assert_eq!(chosen(&with(200), None), Some((1, Reason::Fits)));
+    }
+
+    #[test]
+    fn a_gain_of_less_than_a_hundredth_is_not_worth_more_driver_calls() {
+        let all = ["", "max_split_size_mb:32"].map(|text| option(text, None));
+        assert_eq!(chosen(&all, None), Some((1, Reason::NeedsLeast)), "it needs 180 MiB of 220");
+        let with = |needs_mib: u64, calls| {
+            let mut option = option("max_split_size_mb:32", None);
+            option.devices[0].smallest_bytes = needs_mib << 20;
+            option.devices[0].prediction.driver_calls = calls;
+            option
+        };
+        let own = AdvisedOption { settings: Settings::from_environment("").unwrap(), is_own: true, ..with(1000, 5) };
+        assert_eq!(chosen(&[own.clone(), with(991, 6)], None), Some((0, Reason::NeedsLeast)));
+        assert_eq!(chosen(&[own.clone(), with(991, 5)], None), Some((1, Reason::NeedsLeast)), "it costs nothing");
+        assert_eq!(chosen(&[own, with(990, 6)], None), Some((1, Reason::NeedsLeast)));
     }
 
     #[test]

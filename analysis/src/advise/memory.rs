@@ -23,6 +23,8 @@ pub struct AdviseOptions {
     pub given: Vec<Settings>,
     /// Try only these and the recorded run's own settings; search no others.
     pub only_given: bool,
+    /// How many devices the process saw: as many as the file lists.
+    pub devices_seen: usize,
 }
 
 /// The memory that the allocator may reserve.

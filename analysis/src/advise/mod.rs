@@ -184,7 +184,7 @@ pub fn advise(
     let memories = DeviceMemory::of(devices, &options.own.settings, options.memory, &recorded_limits);
     // An option that needs a limit says so itself (`needs_limit`).
     let in_use = |(recording, program): (&&DeviceRecording, &Program)| {
-        InUse::of(recording, Some(&program.requests)).on_devices(devices.len()).limited(true)
+        InUse::of(recording, Some(&program.requests)).on_devices(devices.len()).seeing(options.devices_seen).limited(true)
     };
     let in_use: Vec<InUse> = devices.iter().zip(&programs).map(in_use).collect();
     // Only a run that died has anything to repeat.

@@ -120,6 +120,17 @@ impl InUse {
         self
     }
 
+    /// The same program, in a process that sees so many devices: a snapshot lists each of them. With one, it shares no memory with another
+    /// through NCCL or a network card.
+    #[must_use]
+    pub fn seeing(mut self, devices: usize) -> InUse {
+        if devices == 1 {
+            self.set(Feature::CapturedCollectives, Evidence::NotShown);
+            self.set(Feature::Registrations, Evidence::NotShown);
+        }
+        self
+    }
+
     /// The same program, known to run with or without a memory limit.
     #[must_use]
     pub fn limited(mut self, is_limited: bool) -> InUse {
@@ -164,6 +175,9 @@ impl InUse {
             Evidence::NotShown => Evidence::Shown,
         };
         self.set(Feature::NoGraphPools, without);
+        if self.evidence(Feature::GraphPools) == Evidence::NotShown {
+            self.set(Feature::CapturedCollectives, Evidence::NotShown);
+        }
     }
 }
 
@@ -285,6 +299,11 @@ mod tests {
         let in_use = InUse::unknown().on_devices(2).limited(true);
         let known = |feature| in_use.evidence(feature);
         assert_eq!((known(Feature::SeveralDevices), known(Feature::NoLimit)), (Evidence::Shown, Evidence::NotShown));
+        let collectives = |in_use: InUse| in_use.evidence(Feature::CapturedCollectives);
+        let seeing = |devices| collectives(InUse::unknown().seeing(devices));
+        assert_eq!((seeing(1), seeing(8)), (Evidence::NotShown, Evidence::Unknown));
+        let without_graphs = InUse::of(&device(&[Some((0, 0))]), Some(&Requests::default()));
+        assert_eq!(collectives(without_graphs), Evidence::NotShown, "nothing is captured");
         let in_use = InUse::unknown().on_devices(1).limited(false);
         let known = |feature| in_use.evidence(feature);
         assert_eq!((known(Feature::SeveralDevices), known(Feature::NoLimit)), (Evidence::NotShown, Evidence::Shown));

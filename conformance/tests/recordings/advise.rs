@@ -25,6 +25,7 @@ fn advised(recording: &DeviceRecording, own: &VerifyOptions, gib: Option<f64>, g
         memory: MemoryBudget { capacity_bytes: gib.map(|gib| (gib * GIB) as u64), limit_bytes: None },
         given: given.iter().map(|text| Settings::from_environment(text).expect("settings")).collect(),
         only_given,
+        devices_seen: 1,
     };
     advise(&[recording], &options, &|_| ()).expect("advice")
 }

@@ -179,6 +179,7 @@ impl Args {
         let named = self.profile.map(Profile::rules);
         self.given(named.unwrap_or_else(release::newest))?;
         let mut recording = recording::read(&self.file)?;
+        let devices_seen = recording.devices.len();
         // The requests are read under the rules of the release that recorded them, and replayed under those chosen.
         let (verify, found) = self.recorded.own(&recording)?;
         let made_by = Recognition { decides_as: named, ..found };
@@ -192,7 +193,7 @@ impl Args {
         let traced = recording::traced(&recording);
         let (mut otherwise, mut needs, mut remedies) = (Vec::new(), Vec::new(), Vec::new());
         let found = if !traced.is_empty() {
-            let options = AdviseOptions { own: verify, profile, memory: space, given, only_given: self.only };
+            let options = AdviseOptions { own: verify, profile, memory: space, given, only_given: self.only, devices_seen };
             let report = search(&traced, &options, self.json.json)?;
             needs = beside::needs(&self.policy, &report);
             remedies = self.remedies(&recording, &report, &options.own);

@@ -45,7 +45,14 @@ impl Known {
             return Ok(Known { limits: vec![given.limit_bytes; endings.len()], endings, advice: None, is_assumed: false });
         }
         let (own, profile) = (options.own.clone(), options.profile);
-        let asked = AdviseOptions { own, profile, memory: given, given: vec![options.settings.clone()], only_given: true };
+        let asked = AdviseOptions {
+            own,
+            profile,
+            memory: given,
+            given: vec![options.settings.clone()],
+            only_given: true,
+            devices_seen: traced.len(),
+        };
         let advice = advise::advise(traced, &asked, &|_| ()).map_err(|(device, error)| match traced.len() {
             1 => error.into(),
             _ => anyhow!("device {device}: {error}"),

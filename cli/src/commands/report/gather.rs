@@ -233,15 +233,16 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
     let chosen = chosen_devices(&recording, args.device)?;
     let own = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, stats_file: None };
     let limits = Limit::of_each(args, &chosen, &own)?;
+    let seen = recording.devices.len();
     let any_failed = chosen.iter().any(|device| Ending::of(device) != Ending::NoError);
     // Only a page gives advice: the search takes longer than everything else. But whether a run that failed would fit is judged in any
     // case: it may have died, and the limit is known only roughly.
     let found = match args.output {
-        Some(_) => search_advice(&chosen, &own, profile, (given.clone(), true), args)?,
+        Some(_) => search_advice((&chosen, seen), &own, profile, (given.clone(), true), args)?,
         None if any_failed => {
             let tried = settings_to_try(profile, &settings, None, given.clone())?;
             let tried = tried.into_iter().map(|attempt| attempt.settings).collect();
-            search_advice(&chosen, &own, profile, (tried, false), args)?
+            search_advice((&chosen, seen), &own, profile, (tried, false), args)?
         }
         None => None,
     };
@@ -250,8 +251,11 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
     // What the search left out is judged in the same way.
     let is_left_out = |attempt: &&Attempt| found.as_ref().is_some_and(|found| place_among(found, &attempt.settings).is_none());
     let left_out: Vec<_> = tried.iter().filter(is_left_out).map(|attempt| attempt.settings.clone()).collect();
-    let also =
-        if any_failed && !left_out.is_empty() { search_advice(&chosen, &own, profile, (left_out, false), args)? } else { None };
+    let also = if any_failed && !left_out.is_empty() {
+        search_advice((&chosen, seen), &own, profile, (left_out, false), args)?
+    } else {
+        None
+    };
     let judged: Vec<&Found> = found.iter().chain(&also).collect();
     let bar = progress::entries(args.json.json);
     bar.set_length(recording::entries(&chosen));
@@ -626,12 +630,12 @@ fn is_same_setting(one: &Settings, other: &Settings) -> bool {
     Settings { text: String::new(), ..one.clone() } == Settings { text: String::new(), ..other.clone() }
 }
 
-/// What `parkade advise` finds for these devices; `None` if none has a trace. `is_full`: it searches, otherwise it judges `given` only.
+/// What `parkade advise` finds for these devices, of so many that the process saw; `None` if none has a trace. `is_full`: it searches, otherwise it judges `given` only.
 ///
 /// # Errors
 /// As for verifying the recording.
 fn search_advice(
-    devices: &[&DeviceRecording],
+    (devices, devices_seen): (&[&DeviceRecording], usize),
     own: &VerifyOptions,
     profile: &'static Rules,
     (given, is_full): (Vec<Settings>, bool),
@@ -642,7 +646,7 @@ fn search_advice(
         return Ok(None);
     }
     let memory = MemoryBudget { capacity_bytes: args.capacity.or(args.limit), limit_bytes: None };
-    let options = AdviseOptions { own: own.clone(), profile, memory, given, only_given: !is_full };
+    let options = AdviseOptions { own: own.clone(), profile, memory, given, only_given: !is_full, devices_seen };
     Ok(Some(advise::search(&traced, &options, args.json.json)?))
 }
 

@@ -240,6 +240,7 @@ pub(super) fn advise(bytes: &[u8], case: u8) -> Reached {
             memory,
             given: vec![opened.case.settings()],
             only_given: opened.case.number() % 8 == 7,
+            devices_seen: traced.len(),
         };
         if let Ok(advice) = parkade_analysis::advise::advise(&traced, &options, &|_| ()) {
             let _ = advice.recommended();
