@@ -200,7 +200,7 @@ impl Shipped {
     pub fn without_beginning(&self, lost: usize) -> DeviceRecording {
         let device = self.device();
         let trace = device.trace.get(lost..).unwrap_or_default().to_vec();
-        DeviceRecording { device: device.device, segments: device.segments.clone(), trace, pools: device.pools.clone() }
+        DeviceRecording { trace, ..device.clone() }
     }
 }
 

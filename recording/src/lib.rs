@@ -15,7 +15,7 @@ pub use file::{ReadError, begins_as_snapshot, read, read_file};
 pub use format::{FormatError, FormatProblem, Place, write};
 pub use pickle::{PickleError, PickleProblem, Style, memory_bound};
 pub use recording::{
-    Action, Annotation, Block, BlockState, DeviceRecording, Entry, Frame, PoolId, PoolTable, RecordedSettings, Recording,
+    Action, Annotation, Block, BlockState, DeviceRecording, Entry, Frame, LeftOut, PoolId, PoolTable, RecordedSettings, Recording,
     Segment, StackId, StackTable, Tolerated,
 };
 pub use summary::memory_summary;

@@ -39,6 +39,21 @@ pub struct DeviceRecording {
     pub trace: Vec<Entry>,
     /// The memory pools that trace entries refer to; only files of PyTorch 2.12 and later have any. The devices of a file share them.
     pub pools: Arc<PoolTable>,
+    /// What the program kept out of the trace. Reading a file does not look for it: `parkade_replay::find_left_out` does.
+    pub left_out: Option<LeftOut>,
+}
+
+/// Kinds of entries that a trace lacks because the program left them out (`skip_actions` of
+/// `torch.cuda.memory._record_memory_history`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOut {
+    /// The kinds, each once.
+    pub actions: Vec<Action>,
+    /// How many entries the file has.
+    pub recorded_entries: usize,
+    /// How many entries of these kinds follow from the others and were added to the trace. `None`: they do not follow, so that the others
+    /// cannot be replayed; the trace was removed, and the state at the end is what remains.
+    pub inferred_entries: Option<usize>,
 }
 
 /// The allocator settings that a snapshot states (spec 7.5). `None` where it does not.

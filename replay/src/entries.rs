@@ -59,6 +59,10 @@ impl From<&TraceEntry> for Decision {
     }
 }
 
+/// The actions that take memory from the device, or give it back.
+pub(crate) const SEGMENT_ACTIONS: [Action; 4] =
+    [Action::SegmentAlloc, Action::SegmentFree, Action::SegmentMap, Action::SegmentUnmap];
+
 /// Whether the entry takes memory from the device.
 pub(crate) fn takes_memory(entry: &Entry) -> bool {
     matches!(entry.action, Action::SegmentAlloc | Action::SegmentMap)

@@ -4,6 +4,11 @@ use parkade::settings::SettingsError;
 use parkade_recording::Action;
 use thiserror::Error;
 
+/// The kinds of entries of which some must be missing where a trace contradicts itself: one of these sets, all kinds of it.
+///
+/// If the trace has no entry of those kinds at all, the program did not record them (`skip_actions`).
+pub type Missing = &'static [&'static [Action]];
+
 /// Why a recording cannot be replayed. Displays as one line with the place and what is wrong there.
 #[derive(Clone, Debug, Error)]
 pub enum VerifyError {
@@ -18,6 +23,8 @@ pub enum VerifyError {
         address: u64,
         /// What contradicts it.
         problem: &'static str,
+        /// What would explain it.
+        missing: Missing,
     },
     /// The state before the first entry contradicts itself.
     #[error("before entry 0: the {what} at {address:#x} {problem}")]
@@ -28,6 +35,8 @@ pub enum VerifyError {
         address: u64,
         /// What contradicts it.
         problem: &'static str,
+        /// What would explain it.
+        missing: Missing,
     },
     /// PyTorch refuses the recording's settings string.
     #[error(
@@ -67,7 +76,16 @@ fn cut(text: &str, longest: usize) -> String {
 }
 
 impl VerifyError {
+    /// A contradiction that no missing kind of entries explains.
     pub(crate) fn contradiction(entry: usize, action: Action, address: u64, problem: &'static str) -> VerifyError {
-        VerifyError::Contradiction { entry, action: action.name(), address, problem }
+        VerifyError::Contradiction { entry, action: action.name(), address, problem, missing: &[] }
+    }
+
+    /// The same, but explained if the trace has no entries of these kinds.
+    pub(crate) fn unless_missing(mut self, kinds: Missing) -> VerifyError {
+        if let VerifyError::Contradiction { missing, .. } | VerifyError::Start { missing, .. } = &mut self {
+            *missing = kinds;
+        }
+        self
     }
 }

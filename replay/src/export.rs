@@ -239,7 +239,8 @@ fn collect(recording: &DeviceRecording, requests: &Requests, options: &ExportOpt
         early_blocks: requests.lost_beginning.map(|lost| lost.blocks),
     };
     let pools = Arc::new(collector.pools.unwrap_or_default());
-    Collected { device: DeviceRecording { device: recording.device, segments, trace: collector.trace, pools }, found }
+    let device = DeviceRecording { device: recording.device, segments, trace: collector.trace, pools, left_out: None };
+    Collected { device, found }
 }
 
 /// The memory that the recorded process could have, in bytes, if an out-of-memory entry shows it: what it

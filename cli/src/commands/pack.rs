@@ -179,7 +179,7 @@ fn pack_recording(args: &Args, recording: &Recording, effort: Effort) -> Result<
                     output::list(traced.map(|device| device.device))
                 )
             }
-            None => bail!("the file has no trace entries to pack: {}", recording::RECORD_IT),
+            None => return Err(recording::no_trace(recording, "to pack")),
         }
     }
     let is_one_of_several = chosen.len() > 1;

@@ -22,6 +22,7 @@ use crate::terminal::progress::{self, Bar};
 use crate::terminal::release::{self, MadeBy};
 use crate::terminal::runner::{self, Command, Form, Lines, Outcome, Subject};
 use crate::terminal::table::{Mark, Table};
+use crate::terminal::recording::DeviceLeftOut;
 use crate::terminal::{output, recording, size};
 
 /// Replay recordings under their own settings and compare every decision.
@@ -35,7 +36,7 @@ use crate::terminal::{output, recording, size};
   parkade verify recordings/*.pickle.xz --json
   parkade verify snapshots/
 
-Exit code: 0 nothing differs, 1 something differs, 2 a file could not be verified, 3 the history is not in the file.")]
+Exit code: 0 nothing differs, 1 something differs, 2 a file could not be verified, 3 the history is not in the file, or not enough of it.")]
 pub(crate) struct Args {
     #[command(flatten)]
     files: Files,
@@ -144,7 +145,7 @@ impl Command for Args {
     fn outcome(&self, reports: &Reports) -> Outcome {
         let of_file = |report: &Result<Report>| match report {
             Ok(report) if report.differs => Outcome::CheckFailed,
-            Ok(report) if !report.part.has_history => Outcome::NotKnown,
+            Ok(report) if report.part.not_checked.is_some() || !report.part.has_history => Outcome::NotKnown,
             Ok(_) => Outcome::Good,
             Err(_) => Outcome::CouldNotRun,
         };
@@ -209,8 +210,9 @@ fn verify(file: &Path, args: &Args, statistics: Option<&StatsFile>, bar: &Bar, d
     let start = Instant::now();
     let recording = recording::read(file)?;
     let traced = recording::traced(&recording);
-    if traced.is_empty() {
-        bail!("the file has no trace entries to verify: {}", recording::RECORD_IT);
+    let has_something = !traced.is_empty() || recording.devices.iter().any(|device| device.left_out.is_some());
+    if !has_something {
+        return Err(recording::no_trace(&recording, "to verify"));
     }
     if statistics.is_some() && traced.len() > 1 {
         bail!("--stats belongs to one device, but the recording has {}", traced.len());
@@ -222,6 +224,12 @@ fn verify(file: &Path, args: &Args, statistics: Option<&StatsFile>, bar: &Bar, d
         limit_bytes: args.limit,
         stats_file: statistics,
     };
+    if traced.is_empty() {
+        let made_by = release::of(&recording, &asked)?;
+        let settings = made_by.settings.clone();
+        let (file, limit, seconds) = (file.to_owned(), args.limit, start.elapsed().as_secs_f64());
+        return Ok(Verified { file, recording, settings, limit, assumed_limit: None, made_by, devices: Vec::new(), seconds });
+    }
     let mut reported = vec![0; traced.len()];
     let mut progress = |place: usize, entries: usize| {
         // A replay may start over with another reading of the file, or as another release: the furthest one counts.
@@ -275,6 +283,8 @@ const HISTORY: usize = 6;
 struct Part {
     /// Whether the file has a history to verify: entries that follow one another.
     has_history: bool,
+    /// Why it, or one of its devices, could not be checked.
+    not_checked: Option<String>,
     rows: Vec<Row>,
     notes: Vec<(String, Vec<String>)>,
 }
@@ -291,7 +301,7 @@ const MISMATCHES: usize = 3;
 impl Part {
     fn of(verified: &Verified, name: &str) -> Part {
         let has_history = verified.devices.iter().any(has_history);
-        let mut part = Part { has_history, rows: Vec::new(), notes: Vec::new() };
+        let mut part = Part { has_history, not_checked: None, rows: Vec::new(), notes: Vec::new() };
         for (place, device) in verified.devices.iter().enumerate() {
             let is_one_of_many = verified.devices.len() > 1;
             let name = if is_one_of_many { format!("{name} device {}", device.device) } else { name.to_owned() };
@@ -312,7 +322,24 @@ impl Part {
                 part.notes.push((name, notes));
             }
         }
+        part.add_unchecked(verified, name);
         part
+    }
+
+    /// Adds the devices whose entries cannot be replayed, as kinds of them are left out.
+    fn add_unchecked(&mut self, verified: &Verified, name: &str) {
+        for device in &verified.recording.devices {
+            let Some(left_out) = device.left_out.as_ref().filter(|left_out| left_out.inferred_entries.is_none()) else { continue };
+            let is_one_of_many = verified.recording.devices.len() > 1;
+            let name = if is_one_of_many { format!("{name} device {}", device.device) } else { name.to_owned() };
+            let mut cells: [String; HEADS.len()] = [const { String::new() }; HEADS.len()];
+            cells[2..].fill_with(|| "-".to_owned());
+            (cells[0], cells[1]) = (name.clone(), left_out.recorded_entries.to_string());
+            self.rows.push(Row { cells, is_good: true });
+            self.notes.push((name, vec![recording::left_out_words(left_out)]));
+            let words = format!("not checked: the recording leaves out {} (skip_actions)", recording::kinds_left_out(left_out));
+            self.not_checked.get_or_insert(words);
+        }
     }
 
     fn is_good(&self) -> bool {
@@ -347,6 +374,7 @@ fn verdict(parts: &[&Part], failed: usize) -> String {
     let verified = parts.len();
     let different = parts.iter().filter(|part| !part.is_good()).count();
     let found = match (different, verified) {
+        (0, 1) if let Some(words) = parts[0].not_checked.as_ref() => words.clone(),
         (0, _) if !parts.iter().any(|part| part.has_history) => {
             "nothing to verify: the history is not in this file; record it with torch.cuda.memory._record_memory_history()"
                 .to_owned()
@@ -354,6 +382,12 @@ fn verdict(parts: &[&Part], failed: usize) -> String {
         (0, _) => output::good("every decision is the same"),
         (1, 1) => output::bad("the recording differs"),
         _ => output::bad(&format!("{different} of {verified} recordings differ")),
+    };
+    let unchecked = parts.iter().filter(|part| part.not_checked.is_some()).count();
+    let found = match unchecked {
+        0 => found,
+        _ if verified == 1 => found,
+        unchecked => format!("{found}; {unchecked} not checked, as kinds of entries are left out (skip_actions)"),
     };
     if failed == 0 { found } else { format!("{found}; {failed} could not be verified") }
 }
@@ -365,6 +399,8 @@ fn has_history(device: &DeviceVerdict) -> bool {
 
 fn notes(verified: &Verified, device: &DeviceVerdict) -> Vec<String> {
     let mut notes = settings(verified);
+    let recorded = verified.recording.devices.iter().find(|recorded| recorded.device == device.device);
+    notes.extend(recorded.and_then(|recorded| recorded.left_out.as_ref()).map(recording::left_out_words));
     notes.extend(not_in_file(device));
     notes.extend(statistics(verified, device));
     notes.extend(divergence(verified, device));
@@ -585,6 +621,7 @@ view! {
         retries: i64 = verified.devices.iter().map(|device| device.stats.num_alloc_retries).sum(),
         seconds: f64 = verified.seconds,
         tolerated: Tolerated = Tolerated::of(verified),
+        left_out: Vec<DeviceLeftOut> = recording::left_out(&verified.recording),
         #[serde(skip_serializing_if = "Option::is_none")]
         not_in_file: Option<NotInFile> = only(verified).map(NotInFile::of),
         #[serde(skip_serializing_if = "Option::is_none")]

@@ -152,6 +152,15 @@ pub fn count(number: impl Copy + PartialEq + From<u8> + Display, thing: &str) ->
     }
 }
 
+/// Parts in a sentence: `a`, `a and b`, `a, b and c`.
+pub fn enumerated(parts: &[&str]) -> String {
+    match parts.split_last() {
+        None => String::new(),
+        Some((last, [])) => (*last).to_owned(),
+        Some((last, rest)) => format!("{} and {last}", rest.join(", ")),
+    }
+}
+
 /// A number of times: `never`, `once`, `2 times`.
 pub fn times(number: i64) -> String {
     match number {

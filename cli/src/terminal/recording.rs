@@ -3,12 +3,59 @@
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
-use parkade_recording::{Action, DeviceRecording, Entry, ReadError, Recording};
+use parkade_recording::{Action, DeviceRecording, Entry, LeftOut, ReadError, Recording};
 
+use crate::terminal::json_struct::view;
 use crate::terminal::{output, size};
 
 /// How to record a trace, for the end of a message.
 pub const RECORD_IT: &str = "record it with torch.cuda.memory._record_memory_history()";
+
+/// Why a recording has no trace, where a command needs one: `needs` says what for, such as `to replay`.
+pub fn no_trace(recording: &Recording, needs: &str) -> anyhow::Error {
+    match recording.devices.iter().find_map(|device| device.left_out.as_ref()) {
+        Some(left_out) => anyhow!("no trace entries {needs}: {}; parkade diagnose and report show the state at its end", left_out_words(left_out)),
+        None => anyhow!("the file has no trace entries {needs}: {RECORD_IT}"),
+    }
+}
+
+/// What a recording leaves out, and what follows: a note.
+pub fn left_out_words(left_out: &LeftOut) -> String {
+    let kinds = kinds_left_out(left_out);
+    match left_out.inferred_entries {
+        Some(inferred) => format!(
+            "not in the file: {kinds}, which the recording leaves out (skip_actions); {} inferred from the others, and counted in the numbers \
+             of entries",
+            output::count(inferred as u64, "entry")
+        ),
+        None => format!(
+            "the recording leaves out {kinds} (skip_actions), so its {} cannot be replayed; record without skip_actions",
+            output::count(left_out.recorded_entries as u64, "other entry")
+        ),
+    }
+}
+
+view! {
+    /// What a device's trace leaves out.
+    pub struct DeviceLeftOut(device: u32, left_out: &LeftOut) {
+        device: u32 = device,
+        actions: Vec<&'static str> = left_out.actions.iter().map(|action| action.name()).collect(),
+        recorded_entries: usize = left_out.recorded_entries,
+        inferred_entries: Option<usize> = left_out.inferred_entries,
+    }
+}
+
+/// What the devices' traces leave out.
+pub fn left_out(recording: &Recording) -> Vec<DeviceLeftOut> {
+    let of_device = |device: &DeviceRecording| Some(DeviceLeftOut::of(device.device, device.left_out.as_ref()?));
+    recording.devices.iter().filter_map(of_device).collect()
+}
+
+/// The kinds of entries that are left out: `segment_alloc and segment_free entries`.
+pub fn kinds_left_out(left_out: &LeftOut) -> String {
+    let names: Vec<&str> = left_out.actions.iter().map(|action| action.name()).collect();
+    format!("{} entries", output::enumerated(&names))
+}
 
 /// A note for recordings without settings.
 pub const ASSUMED_SETTINGS: &str = "not in the file: the settings; PyTorch's defaults are assumed (--settings overrides them)";
@@ -48,16 +95,18 @@ pub fn other_failures(requests: u64) -> String {
     format!("{} failed for a reason other than memory", output::count(requests, "request"))
 }
 
-/// Reads a recording.
+/// Reads a recording, and looks for what `skip_actions` left out of it.
 ///
 /// # Errors
 /// It cannot be read, or is none. The error does not name the file.
 pub fn read(file: &Path) -> Result<Recording> {
-    parkade_recording::read_file(file).map_err(|error| match error {
+    let mut recording = parkade_recording::read_file(file).map_err(|error| match error {
         // The caller names the file.
         ReadError::File { cause, .. } => anyhow!("cannot be read: {cause}"),
         error => error.into(),
-    })
+    })?;
+    parkade_replay::find_left_out(&mut recording);
+    Ok(recording)
 }
 
 /// These devices, or only the wanted one.

@@ -409,14 +409,14 @@ pub(crate) fn restore(start: &Start, core: &mut ReplayCore<'_>) -> Result<FxHash
     let mut live = FxHashMap::default();
     for pool in start.pools.private() {
         let problem = "is one of too many private pools";
-        core.create_pool(pool).map_err(|_| VerifyError::Start { what: "pool", address: pool.0, problem })?;
+        core.create_pool(pool).map_err(|_| VerifyError::Start { what: "pool", address: pool.0, problem, missing: &[] })?;
     }
     if start.lost.is_none() {
         return Ok(live);
     }
     core.observer_mut().muted = true;
     for segment in &start.extents.segments {
-        let unusable = |_| VerifyError::Start { what: "segment", address: segment.address.get(), problem: "cannot be rebuilt" };
+        let unusable = |_| VerifyError::Start { what: "segment", address: segment.address.get(), problem: "cannot be rebuilt", missing: &[] };
         if segment.page.is_some() {
             core.device_mut().adopt_range(segment.address.get(), end_of_memory(segment));
         }

@@ -22,7 +22,7 @@ use parkade_recording::{Action, Entry};
 
 use super::expandable_ranges::{Run, join};
 use super::rewind::{EarlyBlock, EarlySegment};
-use crate::entries::Decision;
+use crate::entries::{Decision, SEGMENT_ACTIONS};
 use crate::error::VerifyError;
 
 /// Block sizes are multiples of this (spec 1.1).
@@ -137,9 +137,9 @@ pub(crate) fn cut(
     let mut rest = blocks;
     let mut end = 0;
     for segment in segments {
-        let start_error = |problem| VerifyError::Start { what: "segment", address: segment.address, problem };
+        let start_error = |problem| VerifyError::Start { what: "segment", address: segment.address, problem, missing: &[] };
         if segment.address < end {
-            return Err(start_error("overlaps the one before it"));
+            return Err(start_error("overlaps the one before it").unless_missing(&[&[Action::SegmentAlloc], &[Action::SegmentMap]]));
         }
         end = segment.address.checked_add(segment.total).ok_or(start_error("extends past 64 bits"))?;
         let inside = rest.partition_point(|block| block.address < end);
@@ -161,11 +161,14 @@ pub(crate) fn cut(
 
 fn outside(block: &EarlyBlock) -> VerifyError {
     let problem = "but nothing was allocated there, and no segment from before the first entry contains it";
-    match (block.freed_at, block.completed_at) {
+    let error = match (block.freed_at, block.completed_at) {
         (Some(entry), _) => VerifyError::contradiction(entry as usize, Action::FreeRequested, block.address, problem),
         (None, Some(entry)) => VerifyError::contradiction(entry as usize, Action::FreeCompleted, block.address, problem),
-        (None, None) => VerifyError::Start { what: "block", address: block.address, problem: "is in no segment" },
-    }
+        (None, None) => {
+            VerifyError::Start { what: "block", address: block.address, problem: "is in no segment", missing: &[] }
+        }
+    };
+    error.unless_missing(&[&[Action::Alloc], &SEGMENT_ACTIONS])
 }
 
 struct Cut<'a> {
@@ -243,7 +246,7 @@ impl Cut<'_> {
 
 fn overlap(block: &EarlyBlock) -> VerifyError {
     let problem = "does not fit before the next one; were the settings changed during the run?";
-    VerifyError::Start { what: "block", address: block.address, problem }
+    VerifyError::Start { what: "block", address: block.address, problem, missing: &[] }
 }
 
 fn push_free(blocks: &mut Vec<AdoptedBlock>, size: u64) {

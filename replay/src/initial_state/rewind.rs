@@ -14,7 +14,7 @@ use parkade_recording::{Action, BlockState, DeviceRecording, Entry};
 use rustc_hash::FxHashMap;
 
 use crate::entries::{gives_memory, takes_memory};
-use crate::error::VerifyError;
+use crate::error::{Missing, VerifyError};
 use crate::pools::pool_of;
 
 /// A block that was in use before the first entry.
@@ -224,19 +224,26 @@ impl Walk {
     }
 
     fn undo(&mut self, at: usize, entry: &Entry) -> Result<(), VerifyError> {
-        let contradiction = |problem| Err(VerifyError::contradiction(at, entry.action, entry.address, problem));
+        let impossible = |problem| VerifyError::contradiction(at, entry.action, entry.address, problem);
+        let contradiction = |problem| Err(impossible(problem));
+        let unless_missing = |kinds: Missing, problem| Err(impossible(problem).unless_missing(kinds));
         let is_memory = takes_memory(entry) || gives_memory(entry);
         if is_memory && !(SMALLEST_SEGMENT..=LARGEST_SEGMENT).contains(&entry.size) {
             return contradiction("of a size that no segment can have");
         }
         match entry.action {
             Action::Alloc => match self.remove(entry.address) {
-                Some(live) if live.is_pending => contradiction("but the block there is still waiting to become free"),
+                Some(live) if live.is_pending => {
+                    unless_missing(&[&[Action::FreeRequested]], "but the block there is still waiting to become free")
+                },
                 Some(_) => Ok(()),
                 None if !self.has_segments => contradiction(
                     "which is never freed, but the file lists no segments: a snapshot has all that are reserved at its end in `segments`",
                 ),
-                None => contradiction("but nothing is in use there afterwards: an entry is missing, double or out of order"),
+                None => unless_missing(
+                    &[&[Action::FreeRequested, Action::FreeCompleted]],
+                    "but nothing is in use there afterwards: an entry is missing, double or out of order",
+                ),
             },
             Action::FreeCompleted => {
                 let completed_at = Some(at as u32);
@@ -244,7 +251,8 @@ impl Walk {
                 if self.insert(entry.address, live) {
                     Ok(())
                 } else {
-                    contradiction("but a block there is still in use afterwards: it is freed twice, or an alloc is missing")
+                    let problem = "but a block there is still in use afterwards: it is freed twice, or an alloc is missing";
+                    unless_missing(&[&[Action::Alloc]], problem)
                 }
             }
             Action::FreeRequested => self.undo_free_request(at, entry),
@@ -256,7 +264,7 @@ impl Walk {
                     Ok(())
                 }
                 Some(_) => contradiction("but the segment there has a different size afterwards"),
-                None => contradiction("but there is no segment afterwards"),
+                None => unless_missing(&[&[Action::SegmentFree]], "but there is no segment afterwards"),
             },
             Action::SegmentFree => {
                 // A small segment is 2 MiB; every segment of the large pool is at least 10 MiB (spec 1.6).
@@ -264,14 +272,14 @@ impl Walk {
                 let segment = unlisted(entry, large, false);
                 match self.segments.insert(entry.address, segment) {
                     None => Ok(()),
-                    Some(_) => contradiction("but a segment is still there afterwards"),
+                    Some(_) => unless_missing(&[&[Action::SegmentAlloc]], "but a segment is still there afterwards"),
                 }
             }
             Action::SegmentMap => {
                 if self.runs.remove(entry.address, entry.size) {
                     Ok(())
                 } else {
-                    contradiction("but there is no memory afterwards")
+                    unless_missing(&[&[Action::SegmentUnmap]], "but there is no memory afterwards")
                 }
             }
             Action::SegmentUnmap => {
@@ -279,28 +287,25 @@ impl Walk {
                 // of the small pool 2 MiB (spec 4.1).
                 let large = entry.size.is_multiple_of(self.large_page);
                 let run = unlisted(entry, large, true);
-                if self.runs.insert(run) { Ok(()) } else { contradiction("but there is still memory afterwards") }
+                if self.runs.insert(run) {
+                    Ok(())
+                } else {
+                    unless_missing(&[&[Action::SegmentMap]], "but there is still memory afterwards")
+                }
             }
             Action::Oom | Action::Snapshot => Ok(()),
         }
     }
 
     fn undo_free_request(&mut self, at: usize, entry: &Entry) -> Result<(), VerifyError> {
+        let impossible = |problem| VerifyError::contradiction(at, entry.action, entry.address, problem);
         let Some(live) = self.live(entry.address) else {
-            return Err(VerifyError::contradiction(
-                at,
-                entry.action,
-                entry.address,
-                "but no block there becomes free, or is waiting to, afterwards",
-            ));
+            let problem = "but no block there becomes free, or is waiting to, afterwards";
+            return Err(impossible(problem).unless_missing(&[&[Action::FreeCompleted]]));
         };
         if !live.is_pending {
-            return Err(VerifyError::contradiction(
-                at,
-                entry.action,
-                entry.address,
-                "but the block there is still in use afterwards: it is freed twice, or an alloc is missing",
-            ));
+            let problem = "but the block there is still in use afterwards: it is freed twice, or an alloc is missing";
+            return Err(impossible(problem).unless_missing(&[&[Action::FreeCompleted], &[Action::Alloc]]));
         }
         live.is_pending = false;
         live.freed_at = Some(at as u32);

@@ -248,12 +248,12 @@ fn undecided(diagnosis: &MessageDiagnosis) -> String {
     }
     let missing = message.missing();
     if message.tried.is_none() {
-        return format!("not decided: {} would be needed, but is missing", enumerated(&missing));
+        return format!("not decided: {} would be needed, but is missing", output::enumerated(&missing));
     }
     let why = if !missing.is_empty() {
         return format!(
             "fragmentation or capacity, what is left of the message does not say which: {} would tell",
-            enumerated(&missing)
+            output::enumerated(&missing)
         );
     } else if [diagnosis.unallocated_suffices, diagnosis.available_suffices].contains(&Some(Certainty::LastDigit)) {
         "it depends on the last digit of the figures".to_owned()
@@ -273,15 +273,6 @@ fn beyond(diagnosis: &MessageDiagnosis) -> Option<(Size, Size)> {
     let bound = [message.limit, message.total].into_iter().flatten().min_by_key(|bound| bound.bytes)?;
     let is_short = Certainty::at_least(bound, allocated.plus(tried)) == Certainty::No;
     (diagnosis.live.is_none() && is_short).then_some((allocated, bound))
-}
-
-/// Parts in a sentence: `a`, `a and b`, `a, b and c`.
-fn enumerated(parts: &[&str]) -> String {
-    match parts.split_last() {
-        None => String::new(),
-        Some((last, [])) => (*last).to_owned(),
-        Some((last, rest)) => format!("{} and {last}", rest.join(", ")),
-    }
 }
 
 /// The answers and findings of the five steps.
@@ -468,7 +459,7 @@ fn cut_notes(message: &OutOfMemoryMessage) -> Vec<String> {
     }];
     let missing = message.missing();
     if !missing.is_empty() {
-        notes.push(format!("missing: {}", enumerated(&missing)));
+        notes.push(format!("missing: {}", output::enumerated(&missing)));
     }
     notes.push("the rest may be in a longer log, or in the log of the rank itself".to_owned());
     notes

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow};
 use parkade_analysis::advise::Outcome;
 use parkade_analysis::ending::Ending;
 use parkade_analysis::ranks::{Failure, RankRun};
@@ -70,7 +70,7 @@ pub(super) fn replay(file: &Path, args: &Replay, is_json: bool, policy: Named) -
     let (own, found_limit, made_by) = args.own_or_found(&recording)?;
     let traced = recording::traced(&recording);
     if traced.is_empty() {
-        bail!("the file has no trace entries to replay: {}", recording::RECORD_IT);
+        return Err(recording::no_trace(&recording, "to replay"));
     }
     // A policy has no memory fraction.
     let given = args.limit(1.0, release::newest())?;

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use parkade::profile::Profile as Rules;
 use parkade_analysis::advise::Outcome;
 use parkade_analysis::continuation::Doubt;
@@ -103,7 +103,7 @@ pub(super) fn replay(file: &Path, args: &Replay, is_json: bool) -> Result<UnderS
         OutlookOptions { own, profile, settings: settings.settings.clone(), limit_bytes, capacity_bytes: args.capacity };
     let traced = recording::traced(&recording);
     if traced.is_empty() {
-        bail!("the file has no trace entries to replay: {}", recording::RECORD_IT);
+        return Err(recording::no_trace(&recording, "to replay"));
     }
     let bar = progress::entries(is_json);
     bar.set_length(recording::entries(&traced));

@@ -239,7 +239,7 @@ fn of_recording(path: &Path) -> Result<Vec<Found>> {
     let own = VerifyOptions { settings: made_by.settings, limit_bytes: None, stats_file: None };
     let traced = recording::traced(&recording);
     if traced.is_empty() {
-        bail!("the file has no trace entries: {}", recording::RECORD_IT);
+        return Err(recording::no_trace(&recording, "to replay"));
     }
     let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     let stem = ["xz", "gz", "zst", "pickle", "pkl"]

@@ -1,0 +1,315 @@
+//! Kinds of entries that the program kept out of a recording (`skip_actions`): found, and added again where they follow from the others.
+//!
+//! A kind is left out if the trace has no entry of it and contradicts itself unless there were some. That is not so of a lost beginning: an
+//! entry that the ring buffer dropped comes before all others, and the walk backwards makes up for it. Damage is neither: it leaves other
+//! entries of the kind.
+//!
+//! A missing `free_requested` came before the `free_completed` of its block, and nothing that was recorded depends on how long before. A
+//! missing `free_completed` comes right after its `free_requested`, unless the block waits for another stream: so the completed trace counts
+//! only if a release makes every decision of it. Segments, requests and both halves of a free do not follow from what is left.
+
+use parkade::policy::PyTorch;
+use parkade::settings::Settings;
+use parkade_recording::{Action, BlockState, DeviceRecording, Entry, LeftOut, Recording, Segment};
+use rustc_hash::FxHashMap;
+
+use crate::entries::{SEGMENT_ACTIONS, takes_memory};
+use crate::error::VerifyError;
+use crate::initial_state::Start;
+use crate::inputs::ReplaySettings;
+use crate::recognition::{Asked, Basis, recognise};
+
+/// Looks for kinds of entries that each device's trace leaves out, and notes them in [`DeviceRecording::left_out`].
+///
+/// A trace from which they can be inferred is completed, so that its entries have other numbers than in the file. Any other such trace is
+/// removed: what remains is the state at its end. A recording that leaves nothing out, or contradicts itself in other ways, is not changed.
+pub fn find_left_out(recording: &mut Recording) {
+    let settings = ReplaySettings::of_recording(recording.settings.as_ref());
+    let policy = settings.map_or_else(|_| PyTorch::new(Settings::default()), |own| PyTorch::of(own.profile, own.settings));
+    for place in 0..recording.devices.len() {
+        complete(&mut recording.devices[place], &policy);
+        let device = &recording.devices[place];
+        let is_completed = device.left_out.as_ref().is_some_and(|left_out| left_out.inferred_entries.is_some());
+        if is_completed && !is_explained(recording, device) {
+            remove_trace(&mut recording.devices[place]);
+        } else if device.left_out.is_none() && may_lack_segments(device, &policy) && !is_explained(recording, device) {
+            leave_out(&mut recording.devices[place], vec![taking_action(&policy)], None);
+        }
+    }
+}
+
+/// The action by which a program with these settings takes memory.
+fn taking_action(policy: &PyTorch) -> Action {
+    if policy.settings.expandable_segments { Action::SegmentMap } else { Action::SegmentAlloc }
+}
+
+/// What is missing, if the trace of a device contradicts itself and has no entry of some kinds.
+fn missing(device: &DeviceRecording, recorded: &[Action], policy: &PyTorch) -> Result<(), Option<Vec<Action>>> {
+    let missing = match Start::find(device, policy) {
+        Ok(_) => return Ok(()),
+        Err(VerifyError::Contradiction { missing, .. } | VerifyError::Start { missing, .. }) => missing,
+        Err(_) => return Err(None),
+    };
+    let is_absent = |kinds: &&&[Action]| kinds.iter().all(|kind| !recorded.contains(kind));
+    Err(missing.iter().find(is_absent).map(|kinds| match *kinds == SEGMENT_ACTIONS {
+        // Memory has come and gone, by the actions of the allocator's settings.
+        true if policy.settings.expandable_segments => vec![Action::SegmentMap, Action::SegmentUnmap],
+        true => vec![Action::SegmentAlloc, Action::SegmentFree],
+        false => kinds.to_vec(),
+    }))
+}
+
+fn complete(device: &mut DeviceRecording, policy: &PyTorch) {
+    let recorded: Vec<Action> =
+        Action::ALL.into_iter().filter(|kind| device.trace.iter().any(|entry| entry.action == *kind)).collect();
+    // Without a state at the end nothing would remain; a trace of every kind lacks none.
+    if device.segments.is_empty() || device.trace.is_empty() || recorded.len() == Action::ALL.len() {
+        return;
+    }
+    let mut actions = Vec::new();
+    let mut whole = None;
+    loop {
+        let state = whole.as_ref().unwrap_or(&*device);
+        let kinds = match missing(state, &recorded, policy) {
+            Ok(()) => break,
+            Err(None) if actions.is_empty() => return,
+            Err(kinds) => kinds.unwrap_or_default(),
+        };
+        let trace = match kinds.as_slice() {
+            [Action::FreeRequested] if !actions.contains(&Action::FreeRequested) => with_requests(&state.trace, &device.segments),
+            [Action::FreeCompleted] if !actions.contains(&Action::FreeCompleted) => {
+                with_completions(&state.trace, &device.segments)
+            }
+            _ => {
+                actions.extend(kinds.into_iter().filter(|kind| !recorded.contains(kind)));
+                actions.dedup();
+                return leave_out(device, actions, None);
+            }
+        };
+        actions.extend(kinds);
+        whole = Some(DeviceRecording { trace, ..state.clone() });
+    }
+    if let Some(whole) = whole {
+        leave_out(device, actions, Some(whole.trace));
+    }
+}
+
+/// Notes what is left out, and puts the completed trace in place of the recorded one, or nothing.
+fn leave_out(device: &mut DeviceRecording, actions: Vec<Action>, whole: Option<Vec<Entry>>) {
+    let recorded_entries = device.trace.len();
+    let inferred_entries = whole.as_ref().map(|whole| whole.len() - recorded_entries);
+    device.trace = whole.unwrap_or_default();
+    device.left_out = Some(LeftOut { actions, recorded_entries, inferred_entries });
+}
+
+/// Removes a trace that was completed, but wrongly.
+fn remove_trace(device: &mut DeviceRecording) {
+    device.trace = Vec::new();
+    if let Some(left_out) = &mut device.left_out {
+        left_out.inferred_entries = None;
+    }
+}
+
+/// Whether a release makes every decision of the trace.
+fn is_explained(recording: &Recording, device: &DeviceRecording) -> bool {
+    recognise(recording, &[device], &Asked::default()).is_ok_and(|found| found.basis != Basis::Nearest)
+}
+
+/// Whether the entries that take memory may be left out though nothing contradicts that all memory was there before: the trace begins with
+/// nothing in use, as a program does. If a release then makes its decisions with so much memory at hand, they are not left out.
+fn may_lack_segments(device: &DeviceRecording, policy: &PyTorch) -> bool {
+    !device.trace.is_empty()
+        && !device.segments.is_empty()
+        && !device.trace.iter().any(takes_memory)
+        && Start::find(device, policy).is_ok_and(|start| start.lost_beginning().is_some_and(|lost| lost.blocks == 0))
+}
+
+/// The trace with a `free_requested` right before each `free_completed`, and at the end for blocks that still wait to become free.
+fn with_requests(trace: &[Entry], segments: &[Segment]) -> Vec<Entry> {
+    let mut whole = Vec::with_capacity(trace.len().saturating_mul(2));
+    let mut live = FxHashMap::default();
+    for &entry in trace {
+        if entry.action == Action::FreeCompleted {
+            whole.push(of_action(Action::FreeRequested, entry));
+            live.remove(&entry.address);
+        } else if entry.action == Action::Alloc {
+            live.insert(entry.address, entry);
+        }
+        whole.push(entry);
+    }
+    let waiting = waiting(segments).filter_map(|address| live.get(&address));
+    let time = trace.last().and_then(Entry::time);
+    whole.extend(waiting.map(|alloc| {
+        let mut request = of_action(Action::FreeRequested, *alloc);
+        request.set_time(time);
+        request
+    }));
+    whole
+}
+
+/// The trace with a `free_completed` right after each `free_requested`, except of blocks that still wait to become free at the end.
+fn with_completions(trace: &[Entry], segments: &[Segment]) -> Vec<Entry> {
+    let mut last: FxHashMap<u64, Option<usize>> = waiting(segments).map(|address| (address, None)).collect();
+    for (at, entry) in trace.iter().enumerate() {
+        if entry.action == Action::FreeRequested
+            && let Some(last) = last.get_mut(&entry.address)
+        {
+            *last = Some(at);
+        }
+    }
+    let mut whole = Vec::with_capacity(trace.len().saturating_mul(2));
+    for (at, &entry) in trace.iter().enumerate() {
+        whole.push(entry);
+        if entry.action == Action::FreeRequested && last.get(&entry.address) != Some(&Some(at)) {
+            whole.push(of_action(Action::FreeCompleted, entry));
+        }
+    }
+    whole
+}
+
+fn of_action(action: Action, mut entry: Entry) -> Entry {
+    entry.action = action;
+    entry
+}
+
+/// Where the blocks are that wait to become free at the end.
+fn waiting(segments: &[Segment]) -> impl Iterator<Item = u64> {
+    let blocks = segments.iter().flat_map(|segment| &segment.blocks);
+    blocks.filter(|block| block.state == BlockState::ActivePendingFree).map(|block| block.address)
+}
+
+#[cfg(test)]
+mod tests {
+    use parkade_recording::{Block, StackId};
+
+    use super::*;
+    use crate::{VerifyOptions, verify_device};
+
+    const MIB: u64 = 1 << 20;
+    const BASE: u64 = 1 << 40;
+    const OTHER: u64 = 2 << 40;
+
+    fn block(address: u64, size: u64, state: BlockState) -> Block {
+        Block { address, size, requested: Some(size), state, stack: StackId::NONE }
+    }
+
+    fn entry(action: Action, address: u64, mib: u64) -> Entry {
+        Entry::new(action, address, mib * MIB, 0)
+    }
+
+    fn free(address: u64, mib: u64) -> [Entry; 2] {
+        [entry(Action::FreeRequested, address, mib), entry(Action::FreeCompleted, address, mib)]
+    }
+
+    /// Two blocks of one segment come and go, one of them is there again at the end and waits for another stream; a segment that does not
+    /// last.
+    fn whole() -> Recording {
+        use Action::{Alloc, SegmentAlloc, SegmentFree};
+        let mut trace = vec![entry(SegmentAlloc, BASE, 20), entry(Alloc, BASE, 5), entry(Alloc, BASE + 5 * MIB, 6)];
+        trace.extend(free(BASE, 5));
+        trace.extend([entry(SegmentAlloc, OTHER, 30), entry(Alloc, OTHER, 30)]);
+        trace.extend(free(OTHER, 30));
+        trace.extend([entry(SegmentFree, OTHER, 30), entry(Alloc, BASE, 3)]);
+        trace.extend(free(BASE + 5 * MIB, 6));
+        trace.push(entry(Action::FreeRequested, BASE, 3));
+        let segment = Segment::new(vec![
+            block(BASE, 3 * MIB, BlockState::ActivePendingFree),
+            block(BASE + 3 * MIB, 17 * MIB, BlockState::Inactive),
+        ]);
+        let device = DeviceRecording { trace, segments: vec![segment], ..DeviceRecording::default() };
+        Recording { devices: vec![device], ..Recording::default() }
+    }
+
+    fn without(kinds: &[Action]) -> Recording {
+        let mut recording = whole();
+        recording.devices[0].trace.retain(|entry| !kinds.contains(&entry.action));
+        find_left_out(&mut recording);
+        recording
+    }
+
+    fn mismatches(recording: &Recording) -> u64 {
+        let settings = ReplaySettings::of_recording(None).expect("defaults");
+        let own = VerifyOptions { settings, limit_bytes: None, stats_file: None };
+        verify_device(&recording.devices[0], &own, &mut |_| ()).expect("it can be replayed").mismatches
+    }
+
+    #[test]
+    fn a_whole_recording_is_not_changed() {
+        assert_eq!(without(&[]), whole());
+        assert_eq!(mismatches(&whole()), 0);
+        // Nor one that lost its beginning, as a ring buffer does, wherever that ends.
+        for first in 0..whole().devices[0].trace.len() {
+            let mut recording = whole();
+            recording.devices[0].trace.drain(..first);
+            let before = recording.clone();
+            find_left_out(&mut recording);
+            assert_eq!(recording, before, "from entry {first}");
+        }
+    }
+
+    #[test]
+    fn either_half_of_a_free_follows_from_the_other() {
+        for (kind, inferred) in [(Action::FreeRequested, 4), (Action::FreeCompleted, 3)] {
+            let recording = without(&[kind]);
+            let device = &recording.devices[0];
+            assert_eq!(device.trace, whole().devices[0].trace, "{kind:?}");
+            let recorded_entries = device.trace.len() - inferred;
+            let left_out = LeftOut { actions: vec![kind], recorded_entries, inferred_entries: Some(inferred) };
+            assert_eq!(device.left_out, Some(left_out));
+        }
+    }
+
+    #[test]
+    fn of_other_kinds_the_state_at_the_end_remains() {
+        use Action::{Alloc, FreeCompleted, FreeRequested, SegmentAlloc, SegmentFree};
+        let cases: [(&[Action], &[Action]); 6] = [
+            (&[Alloc], &[Alloc]),
+            (&[FreeRequested, FreeCompleted], &[FreeRequested, FreeCompleted]),
+            (&[SegmentFree], &[SegmentFree]),
+            (&[SegmentAlloc, SegmentFree], &[SegmentAlloc, SegmentFree]),
+            (&[FreeRequested, SegmentFree], &[FreeRequested, SegmentFree]),
+            (&[FreeRequested, FreeCompleted, SegmentAlloc, SegmentFree], &[FreeRequested, FreeCompleted]),
+        ];
+        for (kinds, found) in cases {
+            let recording = without(kinds);
+            let device = &recording.devices[0];
+            assert!(device.trace.is_empty(), "{kinds:?}");
+            assert_eq!(device.segments, whole().devices[0].segments);
+            let left_out = device.left_out.as_ref().expect("something is left out");
+            assert_eq!((left_out.actions.as_slice(), left_out.inferred_entries), (found, None), "{kinds:?}");
+        }
+    }
+
+    /// Nothing contradicts that a program found all of its memory there when it began; only its decisions do.
+    #[test]
+    fn segments_are_missed_where_no_release_would_have_chosen_so() {
+        let state = |first: u64| {
+            let of = |address: u64, mib: u64| {
+                Segment::new(vec![
+                    block(address, 12 * MIB, BlockState::ActiveAllocated),
+                    block(address + 12 * MIB, (mib - 12) * MIB, BlockState::Inactive),
+                ])
+            };
+            let trace = vec![entry(Action::Alloc, first, 12), entry(Action::Alloc, BASE + OTHER - first, 12)];
+            let device = DeviceRecording { trace, segments: vec![of(BASE, 20), of(OTHER, 30)], ..DeviceRecording::default() };
+            Recording { devices: vec![device], ..Recording::default() }
+        };
+        // The smaller segment first, which is what a cache from before would give.
+        let mut fits = state(BASE);
+        find_left_out(&mut fits);
+        assert_eq!(fits, state(BASE));
+        let mut lacks = state(OTHER);
+        find_left_out(&mut lacks);
+        let left_out = lacks.devices[0].left_out.as_ref().expect("segments are missing");
+        assert_eq!((left_out.actions.as_slice(), left_out.inferred_entries), ([Action::SegmentAlloc].as_slice(), None));
+    }
+
+    #[test]
+    fn damage_is_not_taken_for_what_is_left_out() {
+        let mut recording = whole();
+        recording.devices[0].trace.remove(3);
+        let before = recording.clone();
+        find_left_out(&mut recording);
+        assert_eq!(recording, before);
+    }
+}
