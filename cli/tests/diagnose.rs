@@ -268,9 +268,13 @@ fn several_devices_and_files_without_a_trace_are_diagnosed() {
     assert_eq!((code, verdict(0)), (0, (0.into(), "fragmentation".into())));
     assert_eq!(verdict(1), (3.into(), "no_failure".into()));
     let run = call(&["diagnose", &file, "--device", "3"]);
-    assert!(run.out.starts_with("both.pickle device 3: the file has no trace, only the heap at its end\n"), "{}", run.out);
+    assert!(
+        run.out.starts_with("both.pickle device 3: the history is not in the file, only the heap at its end\n"),
+        "{}",
+        run.out
+    );
     assert!(run.out.contains("17.00 MiB  holes beside blocks in use, in the large pool"), "{}", run.out);
-    assert!(run.out.contains("not in the file: a trace"), "{}", run.out);
+    assert!(run.out.contains("not in the file: the history"), "{}", run.out);
 }
 
 /// PyTorch writes that a snapshot was taken into the trace of every device, also of those that the program did not use.

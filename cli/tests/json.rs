@@ -6,6 +6,7 @@ use std::path::Path;
 
 use crate::common::documented::{check_text, documented, is_path_of, keys};
 use crate::common::*;
+use parkade_recording::Action;
 use serde_json::Value;
 
 const SMALL_MODEL: &str = "transformer:mixed=on,steps=2,layers=2,hidden=256,heads=4,vocabulary=1000,sequence=128";
@@ -35,10 +36,13 @@ fn recordings() {
     values["num_device_alloc"] = 77_777.into();
     values["unheard_of"] = 1.into();
     let wrong = folder.file("wrong.json", values.to_string().as_bytes());
+    let mut leaves_out = good();
+    leaves_out.devices[0].trace.retain(|entry| entry.action != Action::FreeRequested);
+    let leaves_out = folder.recording("leaves-out.pickle", &leaves_out);
     check(
         "verify",
         &[
-            &["verify", "--json", &limited, &out_of_memory, &cut, &diverging],
+            &["verify", "--json", &limited, &out_of_memory, &cut, &diverging, &leaves_out],
             &["verify", "--json", &limited, "--stats", &statistics],
             &["verify", "--json", &limited, "--stats", &wrong],
         ],

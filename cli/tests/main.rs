@@ -22,6 +22,7 @@ mod escapes;
 mod export_and_stats;
 mod json;
 mod largest_batch;
+mod left_out;
 mod ops;
 mod other_policies;
 mod outputs;

@@ -24,10 +24,33 @@ fn of_a_file_without_a_history_nothing_is_claimed() {
     let folder = Folder::new("verify-one-entry");
     let mut last = good();
     last.devices[0].trace.drain(..4);
-    let run = call(&["verify", &folder.recording("last.pickle", &last)]);
-    assert_eq!((run.code, run.err.as_str()), (3, ""), "{}", run.out);
     let claim = "nothing to verify: the history is not in this file; record it with torch.cuda.memory._record_memory_history()\n";
-    assert!(run.out.ends_with(claim) && !run.out.contains("every decision"), "{}", run.out);
+    let mut none = good();
+    none.devices[0].trace.clear();
+    for (name, entries, recording) in [("last.pickle", 1, &last), ("none.pickle", 0, &none)] {
+        let file = folder.recording(name, recording);
+        let run = call(&["verify", &file]);
+        assert_eq!((run.code, run.err.as_str()), (3, ""), "{}", run.out);
+        assert!(run.out.ends_with(claim) && !run.out.contains("every decision"), "{}", run.out);
+        let json = call(&["verify", "--json", &file]);
+        let object: serde_json::Value = serde_json::from_str(json.out.trim_end()).expect("JSON");
+        assert_eq!((json.code, &object["entries"]), (3, &entries.into()));
+        for command in ["diagnose", "advise", "report"] {
+            let run = call(&[command, &file]);
+            assert!(run.code == 0 || (command, run.code) == ("advise", 3), "{command}: {}", run.err);
+            assert!(run.out.to_lowercase().contains("the history is not in "), "{command}: {}", run.out);
+            for claim in ["exact: ", "every decision", "no request failed", "othing failed", "nothing was refused"] {
+                assert!(!run.out.contains(claim), "{command} says {claim:?}: {}", run.out);
+            }
+        }
+    }
+    // An out-of-memory error says what failed, but no decision is verified either.
+    last.devices[0].trace[0] = entry(Action::Oom, MIB, 64 * MIB);
+    let file = folder.recording("oom.pickle", &last);
+    for command in ["diagnose", "advise", "report"] {
+        let run = call(&[command, &file]);
+        assert!(run.code != 2 && !run.out.contains("every decision") && !run.out.contains("exact: "), "{command}: {}", run.out);
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `parkade verify` on damaged, contradictory and absurd recordings: each is refused in one line that names the place.
 
 use crate::common::*;
-use parkade_recording::{Action, DeviceRecording, Entry, Style, write};
+use parkade_recording::{Action, DeviceRecording, Entry, Recording, Style, write};
 
 #[test]
 fn contradictions_name_their_entry() {
@@ -104,7 +104,9 @@ fn what_is_no_recording_is_refused() {
     bad("empty", b"", "the file is empty");
     bad("png", b"\x89PNG\r\n\x1a\n", "this is a PNG image");
     bad("zip", b"PK\x03\x04", "this is a zip archive");
-    bad("object.json", b"{\"segments\": []}", "this is JSON");
+    bad("object.json", b"{\"version\": 1}", "this is JSON, not a memory snapshot");
+    bad("cut.json", b"{\"segments\": [", "this is JSON that is damaged or cut short");
+    bad("page.html", b"<html>", "this is a web page, not a memory snapshot");
     bad("list.json", b"[1, 2]", "this is JSON");
     bad("call", b"cos\nsystem\n(S'echo'\ntR.", "pickle byte 0: opcode GLOBAL");
     bad("long", b"\x80\x04X\x00\x00\x00\x80abc.", "pickle byte 2: the file ends where 2147483648 more bytes");
@@ -116,7 +118,7 @@ fn what_is_no_recording_is_refused() {
     );
     bad("none", b"N.", "it is None, not the dict");
     bad("dict", b"}.", "it is an empty dict");
-    refused(&folder.recording("no_trace", &recording(vec![], good().devices.remove(0).segments)), "no trace entries");
+    refused(&folder.recording("nothing_in_it", &Recording::default()), "no trace entries");
     refused(&format!("{}/nothing", folder.path()), "nothing: cannot be read: No such file or directory (os error 2)");
     refused(Folder::new("verify-empty-folder").path(), "no snapshots in this folder");
     #[cfg(target_os = "linux")]

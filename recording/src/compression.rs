@@ -187,7 +187,15 @@ fn decompress_to(bytes: &[u8], limit: u64, take: &mut dyn FnMut(&[u8])) -> Resul
     if looked.length > limit {
         return Err(DecompressError::TooLarge { limit, length: bytes.len() as u64 });
     }
-    refuse_other_kinds(&looked.head)
+    refuse_other_kinds(&looked.head).map_err(|error| match error {
+        DecompressError::OtherKind { kind: JSON } => {
+            DecompressError::OtherKind { kind: "compressed JSON (if it is of _snapshot(): decompress it first)" }
+        }
+        DecompressError::OtherKind { kind: PAGE } => {
+            DecompressError::OtherKind { kind: "a compressed web page (decompress it first)" }
+        }
+        error => error,
+    })
 }
 
 fn plain(bytes: &[u8]) -> Result<Cow<'_, [u8]>, DecompressError> {
@@ -199,11 +207,13 @@ fn plain(bytes: &[u8]) -> Result<Cow<'_, [u8]>, DecompressError> {
 pub(crate) fn refuse_other_kinds(bytes: &[u8]) -> Result<(), DecompressError> {
     let kind = match bytes.trim_ascii_start() {
         [] => return Err(DecompressError::Empty),
-        [b'P', b'K', 3 | 5, 4 | 6, ..] => "a zip archive (torch.save?)",
+        [b'P', b'K', 3 | 5, 4 | 6, ..] => {
+            "a zip archive (torch.save?; unzip -p FILE > snapshot.pickle takes a snapshot out of it)"
+        }
         [b'B', b'Z', b'h', b'1'..=b'9', ..] => "bzip2 data",
         [b'7', b'z', 0xbc, 0xaf, ..] => "a 7z archive",
-        [b'<', b'!' | b'h' | b'H', ..] => "a web page",
-        [b'{' | b'[', ..] => "JSON",
+        [b'<', b'!' | b'h' | b'H', ..] => PAGE,
+        [b'{' | b'[', ..] => JSON,
         [0x89, b'P', b'N', b'G', ..] => "a PNG image",
         [0x1f, 0x8b, ..] | [0xfd, b'7', b'z', b'X', ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] => "a file that was compressed twice",
         _ => return Ok(()),
@@ -211,6 +221,9 @@ pub(crate) fn refuse_other_kinds(bytes: &[u8]) -> Result<(), DecompressError> {
     Err(DecompressError::OtherKind { kind })
 }
 
+/// What is said of JSON and web pages that are no snapshots.
+pub(crate) const JSON: &str = "JSON";
+pub(crate) const PAGE: &str = "a web page";
 /// What is said of [text](is_text), such as the log that has a run's out-of-memory message.
 pub(crate) const TEXT: &str = "text (messages in a log: parkade diagnose --message - < FILE)";
 /// So much of a file is looked at to tell whether it is text.

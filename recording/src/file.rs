@@ -6,12 +6,14 @@ use std::io::{self, Read, Take};
 use std::path::{Path, PathBuf};
 
 use crate::compression::{self, Compression, DecompressError};
-use crate::format::{self, FormatError};
+use crate::format::{self, FormatError, FormatProblem};
+use crate::json::{self, JsonError};
+use crate::page;
 use crate::pickle::{self, Length, PickleError, PickleProblem};
 use crate::recording::Recording;
 
-/// Reads a recording from the bytes of a file: a pickle, plain or compressed with gzip, xz or Zstandard. It is decompressed
-/// beside the reading.
+/// Reads a recording from the bytes of a file: a pickle, plain or compressed with gzip, xz or Zstandard, decompressed beside the reading;
+/// the same snapshot as JSON; or a page of `torch.cuda._memory_viz` that has it. Of several pickles that follow one another it is the last.
 ///
 /// Memory in use, in addition to `bytes`, is at most [`memory_bound`](crate::memory_bound) of the decompressed size (bounded by
 /// [`compression::decompressed_limit`]), plus its texts, plus the recording.
@@ -22,6 +24,7 @@ use crate::recording::Recording;
 /// [`ReadError`]: one line with the place, what is wrong there and, often, what to do about it.
 pub fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
     let loaded = match compression::detect(bytes) {
+        Compression::None if is_text_form(bytes) => return read_text_form(bytes),
         Compression::None => {
             compression::refuse_other_kinds(bytes)?;
             pickle::load_bytes(bytes)
@@ -36,6 +39,38 @@ pub fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
         if is_text { ReadError::from(DecompressError::OtherKind { kind: compression::TEXT }) } else { error.into() }
     })?;
     Ok(format::read_snapshot(&loaded)?)
+}
+
+/// Whether the bytes are of JSON or of a web page.
+fn is_text_form(bytes: &[u8]) -> bool {
+    let refused = compression::refuse_other_kinds(bytes);
+    matches!(refused, Err(DecompressError::OtherKind { kind: compression::JSON | compression::PAGE }))
+}
+
+/// Reads JSON, or the pickle in a web page.
+fn read_text_form(bytes: &[u8]) -> Result<Recording, ReadError> {
+    let other = |kind| ReadError::from(DecompressError::OtherKind { kind });
+    if bytes.trim_ascii_start().starts_with(b"<") {
+        let pickle = page::snapshot_in(bytes).ok_or_else(|| other(compression::PAGE))?;
+        return Ok(format::read_snapshot(&pickle::load_bytes(&pickle)?)?);
+    }
+    let names_parts =
+        || NAMES.iter().any(|name| bytes.windows(name.len()).take(LOOKED_AT as usize).any(|window| window == *name));
+    let loaded = match json::load(bytes) {
+        Ok(loaded) => loaded,
+        Err(error) if error.is_cut_short() || names_parts() => return Err(error.into()),
+        // The lines of a log may begin with a bracket.
+        Err(_) if compression::is_text(bytes) => return Err(other(compression::TEXT)),
+        Err(_) => return Err(other(compression::JSON)),
+    };
+    let first = loaded.objects.as_items(loaded.root).and_then(|items| items.first());
+    if first.is_some_and(|&first| loaded.objects.as_dict(first).is_none()) {
+        return Err(other(compression::JSON));
+    }
+    format::read_snapshot(&loaded).map_err(|error| match error.problem {
+        FormatProblem::NotASnapshot { .. } => other(compression::JSON),
+        _ => error.into(),
+    })
 }
 
 /// About how many times its length a compressed recording is long.
@@ -55,6 +90,14 @@ pub fn read_file(path: impl AsRef<Path>) -> Result<Recording, ReadError> {
     let mut bytes = Vec::new();
     file.by_ref().take(HEAD).read_to_end(&mut bytes).map_err(failed)?;
     refuse_by_head(&bytes)?;
+    if is_text_form(&bytes) {
+        let length = file.take(LARGEST_TEXT + 1 - HEAD).read_to_end(&mut bytes).map_err(failed)?;
+        return if length as u64 > LARGEST_TEXT - HEAD {
+            Err(ReadError::TextTooLarge { limit: LARGEST_TEXT })
+        } else {
+            read(&bytes)
+        };
+    }
     let mut rest = file.take(compression::LARGEST + 1 - HEAD);
     if compression::detect(&bytes) == Compression::None {
         compression::refuse_other_kinds(&bytes)?;
@@ -92,6 +135,8 @@ fn refuse_large(length: u64) -> Result<(), DecompressError> {
 
 /// How much of a file is read at a time, in bytes.
 const PIECE: u64 = 1 << 18;
+/// The largest JSON file or web page that is read, in bytes: they are in memory whole.
+const LARGEST_TEXT: u64 = 1 << 30;
 /// How much of a file is read and checked before the rest, in bytes.
 const HEAD: u64 = 1 << 16;
 
@@ -122,6 +167,15 @@ pub enum ReadError {
     /// Its pickle is damaged, or would run code.
     #[error(transparent)]
     Pickle(#[from] PickleError),
+    /// Its JSON is damaged or cut short.
+    #[error(transparent)]
+    Json(#[from] JsonError),
+    /// It is JSON or a web page, and large.
+    #[error("JSON and web pages are read up to {limit} bytes; pass the file that torch.cuda.memory._dump_snapshot writes")]
+    TextTooLarge {
+        /// The most that is read, in bytes.
+        limit: u64,
+    },
     /// It is a sound pickle, but its contents are not a snapshot's.
     #[error(transparent)]
     Format(#[from] FormatError),
@@ -160,7 +214,9 @@ mod tests {
         for file in fs::read_dir(folder).expect("a folder") {
             let path = file.expect("an entry").path();
             let name = path.file_name().and_then(|name| name.to_str()).expect("UTF-8").to_owned();
-            let is_snapshot = name != "make.py" && !name.starts_with("n.");
+            // In a folder, JSON and pages are more often something else.
+            let is_snapshot =
+                name != "make.py" && !name.starts_with("n.") && !name.ends_with(".json") && !name.ends_with(".html");
             assert_eq!(begins_as_snapshot(&path).expect("readable"), is_snapshot, "{name}");
             found += usize::from(is_snapshot);
         }

@@ -5,7 +5,9 @@ pub mod compression;
 mod dated_keys;
 mod file;
 mod format;
+mod json;
 pub mod message;
+mod page;
 mod pickle;
 mod recording;
 mod summary;
@@ -13,9 +15,10 @@ mod summary;
 pub use dated_keys::{DATED_KEYS, DatedKey, FieldEvidence, FileFields, Minor, Part};
 pub use file::{ReadError, begins_as_snapshot, read, read_file};
 pub use format::{FormatError, FormatProblem, Place, write};
+pub use json::JsonError;
 pub use pickle::{PickleError, PickleProblem, Style, memory_bound};
 pub use recording::{
-    Action, Annotation, Block, BlockState, DeviceRecording, Entry, Frame, LeftOut, PoolId, PoolTable, RecordedSettings, Recording,
-    Segment, StackId, StackTable, Tolerated,
+    Action, Annotation, Block, BlockState, DeviceRecording, Entry, Frame, LeftOut, PoolId, PoolTable, RecordedSettings,
+    Recording, Segment, StackId, StackTable, Tolerated,
 };
 pub use summary::memory_summary;

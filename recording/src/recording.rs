@@ -105,6 +105,8 @@ pub struct Tolerated {
     pub unknown_block_keys: BTreeMap<String, u64>,
     /// Actions of trace entries; those entries are dropped.
     pub unknown_actions: BTreeMap<String, u64>,
+    /// How many snapshots come before this one in the same file.
+    pub earlier_snapshots: u64,
 }
 
 /// What the driver is asked for where a small block is needed.

@@ -146,7 +146,7 @@ fn bombs_are_bounded() {
 fn packed_bombs_and_damage_are_refused() {
     assert!(matches!(refused(b""), ReadError::Decompress(DecompressError::Empty)));
     assert!(matches!(refused(b"\n "), ReadError::Decompress(DecompressError::Empty)));
-    for other in [&b"PK\x03\x04rest"[..], b"{\"segments\": []}", b"<!DOCTYPE html>", b"BZh91AY"] {
+    for other in [&b"PK\x03\x04rest"[..], b"{\"version\": 1}", b"[1, 2]", b"<!DOCTYPE html>", b"BZh91AY"] {
         assert!(matches!(refused(other), ReadError::Decompress(DecompressError::OtherKind { .. })));
     }
     let log =
@@ -155,6 +155,9 @@ fn packed_bombs_and_damage_are_refused() {
         let error = refused(text);
         assert!(matches!(error, ReadError::Decompress(DecompressError::OtherKind { .. })), "{error}");
         assert!(error.to_string().contains("parkade diagnose --message - < FILE"), "{error}");
+    }
+    for log in ["[rank0]: Traceback (most recent call last):", "[2026-11-27 10:00:01] step 1, loss 2.3"] {
+        assert!(refused(log.as_bytes()).to_string().contains("parkade diagnose --message - < FILE"), "{log}");
     }
     // Pickles in text that are damaged.
     for pickle in [&b"cos\nsystem\n(S'echo'\ntR."[..], b"(dp0\nVa b\np1\n"] {
@@ -174,6 +177,30 @@ fn packed_bombs_and_damage_are_refused() {
         flipped[middle] ^= 0x10;
         assert!(read(&flipped).is_err(), "{name}: a flipped bit is noticed by the checksum");
     }
+}
+
+/// JSON and pages that are cut short or damaged are called so, and nothing in them is believed.
+#[test]
+fn damaged_json_and_pages_are_refused() {
+    let fixture = |name| {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
+        std::fs::read(path).expect("fixture")
+    };
+    let (json, page) = (fixture("snapshot.json"), fixture("snapshot.html"));
+    for length in 1..json.len() {
+        assert!(matches!(refused(&json[..length]), ReadError::Json(_)), "{length}");
+    }
+    let begins = page.windows(6).position(|window| window == b"base64").expect("the key") + 12;
+    let ends = page.len() - 100;
+    for length in (begins..ends).step_by(7) {
+        assert!(read(&page[..length]).is_err(), "{length}");
+    }
+    let line = refused(br#"{"segments": [{"address": 5, "total_size": 0, "blocks": []}]}"#).to_string();
+    assert_eq!(line, "segment 0: `total_size` is 0 and should be a whole number from 1 to 2^64 - 1");
+    let line = refused(br#"[{"segments": [], "device_traces": []}, {"segments": []}]"#).to_string();
+    assert!(line.starts_with("the snapshot: it is a list of 2 snapshots"), "{line}");
+    let line = refused(b"{\"segments\": [1, 2").to_string();
+    assert!(line.starts_with("this is JSON that is damaged or cut short: EOF"), "{line}");
 }
 
 /// The opcodes of a dict. Its values are given as opcodes.

@@ -148,6 +148,30 @@ fn every_protocol_and_compression_gives_the_same_recording() {
     }
 }
 
+/// The same dicts as JSON, and the pickle in a page of PyTorch's memory viewer.
+#[test]
+fn json_and_pages_are_read_as_the_pickle_is() {
+    let expected = load("snapshot.protocol4.pickle");
+    for name in ["snapshot.json", "snapshot.html"] {
+        assert_eq!(load(name), expected, "{name}");
+        assert_eq!(read(&std::fs::read(fixture(name)).expect("fixture")).expect(name), expected, "{name}");
+    }
+}
+
+/// A program that dumps into an open file again and again.
+#[test]
+fn of_several_snapshots_in_one_file_the_last_is_read() {
+    let [old, new] = ["old.pickle", "snapshot.protocol4.pickle"].map(|name| std::fs::read(fixture(name)).expect("fixture"));
+    let mut expected = load("snapshot.protocol4.pickle");
+    assert_eq!(expected.tolerated.earlier_snapshots, 0);
+    expected.tolerated.earlier_snapshots = 3;
+    let several = [old.as_slice(), &new, &old, &new].concat();
+    assert_eq!(read(&several).expect("four snapshots"), expected);
+    // What follows the last one is no other.
+    assert_eq!(read(&[several.as_slice(), b"\0\0\x80"].concat()).expect("four snapshots"), expected);
+    assert!(read(&several[..several.len() - 1]).is_err(), "the last is cut short");
+}
+
 #[test]
 fn old_snapshots_are_read() {
     let recording = load("old.pickle");

@@ -320,6 +320,8 @@ fn diagnose_segments(recording: &DeviceRecording, options: &DiagnoseOptions, pol
     let evidence = LimitEvidence { served: Some((heap.reserved_bytes, 0)), ..LimitEvidence::default() };
     let limit = evidence.conclude(options.known_limit_bytes(), heap.reserved_bytes);
     let (verdict, steps) = judge(&heap, None, limit);
+    // Whether a request failed is not known without a history.
+    let steps = Steps { capacity: Applies::Unknown, fragmentation: Applies::Unknown, settings: Applies::Unknown, ..steps };
     Diagnosis {
         device: recording.device,
         why: Why::End,

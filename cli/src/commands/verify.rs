@@ -19,10 +19,10 @@ use crate::recordings::{Inputs, each};
 use crate::terminal::args::{Files, Json, Profile};
 use crate::terminal::json_struct::{all, origin, view};
 use crate::terminal::progress::{self, Bar};
+use crate::terminal::recording::DeviceLeftOut;
 use crate::terminal::release::{self, MadeBy};
 use crate::terminal::runner::{self, Command, Form, Lines, Outcome, Subject};
 use crate::terminal::table::{Mark, Table};
-use crate::terminal::recording::DeviceLeftOut;
 use crate::terminal::{output, recording, size};
 
 /// Replay recordings under their own settings and compare every decision.
@@ -210,8 +210,7 @@ fn verify(file: &Path, args: &Args, statistics: Option<&StatsFile>, bar: &Bar, d
     let start = Instant::now();
     let recording = recording::read(file)?;
     let traced = recording::traced(&recording);
-    let has_something = !traced.is_empty() || recording.devices.iter().any(|device| device.left_out.is_some());
-    if !has_something {
+    if recording.devices.is_empty() {
         return Err(recording::no_trace(&recording, "to verify"));
     }
     if statistics.is_some() && traced.len() > 1 {
@@ -326,16 +325,20 @@ impl Part {
         part
     }
 
-    /// Adds the devices whose entries cannot be replayed, as kinds of them are left out.
+    /// Adds the devices whose entries cannot be replayed, as kinds of them are left out; and those that have none, if no device has any.
     fn add_unchecked(&mut self, verified: &Verified, name: &str) {
-        for device in &verified.recording.devices {
-            let Some(left_out) = device.left_out.as_ref().filter(|left_out| left_out.inferred_entries.is_none()) else { continue };
+        for device in verified.recording.devices.iter().filter(|device| device.trace.is_empty()) {
+            if device.left_out.is_none() && !verified.devices.is_empty() {
+                continue;
+            }
             let is_one_of_many = verified.recording.devices.len() > 1;
             let name = if is_one_of_many { format!("{name} device {}", device.device) } else { name.to_owned() };
-            let mut cells: [String; HEADS.len()] = [const { String::new() }; HEADS.len()];
+            let entries = device.left_out.as_ref().map_or(0, |left_out| left_out.recorded_entries);
+            let mut cells = [const { String::new() }; HEADS.len()];
             cells[2..].fill_with(|| "-".to_owned());
-            (cells[0], cells[1]) = (name.clone(), left_out.recorded_entries.to_string());
+            (cells[0], cells[1]) = (name.clone(), entries.to_string());
             self.rows.push(Row { cells, is_good: true });
+            let Some(left_out) = &device.left_out else { continue };
             self.notes.push((name, vec![recording::left_out_words(left_out)]));
             let words = format!("not checked: the recording leaves out {} (skip_actions)", recording::kinds_left_out(left_out));
             self.not_checked.get_or_insert(words);
@@ -399,8 +402,7 @@ fn has_history(device: &DeviceVerdict) -> bool {
 
 fn notes(verified: &Verified, device: &DeviceVerdict) -> Vec<String> {
     let mut notes = settings(verified);
-    let recorded = verified.recording.devices.iter().find(|recorded| recorded.device == device.device);
-    notes.extend(recorded.and_then(|recorded| recorded.left_out.as_ref()).map(recording::left_out_words));
+    notes.extend(recording::of_file(&verified.recording));
     notes.extend(not_in_file(device));
     notes.extend(statistics(verified, device));
     notes.extend(divergence(verified, device));
@@ -759,5 +761,6 @@ view! {
         unknown_block_keys: BTreeMap<String, u64> = verified.recording.tolerated.unknown_block_keys.clone(),
         unknown_entry_keys: BTreeMap<String, u64> = verified.recording.tolerated.unknown_entry_keys.clone(),
         unknown_actions: BTreeMap<String, u64> = verified.recording.tolerated.unknown_actions.clone(),
+        earlier_snapshots: u64 = verified.recording.tolerated.earlier_snapshots,
     }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
 use parkade_recording::{Action, DeviceRecording, Entry, LeftOut, ReadError, Recording};
+use parkade_replay::recognition::reserved_at_start;
 
 use crate::terminal::json_struct::view;
 use crate::terminal::{output, size};
@@ -14,7 +15,10 @@ pub const RECORD_IT: &str = "record it with torch.cuda.memory._record_memory_his
 /// Why a recording has no trace, where a command needs one: `needs` says what for, such as `to replay`.
 pub fn no_trace(recording: &Recording, needs: &str) -> anyhow::Error {
     match recording.devices.iter().find_map(|device| device.left_out.as_ref()) {
-        Some(left_out) => anyhow!("no trace entries {needs}: {}; parkade diagnose and report show the state at its end", left_out_words(left_out)),
+        Some(left_out) => anyhow!(
+            "no trace entries {needs}: {}; parkade diagnose and report show the state at its end",
+            left_out_words(left_out)
+        ),
         None => anyhow!("the file has no trace entries {needs}: {RECORD_IT}"),
     }
 }
@@ -133,6 +137,36 @@ pub fn telling(devices: &[DeviceRecording]) -> Vec<&DeviceRecording> {
     let tells = |device: &&DeviceRecording| !device.segments.is_empty() || device.trace.iter().any(is_about_memory);
     let telling: Vec<&DeviceRecording> = devices.iter().filter(tells).collect();
     if telling.is_empty() { devices.iter().collect() } else { telling }
+}
+
+/// Whether the trace tells of more than the state at its end: a lone entry after others that are lost does not.
+pub fn has_history(device: &DeviceRecording) -> bool {
+    device.trace.len() > 1 || (device.trace.len() == 1 && reserved_at_start(device) <= 0)
+}
+
+/// What is said where there is no history.
+pub const NO_HISTORY: &str = "nothing to verify: the history is not in the file";
+
+/// Removes lone entries that tell no more than the state at the end does. An out-of-memory error does.
+pub fn remove_lone_entries(recording: &mut Recording) {
+    let is_oom = |device: &DeviceRecording| device.trace.iter().any(|entry| entry.action == Action::Oom);
+    let lone = recording.devices.iter_mut().filter(|device| !has_history(device) && !is_oom(device));
+    lone.for_each(|device| device.trace.clear());
+}
+
+/// What is to be known of the file beside its recording: entries that were inferred, and earlier snapshots.
+pub fn of_file(recording: &Recording) -> Vec<String> {
+    let is_one_of_many = recording.devices.len() > 1;
+    let inferred = recording.devices.iter().filter_map(|device| {
+        let left_out = device.left_out.as_ref().filter(|left_out| left_out.inferred_entries.is_some())?;
+        let number = if is_one_of_many { format!("device {}: ", device.device) } else { String::new() };
+        Some(number + &left_out_words(left_out))
+    });
+    let earlier = recording.tolerated.earlier_snapshots;
+    let earlier = (earlier > 0).then(|| {
+        format!("the file has {}, dumped one after the other: this is the last", output::count(earlier + 1, "snapshot"))
+    });
+    inferred.chain(earlier).collect()
 }
 
 /// The devices with a trace.

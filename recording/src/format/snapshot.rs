@@ -66,6 +66,7 @@ pub(crate) fn read_snapshot(loaded: &Loaded) -> Result<Recording, FormatError> {
         unknown_segment_keys,
         unknown_block_keys,
         unknown_actions,
+        earlier_snapshots: loaded.earlier,
     };
     if loaded.protocol < PYTHON_PROTOCOL {
         fields = fields.without_absences();

@@ -27,6 +27,8 @@ pub(crate) struct Loaded {
     pub(crate) length: u64,
     /// The protocol that the file states, 0 if it states none.
     pub(crate) protocol: u8,
+    /// How many pickles come before it: a program that dumps into one file again and again writes one after the other.
+    pub(crate) earlier: u64,
 }
 
 impl Loaded {
@@ -36,7 +38,7 @@ impl Loaded {
     }
 }
 
-/// Reads a pickle that comes in pieces: `next_piece` appends the next one, and nothing at the end. If the length is not known, it may be
+/// Reads a pickle, or the last of several that follow one another. It comes in pieces: `next_piece` appends the next one, and nothing at the end. If the length is not known, it may be
 /// estimated, and memory is bounded by what has come so far.
 ///
 /// # Errors
@@ -44,10 +46,17 @@ impl Loaded {
 pub(crate) fn load(length: Length, next_piece: NextPiece<'_>) -> Result<Loaded, PickleError> {
     let machine = Machine::new(length.expected(), next_piece);
     let mut loader = Loader { machine, template: Template::new(), length };
-    let root = loader.run()?;
+    let mut root = loader.run()?;
+    let mut earlier = 0;
+    while loader.begins_another() {
+        loader.machine.forget();
+        loader.template = Template::new();
+        root = loader.run()?;
+        earlier += 1;
+    }
     let length = loader.machine.cursor.fetched();
     let Machine { objects, texts, protocol, .. } = loader.machine;
-    Ok(Loaded { root, objects, texts, length, protocol })
+    Ok(Loaded { root, objects, texts, length, protocol, earlier })
 }
 
 /// The length of a pickle, in bytes.
@@ -105,7 +114,13 @@ struct Loader<'a> {
 }
 
 impl Loader<'_> {
-    /// Runs to STOP and returns the root value. Bytes after STOP are ignored.
+    /// Whether another pickle follows, by the opcode with which all but the oldest begin.
+    fn begins_another(&mut self) -> bool {
+        self.machine.cursor.look_ahead();
+        matches!(self.machine.cursor.rest(), [PROTO, 2..=5, ..])
+    }
+
+    /// Runs to STOP and returns the root value. Bytes after STOP are ignored, unless they are another pickle.
     fn run(&mut self) -> Result<Value, PickleError> {
         loop {
             for _ in 0..OPCODES_PER_CHECK {

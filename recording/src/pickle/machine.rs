@@ -46,6 +46,14 @@ impl<'a> Machine<'a> {
         }
     }
 
+    /// Forgets what was read, but not the place in the input.
+    pub(crate) fn forget(&mut self) {
+        (self.objects, self.memo, self.texts) = (Objects::for_input(0), Memo::for_input(0), Texts::default());
+        self.stack.clear();
+        self.marks.clear();
+        (self.fence, self.protocol) = (0, 0);
+    }
+
     /// Bytes of memory in use, without the input.
     pub(crate) fn held(&self) -> u64 {
         let values = self.stack.len() * size_of::<Value>() + self.marks.len() * size_of::<usize>();

@@ -1,5 +1,5 @@
 """Makes the fixtures of the recording tests: python3 make.py (in its own directory; needs zstd on the PATH)."""
-import copy, gzip, lzma, pickle, pickletools, subprocess
+import base64, copy, gzip, json, lzma, pickle, pickletools, subprocess
 
 BASE = 0x7F3000000000
 frame = {"filename": "/home/u/model.py", "line": 12, "name": "forward"}
@@ -91,6 +91,23 @@ save("snapshot.gz.bin", gzip.compress(plain[:half], mtime=0) + gzip.compress(pla
 save("snapshot.xz.bin", lzma.compress(plain[:half]) + lzma.compress(plain[half:]))
 zstd = lambda data: subprocess.run(["zstd", "-q", "-c"], input=data, stdout=subprocess.PIPE, check=True).stdout
 save("snapshot.zst.bin", zstd(plain[:half]) + b"\x50\x2a\x4d\x18\x04\x00\x00\x00skip" + zstd(plain[half:]))
+save("snapshot.json", json.dumps(snapshot()).encode())
+# As torch.cuda._memory_viz writes pages, with its padding.
+padded = plain + b"\x00" * (3 - len(plain) % 3)
+files = json.dumps([{"name": "snapshot.pickle", "base64": base64.b64encode(padded).decode()}])
+save("snapshot.html", f"""
+<!DOCTYPE html>
+<html>
+<head>
+</head>
+<body>
+<script type="module">
+import {{add_local_files}} from "https://cdn.jsdelivr.net/gh/pytorch/pytorch@main/torch/utils/viz/MemoryViz.js"
+const local_files = {files}
+add_local_files(local_files, 'Active Memory Timeline')
+</script>
+</body>
+""".encode())
 many = b"N" * 100_000
 save("n.gz.bin", gzip.compress(many, mtime=0))
 save("n.xz.bin", lzma.compress(many))

@@ -416,7 +416,12 @@ pub(crate) fn restore(start: &Start, core: &mut ReplayCore<'_>) -> Result<FxHash
     }
     core.observer_mut().muted = true;
     for segment in &start.extents.segments {
-        let unusable = |_| VerifyError::Start { what: "segment", address: segment.address.get(), problem: "cannot be rebuilt", missing: &[] };
+        let unusable = |_| VerifyError::Start {
+            what: "segment",
+            address: segment.address.get(),
+            problem: "cannot be rebuilt",
+            missing: &[],
+        };
         if segment.page.is_some() {
             core.device_mut().adopt_range(segment.address.get(), end_of_memory(segment));
         }

@@ -139,7 +139,9 @@ pub(crate) fn cut(
     for segment in segments {
         let start_error = |problem| VerifyError::Start { what: "segment", address: segment.address, problem, missing: &[] };
         if segment.address < end {
-            return Err(start_error("overlaps the one before it").unless_missing(&[&[Action::SegmentAlloc], &[Action::SegmentMap]]));
+            return Err(
+                start_error("overlaps the one before it").unless_missing(&[&[Action::SegmentAlloc], &[Action::SegmentMap]])
+            );
         }
         end = segment.address.checked_add(segment.total).ok_or(start_error("extends past 64 bits"))?;
         let inside = rest.partition_point(|block| block.address < end);
@@ -164,9 +166,7 @@ fn outside(block: &EarlyBlock) -> VerifyError {
     let error = match (block.freed_at, block.completed_at) {
         (Some(entry), _) => VerifyError::contradiction(entry as usize, Action::FreeRequested, block.address, problem),
         (None, Some(entry)) => VerifyError::contradiction(entry as usize, Action::FreeCompleted, block.address, problem),
-        (None, None) => {
-            VerifyError::Start { what: "block", address: block.address, problem: "is in no segment", missing: &[] }
-        }
+        (None, None) => VerifyError::Start { what: "block", address: block.address, problem: "is in no segment", missing: &[] },
     };
     error.unless_missing(&[&[Action::Alloc], &SEGMENT_ACTIONS])
 }

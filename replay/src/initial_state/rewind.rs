@@ -235,7 +235,7 @@ impl Walk {
             Action::Alloc => match self.remove(entry.address) {
                 Some(live) if live.is_pending => {
                     unless_missing(&[&[Action::FreeRequested]], "but the block there is still waiting to become free")
-                },
+                }
                 Some(_) => Ok(()),
                 None if !self.has_segments => contradiction(
                     "which is never freed, but the file lists no segments: a snapshot has all that are reserved at its end in `segments`",

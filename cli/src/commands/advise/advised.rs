@@ -180,6 +180,7 @@ impl Args {
         self.given(named.unwrap_or_else(release::newest))?;
         let mut recording = recording::read(&self.file)?;
         let devices_seen = recording.devices.len();
+        recording::remove_lone_entries(&mut recording);
         // The requests are read under the rules of the release that recorded them, and replayed under those chosen.
         let (verify, found) = self.recorded.own(&recording)?;
         let made_by = Recognition { decides_as: named, ..found };

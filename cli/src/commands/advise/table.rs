@@ -30,7 +30,7 @@ const UNKNOWN: usize = 1;
 
 pub(super) fn print(out: &mut dyn Write, advised: &Advised, report: &Advice, all: bool) -> io::Result<()> {
     let name = short_name(&advised.file);
-    let header = output::paragraph(&format!("{name}: {}", header(report)), 0);
+    let header = output::paragraph(&format!("{name}: {}", header(advised, report)), 0);
     writeln!(out, "{}", output::dim(header.trim_end()))?;
     if let Some(failed) = words::self_check_failed(report) {
         writeln!(out, "{}", output::bad(&failed))?;
@@ -50,10 +50,12 @@ pub(super) fn print(out: &mut dyn Write, advised: &Advised, report: &Advice, all
     end(out, advised, report)
 }
 
-fn header(report: &Advice) -> String {
+fn header(advised: &Advised, report: &Advice) -> String {
     let requests: usize = report.programs.iter().map(Program::recorded_operations).sum();
     let mismatches: u64 = report.programs.iter().map(|program| program.requests.mismatches).sum();
-    let exact = if mismatches == 0 {
+    let exact = if !advised.recording.devices.iter().any(recording::has_history) {
+        recording::NO_HISTORY.to_owned()
+    } else if mismatches == 0 {
         "every decision verified".to_owned()
     } else {
         format!("{} differ from the recording", output::count(mismatches, "decision"))
@@ -287,7 +289,7 @@ const fn fit(outcome: Fit) -> &'static str {
 }
 
 pub(super) fn print_held(out: &mut dyn Write, advised: &Advised, space: &MemoryBudget) -> io::Result<()> {
-    writeln!(out, "{} has no trace, so only what was held at its end is known", short_name(&advised.file))?;
+    writeln!(out, "the history is not in {}, so only what was held at its end is known", short_name(&advised.file))?;
     for device in &advised.recording.devices {
         let held = Held::at_end(device);
         writeln!(
@@ -314,7 +316,8 @@ pub(super) fn print_held(out: &mut dyn Write, advised: &Advised, space: &MemoryB
             _ => {}
         }
     }
-    for note in notes_without_trace(advised) {
+    let left_out = advised.recording.devices.iter().filter_map(|device| device.left_out.as_ref()).map(recording::left_out_words);
+    for note in left_out.chain(notes_without_trace(advised)) {
         writeln!(out, "{note}")?;
     }
     writeln!(out, "\nfor an answer, {}", recording::RECORD_IT)

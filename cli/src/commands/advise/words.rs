@@ -370,6 +370,7 @@ pub(super) fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
     let mut notes = Vec::new();
     notes.extend(memory(report));
     notes.push(release::words(&advised.made_by));
+    notes.extend(recording::of_file(&advised.recording));
     notes.extend(advised.otherwise.iter().map(Otherwise::words));
     if advised.own.origin == SettingsOrigin::Assumed {
         notes.push("not in the file: the settings; PyTorch's defaults are assumed".to_owned());

@@ -76,7 +76,7 @@ fn occasion(diagnosis: &Diagnosis, entries: usize) -> String {
                 diagnosis.entry.map_or("before the first entry".to_owned(), |entry| format!("at entry {entry} of {entries}"));
             format!("no request failed; at the peak of reserved memory, {place}")
         }
-        Why::End => "the file has no trace, only the heap at its end".to_owned(),
+        Why::End => "the history is not in the file, only the heap at its end".to_owned(),
     }
 }
 
@@ -129,6 +129,9 @@ fn capacity(diagnosis: &Diagnosis) -> String {
         ),
         None => format!("{live} live"),
     };
+    if diagnosis.why == Why::End && matches!(diagnosis.limit, Limit::NeverReached { .. }) {
+        return format!("{need}; whether a request was refused is not in the file");
+    }
     format!("{need}; {}", limit(diagnosis))
 }
 
@@ -220,6 +223,9 @@ fn settings(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> String {
             format!("rounding costs {rounding}, at least what is missing (roundup_power2_divisions):\n{}", advise())
         }
         Verdict::Capacity => "no setting reduces live memory".to_owned(),
+        Verdict::NoFailure if diagnosis.why == Why::End => {
+            format!("whether a request failed is not in the file; what would fit a smaller device:\n{}", advise())
+        }
         Verdict::NoFailure => format!("nothing failed; to fit a smaller device:\n{}", advise()),
         Verdict::Undecided => format!("yes, if this is fragmentation; to find out:\n{}", advise()),
         Verdict::PrivatePools if diagnosis.steps.settings == Applies::No => POOLS_DO_NOT_SHARE.to_owned(),
@@ -321,11 +327,17 @@ fn duration(us: u64) -> String {
 /// How certain all of this is, and what the file lacks.
 pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String> {
     let mut notes = Vec::new();
+    let recorded = diagnosed.recording.devices.iter().find(|device| device.device == diagnosis.device);
     match &diagnosis.exactness {
-        None => notes.push(
-            "not in the file: a trace, so requests and times are unknown (torch.cuda.memory._record_memory_history() records one)"
-                .to_owned(),
-        ),
+        None => notes.push(recorded.and_then(|device| device.left_out.as_ref()).map_or_else(
+            || {
+                "not in the file: the history, so requests and times are unknown \
+                 (torch.cuda.memory._record_memory_history() records it)"
+                    .to_owned()
+            },
+            recording::left_out_words,
+        )),
+        Some(_) if !recorded.is_some_and(recording::has_history) => notes.push(recording::NO_HISTORY.to_owned()),
         Some(verdict) if verdict.mismatches == 0 => {
             notes.push(format!("exact: all {} recorded decisions are reproduced", verdict.decisions));
         }
@@ -342,6 +354,7 @@ pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String>
         }
     }
     notes.push(diagnosed.made_by.words());
+    notes.extend(recording::of_file(&diagnosed.recording));
     notes.extend(run_words::ending(&diagnosis.ending));
     if let Some(bytes) = diagnosis.assumed_limit_bytes {
         notes.push(contradicts(diagnosis, bytes).map_or_else(

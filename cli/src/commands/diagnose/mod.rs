@@ -173,7 +173,10 @@ fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {
     let named = args.profile.map(Profile::rules);
     let early = |text| ReplaySettings::given_as(named.unwrap_or_else(release::newest), text);
     args.settings.as_deref().map(early).transpose()?;
-    let recording = recording::read(file)?;
+    let mut recording = recording::read(file)?;
+    if args.entry.is_none() {
+        recording::remove_lone_entries(&mut recording);
+    }
     let asked = Asked { profile: named, settings: args.settings.as_deref(), limit_bytes: args.limit, ..Asked::default() };
     let made_by = release::of(&recording, &asked)?;
     let settings = made_by.settings.clone();

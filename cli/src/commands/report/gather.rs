@@ -181,6 +181,10 @@ pub(super) struct Device {
     pub(super) limit: Limit,
     /// How exact the replay is; `None` where there is no trace.
     pub(super) verdict: Option<DeviceVerdict>,
+    /// Whether the trace tells of more than the state at its end.
+    pub(super) has_history: bool,
+    /// What the trace leaves out, in words.
+    pub(super) left_out: Option<String>,
     /// Whether a replay under its own settings needs what it needed.
     pub(super) self_check: Option<SelfCheck>,
     pub(super) timeline: Timeline,
@@ -224,7 +228,8 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
     // Before the file is read, so that mistyped settings fail at once.
     let named = args.profile.map(Profile::rules);
     given_settings(args, named.unwrap_or_else(release::newest))?;
-    let recording = recording::read(&args.file)?;
+    let mut recording = recording::read(&args.file)?;
+    recording::remove_lone_entries(&mut recording);
     let found = release::of(&recording, &Asked { limit_bytes: args.limit, ..Asked::default() })?;
     let made_by = Recognition { decides_as: named, ..found };
     let settings = made_by.settings.clone();
@@ -328,6 +333,8 @@ fn gather_device(device: &DeviceRecording, recording: &Recording, limit: Limit, 
         number: device.device,
         limit,
         verdict,
+        has_history: recording::has_history(device),
+        left_out: device.left_out.as_ref().map(recording::left_out_words),
         self_check,
         curves: curves(&timeline.levels, OVERVIEW_BUCKETS),
         times: TimeSamples::of(device, MOST_TIMES),

@@ -200,7 +200,7 @@ fn facts(device: &Device) -> String {
     fact("entries", &grouped(device.timeline.entries as u64), &duration, "");
     let exactness = words::exactness(device);
     let (word, more) = exactness.split_once(": ").unwrap_or(("inexact", &exactness));
-    fact("replay", word, more, if is_exact { "good" } else { "bad" });
+    fact("replay", word, more, if is_exact && device.has_history { "good" } else { "bad" });
     facts
 }
 

@@ -62,8 +62,9 @@ pub(super) fn what_happened(device: &Device) -> String {
     let ooms: Vec<&Marker> = device.timeline.markers.iter().filter(is_oom).collect();
     if device.verdict.is_none() {
         let empty = emptiness(log, 0);
+        let left_out = device.left_out.as_ref().map_or_else(String::new, |words| format!("; {words}"));
         return format!(
-            "The file has no trace, only the segments at its end: {} in use and {} reserved, {}.",
+            "The history is not in the file, only the segments at its end: {} in use and {} reserved, {}{left_out}.",
             show_bytes(at(&levels.active, 0)),
             show_bytes(at(&levels.reserved, 0)),
             holes(empty)
@@ -148,8 +149,10 @@ fn holes(empty: Emptiness) -> String {
 pub(super) fn exactness(device: &Device) -> String {
     match &device.verdict {
         None => "no trace to replay".to_owned(),
+        Some(_) if !device.has_history => recording::NO_HISTORY.to_owned(),
         Some(verdict) if verdict.mismatches == 0 => {
-            format!("exact: all {} recorded decisions are reproduced", grouped(verdict.decisions))
+            let beside = device.left_out.as_ref().map_or_else(String::new, |words| format!("; {words}"));
+            format!("exact: all {} recorded decisions are reproduced{beside}", grouped(verdict.decisions))
         }
         Some(verdict) => format!(
             "{} of {} recorded decisions {} (parkade verify shows the first; --limit sets the run's limit)",
