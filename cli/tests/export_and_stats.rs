@@ -196,7 +196,7 @@ fn devices_without_such_a_moment_are_left_out() {
     several.devices.push(DeviceRecording { device: 1, trace: Vec::new(), ..device.clone() });
     let mut short = device;
     short.device = 2;
-    short.trace.truncate(2);
+    short.trace.drain(..3);
     several.devices.push(short);
     let file = folder.recording("several.pickle", &several);
     let run = call(&["stats", &file, "--entry", "4"]);

@@ -10,7 +10,7 @@ fn whole() -> Recording {
     trace.extend(free(BASE, 5 * MIB));
     trace.extend([entry(Action::SegmentAlloc, OTHER, 30 * MIB), entry(Action::Alloc, OTHER, 30 * MIB)]);
     trace.extend(free(OTHER, 30 * MIB));
-    trace.extend([entry(Action::SegmentFree, OTHER, 30 * MIB), entry(Action::SegmentFree, BASE, 20 * MIB)]);
+    trace.extend([entry(Action::SegmentFree, BASE, 20 * MIB), entry(Action::SegmentFree, OTHER, 30 * MIB)]);
     trace.extend([entry(Action::SegmentAlloc, BASE, 20 * MIB), entry(Action::Alloc, BASE, 4 * MIB)]);
     recording(trace, vec![segment(vec![used(BASE, 4 * MIB), unused(BASE + 4 * MIB, 16 * MIB)])])
 }

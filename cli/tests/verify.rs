@@ -101,8 +101,8 @@ fn several_files_and_devices_are_told_apart() {
     two.devices.push(DeviceRecording { device: 1, ..two.devices[0].clone() });
     let run = verify(&folder.recording("two.pickle", &two));
     assert!(run.code == 0 && run.out.contains("\ntwo.pickle device 1 "), "{}", run.out);
-    two.devices[1].trace.pop();
-    refused(&folder.recording("two.pickle", &two), "device 1: entry 3: free_requested");
+    two.devices[1].trace.remove(1);
+    refused(&folder.recording("two.pickle", &two), "device 1: entry 2: free_requested");
     let run = call(&["verify", &good_file, &format!("{}/./good.pickle", folder.path())]);
     assert!(run.out.lines().filter(|line| line.contains("/good.pickle  ")).count() == 2, "{}{}", run.out, run.err);
 }

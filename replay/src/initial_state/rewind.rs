@@ -256,25 +256,7 @@ impl Walk {
                 }
             }
             Action::FreeRequested => self.undo_free_request(at, entry),
-            Action::SegmentAlloc => match self.segments.remove(&entry.address) {
-                Some(segment) if segment.total == entry.size => {
-                    if segment.pool != PoolId::DEFAULT {
-                        self.made.insert(at as u32, segment.pool);
-                    }
-                    Ok(())
-                }
-                Some(_) => contradiction("but the segment there has a different size afterwards"),
-                None => unless_missing(&[&[Action::SegmentFree]], "but there is no segment afterwards"),
-            },
-            Action::SegmentFree => {
-                // A small segment is 2 MiB; every segment of the large pool is at least 10 MiB (spec 1.6).
-                let large = entry.size > 2 << 20;
-                let segment = unlisted(entry, large, false);
-                match self.segments.insert(entry.address, segment) {
-                    None => Ok(()),
-                    Some(_) => unless_missing(&[&[Action::SegmentAlloc]], "but a segment is still there afterwards"),
-                }
-            }
+            Action::SegmentAlloc | Action::SegmentFree => self.undo_segment(at, entry),
             Action::SegmentMap => {
                 if self.runs.remove(entry.address, entry.size) {
                     Ok(())
@@ -294,6 +276,28 @@ impl Walk {
                 }
             }
             Action::Oom | Action::Snapshot => Ok(()),
+        }
+    }
+
+    fn undo_segment(&mut self, at: usize, entry: &Entry) -> Result<(), VerifyError> {
+        let impossible = |problem| VerifyError::contradiction(at, entry.action, entry.address, problem);
+        if entry.action == Action::SegmentFree {
+            // A small segment is 2 MiB; every segment of the large pool is at least 10 MiB (spec 1.6).
+            let segment = unlisted(entry, entry.size > 2 << 20, false);
+            return match self.segments.insert(entry.address, segment) {
+                None => Ok(()),
+                Some(_) => Err(impossible("but a segment is still there afterwards").unless_missing(&[&[Action::SegmentAlloc]])),
+            };
+        }
+        match self.segments.remove(&entry.address) {
+            Some(segment) if segment.total == entry.size => {
+                if segment.pool != PoolId::DEFAULT {
+                    self.made.insert(at as u32, segment.pool);
+                }
+                Ok(())
+            }
+            Some(_) => Err(impossible("but the segment there has a different size afterwards")),
+            None => Err(impossible("but there is no segment afterwards").unless_missing(&[&[Action::SegmentFree]])),
         }
     }
 
