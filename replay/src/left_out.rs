@@ -5,8 +5,11 @@
 //! entries of the kind.
 //!
 //! A missing `free_requested` came before the `free_completed` of its block, and nothing that was recorded depends on how long before. A
-//! missing `free_completed` comes right after its `free_requested`, unless the block waits for another stream: so the completed trace counts
-//! only if a release makes every decision of it. Segments, requests and both halves of a free do not follow from what is left.
+//! missing `free_completed` comes right after its `free_requested`, unless the block waits for another stream. A missing `segment_alloc` comes
+//! right before the segment's first block. A completed trace counts only if a release makes every decision of it. When segments are given
+//! back, requests, and both halves of a free do not follow from what is left.
+
+use std::collections::{BTreeMap, VecDeque};
 
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
@@ -32,8 +35,11 @@ pub fn find_left_out(recording: &mut Recording) {
         let is_completed = device.left_out.as_ref().is_some_and(|left_out| left_out.inferred_entries.is_some());
         if is_completed && !is_explained(recording, device) {
             remove_trace(&mut recording.devices[place]);
-        } else if device.left_out.is_none() && may_lack_segments(device, &policy) && !is_explained(recording, device) {
-            leave_out(&mut recording.devices[place], vec![taking_action(&policy)], None);
+        } else if device.left_out.is_none() {
+            let lacks = lacks_segments(recording, device, &policy);
+            if let Some(whole) = lacks {
+                leave_out(&mut recording.devices[place], vec![taking_action(&policy)], whole);
+            }
         }
     }
 }
@@ -80,6 +86,7 @@ fn complete(device: &mut DeviceRecording, policy: &PyTorch) {
             [Action::FreeCompleted] if !actions.contains(&Action::FreeCompleted) => {
                 with_completions(&state.trace, &device.segments)
             }
+            [Action::SegmentAlloc] if !actions.contains(&Action::SegmentAlloc) => with_segments(&state.trace, &device.segments),
             _ => {
                 actions.extend(kinds.into_iter().filter(|kind| !recorded.contains(kind)));
                 actions.dedup();
@@ -115,13 +122,67 @@ fn is_explained(recording: &Recording, device: &DeviceRecording) -> bool {
     recognise(recording, &[device], &Asked::default()).is_ok_and(|found| found.basis != Basis::Nearest)
 }
 
-/// Whether the entries that take memory may be left out though nothing contradicts that all memory was there before: the trace begins with
-/// nothing in use, as a program does. If a release then makes its decisions with so much memory at hand, they are not left out.
-fn may_lack_segments(device: &DeviceRecording, policy: &PyTorch) -> bool {
-    !device.trace.is_empty()
-        && !device.segments.is_empty()
-        && !device.trace.iter().any(takes_memory)
-        && Start::find(device, policy).is_ok_and(|start| start.lost_beginning().is_some_and(|lost| lost.blocks == 0))
+/// Whether the entries that take memory are left out though nothing contradicts that all memory was there before, as in a trace that begins
+/// late; and the completed trace, if there is one. Only the decisions tell: no release makes those of the trace with so much memory at hand,
+/// and one makes those of the completed trace, or nothing was in use before the first entry, as when a program begins.
+fn lacks_segments(recording: &Recording, device: &DeviceRecording, policy: &PyTorch) -> Option<Option<Vec<Entry>>> {
+    if device.trace.is_empty() || device.segments.is_empty() || device.trace.iter().any(takes_memory) {
+        return None;
+    }
+    let whole = DeviceRecording { trace: with_segments(&device.trace, &device.segments), ..device.clone() };
+    let begins_empty =
+        || Start::find(device, policy).is_ok_and(|start| start.lost_beginning().is_some_and(|lost| lost.blocks == 0));
+    let is_longer = whole.trace.len() > device.trace.len();
+    if !(is_longer || begins_empty()) || is_explained(recording, device) {
+        None
+    } else if is_longer && is_explained(recording, &whole) {
+        Some(Some(whole.trace))
+    } else {
+        begins_empty().then_some(None)
+    }
+}
+
+/// The trace with a `segment_alloc` right before the first block of each segment, where that block lies at the segment's beginning: the
+/// allocator takes memory when a request needs it, and cuts the block from its beginning. Other segments were there before.
+fn with_segments(trace: &[Entry], segments: &[Segment]) -> Vec<Entry> {
+    // By address: how many entries come before the segment is given back, and its bytes; the earliest first.
+    let mut lives: BTreeMap<u64, VecDeque<(usize, u64)>> = BTreeMap::new();
+    for (at, entry) in trace.iter().enumerate().filter(|(_, entry)| entry.action == Action::SegmentFree) {
+        lives.entry(entry.address).or_default().push_back((at, entry.size));
+    }
+    for segment in segments.iter().filter(|segment| !segment.expandable) {
+        lives.entry(segment.address).or_default().push_back((trace.len(), segment.total_bytes));
+    }
+    let mut whole = Vec::with_capacity(trace.len());
+    for (at, &entry) in trace.iter().enumerate() {
+        let is_of_block = matches!(entry.action, Action::Alloc | Action::FreeRequested | Action::FreeCompleted);
+        if let Some(bytes) = is_of_block.then(|| first_use(&mut lives, at, entry.address)).flatten()
+            && entry.action == Action::Alloc
+        {
+            let mut segment = of_action(Action::SegmentAlloc, entry);
+            segment.size = bytes;
+            whole.push(segment);
+        }
+        whole.push(entry);
+    }
+    whole
+}
+
+/// The bytes of the segment that begins at an address, if it has not been in use before. It, or the one around the address, is from now on.
+fn first_use(lives: &mut BTreeMap<u64, VecDeque<(usize, u64)>>, at: usize, address: u64) -> Option<u64> {
+    loop {
+        let (&begin, of_address) = lives.range_mut(..=address).next_back()?;
+        while of_address.front().is_some_and(|&(end, _)| end < at) {
+            of_address.pop_front();
+        }
+        let Some((_, bytes)) = of_address.front_mut() else {
+            // It may lie in a larger one that begins before.
+            lives.remove(&begin);
+            continue;
+        };
+        let unused = std::mem::take(bytes);
+        return (begin == address && unused > 0).then_some(unused);
+    }
 }
 
 /// The trace with a `free_requested` right before each `free_completed`, and at the end for blocks that still wait to become free.
@@ -207,9 +268,12 @@ mod tests {
         use Action::{Alloc, SegmentAlloc, SegmentFree};
         let mut trace = vec![entry(SegmentAlloc, BASE, 20), entry(Alloc, BASE, 5), entry(Alloc, BASE + 5 * MIB, 6)];
         trace.extend(free(BASE, 5));
-        trace.extend([entry(SegmentAlloc, OTHER, 30), entry(Alloc, OTHER, 30)]);
-        trace.extend(free(OTHER, 30));
-        trace.extend([entry(SegmentFree, OTHER, 30), entry(Alloc, BASE, 3)]);
+        for _ in 0..2 {
+            trace.extend([entry(SegmentAlloc, OTHER, 30), entry(Alloc, OTHER, 30)]);
+            trace.extend(free(OTHER, 30));
+            trace.push(entry(SegmentFree, OTHER, 30));
+        }
+        trace.push(entry(Alloc, BASE, 3));
         trace.extend(free(BASE + 5 * MIB, 6));
         trace.push(entry(Action::FreeRequested, BASE, 3));
         let segment = Segment::new(vec![
@@ -249,7 +313,7 @@ mod tests {
 
     #[test]
     fn either_half_of_a_free_follows_from_the_other() {
-        for (kind, inferred) in [(Action::FreeRequested, 4), (Action::FreeCompleted, 3)] {
+        for (kind, inferred) in [(Action::FreeRequested, 5), (Action::FreeCompleted, 4)] {
             let recording = without(&[kind]);
             let device = &recording.devices[0];
             assert_eq!(device.trace, whole().devices[0].trace, "{kind:?}");
@@ -257,6 +321,14 @@ mod tests {
             let left_out = LeftOut { actions: vec![kind], recorded_entries, inferred_entries: Some(inferred) };
             assert_eq!(device.left_out, Some(left_out));
         }
+    }
+
+    #[test]
+    fn segments_follow_from_their_first_blocks() {
+        let recording = without(&[Action::SegmentAlloc]);
+        assert_eq!(recording.devices[0].trace, whole().devices[0].trace);
+        let left_out = recording.devices[0].left_out.as_ref().map(|left_out| (&*left_out.actions, left_out.inferred_entries));
+        assert_eq!(left_out, Some(([Action::SegmentAlloc].as_slice(), Some(3))));
     }
 
     #[test]
@@ -283,25 +355,36 @@ mod tests {
     /// Nothing contradicts that a program found all of its memory there when it began; only its decisions do.
     #[test]
     fn segments_are_missed_where_no_release_would_have_chosen_so() {
-        let state = |first: u64| {
-            let of = |address: u64, mib: u64| {
-                Segment::new(vec![
-                    block(address, 12 * MIB, BlockState::ActiveAllocated),
-                    block(address + 12 * MIB, (mib - 12) * MIB, BlockState::Inactive),
-                ])
+        use BlockState::{ActiveAllocated, Inactive};
+        // 5 MiB and then 16 of segments of 16 MiB (at BASE) and 20.
+        let state = |first: u64, second: u64, blocks: [&[(u64, BlockState)]; 2]| {
+            let of = |address: u64, blocks: &[(u64, BlockState)]| {
+                let mut at = address;
+                let placed = blocks.iter().map(|&(mib, state)| {
+                    at += mib * MIB;
+                    block(at - mib * MIB, mib * MIB, state)
+                });
+                Segment::new(placed.collect())
             };
-            let trace = vec![entry(Action::Alloc, first, 12), entry(Action::Alloc, BASE + OTHER - first, 12)];
-            let device = DeviceRecording { trace, segments: vec![of(BASE, 20), of(OTHER, 30)], ..DeviceRecording::default() };
+            let trace = vec![entry(Action::Alloc, first, 5), entry(Action::Alloc, second, 16)];
+            let segments = vec![of(BASE, blocks[0]), of(OTHER, blocks[1])];
+            let device = DeviceRecording { trace, segments, ..DeviceRecording::default() };
             Recording { devices: vec![device], ..Recording::default() }
         };
-        // The smaller segment first, which is what a cache from before would give.
-        let mut fits = state(BASE);
-        find_left_out(&mut fits);
-        assert_eq!(fits, state(BASE));
-        let mut lacks = state(OTHER);
-        find_left_out(&mut lacks);
-        let left_out = lacks.devices[0].left_out.as_ref().expect("segments are missing");
-        assert_eq!((left_out.actions.as_slice(), left_out.inferred_entries), ([Action::SegmentAlloc].as_slice(), None));
+        let found = |mut recording: Recording| {
+            find_left_out(&mut recording);
+            let device = recording.devices.remove(0);
+            device.left_out.map(|left_out| (left_out.actions, left_out.inferred_entries, device.trace.len()))
+        };
+        // Of a cache from before, the smallest that is large enough.
+        let whole: &[(u64, BlockState)] = &[(16, ActiveAllocated)];
+        let fits = state(BASE, OTHER, [&[(5, ActiveAllocated), (11, Inactive)], &[(16, ActiveAllocated), (4, Inactive)]]);
+        assert_eq!(found(fits), None);
+        let lacks = state(OTHER, BASE, [whole, &[(5, ActiveAllocated), (15, Inactive)]]);
+        assert_eq!(found(lacks), Some((vec![Action::SegmentAlloc], Some(2), 4)));
+        // No allocator cuts a block from a new segment's end.
+        let neither = state(OTHER + 15 * MIB, BASE, [whole, &[(15, Inactive), (5, ActiveAllocated)]]);
+        assert_eq!(found(neither), Some((vec![Action::SegmentAlloc], None, 0)));
     }
 
     #[test]
