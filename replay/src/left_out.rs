@@ -86,7 +86,9 @@ fn complete(device: &mut DeviceRecording, policy: &PyTorch) {
             [Action::FreeCompleted] if !actions.contains(&Action::FreeCompleted) => {
                 with_completions(&state.trace, &device.segments)
             }
-            [Action::SegmentAlloc] if !actions.contains(&Action::SegmentAlloc) => with_segments(&state.trace, &device.segments),
+            [Action::SegmentAlloc] if !actions.contains(&Action::SegmentAlloc) => {
+                with_segments(&state.trace, &device.segments, &[])
+            }
             _ => {
                 actions.extend(kinds.into_iter().filter(|kind| !recorded.contains(kind)));
                 actions.dedup();
@@ -119,7 +121,7 @@ fn remove_trace(device: &mut DeviceRecording) {
 
 /// Whether a release makes every decision of the trace.
 fn is_explained(recording: &Recording, device: &DeviceRecording) -> bool {
-    recognise(recording, &[device], &Asked::default()).is_ok_and(|found| found.basis != Basis::Nearest)
+    recognise(recording, &[device], &Asked::default()).is_ok_and(|found| found.basis == Basis::Replay)
 }
 
 /// Whether the entries that take memory are left out though nothing contradicts that all memory was there before, as in a trace that begins
@@ -129,22 +131,22 @@ fn lacks_segments(recording: &Recording, device: &DeviceRecording, policy: &PyTo
     if device.trace.is_empty() || device.segments.is_empty() || device.trace.iter().any(takes_memory) {
         return None;
     }
-    let whole = DeviceRecording { trace: with_segments(&device.trace, &device.segments), ..device.clone() };
-    let begins_empty =
-        || Start::find(device, policy).is_ok_and(|start| start.lost_beginning().is_some_and(|lost| lost.blocks == 0));
+    let early: Vec<u64> = Start::find(device, policy).ok()?.early_requests().iter().map(|block| block.address).collect();
+    let whole = DeviceRecording { trace: with_segments(&device.trace, &device.segments, &early), ..device.clone() };
     let is_longer = whole.trace.len() > device.trace.len();
-    if !(is_longer || begins_empty()) || is_explained(recording, device) {
+    if !(is_longer || early.is_empty()) || is_explained(recording, device) {
         None
     } else if is_longer && is_explained(recording, &whole) {
         Some(Some(whole.trace))
     } else {
-        begins_empty().then_some(None)
+        early.is_empty().then_some(None)
     }
 }
 
 /// The trace with a `segment_alloc` right before the first block of each segment, where that block lies at the segment's beginning: the
-/// allocator takes memory when a request needs it, and cuts the block from its beginning. Other segments were there before.
-fn with_segments(trace: &[Entry], segments: &[Segment]) -> Vec<Entry> {
+/// allocator takes memory when a request needs it, and cuts the block from its beginning. Other segments were there before, as were those
+/// with the blocks at the addresses `early`.
+fn with_segments(trace: &[Entry], segments: &[Segment], early: &[u64]) -> Vec<Entry> {
     // By address: how many entries come before the segment is given back, and its bytes; the earliest first.
     let mut lives: BTreeMap<u64, VecDeque<(usize, u64)>> = BTreeMap::new();
     for (at, entry) in trace.iter().enumerate().filter(|(_, entry)| entry.action == Action::SegmentFree) {
@@ -152,6 +154,9 @@ fn with_segments(trace: &[Entry], segments: &[Segment]) -> Vec<Entry> {
     }
     for segment in segments.iter().filter(|segment| !segment.expandable) {
         lives.entry(segment.address).or_default().push_back((trace.len(), segment.total_bytes));
+    }
+    for &address in early {
+        first_use(&mut lives, 0, address);
     }
     let mut whole = Vec::with_capacity(trace.len());
     for (at, &entry) in trace.iter().enumerate() {

@@ -102,7 +102,7 @@ save("snapshot.html", f"""
 </head>
 <body>
 <script type="module">
-import {{add_local_files}} from "https://cdn.jsdelivr.net/gh/pytorch/pytorch@main/torch/utils/viz/MemoryViz.js"
+import {{add_local_files}} from "./MemoryViz.js"
 const local_files = {files}
 add_local_files(local_files, 'Active Memory Timeline')
 </script>
