@@ -43,6 +43,49 @@ fn what_no_setting_cures_is_said_with_what_is_missing() {
     assert_eq!(json(&[&file, "--limit", "110MiB"]).1["verdict"], "capacity");
 }
 
+const DIED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/recordings/stacks/saved_hooks_packing.all_oom.pickle.xz");
+
+#[test]
+fn a_run_that_died_has_remedies_with_how_likely_each_is() {
+    let (code, object) = json(&[DIED]);
+    assert_eq!(code, 3);
+    let remedies = object["remedies"].as_array().expect("remedies");
+    let kinds: Vec<&str> = remedies.iter().filter_map(|remedy| remedy["kind"].as_str()).collect();
+    assert_eq!(kinds, ["policy", "settings", "program"]);
+    let likely = |place: usize| remedies[place]["completes_probability"].as_f64().expect("a probability");
+    assert!(likely(0) > likely(1) + 0.1 && likely(0) < 1.0 && likely(1) > 0.0, "{} and {}", likely(0), likely(1));
+    for remedy in &remedies[..2] {
+        let base = |key: &str| remedy["completes_base"][key].as_u64().expect("a number");
+        assert!(base("completed") <= base("runs") && base("runs") >= 10, "{remedy}");
+    }
+    assert_eq!(remedies[0]["line"], "parkade.enable(policy=\"breaking-handles\", serial=True)");
+    assert_eq!(
+        (&remedies[1]["line"], &remedies[1]["completes_base"]["runs"].is_u64()),
+        (&object["recommendation"]["line"], &true)
+    );
+    assert!(remedies[2]["less_bytes"].as_u64().is_some_and(|bytes| bytes > 0) && remedies[2]["completes_base"].is_null());
+    assert!(
+        remedies[2]["asks"].as_array().is_some_and(|asks| asks.iter().any(|ask| ask.to_string().contains("activations hold")))
+    );
+    let text = call(&["advise", DIED]).out;
+    assert!(text.lines().last() == remedies[0]["line"].as_str(), "{text}");
+    assert!(!text.contains("NCCL"), "the process sees one GPU");
+}
+
+#[test]
+fn a_run_that_fits_needs_no_remedy_and_only_what_is_asked_for_is_tried() {
+    let folder = Folder::new("advise-remedies");
+    let file = folder.recording("program.pickle", &reuses_a_part());
+    assert_eq!(json(&[&file, "--capacity", "1GiB"]).1["remedies"], serde_json::json!([]));
+    let of = |line: &[&str]| {
+        let (_, object) = json(line);
+        let all = object["remedies"].as_array().expect("remedies").clone();
+        all.iter().map(|remedy| remedy["kind"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(of(&[&file, "--capacity", "140MiB"])[..2], ["settings", "policy"]);
+    assert!(!of(&[&file, "--capacity", "140MiB", "--settings", "", "--only"]).contains(&"policy".to_owned()));
+}
+
 #[test]
 fn only_the_settings_asked_for_and_those_of_the_run() {
     let folder = Folder::new("advise-only");

@@ -84,14 +84,19 @@ pub(super) fn remedies(report: &Advice, needs: Option<&Needs>, peak: Option<&AtP
         return Vec::new();
     }
     let (settings, policy) = (of_settings(report), needs.and_then(|needs| of_policy(report, needs)));
+    let mut remedies = in_order(settings, policy);
+    remedies.extend(of_program(report, peak, needs));
+    remedies
+}
+
+/// The likelier one first, settings before a policy that is hardly likelier.
+fn in_order(settings: Option<Remedy>, policy: Option<Remedy>) -> Vec<Remedy> {
     let is_policy_first = match (&settings, &policy) {
         (Some(settings), Some(policy)) => policy.probability() > settings.probability() + WORTH_CODE,
         _ => false,
     };
     let first = if is_policy_first { [policy, settings] } else { [settings, policy] };
-    let mut remedies: Vec<Remedy> = first.into_iter().flatten().collect();
-    remedies.extend(of_program(report, peak, needs));
-    remedies
+    first.into_iter().flatten().collect()
 }
 
 fn of_settings(report: &Advice) -> Option<Remedy> {
@@ -208,13 +213,14 @@ impl Remedy {
     /// How likely it completes the program, with what that number comes from. `None` if the program did not die.
     fn likely(&self) -> Option<String> {
         let CompletedRuns { completed, runs } = self.completes?;
-        let tenths = (self.probability() * 10.0).round();
-        let about = match tenths as u32 {
-            0 => "fewer than 1 in 10".to_owned(),
-            10 => "more than 9 in 10".to_owned(),
-            tenths => format!("about {tenths} in 10"),
+        let about = match (completed, (self.probability() * 10.0).round() as u32) {
+            (0, _) => return Some(format!("completed none of {runs} runs like this one")),
+            (all, _) if all == runs => return Some(format!("completed all of {runs} runs like this one")),
+            (_, 0) => "fewer than 1 in 10".to_owned(),
+            (_, 10) => "more than 9 in 10".to_owned(),
+            (_, tenths) => format!("about {tenths} in 10"),
         };
-        Some(format!("completes {about} runs like this one: {completed} of {runs} that were cut like it"))
+        Some(format!("completes {about} runs like this one: {completed} of {runs}"))
     }
 
     /// Its lines below its own: how likely it is, and what it asks for.
@@ -257,5 +263,43 @@ impl Kind {
             Kind::Policy => "policy",
             Kind::Program => "program",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn remedy(kind: Kind, completed: u32, runs: u32) -> Remedy {
+        Remedy {
+            kind,
+            line: String::new(),
+            outcome: Fit::GetsPast,
+            completes: Some(CompletedRuns { completed, runs }),
+            less_bytes: None,
+            asks: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_policy_comes_first_only_where_it_is_likelier_by_more_than_ten_points() {
+        let first = |settings, policy| {
+            let all = in_order(Some(remedy(Kind::Settings, settings, 98)), Some(remedy(Kind::Policy, policy, 98)));
+            all.iter().map(|remedy| remedy.kind).collect::<Vec<_>>()
+        };
+        assert_eq!(first(80, 90), [Kind::Settings, Kind::Policy], "0.81 and 0.91");
+        assert_eq!(first(79, 90), [Kind::Policy, Kind::Settings], "0.80 and 0.91");
+        assert_eq!(first(90, 10), [Kind::Settings, Kind::Policy]);
+        assert_eq!(in_order(None, Some(remedy(Kind::Policy, 0, 9))).len(), 1);
+    }
+
+    #[test]
+    fn how_likely_it_is_has_its_base() {
+        let words = |completed, runs| remedy(Kind::Settings, completed, runs).likely().expect("words");
+        assert_eq!(words(214, 268), "completes about 8 in 10 runs like this one: 214 of 268");
+        assert_eq!(words(0, 16), "completed none of 16 runs like this one");
+        assert_eq!(words(40, 40), "completed all of 40 runs like this one");
+        assert_eq!(words(99, 100), "completes more than 9 in 10 runs like this one: 99 of 100");
+        assert_eq!(words(1, 100), "completes fewer than 1 in 10 runs like this one: 1 of 100");
     }
 }
