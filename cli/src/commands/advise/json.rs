@@ -143,7 +143,7 @@ view! {
         line: &'a str = &recommendation.line,
         why: String = words::why(report),
         costs: String = words::costs(report),
-        also: Option<&'static str> = words::also(option.needs_limit()),
+        also: Option<&'static str> = remedies::also(option.needs_limit()),
         close: bool = option.is_close(),
         cautions: Vec<Warning> = all(&option.cautions, Warning::of),
     }

@@ -20,6 +20,7 @@ use crate::each::{Finished, OnEach, Together};
 use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
 
 pub(crate) use self::advised::{Args, search};
+pub(crate) use self::remedies::also;
 pub(crate) use crate::terminal::run_words::shows_no_limit;
 
 impl Command for Args {

@@ -10,7 +10,6 @@ use parkade_analysis::timeline::{Levels, Timeline};
 use parkade_recording::Recording;
 use parkade_replay::VerifyOptions;
 
-use super::words;
 use crate::commands::beside::Needs;
 use crate::terminal::json_struct::view;
 use crate::terminal::size::show_bytes;
@@ -102,9 +101,17 @@ fn in_order(settings: Option<Remedy>, policy: Option<Remedy>) -> Vec<Remedy> {
 fn of_settings(report: &Advice) -> Option<Remedy> {
     let option = report.recommended().filter(|option| !option.is_own)?;
     let warnings = option.warnings().map(|caution| format!("{} {}", caution.what, caution.instead));
-    let asks = warnings.chain(words::also(option.needs_limit()).map(str::to_owned)).collect();
+    let asks = warnings.chain(also(option.needs_limit()).map(str::to_owned)).collect();
     let line = report.recommendation.as_ref()?.line.clone();
     Some(Remedy { kind: Kind::Settings, line, outcome: report.outcome, completes: option.completes, less_bytes: None, asks })
+}
+
+/// What the option needs besides.
+pub(crate) fn also(needs_limit: bool) -> Option<&'static str> {
+    needs_limit.then_some(
+        "garbage_collection_threshold does nothing without a limit: first call torch.cuda.set_per_process_memory_fraction with \
+         the fraction of memory that the process may use, such as 1.0",
+    )
 }
 
 /// The oldest release whose allocator a policy takes the place of (docs/pytorch-on-parkade.md).

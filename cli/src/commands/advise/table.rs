@@ -11,7 +11,7 @@ use parkade_analysis::advise::{
 
 use super::advised::{Advised, Job, available};
 use super::devices;
-use super::remedies::Remedy;
+use super::remedies::{self, Remedy};
 use super::words::{self, notes_without_trace, shown};
 use crate::commands::beside::{self, Needs};
 use crate::terminal::output;
@@ -162,12 +162,12 @@ fn end(out: &mut dyn Write, advised: &Advised, report: &Advice) -> io::Result<()
         lines.push(format!("and {more} more (--json lists them all, with what to do instead)"));
     }
     lines.extend(words::close(option));
-    lines.extend(words::also(option.needs_limit()).map(str::to_owned));
+    lines.extend(remedies::also(option.needs_limit()).map(str::to_owned));
     lines.extend([words::why(report), format!("costs: {}", words::costs(report))]);
     for line in lines {
         write!(out, "{}", output::paragraph(&line, 0))?;
     }
-    remedies(out, &advised.remedies)?;
+    list(out, &advised.remedies)?;
     if option.is_own {
         return writeln!(out, "{}", output::good(&format!("keep the settings as they are ({})", words::name(option))));
     }
@@ -177,7 +177,7 @@ fn end(out: &mut dyn Write, advised: &Advised, report: &Advice) -> io::Result<()
 }
 
 /// What completes a program, if there is more than one way, or if it is known how likely it does.
-fn remedies(out: &mut dyn Write, remedies: &[Remedy]) -> io::Result<()> {
+fn list(out: &mut dyn Write, remedies: &[Remedy]) -> io::Result<()> {
     if remedies.len() < 2 && remedies.iter().all(|remedy| remedy.details().is_empty()) {
         return Ok(());
     }
@@ -217,7 +217,7 @@ fn none(out: &mut dyn Write, advised: &Advised, report: &Advice) -> io::Result<(
     for line in lines {
         write!(out, "{}", output::paragraph(&line, 0))?;
     }
-    remedies(out, &advised.remedies)?;
+    list(out, &advised.remedies)?;
     let verdict = output::paragraph(&words::no_setting(report), 0);
     writeln!(out, "{}", output::bad(verdict.trim_end()))
 }

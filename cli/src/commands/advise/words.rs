@@ -12,6 +12,7 @@ use parkade_replay::{SelfCheck, SettingsOrigin};
 
 use super::advised::{Advised, Job, Otherwise, Rank};
 use super::devices::{self, fullest, on, on_it, on_tightest, smallest_on_tightest};
+use super::remedies;
 use crate::terminal::output::{self, list};
 use crate::terminal::run_words::{self, LIMIT_SAYS, memory, range};
 use crate::terminal::size::{show_bytes, show_range};
@@ -254,14 +255,6 @@ fn does_with(report: &Advice, enough: &Enough) -> String {
     format!("; with {} or more, {does} with {}", show_bytes(enough.bytes), with(option))
 }
 
-/// What the option needs besides.
-pub(crate) fn also(needs_limit: bool) -> Option<&'static str> {
-    needs_limit.then_some(
-        "garbage_collection_threshold does nothing without a limit: first call torch.cuda.set_per_process_memory_fraction with \
-         the fraction of memory that the process may use, such as 1.0",
-    )
-}
-
 /// What the option may break without a recording showing it, the worst first.
 pub(super) fn unknown(option: &AdvisedOption) -> Vec<&Caution> {
     let does_harm = |caution: &&Caution| !caution.needs_warning() && caution.severity > Severity::NoEffect;
@@ -499,7 +492,7 @@ pub(super) fn sentences(job: &Job) -> Vec<String> {
     }
     let needs_limit = job.ranks.iter().any(|rank| rank.advice.with(&job.advice.settings).is_some_and(|tried| tried.needs_limit));
     if job.advice.serves_all {
-        sentences.extend(also(needs_limit).map(str::to_owned));
+        sentences.extend(remedies::also(needs_limit).map(str::to_owned));
         sentences.push(serves_all(job));
     } else {
         sentences.extend(each_alone(job).filter(|_| job.fit() == Fit::DoesNotFit));

@@ -325,7 +325,7 @@ fn advice_of(report: &Found) -> Advice {
     }
     if let Some(option) = recommended {
         lines.push(advise_words::why(report));
-        lines.extend(advise_words::also(option.needs_limit()).map(str::to_owned));
+        lines.extend(advise::also(option.needs_limit()).map(str::to_owned));
         lines.extend(option.warnings().map(|caution| format!("warning: {} {}", caution.what, caution.instead)));
         lines.extend(advise_words::close(option));
     }
