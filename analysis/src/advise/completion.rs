@@ -77,7 +77,7 @@ pub struct RunLike {
     pub means: Means,
     /// What is known of its steps.
     pub steps: KnownSteps,
-    /// The number of a band of [`BANDS`], from 0.
+    /// In which band, from 0, what is needed beyond the tensors is: less than 1, 2, 4 or 8 % of what they take, or more.
     pub band: usize,
     /// What becomes of the rest.
     pub rest: Rest,

@@ -4,7 +4,7 @@
 //! code, so they come before a policy that is likelier by no more than [`WORTH_CODE`]. What no setting gives comes last.
 
 use parkade::profile::{Profile, RELEASES};
-use parkade_analysis::advise::{Advice, AdvisedOption, CompletedRuns, Outcome as Fit, Program};
+use parkade_analysis::advise::{Advice, AdvisedOption, CompletedRuns, Means, MemoryRange, Outcome as Fit, Program, paste_line};
 use parkade_analysis::holders::{Holders, Kind as Held, KindUse};
 use parkade_analysis::timeline::{Levels, Timeline};
 use parkade_recording::Recording;
@@ -42,6 +42,8 @@ pub(super) struct Remedy {
     outcome: Fit,
     /// The cut runs that are like this one, if it died.
     completes: Option<CompletedRuns>,
+    /// Where the limit is known only roughly and what is assumed of it is too little: how much of the range is enough.
+    enough_part: f64,
     /// How much less memory the program must hold.
     less_bytes: Option<u64>,
     /// What it asks for.
@@ -55,7 +57,7 @@ impl Remedy {
     }
 
     fn probability(&self) -> f64 {
-        self.completes.map_or(0.0, CompletedRuns::probability)
+        self.completes.map_or(0.0, CompletedRuns::probability) * self.enough_part
     }
 }
 
@@ -99,11 +101,54 @@ fn in_order(settings: Option<Remedy>, policy: Option<Remedy>) -> Vec<Remedy> {
 }
 
 fn of_settings(report: &Advice) -> Option<Remedy> {
+    if report.recommendation.is_none() {
+        return in_range(report);
+    }
     let option = report.recommended().filter(|option| !option.is_own)?;
     let warnings = option.warnings().map(|caution| format!("{} {}", caution.what, caution.instead));
     let asks = warnings.chain(also(option.needs_limit()).map(str::to_owned)).collect();
     let line = report.recommendation.as_ref()?.line.clone();
-    Some(Remedy { kind: Kind::Settings, line, outcome: report.outcome, completes: option.completes, less_bytes: None, asks })
+    let (kind, completes) = (Kind::Settings, option.completes);
+    Some(Remedy { kind, line, outcome: report.outcome, completes, enough_part: 1.0, less_bytes: None, asks })
+}
+
+/// Settings that are not enough for the limit that is assumed, but for a part of the range in which it was.
+fn in_range(report: &Advice) -> Option<Remedy> {
+    let enough = report.enough.first()?;
+    let option = report.options.get(enough.option).filter(|option| !option.is_own)?;
+    let device = option.devices.iter().find(|device| device.device == enough.device)?;
+    let program = report.programs.iter().find(|program| program.device == enough.device)?;
+    let part = Part::of(enough.range, enough.bytes)?;
+    Some(Remedy {
+        kind: Kind::Settings,
+        line: paste_line(&option.settings.text),
+        outcome: report.outcome,
+        completes: program.completes(Means::Settings, device.smallest_bytes, Some(part.most_bytes)),
+        enough_part: part.part,
+        less_bytes: None,
+        asks: vec![part.asks],
+    })
+}
+
+/// The part of a range in which a limit was that is enough.
+struct Part {
+    part: f64,
+    /// The most that the limit may have been.
+    most_bytes: u64,
+    asks: String,
+}
+
+impl Part {
+    /// `None` if no limit of the range is enough, or if nothing bounds it.
+    fn of(range: MemoryRange, needed_bytes: u64) -> Option<Part> {
+        let MemoryRange { least_bytes, below_bytes } = range;
+        let is_bounded = below_bytes < u64::MAX && least_bytes < below_bytes && needed_bytes < below_bytes;
+        let part =
+            is_bounded.then(|| (below_bytes - needed_bytes.max(least_bytes)) as f64 / (below_bytes - least_bytes) as f64)?;
+        let (needed, least, below) = (show_bytes(needed_bytes), show_bytes(least_bytes), show_bytes(below_bytes));
+        let asks = format!("a limit of at least {needed}: it was between {least} and {below}");
+        Some(Part { part, most_bytes: below_bytes - 1, asks })
+    }
 }
 
 /// What the option needs besides.
@@ -118,9 +163,15 @@ pub(crate) fn also(needs_limit: bool) -> Option<&'static str> {
 const OLDEST: &Profile = &Profile::PYTORCH_2_8;
 
 fn of_policy(report: &Advice, needs: &Needs) -> Option<Remedy> {
-    if needs.gets_past() != Some(true) {
+    let is_enough = needs.gets_past() == Some(true);
+    let died = report.programs.iter().zip(&report.memories).find(|(program, _)| program.died());
+    let part = died.filter(|_| !is_enough).and_then(|(_, memory)| Part::of(memory.range?, needs.smallest_bytes()?));
+    if !is_enough && part.is_none() {
         return None;
     }
+    let in_range = died.zip(part.as_ref()).zip(needs.smallest_bytes()).and_then(|(((program, _), part), smallest_bytes)| {
+        program.completes(Means::Policy, smallest_bytes, Some(part.most_bytes))
+    });
     let place = |profile: &Profile| RELEASES.iter().position(|release| release.profile == profile);
     let release = match place(report.profile) < place(OLDEST) {
         true => "PyTorch 2.8 or later: the recording is of an older one",
@@ -132,13 +183,15 @@ fn of_policy(report: &Advice, needs: &Needs) -> Option<Remedy> {
         release,
         "a C++ compiler and CUDA's headers",
     ];
+    let limit = part.as_ref().map(|part| part.asks.clone());
     Some(Remedy {
         kind: Kind::Policy,
         line: needs.call(),
         outcome: needs.outcome(),
-        completes: needs.completes(),
+        completes: if is_enough { needs.completes() } else { in_range },
+        enough_part: part.map_or(1.0, |part| part.part),
         less_bytes: None,
-        asks: asks.map(str::to_owned).to_vec(),
+        asks: limit.into_iter().chain(asks.map(str::to_owned)).collect(),
     })
 }
 
@@ -156,7 +209,8 @@ fn of_program(report: &Advice, peak: Option<&AtPeak>, policy: Option<&Needs>) ->
     let otherwise = if is_served { ", with the settings that it has" } else { ", whatever the settings" };
     let line = format!("hold {} ({percent:.1} %) less{on} when the most is in use{otherwise}", show_bytes(less_bytes));
     let asks = peak.map(AtPeak::asks).unwrap_or_default();
-    Some(Remedy { kind: Kind::Program, line, outcome: Fit::Unknown, completes: None, less_bytes: Some(less_bytes), asks })
+    let (kind, less_bytes) = (Kind::Program, Some(less_bytes));
+    Some(Remedy { kind, line, outcome: Fit::Unknown, completes: None, enough_part: 1.0, less_bytes, asks })
 }
 
 /// The program that must hold less, and the memory there is for it: that of the device which died, or which lacks most.
@@ -219,15 +273,23 @@ const fn less(kind: Held) -> &'static str {
 impl Remedy {
     /// How likely it completes the program, with what that number comes from. `None` if the program did not die.
     fn likely(&self) -> Option<String> {
-        let CompletedRuns { completed, runs } = self.completes?;
-        let about = match (completed, (self.probability() * 10.0).round() as u32) {
-            (0, _) => return Some(format!("completed none of {runs} runs like this one")),
-            (all, _) if all == runs => return Some(format!("completed all of {runs} runs like this one")),
-            (_, 0) => "fewer than 1 in 10".to_owned(),
-            (_, 10) => "more than 9 in 10".to_owned(),
-            (_, tenths) => format!("about {tenths} in 10"),
+        let like = self.completes?;
+        let CompletedRuns { completed, runs } = like;
+        let tenths = (like.probability() * 10.0).round() as u32;
+        let does = match (completed, tenths) {
+            (0, _) => format!("completed none of {runs} runs like this one"),
+            (all, _) if all == runs => format!("completed all of {runs} runs like this one"),
+            (_, 0) => format!("completes fewer than 1 in 10 runs like this one: {completed} of {runs}"),
+            (_, 10) => format!("completes more than 9 in 10 runs like this one: {completed} of {runs}"),
+            _ => format!("completes about {tenths} in 10 runs like this one: {completed} of {runs}"),
         };
-        Some(format!("completes {about} runs like this one: {completed} of {runs}"))
+        let percent = self.enough_part * 100.0;
+        let enough = if self.enough_part < 1.0 {
+            format!(", if the limit is in the upper {percent:.0} % of its range")
+        } else {
+            String::new()
+        };
+        Some(does + &enough)
     }
 
     /// Its lines below its own: how likely it is, and what it asks for.
@@ -247,7 +309,7 @@ view! {
         kind: &'static str = remedy.kind.name(),
         line: &'a str = &remedy.line,
         outcome: &'static str = remedy.outcome.name(),
-        completes_probability: Option<f64> = remedy.completes.map(|runs| (runs.probability() * 1000.0).round() / 1000.0),
+        completes_probability: Option<f64> = remedy.completes.map(|_| (remedy.probability() * 1000.0).round() / 1000.0),
         completes_base: Option<Base> = remedy.completes.map(Base::of),
         less_bytes: Option<u64> = remedy.less_bytes,
         asks: &'a [String] = &remedy.asks,
@@ -283,6 +345,7 @@ mod tests {
             line: String::new(),
             outcome: Fit::GetsPast,
             completes: Some(CompletedRuns { completed, runs }),
+            enough_part: 1.0,
             less_bytes: None,
             asks: Vec::new(),
         }
@@ -298,6 +361,17 @@ mod tests {
         assert_eq!(first(79, 90), [Kind::Policy, Kind::Settings], "0.80 and 0.91");
         assert_eq!(first(90, 10), [Kind::Settings, Kind::Policy]);
         assert_eq!(in_order(None, Some(remedy(Kind::Policy, 0, 9))).len(), 1);
+    }
+
+    #[test]
+    fn where_a_limit_is_known_roughly_the_part_of_its_range_that_is_enough_counts() {
+        let part = |needed| Part::of(MemoryRange { least_bytes: 100, below_bytes: 200 }, needed).map(|part| part.part);
+        assert_eq!([90, 100, 150, 200].map(part), [Some(1.0), Some(1.0), Some(0.5), None]);
+        assert!(Part::of(MemoryRange { least_bytes: 100, below_bytes: u64::MAX }, 150).is_none(), "nothing bounds it");
+        let half = Remedy { enough_part: 0.5, ..remedy(Kind::Settings, 89, 98) };
+        assert!((half.probability() - 0.45).abs() < 1e-9);
+        let words = "completes about 9 in 10 runs like this one: 89 of 98, if the limit is in the upper 50 % of its range";
+        assert_eq!(half.likely().as_deref(), Some(words));
     }
 
     #[test]
