@@ -73,6 +73,18 @@ fn a_run_that_died_has_remedies_with_how_likely_each_is() {
 }
 
 #[test]
+fn a_file_that_has_errors_alone_is_a_state_alone() {
+    let folder = Folder::new("advise-errors-alone");
+    let mut recording = reuses_a_part();
+    let error = parkade_recording::Entry::new(parkade_recording::Action::Oom, 0, 60 * MIB, 0);
+    for device in &mut recording.devices {
+        device.trace = vec![error.clone(), error.clone()];
+    }
+    let (_, object) = json(&[&folder.recording("errors.pickle", &recording)]);
+    assert_eq!((&object["not_in_file"], &object["recommendation"]), (&"the trace".into(), &serde_json::Value::Null));
+}
+
+#[test]
 fn a_run_that_fits_needs_no_remedy_and_only_what_is_asked_for_is_tried() {
     let folder = Folder::new("advise-remedies");
     let file = folder.recording("program.pickle", &reuses_a_part());

@@ -120,6 +120,8 @@ fn pools(made: &mut Made, count: usize, is_traced: bool) {
     (0..count).for_each(|pool| made.small_segment(pool, is_traced).pool = Some((0, pool as u64 + 1)));
     if !is_traced {
         made.add(Action::Alloc, BASE, MIB / 2);
+        // A lone entry would be no history.
+        made.add(Action::Snapshot, 0, 0);
     }
 }
 
@@ -130,6 +132,8 @@ fn streams(made: &mut Made, count: usize, is_traced: bool) {
     }
     if !is_traced {
         made.add(Action::Alloc, BASE, MIB / 2);
+        // A lone entry would be no history.
+        made.add(Action::Snapshot, 0, 0);
     }
 }
 

@@ -154,6 +154,16 @@ pub fn remove_lone_entries(recording: &mut Recording) {
     lone.for_each(|device| device.trace.clear());
 }
 
+/// The same, and traces of nothing but out-of-memory errors: nothing can be tried on them.
+pub fn remove_traces_without_requests(recording: &mut Recording) {
+    remove_lone_entries(recording);
+    for device in &mut recording.devices {
+        if device.trace.iter().all(|entry| entry.action == Action::Oom) {
+            device.trace.clear();
+        }
+    }
+}
+
 /// What is to be known of the file beside its recording: entries that were inferred, and earlier snapshots.
 pub fn of_file(recording: &Recording) -> Vec<String> {
     let is_one_of_many = recording.devices.len() > 1;

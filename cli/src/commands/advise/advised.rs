@@ -180,7 +180,7 @@ impl Args {
         self.given(named.unwrap_or_else(release::newest))?;
         let mut recording = recording::read(&self.file)?;
         let devices_seen = recording.devices.len();
-        recording::remove_lone_entries(&mut recording);
+        recording::remove_traces_without_requests(&mut recording);
         // The requests are read under the rules of the release that recorded them, and replayed under those chosen.
         let (verify, found) = self.recorded.own(&recording)?;
         let made_by = Recognition { decides_as: named, ..found };
@@ -197,7 +197,7 @@ impl Args {
             let options = AdviseOptions { own: verify, profile, memory: space, given, only_given: self.only, devices_seen };
             let report = search(&traced, &options, self.json.json)?;
             needs = beside::needs(&self.policy, &report);
-            remedies = self.remedies(&recording, &report, &options.own);
+            remedies = self.remedies(&recording, &report, (&options.own, &needs));
             if named.is_none() {
                 otherwise = find_otherwise(&traced, &options, (&made_by, &report), self.json.json)?;
             }
@@ -228,13 +228,14 @@ impl Args {
 }
 
 impl Args {
-    /// What completes a program that does not fit as it is. `own` says how the run was recorded.
-    fn remedies(&self, recording: &Recording, report: &Advice, own: &VerifyOptions) -> Vec<Remedy> {
+    /// What completes a program that does not fit as it is. `own` says how the run was recorded, `needs` what the policies need that were
+    /// asked for.
+    fn remedies(&self, recording: &Recording, report: &Advice, (own, needs): (&VerifyOptions, &[Needs])) -> Vec<Remedy> {
         if report.own().fits() {
             return Vec::new();
         }
-        let policy = if self.only { None } else { beside::own_policy(report) };
-        remedies::remedies(report, policy.as_ref(), AtPeak::of(recording, report, own).as_ref())
+        let policy = if self.only { needs.first().cloned() } else { beside::own_policy(report) };
+        remedies::remedies(report, policy.as_ref(), &AtPeak::of_each(recording, report, own))
     }
 }
 

@@ -4,7 +4,9 @@
 //! code, so they come before a policy that is likelier by no more than [`WORTH_CODE`]. What no setting gives comes last.
 
 use parkade::profile::{Profile, RELEASES};
-use parkade_analysis::advise::{Advice, AdvisedOption, CompletedRuns, Means, MemoryRange, Outcome as Fit, Program, paste_line};
+use parkade_analysis::advise::{
+    Advice, AdvisedOption, CompletedRuns, DeviceOutcome, Means, MemoryRange, Outcome as Fit, Program, paste_line,
+};
 use parkade_analysis::holders::{Holders, Kind as Held, KindUse};
 use parkade_analysis::timeline::{Levels, Timeline};
 use parkade_recording::Recording;
@@ -44,7 +46,7 @@ pub(super) struct Remedy {
     completes: Option<CompletedRuns>,
     /// Where the limit is known only roughly and what is assumed of it is too little: how much of the range is enough.
     enough_part: f64,
-    /// How much less memory the program must hold.
+    /// By how much the peak must be reduced.
     less_bytes: Option<u64>,
     /// What it asks for.
     asks: Vec<String>,
@@ -54,6 +56,11 @@ impl Remedy {
     /// Whether its line is pasted: into a shell, or into the program.
     pub(super) const fn is_pasted(&self) -> bool {
         !matches!(self.kind, Kind::Program)
+    }
+
+    /// Whether it is a policy in place of settings.
+    pub(super) fn is_policy(&self) -> bool {
+        self.kind == Kind::Policy
     }
 
     fn probability(&self) -> f64 {
@@ -68,9 +75,13 @@ pub(super) struct AtPeak {
 }
 
 impl AtPeak {
-    /// On the device of the first program that died. `None` if none did, or if its recording cannot be replayed.
-    pub(super) fn of(recording: &Recording, report: &Advice, own: &VerifyOptions) -> Option<AtPeak> {
-        let program = report.programs.iter().find(|program| program.died())?;
+    /// On each device whose program died, but for those whose recording cannot be replayed.
+    pub(super) fn of_each(recording: &Recording, report: &Advice, own: &VerifyOptions) -> Vec<AtPeak> {
+        let died = report.programs.iter().filter(|program| program.died());
+        died.filter_map(|program| AtPeak::of(recording, program, own)).collect()
+    }
+
+    fn of(recording: &Recording, program: &Program, own: &VerifyOptions) -> Option<AtPeak> {
         let device = recording.devices.iter().find(|device| device.device == program.device)?;
         let Timeline { log, levels, .. } = Timeline::of_device(device, own, &program.requests).ok()?;
         let told = Holders::of(&log, device, &recording.annotations, &recording.stacks);
@@ -80,13 +91,13 @@ impl AtPeak {
 }
 
 /// The remedies, the one to try first in front. None if the program fits as it is.
-pub(super) fn remedies(report: &Advice, needs: Option<&Needs>, peak: Option<&AtPeak>) -> Vec<Remedy> {
+pub(super) fn remedies(report: &Advice, needs: Option<&Needs>, peaks: &[AtPeak]) -> Vec<Remedy> {
     if report.own().fits() && report.own().available_bytes.is_some() {
         return Vec::new();
     }
     let (settings, policy) = (of_settings(report), needs.and_then(|needs| of_policy(report, needs)));
     let mut remedies = in_order(settings, policy);
-    remedies.extend(of_program(report, peak, needs));
+    remedies.extend(of_program(report, peaks));
     remedies
 }
 
@@ -195,32 +206,40 @@ fn of_policy(report: &Advice, needs: &Needs) -> Option<Remedy> {
     })
 }
 
-/// How much less the program must hold. Where something serves what is estimated of the rest, that is what the run's own settings lack.
-fn of_program(report: &Advice, peak: Option<&AtPeak>, policy: Option<&Needs>) -> Option<Remedy> {
-    let (program, available) = short(report, peak)?;
-    let needed = |option: &AdvisedOption| {
-        option.devices.iter().find(|device| device.device == program.device).map(|device| device.smallest_bytes)
-    };
-    let least = report.options.iter().filter_map(needed).chain(policy.and_then(Needs::smallest_bytes)).min()?;
-    let is_served = least <= available;
-    let less_bytes = if is_served { needed(report.own())? } else { least }.checked_sub(available).filter(|&bytes| bytes > 0)?;
-    let percent = less_bytes as f64 / program.live.bytes.max(1) as f64 * 100.0;
-    let on = if report.programs.len() > 1 { format!(" on device {}", program.device) } else { String::new() };
-    let otherwise = if is_served { ", with the settings that it has" } else { ", whatever the settings" };
-    let line = format!("hold {} ({percent:.1} %) less{on} when the most is in use{otherwise}", show_bytes(less_bytes));
-    let asks = peak.map(AtPeak::asks).unwrap_or_default();
-    let (kind, less_bytes) = (Kind::Program, Some(less_bytes));
-    Some(Remedy { kind, line, outcome: Fit::Unknown, completes: None, enough_part: 1.0, less_bytes, asks })
+/// By how much the peak of each device that lacks memory must be reduced: with the settings that need least there, or without a change.
+fn of_program(report: &Advice, peaks: &[AtPeak]) -> Vec<Remedy> {
+    let devices = report.programs.iter().zip(&report.own().devices);
+    devices.filter_map(|(program, own)| on_device(report, (program, own), peaks)).collect()
 }
 
-/// The program that must hold less, and the memory there is for it: that of the device which died, or which lacks most.
-fn short<'a>(report: &'a Advice, peak: Option<&AtPeak>) -> Option<(&'a Program, u64)> {
-    let devices = report.programs.iter().zip(&report.own().devices);
-    let known = devices.filter_map(|(program, own)| Some((program, own.available_bytes?, own.smallest_bytes)));
-    let is_it = |program: &Program| peak.is_none_or(|peak| peak.device == program.device);
-    let lacking = known.filter(|(program, ..)| is_it(program));
-    let most = lacking.max_by_key(|&(_, available, needed)| i128::from(needed) - i128::from(available));
-    most.map(|(program, available, _)| (program, available))
+fn on_device(report: &Advice, (program, own): (&Program, &DeviceOutcome), peaks: &[AtPeak]) -> Option<Remedy> {
+    let available = own.available_bytes?;
+    let lacking = |outcome: &DeviceOutcome| outcome.smallest_bytes.checked_sub(available).filter(|&bytes| bytes > 0);
+    let own_less = lacking(own)?;
+    let on_it = |option: &'_ AdvisedOption| option.devices.iter().find(|device| device.device == program.device).cloned();
+    let options = report.recommended().map_or_else(|| report.options.iter().collect(), |option| vec![option]);
+    let outcomes = options.into_iter().filter_map(|option| Some((option, on_it(option)?)));
+    let (option, best) = outcomes.min_by_key(|(_, outcome)| outcome.smallest_bytes)?;
+    let on = if report.programs.len() > 1 { format!(" of device {}", program.device) } else { String::new() };
+    let share = |less: u64, outcome: &DeviceOutcome| less as f64 / outcome.smallest_bytes.max(1) as f64 * 100.0;
+    let (less, line) = match lacking(&best).filter(|_| !option.is_own) {
+        Some(less) => {
+            let settings = if option.settings.text.is_empty() { "the default settings" } else { &*option.settings.text };
+            let (bytes, own_bytes) = (show_bytes(less), show_bytes(own_less));
+            let percent = share(less, &best);
+            (
+                less,
+                format!("reduce the peak{on} by {bytes} ({percent:.1} %) with {settings}, by {own_bytes} with its own settings"),
+            )
+        }
+        None => {
+            let (bytes, percent) = (show_bytes(own_less), share(own_less, own));
+            (own_less, format!("reduce the peak{on} by {bytes} ({percent:.1} %) with its own settings"))
+        }
+    };
+    let asks = peaks.iter().find(|peak| peak.device == program.device).map(AtPeak::asks).unwrap_or_default();
+    let (kind, less_bytes) = (Kind::Program, Some(less));
+    Some(Remedy { kind, line, outcome: Fit::Unknown, completes: None, enough_part: 1.0, less_bytes, asks })
 }
 
 impl AtPeak {
@@ -247,7 +266,7 @@ const fn plural(kind: Held) -> &'static str {
         Held::Temporaries => "temporaries",
         Held::Workspaces => "workspaces",
         Held::Caches => "caches",
-        Held::Unknown => "blocks that nothing tells",
+        Held::Unknown => "blocks of unknown kind",
     }
 }
 
@@ -277,8 +296,8 @@ impl Remedy {
         let CompletedRuns { completed, runs } = like;
         let tenths = (like.probability() * 10.0).round() as u32;
         let does = match (completed, tenths) {
-            (0, _) => format!("completed none of {runs} runs like this one"),
-            (all, _) if all == runs => format!("completed all of {runs} runs like this one"),
+            (0, _) => format!("completes none of {runs} runs like this one"),
+            (all, _) if all == runs => format!("completes all of {runs} runs like this one"),
             (_, 0) => format!("completes fewer than 1 in 10 runs like this one: {completed} of {runs}"),
             (_, 10) => format!("completes more than 9 in 10 runs like this one: {completed} of {runs}"),
             _ => format!("completes about {tenths} in 10 runs like this one: {completed} of {runs}"),
@@ -378,8 +397,8 @@ mod tests {
     fn how_likely_it_is_has_its_base() {
         let words = |completed, runs| remedy(Kind::Settings, completed, runs).likely().expect("words");
         assert_eq!(words(214, 268), "completes about 8 in 10 runs like this one: 214 of 268");
-        assert_eq!(words(0, 16), "completed none of 16 runs like this one");
-        assert_eq!(words(40, 40), "completed all of 40 runs like this one");
+        assert_eq!(words(0, 16), "completes none of 16 runs like this one");
+        assert_eq!(words(40, 40), "completes all of 40 runs like this one");
         assert_eq!(words(99, 100), "completes more than 9 in 10 runs like this one: 99 of 100");
         assert_eq!(words(1, 100), "completes fewer than 1 in 10 runs like this one: 1 of 100");
     }

@@ -163,7 +163,13 @@ fn end(out: &mut dyn Write, advised: &Advised, report: &Advice) -> io::Result<()
     }
     lines.extend(words::close(option));
     lines.extend(remedies::also(option.needs_limit()).map(str::to_owned));
-    lines.extend([words::why(report), format!("costs: {}", words::costs(report))]);
+    // What is said of settings is not meant of the policy that is named before them.
+    let with = if advised.remedies.first().is_some_and(Remedy::is_policy) {
+        format!("with {}: ", words::name(option))
+    } else {
+        String::new()
+    };
+    lines.extend([format!("{with}{}", words::why(report)), format!("{with}costs: {}", words::costs(report))]);
     for line in lines {
         write!(out, "{}", output::paragraph(&line, 0))?;
     }
@@ -178,7 +184,8 @@ fn end(out: &mut dyn Write, advised: &Advised, report: &Advice) -> io::Result<()
 
 /// What completes a program, if there is more than one way, or if it is known how likely it does.
 fn list(out: &mut dyn Write, remedies: &[Remedy]) -> io::Result<()> {
-    if remedies.len() < 2 && remedies.iter().all(|remedy| remedy.details().is_empty()) {
+    let is_said_below = |remedy: &Remedy| remedy.is_pasted() && remedy.details().is_empty();
+    if remedies.len() < 2 && remedies.iter().all(is_said_below) {
         return Ok(());
     }
     writeln!(out, "what to try, in this order:")?;
