@@ -78,7 +78,7 @@ fn a_file_that_has_errors_alone_is_a_state_alone() {
     let mut recording = reuses_a_part();
     let error = parkade_recording::Entry::new(parkade_recording::Action::Oom, 0, 60 * MIB, 0);
     for device in &mut recording.devices {
-        device.trace = vec![error.clone(), error.clone()];
+        device.trace = vec![error; 2];
     }
     let (_, object) = json(&[&folder.recording("errors.pickle", &recording)]);
     assert_eq!((&object["not_in_file"], &object["recommendation"]), (&"the trace".into(), &serde_json::Value::Null));
