@@ -321,7 +321,7 @@ fn without_a_failure_the_question_is_why_reserved_is_above_allocated() {
     assert_eq!(["reserved_bytes", "reserved_entry", "allocated_at_reserved_bytes"].map(number), [large + 2 * MIB, 5, asked]);
     let run = call(&["diagnose", &file]).out;
     for text in [
-        "tiny.pickle: no request failed; at the peak of reserved memory, at entry 5 of 6\n\n151.75 MiB of the 152.00 MiB reserved is \
+        "tiny.pickle: no failure is recorded; at the peak of reserved memory, at entry 5 of 6\n\n151.75 MiB of the 152.00 MiB reserved is \
          not allocated: 150.00 MiB in whole free segments and\n1.75 MiB in holes of the small pool\n",
         "reserved memory peaked at 152.00 MiB, first at entry 5; allocated memory peaked at 150.00 MiB, at\nentry 1, when 150.00 MiB",
         "where the 152.00 MiB of reserved memory is (2 segments)\n    256.00 KiB  live, in 1 block\n",

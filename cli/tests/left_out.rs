@@ -72,7 +72,7 @@ fn of_what_does_not_follow_the_state_at_the_end_remains() {
             let out = run.out.split_whitespace().collect::<Vec<_>>().join(" ");
             assert_eq!(run.code, if command == "advise" { 3 } else { 0 }, "{command}: {}", run.err);
             assert!(out.contains(&format!("the recording leaves out {names} entries (skip_actions)")), "{command}: {out}");
-            for claim in ["exact: ", "every decision", "no request failed", "no release"] {
+            for claim in ["exact: ", "every decision", "no failure is recorded", "no release"] {
                 assert!(!out.contains(claim), "{command} says {claim:?}: {out}");
             }
         }

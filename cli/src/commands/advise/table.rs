@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use parkade_analysis::advise::{
     Advice, AdvisedOption, Held, MemoryBudget, Outcome, Outcome as Fit, Program, Verdict, paste_line,
 };
+use parkade_recording::DeviceRecording;
 
 use super::advised::{Advised, Job, available};
 use super::devices;
@@ -53,8 +54,12 @@ pub(super) fn print(out: &mut dyn Write, advised: &Advised, report: &Advice, all
 fn header(advised: &Advised, report: &Advice) -> String {
     let requests: usize = report.programs.iter().map(Program::recorded_operations).sum();
     let mismatches: u64 = report.programs.iter().map(|program| program.requests.mismatches).sum();
+    let inferred_on = |device: &DeviceRecording| device.left_out.as_ref().and_then(|left_out| left_out.inferred_entries);
+    let inferred: usize = advised.recording.devices.iter().filter_map(inferred_on).sum();
     let exact = if !advised.recording.devices.iter().any(recording::has_history) {
         recording::NO_HISTORY.to_owned()
+    } else if mismatches == 0 && inferred > 0 {
+        format!("every decision in the file verified, {} inferred", output::count(inferred as u64, "entry"))
     } else if mismatches == 0 {
         "every decision verified".to_owned()
     } else {

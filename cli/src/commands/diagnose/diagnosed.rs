@@ -74,7 +74,7 @@ fn occasion(diagnosis: &Diagnosis, entries: usize) -> String {
         Why::Peak => {
             let place =
                 diagnosis.entry.map_or("before the first entry".to_owned(), |entry| format!("at entry {entry} of {entries}"));
-            format!("no request failed; at the peak of reserved memory, {place}")
+            format!("no failure is recorded; at the peak of reserved memory, {place}")
         }
         Why::End => "the history is not in the file, only the heap at its end".to_owned(),
     }
