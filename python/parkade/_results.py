@@ -54,6 +54,8 @@ class Verification(Result):
     retries: int = 0
     not_in_file: Object = field(default_factory=dict, repr=False)
     tolerated: Object = field(default_factory=dict, repr=False)
+    #: Devices whose trace leaves out kinds of entries (`skip_actions`).
+    left_out: list[Object] = field(default_factory=list, repr=False)
     devices: list[Object] = field(default_factory=list, repr=False)
     seconds: float = 0.0
 
