@@ -1,5 +1,8 @@
 //! The snapshot in a page of PyTorch's `torch.cuda._memory_viz` (`trace_plot`, `segment_plot`): its pickle, in base64.
 
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, Engine as _, GeneralPurpose, GeneralPurposeConfig};
+
 /// What stands before it: a key of the list of files that the page shows.
 const KEY: &[u8] = b"\"base64\"";
 /// How far from the page's beginning it is looked for, in bytes; pages of PyTorch have it within the first 500.
@@ -13,30 +16,16 @@ pub(crate) fn snapshot_in(page: &[u8]) -> Option<Vec<u8>> {
     Some(decode(value.trim_ascii_start().strip_prefix(b"\"")?))
 }
 
-/// Base64, up to what is none.
+/// Base64, up to what is none; of what was cut short, the whole bytes.
 fn decode(text: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
-    let (mut bits, mut count) = (0_u32, 0);
-    for digit in text.iter().map_while(|&symbol| digit(symbol)) {
-        bits = (bits << 6) | digit;
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            bytes.push((bits >> count) as u8);
-        }
-    }
-    bytes
-}
-
-fn digit(symbol: u8) -> Option<u32> {
-    Some(match symbol {
-        b'A'..=b'Z' => u32::from(symbol - b'A'),
-        b'a'..=b'z' => u32::from(symbol - b'a') + 26,
-        b'0'..=b'9' => u32::from(symbol - b'0') + 52,
-        b'+' => 62,
-        b'/' => 63,
-        _ => return None,
-    })
+    let is_digit = |symbol: &u8| symbol.is_ascii_alphanumeric() || matches!(symbol, b'+' | b'/');
+    let digits = text.iter().take_while(|symbol| is_digit(symbol)).count();
+    // One digit more than a multiple of four is no whole byte.
+    let whole = if digits % 4 == 1 { digits - 1 } else { digits };
+    let config = GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true);
+    GeneralPurpose::new(&STANDARD, config).decode(&text[..whole]).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -51,6 +40,7 @@ mod tests {
         assert_eq!(found("\"base64\":\"TWE=\"}]"), Some(b"Ma".to_vec()));
         assert_eq!(found("\"base64\": \"+/8\"}]"), Some(vec![0xfb, 0xff]));
         assert_eq!(found("\"base64\": \"TW"), Some(b"M".to_vec()), "cut short");
+        assert_eq!(found("\"base64\": \"TWFuT"), Some(b"Man".to_vec()), "cut within a byte");
         assert_eq!(found("\"base64\": 5"), None);
         assert_eq!(found("\"base64\""), None);
         assert_eq!(found(&format!("{}\"base64\": \"TWFu\"", " ".repeat(BEFORE))), None, "too far");
