@@ -1,7 +1,7 @@
 //! A recording of several devices: each figure that `advise` gives belongs to one device, which it names.
 
 use crate::common::documented::check_text;
-use crate::common::{BASE, Folder, MIB, call, entry, free, recording, segment, unused, used};
+use crate::common::{BASE, Folder, MIB, call, entry, free, recording, segment, unused, used, words};
 use parkade_recording::{Action, DeviceRecording, Recording};
 use serde_json::Value;
 
@@ -31,12 +31,6 @@ const PLENTY: u64 = 100 << 30;
 
 fn file(folder: &Folder, devices: Vec<DeviceRecording>) -> String {
     folder.recording("devices.pickle", &Recording { devices, ..recording(Vec::new(), Vec::new()) })
-}
-
-fn words(arguments: &[&str]) -> (i32, String) {
-    let run = call(arguments);
-    assert_eq!(run.err, "");
-    (run.code, run.out.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
 fn json(arguments: &[&str]) -> Value {

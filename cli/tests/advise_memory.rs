@@ -1,6 +1,6 @@
 //! Which memory `advise` judges a run by: given, contradicted by the file, or somewhere in a range that an error shows.
 
-use crate::common::{BASE, Folder, MIB, OTHER, call, entry, free, recording, segment, unused, used};
+use crate::common::{BASE, Folder, MIB, OTHER, call, entry, free, recording, segment, unused, used, words};
 use parkade_recording::{Action, DeviceRecording, Recording};
 use serde_json::Value;
 
@@ -27,12 +27,6 @@ fn start() -> Vec<parkade_recording::Entry> {
 
 fn first_segment() -> parkade_recording::Segment {
     segment(vec![used(BASE, 600 * MIB), unused(BASE + 600 * MIB, 400 * MIB)])
-}
-
-fn words(arguments: &[&str]) -> (i32, String) {
-    let run = call(arguments);
-    assert_eq!(run.err, "");
-    (run.code, run.out.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
 fn json(arguments: &[&str]) -> Value {

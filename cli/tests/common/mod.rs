@@ -54,6 +54,13 @@ pub(crate) fn call(args: &[&str]) -> Run {
     parkade(args).output().expect("the binary runs").into()
 }
 
+/// The exit code of a run without complaints, and what it printed as one line.
+pub(crate) fn words(args: &[&str]) -> (i32, String) {
+    let run = call(args);
+    assert_eq!(run.err, "");
+    (run.code, run.out.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
 /// Runs the binary with something on its standard input.
 pub(crate) fn call_with(args: &[&str], input: &[u8]) -> Run {
     let mut command = parkade(args);
