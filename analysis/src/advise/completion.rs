@@ -24,6 +24,13 @@ impl CompletedRuns {
         f64::from(self.completed + 1) / f64::from(self.runs + 2)
     }
 
+    /// Those of several devices of which the fewest were completed. `None` if there are none, or if they are not known of one.
+    #[must_use]
+    pub fn least(of_devices: impl IntoIterator<Item = Option<CompletedRuns>>) -> Option<CompletedRuns> {
+        let all: Option<Vec<CompletedRuns>> = of_devices.into_iter().collect();
+        all?.into_iter().min_by(|one, other| one.probability().total_cmp(&other.probability()))
+    }
+
     fn and(self, other: CompletedRuns) -> CompletedRuns {
         CompletedRuns { completed: self.completed + other.completed, runs: self.runs + other.runs }
     }

@@ -3,8 +3,8 @@
 //! [`advise`] reads the requests of each traced device (`program`) and carries them out under many settings: `search` lists them,
 //! decides the order, and tells which of them decide the same, `advised_option` tries one, and `capacity` finds the smallest
 //! memory in which it fits, in trials that share what they have in common. Then `verdict` says why the program's own settings
-//! fail and `choice` picks one option, and `completion` says how likely each completes a program that died. If the caller does not know how much memory there was, `memory` infers it from an
-//! out-of-memory error in the recording.
+//! fail and `choice` picks one option, and `completion` says how likely each completes a program that died. If the caller does
+//! not know how much memory there was, `memory` infers it from an out-of-memory error in the recording.
 //!
 //! Where the recorded run itself fitted, [`fit_as_recorded`] says so: what it did within so much memory stands, whatever a replay
 //! says. A replay under the run's own settings may still differ from it: other streams may finish at other times, and what came

@@ -218,8 +218,7 @@ fn completes(programs: &[Program], devices: &[DeviceOutcome]) -> Option<Complete
     let of = |(program, outcome): (&Program, &DeviceOutcome)| {
         outcome.gets_past.then(|| program.completes(Means::Settings, outcome.smallest_bytes, outcome.available_bytes)).flatten()
     };
-    let all: Option<Vec<CompletedRuns>> = died.map(of).collect();
-    all?.into_iter().min_by(|one, other| one.probability().total_cmp(&other.probability()))
+    CompletedRuns::least(died.map(of))
 }
 
 /// Whether two settings are the same, however they are written.

@@ -43,12 +43,10 @@ pub fn needs(policies: &[Named], advice: &Advice) -> Vec<Needs> {
         let mut each = asked.iter().map(|device| device.smallest_bytes(&expandable));
         each.try_fold(0, |most, bytes| Some(most.max(bytes?)))
     });
-    let has_late_frees = asked.iter().any(Asked::has_late_frees);
     let mut needs: Vec<Needs> = Vec::new();
     for policy in policies {
         if needs.iter().all(|known| known.policy != policy.name) {
-            let devices = asked.iter().map(|device| device.try_policy(policy)).collect();
-            needs.push(Needs { policy: policy.name.to_string(), devices, expandable_bytes, has_late_frees });
+            needs.push(Needs::of(policy, &asked, expandable_bytes));
         }
     }
     needs
@@ -57,17 +55,20 @@ pub fn needs(policies: &[Named], advice: &Advice) -> Vec<Needs> {
 /// The policy that advice names beside settings. It fits in the least memory of those that are here (docs/better-policy.md).
 const OWN_POLICY: &str = "breaking-handles";
 
-/// What parkade's own policy needs for the requests on which there is advice.
+/// What parkade's own policy needs for the requests on which there is advice, if it is not among those that are known.
 #[must_use]
-pub fn own_policy(advice: &Advice) -> Option<Needs> {
-    let policy = named(OWN_POLICY).ok()?;
-    let asked = Asked::of(advice);
-    let devices = asked.iter().map(|device| device.try_policy(&policy)).collect();
-    let has_late_frees = asked.iter().any(Asked::has_late_frees);
-    Some(Needs { policy: policy.name.to_string(), devices, expandable_bytes: None, has_late_frees })
+pub fn own_policy(advice: &Advice, known: &[Needs]) -> Option<Needs> {
+    let known = known.iter().find(|needs| needs.policy == OWN_POLICY).cloned();
+    known.or_else(|| Some(Needs::of(&named(OWN_POLICY).ok()?, &Asked::of(advice), None)))
 }
 
 impl Needs {
+    fn of(policy: &Named, asked: &[Asked<'_>], expandable_bytes: Option<u64>) -> Needs {
+        let devices = asked.iter().map(|device| device.try_policy(policy)).collect();
+        let has_late_frees = asked.iter().any(Asked::has_late_frees);
+        Needs { policy: policy.name.to_string(), devices, expandable_bytes, has_late_frees }
+    }
+
     /// The policy's name.
     #[must_use]
     pub fn policy(&self) -> &str {
@@ -102,9 +103,7 @@ impl Needs {
     /// The cut runs that are like those of the devices whose programs died, on the device where the fewest were completed.
     #[must_use]
     pub fn completes(&self) -> Option<CompletedRuns> {
-        let each: Option<Vec<CompletedRuns>> =
-            self.devices.iter().filter(|device| device.death.is_some()).map(|device| device.completes).collect();
-        each?.into_iter().min_by(|one, other| one.probability().total_cmp(&other.probability()))
+        CompletedRuns::least(self.devices.iter().filter(|device| device.death.is_some()).map(|device| device.completes))
     }
 
     fn worst(&self) -> Option<&OnDevice> {

@@ -234,7 +234,7 @@ impl Args {
         if report.own().fits() {
             return Vec::new();
         }
-        let policy = if self.only { needs.first().cloned() } else { beside::own_policy(report) };
+        let policy = if self.only { needs.first().cloned() } else { beside::own_policy(report, needs) };
         remedies::remedies(report, policy.as_ref(), &AtPeak::of_each(recording, report, own))
     }
 }

@@ -4,14 +4,13 @@
 //! code, so they come before a policy that is likelier by no more than [`WORTH_CODE`]. What no setting gives comes last.
 
 use parkade::profile::{Profile, RELEASES};
-use parkade_analysis::advise::{
-    Advice, AdvisedOption, CompletedRuns, DeviceOutcome, Means, MemoryRange, Outcome as Fit, Program, paste_line,
-};
-use parkade_analysis::holders::{Holders, Kind as Held, KindUse};
+use parkade_analysis::advise::{Advice, CompletedRuns, DeviceOutcome, Means, MemoryRange, Outcome as Fit, Program, paste_line};
+use parkade_analysis::holders::{Holders, Kind as BlockKind, KindUse};
 use parkade_analysis::timeline::{Levels, Timeline};
 use parkade_recording::Recording;
 use parkade_replay::VerifyOptions;
 
+use super::devices;
 use crate::commands::beside::Needs;
 use crate::terminal::json_struct::view;
 use crate::terminal::size::show_bytes;
@@ -90,11 +89,8 @@ impl AtPeak {
     }
 }
 
-/// The remedies, the one to try first in front. None if the program fits as it is.
+/// The remedies of a program that does not fit as it is, the one to try first in front.
 pub(super) fn remedies(report: &Advice, needs: Option<&Needs>, peaks: &[AtPeak]) -> Vec<Remedy> {
-    if report.own().fits() && report.own().available_bytes.is_some() {
-        return Vec::new();
-    }
     let (settings, policy) = (of_settings(report), needs.and_then(|needs| of_policy(report, needs)));
     let mut remedies = in_order(settings, policy);
     remedies.extend(of_program(report, peaks));
@@ -127,14 +123,13 @@ fn of_settings(report: &Advice) -> Option<Remedy> {
 fn in_range(report: &Advice) -> Option<Remedy> {
     let enough = report.enough.first()?;
     let option = report.options.get(enough.option).filter(|option| !option.is_own)?;
-    let device = option.devices.iter().find(|device| device.device == enough.device)?;
-    let program = report.programs.iter().find(|program| program.device == enough.device)?;
+    let (outcome, program) = (devices::outcome(option, enough.device)?, devices::program(report, enough.device)?);
     let part = Part::of(enough.range, enough.bytes)?;
     Some(Remedy {
         kind: Kind::Settings,
         line: paste_line(&option.settings.text),
         outcome: report.outcome,
-        completes: program.completes(Means::Settings, device.smallest_bytes, Some(part.most_bytes)),
+        completes: program.completes(Means::Settings, outcome.smallest_bytes, Some(part.most_bytes)),
         enough_part: part.part,
         less_bytes: None,
         asks: vec![part.asks],
@@ -216,17 +211,16 @@ fn on_device(report: &Advice, (program, own): (&Program, &DeviceOutcome), peaks:
     let available = own.available_bytes?;
     let lacking = |outcome: &DeviceOutcome| outcome.smallest_bytes.checked_sub(available).filter(|&bytes| bytes > 0);
     let own_less = lacking(own)?;
-    let on_it = |option: &'_ AdvisedOption| option.devices.iter().find(|device| device.device == program.device).cloned();
     let options = report.recommended().map_or_else(|| report.options.iter().collect(), |option| vec![option]);
-    let outcomes = options.into_iter().filter_map(|option| Some((option, on_it(option)?)));
+    let outcomes = options.into_iter().filter_map(|option| Some((option, devices::outcome(option, program.device)?)));
     let (option, best) = outcomes.min_by_key(|(_, outcome)| outcome.smallest_bytes)?;
     let on = if report.programs.len() > 1 { format!(" of device {}", program.device) } else { String::new() };
     let share = |less: u64, outcome: &DeviceOutcome| less as f64 / outcome.smallest_bytes.max(1) as f64 * 100.0;
-    let (less, line) = match lacking(&best).filter(|_| !option.is_own) {
+    let (less, line) = match lacking(best).filter(|_| !option.is_own) {
         Some(less) => {
             let settings = if option.settings.text.is_empty() { "the default settings" } else { &*option.settings.text };
             let (bytes, own_bytes) = (show_bytes(less), show_bytes(own_less));
-            let percent = share(less, &best);
+            let percent = share(less, best);
             (
                 less,
                 format!("reduce the peak{on} by {bytes} ({percent:.1} %) with {settings}, by {own_bytes} with its own settings"),
@@ -256,36 +250,36 @@ impl AtPeak {
 }
 
 /// The blocks of a kind, as the subject of a sentence.
-const fn plural(kind: Held) -> &'static str {
+const fn plural(kind: BlockKind) -> &'static str {
     match kind {
-        Held::Parameters => "parameters",
-        Held::Gradients => "gradients",
-        Held::OptimizerStates => "optimizer states",
-        Held::Activations => "activations",
-        Held::Inputs => "inputs",
-        Held::Temporaries => "temporaries",
-        Held::Workspaces => "workspaces",
-        Held::Caches => "caches",
-        Held::Unknown => "blocks of unknown kind",
+        BlockKind::Parameters => "parameters",
+        BlockKind::Gradients => "gradients",
+        BlockKind::OptimizerStates => "optimizer states",
+        BlockKind::Activations => "activations",
+        BlockKind::Inputs => "inputs",
+        BlockKind::Temporaries => "temporaries",
+        BlockKind::Workspaces => "workspaces",
+        BlockKind::Caches => "caches",
+        BlockKind::Unknown => "blocks of unknown kind",
     }
 }
 
 /// What makes them less.
-const fn less(kind: Held) -> &'static str {
+const fn less(kind: BlockKind) -> &'static str {
     match kind {
-        Held::Parameters => "fewer bits for each, or parts of the model on other devices",
-        Held::Gradients => "zero_grad(set_to_none=True) before the forward pass, or parts of them on other devices",
-        Held::OptimizerStates => {
+        BlockKind::Parameters => "fewer bits for each, or parts of the model on other devices",
+        BlockKind::Gradients => "zero_grad(set_to_none=True) before the forward pass, or parts of them on other devices",
+        BlockKind::OptimizerStates => {
             "an optimizer that keeps less for each parameter, or fewer bits, or parts of them on other devices"
         }
-        Held::Activations => {
+        BlockKind::Activations => {
             "a smaller batch (accumulate gradients over several), shorter sequences or smaller images, or activation checkpointing"
         }
-        Held::Inputs => "a smaller batch",
-        Held::Temporaries => "a smaller batch, or the largest operation in parts, such as a loss over chunks",
-        Held::Workspaces => "a smaller CUBLAS_WORKSPACE_CONFIG",
-        Held::Caches => "fewer or shorter sequences at a time",
-        Held::Unknown => "the largest holders (parkade report) say where they are made",
+        BlockKind::Inputs => "a smaller batch",
+        BlockKind::Temporaries => "a smaller batch, or the largest operation in parts, such as a loss over chunks",
+        BlockKind::Workspaces => "a smaller CUBLAS_WORKSPACE_CONFIG",
+        BlockKind::Caches => "fewer or shorter sequences at a time",
+        BlockKind::Unknown => "the largest holders (parkade report) say where they are made",
     }
 }
 
