@@ -40,6 +40,11 @@ pub trait OnEach: Command + Sync + Sized {
         false
     }
 
+    /// Whether text has the answer about each rank too, and the comparison of ranks, where [`OnEach::finish`] answers for all of them.
+    fn shows_each_rank(&self) -> bool {
+        true
+    }
+
     /// Makes it, writes what text says of it, and returns what JSON adds to the comparison of ranks.
     fn finish(&self, _: Together<'_, Self::Kept>, _: &mut dyn Write) -> Result<Finished> {
         Ok(Finished::default())
@@ -120,7 +125,8 @@ fn run_all<C: OnEach>(command: &C, inputs: &Inputs) -> Result<Outcome> {
     let are_compared = numbers.is_some() || command.makes_one_of_all();
     let (mut worst, mut runs, mut printed, mut failures) = (Outcome::Good, Vec::new(), 0, Vec::new());
     let mut kept = Vec::new();
-    let answer = |file: &Path| answer(&command.on(file, true), are_compared);
+    let is_rank_shown = form != Form::Text || numbers.is_none() || command.shows_each_rank();
+    let answer = |file: &Path| answer(&command.on(file, true), are_compared, is_rank_shown);
     each(inputs, form == Form::Json, answer, |place, answered| {
         let file = &inputs.all[place].path;
         let answered = match answered {
@@ -152,7 +158,7 @@ fn run_all<C: OnEach>(command: &C, inputs: &Inputs) -> Result<Outcome> {
     let mut said = Vec::new();
     let finished = command.finish(together, &mut said);
     let addition = finished.as_ref().ok().and_then(|finished| finished.addition.clone());
-    if are_ranks && ranks.are_of_several_files() {
+    if are_ranks && is_rank_shown && ranks.are_of_several_files() {
         print_ranks(form, &ranks, addition, printed == 0)?;
     }
     print_bytes(form, if form == Form::Text { &said } else { &[] })?;
@@ -171,9 +177,9 @@ fn run_all<C: OnEach>(command: &C, inputs: &Inputs) -> Result<Outcome> {
 }
 
 /// Computes the answer and turns it into text, so that the recording need not be kept.
-fn answer<C: OnEach>(command: &C, is_ranked: bool) -> Result<Answered<C::Kept>> {
+fn answer<C: OnEach>(command: &C, is_ranked: bool, is_shown: bool) -> Result<Answered<C::Kept>> {
     let answer = command.compute()?;
-    let text = render(command, &answer)?;
+    let text = if is_shown { render(command, &answer)? } else { Vec::new() };
     let runs = if is_ranked { command.rank_runs(&answer) } else { Ok(Vec::new()) };
     let (kept, remarks, outcome) = (command.keep(&answer), command.remarks(&answer), command.outcome(&answer));
     Ok(Answered { kept, text, remarks, outcome, runs })

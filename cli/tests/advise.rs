@@ -4,7 +4,7 @@ use crate::common::{Folder, MIB, call, good, reuses_a_part};
 use parkade_recording::{DeviceRecording, Recording};
 
 fn json(arguments: &[&str]) -> (i32, serde_json::Value) {
-    let run = call(&[&["advise", "--json"], arguments].concat());
+    let run = call(&[&["advise", "--all", "--json"], arguments].concat());
     (run.code, serde_json::from_str(run.out.trim_end()).unwrap_or_else(|_| panic!("one JSON object: {}{}", run.out, run.err)))
 }
 
@@ -12,7 +12,7 @@ fn json(arguments: &[&str]) -> (i32, serde_json::Value) {
 fn the_cure_is_the_last_line() {
     let folder = Folder::new("advise-cure");
     let file = folder.recording("program.pickle", &reuses_a_part());
-    let run = call(&["advise", &file, "--capacity", "140MiB"]);
+    let run = call(&["advise", "--all", &file, "--capacity", "140MiB"]);
     assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
     let last = run.out.lines().last().expect("a line");
     assert!(run.out.contains("fragmentation: at entry 6, 60.00 MiB is requested"), "{}", run.out);
@@ -28,7 +28,7 @@ fn the_cure_is_the_last_line() {
     assert!(object["options"].as_array().is_some_and(
         |options| options.len() >= 60 && options.iter().all(|option| keys.iter().all(|key| option.get(key).is_some()))
     ));
-    let roomy = call(&["advise", &file, "--capacity", "1GiB"]);
+    let roomy = call(&["advise", "--all", &file, "--capacity", "1GiB"]);
     assert!(roomy.out.ends_with("\nkeep the settings as they are (default)\n"), "{}", roomy.out);
 }
 
@@ -36,11 +36,29 @@ fn the_cure_is_the_last_line() {
 fn what_no_setting_cures_is_said_with_what_is_missing() {
     let folder = Folder::new("advise-short");
     let file = folder.recording("program.pickle", &reuses_a_part());
-    let run = call(&["advise", &file, "--limit", "110MiB"]);
+    let run = call(&["advise", "--all", &file, "--limit", "110MiB"]);
     assert_eq!(run.code, 1, "{}", run.err);
     let last = "no setting helps: the program holds 120.00 MiB at once and there is 110.00 MiB, 10.00 MiB too little\n";
     assert!(run.out.ends_with(last), "{}", run.out);
     assert_eq!(json(&[&file, "--limit", "110MiB"]).1["verdict"], "capacity");
+}
+
+/// The answer is read at a glance: whatever the recording, it has twelve lines of 80 columns, and what it ends with is pasted.
+#[test]
+fn the_answer_has_twelve_lines_and_the_line_to_paste_last() {
+    let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/recordings");
+    for name in ["gpt2_varlen.limit16_gc", "gpt2_varlen.limit12_oom", "resnet50_sweep.limit5_oom", "deep_mlp.default"] {
+        let file = format!("{shipped}/{name}.pickle.xz");
+        for limit in [&[][..], &["--limit", "12GiB"], &["--limit", "1GiB"]] {
+            let run = call(&[&["advise", &file], limit].concat());
+            let lines: Vec<&str> = run.out.lines().collect();
+            let (last, others) = lines.split_last().expect("lines");
+            assert!(lines.len() <= 12 && others.iter().all(|line| line.chars().count() <= 80), "{name}: {}", run.out);
+            let (_, object) = json(&[&[&file[..]], limit].concat());
+            let recommended = object["recommendation"]["line"].as_str();
+            assert!(recommended.is_none_or(|line| last == &line || last.starts_with("keep ") || last.starts_with("parkade.enable(")));
+        }
+    }
 }
 
 const DIED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/recordings/stacks/saved_hooks_packing.all_oom.pickle.xz");
@@ -67,7 +85,7 @@ fn a_run_that_died_has_remedies_with_how_likely_each_is() {
     assert!(
         remedies[2]["asks"].as_array().is_some_and(|asks| asks.iter().any(|ask| ask.to_string().contains("activations hold")))
     );
-    let text = call(&["advise", DIED]).out;
+    let text = call(&["advise", "--all", DIED]).out;
     assert!(text.lines().last() == remedies[0]["line"].as_str(), "{text}");
     assert!(!text.contains("NCCL"), "the process sees one GPU");
 }
@@ -127,11 +145,11 @@ fn a_policy_of_parkade_is_an_option_of_its_own() {
         (&short["policies"][0]["fits"], &short["policies"][0]["smallest_capacity_bytes"]),
         (&false.into(), &smallest.into())
     );
-    let shown = call(&[&["advise"][..], &asked].concat()).out;
+    let shown = call(&[&["advise", "--all"][..], &asked].concat()).out;
     assert!(shown.contains("with parkade.enable(policy=\"floating-handles\") instead of settings: fits, "), "{shown}");
-    let breaking = call(&["advise", &file, "--capacity", "140MiB", "--policy", "breaking-handles"]).out;
+    let breaking = call(&["advise", "--all", &file, "--capacity", "140MiB", "--policy", "breaking-handles"]).out;
     assert!(breaking.contains("with parkade.enable(policy=\"breaking-handles\", serial=True) instead of settings"), "{breaking}");
-    let unknown = call(&["advise", &file, "--policy", "floating-handle"]);
+    let unknown = call(&["advise", "--all", &file, "--policy", "floating-handle"]);
     assert_eq!(unknown.code, 2);
     let similar = "there is no policy \"floating-handle\": did you mean floating-handles or breaking-handles?";
     assert!(unknown.err.contains(similar), "{}", unknown.err);
@@ -145,12 +163,12 @@ fn a_policy_that_fails_in_the_given_memory_does_not_fit_although_less_is_enough(
     let (_, object) = json(&asked);
     let needs = &object["policies"][0];
     assert_eq!((&needs["fits"], &needs["smallest_capacity_bytes"]), (&false.into(), &(562 * MIB).into()));
-    let shown = call(&[&["advise"][..], &asked].concat()).out;
+    let shown = call(&[&["advise", "--all"][..], &asked].concat()).out;
     assert!(
         shown.contains("instead of settings: does not fit, although less would be enough, smallest memory 562.00 MiB"),
         "{shown}"
     );
-    let unknown = call(&["advise", file, "--capacity", "1GiB", "--policy", "zzz"]);
+    let unknown = call(&["advise", "--all", file, "--capacity", "1GiB", "--policy", "zzz"]);
     assert!(unknown.err.contains("there is no policy \"zzz\"; parkade sweep --list names all"), "{}", unknown.err);
 }
 
@@ -165,7 +183,7 @@ fn several_devices_get_one_answer_or_one_is_chosen() {
     assert_eq!((&object["verdict"], &object["cause"]["device"]), (&"fragmentation".into(), &0.into()));
     let (_, object) = json(&[&file, "--capacity", "140MiB", "--device", "3"]);
     assert_eq!(object["verdict"], "fits");
-    let run = call(&["advise", &file, "--device", "7"]);
+    let run = call(&["advise", "--all", &file, "--device", "7"]);
     assert!(run.code == 2 && run.err.contains("nothing about device 7, only about 0, 3"), "{}", run.err);
 }
 
@@ -175,7 +193,7 @@ fn a_file_without_trace_says_what_was_held() {
     let mut segments = reuses_a_part();
     segments.devices[0].trace.clear();
     let file = folder.recording("segments.pickle", &segments);
-    let run = call(&["advise", &file, "--capacity", "140MiB"]);
+    let run = call(&["advise", "--all", &file, "--capacity", "140MiB"]);
     assert_eq!((run.code, json(&[&file, "--capacity", "140MiB"]).1["outcome"].as_str()), (3, Some("unknown")), "{}", run.err);
     assert!(run.out.contains("120.00 MiB in use") && run.out.contains("20.00 MiB of the cache would not"), "{}", run.out);
     let (code, object) = json(&[&file, "--capacity", "100MiB"]);
@@ -196,14 +214,14 @@ fn what_cannot_be_advised_on_is_said_in_one_line() {
         (&["missing.pickle"], "cannot be read"),
     ];
     for (arguments, text) in refused {
-        let run = call(&[&["advise"], arguments].concat());
+        let run = call(&[&["advise", "--all"], arguments].concat());
         assert_eq!((run.code, run.out.as_str()), (2, ""), "{}", run.err);
         assert!(run.err.starts_with("parkade: ") && run.err.lines().count() == 1 && run.err.contains(text), "{}", run.err);
         let (code, object) = json(arguments);
         assert!(code == 2 && object["error"].is_string(), "{object}");
     }
-    assert_eq!(call(&["advise", &file, "--limit", "many"]).code, 2);
-    let tiny = call(&["advise", &file, "--capacity", "2MiB", "--settings", "", "--only"]);
+    assert_eq!(call(&["advise", "--all", &file, "--limit", "many"]).code, 2);
+    let tiny = call(&["advise", "--all", &file, "--capacity", "2MiB", "--settings", "", "--only"]);
     assert!(tiny.code == 1 && tiny.out.contains("no setting helps"), "{}{}", tiny.out, tiny.err);
 }
 
@@ -214,7 +232,7 @@ fn the_page_gives_the_advice_that_advise_gives() {
     let target = format!("{}/page.html", folder.path());
     assert_eq!(call(&["report", &file, "--limit", "12GiB", "-o", &target]).code, 0);
     let page = std::fs::read_to_string(&target).expect("a page");
-    let advised = call(&["advise", &file, "--limit", "12GiB", "--recorded-limit", "12GiB", "--json"]);
+    let advised = call(&["advise", "--all", &file, "--limit", "12GiB", "--recorded-limit", "12GiB", "--json"]);
     let advised: serde_json::Value = serde_json::from_str(&advised.out).expect("JSON");
     let line = advised["recommendation"]["line"].as_str().expect("a line to paste");
     assert!(page.contains(&format!("<pre>{line}</pre>")), "{line}");

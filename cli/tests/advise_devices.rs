@@ -43,7 +43,7 @@ fn a_full_device_that_nothing_serves_decides_whatever_the_others_hold() {
     let folder = Folder::new("devices-full");
     // It was full with 1100 MiB, so that its memory is known, and 1200 MiB are live.
     let file = file(&folder, vec![holds(0, 300), died(1, 100 * MIB), holds(2, 5000)]);
-    let (code, text) = words(&["advise", &file]);
+    let (code, text) = words(&["advise", "--all", &file]);
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("the least memory that works: 1.17 GiB on device 1 with "), "{text}");
     let said = "no setting helps: on device 1 the program holds 1.17 GiB at once and there is 1.07 GiB, 100.00 MiB too little";
@@ -62,7 +62,7 @@ fn what_is_enough_is_that_of_the_device_whose_limit_is_not_known() {
         &folder.recording("alone.pickle", &Recording { devices: vec![died(0, PLENTY)], ..recording(Vec::new(), Vec::new()) }),
     ]);
     let file = file(&folder, vec![holds(0, 5000), died(1, PLENTY), holds(2, 300)]);
-    let (code, text) = words(&["advise", &file]);
+    let (code, text) = words(&["advise", "--all", &file]);
     assert_eq!(code, 3, "{text}");
     let said = "not known: on device 1 the program holds 1.17 GiB at once, and the limit was between 1000.00 MiB and 1.56 GiB; with 1.17 GiB or \
                 more, it gets past entry 5 with ";
@@ -82,7 +82,7 @@ fn what_is_enough_is_that_of_the_device_whose_limit_is_not_known() {
 fn two_devices_that_lack_memory_have_a_bound_each() {
     let folder = Folder::new("devices-two");
     let file = file(&folder, vec![died(0, PLENTY), holds(1, 300), died_of(2, 2000, PLENTY)]);
-    let (code, text) = words(&["advise", &file]);
+    let (code, text) = words(&["advise", "--all", &file]);
     assert_eq!(code, 3, "{text}");
     assert!(
         text.contains("on device 0 the program holds 1.17 GiB at once, and the limit was between 1000.00 MiB and 1.56 GiB"),
@@ -101,10 +101,10 @@ fn two_devices_that_lack_memory_have_a_bound_each() {
 fn what_is_enough_of_given_memory_is_that_of_the_device_that_needs_most() {
     let folder = Folder::new("devices-given");
     let file = file(&folder, vec![holds(0, 300), holds(1, 700), holds(2, 500)]);
-    let (code, text) = words(&["advise", &file, "--limit", "2GiB"]);
+    let (code, text) = words(&["advise", "--all", &file, "--limit", "2GiB"]);
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("it fits as it is: 700.00 MiB is enough on device 1, which needs most"), "{text}");
-    let (code, text) = words(&["advise", &file, "--limit", "600MiB"]);
+    let (code, text) = words(&["advise", "--all", &file, "--limit", "600MiB"]);
     assert_eq!(code, 1, "{text}");
     assert!(
         text.contains("no setting helps: on device 1 the program holds 700.00 MiB at once and there is 600.00 MiB"),
@@ -116,10 +116,10 @@ fn what_is_enough_of_given_memory_is_that_of_the_device_that_needs_most() {
 fn the_request_of_which_one_device_died_is_told_with_its_device() {
     let folder = Folder::new("devices-past");
     let file = file(&folder, vec![holds(0, 300), died(1, PLENTY)]);
-    let (code, text) = words(&["advise", &file, "--limit", "1500MiB"]);
+    let (code, text) = words(&["advise", "--all", &file, "--limit", "1500MiB"]);
     assert_eq!(code, 3, "{text}");
     assert!(text.contains("on device 1 it gets past entry 5, where the run died; the rest is not in the file, and "), "{text}");
-    let (_, text) = words(&["advise", &file, "--limit", "4GiB"]);
+    let (_, text) = words(&["advise", "--all", &file, "--limit", "4GiB"]);
     assert!(text.contains("on device 1 the run had less than 4.00 GiB: a request was refused at entry 5"), "{text}");
 }
 
@@ -127,7 +127,7 @@ fn the_request_of_which_one_device_died_is_told_with_its_device() {
 fn what_is_said_of_one_device_is_said_once() {
     let folder = Folder::new("devices-once");
     let file = file(&folder, vec![holds(0, 300), died(1, PLENTY), holds(2, 200)]);
-    let (_, text) = words(&["advise", &file]);
+    let (_, text) = words(&["advise", "--all", &file]);
     assert!(text.contains("device 1: the run died of the out-of-memory error at entry 5"), "{text}");
     assert_eq!(text.matches("the run died of").count(), 1, "{text}");
 }

@@ -39,7 +39,7 @@ fn json(arguments: &[&str]) -> Value {
 fn memory_that_the_file_contradicts_is_said_and_makes_the_answer_conditional() {
     let folder = Folder::new("memory-contradicted");
     let file = folder.recording("died.pickle", &died());
-    let (code, text) = words(&["advise", &file, "--limit", "4GiB"]);
+    let (code, text) = words(&["advise", "--all", &file, "--limit", "4GiB"]);
     // No step came before, so nothing tells what follows.
     assert_eq!(code, 3, "{text}");
     assert!(text.contains("the run had less than 4.00 GiB: a request was refused at entry 5"), "{text}");
@@ -57,7 +57,7 @@ fn memory_that_the_file_contradicts_is_said_and_makes_the_answer_conditional() {
 fn what_an_assumed_limit_decides_is_not_known() {
     let folder = Folder::new("memory-range");
     let file = folder.recording("died.pickle", &died());
-    let (code, text) = words(&["advise", &file]);
+    let (code, text) = words(&["advise", "--all", &file]);
     assert_eq!(code, 3, "{text}");
     assert!(text.contains(" undecided: at entry 5") && !text.contains("no setting helps"), "{text}");
     assert!(
@@ -78,7 +78,7 @@ fn what_an_assumed_limit_decides_is_not_known() {
     let (_, diagnosed) = words(&["diagnose", &file]);
     assert!(diagnosed.contains("otherwise capacity"), "{diagnosed}");
     // Where every possible limit is too small, that is known.
-    let (code, text) = words(&["advise", &file, "--limit", "1100MiB"]);
+    let (code, text) = words(&["advise", "--all", &file, "--limit", "1100MiB"]);
     assert!(code == 1 && text.contains("no setting helps"), "{text}");
 }
 
@@ -88,7 +88,7 @@ fn the_memory_of_one_device_is_assumed_for_the_others_unless_they_reserved_more(
     let mut both = died();
     both.devices.push(DeviceRecording { device: 1, ..completes().devices.remove(0) });
     let file = folder.recording("both.pickle", &both);
-    let (code, text) = words(&["advise", &file]);
+    let (code, text) = words(&["advise", "--all", &file]);
     assert_eq!(code, 3, "{text}");
     assert!(text.contains("device 0 had a limit between 1000.00 MiB and 1.56 GiB"), "{text}");
     assert!(text.contains("device 1 shows no limit; 1.56 GiB, which it reserved, is assumed"), "{text}");
@@ -103,7 +103,7 @@ fn a_rank_is_never_judged_by_less_than_it_reserved() {
     let folder = Folder::new("memory-ranks");
     folder.recording("rank0.pickle", &died());
     folder.recording("rank1.pickle", &completes());
-    let (code, text) = words(&["advise", folder.path()]);
+    let (code, text) = words(&["advise", "--all", folder.path()]);
     assert_eq!(code, 3, "{text}");
     let found = json(&["advise", folder.path()]);
     let ranks = &found["one_setting"]["ranks"];

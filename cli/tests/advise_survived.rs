@@ -18,7 +18,7 @@ fn surviving(folder: &Folder, limit: &str) -> String {
 fn what_fails_is_cured_and_without_the_cure_the_run_goes_on() {
     let folder = Folder::new("survived-cured");
     let file = surviving(&folder, "4GiB");
-    let run = call(&[&["advise", &file, "--limit", "4GiB"], &ONLY[..]].concat());
+    let run = call(&[&["advise", "--all", &file, "--limit", "4GiB"], &ONLY[..]].concat());
     let out = run.out.split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(run.code, 0, "{out}");
     let said = "with the default settings it fails at entry 1024; the program survives such errors: it went on after 41 out-of-memory errors in the recording";
@@ -32,7 +32,7 @@ fn what_fails_is_cured_and_without_the_cure_the_run_goes_on() {
 fn where_nothing_helps_it_meets_the_errors_again_and_goes_on() {
     let folder = Folder::new("survived-short");
     let file = surviving(&folder, "2GiB");
-    let run = call(&[&["advise", &file, "--limit", "2GiB"], &ONLY[..]].concat());
+    let run = call(&[&["advise", "--all", &file, "--limit", "2GiB"], &ONLY[..]].concat());
     let out = run.out.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(run.code == 1 && out.contains("no setting helps: the program holds"), "{out}");
     assert!(out.contains("; the program survives such errors: it went on after "), "{out}");

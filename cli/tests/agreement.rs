@@ -226,6 +226,6 @@ fn commands_agree_on_the_limit_that_garbage_collection_shows() {
     assert_eq!((&shown["mismatches"], &shown["assumed_limit_bytes"]), (&0.into(), &limit), "stats");
     let compared = answer("diff", &file, &[&file]);
     assert_eq!(compared["devices"][0]["a"]["mismatches"], 0, "diff");
-    let text = call(&["verify", &file]).out;
+    let text = call(&["verify", "--all", &file]).out;
     assert!(text.contains("a limit of 16.00 GiB is assumed (--limit sets it)"), "{text}");
 }

@@ -50,7 +50,7 @@ fn no_more_decisions_differ_than_were_compared() {
 #[test]
 fn the_load_with_pools_of_a_program_under_a_policy_is_found() {
     let [_, file] = files();
-    let run = call(&["sweep", "-w", &file, "-p", "pytorch-expandable,breaking-handles"]);
+    let run = call(&["sweep", "--all", "-w", &file, "-p", "pytorch-expandable,breaking-handles"]);
     assert!(
         run.code == 0 && words(&run).contains("compile_reduce_overhead.breaking-handles 1.125 1.094 1.069"),
         "{}",

@@ -10,12 +10,12 @@ use serde_json::Value;
 
 /// The commands that answer about each recording, with what makes them quick.
 const COMMANDS: [&[&str]; 6] = [
-    &["verify"],
+    &["verify", "--all"],
     &["replay"],
     &["stats"],
     &["diagnose"],
     &["report"],
-    &["advise", "--settings", "expandable_segments:True", "--only"],
+    &["advise", "--all", "--settings", "expandable_segments:True", "--only"],
 ];
 
 fn shipped(name: &str) -> String {
@@ -100,7 +100,7 @@ fn comparison_with_everything() -> Value {
     folder.recording("rank5.pickle", &failing(900_000));
     folder.recording("rank6.pickle", &failing(800_000));
     folder.recording("rank7.pickle", &failing(800_000));
-    lines(&call(&["verify", "--json", folder.path()])).pop().expect("a line")
+    lines(&call(&["verify", "--all", "--json", folder.path()])).pop().expect("a line")
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn who_fails_first_and_who_is_odd() {
         folder.recording(&format!("rank{number}.pickle"), &failing(after_us));
     }
     folder.recording("rank2.pickle", &rank(2, 3));
-    let run = call(&["verify", folder.path()]);
+    let run = call(&["verify", "--all", folder.path()]);
     assert!(run.out.contains("\nrank 1 runs out of memory first, at entry 5, 0.250 s before rank 0; 2 of 3 do\n"), "{}", run.out);
 }
 
@@ -201,7 +201,7 @@ fn files_that_nothing_calls_ranks_are_not_compared() {
         assert_eq!(lines(&run).len(), 2, "{command:?}");
     }
     // In a folder their positions are their ranks.
-    let ranks = lines(&call(&["verify", "--json", folder.path()])).pop().expect("a line");
+    let ranks = lines(&call(&["verify", "--all", "--json", folder.path()])).pop().expect("a line");
     assert_eq!((&ranks["ranks_from"], &ranks["ranks"][0]["rank"]), (&"positions".into(), &0.into()));
 }
 
@@ -219,7 +219,7 @@ fn what_is_no_job_is_said() {
     folder.recording("rank3.pickle", &set);
     fs::copy(shipped("deep_mlp.default.pickle.xz"), format!("{}/rank4.pickle.xz", folder.path())).expect("a copy");
     folder.recording("rank5.pickle", &rank(0, 3));
-    let run = call(&["verify", folder.path()]);
+    let run = call(&["verify", "--all", folder.path()]);
     for said in [
         "the versions of PyTorch differ: 2.10 and 2.11 in ranks 0, 1, 3-5; 2.13 to 2.15 in rank 2",
         "the settings differ: default in ranks 0-2, 4, 5; max_split_size_mb:200 in rank 3",
@@ -233,7 +233,7 @@ fn what_is_no_job_is_said() {
         let target = format!("{}/rank{number}.pickle.xz", programs.path());
         fs::copy(shipped(&format!("{name}.pickle.xz")), target).expect("a copy");
     }
-    let run = call(&["verify", programs.path()]);
+    let run = call(&["verify", "--all", programs.path()]);
     assert!(run.out.contains("these are recordings of different programs"), "{}", run.out);
 }
 
@@ -253,7 +253,7 @@ fn several_devices_of_a_file_have_a_row_each() {
         let (zero, one) = (value(0), value(1));
         assert_eq!(of, [(&zero, &zero), (&zero, &one), (&one, &zero), (&one, &one)], "{command:?}");
     }
-    let run = call(&["verify", folder.path()]);
+    let run = call(&["verify", "--all", folder.path()]);
     assert!(run.out.contains("\n0 device 1 "), "{}", run.out);
 }
 

@@ -71,7 +71,7 @@ fn advice_of_releases_that_differ_is_said_by_both() {
     assert_eq!((&other["releases"], &other["outcome"]), (&serde_json::json!(["2.12.0", "2.12.1"]), &"fits".into()), "{other}");
     assert!(other["line"].as_str().is_some_and(|line| line.contains(ALIKE)), "{other}");
     let said = "the run may also have been one of PyTorch 2.12, whose advice is another: it says ";
-    let text = call(&asked);
+    let text = call(&[&asked[..], &["--all"]].concat());
     assert!(text.code == 1 && text.out.replace("\n  ", " ").contains(said), "{}", text.out);
     // A release that is named is the only one.
     for (profile, code) in [("2.12", 0), ("2.11", 1)] {
@@ -243,7 +243,7 @@ fn a_release_that_is_to_decide_is_named() {
     let (copy, page) = (format!("{}/copy.pickle", folder.path()), format!("{}/page.html", folder.path()));
     let commands: [&[&str]; 4] = [
         &["replay", &file],
-        &["advise", &file, "--settings", "", "--only"],
+        &["advise", &file, "--settings", "", "--only", "--all"],
         &["export", &file, "-o", &copy, "--force"],
         &["report", &file],
     ];

@@ -93,7 +93,7 @@ fn a_run_fails_where_it_died() {
     let file = folder.recording("run.pickle", &run);
     let (code, object) = json(&[&file, "--limit", "210MiB"]);
     assert_eq!((code, &object["endings"][0], &object["fails_at_entry"]), (1, &"died".into(), &death.into()), "{object}");
-    let advised = call(&["advise", "--json", &file, "--limit", "210MiB", "--settings", "", "--only"]);
+    let advised = call(&["advise", "--all", "--json", &file, "--limit", "210MiB", "--settings", "", "--only"]);
     let advised: Value = serde_json::from_str(advised.out.trim_end()).expect("JSON");
     assert_eq!(
         (&advised["options"][0]["fails_at_entry"], &advised["cause"]["entry"]),
@@ -102,7 +102,7 @@ fn a_run_fails_where_it_died() {
     );
     // In less memory it fails where the recorded run did not.
     let (_, less) = json(&[&file, "--limit", "130MiB"]);
-    let advised = call(&["advise", "--json", &file, "--limit", "130MiB", "--settings", "", "--only"]);
+    let advised = call(&["advise", "--all", "--json", &file, "--limit", "130MiB", "--settings", "", "--only"]);
     let advised: Value = serde_json::from_str(advised.out.trim_end()).expect("JSON");
     let own = &advised["options"][0]["fails_at_entry"];
     assert_eq!((&less["fails_at_entry"], own, &advised["cause"]["entry"]), (&6.into(), &6.into(), &6.into()), "{advised}");
@@ -224,7 +224,7 @@ fn a_recording_that_lost_its_beginning_is_replayed() {
     let hidden = "not known: what is in the file fits, but what came before its first entry needed more than there is";
     assert_eq!(said("150MiB"), (3, hidden.to_owned()));
     // What is in the file does not fit in less than it holds, whatever came before.
-    let advised = call(&["advise", &file, "--limit", "50MiB"]);
+    let advised = call(&["advise", "--all", &file, "--limit", "50MiB"]);
     assert_eq!((advised.code, said("50MiB").0), (1, 1), "{}", advised.out);
     assert!(
         advised.out.contains("no setting helps: the program holds 120.00 MiB at once and there is 50.00 MiB"),
@@ -261,7 +261,7 @@ fn what_the_recorded_run_did_within_the_limit_stands_against_its_replay() {
         text.contains(" yes ") && text.ends_with("\nas far as the file goes, it fits as it is: the recorded run did\n"),
         "{text}"
     );
-    let advised = call(&[&["advise", &file], &limit[..]].concat());
+    let advised = call(&[&["advise", "--all", &file], &limit[..]].concat());
     assert!(advised.code == 0 && advised.out.contains("it fits as it is: the recorded run did"), "{}", advised.out);
     // Of other settings, and in less memory, the recorded run says nothing.
     for (settings, limit) in [("max_split_size_mb:21", "22MiB"), ("", "20MiB")] {

@@ -75,7 +75,7 @@ fn one_program_is_not_evidence_twice() {
     let one = folder.recording("one.pickle", &good());
     let other = folder.recording("other.pickle", &good());
     let workloads = format!("{one},{other},mlp:depth=3,batch=64,steps=2");
-    let run = call(&["sweep", "-w", &workloads, "-p", "pytorch", "-c", "1.0", "--seeds", "3", "--json"]);
+    let run = call(&["sweep", "--all", "-w", &workloads, "-p", "pytorch", "-c", "1.0", "--seeds", "3", "--json"]);
     assert_eq!((run.code, run.err.as_str()), (0, "the same program under several names, each counted: one and other\n"));
     let object: serde_json::Value = serde_json::from_str(&run.out).expect("JSON");
     assert_eq!(object["jobs"], 3 * 3, "nothing in an MLP is drawn: three programs");
@@ -90,7 +90,7 @@ fn what_is_read_is_never_written() {
     std::os::unix::fs::symlink(&recording, &link).expect("a link");
     for target in [&recording, &link] {
         for option in ["--html", "--csv", "-o"] {
-            refused(&call(&["sweep", "-w", &recording, "-p", "pytorch", "-c", "1.0", option, target]), "never overwritten");
+            refused(&call(&["sweep", "--all", "-w", &recording, "-p", "pytorch", "-c", "1.0", option, target]), "never overwritten");
             assert_eq!(fs::read(&recording).expect("a recording"), before, "{option} {target}");
         }
     }
@@ -100,7 +100,7 @@ fn what_is_read_is_never_written() {
     std::os::unix::fs::symlink(&part, &part_link).expect("a link");
     for target in [&part, &part_link] {
         for option in ["--html", "--csv"] {
-            refused(&call(&["merge", &part, "-o", &merged, option, target]), "never overwritten");
+            refused(&call(&["merge", "--all", &part, "-o", &merged, option, target]), "never overwritten");
             assert_eq!((bytes(&part), fs::exists(&merged).expect("a folder")), (rows.clone(), false), "{option} {target}");
         }
     }
@@ -138,8 +138,12 @@ fn everything_says_the_same() {
     let policy = &object["policies"][0];
     assert_eq!((&policy["policy"], &policy["workloads"][0]["memory_over_load"]["mean"]), (&"pytorch".into(), &2.5.into()));
     assert_eq!((&object["jobs"], &object["baseline"]), (&30.into(), &"pytorch".into()));
-    let table = sweep(&folder, &["-o", rows]).out;
+    let table = sweep(&folder, &["-o", rows, "--all"]).out;
     assert!(table.contains("good") && table.contains("2.500"), "{table}");
+    let short = sweep(&folder, &["-o", rows]).out;
+    assert!(short.contains(" of LOAD, the most bytes live at once, over 2 workloads: "), "{short}");
+    let head = ["policy", "memory over LOAD", "against pytorch", "fits in 1.1 LOAD", "driver ms"];
+    assert!(head.iter().all(|name| short.contains(name)) && short.lines().count() <= 10, "{short}");
     let csv = bytes(csv);
     assert_eq!(csv.lines().count(), 31);
     assert!(csv.lines().nth(1).is_some_and(|line| line.starts_with("0,good,1,pytorch,smallest,8388608,")), "{csv}");
@@ -262,7 +266,7 @@ fn one_policy_is_compared_with_none() {
     let folder = Folder::new("sweep-one");
     let recording = folder.recording("good.pickle", &good());
     let one = |more: &[&str]| {
-        call(&[&["sweep", "-w", &recording, "-p", "bfc:kind=one-region", "-c", "1.0", "--bounds", "0"], more].concat())
+        call(&[&["sweep", "--all", "-w", &recording, "-p", "bfc:kind=one-region", "-c", "1.0", "--bounds", "0"], more].concat())
     };
     let text = one(&[]).out;
     assert!(text.contains("memory/LOAD") && !text.contains("/bfc:kind=one-region") && !text.contains("Holm"), "{text}");
@@ -437,7 +441,7 @@ fn bad_arguments_are_answered_in_one_line() {
     ] {
         refused(&call(&[&["sweep"], arguments].concat()), said);
     }
-    let run = call(&["sweep", "-w", "", "--json"]);
+    let run = call(&["sweep", "--all", "-w", "", "--json"]);
     let object: serde_json::Value = serde_json::from_str(&run.out).expect("one JSON object");
     assert_eq!((run.code, run.err), (2, format!("parkade: {}\n", object["error"].as_str().expect("a line"))));
     for shard in ["0/3", "4/3", "1/0", "3", "a/b", "1/2/3"] {

@@ -53,11 +53,11 @@ fn rows_of_another_build_are_accepted_by_force_only() {
     assert_eq!(json(&sweep(&folder, &["--json", "--bounds", "0"]))["mixed"], false);
 
     let merged = at(&folder, "merged.jsonl");
-    refused(&call(&["merge", &file, "-o", &merged]), said);
+    refused(&call(&["merge", "--all", &file, "-o", &merged]), said);
     assert!(!fs::exists(&merged).expect("a folder"));
     // Of two builds that say the same of a job, the first file's row stays.
     let whole_file = at(&folder, "whole.jsonl");
-    let run = call(&["merge", &file, &whole_file, "-o", &merged, "--force"]);
+    let run = call(&["merge", "--all", &file, &whole_file, "-o", &merged, "--force"]);
     assert_eq!((run.code, bytes(&merged)), (0, bytes(&file)));
     assert!(
         run.out.contains("\n10 jobs were made by different builds in several files, with the same numbers.\n"),
@@ -103,7 +103,7 @@ fn what_builds_say_differently_is_counted() {
     };
     let old = another("old.jsonl", "0.1.0-0123456789abcdef");
     let page = at(&folder, "page.html");
-    let run = call(&["merge", &file, &old, "-o", &merged, "--force", "--html", &page]);
+    let run = call(&["merge", "--all", &file, &old, "-o", &merged, "--force", "--html", &page]);
     let kept = |file: &str| {
         format!(
             "30 jobs were made by different builds in several files, 2 with different numbers; the rows of the first file were kept: 2 of {file}."
@@ -112,12 +112,12 @@ fn what_builds_say_differently_is_counted() {
     assert!(run.code == 0 && run.out.ends_with(&format!("\n{}\n", kept(&file))), "{}{}", run.out, run.err);
     assert!(bytes(&page).contains(&kept(&file)));
     assert_eq!(bytes(&merged), rows, "the first file's");
-    let object = json(&call(&["merge", &old, &file, "-o", &merged, "--force", "--json"]));
+    let object = json(&call(&["merge", "--all", &old, &file, "-o", &merged, "--force", "--json"]));
     assert_eq!(object["overlap"], serde_json::json!({ "jobs": 30, "differ": 2, "kept": [{ "file": old, "rows": 2 }] }));
     assert_eq!((bytes(&merged), &object["mixed"]), (bytes(&old), &false.into()));
     // What one build says in two ways is nobody's result.
     let damaged = another("damaged.jsonl", program);
-    refused(&call(&["merge", &file, &old, &damaged, "-o", &merged, "--force"]), "contradict each other about job 2");
+    refused(&call(&["merge", "--all", &file, &old, &damaged, "-o", &merged, "--force"]), "contradict each other about job 2");
 }
 
 #[test]
@@ -149,25 +149,25 @@ fn parts_that_do_not_belong_together_are_not_merged() {
         file
     };
     let (one, two) = (part(1, &[]), part(2, &[]));
-    refused(&call(&["merge", &one, "-o", &merged]), "15 of 30 jobs are missing, the first one in part 2/2");
-    refused(&call(&["merge", &one, &part(2, &["--prealloc", "0.5"]), "-o", &merged]), "has another pre-allocation than");
+    refused(&call(&["merge", "--all", &one, "-o", &merged]), "15 of 30 jobs are missing, the first one in part 2/2");
+    refused(&call(&["merge", "--all", &one, &part(2, &["--prealloc", "0.5"]), "-o", &merged]), "has another pre-allocation than");
     let whole_file = folder.file("all.jsonl", rows.as_bytes());
-    refused(&call(&["merge", &one, &whole_file, "-o", &merged]), "is cut into another number of parts");
+    refused(&call(&["merge", "--all", &one, &whole_file, "-o", &merged]), "is cut into another number of parts");
     let text = bytes(&two);
     let cost = text.find("\"driver_ns\":").expect("a cost") + "\"driver_ns\":".len();
     let other = folder.file("other.jsonl", format!("{}7{}", &text[..cost], &text[cost..]).as_bytes());
-    refused(&call(&["merge", &one, &two, &other, "-o", &merged]), "contradict each other about job 1");
+    refused(&call(&["merge", "--all", &one, &two, &other, "-o", &merged]), "contradict each other about job 1");
     let hash = text.rfind("\"hash\":\"").expect("a hash") + "\"hash\":\"".len();
     let other = folder.file("program.jsonl", format!("{}f{}", &text[..hash], &text[hash..]).as_bytes());
-    refused(&call(&["merge", &one, &other, "-o", &merged]), "disagree about what transformer");
+    refused(&call(&["merge", "--all", &one, &other, "-o", &merged]), "disagree about what transformer");
     let cut = folder.file("cut.jsonl", &text.as_bytes()[..text.len() - 9]);
-    refused(&call(&["merge", &one, &cut, "-o", &merged]), "1 of 30 jobs are missing");
-    refused(&call(&["merge", &one, &two, "-o", &one]), "never overwritten");
+    refused(&call(&["merge", "--all", &one, &cut, "-o", &merged]), "1 of 30 jobs are missing");
+    refused(&call(&["merge", "--all", &one, &two, "-o", &one]), "never overwritten");
     let page = at(&folder, "page.html");
-    refused(&call(&["merge", &one, &two, "-o", &merged, "--html", &page, "--curve", "good"]), "--curve needs the programs");
-    refused(&call(&["merge", &merged, "-o", &at(&folder, "x")]), "cannot be read");
+    refused(&call(&["merge", "--all", &one, &two, "-o", &merged, "--html", &page, "--curve", "good"]), "--curve needs the programs");
+    refused(&call(&["merge", "--all", &merged, "-o", &at(&folder, "x")]), "cannot be read");
     assert!(!fs::exists(&merged).expect("a folder"), "nothing was written");
-    assert_eq!(call(&["merge", &one, &two, &two, "-o", &merged]).code, 0, "the same part twice");
+    assert_eq!(call(&["merge", "--all", &one, &two, &two, "-o", &merged]).code, 0, "the same part twice");
     assert_eq!(bytes(&merged), rows);
 }
 

@@ -8,14 +8,20 @@ use parkade_recording::{Action, DeviceRecording, RecordedSettings, Recording, St
 #[test]
 fn a_good_recording_gives_a_short_table() {
     let folder = Folder::new("verify-good");
-    let run = verify(&folder.recording("good.pickle", &good()));
+    let file = folder.recording("good.pickle", &good());
+    let run = call(&["verify", "--all", &file]);
     assert_eq!(run.code, 0, "{}", run.err);
     let lines: Vec<&str> = run.out.lines().collect();
     assert_eq!(lines[0], "recording    entries  decisions  mismatches  oom  peak allocated  peak reserved  seconds");
     assert!(lines[1].starts_with("good.pickle        5          9           0    0        8.00 MiB      20.00 MiB     0."));
     assert_eq!(lines[2..4], ["", "good.pickle"]);
     assert!(lines[4].starts_with("  explained by PyTorch 2.1"), "{}", run.out);
-    assert_eq!(lines[5..], ["", "every decision is the same"]);
+    let verdict = "every decision is the same: all 9, as PyTorch 2.10 to 2.15 made them";
+    assert_eq!(lines[5..], ["", verdict]);
+    // Nobody asked for more.
+    assert_eq!(call(&["verify", &file]).out, format!("{verdict}\n"));
+    let both = call(&["verify", &file, &folder.recording("other.pickle", &good())]).out;
+    assert_eq!(both, "every decision is the same: all 18 in 2 recordings, as PyTorch 2.10 to 2.15 made them\n");
 }
 
 /// The last of many entries is the state at the end, and nothing that led to it.
@@ -29,10 +35,10 @@ fn of_a_file_without_a_history_nothing_is_claimed() {
     none.devices[0].trace.clear();
     for (name, entries, recording) in [("last.pickle", 1, &last), ("none.pickle", 0, &none)] {
         let file = folder.recording(name, recording);
-        let run = call(&["verify", &file]);
+        let run = call(&["verify", "--all", &file]);
         assert_eq!((run.code, run.err.as_str()), (3, ""), "{}", run.out);
         assert!(run.out.ends_with(claim) && !run.out.contains("every decision"), "{}", run.out);
-        let json = call(&["verify", "--json", &file]);
+        let json = call(&["verify", "--all", "--json", &file]);
         let object: serde_json::Value = serde_json::from_str(json.out.trim_end()).expect("JSON");
         assert_eq!((json.code, &object["entries"]), (3, &entries.into()));
         for command in ["diagnose", "advise", "report"] {
@@ -91,11 +97,11 @@ fn several_files_and_devices_are_told_apart() {
     let good_file = folder.recording("good.pickle", &good());
     let bad_file = folder.file("bad.pickle", b"nonsense");
     let other = folder.recording("other.pickle", &diverging());
-    let run = call(&["verify", &bad_file, &good_file, &other]);
+    let run = call(&["verify", "--all", &bad_file, &good_file, &other]);
     assert_eq!(run.code, 2);
     assert!(run.out.ends_with("\n1 of 2 recordings differ; 1 could not be verified\n"), "{}", run.out);
     assert_eq!(run.err.lines().count(), 1);
-    let json = call(&["verify", "--json", &bad_file, &good_file]);
+    let json = call(&["verify", "--all", "--json", &bad_file, &good_file]);
     assert_eq!((json.code, json.out.lines().count()), (2, 2));
     let mut two = good();
     two.devices.push(DeviceRecording { device: 1, ..two.devices[0].clone() });
@@ -103,7 +109,7 @@ fn several_files_and_devices_are_told_apart() {
     assert!(run.code == 0 && run.out.contains("\ntwo.pickle device 1 "), "{}", run.out);
     two.devices[1].trace.remove(1);
     refused(&folder.recording("two.pickle", &two), "device 1: entry 2: free_requested");
-    let run = call(&["verify", &good_file, &format!("{}/./good.pickle", folder.path())]);
+    let run = call(&["verify", "--all", &good_file, &format!("{}/./good.pickle", folder.path())]);
     assert!(run.out.lines().filter(|line| line.contains("/good.pickle  ")).count() == 2, "{}{}", run.out, run.err);
 }
 
@@ -124,15 +130,15 @@ fn settings_come_from_the_file_or_the_caller() {
     let collecting = folder.recording("gc", &with(Some(collecting)));
     let run = verify(&collecting);
     assert!(run.out.contains("not in the file: the memory limit, without which garbage_collection_threshold"), "{}", run.out);
-    assert!(!call(&["verify", &collecting, "--limit", "1GiB"]).out.contains("not in the file: the memory limit"));
+    assert!(!call(&["verify", "--all", &collecting, "--limit", "1GiB"]).out.contains("not in the file: the memory limit"));
     let fraction = RecordedSettings { text: Some("per_process_memory_fraction:0.5".to_owned()), ..default_settings() };
     let fraction = folder.recording("fraction", &with(Some(fraction)));
     let run = verify(&fraction);
     assert!(run.code == 0 && run.out.contains("of which per_process_memory_fraction allows 0.5;"), "{}", run.out);
-    assert!(call(&["verify", "--json", &fraction]).out.contains("\"fraction_of_unknown_memory\":0.5"));
-    let limited = call(&["verify", "--json", &fraction, "--limit", "1GiB"]);
+    assert!(call(&["verify", "--all", "--json", &fraction]).out.contains("\"fraction_of_unknown_memory\":0.5"));
+    let limited = call(&["verify", "--all", "--json", &fraction, "--limit", "1GiB"]);
     assert!(limited.out.contains("\"fraction_of_unknown_memory\":null"), "{}", limited.out);
-    let given = call(&["verify", &collecting, "--settings", "bogus:1"]);
+    let given = call(&["verify", "--all", &collecting, "--settings", "bogus:1"]);
     assert_eq!(given.code, 2);
     assert!(given.err.contains("the settings \"bogus:1\" are refused: Unrecognized key 'bogus'"), "{}", given.err);
 }
@@ -141,7 +147,7 @@ fn settings_come_from_the_file_or_the_caller() {
 fn statistics_files_may_be_wrong() {
     let folder = Folder::new("verify-statistics");
     let file = folder.recording("good.pickle", &good());
-    let with = |bytes: &[u8]| call(&["verify", &file, "--stats", &folder.file("stats.json", bytes)]);
+    let with = |bytes: &[u8]| call(&["verify", "--all", &file, "--stats", &folder.file("stats.json", bytes)]);
     for (bytes, text) in [
         (&b"nonsense"[..], "expected ident at line 1"),
         (b"[1]", "it is not a JSON object"),
@@ -153,16 +159,16 @@ fn statistics_files_may_be_wrong() {
         let run = with(bytes);
         assert!(run.code == 2 && run.err.contains(text) && run.err.lines().count() == 1, "{}", run.err);
     }
-    let missing = call(&["verify", &file, "--stats", folder.path()]);
+    let missing = call(&["verify", "--all", &file, "--stats", folder.path()]);
     assert!(missing.code == 2 && missing.err.contains("Is a directory"), "{}", missing.err);
-    let two = call(&["verify", &file, &file, "--stats", folder.path()]);
+    let two = call(&["verify", "--all", &file, &file, "--stats", folder.path()]);
     assert!(two.code == 2 && two.err.contains("--stats belongs to one recording"), "{}", two.err);
 }
 
 #[test]
 fn sizes_that_are_none_are_refused() {
     for size in ["nonsense", "-1", "", "1e9", "99999999999GiB"] {
-        let run = call(&["verify", "x", "--limit", size]);
+        let run = call(&["verify", "--all", "x", "--limit", size]);
         assert!(run.code == 2 && run.err.starts_with("error: invalid value"), "{}", run.err);
     }
 }
@@ -230,6 +236,6 @@ fn many_pending_blocks_take_no_quadratic_time() {
     let recording = recording(trace, segments.chain(last).collect());
     let start = std::time::Instant::now();
     // As one release: each that the file allows takes that long.
-    assert_eq!(call(&["verify", &folder.recording("pending.pickle", &recording), "--profile", "2.11"]).code, 1);
+    assert_eq!(call(&["verify", "--all", &folder.recording("pending.pickle", &recording), "--profile", "2.11"]).code, 1);
     assert!(start.elapsed().as_secs() < 8, "{:?}", start.elapsed());
 }

@@ -156,8 +156,8 @@ pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[Feature::GraphPools, Feature::CapturedCollectives],
         versions: Versions::All,
         severity: Severity::Breaks,
-        what: "NCCL collectives inside CUDA graphs hang or fail: NCCL registers each buffer of a captured collective as one \
-               allocation, and a buffer in an expandable segment spans several.",
+        what: "NCCL collectives captured in CUDA graphs hang or fail: NCCL registers each buffer as one allocation, and a buffer in an \
+               expandable segment spans several.",
         instead: "Set NCCL_GRAPH_REGISTER=0, or leave expandable_segments off.",
         source: "pytorch/pytorch#158029, pytorch/torchtitan#3306",
     },
@@ -168,8 +168,7 @@ pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[Feature::OtherProcesses],
         versions: Versions::All,
         severity: Severity::Breaks,
-        what: "Memory of expandable segments cannot be shared through cudaIpcGetMemHandle, so custom all-reduce kernels and other \
-               extensions that share memory between processes fail with an invalid argument.",
+        what: "Extensions that share memory through cudaIpcGetMemHandle (custom all-reduce kernels) fail with an invalid argument.",
         instead: "Turn off the feature that shares the memory (vLLM: --disable-custom-all-reduce), or leave expandable_segments off.",
         source: "vllm-project/vllm#42609, ROCm/aiter#4174, spec 4.9",
     },

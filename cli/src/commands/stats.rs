@@ -378,7 +378,9 @@ fn single(out: &mut dyn Write, args: &Args, device: &Device) -> io::Result<()> {
 fn measures(out: &mut dyn Write, measures: &Fragmentation) -> io::Result<()> {
     let size = show_bytes;
     let fragmentation = measures.ratio().map_or("-".to_owned(), |share| {
-        format!("{}{}", percent(share), if share > RISK { ", a risk by the 30 % rule" } else { "" })
+        // Wholly free segments are given back where memory runs short: what they hold is not fragmented.
+        let is_risk = measures.partial_segments_bytes as f64 > RISK * measures.reserved_bytes as f64;
+        format!("{}{}", percent(share), if is_risk { ", a risk by the 30 % rule" } else { "" })
     });
     let rows = [
         ("fragmentation", format!("{fragmentation} (1 - allocated / reserved)")),

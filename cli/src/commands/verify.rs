@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use parkade_analysis::ranks::RankRun;
 use parkade_recording::{DeviceRecording, Recording};
-use parkade_replay::recognition::{Asked, Recognition};
+use parkade_replay::recognition::{Asked, Recognition, in_words};
 use parkade_replay::{Decision, DeviceVerdict, Guess, ReplaySettings, SettingsOrigin, StatsCheck, StatsFile};
 
 use crate::ranks::Ranks;
@@ -52,6 +52,9 @@ pub(crate) struct Args {
     /// The settings of the run, where the recording does not state them or states them wrongly.
     #[arg(long)]
     settings: Option<String>,
+    /// Show a row for each recording, with what is not in it, also where nothing differs.
+    #[arg(long)]
+    all: bool,
     #[command(flatten)]
     json: Json,
 }
@@ -79,6 +82,12 @@ impl Verified {
     fn rank_runs(&self) -> Vec<RankRun> {
         let devices = recording::traced(&self.recording).into_iter().zip(&self.devices);
         devices.map(|(device, verdict)| RankRun::of_verdict(device, &self.settings, verdict).made_by(&self.made_by)).collect()
+    }
+
+    /// Whether its garbage collection needs a limit, which is neither given nor shown by what it released.
+    fn lacks_limit(&self) -> bool {
+        let collects = self.settings.settings.garbage_collection_threshold > 0.0;
+        collects && self.limit.is_none() && self.assumed_limit.is_none()
     }
 
     /// Whether the settings limit memory to a fraction of the device's, which a recording does not contain, and no limit was given.
@@ -162,7 +171,8 @@ impl Command for Args {
 
     fn text(&self, reports: &Reports, out: &mut dyn Write) -> Result<()> {
         let parts: Vec<_> = reports.all.iter().flatten().map(|report| &report.part).collect();
-        Ok(print(out, &parts, reports.all.len() - parts.len(), reports.ranks.as_ref())?)
+        let failed = reports.all.len() - parts.len();
+        Ok(if self.all { print(out, &parts, failed, reports.ranks.as_ref()) } else { print_short(out, &parts, failed, self.stats.is_some()) }?)
     }
 
     fn json(&self, reports: &Reports, lines: &mut Lines) -> Result<()> {
@@ -284,6 +294,12 @@ struct Part {
     has_history: bool,
     /// Why it, or one of its devices, could not be checked.
     not_checked: Option<String>,
+    /// Whether its settings do something only with a limit, which is not known.
+    lacks_limit: bool,
+    /// The recorded decisions that were compared.
+    decisions: u64,
+    /// The releases that explain it.
+    releases: String,
     rows: Vec<Row>,
     notes: Vec<(String, Vec<String>)>,
 }
@@ -300,7 +316,15 @@ const MISMATCHES: usize = 3;
 impl Part {
     fn of(verified: &Verified, name: &str) -> Part {
         let has_history = verified.devices.iter().any(has_history);
-        let mut part = Part { has_history, not_checked: None, rows: Vec::new(), notes: Vec::new() };
+        let mut part = Part {
+            has_history,
+            not_checked: None,
+            lacks_limit: verified.has_unknown_fraction() || verified.lacks_limit(),
+            decisions: verified.devices.iter().map(|device| device.decisions).sum(),
+            releases: in_words(&verified.made_by.releases),
+            rows: Vec::new(),
+            notes: Vec::new(),
+        };
         for (place, device) in verified.devices.iter().enumerate() {
             let is_one_of_many = verified.devices.len() > 1;
             let name = if is_one_of_many { format!("{name} device {}", device.device) } else { name.to_owned() };
@@ -350,6 +374,34 @@ impl Part {
     }
 }
 
+/// Prints one sentence, and of the recordings only those that differ, that could not be checked, or of which more was asked.
+fn print_short(out: &mut dyn Write, parts: &[&Part], failed: usize, is_more_asked: bool) -> io::Result<()> {
+    if parts.is_empty() {
+        return Ok(());
+    }
+    let is_open = |part: &&Part| is_more_asked || !part.is_good() || part.not_checked.is_some();
+    let open: Vec<&Part> = parts.iter().copied().filter(is_open).collect();
+    writeln!(out, "{}", verdict(parts, failed))?;
+    print_notes(out, &open)?;
+    let unknown_limits = parts.iter().filter(|part| part.lacks_limit && part.is_good()).count();
+    if unknown_limits > 0 {
+        let of = if parts.len() == 1 { "the file".to_owned() } else { output::count(unknown_limits, "file") };
+        let note = format!("not checked: a memory limit, which {of} cannot show (--limit gives it)");
+        write!(out, "{}", output::paragraph(&note, 0))?;
+    }
+    Ok(())
+}
+
+fn print_notes(out: &mut dyn Write, parts: &[&Part]) -> io::Result<()> {
+    for (name, notes) in parts.iter().flat_map(|part| &part.notes) {
+        writeln!(out, "\n{name}")?;
+        for note in notes {
+            write!(out, "{}", output::paragraph(note.trim_start(), 2 + note.len() - note.trim_start().len()))?;
+        }
+    }
+    Ok(())
+}
+
 /// Prints the verified recordings, their comparison as ranks, and the number of those that could not be verified.
 fn print(out: &mut dyn Write, parts: &[&Part], failed: usize, ranks: Option<&Ranks>) -> io::Result<()> {
     if parts.is_empty() {
@@ -360,12 +412,7 @@ fn print(out: &mut dyn Write, parts: &[&Part], failed: usize, ranks: Option<&Ran
         table.marked(&row.cells, MISMATCHES, Mark::of(row.is_good));
     }
     write!(out, "{}", table.text())?;
-    for (name, notes) in parts.iter().flat_map(|part| &part.notes) {
-        writeln!(out, "\n{name}")?;
-        for note in notes {
-            write!(out, "{}", output::paragraph(note.trim_start(), 2 + note.len() - note.trim_start().len()))?;
-        }
-    }
+    print_notes(out, parts)?;
     if let Some(ranks) = ranks {
         writeln!(out)?;
         ranks.print(out)?;
@@ -382,7 +429,7 @@ fn verdict(parts: &[&Part], failed: usize) -> String {
             "nothing to verify: the history is not in this file; record it with torch.cuda.memory._record_memory_history()"
                 .to_owned()
         }
-        (0, _) => output::good("every decision is the same"),
+        (0, _) => output::good(&all_same(parts)),
         (1, 1) => output::bad("the recording differs"),
         _ => output::bad(&format!("{different} of {verified} recordings differ")),
     };
@@ -393,6 +440,23 @@ fn verdict(parts: &[&Part], failed: usize) -> String {
         unchecked => format!("{found}; {unchecked} not checked, as kinds of entries are left out (skip_actions)"),
     };
     if failed == 0 { found } else { format!("{found}; {failed} could not be verified") }
+}
+
+/// That nothing differs, and of how much.
+fn all_same(parts: &[&Part]) -> String {
+    let decisions: u64 = parts.iter().map(|part| part.decisions).sum();
+    let of = match parts {
+        [_] => String::new(),
+        _ => {
+            let compared = parts.iter().filter(|part| part.has_history && part.not_checked.is_none()).count();
+            format!(" in {}", output::count(compared as u64, "recording"))
+        }
+    };
+    let parts: Vec<&&Part> = parts.iter().filter(|part| part.has_history && part.not_checked.is_none()).collect();
+    let releases = parts.first().map_or("", |part| &part.releases);
+    let is_one_release = !releases.is_empty() && parts.iter().all(|part| part.releases == releases);
+    let by = if is_one_release { format!("PyTorch {releases}") } else { "PyTorch".to_owned() };
+    format!("every decision is the same: all {decisions}{of}, as {by} made them")
 }
 
 /// Whether there is more to verify than the state in which the recording ends: a single entry of many is as good as none.
@@ -428,7 +492,7 @@ fn settings(verified: &Verified) -> Vec<String> {
     }
     if let Some(bytes) = verified.assumed_limit {
         notes.push(recording::assumed_limit(bytes, "--limit"));
-    } else if verified.limit.is_none() && settings.garbage_collection_threshold > 0.0 {
+    } else if verified.lacks_limit() {
         notes.push(
             "not in the file: the memory limit, without which garbage_collection_threshold does nothing (--limit sets it)"
                 .to_owned(),

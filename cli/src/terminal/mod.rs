@@ -2,6 +2,7 @@
 //! and write. It draws no conclusions.
 
 pub mod args;
+pub mod brief;
 mod draft;
 pub mod in_process;
 pub mod json_struct;

@@ -190,6 +190,11 @@ pub fn bad(text: &str) -> String {
     styled(AnsiColor::Red.on_default().bold(), text)
 }
 
+/// Text that reports what is open.
+pub fn open(text: &str) -> String {
+    styled(AnsiColor::Yellow.on_default(), text)
+}
+
 /// Text that matters less.
 pub fn dim(text: &str) -> String {
     styled(Style::new().dimmed(), text)

@@ -205,8 +205,8 @@ pub(crate) fn diverging() -> Recording {
 
 /// Verifies one file; whatever it is, the answer has the right form, with `--json` too.
 pub(crate) fn verify(file: &str) -> Run {
-    let run = call(&["verify", file]);
-    let json = call(&["verify", "--json", file]);
+    let run = call(&["verify", "--all", file]);
+    let json = call(&["verify", "--all", "--json", file]);
     assert_eq!(run.code, json.code, "{}{}", run.err, json.err);
     let object: serde_json::Value = serde_json::from_str(json.out.trim_end()).expect("one JSON object");
     match run.code {

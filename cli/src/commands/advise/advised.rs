@@ -83,7 +83,7 @@ pub(crate) struct Args {
     /// The PyTorch release whose allocator decisions are made, as 2.11 or 2.11.0 [default: the one that made the recording].
     #[arg(long, value_name = "RELEASE")]
     pub(super) profile: Option<Profile>,
-    /// Show all settings tried, not only the most useful.
+    /// Show every setting tried, with all cautions and notes, not the answer alone.
     #[arg(long)]
     pub(super) all: bool,
     #[command(flatten)]

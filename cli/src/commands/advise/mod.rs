@@ -4,6 +4,7 @@ pub(crate) mod advised;
 mod devices;
 mod json;
 mod remedies;
+mod short;
 mod table;
 pub(crate) mod words;
 
@@ -17,6 +18,7 @@ use parkade_replay::VerifyOptions;
 use self::advised::{Advised, Found, Job, Kept};
 use super::beside::OnRanks;
 use crate::each::{Finished, OnEach, Together};
+use crate::terminal::output;
 use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
 
 pub(crate) use self::advised::{Args, search};
@@ -44,7 +46,8 @@ impl Command for Args {
 
     fn text(&self, advised: &Advised, out: &mut dyn Write) -> Result<()> {
         Ok(match &advised.found {
-            Found::Report(report) => table::print(out, advised, report, self.all),
+            Found::Report(report) if self.all => table::print(out, advised, report),
+            Found::Report(report) => short::print(out, advised, report),
             Found::OnlySegments(space) => table::print_held(out, advised, space),
         }?)
     }
@@ -75,6 +78,10 @@ impl OnEach for Args {
         }
     }
 
+    fn shows_each_rank(&self) -> bool {
+        self.all
+    }
+
     fn finish(&self, together: Together<'_, Kept>, out: &mut dyn Write) -> Result<Finished> {
         advise_on_job(self, together, out)
     }
@@ -91,7 +98,19 @@ impl OnEach for Args {
 fn advise_on_job(args: &Args, together: Together<'_, Kept>, out: &mut dyn Write) -> Result<Finished> {
     let traced = || together.kept.iter().filter_map(|(place, kept)| Some((*place, kept.as_ref()?)));
     let advised = traced().map(|(place, (advice, _))| (place, advice.clone())).collect();
-    let Some(mut job) = Job::of(args, &together, advised)? else { return Ok(Finished::default()) };
+    let Some(mut job) = Job::of(args, &together, advised)? else {
+        if together.are_ranks && !args.all {
+            let read = traced().count();
+            let said = format!(
+                "nothing to choose between: {} of {} ranks {} a trace; parkade advise FILE answers about one of them",
+                read,
+                together.files.len(),
+                if read == 1 { "has" } else { "have" }
+            );
+            write!(out, "{}", output::paragraph(&said, 0))?;
+        }
+        return Ok(Finished::default());
+    };
     let number = |place: usize| together.numbers.of_files.get(place).copied();
     job.policies = OnRanks::of(traced().filter_map(|(place, (_, needs))| Some((number(place)?, needs.as_slice()))));
     table::print_job(out, &job)?;

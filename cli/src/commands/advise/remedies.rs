@@ -57,13 +57,29 @@ impl Remedy {
         !matches!(self.kind, Kind::Program)
     }
 
+    /// What it asks for, each in a few words.
+    pub(super) fn asks(&self) -> &[String] {
+        &self.asks
+    }
+
     /// Whether it is a policy in place of settings.
     pub(super) fn is_policy(&self) -> bool {
         self.kind == Kind::Policy
     }
 
+    /// How likely it completes the program, if that died.
+    pub(super) fn completes_probability(&self) -> Option<f64> {
+        self.completes.map(|runs| runs.probability() * self.enough_part)
+    }
+
     fn probability(&self) -> f64 {
-        self.completes.map_or(0.0, CompletedRuns::probability) * self.enough_part
+        self.completes_probability().unwrap_or(0.0)
+    }
+
+    /// What holds the most of the memory that the program must give up.
+    pub(super) fn largest_holder(&self) -> Option<&str> {
+        let ask = self.asks.first().filter(|_| self.kind == Kind::Program)?;
+        ask.split_once(": ").map(|(holder, _)| holder)
     }
 }
 
@@ -285,7 +301,7 @@ const fn less(kind: BlockKind) -> &'static str {
 
 impl Remedy {
     /// How likely it completes the program, with what that number comes from. `None` if the program did not die.
-    fn likely(&self) -> Option<String> {
+    pub(super) fn likely(&self) -> Option<String> {
         let like = self.completes?;
         let CompletedRuns { completed, runs } = like;
         let tenths = (like.probability() * 10.0).round() as u32;
@@ -322,7 +338,7 @@ view! {
         kind: &'static str = remedy.kind.name(),
         line: &'a str = &remedy.line,
         outcome: &'static str = remedy.outcome.name(),
-        completes_probability: Option<f64> = remedy.completes.map(|_| (remedy.probability() * 1000.0).round() / 1000.0),
+        completes_probability: Option<f64> = remedy.completes_probability().map(|likely| (likely * 1000.0).round() / 1000.0),
         completes_base: Option<Base> = remedy.completes.map(Base::of),
         less_bytes: Option<u64> = remedy.less_bytes,
         asks: &'a [String] = &remedy.asks,

@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use parkade_analysis::advise::{
     Advice, AdvisedOption, Held, MemoryBudget, Outcome, Outcome as Fit, Program, Verdict, paste_line,
 };
+use parkade_analysis::caution::Caution;
 use parkade_recording::DeviceRecording;
 
 use super::advised::{Advised, Job, available};
@@ -24,19 +25,15 @@ const HEADS: [&str; 9] =
     ["settings", "fits", "fails at", "oom", "peak reserved", "headroom", "smallest memory", "retries", "driver time"];
 /// Said below the table of several devices.
 const OF_SEVERAL_DEVICES: &str = "sizes are those of the device where they are worst (--json has each device)";
-/// The number of options shown without --all.
-const SHOWN: usize = 12;
-/// The number of cautions listed that a recording cannot confirm.
-const UNKNOWN: usize = 1;
 
-pub(super) fn print(out: &mut dyn Write, advised: &Advised, report: &Advice, all: bool) -> io::Result<()> {
+pub(super) fn print(out: &mut dyn Write, advised: &Advised, report: &Advice) -> io::Result<()> {
     let name = short_name(&advised.file);
     let header = output::paragraph(&format!("{name}: {}", header(advised, report)), 0);
     writeln!(out, "{}", output::dim(header.trim_end()))?;
     if let Some(failed) = words::self_check_failed(report) {
         writeln!(out, "{}", output::bad(&failed))?;
     }
-    options(out, report, all)?;
+    options(out, report)?;
     for line in advised.policies.iter().map(Needs::words).chain(beside::measure(&advised.policies)) {
         write!(out, "{}", output::paragraph(&line, 0))?;
     }
@@ -75,13 +72,7 @@ fn header(advised: &Advised, report: &Advice) -> String {
 }
 
 /// The recorded run's own settings first, then the most useful ones.
-fn options(out: &mut dyn Write, report: &Advice, all: bool) -> io::Result<()> {
-    let count = if all { report.options.len() } else { SHOWN };
-    let recommended = report.recommendation.as_ref().map(|recommendation| recommendation.option);
-    let shown = |&(place, option): &(usize, &AdvisedOption)| {
-        place < count || option.is_given || option.settings.text.is_empty() || recommended == Some(place)
-    };
-    let options: Vec<(usize, &AdvisedOption)> = report.options.iter().enumerate().filter(shown).collect();
+fn options(out: &mut dyn Write, report: &Advice) -> io::Result<()> {
     let name = |option: &AdvisedOption| {
         let own = if option.is_own { " (the run's own)" } else { "" };
         let caution = if option.has_warnings() { " (!)" } else { "" };
@@ -93,7 +84,7 @@ fn options(out: &mut dyn Write, report: &Advice, all: bool) -> io::Result<()> {
     let columns =
         |cells: [String; HEADS.len()]| cells.into_iter().enumerate().filter(|(place, _)| shown(place)).map(|(_, cell)| cell);
     let mut table = Table::new(columns(HEADS.map(str::to_owned)));
-    for &(place, option) in &options {
+    for (place, option) in report.options.iter().enumerate() {
         let fits = if has_memory { 1 } else { usize::MAX };
         table.marked(columns(cells(report, place, option, name(option))), fits, Mark::of(option.fits()));
     }
@@ -104,11 +95,10 @@ fn options(out: &mut dyn Write, report: &Advice, all: bool) -> io::Result<()> {
     if report.programs.iter().any(|program| program.continuation.is_some()) {
         writeln!(out, "{}", output::dim("peaks, memory, retries and times include what is estimated of the rest"))?;
     }
-    if options.iter().any(|(_, option)| option.fits() && option.reaches_beyond()) {
+    if report.options.iter().any(|option| option.fits() && option.reaches_beyond()) {
         write!(out, "{}", output::paragraph(words::REACHES_BEYOND, 0))?;
     }
-    let left = report.options.len() - options.len();
-    if left > 0 { writeln!(out, "{}", output::dim(&format!("and {left} more (--all)"))) } else { Ok(()) }
+    Ok(())
 }
 
 fn cells(report: &Advice, place: usize, option: &AdvisedOption, name: String) -> [String; HEADS.len()] {
@@ -155,17 +145,10 @@ fn end(out: &mut dyn Write, advised: &Advised, report: &Advice) -> io::Result<()
     for caution in option.warnings() {
         write!(out, "{}", output::alert("warning:", &format!("{} {} [{}]", caution.what, caution.instead, caution.source)))?;
     }
-    let unknown = words::unknown(option);
-    let mut lines: Vec<String> = Vec::new();
-    lines.extend(
-        unknown
-            .iter()
-            .take(UNKNOWN)
-            .map(|caution| format!("a recording cannot show this, so check first: {} [{}]", caution.what, caution.source)),
-    );
-    if let Some(more @ 1..) = unknown.len().checked_sub(UNKNOWN) {
-        lines.push(format!("and {more} more (--json lists them all, with what to do instead)"));
-    }
+    let check = |caution: &&Caution| {
+        format!("a recording cannot show this, so check first: {} {} [{}]", caution.what, caution.instead, caution.source)
+    };
+    let mut lines: Vec<String> = words::unknown(option).iter().map(check).collect();
     lines.extend(words::close(option));
     lines.extend(remedies::also(option.needs_limit()).map(str::to_owned));
     // What is said of settings is not meant of the policy that is named before them.
@@ -268,23 +251,24 @@ pub(super) fn print_job(out: &mut dyn Write, job: &Job) -> io::Result<()> {
         };
         table.marked(columns(cells), if has_memory { ONE_FOR_ALL } else { usize::MAX }, mark);
     }
-    writeln!(out)?;
-    write!(out, "{}", table.text_with_left(&TEXT))?;
+    let sentences = words::sentences(job);
+    let (conclusion, others) = sentences.split_last().map_or(("", &[][..]), |(last, others)| (last.as_str(), others));
+    let said = output::paragraph(conclusion, 0);
+    let is_served = job.advice.serves_all;
+    writeln!(out, "{}", if is_served { said.trim_end().to_owned() } else { output::bad(said.trim_end()) })?;
+    write!(out, "\n{}", table.text_with_left(&TEXT))?;
     for found in &job.policies {
         write!(out, "{}", output::paragraph(&found.words(&words::ranks(found.worst_ranks())), 0))?;
     }
     for warning in words::warnings(job) {
         write!(out, "{}", output::alert("warning:", &warning))?;
     }
-    let sentences = words::sentences(job);
-    let (last, others) = sentences.split_last().map_or(("", &[][..]), |(last, others)| (last.as_str(), others));
     for sentence in others {
         write!(out, "{}", output::paragraph(sentence, 0))?;
     }
-    if !job.advice.serves_all {
-        return writeln!(out, "{}", output::bad(output::paragraph(last, 0).trim_end()));
+    if !is_served {
+        return Ok(());
     }
-    write!(out, "{}", output::paragraph(last, 0))?;
     // The last line is pasted into a shell, so it is not wrapped.
     let line = output::one_line(&paste_line(&job.advice.settings));
     let keep = format!("keep the settings as they are ({})", shown(&job.advice.settings));

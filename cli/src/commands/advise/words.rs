@@ -112,7 +112,7 @@ fn conditions(report: &Advice) -> String {
 }
 
 /// That the memory which was given must be there, if the recording contradicts it.
-fn if_all(report: &Advice) -> Option<String> {
+pub(super) fn if_all(report: &Advice) -> Option<String> {
     let device = report.contradiction?.device;
     let bytes = show_bytes(devices::available_bytes(report, device)?);
     Some(format!("if all of {bytes} is there{}, ", on_it(report, device)))

@@ -95,7 +95,7 @@ pub(super) fn relation(compared: &Compared, comparison: &Comparison) -> Option<S
         Relation::SameRecording => "A and B are the same recording, so nothing differs.".to_owned(),
         Relation::SameRun => "A and B were recorded during one run; --steps compares two of its steps.".to_owned(),
         Relation::SameRequests => same_requests(compared, comparison),
-        Relation::Related => format!("The recordings have much in common: {common}."),
+        Relation::Related => format!("A and B make mostly the same requests: {common}."),
         Relation::LittleInCommon => format!(
             "The recordings have little in common: {common}. They are of different programs, or of one \
              program with other shapes (batch, sequence length); only totals can be compared."

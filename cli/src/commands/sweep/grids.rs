@@ -18,7 +18,7 @@ const TIGHT: f64 = 1.1;
 /// Stands for a missing number.
 const NONE: &str = "–";
 
-/// The tables for a terminal. In the first one policies are numbers, which the others say.
+/// The tables for a terminal, with `--all`. In the first one policies are numbers, which the others say.
 pub(super) fn short(finished: &Finished) -> Vec<Grid> {
     let mut grids = vec![memory_of_cells(finished), memory(finished), driver(finished), course(finished)];
     let policies = finished.plan.policies.len();
@@ -28,6 +28,56 @@ pub(super) fn short(finished: &Finished) -> Vec<Grid> {
         }
     }
     grids
+}
+
+/// What a policy needs and costs in a few named columns, the one that needs least first.
+pub(super) fn brief(finished: &Finished) -> Grid {
+    let (plan, summary) = (&finished.plan, &finished.summary);
+    let baseline = &plan.policies[summary.baseline];
+    let tight = tightest(plan);
+    let plenty = plan.capacities.iter().position(|capacity| *capacity == Capacity::Plenty);
+    let mut header: Vec<Head> = ["policy", "memory over LOAD"].map(Head::from).into();
+    if plan.policies.len() > 1 {
+        header.push(Head::from(&*format!("against {baseline}")));
+    }
+    header.extend(tight.map(|place| Head::from(&*format!("fits in {}", capacity(plan.capacities[place])))));
+    header.extend(plenty.map(|_| Head::from("driver ms")));
+    let mut policies: Vec<&PolicySummary> = summary.policies.iter().collect();
+    let mean = |policy: &PolicySummary| policy.ratio.map_or(f64::INFINITY, |level| level.mean);
+    policies.sort_by(|one, other| mean(one).total_cmp(&mean(other)));
+    let row = |policy: &&PolicySummary| {
+        let mut row = vec![policy.name.clone(), policy.ratio.map_or_else(none, |level| ratio(level.mean))];
+        if plan.policies.len() > 1 {
+            row.push(policy.versus.as_ref().and_then(|versus| versus.ratio).map_or_else(none, |level| ratio(level.mean)));
+        }
+        row.extend(tight.map(|place| format!("{:.0}%", policy.fits[place] * 100.0)));
+        row.extend(plenty.map(|place| policy.driver_ns[place].map_or_else(none, |level| number(level.mean / 1e6))));
+        row
+    };
+    let rows = policies.iter().map(row).collect();
+    Grid { title: "Geometric means over the workloads".to_owned(), note: String::new(), header, rows }
+}
+
+/// Which policy needs the least memory, how much less than the baseline, and at what cost.
+pub(super) fn verdict(finished: &Finished) -> String {
+    let (plan, summary) = (&finished.plan, &finished.summary);
+    let baseline = &summary.policies[summary.baseline];
+    let measured = summary.policies.iter().filter_map(|policy| Some((policy, policy.ratio?.mean)));
+    let Some((best, mean)) = measured.min_by(|one, other| one.1.total_cmp(&other.1)) else {
+        return "no policy fits any workload in the memory that was tried".to_owned();
+    };
+    let workloads = crate::terminal::output::count(plan.workloads.len() as u64, "workload");
+    let over = format!("{} of LOAD, the most bytes live at once, over {workloads}", ratio(mean));
+    let Some(versus) = best.versus.as_ref().and_then(|versus| versus.ratio) else {
+        let alone = if plan.policies.len() == 1 { "" } else { ": no other policy needs less memory" };
+        return format!("{} needs {over}{alone}", best.name);
+    };
+    let less = (1.0 - versus.mean) * 100.0;
+    let times = |place: usize| Some(best.driver_ns[place]?.mean / baseline.driver_ns[place]?.mean);
+    let plenty = plan.capacities.iter().position(|capacity| *capacity == Capacity::Plenty);
+    let cost = plenty.and_then(times).filter(|times| times.is_finite());
+    let cost = cost.map_or_else(String::new, |times| format!(", for {} times its driver time", number(times)));
+    format!("{} needs {less:.1} % less memory than {}{cost}: {over}", best.name, baseline.name)
 }
 
 /// All tables.
@@ -69,13 +119,18 @@ fn given(plan: &Plan) -> impl Iterator<Item = usize> {
     plan.capacities.iter().enumerate().filter(move |(_, capacity)| is_given(capacity)).map(|(place, _)| place)
 }
 
-/// Places of the capacities whose driver times are shown.
-fn timed(plan: &Plan) -> Vec<usize> {
+/// The place of the given capacity nearest to [`TIGHT`].
+fn tightest(plan: &Plan) -> Option<usize> {
     let distance = |place: &usize| match plan.capacities[*place] {
         Capacity::Load(share) => (share.value() - TIGHT).abs(),
         _ => f64::INFINITY,
     };
-    let tight = given(plan).min_by(|one, other| distance(one).total_cmp(&distance(other)));
+    given(plan).min_by(|one, other| distance(one).total_cmp(&distance(other)))
+}
+
+/// Places of the capacities whose driver times are shown.
+fn timed(plan: &Plan) -> Vec<usize> {
+    let tight = tightest(plan);
     let at = |wanted| plan.capacities.iter().position(|capacity| *capacity == wanted);
     [at(Capacity::Smallest), tight, at(Capacity::Plenty)].into_iter().flatten().collect()
 }

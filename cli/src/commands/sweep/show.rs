@@ -25,6 +25,9 @@ pub(crate) struct Shown {
     /// The policy that the others are compared with [default: pytorch if it takes part, else the first].
     #[arg(long, value_name = "POLICY")]
     baseline: Option<String>,
+    /// Print a row for each workload, and all measures, not only the verdict and the means.
+    #[arg(long)]
+    all: bool,
     /// Print the tables as Markdown.
     #[arg(long, conflicts_with_all = ["latex", "json"])]
     markdown: bool,
@@ -140,11 +143,17 @@ impl Shown {
             let tables: Vec<String> = grids.iter().map(|grid| self.noted(grid)).collect();
             return Ok(write!(out, "{}", tables.join("\n"))?);
         }
-        writeln!(out, "{}", finished::subject(&finished.plan))?;
-        for grid in grids::short(finished) {
-            write!(out, "\n{}", grid.text())?;
+        if !self.all {
+            write!(out, "{}", output::paragraph(&grids::verdict(finished), 0))?;
+            write!(out, "\n{}", grids::brief(finished).text())?;
+            writeln!(out, "{}; --all shows each workload", finished::subject(&finished.plan))?;
+        } else {
+            writeln!(out, "{}", finished::subject(&finished.plan))?;
+            for grid in grids::short(finished) {
+                write!(out, "\n{}", grid.text())?;
+            }
+            write!(out, "\n{}", output::paragraph(&grids::about_smallest(finished), 0))?;
         }
-        write!(out, "\n{}", output::paragraph(&grids::about_smallest(finished), 0))?;
         for line in finished.about_builds() {
             writeln!(out, "{}", output::one_line(&line))?;
         }

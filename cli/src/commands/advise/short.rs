@@ -1,0 +1,251 @@
+//! Advice in twelve lines: the verdict, the best line and what it gives, why, what to check, other ways, and the line to paste last.
+
+use std::io::{self, Write};
+
+use parkade_analysis::advise::{
+    Advice, AdvisedOption, DeviceMemory, DeviceOutcome, MemoryBudget, Outcome as Fit, Program, Verdict,
+};
+use parkade_replay::SettingsOrigin;
+use parkade_replay::recognition::Basis;
+
+use super::advised::{Advised, Otherwise};
+use super::devices::{self, on_it, smallest_on_tightest};
+use super::remedies::{self, Remedy};
+use super::words;
+use crate::commands::beside::{self, Needs};
+use crate::terminal::brief::{Brief, Tone};
+use crate::terminal::size::{show_apart, show_bytes};
+use crate::terminal::{output, recording, release, run_words};
+
+/// From here on a run that died probably completes, and below the other it probably does not.
+const PROBABLE: f64 = 0.6;
+const IMPROBABLE: f64 = 0.4;
+/// At most so many notes stand in a short answer.
+const NOTES: usize = 2;
+
+pub(super) fn print(out: &mut dyn Write, advised: &Advised, report: &Advice) -> io::Result<()> {
+    let mut brief = Brief::new(tone(advised, report), headline(advised, report));
+    brief.row("warn", words::self_check_failed(report).unwrap_or_default());
+    let ways = ways(advised, report);
+    brief.row("best", ways.first().map_or("", String::as_str));
+    brief.row("why", why(report));
+    if report.recommendation.is_none() {
+        brief.optional("holder", largest_holder(advised, report));
+    }
+    brief.row("check", check(advised, report));
+    for asked in asked_for(advised, report) {
+        brief.row("asked", asked);
+    }
+    let notes = notes(advised, report);
+    for note in notes.iter().take(NOTES) {
+        brief.row("note", note);
+    }
+    for other in ways.iter().skip(1) {
+        brief.optional("or", other);
+    }
+    brief.optional("cost", costs(report));
+    brief.optional("more", "--all has every setting that was tried, every caution and every note");
+    if let Some(last) = last(advised, report) {
+        brief.paste(last);
+    }
+    brief.print(out)
+}
+
+fn tone(advised: &Advised, report: &Advice) -> Tone {
+    match report.outcome {
+        Fit::Fits => Tone::Good,
+        Fit::DoesNotFit => Tone::Bad,
+        Fit::GetsPast if probability(advised).is_some_and(|likely| likely < IMPROBABLE) => Tone::Bad,
+        Fit::GetsPast | Fit::Unknown => Tone::Open,
+    }
+}
+
+/// How likely the first remedy completes a run that died.
+fn probability(advised: &Advised) -> Option<f64> {
+    advised.remedies.first().filter(|remedy| remedy.is_pasted())?.completes_probability()
+}
+
+fn headline(advised: &Advised, report: &Advice) -> String {
+    let is_known = !report.hides_more && report.enough.is_empty();
+    match (&report.recommendation, report.recommended()) {
+        (None, _) | (_, None) => words::no_setting(report),
+        (Some(_), Some(option)) if is_known && report.outcome == Fit::GetsPast => past(advised, report, option),
+        _ => words::why(report),
+    }
+}
+
+/// Whether the memory is enough for a run that died, as far as can be said.
+fn past(advised: &Advised, report: &Advice, option: &AdvisedOption) -> String {
+    let died = report.programs.iter().filter(|program| program.died());
+    let tightest = died.filter_map(|program| Some((program, devices::outcome(option, program.device)?))).min_by_key(spare);
+    let Some((program, outcome)) = tightest else { return words::why(report) };
+    let Some(available) = outcome.available_bytes else { return words::why(report) };
+    let on = on_it(report, program.device);
+    let means = match advised.remedies.first().filter(|remedy| remedy.is_pasted()) {
+        Some(remedy) if remedy.is_policy() => "parkade's own policy",
+        _ if option.is_own => "the run's own settings",
+        _ => "other settings",
+    };
+    let is_enough = match probability(advised) {
+        Some(likely) if likely >= PROBABLE => "is probably enough",
+        Some(likely) if likely < IMPROBABLE => "is probably not enough, even",
+        _ => "may be enough",
+    };
+    let (memory, needed) = (show_bytes(available), show_bytes(option.smallest_capacity_bytes_of(outcome)));
+    let who = if means == "other settings" || option.is_own { "they" } else { "settings alone" };
+    let because = match &program.continuation {
+        Some(rest) => format!("{who} need about {needed}, by an estimate from {}", output::count(rest.steps, "step")),
+        None => format!("{needed} serves what is recorded, but how much the rest needs is not in the file"),
+    };
+    format!("{}{memory}{on} {is_enough} with {means}: {because}", words::if_all(report).unwrap_or_default())
+}
+
+fn spare((_, outcome): &(&Program, &DeviceOutcome)) -> i128 {
+    i128::from(outcome.available_bytes.unwrap_or(0)) - i128::from(outcome.smallest_bytes)
+}
+
+/// What can be done, the best first: the settings or the policy to paste, then ways of other kinds. Where it is improbable that what is
+/// pasted completes the program, what the program itself must give up comes first.
+fn ways(advised: &Advised, report: &Advice) -> Vec<String> {
+    let is_policy = advised.remedies.first().is_some_and(Remedy::is_policy);
+    let mut pasted: Vec<String> = advised.remedies.iter().filter(|way| way.is_policy()).map(remedy).collect();
+    let settings = report.recommended().filter(|option| !option.is_own).map(|option| recommended(advised, report, option));
+    pasted.splice(if is_policy { pasted.len()..pasted.len() } else { 0..0 }, settings);
+    pasted.splice(pasted.len().min(1)..pasted.len().min(1), other_settings(report));
+    let reduced = advised.remedies.iter().filter(|way| !way.is_pasted()).map(remedy);
+    if probability(advised).is_some_and(|likely| likely < IMPROBABLE) || pasted.is_empty() {
+        reduced.chain(pasted).collect()
+    } else {
+        pasted.into_iter().chain(reduced).collect()
+    }
+}
+
+/// The recommended settings, and what they give.
+fn recommended(advised: &Advised, report: &Advice, option: &AdvisedOption) -> String {
+    let likely = advised.remedies.iter().find(|remedy| remedy.is_pasted() && !remedy.is_policy()).and_then(Remedy::likely);
+    let gives = [Some(gives(report, option)), likely, words::close(option)].into_iter().flatten();
+    format!("{}: {}", words::name(option), gives.collect::<Vec<_>>().join("; "))
+}
+
+/// What an option comes to, in a few words.
+fn gives(report: &Advice, option: &AdvisedOption) -> String {
+    let needed = show_bytes(smallest_on_tightest(option));
+    let on = option.tightest().map_or_else(String::new, |device| on_it(report, device.device));
+    match option.fails_at_entry() {
+        _ if option.available_bytes.is_none() => format!("needs {needed}{on}"),
+        None if report.outcome != Fit::Fits && report.programs.iter().any(Program::died) => {
+            format!("gets past the failure, needs {needed}{on}")
+        }
+        None if option.fits() => format!("fits, needs {needed}{on}"),
+        None => format!("gets past the failure, needs {needed}{on}"),
+        Some(_) if option.may_survive() => format!("may survive, needs {needed}{on}"),
+        Some(entry) => format!("fails at entry {entry}, needs {needed}{on}"),
+    }
+}
+
+/// What the recommended settings cost in driver calls, beside the run's own.
+fn costs(report: &Advice) -> String {
+    let Some(option) = report.recommended().filter(|option| !option.is_own) else { return String::new() };
+    let ms = |option: &AdvisedOption| format!("{:.1} ms", option.driver_us() as f64 / 1000.0);
+    format!("driver calls take {} instead of {}", ms(option), ms(report.own()))
+}
+
+fn why(report: &Advice) -> String {
+    let says_as_much = report.verdict == Verdict::Capacity && report.recommendation.is_none();
+    if report.verdict == Verdict::Fits || says_as_much {
+        return String::new();
+    }
+    format!("{}: {}", report.verdict.name().replace('_', " "), words::verdict(report))
+}
+
+fn largest_holder(advised: &Advised, report: &Advice) -> String {
+    let Some((fullest, _)) = devices::fullest(report) else { return String::new() };
+    words::holders(advised, fullest).into_iter().next().unwrap_or_default()
+}
+
+/// What the policy asks for, or what the recommended settings may break: what they do break first.
+fn check(advised: &Advised, report: &Advice) -> String {
+    if let Some(policy) = advised.remedies.first().filter(|remedy| remedy.is_policy()) {
+        return format!("it asks for {}", policy.asks().join("; "));
+    }
+    let Some(option) = report.recommended().filter(|option| !option.is_own) else { return String::new() };
+    let unknown = words::unknown(option);
+    let all: Vec<_> = option.warnings().chain(unknown.iter().copied()).collect();
+    let Some(worst) = all.first() else { return remedies::also(option.needs_limit()).unwrap_or_default().to_owned() };
+    let breaks = if worst.needs_warning() { "this program is affected: " } else { "" };
+    let more = match all.len() - 1 {
+        0 => String::new(),
+        more => format!(" ({more} more: --all)"),
+    };
+    let limit = remedies::also(option.needs_limit()).map_or_else(String::new, |limit| format!(" {limit}"));
+    format!("{breaks}{}{more}{limit}", worst.what)
+}
+
+/// How what was asked for fares, if it is not the best anyway.
+fn asked_for(advised: &Advised, report: &Advice) -> Vec<String> {
+    let recommended = report.recommendation.as_ref().map(|recommendation| recommendation.option);
+    let given = report.options.iter().enumerate().filter(|&(place, option)| option.is_given && recommended != Some(place));
+    let settings = given.map(|(_, option)| format!("{}: {}", words::name(option), gives(report, option)));
+    settings.chain(advised.policies.iter().map(Needs::words)).chain(beside::measure(&advised.policies)).collect()
+}
+
+/// What changes how far the answer can be trusted, the worst first.
+fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
+    let mut notes = Vec::new();
+    if advised.made_by.basis == Basis::Nearest || advised.made_by.contradiction_words().is_some() {
+        notes.push(release::words(&advised.made_by));
+    }
+    if advised.own.origin == SettingsOrigin::Assumed {
+        notes.push("the file does not have the run's settings; PyTorch's defaults are assumed".to_owned());
+    }
+    if report.given != MemoryBudget::default() {
+        notes.extend(run_words::memory(report));
+    } else if report.enough.is_empty() {
+        notes.extend(report.memories.iter().zip(&report.own().devices).filter_map(assumed));
+    }
+    if report.programs.iter().any(|program| program.requests.lost_beginning.is_some()) {
+        notes.push("the file lost its beginning, so the real need is probably higher".to_owned());
+    }
+    notes.extend(advised.otherwise.iter().map(Otherwise::words));
+    notes.extend(recording::of_file(&advised.recording));
+    notes
+}
+
+/// That the limit is not in the file, and what is assumed.
+fn assumed((memory, outcome): (&DeviceMemory, &DeviceOutcome)) -> Option<String> {
+    let bytes = outcome.available_bytes?;
+    let Some(shown) = memory.shown else { return Some(run_words::shows_no_limit(memory, bytes)) };
+    let [least, below] = show_apart(shown.least_bytes, shown.below_bytes);
+    let is_exact = shown.least_bytes == shown.below_bytes;
+    (!is_exact).then(|| format!("the error shows a limit of {least} to {below}; {} is assumed (--limit sets it)", show_bytes(bytes)))
+}
+
+/// The best settings that differ from the recommended ones in more than a number: with expandable segments where those have none, and
+/// the other way round.
+fn other_settings(report: &Advice) -> Option<String> {
+    let best = report.recommended().filter(|option| !option.is_own)?;
+    let is_other = |option: &&AdvisedOption| {
+        let differs = best.settings.expandable_segments != option.settings.expandable_segments;
+        differs && !option.is_own && !option.is_given && option.gets_past() && !option.has_warnings()
+    };
+    let others = report.options.iter().filter(is_other).filter(|_| !report.own().fits());
+    let other = others.min_by_key(|option| (option.smallest_capacity_bytes(), option.keys()))?;
+    Some(format!("{}: {}", words::name(other), gives(report, other)))
+}
+
+/// A remedy in a line: what to do, how likely it completes the program, and what holds the most.
+fn remedy(remedy: &Remedy) -> String {
+    let likely = remedy.likely();
+    let holds = remedy.largest_holder().map(str::to_owned);
+    let gives: Vec<String> = likely.into_iter().chain(holds).collect();
+    if gives.is_empty() { remedy.line.clone() } else { format!("{}: {}", remedy.line, gives.join("; ")) }
+}
+
+fn last(advised: &Advised, report: &Advice) -> Option<String> {
+    let (recommendation, option) = report.recommendation.as_ref().zip(report.recommended())?;
+    if option.is_own {
+        return Some(format!("keep the settings as they are ({})", words::name(option)));
+    }
+    let first = advised.remedies.first().filter(|remedy| remedy.is_pasted());
+    Some(first.map_or(&recommendation.line, |remedy| &remedy.line).clone())
+}
