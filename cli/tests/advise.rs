@@ -56,7 +56,9 @@ fn the_answer_has_twelve_lines_and_the_line_to_paste_last() {
             assert!(lines.len() <= 12 && others.iter().all(|line| line.chars().count() <= 80), "{name}: {}", run.out);
             let (_, object) = json(&[&[&file[..]], limit].concat());
             let recommended = object["recommendation"]["line"].as_str();
-            assert!(recommended.is_none_or(|line| last == &line || last.starts_with("keep ") || last.starts_with("parkade.enable(")));
+            assert!(
+                recommended.is_none_or(|line| last == &line || last.starts_with("keep ") || last.starts_with("parkade.enable("))
+            );
         }
     }
 }

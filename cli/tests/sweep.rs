@@ -90,7 +90,10 @@ fn what_is_read_is_never_written() {
     std::os::unix::fs::symlink(&recording, &link).expect("a link");
     for target in [&recording, &link] {
         for option in ["--html", "--csv", "-o"] {
-            refused(&call(&["sweep", "--all", "-w", &recording, "-p", "pytorch", "-c", "1.0", option, target]), "never overwritten");
+            refused(
+                &call(&["sweep", "--all", "-w", &recording, "-p", "pytorch", "-c", "1.0", option, target]),
+                "never overwritten",
+            );
             assert_eq!(fs::read(&recording).expect("a recording"), before, "{option} {target}");
         }
     }

@@ -164,7 +164,10 @@ fn parts_that_do_not_belong_together_are_not_merged() {
     refused(&call(&["merge", "--all", &one, &cut, "-o", &merged]), "1 of 30 jobs are missing");
     refused(&call(&["merge", "--all", &one, &two, "-o", &one]), "never overwritten");
     let page = at(&folder, "page.html");
-    refused(&call(&["merge", "--all", &one, &two, "-o", &merged, "--html", &page, "--curve", "good"]), "--curve needs the programs");
+    refused(
+        &call(&["merge", "--all", &one, &two, "-o", &merged, "--html", &page, "--curve", "good"]),
+        "--curve needs the programs",
+    );
     refused(&call(&["merge", "--all", &merged, "-o", &at(&folder, "x")]), "cannot be read");
     assert!(!fs::exists(&merged).expect("a folder"), "nothing was written");
     assert_eq!(call(&["merge", "--all", &one, &two, &two, "-o", &merged]).code, 0, "the same part twice");

@@ -49,13 +49,13 @@ impl Command for Args {
     /// Prints each step at once. A process is ended, or not, whether this can be written or not.
     fn compute(&self) -> Result<Outcome> {
         let pid = process_id(&self.pid)?;
-        let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
-        ensure!(self.yes || can_ask, "there is no terminal to ask on: --yes ends process {pid} without the question");
         ensure_not_an_ancestor(pid)?;
         let nvml = NvmlLibrary::open().context("only processes that NVML lists can be ended")?;
         // Held before it is checked: the process that is checked is the one that gets the signal, or none is.
         let held = pid_of(pid).and_then(|pid| process::pidfd_open(pid, PidfdFlags::empty()));
         let holdings = holdings(&nvml, pid)?;
+        let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
+        ensure!(self.yes || can_ask, "there is no terminal to ask on: --yes ends process {pid} without the question");
         let held = held.with_context(|| {
             format!("NVML lists process {pid}, which cannot be held here: it has ended, or this is a container and the id is the host's")
         })?;

@@ -12,8 +12,8 @@ use parkade_analysis::annotations::steps;
 use parkade_analysis::fragmentation::{Fragmentation, ReplayOptions, Sample, sample_recorded_run, sample_replayed_run};
 use parkade_analysis::ranks::RankRun;
 use parkade_recording::{DeviceRecording, Recording, memory_summary};
+use parkade_replay::VerifyOptions;
 use parkade_replay::recognition::{Asked, Recognition};
-use parkade_replay::{ReplaySettings, VerifyOptions};
 
 use crate::each::OnEach;
 use crate::terminal::args::{self, Files, Json, Profile};
@@ -22,7 +22,7 @@ use crate::terminal::release::{self, MadeBy};
 use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
 use crate::terminal::size::{self, show_bytes};
 use crate::terminal::table::Table;
-use crate::terminal::{output, recording};
+use crate::terminal::{given_settings, output, recording};
 
 /// Show what torch.cuda.memory_stats() and memory_summary() would have reported, and how fragmented memory was.
 ///
@@ -238,7 +238,7 @@ impl OnEach for Args {
 fn read(args: &Args) -> Result<Shown> {
     // Before the file is read, so that mistyped settings fail at once.
     let named = args.profile.map(Profile::rules);
-    let given = |rules| args.settings.as_deref().map(|text| ReplaySettings::given_as(rules, text)).transpose();
+    let given = |rules| args.settings.as_deref().map(|text| given_settings::given(rules, text)).transpose();
     given(named.unwrap_or_else(release::newest))?;
     let recording = recording::read(&args.file)?;
     let limit_bytes = if args.settings.is_some() { args.recorded_limit } else { args.limit };

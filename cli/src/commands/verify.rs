@@ -172,7 +172,11 @@ impl Command for Args {
     fn text(&self, reports: &Reports, out: &mut dyn Write) -> Result<()> {
         let parts: Vec<_> = reports.all.iter().flatten().map(|report| &report.part).collect();
         let failed = reports.all.len() - parts.len();
-        Ok(if self.all { print(out, &parts, failed, reports.ranks.as_ref()) } else { print_short(out, &parts, failed, self.stats.is_some()) }?)
+        Ok(if self.all {
+            print(out, &parts, failed, reports.ranks.as_ref())
+        } else {
+            print_short(out, &parts, failed, self.stats.is_some())
+        }?)
     }
 
     fn json(&self, reports: &Reports, lines: &mut Lines) -> Result<()> {

@@ -13,7 +13,7 @@ use parkade_replay::recognition::{Asked, Recognition, find_limit};
 use parkade_replay::{ReplaySettings, VerifyOptions};
 
 use crate::terminal::runner::Form;
-use crate::terminal::{recording, release, size};
+use crate::terminal::{given_settings, recording, release, size};
 
 /// `--json`.
 #[derive(Args, Clone)]
@@ -110,7 +110,7 @@ impl Replay {
     /// They are not valid.
     pub fn given(&self, otherwise: &'static Rules) -> Result<Option<ReplaySettings>> {
         let rules = self.rules(otherwise);
-        Ok(self.settings.as_deref().map(|text| ReplaySettings::given_as(rules, text)).transpose()?)
+        self.settings.as_deref().map(|text| given_settings::given(rules, text)).transpose()
     }
 
     /// The limit in bytes under settings with this memory fraction.

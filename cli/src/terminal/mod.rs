@@ -4,6 +4,7 @@
 pub mod args;
 pub mod brief;
 mod draft;
+pub mod given_settings;
 pub mod in_process;
 pub mod json_struct;
 pub mod markup;

@@ -95,6 +95,12 @@ pub fn complain(message: &str) {
     let _ = writeln!(io::stderr(), "parkade: {}", one_line(message));
 }
 
+/// What the system says of an error, without its number.
+pub fn cause(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split_once(" (os error ").map_or(text.as_str(), |(said, _)| said).to_owned()
+}
+
 /// The text with control characters escaped: file names and names inside files may contain anything.
 pub fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());

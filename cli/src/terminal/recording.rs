@@ -99,14 +99,18 @@ pub fn other_failures(requests: u64) -> String {
     format!("{} failed for a reason other than memory", output::count(requests, "request"))
 }
 
-/// Reads a recording, and looks for what `skip_actions` left out of it.
+/// What is read for `-`.
+const STDIN: &str = "/dev/stdin";
+
+/// Reads a recording, or standard input for `-`, and looks for what `skip_actions` left out of it.
 ///
 /// # Errors
 /// It cannot be read, or is none. The error does not name the file.
 pub fn read(file: &Path) -> Result<Recording> {
+    let file = if file == Path::new("-") { Path::new(STDIN) } else { file };
     let mut recording = parkade_recording::read_file(file).map_err(|error| match error {
         // The caller names the file.
-        ReadError::File { cause, .. } => anyhow!("cannot be read: {cause}"),
+        ReadError::File { cause, .. } => anyhow!("cannot be read: {}", output::cause(&cause)),
         error => error.into(),
     })?;
     parkade_replay::find_left_out(&mut recording);

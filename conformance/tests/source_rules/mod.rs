@@ -253,11 +253,10 @@ fn numbers_that_pages_state_are_right() {
     let keys = Stats::default().entries().len();
     for (page, before, after, right) in [
         ("README.md", "with a complete ", "-line policy", lines("conformance/tests/own_policy.rs")),
-        ("README.md", "out-of-memory errors;\n  ", " of them are in `conformance/recordings/`", recordings),
+        ("README.md", "reproduced to the byte; ", " of them are in this repository", recordings),
         ("README.md", "no difference in ", " million random operations", usize::try_from(operations).expect("small")),
         ("README.md", "random operations over ", " series of releases", series),
-        ("README.md", "`--stats` also compares all ", " statistics", keys),
-        ("README.md", "the policies that `all` means on ", " workloads", workloads.expect("numbers.md says it")),
+        ("README.md", "`sweep` compares policies on ", " workloads", workloads.expect("numbers.md says it")),
         ("docs/writing-a-backend.md", "It is complete: a device of ", " lines", lines("conformance/tests/own_backend.rs")),
         ("CHANGELOG.md", "and a catalogue of ", " workloads", CATALOGUE.len()),
         ("docs/fidelity.md", "then all ", " keys of `memory_stats()`", keys),

@@ -92,6 +92,10 @@ fn root<'l>(loaded: &'l Loaded) -> Result<Root<'l>, FormatProblem> {
         if segments.first().is_some_and(|&first| is_snapshot(loaded, first)) {
             return Err(FormatProblem::ListOfSnapshots { count: segments.len() });
         }
+        if let Some(&first) = segments.first().filter(|&&first| loaded.objects.as_dict(first).is_none()) {
+            let found = format!("a list whose first item is {}", error::with_article(loaded.type_name(first)));
+            return Err(FormatProblem::NotASnapshot { found });
+        }
         let none: &[Value] = &[];
         return Ok(Root {
             segments,
@@ -111,7 +115,8 @@ fn root<'l>(loaded: &'l Loaded) -> Result<Root<'l>, FormatProblem> {
     let unknown = fields.into_unknown();
     if segments == Value::ABSENT && traces == Value::ABSENT {
         let keys: Vec<&str> = unknown.keys().take(5).map(String::as_str).collect();
-        let found = if keys.is_empty() { "an empty dict".to_owned() } else { format!("a dict with the keys {keys:?}") };
+        let found =
+            if keys.is_empty() { "an empty dict".to_owned() } else { format!("a dict with the keys {}", keys.join(", ")) };
         return Err(FormatProblem::NotASnapshot { found });
     }
     let list = |value, key| Ok(optional(value, |value| fields::items(loaded, value, key))?.unwrap_or(&[]));

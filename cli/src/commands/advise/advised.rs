@@ -25,7 +25,7 @@ use crate::each::Together;
 use crate::recordings::{Inputs, each};
 use crate::terminal::args::{Files, Json, Profile, RecordedLimit};
 use crate::terminal::runner::Outcome;
-use crate::terminal::{output, progress, recording, release, size};
+use crate::terminal::{given_settings, output, progress, recording, release, size};
 
 /// Find the settings under which a recorded run fits, or what it lacks.
 ///
@@ -111,7 +111,7 @@ impl Args {
 
     /// The settings to try, as a release reads them.
     fn given(&self, profile: &'static Rules) -> Result<Vec<Settings>> {
-        self.settings.iter().map(|text| Ok(ReplaySettings::given_as(profile, text)?.settings)).collect()
+        self.settings.iter().map(|text| Ok(given_settings::given(profile, text)?.settings)).collect()
     }
 
     /// The options that name what to try.

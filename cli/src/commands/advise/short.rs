@@ -217,7 +217,8 @@ fn assumed((memory, outcome): (&DeviceMemory, &DeviceOutcome)) -> Option<String>
     let Some(shown) = memory.shown else { return Some(run_words::shows_no_limit(memory, bytes)) };
     let [least, below] = show_apart(shown.least_bytes, shown.below_bytes);
     let is_exact = shown.least_bytes == shown.below_bytes;
-    (!is_exact).then(|| format!("the error shows a limit of {least} to {below}; {} is assumed (--limit sets it)", show_bytes(bytes)))
+    (!is_exact)
+        .then(|| format!("the error shows a limit of {least} to {below}; {} is assumed (--limit sets it)", show_bytes(bytes)))
 }
 
 /// The best settings that differ from the recommended ones in more than a number: with expandable segments where those have none, and

@@ -17,14 +17,14 @@ use parkade_analysis::StackNames;
 use parkade_analysis::diagnose::{DiagnoseOptions, Diagnosis, diagnose_device};
 use parkade_analysis::ranks::RankRun;
 use parkade_recording::message::MessageLog;
+use parkade_replay::VerifyOptions;
 use parkade_replay::recognition::Asked;
-use parkade_replay::{ReplaySettings, VerifyOptions};
 
 use self::diagnosed::{Diagnosed, refuting_bytes};
 use crate::each::OnEach;
 use crate::terminal::args::{Json, Profile};
 use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
-use crate::terminal::{output, progress, recording, release, size};
+use crate::terminal::{given_settings, output, progress, recording, release, size};
 
 /// The number of fences that JSON lists; the text shows fewer.
 const FENCES: usize = 20;
@@ -171,7 +171,7 @@ fn diagnose_text(text: &str) -> Result<Found> {
 fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {
     // Before the file is read, so that mistyped settings fail at once.
     let named = args.profile.map(Profile::rules);
-    let early = |text| ReplaySettings::given_as(named.unwrap_or_else(release::newest), text);
+    let early = |text| given_settings::given(named.unwrap_or_else(release::newest), text);
     args.settings.as_deref().map(early).transpose()?;
     let mut recording = recording::read(file)?;
     if args.entry.is_none() {

@@ -8,7 +8,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use clap::Parser;
 use parkade::profile::Profile as Rules;
 use parkade::settings::Settings;
@@ -34,7 +34,7 @@ use super::labels::Labels;
 use crate::commands::advise;
 use crate::terminal::args::{Files, Force, Json, Profile};
 use crate::terminal::outputs::{Outputs, Target, Wanted};
-use crate::terminal::{output, progress, recording, release, size};
+use crate::terminal::{given_settings, output, progress, recording, release, size};
 
 /// Show what happened in a recorded run: memory over time, the heap at any moment, other settings.
 ///
@@ -129,6 +129,16 @@ impl Args {
 
     /// The right to write them, if they may be written.
     pub(super) fn outputs<P: AsRef<Path>>(&self, recordings: &[P]) -> Result<Outputs> {
+        if let Some(file) = self.output.as_ref().and_then(Target::file) {
+            let ending = file.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+            let instead = match ending.as_str() {
+                "svg" => "--svg FILE writes a picture",
+                "json" => "--json prints the figures",
+                "pdf" | "png" | "jpg" | "jpeg" => "--svg FILE writes a picture, and a browser prints a page as PDF",
+                _ => "",
+            };
+            ensure!(instead.is_empty(), "--output writes an HTML page, not a .{ending} file: {instead}");
+        }
         let wanted = Wanted::new(self.force.force, self.json.form())
             .reads(recordings)
             .writes("--output", self.output.as_ref())
@@ -522,7 +532,7 @@ impl Fared {
 
 /// The settings that the user asked for.
 pub(super) fn given_settings(args: &Args, profile: &'static Rules) -> Result<Vec<Settings>> {
-    let given = args.settings.iter().map(|text| Ok(ReplaySettings::given_as(profile, text)?.settings));
+    let given = args.settings.iter().map(|text| Ok(given_settings::given(profile, text)?.settings));
     given.collect()
 }
 

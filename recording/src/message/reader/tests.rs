@@ -1,7 +1,6 @@
 //! Logs of several ranks: prefixes, repetitions, broken lines, cuts, times; and logs of any size, in pieces of any size: nothing is lost
 //! at a border, and every message costs the same.
 
-use std::fs;
 use std::io::{self, ErrorKind, Read};
 use std::time::Instant;
 

@@ -1,0 +1,113 @@
+//! Settings that the user gave, as a release of PyTorch reads them, and how to write those that it refuses.
+
+use anyhow::{Result, anyhow};
+use parkade::profile::Profile as Rules;
+use parkade::settings::{ErrorKind, Settings, SettingsError};
+use parkade_replay::ReplaySettings;
+
+use super::output;
+
+/// The settings of this text.
+///
+/// # Errors
+/// PyTorch refuses them; the error says how to write them, if that can be told.
+pub fn given(rules: &'static Rules, text: &str) -> Result<ReplaySettings> {
+    ReplaySettings::given_as(rules, text).map_err(|error| match Settings::from_environment_as(&rules.dialect, text) {
+        Err(refused) => anyhow!("the settings {:?} are refused: {}", output::shorten(text, 200), refusal(rules, text, &refused)),
+        Ok(_) => error.into(),
+    })
+}
+
+/// Why PyTorch refuses settings, in its own words unless these are an assertion about its code, and how to write them.
+pub fn refusal(rules: &Rules, text: &str, error: &SettingsError) -> String {
+    let why = match error.kind() {
+        ErrorKind::Internal => "PyTorch stops with an internal error".to_owned(),
+        _ => output::shorten(error.message(), 500),
+    };
+    match hint(rules, text) {
+        Some(hint) => format!("{why} ({hint})"),
+        None => why,
+    }
+}
+
+/// How to write the first part of the text that is written wrongly.
+pub fn hint(rules: &Rules, text: &str) -> Option<String> {
+    let mut keys: Vec<&str> = rules.dialect.keys().collect();
+    keys.sort_unstable();
+    parts(text).into_iter().find_map(|part| hint_for(&keys, part.trim()))
+}
+
+fn hint_for(keys: &[&str], part: &str) -> Option<String> {
+    let Some((key, value)) = part.split_once([':', '=']).map(|(key, value)| (key.trim(), value.trim())) else {
+        let is_switch = keys.contains(&part) && SWITCHES.contains(&part);
+        let value = if is_switch { "True" } else { "VALUE" };
+        return keys.contains(&part).then(|| format!("write {part}:{value}"));
+    };
+    if !keys.contains(&key) {
+        return nearest(keys, key).map(|near| format!("did you mean {near}?"));
+    }
+    let value = match value.to_ascii_lowercase().as_str() {
+        "true" | "1" | "on" | "yes" if SWITCHES.contains(&key) => "True",
+        "false" | "0" | "off" | "no" if SWITCHES.contains(&key) => "False",
+        _ => value,
+    };
+    let right = format!("{key}:{value}");
+    (part != right && part.replace(' ', "") != right).then(|| format!("write {right}"))
+}
+
+/// Keys whose value is True or False.
+const SWITCHES: [&str; 6] = [
+    "expandable_segments",
+    "graph_capture_record_stream_reuse",
+    "pinned_use_background_threads",
+    "pinned_use_cuda_host_register",
+    "release_lock_on_cudamalloc",
+    "throw_on_cudamalloc_oom",
+];
+
+/// The parts between commas outside of brackets.
+fn parts(text: &str) -> Vec<&str> {
+    let mut depth = 0_usize;
+    text.split(|c| {
+        match c {
+            '[' => depth += 1,
+            ']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        c == ',' && depth == 0
+    })
+    .collect()
+}
+
+/// The key that is written nearly so.
+fn nearest<'a>(keys: &[&'a str], key: &str) -> Option<&'a str> {
+    let key: String = key.chars().take(60).collect();
+    let begins = keys.iter().find(|known| !key.is_empty() && known.starts_with(&key)).copied();
+    let near = keys.iter().map(|known| (strsim::levenshtein(&key, known), *known)).min()?;
+    begins.or((near.0 <= 3).then_some(near.1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(text: &str) -> String {
+        let error = Settings::from_environment_as(&Rules::PYTORCH_2_11.dialect, text).expect_err("it is refused");
+        refusal(&Rules::PYTORCH_2_11, text, &error)
+    }
+
+    #[test]
+    fn what_is_written_wrongly_is_written_right() {
+        for (text, ends) in [
+            ("expandable_segments=True", "internal error (write expandable_segments:True)"),
+            ("expandable_segments", "internal error (write expandable_segments:True)"),
+            ("max_split_size_mb", " (write max_split_size_mb:VALUE)"),
+            ("max_split_size_mb:200,expandable_segments:true", " (write expandable_segments:True)"),
+            ("expandable_segment:True", " (did you mean expandable_segments?)"),
+            ("max_split:3", " (did you mean max_split_size_mb?)"),
+        ] {
+            assert!(said(text).ends_with(ends) && !said(text).contains("ASSERT"), "{text}: {}", said(text));
+        }
+        assert!(!said("nonsense:3").contains("did you mean"), "{}", said("nonsense:3"));
+    }
+}
