@@ -15,13 +15,14 @@ pub mod terminal;
 mod writers;
 
 use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::Result;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use signal_hook::consts::SIGABRT;
 use signal_hook::flag::register_conditional_shutdown;
 
@@ -46,6 +47,36 @@ Sizes: 16GiB, 16G, 7.2GiB and 512M are powers of 1024; 16GB and 512MB are powers
 
 Exit code: 0 success, 1 a check failed (something differs, or the program does not fit), 2 the command could not run, 3 the answer is \
 not known from this file.";
+
+/// The commands by whom they serve, as `--help` lists them.
+const GROUPS: [(&str, &[&str]); 3] = [
+    ("Your run", &["advise", "diagnose", "report", "diff", "stats", "replay", "verify", "export", "enable", "info", "kill"]),
+    ("Research", &["sweep", "merge", "pack", "conform", "ops"]),
+    ("Other", &["completions", "man", "help"]),
+];
+
+/// The program, whose help lists the commands in groups.
+fn program() -> clap::Command {
+    let program = Cli::command();
+    let about = |name: &str| {
+        let command = program.find_subcommand(name);
+        command.map_or_else(
+            || "Print the help of a command".to_owned(),
+            |command| command.get_about().map(ToString::to_string).unwrap_or_default(),
+        )
+    };
+    let is_there = |name: &&&str| **name == "help" || program.find_subcommand(name).is_some();
+    let mut listed = String::new();
+    for (title, names) in GROUPS {
+        let _ = writeln!(listed, "{title}:");
+        for name in names.iter().filter(is_there) {
+            let _ = writeln!(listed, "  {name:<13}{}", about(name));
+        }
+        listed.push('\n');
+    }
+    let template = format!("{{about}}\n\n{{usage-heading}} {{usage}}\n\n{listed}Options:\n{{options}}{{after-help}}");
+    program.help_template(template)
+}
 
 /// GPU memory, replayed: what PyTorch's allocator did, and what it would have done under other settings.
 #[derive(Parser)]
@@ -101,7 +132,7 @@ pub fn run_command(arguments: &[OsString]) -> Outcome {
     let _registered = register_conditional_shutdown(SIGABRT, Outcome::CouldNotRun as i32, Arc::new(AtomicBool::new(true)));
     let cli = match parse(arguments) {
         Ok(cli) => cli,
-        Err(error) => return runner::refuse_arguments(&error, arguments, &Cli::command()),
+        Err(error) => return runner::refuse_arguments(&error, arguments, &program()),
     };
     if cli.command.is_parallel()
         && let Err(error) = terminal::in_process::start_threads()
@@ -140,9 +171,9 @@ fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
     if arguments.get(1).is_some_and(|name| name == "frontier") {
         let said = "`parkade frontier` is `parkade sweep --largest-batch` now: models are workloads (-w transformer:preset=7b,mixed=on,steps=3), \
                     devices are capacities (-c H100-80GB,24GB)";
-        return Err(Cli::command().error(ErrorKind::InvalidSubcommand, said));
+        return Err(program().error(ErrorKind::InvalidSubcommand, said));
     }
-    Cli::try_parse_from(arguments)
+    Cli::from_arg_matches(&program().try_get_matches_from(arguments)?)
 }
 
 #[cfg(test)]
@@ -164,6 +195,17 @@ mod tests {
             program.get_subcommands().flat_map(|command| command.get_arguments().map(|argument| (command.get_name(), argument)));
         let is_of_it = |argument: &Arg| argument.get_value_parser().type_id() == TypeId::of::<T>();
         all.filter(|(_, argument)| is_of_it(argument)).map(|(command, argument)| (command, argument.get_id().as_str())).collect()
+    }
+
+    /// A command that no group has would be missing in the help.
+    #[test]
+    fn every_command_is_in_one_group() {
+        let listed: Vec<&str> = super::GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        let program = Cli::command();
+        for command in program.get_subcommands() {
+            assert_eq!(listed.iter().filter(|name| **name == command.get_name()).count(), 1, "{}", command.get_name());
+            assert!(command.get_about().is_some_and(|about| about.to_string().len() <= 68), "{}", command.get_name());
+        }
     }
 
     /// An option that is missing in the list would not be tried with files that exist, links and full disks.

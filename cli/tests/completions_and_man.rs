@@ -8,7 +8,7 @@ use std::io::Write;
 use std::process::{Command, ExitCode, Output, Stdio};
 
 use common::trials::{self, Needs};
-use common::{Folder, call};
+use common::{Folder, call, listed};
 
 fn main() -> ExitCode {
     trials::run(&[
@@ -34,11 +34,7 @@ fn printed(args: &[&str]) -> String {
 
 /// The commands of `--help`, without `help` itself.
 fn commands() -> Vec<String> {
-    let help = printed(&["--help"]);
-    let listed = help.split("Commands:\n").nth(1).and_then(|rest| rest.split("\n\n").next()).expect("a list");
-    let names = listed.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
-    let names: Vec<String> =
-        names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").map(str::to_owned).collect();
+    let names: Vec<String> = listed(&printed(&["--help"])).into_iter().map(str::to_owned).collect();
     assert!(names.len() > 15 && names.iter().any(|name| name == "advise"), "{names:?}");
     names
 }

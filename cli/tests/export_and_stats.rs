@@ -127,6 +127,9 @@ fn statistics_are_shown_at_the_end_at_an_entry_and_in_rows() {
     let run = call(&["stats", &file]);
     assert_eq!((run.code, run.err.as_str()), (0, ""));
     assert!(run.out.contains("PyTorch CUDA memory summary, device ID 0"), "{}", run.out);
+    let fullest = "device 0 at its fullest, entry 2 of 5: 20.00 MiB reserved, 8.00 MiB allocated\n";
+    assert!(run.out.starts_with(fullest), "{}", run.out);
+    let run = call(&["stats", &file, "--entry", "4"]);
     assert!(run.out.contains("device 0, after entry 4 of 5\n  fragmentation    85.0 %, a risk by the 30 % rule"), "{}", run.out);
     assert!(run.out.contains("largest hole     12.00 MiB") && run.out.contains("partial segments 17.00 MiB"), "{}", run.out);
     let keys = call(&["stats", &file, "--entry", "1", "--keys"]).out;

@@ -2,7 +2,8 @@
 //! may have made a file, what each of them would advise is said.
 
 use crate::common::{
-    BASE, Folder, MIB, OTHER, call, call_with, default_settings, diverging, entry, free, good, recording, segment, unused, used,
+    BASE, Folder, MIB, OTHER, call, call_with, default_settings, diverging, entry, free, good, listed, recording, segment,
+    unused, used,
 };
 use parkade_recording::{Action, Block, RecordedSettings, Recording};
 use serde_json::Value;
@@ -199,10 +200,8 @@ fn every_command_knows_releases_by_every_name() {
 #[test]
 fn the_commands_with_the_option_are_these() {
     let help = call(&["--help"]).out;
-    let listed = help.split("Commands:\n").nth(1).and_then(|rest| rest.split("\n\n").next()).expect("a list");
-    let commands = listed.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
-    let commands = commands.filter_map(|line| line.split_whitespace().next()).filter(|command| *command != "help");
-    let mut with: Vec<&str> = commands.filter(|command| call(&[command, "--help"]).out.contains("--profile <")).collect();
+    let mut with: Vec<&str> =
+        listed(&help).into_iter().filter(|command| call(&[command, "--help"]).out.contains("--profile <")).collect();
     let mut known: Vec<&str> = calls("", "", "").map(|(args, _)| args[0]).to_vec();
     with.sort_unstable();
     known.sort_unstable();

@@ -10,7 +10,7 @@ use std::process::{Output, Stdio};
 use std::sync::LazyLock;
 
 use crate::common::usual::{USUAL, folder, usual};
-use crate::common::{call, parkade};
+use crate::common::{call, listed, parkade};
 
 /// A pipe that nobody reads.
 fn unread() -> Stdio {
@@ -42,9 +42,7 @@ fn undisturbed() -> impl Iterator<Item = (&'static str, &'static Output)> {
 #[test]
 fn every_command_is_tried_with_every_exit_code() {
     let help = call(&["--help"]).out;
-    let commands = help.split("Commands:\n").nth(1).expect("commands").lines().take_while(|line| !line.is_empty());
-    let commands: BTreeSet<&str> =
-        commands.filter_map(|line| line.strip_prefix("  ")?.split(' ').next()).filter(|name| !name.is_empty()).collect();
+    let commands: BTreeSet<&str> = listed(&help).into_iter().collect();
     let tried = |name: &&str| USUAL.iter().any(|line| line.split(' ').next() == Some(name));
     let missing: Vec<&str> = commands.iter().copied().filter(|name| !tried(name)).collect();
     assert!(commands.len() > 15 && missing.is_empty(), "{missing:?} of {commands:?}");

@@ -8,7 +8,7 @@ use clap_complete::{Shell, generate};
 
 use crate::terminal::runner::{Command, Form};
 
-/// Print the completion script of a shell, for commands, options and file names.
+/// Print the completion script of a shell.
 ///
 /// The script goes to standard output. Each shell has its own place for it; a shell that is already running does not see it.
 #[derive(Parser)]

@@ -27,7 +27,7 @@ use crate::terminal::output;
 use crate::terminal::outputs::{Target, Wanted};
 use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
 
-/// Check the laws of the allocator, the device contract, the documents' scenarios and PyTorch's own allocator tests.
+/// Run the suite: laws, device contract, scenarios, PyTorch's own tests.
 ///
 /// On the simulated device (the default) this needs no GPU. On a real one some entries fill the device's memory and
 /// release it again; nothing else should use the device meanwhile. A broken law is shown with the shortest sequence found that breaks

@@ -14,7 +14,7 @@ use crate::terminal::output;
 use crate::terminal::outputs::{Target, Wanted};
 use crate::terminal::runner::{Command, Form};
 
-/// Print the manual page of parkade or of one of its commands, or write all of them.
+/// Print a manual page, or write all of them.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade man | man -l -

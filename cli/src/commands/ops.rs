@@ -15,7 +15,7 @@ use crate::terminal::{output, size};
 /// The longest line that a script may have, in bytes.
 const LONGEST_LINE: u64 = 1 << 20;
 
-/// Run a script of allocator operations on a simulated device; print one JSON line for each.
+/// Run a script of allocator operations on a simulated device.
 ///
 /// The script has one operation a line (`alloc ID BYTES [STREAM]`, `free ID`, `record_stream ID STREAM`, `complete STREAM|all`,
 /// `empty_cache`, `set_fraction F`, `conf STRING`, `snapshot`, `stats` ...); `#` begins a comment.

@@ -23,7 +23,7 @@ use crate::terminal::runner::{Command, Form, Lines, Subject};
 use crate::terminal::size::show_bytes;
 use crate::terminal::{output, progress};
 
-/// Pack a program's buffers offline: sizes and lifetimes are known, addresses are searched for.
+/// Find the least memory into which a program's buffers can be packed.
 ///
 /// The result is what an allocator that does not move memory can hope for; none can need less than the load, the most bytes live at
 /// once. The file is a recording, whose requests are rounded up to 512 bytes (PyTorch's smallest block, whatever the settings), or a

@@ -11,7 +11,7 @@ use clap::Parser;
 use parkade_analysis::annotations::steps;
 use parkade_analysis::fragmentation::{Fragmentation, ReplayOptions, Sample, sample_recorded_run, sample_replayed_run};
 use parkade_analysis::ranks::RankRun;
-use parkade_recording::{DeviceRecording, Recording, memory_summary};
+use parkade_recording::{Action, DeviceRecording, Recording, memory_summary};
 use parkade_replay::VerifyOptions;
 use parkade_replay::recognition::{Asked, Recognition};
 
@@ -24,7 +24,7 @@ use crate::terminal::size::{self, show_bytes};
 use crate::terminal::table::Table;
 use crate::terminal::{given_settings, output, recording};
 
-/// Show what torch.cuda.memory_stats() and memory_summary() would have reported, and how fragmented memory was.
+/// Show memory_stats(), memory_summary() and fragmentation at any entry.
 ///
 /// The recorded run is replayed under its own settings, so its statistics are known after every entry; with --settings the same requests
 /// under others. Counting starts at the first entry, as if the counters had been reset there.
@@ -103,6 +103,8 @@ struct Device {
     /// Steps that ended before the first entry of the trace.
     lost_steps: usize,
     moments: Vec<Moment>,
+    /// The fullest moment, if no other was asked for.
+    peak: Option<Sample>,
     /// The state at the end of a file without a trace.
     end: Option<Fragmentation>,
     /// Recorded decisions that the replay does not reproduce, of all decisions.
@@ -298,6 +300,7 @@ fn sample(args: &Args, run: &Run, recording: &Recording, device: &DeviceRecordin
         mark: None,
         lost_steps: 0,
         moments: Vec::new(),
+        peak: None,
         end: None,
         mismatches: 0,
         decisions: 0,
@@ -316,8 +319,11 @@ fn sample(args: &Args, run: &Run, recording: &Recording, device: &DeviceRecordin
             let steps = found_steps.steps;
             (steps.iter().map(|step| step.last_entry).collect(), Some(steps.iter().map(|step| step.number).collect::<Vec<_>>()))
         }
+        // The state at the end says little of a program that has ended.
+        _ if device.left_out.is_none() && fullest(device) < entries - 1 => (vec![fullest(device), entries - 1], None),
         _ => (vec![entries - 1], None),
     };
+    let is_series = args.is_series();
     let sampled = match run {
         Run::Recorded(own) => sample_recorded_run(device, own, &at),
         Run::Replayed(options) => sample_replayed_run(device, options, &at),
@@ -326,8 +332,31 @@ fn sample(args: &Args, run: &Run, recording: &Recording, device: &DeviceRecordin
     (found.mismatches, found.decisions) = (sampled.mismatches, sampled.decisions);
     found.assumed_limit_bytes = sampled.assumed_limit_bytes;
     let step = |place: usize| numbers.as_ref().and_then(|numbers| numbers.get(place).copied());
-    found.moments = sampled.samples.into_iter().enumerate().map(|(place, sample)| Moment { step: step(place), sample }).collect();
+    let mut samples = sampled.samples;
+    if !is_series && samples.len() > 1 {
+        found.peak = Some(samples.remove(0));
+    }
+    found.moments = samples.into_iter().enumerate().map(|(place, sample)| Moment { step: step(place), sample }).collect();
     Ok(found)
+}
+
+/// The entry after which the recorded run had reserved the most, and of several the one at which the most was allocated.
+fn fullest(device: &DeviceRecording) -> usize {
+    let (mut reserved, mut allocated, mut most, mut at) = (0_i128, 0_i128, None, 0);
+    for (place, entry) in device.trace.iter().enumerate() {
+        let bytes = i128::from(entry.size);
+        match entry.action {
+            Action::SegmentAlloc | Action::SegmentMap => reserved += bytes,
+            Action::SegmentFree | Action::SegmentUnmap => reserved -= bytes,
+            Action::Alloc => allocated += bytes,
+            Action::FreeRequested => allocated -= bytes,
+            Action::FreeCompleted | Action::Oom | Action::Snapshot => {}
+        }
+        if most.is_none_or(|most| (reserved, allocated) > most) {
+            (most, at) = (Some((reserved, allocated)), place);
+        }
+    }
+    at
 }
 
 /// Every so many entries, and the last one.
@@ -369,7 +398,21 @@ fn single(out: &mut dyn Write, args: &Args, device: &Device) -> io::Result<()> {
             writeln!(out, "{key} {value}")?;
         }
     } else {
+        if let Some(peak) = &device.peak {
+            let Fragmentation { reserved_bytes, allocated_bytes, .. } = peak.fragmentation;
+            let (reserved, allocated) = (show_bytes(reserved_bytes), show_bytes(allocated_bytes));
+            let (number, entry, entries) = (device.number, peak.entry, device.entries);
+            writeln!(
+                out,
+                "device {number} at its fullest, entry {entry} of {entries}: {reserved} reserved, {allocated} allocated"
+            )?;
+            measures(out, &peak.fragmentation)?;
+            writeln!(out, "at the end:")?;
+        }
         write!(out, "{}", memory_summary(device.number, &sample.stats, false))?;
+    }
+    if device.peak.is_some() && !args.keys {
+        return Ok(());
     }
     writeln!(out, "device {}, after entry {} of {}", device.number, sample.entry, device.entries)?;
     measures(out, &sample.fragmentation)

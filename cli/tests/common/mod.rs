@@ -49,6 +49,13 @@ pub(crate) fn parkade(args: &[&str]) -> Command {
     command
 }
 
+/// The commands that `--help` lists, without `help` itself.
+pub(crate) fn listed(help: &str) -> Vec<&str> {
+    let lists = help.split("Options:\n").next().unwrap_or_default().lines().skip_while(|line| !line.starts_with("Usage:"));
+    let names = lists.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").collect()
+}
+
 /// Runs the binary.
 pub(crate) fn call(args: &[&str]) -> Run {
     parkade(args).output().expect("the binary runs").into()

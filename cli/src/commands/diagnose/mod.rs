@@ -29,7 +29,7 @@ use crate::terminal::{given_settings, output, progress, recording, release, size
 /// The number of fences that JSON lists; the text shows fewer.
 const FENCES: usize = 20;
 
-/// Explain step by step why a recorded program ran out of memory, and where the memory was.
+/// Explain why a program ran out of memory, and where the memory was.
 ///
 /// Looks at the first out-of-memory point of a PyTorch memory snapshot. Every reserved byte is live, lost to rounding, or stranded
 /// for exactly one cause. Without a failure it looks at the peak of reserved memory and says why more was reserved than allocated.

@@ -17,7 +17,7 @@ use crate::terminal::output::list;
 use crate::terminal::runner::Outcome;
 use crate::terminal::{recording, size};
 
-/// Compare two recordings of a program: peaks, what grew, fragmentation, driver calls, step by step.
+/// Compare two recordings of a program: what grew, and by how much.
 ///
 /// A and B may be recordings before and after a change, under two settings, or of two moments of one run. With one file, show its peaks
 /// and check them. Blocks are paired by the stack that allocated them; without stacks, by size.

@@ -25,7 +25,7 @@ use crate::terminal::runner::{Command, Form, Lines, Subject};
 use crate::terminal::self_check::Checked;
 use crate::terminal::{output, progress, recording, self_check, size};
 
-/// Write the run that a recorded program would have had under other settings as a snapshot file.
+/// Write a replay as a snapshot file or a Perfetto trace.
 ///
 /// The file opens where PyTorch's own do: https://pytorch.org/memory_viz, torch/cuda/_memory_viz.py, parkade verify. The requests are
 /// the recording's, with their stacks, times and annotations; every decision is made again, as by parkade replay. If the recording

@@ -36,7 +36,7 @@ use crate::terminal::args::{Files, Force, Json, Profile};
 use crate::terminal::outputs::{Outputs, Target, Wanted};
 use crate::terminal::{given_settings, output, progress, recording, release, size};
 
-/// Show what happened in a recorded run: memory over time, the heap at any moment, other settings.
+/// Draw a run: memory over time, the heap at any moment, who holds it.
 ///
 /// With --output, one page that any browser opens, without network access. With --svg, a picture; with
 /// --flamegraph, one of who holds the memory. With none of them, text for the terminal.

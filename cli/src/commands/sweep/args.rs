@@ -12,7 +12,7 @@ use super::show::Shown;
 use crate::terminal::outputs::Target;
 use crate::terminal::size::{self};
 
-/// Run programs under allocation policies on simulated devices, and compare how much memory they need and what the driver costs.
+/// Compare allocation policies on workloads: memory and driver time.
 ///
 /// Each workload is run under each policy in each capacity and with plenty of memory, and the smallest memory in which it fits is
 /// searched for. LOAD is the most bytes live at once, each request rounded up to 512 bytes: nothing can need less. The search goes in
