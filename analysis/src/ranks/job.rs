@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use parkade::profile::Profile;
 use rayon::prelude::*;
 
-use crate::advise::{Advice, AdvisedOption, DeviceOutcome, Outcome, Verdict, is_costly, tolerance_bytes};
+use crate::advise::{Advice, AdvisedOption, CompletedRuns, DeviceOutcome, Outcome, Verdict, is_costly, tolerance_bytes};
 use crate::caution::Caution;
 
 /// One setting, tried on one rank.
@@ -25,6 +25,8 @@ pub struct Tried {
     pub reaches_beyond: bool,
     /// Whether the rank's program fits.
     pub outcome: Outcome,
+    /// The cut runs that are like the rank's, if its program died.
+    pub completes: Option<CompletedRuns>,
     /// The least memory in which everything is served; if the rank's devices have different ones, so much that of the least of these as
     /// much is left as on the tightest device.
     pub needs_bytes: u64,
@@ -51,6 +53,7 @@ impl Tried {
             serves: option.gets_past() && !is_hopeless,
             reaches_beyond: option.reaches_beyond(),
             outcome: if is_hopeless { advice.outcome } else { advice.outcome_with(place) },
+            completes: option.completes,
             needs_bytes: needs_bytes(option),
             enough_bytes: option.smallest_capacity_bytes(),
             driver_us: option.driver_us(),
@@ -356,6 +359,7 @@ mod tests {
         let tried = |&(settings, needs_mib): &(&str, u64)| {
             let serves = available_mib.is_none_or(|available| needs_mib <= available);
             Tried {
+                completes: None,
                 settings: settings.to_owned(),
                 serves,
                 reaches_beyond: false,

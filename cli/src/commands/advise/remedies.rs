@@ -299,19 +299,23 @@ const fn less(kind: BlockKind) -> &'static str {
     }
 }
 
+/// How likely a run completes that is like these, in words.
+pub(super) fn likely(like: CompletedRuns) -> String {
+    let CompletedRuns { completed, runs } = like;
+    let tenths = (like.probability() * 10.0).round() as u32;
+    match (completed, tenths) {
+        (0, _) => format!("completes none of {runs} runs like this one"),
+        (all, _) if all == runs => format!("completes all of {runs} runs like this one"),
+        (_, 0) => format!("completes fewer than 1 in 10 runs like this one: {completed} of {runs}"),
+        (_, 10) => format!("completes more than 9 in 10 runs like this one: {completed} of {runs}"),
+        _ => format!("completes about {tenths} in 10 runs like this one: {completed} of {runs}"),
+    }
+}
+
 impl Remedy {
     /// How likely it completes the program, with what that number comes from. `None` if the program did not die.
     pub(super) fn likely(&self) -> Option<String> {
-        let like = self.completes?;
-        let CompletedRuns { completed, runs } = like;
-        let tenths = (like.probability() * 10.0).round() as u32;
-        let does = match (completed, tenths) {
-            (0, _) => format!("completes none of {runs} runs like this one"),
-            (all, _) if all == runs => format!("completes all of {runs} runs like this one"),
-            (_, 0) => format!("completes fewer than 1 in 10 runs like this one: {completed} of {runs}"),
-            (_, 10) => format!("completes more than 9 in 10 runs like this one: {completed} of {runs}"),
-            _ => format!("completes about {tenths} in 10 runs like this one: {completed} of {runs}"),
-        };
+        let does = likely(self.completes?);
         let percent = self.enough_part * 100.0;
         let enough = if self.enough_part < 1.0 {
             format!(", if the limit is in the upper {percent:.0} % of its range")

@@ -512,9 +512,10 @@ fn serves_all(job: &Job) -> String {
             let past = job.advice.ranks.iter().filter(|standing| standing.outcome == Fit::GetsPast).count();
             let names = named(job, |fit| fit == Fit::GetsPast);
             let others = if past == number { "" } else { "; the others fit" };
+            let likely = least_likely(job);
             match past {
-                1 => format!("{names} gets past its failure, after which its file has no more{others}"),
-                _ => format!("{names} get past their failures, after which their files have no more{others}"),
+                1 => format!("{names} gets past its failure, after which its file has no more{likely}{others}"),
+                _ => format!("{names} get past their failures, after which their files have no more{likely}{others}"),
             }
         }
         Fit::Unknown if standing.available_bytes.is_some() => {
@@ -543,6 +544,14 @@ fn serves_all(job: &Job) -> String {
         _ => format!("rank {} needs most, {}", tightest.number, show_bytes(standing.needs_bytes)),
     };
     format!("one setting for all ranks, {setting}: {does}; {room}")
+}
+
+/// How likely the rank completes that is least likely to, of those that died.
+fn least_likely(job: &Job) -> String {
+    let of = |rank: &Rank| Some((rank.number, rank.advice.with(&job.advice.settings)?.completes?));
+    let least = job.ranks.iter().filter_map(of).min_by(|(_, one), (_, other)| one.probability().total_cmp(&other.probability()));
+    least
+        .map_or_else(String::new, |(number, runs)| format!("; on rank {number}, the least likely, it {}", remedies::likely(runs)))
 }
 
 /// Where each rank alone could be served: that a launcher can do so.
