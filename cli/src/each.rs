@@ -158,7 +158,9 @@ fn run_all<C: OnEach>(command: &C, inputs: &Inputs) -> Result<Outcome> {
     let mut said = Vec::new();
     let finished = command.finish(together, &mut said);
     let addition = finished.as_ref().ok().and_then(|finished| finished.addition.clone());
-    if are_ranks && is_rank_shown && ranks.are_of_several_files() {
+    // The command's own answer about all of them says more.
+    let is_answered = form == Form::Text && !is_rank_shown && !said.is_empty();
+    if are_ranks && !is_answered && ranks.are_of_several_files() {
         print_ranks(form, &ranks, addition, printed == 0)?;
     }
     print_bytes(form, if form == Form::Text { &said } else { &[] })?;

@@ -53,13 +53,12 @@ impl Ranks {
         self.runs.windows(2).any(|pair| pair[0].place != pair[1].place)
     }
 
-    /// Prints a table and what it shows.
+    /// Prints what the comparison found, and the table that shows it.
     pub fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        write!(out, "{}", table(self).text_with_left(&[0, 1]))?;
         for sentence in self.sentences() {
             write!(out, "{}", output::paragraph(&sentence, 0))?;
         }
-        Ok(())
+        write!(out, "\n{}", table(self).text_with_left(&[0, 1]))
     }
 
     /// What the comparison found.

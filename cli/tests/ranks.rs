@@ -11,9 +11,9 @@ use serde_json::Value;
 /// The commands that answer about each recording, with what makes them quick.
 const COMMANDS: [&[&str]; 6] = [
     &["verify", "--all"],
-    &["replay"],
-    &["stats"],
-    &["diagnose"],
+    &["replay", "--all"],
+    &["stats", "--all"],
+    &["diagnose", "--all"],
     &["report"],
     &["advise", "--all", "--settings", "expandable_segments:True", "--only"],
 ];
@@ -120,7 +120,7 @@ fn who_fails_first_and_who_is_odd() {
     }
     folder.recording("rank2.pickle", &rank(2, 3));
     let run = call(&["verify", "--all", folder.path()]);
-    assert!(run.out.contains("\nrank 1 runs out of memory first, at entry 5, 0.250 s before rank 0; 2 of 3 do\n"), "{}", run.out);
+    assert!(run.out.contains("rank 1 runs out of memory first, at entry 5, 0.250 s before rank 0; 2 of 3 do\n"), "{}", run.out);
 }
 
 #[test]

@@ -50,8 +50,11 @@ fn a_page_has_a_row_for_all_and_those_that_say_most_in_full() {
     let target = format!("{}/page.html", folder.path());
     let run = call(&["report", folder.path(), "-o", &target]);
     assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
-    assert!(run.out.starts_with("rank  recording"), "{}", run.out);
-    assert!(run.out.contains("\nrank 10 alone runs out of memory, at entry 5\n"), "{}", run.out);
+    assert!(
+        run.out.starts_with("rank 10 alone runs out of memory, at entry 5\n") && run.out.contains("\nrank  recording"),
+        "{}",
+        run.out
+    );
     assert!(run.out.contains("\n8 of 12 are in full, 4 in the table only"), "{}", run.out);
     let page = fs::read_to_string(&target).expect("a page");
     assert_eq!(page.matches("<th scope=\"row\">").count(), 12);

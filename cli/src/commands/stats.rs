@@ -225,6 +225,10 @@ impl OnEach for Args {
         Args { file: file.to_owned(), is_one_of_several, ..self.clone() }
     }
 
+    fn shows_each_rank(&self) -> bool {
+        self.files.all
+    }
+
     fn keep(&self, _: &Shown) {}
 
     /// The recorded runs; under other settings only moments are known, not the whole run.

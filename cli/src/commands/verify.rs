@@ -52,9 +52,6 @@ pub(crate) struct Args {
     /// The settings of the run, where the recording does not state them or states them wrongly.
     #[arg(long)]
     settings: Option<String>,
-    /// Show a row for each recording, with what is not in it, also where nothing differs.
-    #[arg(long)]
-    all: bool,
     #[command(flatten)]
     json: Json,
 }
@@ -172,7 +169,7 @@ impl Command for Args {
     fn text(&self, reports: &Reports, out: &mut dyn Write) -> Result<()> {
         let parts: Vec<_> = reports.all.iter().flatten().map(|report| &report.part).collect();
         let failed = reports.all.len() - parts.len();
-        Ok(if self.all {
+        Ok(if self.files.all {
             print(out, &parts, failed, reports.ranks.as_ref())
         } else {
             print_short(out, &parts, failed, self.stats.is_some())

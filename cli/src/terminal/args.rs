@@ -37,6 +37,9 @@ pub struct Files {
     /// compared as ranks of one job.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
+    /// Show everything that was found, not the answer alone; of ranks, the answer about each of them too.
+    #[arg(long)]
+    pub all: bool,
 }
 
 /// `--force` of commands that write files.

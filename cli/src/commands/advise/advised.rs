@@ -83,9 +83,6 @@ pub(crate) struct Args {
     /// The PyTorch release whose allocator decisions are made, as 2.11 or 2.11.0 [default: the one that made the recording].
     #[arg(long, value_name = "RELEASE")]
     pub(super) profile: Option<Profile>,
-    /// Show every setting tried, with all cautions and notes, not the answer alone.
-    #[arg(long)]
-    pub(super) all: bool,
     #[command(flatten)]
     pub(super) json: Json,
 }
@@ -94,7 +91,7 @@ impl Args {
     /// What a page of several ranks asks: with so much memory, or what the files show.
     pub(crate) fn of_page(capacity: Option<u64>, recorded_limit: Option<u64>, settings: &[String], device: Option<u32>) -> Args {
         Args {
-            files: Files { files: Vec::new() },
+            files: Files { files: Vec::new(), all: false },
             file: PathBuf::new(),
             capacity,
             limit: None,
@@ -104,7 +101,6 @@ impl Args {
             device,
             recorded: RecordedLimit { recorded_limit },
             profile: None,
-            all: false,
             json: Json { json: false },
         }
     }

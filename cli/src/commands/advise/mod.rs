@@ -46,7 +46,7 @@ impl Command for Args {
 
     fn text(&self, advised: &Advised, out: &mut dyn Write) -> Result<()> {
         Ok(match &advised.found {
-            Found::Report(report) if self.all => table::print(out, advised, report),
+            Found::Report(report) if self.files.all => table::print(out, advised, report),
             Found::Report(report) => short::print(out, advised, report),
             Found::OnlySegments(space) => table::print_held(out, advised, space),
         }?)
@@ -79,7 +79,7 @@ impl OnEach for Args {
     }
 
     fn shows_each_rank(&self) -> bool {
-        self.all
+        self.files.all
     }
 
     fn finish(&self, together: Together<'_, Kept>, out: &mut dyn Write) -> Result<Finished> {
@@ -99,7 +99,7 @@ fn advise_on_job(args: &Args, together: Together<'_, Kept>, out: &mut dyn Write)
     let traced = || together.kept.iter().filter_map(|(place, kept)| Some((*place, kept.as_ref()?)));
     let advised = traced().map(|(place, (advice, _))| (place, advice.clone())).collect();
     let Some(mut job) = Job::of(args, &together, advised)? else {
-        if together.are_ranks && !args.all {
+        if together.are_ranks && !args.files.all {
             let read = traced().count();
             let said = format!(
                 "nothing to choose between: {} of {} ranks {} a trace; parkade advise FILE answers about one of them",

@@ -48,6 +48,9 @@ pub(crate) struct Args {
     /// compared as ranks of one job.
     #[arg(required_unless_present = "message", value_name = "FILE")]
     files: Vec<PathBuf>,
+    /// Of ranks, show the answer about each of them, not the comparison alone.
+    #[arg(long)]
+    all: bool,
     /// The one of them that is diagnosed.
     #[arg(skip)]
     file: Option<PathBuf>,
@@ -138,6 +141,10 @@ impl OnEach for Args {
 
     fn on(&self, file: &Path, _: bool) -> Args {
         Args { file: Some(file.to_owned()), ..self.clone() }
+    }
+
+    fn shows_each_rank(&self) -> bool {
+        self.all
     }
 
     fn keep(&self, _: &Found) {}

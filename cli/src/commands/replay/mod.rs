@@ -156,6 +156,10 @@ impl OnEach for Args {
         Args { file: file.to_owned(), ..self.clone() }
     }
 
+    fn shows_each_rank(&self) -> bool {
+        self.files.all
+    }
+
     fn keep(&self, _: &Replayed) {}
 
     fn check_several(&self, _: &Inputs) -> Result<()> {
