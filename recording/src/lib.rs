@@ -18,7 +18,7 @@ pub use format::{FormatError, FormatProblem, Place, write};
 pub use json::JsonError;
 pub use pickle::{PickleError, PickleProblem, Style, memory_bound};
 pub use recording::{
-    Action, Annotation, Block, BlockState, DeviceRecording, Entry, Frame, LeftOut, PoolId, PoolTable, RecordedSettings,
-    Recording, Segment, StackId, StackTable, Tolerated,
+    Action, Annotation, Block, BlockState, DeviceRecording, Entry, Frame, LeftOut, LimitSource, PoolId, PoolTable,
+    RecordedSettings, Recording, RunLimit, Segment, StackId, StackTable, Tolerated,
 };
 pub use summary::memory_summary;

@@ -22,10 +22,52 @@ pub struct Recording {
     pub annotations: Vec<Annotation>,
     /// The Python stacks that segments, blocks and entries refer to.
     pub stacks: StackTable,
+    /// The memory that the process might reserve, where what wrote the snapshot kept it.
+    pub run_limit: Option<RunLimit>,
     /// Which keys it has of those that came and went with PyTorch's releases.
     pub fields: FileFields,
     /// What the file contains that this reader does not know.
     pub tolerated: Tolerated,
+}
+
+/// The memory that a recorded process might reserve on a device. PyTorch's snapshots do not have it; `parkade run` and the functions of the
+/// Python package write it beside what PyTorch writes, under the key `parkade`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunLimit {
+    /// In bytes.
+    pub bytes: u64,
+    /// How it was known.
+    pub source: LimitSource,
+}
+
+/// How a process's memory limit was known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitSource {
+    /// `set_per_process_memory_fraction`.
+    Fraction,
+    /// What the device had free, and what the process had reserved.
+    Device,
+    /// The user said so.
+    Given,
+}
+
+impl LimitSource {
+    /// Every source.
+    const ALL: [LimitSource; 3] = [LimitSource::Fraction, LimitSource::Device, LimitSource::Given];
+
+    /// The spelling in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            LimitSource::Fraction => "fraction",
+            LimitSource::Device => "mem_get_info",
+            LimitSource::Given => "given",
+        }
+    }
+
+    /// The source with this spelling; `None` if there is none.
+    pub(crate) fn from_name(name: &[u8]) -> Option<LimitSource> {
+        LimitSource::ALL.into_iter().find(|source| source.name().as_bytes() == name)
+    }
 }
 
 /// What a recording says of one device.

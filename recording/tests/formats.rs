@@ -3,7 +3,9 @@
 
 use std::path::PathBuf;
 
-use parkade_recording::{Action, BlockState, FileFields, Recording, StackId, Style, compression, read, read_file, write};
+use parkade_recording::{
+    Action, BlockState, FileFields, LimitSource, Recording, RunLimit, StackId, Style, compression, read, read_file, write,
+};
 
 const BASE: u64 = 0x7f30_0000_0000;
 const MIB: u64 = 1 << 20;
@@ -223,6 +225,19 @@ fn what_is_written_is_read_back() {
             assert_eq!(without_fields(read(&written).expect("written by us")), recording, "{name} {style:?}");
         }
     }
+}
+
+#[test]
+fn the_limit_that_parkade_adds_is_read_and_written() {
+    for source in [LimitSource::Fraction, LimitSource::Device, LimitSource::Given] {
+        let limited = Recording { run_limit: Some(RunLimit { bytes: 14 << 30, source }), ..load("snapshot.protocol4.pickle") };
+        for style in [Style::Python, Style::Cpp] {
+            let again = read(&write(&limited, style)).expect("written by us");
+            assert_eq!(again.run_limit, limited.run_limit, "{source:?} {style:?}");
+            assert!(again.tolerated.unknown_top_keys.is_empty());
+        }
+    }
+    assert_eq!(load("snapshot.protocol4.pickle").run_limit, None);
 }
 
 /// A recording of a real run, compared with known figures.

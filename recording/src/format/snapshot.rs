@@ -13,8 +13,8 @@ use super::forward;
 use crate::dated_keys::{FileFields, Part};
 use crate::pickle::{Loaded, Tag, Value};
 use crate::recording::{
-    Action, Annotation, Block, BlockState, DeviceRecording, Entry, Frame, PoolId, PoolTable, RecordedSettings, Recording,
-    Segment, StackId, StackTable, Tolerated,
+    Action, Annotation, Block, BlockState, DeviceRecording, Entry, Frame, LimitSource, PoolId, PoolTable, RecordedSettings,
+    Recording, RunLimit, Segment, StackId, StackTable, Tolerated,
 };
 
 /// The parts of the snapshot's root.
@@ -23,6 +23,7 @@ struct Root<'l> {
     traces: &'l [Value],
     settings: Value,
     annotations: &'l [Value],
+    run_limit: Value,
     unknown: BTreeMap<String, u64>,
     dated: FileFields,
 }
@@ -58,6 +59,7 @@ pub(crate) fn read_snapshot(loaded: &Loaded) -> Result<Recording, FormatError> {
     };
     budget.spend(root.annotations.len(), Budget::BLOCK).map_err(whole)?;
     let annotations = read_annotations(loaded, root.annotations, &mut stacks)?;
+    let run_limit = optional(root.run_limit, |value| read_run_limit(loaded, value)).map_err(whole)?.flatten();
     let (pools, unknown_entry_keys, unknown_actions) = traces.finish();
     let (unknown_segment_keys, unknown_block_keys) = segments.finish();
     let tolerated = Tolerated {
@@ -73,11 +75,11 @@ pub(crate) fn read_snapshot(loaded: &Loaded) -> Result<Recording, FormatError> {
     }
     let pools = Arc::new(pools);
     let devices = devices.into_values().map(|device| DeviceRecording { pools: Arc::clone(&pools), ..device }).collect();
-    Ok(Recording { devices, settings, annotations, stacks: stacks.into_table(), fields, tolerated })
+    Ok(Recording { devices, settings, annotations, stacks: stacks.into_table(), run_limit, fields, tolerated })
 }
 
-/// The keys of a whole snapshot.
-const NAMES: [&str; 4] = ["segments", "device_traces", "allocator_settings", "external_annotations"];
+/// The keys of a whole snapshot: PyTorch's, and that of what parkade adds.
+const NAMES: [&str; 5] = ["segments", "device_traces", "allocator_settings", "external_annotations", "parkade"];
 
 /// Whether a value is a whole snapshot and not a segment.
 fn is_snapshot(loaded: &Loaded, value: Value) -> bool {
@@ -102,6 +104,7 @@ fn root<'l>(loaded: &'l Loaded) -> Result<Root<'l>, FormatProblem> {
             traces: none,
             settings: Value::ABSENT,
             annotations: none,
+            run_limit: Value::ABSENT,
             unknown: BTreeMap::new(),
             dated: FileFields::NONE,
         });
@@ -110,7 +113,7 @@ fn root<'l>(loaded: &'l Loaded) -> Result<Root<'l>, FormatProblem> {
         return Err(FormatProblem::NotASnapshot { found: error::with_article(loaded.type_name(loaded.root)) });
     }
     let mut fields = Fields::of(Part::Snapshot, NAMES, &["host_segments", "host_traces"]);
-    let [segments, traces, settings, annotations] = fields.look_up(loaded, loaded.root, "snapshot")?;
+    let [segments, traces, settings, annotations, run_limit] = fields.look_up(loaded, loaded.root, "snapshot")?;
     let dated = fields.dated(loaded);
     let unknown = fields.into_unknown();
     if segments == Value::ABSENT && traces == Value::ABSENT {
@@ -125,9 +128,19 @@ fn root<'l>(loaded: &'l Loaded) -> Result<Root<'l>, FormatProblem> {
         traces: list(traces, NAMES[1])?,
         settings,
         annotations: list(annotations, NAMES[3])?,
+        run_limit,
         unknown,
         dated,
     })
+}
+
+/// The limit that what wrote the snapshot kept. A source that this reader does not know says nothing of what its number means.
+fn read_run_limit(loaded: &Loaded, dict: Value) -> Result<Option<RunLimit>, FormatProblem> {
+    let mut fields = Fields::new(["limit_bytes", "limit_source"], &[]);
+    let [bytes, source] = fields.look_up(loaded, dict, NAMES[4])?;
+    let bytes = optional(bytes, |value| fields::positive(loaded, value, "limit_bytes"))?;
+    let source = optional(source, |value| fields::text(loaded, value, "limit_source"))?.and_then(LimitSource::from_name);
+    Ok(bytes.zip(source).map(|(bytes, source)| RunLimit { bytes, source }))
 }
 
 fn by_device(segments: Vec<(u32, Segment)>) -> BTreeMap<u32, DeviceRecording> {

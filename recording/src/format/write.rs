@@ -61,6 +61,14 @@ impl<'r> Writer<'r> {
             self.pickler.text("external_annotations");
             self.list(&recording.annotations, Writer::annotation);
         }
+        if let Some(limit) = recording.run_limit {
+            self.pickler.text("parkade");
+            self.pickler.begin_dict();
+            self.number("limit_bytes", limit.bytes);
+            self.pickler.text("limit_source");
+            self.pickler.text(limit.source.name());
+            self.pickler.end_dict();
+        }
         self.pickler.end_dict();
     }
 
