@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Args;
 use parkade::profile::{Profile as Rules, UnknownRelease};
-use parkade_recording::Recording;
+use parkade_analysis::advise::MemoryBudget;
+use parkade_recording::{LimitSource, Recording, RunLimit};
 use parkade_replay::recognition::{Asked, Recognition, find_limit};
 use parkade_replay::{ReplaySettings, VerifyOptions};
 
@@ -53,19 +54,25 @@ pub struct Force {
 /// `--recorded-limit`.
 #[derive(Args, Clone)]
 pub struct RecordedLimit {
-    /// The memory limit of the recorded run, which the recording does not contain. It tells calls of empty_cache from memory released
-    /// because of the limit.
+    /// The memory limit of the recorded run, which the recording does not contain unless parkade run wrote it. It tells calls of empty_cache
+    /// from memory released because of the limit.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     pub recorded_limit: Option<u64>,
 }
 
 impl RecordedLimit {
+    /// The limit that is given, else the fraction of memory that is kept in the file.
+    pub fn bytes(&self, recording: &Recording) -> Option<u64> {
+        let kept = || recording::kept_limit(recording).filter(|limit| limit.source == LimitSource::Fraction);
+        self.recorded_limit.or_else(|| Some(kept()?.bytes))
+    }
+
     /// The recorded run's own settings and this limit, and which release made it.
     ///
     /// # Errors
     /// The recorded settings are not valid, or no release could have made it.
     pub fn own(&self, recording: &Recording) -> Result<(VerifyOptions, Recognition)> {
-        let limit_bytes = self.recorded_limit;
+        let limit_bytes = self.bytes(recording);
         let found = release::of(recording, &Asked { limit_bytes, ..Asked::default() })?;
         Ok((VerifyOptions { settings: found.settings.clone(), limit_bytes, stats_file: None }, found))
     }
@@ -151,6 +158,24 @@ pub fn limit(limit: Option<u64>, capacity: Option<u64>, fraction: f64, profile: 
         _ => bail!("per_process_memory_fraction:{fraction} is a fraction of the device's memory, which --capacity gives"),
     }
 }
+
+/// The memory that is given by `--capacity` and `--limit`; without both, what is kept in the file.
+pub fn memory(capacity_bytes: Option<u64>, limit_bytes: Option<u64>, recording: &Recording) -> MemoryBudget {
+    let given = MemoryBudget { capacity_bytes, limit_bytes };
+    if given != MemoryBudget::default() {
+        return given;
+    }
+    match recording::kept_limit(recording) {
+        Some(RunLimit { bytes, source: LimitSource::Device }) => MemoryBudget { capacity_bytes: Some(bytes), limit_bytes: None },
+        Some(RunLimit { bytes, .. }) => MemoryBudget { capacity_bytes: None, limit_bytes: Some(bytes) },
+        None => given,
+    }
+}
+
+/// An argument names what there is not.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct UnknownName(pub String);
 
 /// The rules of a PyTorch release, given by its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,11 +3,17 @@
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
-use parkade_recording::{Action, DeviceRecording, Entry, LeftOut, ReadError, Recording};
-use parkade_replay::recognition::reserved_at_start;
+use parkade_recording::{Action, DeviceRecording, Entry, LeftOut, ReadError, Recording, RunLimit};
+use parkade_replay::recognition::{most_reserved, reserved_at_start};
 
 use crate::terminal::json_struct::view;
 use crate::terminal::{output, size};
+
+/// The memory limit that is kept in the file, unless the run reserved more: then it is not the limit of all that was recorded.
+pub fn kept_limit(recording: &Recording) -> Option<RunLimit> {
+    let limit = recording.run_limit?;
+    recording.devices.iter().all(|device| most_reserved(device) <= limit.bytes).then_some(limit)
+}
 
 /// How to record a trace, for the end of a message.
 pub const RECORD_IT: &str = "record it with torch.cuda.memory._record_memory_history()";

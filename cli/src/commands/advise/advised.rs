@@ -23,7 +23,7 @@ use crate::commands::beside::{self, Needs, OnRanks};
 use crate::commands::policy_names;
 use crate::each::Together;
 use crate::recordings::{Inputs, each};
-use crate::terminal::args::{Files, Json, Profile, RecordedLimit};
+use crate::terminal::args::{self, Files, Json, Profile, RecordedLimit};
 use crate::terminal::runner::Outcome;
 use crate::terminal::{given_settings, output, progress, recording, release, size};
 
@@ -186,7 +186,7 @@ impl Args {
         let chosen = recording::chosen(recording::telling(&recording.devices), self.device)?;
         let chosen: Vec<u32> = chosen.into_iter().map(|device| device.device).collect();
         recording.devices.retain(|device| chosen.contains(&device.device));
-        let space = MemoryBudget { capacity_bytes: self.capacity, limit_bytes: self.limit };
+        let space = args::memory(self.capacity, self.limit, &recording);
         let traced = recording::traced(&recording);
         let (mut otherwise, mut needs, mut remedies) = (Vec::new(), Vec::new(), Vec::new());
         let found = if !traced.is_empty() {

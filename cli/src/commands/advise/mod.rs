@@ -87,7 +87,7 @@ impl OnEach for Args {
     }
 
     fn rank_runs(&self, advised: &Advised) -> Result<Vec<RankRun>> {
-        let limit_bytes = self.recorded.recorded_limit;
+        let limit_bytes = self.recorded.bytes(&advised.recording);
         let own = VerifyOptions { settings: advised.own.clone(), limit_bytes, stats_file: None };
         let of_device = |device| Ok(RankRun::of_recording(device, &own)?.made_by(&advised.made_by));
         advised.recording.devices.iter().map(of_device).collect()

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use parkade_analysis::StackNames;
+use parkade_analysis::advise::MemoryBudget;
 use parkade_analysis::diagnose::{DiagnoseOptions, Diagnosis, diagnose_device};
 use parkade_analysis::ranks::RankRun;
 use parkade_recording::message::MessageLog;
@@ -22,7 +23,7 @@ use parkade_replay::recognition::Asked;
 
 use self::diagnosed::{Diagnosed, refuting_bytes};
 use crate::each::OnEach;
-use crate::terminal::args::{Json, Profile};
+use crate::terminal::args::{self, Json, Profile};
 use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
 use crate::terminal::{given_settings, output, progress, recording, release, size};
 
@@ -60,7 +61,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TEXT")]
     #[arg(conflicts_with_all = ["files", "entry", "device", "limit", "capacity", "settings", "profile"])]
     message: Option<String>,
-    /// The memory limit of the run (set_per_process_memory_fraction), which the recording does not contain.
+    /// The memory limit of the run (set_per_process_memory_fraction), which the recording does not contain unless parkade run wrote it.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     limit: Option<u64>,
     /// The device memory available to the allocator (without the driver's own, about 500 MiB).
@@ -184,11 +185,12 @@ fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {
     if args.entry.is_none() {
         recording::remove_lone_entries(&mut recording);
     }
-    let asked = Asked { profile: named, settings: args.settings.as_deref(), limit_bytes: args.limit, ..Asked::default() };
+    let MemoryBudget { capacity_bytes, limit_bytes } = args::memory(args.capacity, args.limit, &recording);
+    let asked = Asked { profile: named, settings: args.settings.as_deref(), limit_bytes, ..Asked::default() };
     let made_by = release::of(&recording, &asked)?;
     let settings = made_by.settings.clone();
-    let own = VerifyOptions { settings: settings.clone(), limit_bytes: args.limit, stats_file: None };
-    let options = DiagnoseOptions { own, capacity_bytes: args.capacity, entry: args.entry, fences: FENCES };
+    let own = VerifyOptions { settings: settings.clone(), limit_bytes, stats_file: None };
+    let options = DiagnoseOptions { own, capacity_bytes, entry: args.entry, fences: FENCES };
     let without = DiagnoseOptions { own: VerifyOptions { limit_bytes: None, ..options.own.clone() }, ..options.clone() };
     let chosen = recording::chosen(recording::telling(&recording.devices), args.device)?;
     if chosen.is_empty() {
@@ -203,7 +205,7 @@ fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {
     let (mut devices, mut done) = (Vec::new(), 0);
     for device in &chosen {
         let mut diagnosis = diagnose_device(device, &options, &mut |entries| bar.set_position((done + entries) as u64));
-        let is_refuted = |diagnosis: &Diagnosis| refuting_bytes(args.limit, diagnosis).is_some();
+        let is_refuted = |diagnosis: &Diagnosis| refuting_bytes(limit_bytes, diagnosis).is_some();
         if diagnosis.as_ref().is_ok_and(is_refuted) {
             // Under a limit that was not the run's, the replay shows a run that did not happen.
             diagnosis = diagnose_device(device, &without, &mut |entries| bar.set_position((done + entries) as u64));
@@ -213,5 +215,5 @@ fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {
     }
     bar.finish_and_clear();
     let names = StackNames::of(&recording.stacks);
-    Ok(Diagnosed { file: file.to_owned(), recording, names, made_by, settings, limit: args.limit, devices })
+    Ok(Diagnosed { file: file.to_owned(), recording, names, made_by, settings, limit: limit_bytes, devices })
 }

@@ -378,7 +378,7 @@ view! {
         made_by: MadeBy = MadeBy::of(&replayed.made_by),
         capacity_bytes: Option<u64> = args.capacity,
         limit_bytes: Option<u64> = replayed.limit(),
-        recorded_limit_bytes: Option<u64> = args.recorded.recorded_limit.or(replayed.found_limit),
+        recorded_limit_bytes: Option<u64> = args.recorded.bytes(&replayed.recording).or(replayed.found_limit),
         outcome: &'static str = replayed.outcome().name(),
         endings: Vec<&'static str> = all(&replayed.devices, |device| device.ending.name()),
         seconds: f64 = replayed.seconds,

@@ -399,7 +399,7 @@ view! {
         made_by: MadeBy = MadeBy::of(&replayed.made_by),
         capacity_bytes: Option<u64> = args.capacity,
         limit_bytes: Option<u64> = replayed.limit(),
-        recorded_limit_bytes: Option<u64> = args.recorded.recorded_limit.or(replayed.found_limit),
+        recorded_limit_bytes: Option<u64> = args.recorded.bytes(&replayed.recording).or(replayed.found_limit),
         outcome: &'static str = replayed.answer.outcome.name(),
         endings: Vec<&'static str> = all(&replayed.answer.endings, Ending::name),
         doubt: Option<&'static str> = replayed.answer.doubt.map(Doubt::name),
