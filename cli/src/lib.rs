@@ -33,7 +33,8 @@ use commands::conform_elsewhere as conform;
 #[cfg(target_os = "linux")]
 use commands::kill;
 use commands::{
-    advise, completions, diagnose, diff, enable, export, info, man, merge, ops, pack, replay, report, stats, sweep, verify,
+    advise, completions, diagnose, diff, enable, export, info, man, merge, ops, pack, replay, report, run as run_program, stats,
+    sweep, verify,
 };
 use each::run_each;
 pub use in_process::all_printed as answer;
@@ -99,6 +100,7 @@ enum Command {
     Pack(pack::Args),
     Sweep(sweep::Args),
     Merge(merge::Args),
+    Run(run_program::Args),
     Conform(conform::Args),
     Ops(ops::Args),
     Info(info::Args),
@@ -154,6 +156,7 @@ pub fn run_command(arguments: &[OsString]) -> Outcome {
         Command::Stats(args) => run_each(args),
         Command::Export(args) => run(args),
         Command::Pack(args) => run(args),
+        Command::Run(args) => args.run(),
         Command::Sweep(args) => run(args),
         Command::Merge(args) => run(args),
         Command::Ops(args) => run(args),

@@ -38,6 +38,7 @@ mod report_answers;
 mod report_kinds;
 mod report_ranks;
 mod report_targets;
+mod run_program;
 mod streams;
 mod sweep;
 mod sweep_spread;

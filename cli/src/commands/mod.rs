@@ -24,6 +24,7 @@ pub(crate) mod pack;
 pub mod policy_names;
 pub mod replay;
 pub(crate) mod report;
+pub(crate) mod run;
 pub(crate) mod stats;
 pub mod sweep;
 pub(crate) mod verify;

@@ -1,0 +1,98 @@
+//! `parkade run`: a Python program that is recorded, and explained if it is out of memory. The Python package runs it; this starts Python.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use clap::Parser;
+
+use crate::terminal::output;
+use crate::terminal::runner::Outcome;
+
+/// Run a Python program that uses PyTorch, and say what helps if it is out of memory.
+///
+/// The program runs as Python runs it, with a history of its last 1,000,000 allocations. At an out-of-memory error, also one that the
+/// program catches, the snapshot is written and a line says so, at most once a minute. If the program dies of it, these follow on standard
+/// error, after its own traceback: the cause, the line to set and how likely it completes the run, what to check first, and the command that
+/// opens the page.
+///
+/// The first python3 or python on the path that can import parkade runs it, as `python -m parkade run` does, also under torchrun:
+/// torchrun --nproc-per-node 8 -m parkade run train.py
+#[derive(Parser)]
+#[command(
+    override_usage = "parkade run [OPTIONS] PROGRAM.py [ARGUMENTS]...\n       parkade run [OPTIONS] -m MODULE [ARGUMENTS]...",
+    after_help = "Options, before the program:
+      --limit <SIZE>     The memory that the process may reserve, which is kept in the snapshot; auto asks PyTorch [default: auto]
+      --snapshot <FILE>  Where the snapshot is written; {host} and {rank} are filled in [default: oom-{host}-{rank}.pickle]
+      --always           Write it at the end too, without an out-of-memory error
+      --policy <NAME>    Run the program on a policy of parkade, in place of PyTorch's allocator: see parkade sweep --list
+      --serial           With --policy: promise that one thread at a time uses the GPU
+
+Examples:
+  parkade run train.py --batch-size 64
+  parkade run --limit 14GiB --snapshot '/scratch/oom-{host}-{rank}.pickle' train.py
+  parkade run --always --snapshot run.pickle -m package.train
+
+Exit code: the program's own; 2 if it could not be started."
+)]
+pub(crate) struct Args {
+    /// The options, the program, and its arguments.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
+    arguments: Vec<OsString>,
+}
+
+/// What is asked of a Python before it gets the program.
+const CAN_RUN: &str = "import importlib.util, sys; sys.exit(importlib.util.find_spec('parkade._run_program') is None)";
+/// What a Python is called.
+const NAMES: [&str; 2] = ["python3", "python"];
+
+impl Args {
+    /// Becomes Python, which runs the program. Returns only if that cannot be.
+    pub(crate) fn run(&self) -> Outcome {
+        let Some(python) = pythons().find(|python| can_run(python)) else {
+            output::complain(
+                "parkade run needs the Python package parkade, and no python3 or python on the path can import it: run `pip install .` in \
+                 parkade's sources, in the environment of the program",
+            );
+            return Outcome::CouldNotRun;
+        };
+        let mut command = Command::new(&python);
+        command.args(["-m", "parkade", "run"]).args(&self.arguments);
+        let error = become_it(&mut command);
+        output::complain(&format!("cannot run {}: {error}", python.display()));
+        Outcome::CouldNotRun
+    }
+}
+
+/// Every Python on the path, the first in front.
+fn pythons() -> impl Iterator<Item = PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    let files =
+        folders.into_iter().flat_map(|folder| NAMES.map(|name| folder.join(format!("{name}{}", std::env::consts::EXE_SUFFIX))));
+    files.filter(|file| file.is_file())
+}
+
+/// Whether this Python has the package.
+fn can_run(python: &Path) -> bool {
+    let mut asks = Command::new(python);
+    asks.args(["-c", CAN_RUN]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    asks.status().is_ok_and(|status| status.success())
+}
+
+/// Puts the command in the place of this process, so that signals and the exit code are its own.
+#[cfg(unix)]
+fn become_it(command: &mut Command) -> std::io::Error {
+    use std::os::unix::process::CommandExt;
+
+    command.exec()
+}
+
+/// Runs the command, and ends with its exit code.
+#[cfg(not(unix))]
+fn become_it(command: &mut Command) -> std::io::Error {
+    match command.status() {
+        Ok(status) => std::process::exit(status.code().unwrap_or(Outcome::CouldNotRun as i32)),
+        Err(error) => error,
+    }
+}
