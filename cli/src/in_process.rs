@@ -10,13 +10,15 @@ use clap::Parser;
 use crate::each::OnEach;
 use crate::terminal::in_process::{Failure, on_threads};
 use crate::terminal::progress::Watch;
-use crate::terminal::runner::{self, Outcome};
+use crate::terminal::runner::{self, Outcome, Subject};
 use crate::{Cli, Command, parse};
 
 /// What a command would have printed.
 pub struct Answered {
     /// On standard output.
     pub printed: Vec<u8>,
+    /// The answer as text for people, where that was asked for.
+    pub text: String,
     /// On standard error, in lines.
     pub remarks: Vec<String>,
     /// How it ended.
@@ -26,14 +28,16 @@ pub struct Answered {
 /// Does a command's work on at most so many threads, all of which are gone when it returns. Without a number, as many as the command
 /// `parkade` takes.
 ///
+/// With `with_text` the answer comes as text too, whatever form the arguments ask for.
+///
 /// The command is about one recording (advise, diagnose, report, stats, replay, export, pack), about recordings (verify, diff), or about
 /// a study (sweep, merge).
 ///
 /// # Errors
 /// See [`Failure`].
-pub fn answer(arguments: &[OsString], threads: Option<usize>, watch: &Arc<Watch>) -> Result<Answered, Failure> {
+pub fn answer(arguments: &[OsString], threads: Option<usize>, watch: &Arc<Watch>, with_text: bool) -> Result<Answered, Failure> {
     let cli = parse(arguments).map_err(|error| Failure::Usage(runner::argument_error(&error)))?;
-    on_threads(threads, watch, || answer_of(&cli.command))
+    on_threads(threads, watch, || answer_of(&cli.command, with_text))
 }
 
 /// What a command about recordings prints on standard output, and on standard error beside it. Files are written as the arguments say.
@@ -42,7 +46,7 @@ pub fn answer(arguments: &[OsString], threads: Option<usize>, watch: &Arc<Watch>
 /// # Errors
 /// The arguments are wrong, the command is none about recordings, or it could not be run.
 pub fn all_printed(arguments: impl IntoIterator<Item = OsString>) -> Result<Vec<u8>> {
-    let answered = answer_of(&Cli::try_parse_from(arguments)?.command)?;
+    let answered = answer_of(&Cli::try_parse_from(arguments)?.command, false)?;
     let mut printed = answered.printed;
     for remark in answered.remarks {
         printed.extend(remark.into_bytes());
@@ -51,28 +55,28 @@ pub fn all_printed(arguments: impl IntoIterator<Item = OsString>) -> Result<Vec<
     Ok(printed)
 }
 
-fn answer_of(command: &Command) -> Result<Answered> {
+fn answer_of(command: &Command, with_text: bool) -> Result<Answered> {
     match command {
-        Command::Replay(args) => about_one(args),
-        Command::Advise(args) => about_one(args),
-        Command::Diagnose(args) => about_one(args),
-        Command::Report(args) => about_one(args),
-        Command::Stats(args) => about_one(args),
-        Command::Verify(args) => about(args),
-        Command::Diff(args) => about(args),
-        Command::Export(args) => about(args),
-        Command::Pack(args) => about(args),
-        Command::Sweep(args) => about(args),
-        Command::Merge(args) => about(args),
+        Command::Replay(args) => about_one(args, with_text),
+        Command::Advise(args) => about_one(args, with_text),
+        Command::Diagnose(args) => about_one(args, with_text),
+        Command::Report(args) => about_one(args, with_text),
+        Command::Stats(args) => about_one(args, with_text),
+        Command::Verify(args) => about(args, with_text),
+        Command::Diff(args) => about(args, with_text),
+        Command::Export(args) => about(args, with_text),
+        Command::Pack(args) => about(args, with_text),
+        Command::Sweep(args) => about(args, with_text),
+        Command::Merge(args) => about(args, with_text),
         _ => bail!("this command answers on a terminal only"),
     }
 }
 
-fn about_one<C: OnEach>(command: &C) -> Result<Answered> {
+fn about_one<C: OnEach>(command: &C, with_text: bool) -> Result<Answered> {
     match command.inputs() {
-        [] => about(command),
+        [] => about(command, with_text),
         [file] if file.is_dir() => Err(is_folder(file)),
-        [file] => about(&command.on(file, false)),
+        [file] => about(&command.on(file, false), with_text),
         files => bail!("one file is answered about, and {} are given", files.len()),
     }
 }
@@ -81,10 +85,19 @@ fn is_folder(path: &Path) -> anyhow::Error {
     anyhow!("{} is a folder, and one file is answered about", path.display())
 }
 
-fn about<C: runner::Command>(command: &C) -> Result<Answered> {
-    let answer = command.compute().map_err(|error| anyhow!(runner::message(command, &error)))?;
+fn about<C: runner::Command>(command: &C, with_text: bool) -> Result<Answered> {
+    let answer = command.compute().map_err(|error| match command.subject() {
+        // As `runner::message` says it; the error stays of its own kind.
+        Subject::File(file) => error.context(file.display().to_string()),
+        _ => error,
+    })?;
     let printed = runner::render(command, &answer)?;
-    Ok(Answered { printed, remarks: command.remarks(&answer), outcome: command.outcome(&answer) })
+    let mut text = Vec::new();
+    if with_text {
+        command.text(&answer, &mut text)?;
+    }
+    let text = anstream::adapter::strip_str(&String::from_utf8_lossy(&text)).to_string();
+    Ok(Answered { printed, text, remarks: command.remarks(&answer), outcome: command.outcome(&answer) })
 }
 
 #[cfg(test)]
@@ -95,7 +108,7 @@ mod tests {
 
     fn asked(arguments: &[&str], watch: &Arc<Watch>) -> Result<Answered, Failure> {
         let arguments: Vec<OsString> = ["parkade"].iter().chain(arguments).map(OsString::from).collect();
-        answer(&arguments, Some(2), watch)
+        answer(&arguments, Some(2), watch, true)
     }
 
     #[test]

@@ -5,8 +5,8 @@ that is there, and kept. It needs a C++ compiler and the headers that PyTorch co
 """
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import fcntl
 import hashlib
 import importlib.util
 import os
@@ -17,23 +17,20 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from typing import Any, Optional
+from typing import Any
 
-from ._errors import Error
+from ._errors import EnableError, UsageError
+from ._run import Settings, settings_text
 
-__all__ = ["EnableError", "enable", "enabled", "policies"]
+__all__ = ["enable", "enabled", "policies"]
 
 _HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bridge")
 _FIRST_MINOR = 8
-_enabled: Optional[str] = None
-_bridge: Optional[ctypes.CDLL] = None
+_enabled: str | None = None
+_bridge: ctypes.CDLL | None = None
 
 
-class EnableError(Error, RuntimeError):
-    """PyTorch cannot be put on parkade in this process; the text says why and what to do."""
-
-
-def enabled() -> Optional[str]:
+def enabled() -> str | None:
     """The policy that PyTorch runs on, or None while it runs on its own allocator."""
     return _enabled
 
@@ -51,7 +48,7 @@ def policies() -> dict[str, str]:
 
 
 def enable(
-    policy: str = "pytorch", *, settings: Optional[str] = None, serial: bool = False, plug_in: bool = False, verbose: bool = False
+    policy: str = "pytorch", *, settings: Settings | None = None, serial: bool = False, plug_in: bool = False, verbose: bool = False
 ) -> None:
     """From now on PyTorch allocates the GPU's memory through parkade. Call it before CUDA is used, once.
 
@@ -68,6 +65,8 @@ def enable(
     Raises EnableError if that is impossible here, ValueError for an unknown policy, and what PyTorch raises for settings that it refuses.
     """
     global _enabled
+    if settings is not None:
+        settings = settings_text(settings)
     if _enabled is not None:
         raise EnableError(f"PyTorch runs on parkade already, with the policy {_enabled!r}: enable it once, at the start of the program")
     torch = _torch()
@@ -133,10 +132,10 @@ _WORK_IS_SERIAL = 2
 _BREAKING = ("breaking-handles",)
 
 
-def _check_policy(library: ctypes.CDLL, policy: str, settings: Optional[str], release: str, serial: bool) -> None:
+def _check_policy(library: ctypes.CDLL, policy: str, settings: str | None, release: str, serial: bool) -> None:
     """Whether there is such a policy for such a release, asked on a simulated device."""
     if policy in _BREAKING and not serial:
-        raise ValueError(
+        raise UsageError(
             f"the policy {policy!r} replaces the memory of live tensors, which loses what another thread writes meanwhile: "
             "pass serial=True if one thread at a time uses the GPU, or use 'floating-handles'"
         )
@@ -145,7 +144,7 @@ def _check_policy(library: ctypes.CDLL, policy: str, settings: Optional[str], re
     made = ctypes.c_void_p()
     if status := library.parkade_create(ctypes.byref(options), ctypes.byref(made)):
         text = library.parkade_error_text().decode()
-        raise ValueError(text) if status == _INVALID_SETTINGS or "policy" in text else EnableError(text)
+        raise UsageError(text) if status == _INVALID_SETTINGS or "policy" in text else EnableError(text)
     library.parkade_destroy(made)
 
 
@@ -199,7 +198,10 @@ def _built(torch: Any, library: ctypes.CDLL, release: str, verbose: bool) -> str
         raise EnableError(f"the compiled bridge cannot be kept: {error}; set XDG_CACHE_HOME to a folder that can be written") from None
     # Of the processes of one job, which start together, one compiles.
     with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        with contextlib.suppress(ImportError):
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX)
         if not os.path.exists(path):
             _compile(command, header, path, verbose)
     return path
@@ -245,7 +247,7 @@ def _cuda_include() -> str:
     raise EnableError(f"CUDA's headers (cuda_runtime_api.h) are in none of {', '.join(folders)}: pip install nvidia-cuda-runtime, or set CUDA_HOME")
 
 
-def _plug_in(torch: Any, policy: str, settings: Optional[str], release: str, serial: bool) -> None:
+def _plug_in(torch: Any, policy: str, settings: str | None, release: str, serial: bool) -> None:
     os.environ.update(PARKADE_POLICY=policy, PARKADE_RELEASE=release, PARKADE_WORK_IS_SERIAL=str(int(serial)))
     if settings is not None:
         os.environ["PARKADE_SETTINGS"] = settings

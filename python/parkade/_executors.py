@@ -10,12 +10,12 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from typing import Any, Optional, Union
+from typing import Any
 
 from ._errors import LostJobs
 
 #: An executor, or a function that makes one: a pool that broke cannot be used again.
-Executors = Union[Executor, Callable[[], Executor], None]
+Executors = Executor | Callable[[], Executor] | None
 
 #: So many tasks are handed over at once; the others follow as these are done.
 _WINDOW = 1000
@@ -73,7 +73,7 @@ class _Run:
         work: Callable[[Any], Any],
         tasks: Sequence[Any],
         pool: Executor,
-        make: Optional[Callable[[], Executor]],
+        make: Callable[[], Executor] | None,
         retries: int,
     ) -> None:
         self.work, self.tasks, self.pool, self.make, self.retries = work, tasks, pool, make, retries
@@ -114,7 +114,7 @@ class _Run:
             self.flying[future] = number
             future.add_done_callback(self.done.put)
 
-    def _next(self) -> tuple[Optional[int], Any]:
+    def _next(self) -> tuple[int | None, Any]:
         """The next task that is done, and its result; None where one was lost, or nothing has happened for a while."""
         try:
             future = self.done.get(timeout=_LOOK_EVERY)

@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ._results import Advice, Diagnosis, Difference, Report, Stats, Verification
+    from ._results import Advice, Diagnosis, Difference, Export, Info, MessageDiagnosis, Replay, Report, Stats, Verification
 
 #: Half-transparent grey is seen on white and on black.
 _LINE = "1px solid rgba(128,128,128,.4)"
 #: How many rows a table shows.
 _ROWS = 12
+#: What is set to the right: a number, with its unit.
+_NUMBER = re.compile(r"-?\d[\d,.]*(?: ?(?:bytes?|[KMGT]iB|%))?|\?|")
+
+#: Why the run's own settings fail, in words.
+_VERDICTS = {
+    "fits": "the run fits as it is",
+    "no_failure": "nothing failed",
+    "fragmentation": "out of memory by fragmentation",
+    "streams": "out of memory because other streams hold free memory",
+    "private_pools": "out of memory because private pools hold free memory",
+    "capacity": "out of memory because more was needed than there is",
+    "undecided": "out of memory, and the file does not tell why",
+}
+#: What comes of a run, in words.
+_OUTCOMES = {
+    "fits": "it fits",
+    "gets_past": "it gets past the error; what comes after is not in the file",
+    "does_not_fit": "it does not fit",
+    "unknown": "whether it fits is not known",
+}
 
 
-def size(amount: Optional[int]) -> str:
+def size(amount: int | None) -> str:
     """Bytes as the command `parkade` prints them."""
     if amount is None:
         return "?"
@@ -45,17 +66,28 @@ def code(text: str) -> str:
     return f'<pre style="{style}">{escape(text)}</pre>'
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table; the first column to the left, the others to the right. What is beyond a dozen rows is counted."""
-    cell = "padding:.15em .6em;background:transparent;color:inherit;text-align:"
-    sides = ["left", *["right"] * (len(heads) - 1)]
+def words(key: str | None) -> str:
+    """A name in JSON as words: `private_pools` is `private pools`."""
+    return (key or "").replace("_", " ")
 
-    def cells(tag: str, texts: Sequence[object]) -> str:
-        parts = (f'<{tag} style="{cell}{side}">{escape(str(text))}</{tag}>' for side, text in zip(sides, texts))
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table; columns of numbers to the right, the others to the left. What is beyond a dozen rows is counted."""
+    every = [[str(text) for text in row] for row in rows]
+    shown = every[:_ROWS]
+
+    def side(column: int) -> str:
+        texts = [row[column] for row in shown]
+        return "right" if column and any(texts) and all(map(_NUMBER.fullmatch, texts)) else "left"
+
+    cell = "padding:.15em .6em;background:transparent;color:inherit;vertical-align:top;text-align:"
+    sides = [side(column) for column in range(len(heads))]
+
+    def cells(tag: str, texts: Sequence[str]) -> str:
+        parts = (f'<{tag} style="{cell}{side}">{escape(text)}</{tag}>' for side, text in zip(sides, texts))
         return f"<tr>{''.join(parts)}</tr>"
 
-    every = list(rows)
-    body = "".join(cells("td", row) for row in every[:_ROWS])
+    body = "".join(cells("td", row) for row in shown)
     more = line(f"and {len(every) - _ROWS} more") if len(every) > _ROWS else ""
     return f'<table style="border-collapse:collapse;margin-top:.4em">{cells("th", heads)}{body}</table>{more}'
 
@@ -74,14 +106,24 @@ def verification(found: Verification) -> str:
 
 
 def advice(found: Advice) -> str:
-    """What `advise` found."""
-    parts = [line(f"verdict on the run's own settings: {found.verdict}; outcome with what is recommended: {found.outcome}")]
-    if found.recommendation is not None:
-        parts += [code(found.recommendation.line), line(found.recommendation.why)]
+    """What `advise` found: why it failed, what to set with what that costs and may break, and what else was tried."""
+    parts = [line(_cause(found))] if found.cause else []
+    chosen = found.recommendation
+    if chosen is not None:
+        parts += [code(chosen.line), line(f"With it: {_OUTCOMES.get(found.outcome, words(found.outcome))}.")]
+        parts += [line(text) for text in (chosen.why, chosen.costs, chosen.also) if text]
+        parts += [line(f"Check first: {said['what']} {said['instead']}") for said in chosen.cautions]
+    for remedy in found.remedies:
+        is_chosen = chosen is not None and remedy["line"] == chosen.line
+        if not is_chosen:
+            is_first = chosen is None and remedy is found.remedies[0]
+            parts += ["" if is_first else line("Or:"), (line if remedy["kind"] == "program" else code)(remedy["line"])]
+        asks = "" if is_chosen else "; ".join(remedy["asks"])
+        parts += [line(text) for text in (likely(remedy), asks) if text]
     rows = [
         (
             option.settings or "(defaults)",
-            "yes" if option.fits else "gets past" if option.gets_past else "no",
+            "yes" if option.fits else "gets past the error" if option.gets_past else "no",
             size(option.peak_reserved_bytes),
             size(option.smallest_capacity_bytes),
             option.retries,
@@ -90,7 +132,24 @@ def advice(found: Advice) -> str:
     ]
     if rows:
         parts.append(table(["settings", "fits", "peak reserved", "smallest memory", "retries"], rows))
-    return page(f"{found.file}: {found.verdict or found.outcome}", *parts, *map(line, found.notes))
+    verdict = _VERDICTS.get(found.verdict or "", words(found.verdict)) or _OUTCOMES.get(found.outcome, words(found.outcome))
+    return page(f"{found.file}: {verdict}", *parts, *map(line, found.notes))
+
+
+def _cause(found: Advice) -> str:
+    cause = found.cause or {}
+    return (
+        f"Where it fails: {size(cause['wanted_bytes'])} needed with {size(cause['reserved_bytes'])} reserved, of which "
+        f"{size(cause['live_bytes'])} are in use; the largest free piece has {size(cause['largest_free_bytes'])}."
+    )
+
+
+def likely(remedy: dict[str, Any]) -> str:
+    """How likely a remedy completes a program that died."""
+    base, probability = remedy.get("completes_base"), remedy.get("completes_probability")
+    if not base or probability is None:
+        return ""
+    return f"Completes the run with a probability of {probability:.0%}: it did for {base['completed']} of {base['runs']} runs like this one."
 
 
 def diagnosis(found: Diagnosis) -> str:
@@ -100,11 +159,11 @@ def diagnosis(found: Diagnosis) -> str:
         heap = device.heap
         parts.append(line(f"device {device.device}: {device.headline}"))
         rows = [("requested and in use", size(heap.get("requested_bytes"))), ("rounding", size(heap.get("rounding_bytes")))]
-        rows += [(f"stranded: {part['cause']}", size(part["bytes"])) for part in heap.get("stranded", [])]
+        rows += [(f"stranded: {words(part['cause'])}", size(part["bytes"])) for part in heap.get("stranded", [])]
         rows.append(("reserved", size(heap.get("reserved_bytes"))))
         parts.append(table(["where the bytes are", "bytes"], rows))
-        parts.append(table(["step", "applies", "finding"], [(s["step"], s["applies"], s["finding"]) for s in device.steps]))
-    verdicts = ", ".join(device.verdict for device in found.devices)
+        parts.append(table(["step", "applies", "finding"], [(words(s["step"]), s["applies"], s["finding"]) for s in device.steps]))
+    verdicts = ", ".join(_VERDICTS.get(verdict, words(verdict)) for verdict in found.verdicts)
     return page(f"{found.file}: {verdicts}", *parts)
 
 
@@ -144,3 +203,40 @@ def stats(found: Stats) -> str:
             sizes = [size(of[key]) for key in ("allocated_bytes", "reserved_bytes", "free_bytes", "largest_hole_bytes")]
             rows.append((f"device {device['device']}, entry {moment['entry']}", *sizes, share))
     return page(found.file, table(["after", "allocated", "reserved", "free", "largest hole", "fragmentation"], rows))
+
+
+def message(found: MessageDiagnosis) -> str:
+    """What `diagnose` found about a message."""
+    parts = [code(found.to_try)] if found.to_try else []
+    if found.steps:
+        rows = [(words(step["step"]), step["applies"], step["finding"]) for step in found.steps]
+        parts.append(table(["step", "applies", "finding"], rows))
+    return page(found.headline, *parts, *map(line, found.notes))
+
+
+def replay(found: Replay) -> str:
+    """What `replay` found."""
+    rows = [
+        ("peak allocated", size(found.peak_allocated_bytes)),
+        ("peak reserved", size(found.peak_reserved_bytes)),
+        ("requests out of memory", found.ooms),
+        ("retries", found.retries),
+    ]
+    under = f"policy {found.policy}" if found.policy else found.settings or "the default settings"
+    outcome = _OUTCOMES.get(found.outcome, words(found.outcome))
+    return page(f"{found.file} under {under}: {outcome}", table(["", "replayed"], rows), _release(found.made_by))
+
+
+def export(found: Export) -> str:
+    """What `export` wrote."""
+    rows = [(device["device"], device["entries"], device["ooms"], size(device["peak_reserved_bytes"])) for device in found.devices]
+    return page(f"written to {found.output}", table(["device", "entries", "out of memory", "peak reserved"], rows))
+
+
+def info(found: Info) -> str:
+    """The GPUs."""
+    rows = []
+    for device in found.devices:
+        sizes = [size(device[key]) for key in ("total_bytes", "used_bytes", "free_bytes")]
+        rows.append((f"{device['index']}: {device['name'] or '?'}", *sizes, len(device["processes"] or [])))
+    return page("GPUs of this machine", table(["GPU", "memory", "used", "free", "processes"], rows))

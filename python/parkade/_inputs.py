@@ -9,11 +9,11 @@ import pickle
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import IO, Any, Union
+from typing import IO, Any
 
 from ._errors import Error
 
-Recording = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview, IO[bytes], Mapping[str, Any]]
+Recording = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def as_file(recording: Recording) -> Iterator[File]:
         yield File(path, name)
 
 
-def _existing(path: Union[str, os.PathLike[str]]) -> File:
+def _existing(path: str | os.PathLike[str]) -> File:
     text = os.fspath(path)
     if not isinstance(text, str):
         text = os.fsdecode(text)

@@ -6,7 +6,7 @@ import functools
 import json
 import os
 from collections.abc import Iterable, Iterator
-from typing import Any, Optional, Union
+from typing import Any, overload
 
 from . import _arrow, _html, _parkade
 from ._errors import Error
@@ -14,9 +14,9 @@ from ._executors import Executors, in_order, look
 from ._inputs import File
 from ._progress import Progress, shown
 from ._results import Diagnosis, made
-from ._run import Answer, Size, options, run
+from ._run import Answer, Settings, Size, options, run
 
-Path = Union[str, "os.PathLike[str]"]
+Path = str | os.PathLike[str]
 
 
 class Diagnoses:
@@ -29,12 +29,22 @@ class Diagnoses:
     def __len__(self) -> int:
         return len(self.lines)
 
-    def __iter__(self) -> Iterator[Union[Diagnosis, Error]]:
+    def __iter__(self) -> Iterator[Diagnosis | Error]:
         """Each diagnosis, or the error of a file that could not be diagnosed."""
         return map(_result, self.lines)
 
-    def __getitem__(self, place: int) -> Union[Diagnosis, Error]:
-        return _result(self.lines[place])
+    @overload
+    def __getitem__(self, place: int) -> Diagnosis | Error: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Diagnoses: ...
+
+    def __getitem__(self, place: int | slice) -> Diagnosis | Error | Diagnoses:
+        return Diagnoses(self.lines[place]) if isinstance(place, slice) else _result(self.lines[place])
+
+    def __repr__(self) -> str:
+        failed = sum("error" in json.loads(line) for line in self.lines)
+        return f"Diagnoses({len(self)} files, {failed} of which could not be diagnosed)" if failed else f"Diagnoses({len(self)} files)"
 
     def write(self, path: Path) -> None:
         """Writes the lines to a file."""
@@ -59,12 +69,12 @@ class Diagnoses:
 
 
 def diagnose_many(
-    paths: Union[Path, Iterable[Path]],
+    paths: Path | Iterable[Path],
     *,
-    limit: Optional[Size] = None,
-    capacity: Optional[Size] = None,
-    settings: Optional[str] = None,
-    profile: Optional[str] = None,
+    limit: Size | None = None,
+    capacity: Size | None = None,
+    settings: Settings | None = None,
+    profile: str | None = None,
     executor: Executors = None,
     retries: int = 3,
     progress: Progress = None,
@@ -87,14 +97,14 @@ def diagnose_many(
     return Diagnoses(lines)
 
 
-def _line(chosen: tuple[str, ...], task: tuple[str, Optional[str]]) -> bytes:
+def _line(chosen: tuple[str, ...], task: tuple[str, str | None]) -> bytes:
     """The line about a file. This runs on the workers."""
     path, refusal = task
     if refusal is not None:
         return _failure(path, refusal)
     try:
         file = File(path, path)
-        return run(["diagnose", "--json", *chosen], [file], progress=look, threads=1).printed
+        return run(["diagnose", "--json", *chosen], [file], progress=look, threads=1, with_text=False).printed
     except ValueError:
         # Wrong arguments are wrong for every file.
         raise
@@ -107,7 +117,7 @@ def _failure(path: str, message: str) -> bytes:
     return _parkade.failure(path, message if message.startswith(path) else f"{path}: {message}")
 
 
-def _result(line: bytes) -> Union[Diagnosis, Error]:
+def _result(line: bytes) -> Diagnosis | Error:
     found = json.loads(line)
     if "error" in found:
         return Error(found["error"])

@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from typing import Optional, Union
 
 #: A function that is called with what is done, of how much, and of what; a bar or none; or None, a bar where somebody sees it.
-Progress = Union[Callable[[int, int, str], object], bool, None]
+Progress = Callable[[int, int, str], object] | bool | None
 
 _WIDTH = 40
 
 
 @contextlib.contextmanager
-def shown(progress: Progress) -> Iterator[Optional[Callable[[int, int, str], object]]]:
+def shown(progress: Progress) -> Iterator[Callable[[int, int, str], object] | None]:
     """What the work calls, if anything."""
     if callable(progress):
         yield progress

@@ -3,32 +3,50 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
-from collections.abc import Iterable, Sequence
-from typing import Any, Callable, Optional, TypeVar, Union
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from . import _parkade
 from ._errors import Error, UsageError
 from ._inputs import File
 from ._progress import Progress, shown
 
-Size = Union[int, str]
+#: Bytes: a whole number, also written as 12e9, or text such as "12GiB".
+Size = int | float | str
+#: Settings of PyTorch's allocator: text as in PYTORCH_CUDA_ALLOC_CONF, or a dictionary.
+Settings = str | Mapping[str, object]
+#: A device: its number, "cuda:0" or a `torch.device`. Without a number it is the first.
+Device = int | str | object
 _T = TypeVar("_T")
+
+#: Options of the commands that are arguments of the functions, and how errors name them.
+_FLAGS = {"--force": "force=True", "--only": "only=True", "--stop-at-oom": "stop_at_oom=True"}
+_OPTIONS = (
+    "blocks capacity device entry every fail-above format limit message output policy profile recorded-limit settings steps "
+    "workloads policies capacities seeds prealloc addresses"
+).split()
 
 
 class Answer:
     """What a command printed."""
 
-    def __init__(self, printed: bytes, remarks: Sequence[str], exit_code: int) -> None:
+    def __init__(self, printed: bytes, remarks: Sequence[str], exit_code: int, text: str = "") -> None:
         self.printed = printed
         self.remarks = tuple(remarks)
         self.exit_code = exit_code
+        #: What it prints without `--json`.
+        self.text = text
 
     def object(self, files: Sequence[File]) -> dict[str, Any]:
         """The JSON object, in which temporary files have the names of what was given."""
         found: dict[str, Any] = json.loads(self.printed)
         if "error" in found and "file" in found:
-            raise Error(_named(str(found["error"]), files))
+            said = _as_arguments(_named(str(found["error"]), files))
+            # A command about several files says it of each, as `VerifyError::GivenSettings` does.
+            raise (UsageError if re.match(r'the settings ".*" are refused: ', said) else Error)(said)
         temporary = [file for file in files if file.path != file.name]
         return {key: _renamed(value, temporary) for key, value in found.items()} if temporary else found
 
@@ -38,12 +56,18 @@ def run(
     files: Sequence[File] = (),
     *,
     progress: Progress = False,
-    threads: Optional[int] = None,
+    threads: int | None = None,
+    with_text: bool = True,
 ) -> Answer:
-    """Runs `parkade` with these arguments, and then the files."""
+    """Runs `parkade` with these arguments, and then the files. `with_text` makes the answer as text too."""
     whole = ["parkade", *arguments, *(["--", *(file.path for file in files)] if files else [])]
+
+    def work() -> Answer:
+        printed, remarks, exit_code, text = _parkade.run(whole, told, threads, with_text)
+        return Answer(printed, remarks, exit_code, _named(text.rstrip("\n"), files))
+
     with shown(progress) as told:
-        return call(lambda: Answer(*_parkade.run(whole, told, threads)), files)
+        return call(work, files)
 
 
 def call(work: Callable[[], _T], files: Sequence[File] = ()) -> _T:
@@ -51,9 +75,9 @@ def call(work: Callable[[], _T], files: Sequence[File] = ()) -> _T:
     try:
         return work()
     except _parkade.UsageError as error:
-        raise UsageError(_named(str(error), files)) from None
+        raise UsageError(_as_arguments(_named(str(error), files))) from None
     except _parkade.CommandError as error:
-        raise Error(_named(str(error), files)) from None
+        raise Error(_as_arguments(_named(str(error), files))) from None
 
 
 def options(**given: Any) -> list[str]:
@@ -65,19 +89,75 @@ def options(**given: Any) -> list[str]:
             continue
         if value is True:
             arguments.append(option)
-        elif isinstance(value, str) or not isinstance(value, Iterable):
-            arguments.append(f"{option}={_text(option, value)}")
+        elif name == "device":
+            arguments.append(f"{option}={device_number(value)}")
+        elif name == "settings" and isinstance(value, Mapping):
+            arguments.append(f"{option}={settings_text(value)}")
+        elif isinstance(value, (str, os.PathLike)) or not isinstance(value, Iterable):
+            arguments.append(f"{option}={_text(name, value)}")
+        elif isinstance(value, Mapping):
+            raise TypeError(f"{name} is text, a number or a list of them, and not a dictionary")
         else:
-            arguments.extend(f"{option}={_text(option, item)}" for item in value)
+            each = (settings_text(item) if name == "settings" and isinstance(item, Mapping) else _text(name, item) for item in value)
+            arguments.extend(f"{option}={text}" for text in each)
     return arguments
 
 
-def _text(option: str, value: Any) -> str:
+def size_bytes(name: str, size: Size) -> int:
+    """A size in bytes, by the rules of the commands: "12GiB" is one."""
+    text = _text(name, size)
+    try:
+        return _parkade.size(text)
+    except _parkade.UsageError as error:
+        raise UsageError(f"{name}={size!r}: {error}") from None
+
+
+def settings_text(settings: Settings) -> str:
+    """Settings as in PYTORCH_CUDA_ALLOC_CONF: `{"expandable_segments": True}` is `expandable_segments:True`."""
+    if isinstance(settings, str):
+        return settings
+    for key, value in settings.items():
+        if not isinstance(key, str) or not isinstance(value, (str, int, float)):
+            raise TypeError(f"settings are a dictionary of names with texts or numbers, and {key!r} is {value!r}")
+    return ",".join(f"{key}:{value}" for key, value in settings.items())
+
+
+def device_number(device: Device) -> int:
+    """The number of a device."""
+    if not isinstance(device, bool):
+        try:
+            return operator.index(device)  # type: ignore[arg-type]
+        except TypeError:
+            pass
+    # A `torch.device` prints itself as "cuda:0".
+    found = re.fullmatch(r"(?:cuda|hip)(?::(\d+))?|(\d+)", str(device))
+    if found is None or isinstance(device, bool):
+        raise UsageError(f"device is a number such as 0, or a device such as 'cuda:0', and not {device!r}")
+    return int(found[1] or found[2] or 0)
+
+
+def _text(name: str, value: Any) -> str:
     if isinstance(value, os.PathLike):
-        return str(os.fspath(value))
-    if isinstance(value, (str, int)):
-        return str(value)
-    raise TypeError(f"{option[2:].replace('-', '_')} is text or a whole number, and not {type(value).__name__}")
+        return os.fsdecode(value)
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    try:
+        return str(operator.index(value))
+    except TypeError:
+        raise TypeError(f"{name} is text or a whole number, and not {value!r} ({type(value).__name__})") from None
+
+
+def _as_arguments(text: str) -> str:
+    """An error of a command with its options as the arguments of functions. What stands in a command line to run is left as it is."""
+
+    def argument(found: re.Match[str]) -> str:
+        flag = found[0]
+        return _FLAGS.get(flag) or (f"{flag[2:].replace('-', '_')}=" if flag[2:] in _OPTIONS else flag)
+
+    parts = re.split(r"(`[^`]*`|\bparkade [a-z]+ [^;\n]*)", text)
+    return "".join(part if at % 2 else re.sub(r"(?<![\w-])--[a-z][a-z-]*", argument, part) for at, part in enumerate(parts))
 
 
 def _named(text: str, files: Sequence[File]) -> str:

@@ -8,7 +8,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from typing import IO, Any, Optional, Union
+from typing import IO, Any
 
 from . import _arrow, _html, _parkade
 from ._errors import Error
@@ -17,8 +17,8 @@ from ._inputs import File
 from ._progress import Progress, shown
 from ._run import call, options, run
 
-Path = Union[str, "os.PathLike[str]"]
-_Names = Union[str, Iterable[str]]
+Path = str | os.PathLike[str]
+_Names = str | Iterable[str]
 
 
 class Sweep:
@@ -28,10 +28,13 @@ class Sweep:
         #: The first line of the file of rows, and the others, as bytes with their ends.
         self.header = header
         self.lines = lines
-        self._summary: Optional[dict[str, Any]] = None
+        self._summary: dict[str, Any] | None = None
 
     def __len__(self) -> int:
         return len(self.lines)
+
+    def __repr__(self) -> str:
+        return f"Sweep({len(self)} rows)"
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -46,7 +49,7 @@ class Sweep:
                 rows, merged = os.path.join(folder, "rows.jsonl"), os.path.join(folder, "merged.jsonl")
                 self.write(rows)
                 file = File(rows, "<rows>")
-                self._summary = run(["merge", "--json", f"--output={merged}"], [file]).object([file])
+                self._summary = run(["merge", "--json", f"--output={merged}"], [file], with_text=False).object([file])
         return self._summary
 
     def write(self, path: Path) -> None:
@@ -75,12 +78,12 @@ class Sweep:
 def sweep(
     workloads: _Names = "all",
     policies: _Names = "all",
-    capacities: Union[str, Iterable[Union[str, float]]] = "1.0,1.02,1.05,1.1,1.25",
+    capacities: str | Iterable[str | float] = "1.0,1.02,1.05,1.1,1.25",
     *,
     seeds: int = 1,
-    prealloc: Optional[float] = None,
+    prealloc: float | None = None,
     addresses: str = "driver",
-    output: Optional[Path] = None,
+    output: Path | None = None,
     executor: Executors = None,
     jobs_per_task: int = 16,
     retries: int = 3,
@@ -121,7 +124,7 @@ def sweep(
     return Sweep(header, lines)
 
 
-def _names(names: Union[str, Iterable[Union[str, float]]]) -> list[str]:
+def _names(names: str | Iterable[str | float]) -> list[str]:
     return [names] if isinstance(names, str) else [str(name) for name in names]
 
 
@@ -139,7 +142,7 @@ def _rows(arguments: tuple[str, ...], program: str, numbers: Sequence[int]) -> l
 
 
 @contextlib.contextmanager
-def _continued(output: Optional[Path], header: bytes, program: str) -> Iterator[tuple[list[bytes], Optional[IO[bytes]]]]:
+def _continued(output: Path | None, header: bytes, program: str) -> Iterator[tuple[list[bytes], IO[bytes] | None]]:
     """The rows that a file has, and the file, ready for more."""
     if output is None:
         yield [], None

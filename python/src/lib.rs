@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use parkade_cli::recordings::Inputs;
+use parkade_cli::terminal;
 use parkade_cli::terminal::runner::{self, Lines, Subject};
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
@@ -27,7 +28,7 @@ mod _parkade {
     #[pymodule_export]
     use super::run::run;
     #[pymodule_export]
-    use super::{CommandError, UsageError, failure, inputs, main};
+    use super::{CommandError, UsageError, failure, inputs, main, size};
 
     /// The version of parkade.
     #[pymodule_export]
@@ -38,6 +39,12 @@ mod _parkade {
 #[pyfunction]
 fn main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
     py.detach(|| parkade_cli::run_command(&arguments) as u8)
+}
+
+/// A size in bytes, as the commands read it: `12GiB` is one.
+#[pyfunction]
+fn size(text: &str) -> PyResult<u64> {
+    terminal::size::parse(text).map_err(UsageError::new_err)
 }
 
 /// The line of JSON about a file that could not be answered about.

@@ -61,6 +61,74 @@ def test_wrong_arguments_are_named(died):
         parkade.diagnose(died, device=7)
 
 
+def test_settings_may_be_a_dictionary(died):
+    found = parkade.advise(died, settings=[{"expandable_segments": True}, {"max_split_size_mb": 64}], only=True)
+    assert {option.settings for option in found.options} >= {"expandable_segments:True", "max_split_size_mb:64"}
+    assert parkade.verify(died, settings={"max_split_size_mb": 32}).exit_code == 1
+    for wrong in ({"expandable_segments": None}, {3: 4}):
+        with pytest.raises(TypeError, match="settings are a dictionary"):
+            parkade.verify(died, settings=wrong)
+    with pytest.raises(TypeError, match="limit is text"):
+        parkade.verify(died, limit={"GiB": 3})
+
+
+def test_what_is_given_and_refused_is_a_wrong_argument(died):
+    with pytest.raises(parkade.UsageError, match="nonsense"):
+        parkade.verify(died, settings="nonsense:1")
+    with pytest.raises(parkade.UsageError, match="no policy"):
+        parkade.sweep(SMALL, "nonsense")
+    with pytest.raises(parkade.UsageError, match="no-such-workload"):
+        parkade.sweep("no-such-workload")
+
+
+def test_numbers_and_devices_are_taken_as_programs_have_them(died):
+    class Index:
+        def __index__(self):
+            return 6 << 30
+
+    class Device:
+        def __str__(self):
+            return "cuda:0"
+
+    assert parkade.diagnose(died, limit=12e9).limit_bytes == 12_000_000_000
+    assert parkade.diagnose(died, limit=Index()).limit_bytes == 6 << 30
+    for device in (0, "cuda:0", "cuda", "0", Device()):
+        assert parkade.diagnose(died, device=device).devices[0].device == 0
+    for device in ("cpu", "", "cuda:", True, 1.0, -1):
+        with pytest.raises((parkade.UsageError, parkade.Error)):
+            parkade.diagnose(died, device=device)
+    with pytest.raises(parkade.UsageError, match="cuda:0"):
+        parkade.diagnose(died, device="cpu")
+
+
+def test_errors_name_arguments_and_not_options(died, died_bytes, tmp_path):
+    several = {"segments": [], "device_traces": pickle.loads(died_bytes)["device_traces"] * 2}
+    with pytest.raises(parkade.Error) as caught:
+        parkade.diagnose(several, entry=3)
+    assert "device=" in str(caught.value) and "--" not in str(caught.value)
+    (tmp_path / "page.html").write_text("")
+    with pytest.raises(parkade.Error, match="force=True"):
+        parkade.report(died, tmp_path / "page.html")
+    with pytest.raises(parkade.UsageError) as caught:
+        parkade.advise(died, limit="12 apples")
+    assert "limit=" in str(caught.value) and "--" not in str(caught.value)
+
+
+def test_many_results_have_lines_and_slices(died, tmp_path):
+    (tmp_path / "bad.pickle").write_bytes(b"")
+    found = parkade.diagnose_many([died, died, tmp_path / "bad.pickle"])
+    assert len(found[0:2]) == 2 and found[-1:].lines == found.lines[2:] and repr(found[:2]) == "Diagnoses(2 files)"
+    assert repr(found) == "Diagnoses(3 files, 1 of which could not be diagnosed)"
+    assert repr(parkade.sweep(SMALL, "pytorch", capacities=[1.0])).startswith("Sweep(")
+
+
+def test_errors_are_named_as_they_are_imported():
+    for name in ("Error", "UsageError", "NoCuda", "LostJobs", "EnableError"):
+        kind = getattr(parkade, name)
+        assert f"{kind.__module__}.{kind.__qualname__}" == f"parkade.{name}"
+        assert isinstance(pickle.loads(pickle.dumps(kind("said"))), kind)
+
+
 def test_a_path_that_looks_like_an_option_is_a_path(died_bytes, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "--json").write_bytes(died_bytes)

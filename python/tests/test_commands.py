@@ -5,7 +5,11 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import os
 import re
+import sys
+import types
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -98,6 +102,10 @@ SECTIONS = {
     parkade.Report: "report",
     parkade.Difference: "diff",
     parkade.Stats: "stats",
+    parkade.MessageDiagnosis: "diagnose --message",
+    parkade.Replay: "replay",
+    parkade.Export: "export",
+    parkade.Info: "info",
 }
 
 
@@ -110,11 +118,114 @@ def documented(section: str) -> set[str]:
 
 @pytest.mark.parametrize("kind", SECTIONS, ids=SECTIONS.values())
 def test_fields_are_the_documented_keys(kind):
-    own = {"exit_code", "data", "svg", "output"}
+    own = {"exit_code", "data", "text", "svg"} | ({"output"} if kind is parkade.Report else set())
     fields = {field.name for field in dataclasses.fields(kind)}
     left_to_data = {"statistics"}
     assert fields - own <= documented(SECTIONS[kind])
     assert documented(SECTIONS[kind]) - fields <= left_to_data
+
+
+def test_results_are_texts_and_lines_and_have_a_hash(died, command):
+    for name in ("verify", "advise", "diagnose", "diff", "report", "stats", "replay"):
+        found = getattr(parkade, name)(died)
+        assert len(repr(found)) < 400 and "\n" not in repr(found) and repr(found).startswith(type(found).__name__ + "("), repr(found)
+        again = getattr(parkade, name)(died)
+        assert hash(found) == hash(again) or {**found.data, "seconds": 0} == {**again.data, "seconds": 0}
+        printed = command(name, died).stdout.decode()
+        numbers = re.compile(r"\d+\.\d+ m?s|\d+ ms")
+        if name != "report":
+            assert numbers.sub("", str(found)).rstrip() == numbers.sub("", printed).rstrip()
+    advice = parkade.advise(died)
+    assert all(len(repr(part)) < 200 for part in (*advice.options, advice.recommendation) if part is not None)
+    assert {option for option in advice.options}
+
+
+def test_advice_is_applied(died, monkeypatch):
+    found = parkade.advise(RECORDINGS / "gpt2_varlen.limit12_oom.pickle.xz", limit="12GiB")
+    assert found.line == "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    assert found.as_env() == {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "")
+    set_before = []
+    torch = types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: False, memory=types.SimpleNamespace()))
+    torch.cuda.memory._set_allocator_settings = set_before.append
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    found.apply()
+    assert os.environ["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True" and set_before == ["expandable_segments:True"]
+    torch.cuda.is_initialized = lambda: True
+    with pytest.raises(parkade.Error, match="CUDA was used before"):
+        found.apply()
+    nothing = parkade.Advice(verdict="capacity")
+    assert nothing.line is None and nothing.as_env() == {}
+    with pytest.raises(parkade.Error, match="capacity"):
+        nothing.apply()
+
+
+MESSAGE = (
+    "CUDA out of memory. Tried to allocate 4.88 GiB (GPU 2; 39.59 GiB total capacity; 28.60 GiB already allocated; 3.92 GiB free; "
+    "33.95 GiB reserved in total by PyTorch)"
+)
+
+
+def test_a_message_is_diagnosed_and_an_exception_is_explained():
+    found = parkade.diagnose(message=MESSAGE)
+    assert found.verdict == "fragmentation" and found.tried["bytes"] > 4 << 30 and found.headline in " ".join(str(found).split())
+    try:
+        try:
+            raise RuntimeError(MESSAGE)
+        except RuntimeError as error:
+            raise ValueError("the step failed") from error
+    except ValueError as error:
+        assert parkade.explain(error).data == found.data == parkade.explain(MESSAGE).data
+    assert "<div" in found._repr_html_() and repr(found).startswith("MessageDiagnosis(verdict='fragmentation'")
+    with pytest.raises(parkade.UsageError, match="alone"):
+        parkade.diagnose(message=MESSAGE, limit="5GiB")
+    for wrong in ("", "-"):
+        with pytest.raises(parkade.UsageError, match="message is"):
+            parkade.diagnose(message=wrong)
+    with pytest.raises(parkade.UsageError, match="nothing to diagnose"):
+        parkade.diagnose()
+    with pytest.raises(parkade.Error):
+        parkade.explain(ZeroDivisionError("division by zero"))
+
+
+def test_replay_and_export_and_info(died, tmp_path):
+    found = parkade.replay(died, settings={"expandable_segments": True}, capacity=16 << 30)
+    assert found.settings == "expandable_segments:True" and found.outcome in ("fits", "gets_past") and found.peak_reserved_bytes > 0
+    policy = parkade.replay(died, policy="floating-handles", limit="16GiB")
+    assert policy.policy == "floating-handles" and policy.settings is None and "floating-handles" in policy._repr_html_()
+    written = parkade.export(died, tmp_path / "other.pickle", settings="expandable_segments:True")
+    assert written.output == str(tmp_path / "other.pickle") and parkade.verify(tmp_path / "other.pickle").decisions > 0
+    with pytest.raises(parkade.Error, match="force=True"):
+        parkade.export(died, tmp_path / "other.pickle")
+    try:
+        gpus = parkade.info()
+    except parkade.Error as error:
+        assert str(error)
+    else:
+        assert gpus.devices
+
+
+def test_a_report_named_as_a_picture_is_one(died, tmp_path):
+    found = parkade.report(died, tmp_path / "report.svg")
+    assert (tmp_path / "report.svg").read_text("utf-8").startswith("<svg") and found.output == str(tmp_path / "report.svg")
+    with pytest.raises(parkade.Error, match="force=True"):
+        parkade.report(died, tmp_path / "report.svg")
+    parkade.report(died, tmp_path / "report.svg", force=True)
+    with pytest.raises(parkade.UsageError, match="png"):
+        parkade.report(died, tmp_path / "report.png")
+
+
+def test_a_notebook_sees_what_the_line_costs_and_may_break():
+    advice = parkade.advise(RECORDINGS / "gpt2_varlen.limit12_oom.pickle.xz", limit="12GiB")
+    html = advice._repr_html_()
+    chosen = advice.recommendation
+    for text in (chosen.why, chosen.costs, *(caution["what"] for caution in chosen.cautions)):
+        assert escape(text) in html
+    assert "Where it fails" in html and "Completes the run with a probability" in html
+    assert "gets_past" not in html and "private_pools" not in html, "no names of keys"
+    diagnosis = parkade.diagnose(RECORDINGS / "gpt2_varlen.limit12_oom.pickle.xz")._repr_html_()
+    findings = re.findall(r'text-align:(\w+)">([^<]{60,})', diagnosis)
+    assert findings and {side for side, _ in findings} == {"left"}, "sentences"
 
 
 def test_progress_is_told_and_may_end_the_work(died):

@@ -1,7 +1,9 @@
 //! Names that commands are given: the policy of a name, and what may have been meant by a wrong one.
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use parkade_policies::{BESIDE, CATALOGUE, Named, Unknown, named};
+
+use crate::terminal::args::UnknownName;
 
 /// The policy of this name, which may have parameters.
 ///
@@ -11,7 +13,7 @@ pub fn policy(name: &str) -> Result<Named> {
     named(name).map_err(|why| {
         let known = CATALOGUE.iter().chain(BESIDE).map(|policy| &*policy.name);
         let why = if why == Unknown::Name { suggestion(name, known) } else { format!(": {why}") };
-        anyhow!("there is no policy {name:?}{why}")
+        UnknownName(format!("there is no policy {name:?}{why}")).into()
     })
 }
 

@@ -8,8 +8,10 @@ use std::sync::Arc;
 use std::thread;
 
 use anyhow::{Result, anyhow};
+use parkade_replay::VerifyError;
 use rayon::ThreadPoolBuilder;
 
+use super::args::UnknownName;
 use super::progress::{Cancelled, Watch, watched};
 
 /// What rayon reads; the second is its older name.
@@ -69,10 +71,17 @@ pub fn on_threads<T: Send>(
     let pool = pool.map_err(|error| Failure::CouldNotRun(format!("cannot start {threads} threads: {error}")))?;
     // What unwinds has left nothing behind that is looked at again.
     match catch_unwind(AssertUnwindSafe(|| pool.install(|| watched(watch, work)))) {
-        Ok(done) => done.map_err(|error| Failure::CouldNotRun(format!("{error:#}"))),
+        Ok(done) => done.map_err(|error| failure(&error)),
         Err(unwound) if unwound.is::<Cancelled>() => Err(Failure::Cancelled),
         Err(panicked) => Err(Failure::Bug(words(panicked.as_ref()))),
     }
+}
+
+/// A failure of work. Settings and names that are given and refused are wrong arguments, though only the work finds out.
+fn failure(error: &anyhow::Error) -> Failure {
+    let text = format!("{error:#}");
+    let is_of_arguments = matches!(error.downcast_ref(), Some(VerifyError::GivenSettings { .. })) || error.is::<UnknownName>();
+    if is_of_arguments { Failure::Usage(text) } else { Failure::CouldNotRun(text) }
 }
 
 /// What a panic says.
