@@ -1,27 +1,52 @@
 """GPU memory, replayed and explained: what PyTorch's caching allocator did, and what it would have done under other settings.
 
-Everything but `enable`, `record` and `watch` works without a GPU and without PyTorch.
+Everything but `enable`, `record`, `on_oom` and `watch` works without a GPU and without PyTorch.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ._commands import advise, diagnose, diff, report, stats, verify
-from ._errors import Error, LostJobs, NoCuda, UsageError
-from ._many import Diagnoses, diagnose_many
-from ._parkade import VERSION as __version__
-from ._record import record
-from ._results import Advice, Diagnosis, Difference, Report, Stats, Verification
-from ._sweep import Sweep, sweep
-from ._watch import Watch, watch
-
 if TYPE_CHECKING:
-    from ._enable import EnableError, enable, enabled, policies
+    from ._callbacks import lightning_callback, trainer_callback
+    from ._commands import advise, diagnose, diff, explain, export, info, replay, report, stats, verify
+    from ._enable import enable, enabled, policies
+    from ._errors import EnableError, Error, LostJobs, NoCuda, UsageError
+    from ._many import Diagnoses, diagnose_many
+    from ._oom import OnOom, on_oom
+    from ._parkade import VERSION as __version__
+    from ._record import record
+    from ._results import Advice, Diagnosis, Difference, Export, Info, MessageDiagnosis, Replay, Report, Stats, Verification
+    from ._sweep import Sweep, sweep
+    from ._watch import Watch, watch
 
-for _public in (Error, LostJobs, NoCuda, UsageError):
-    # As they are called in programs, and so in what a program prints of one.
-    _public.__module__ = __name__
+#: Where each name is. It is loaded when it is first used: an import of the package costs nearly nothing.
+_MODULES = {
+    "_callbacks": ["lightning_callback", "trainer_callback"],
+    "_commands": ["advise", "diagnose", "diff", "explain", "export", "info", "replay", "report", "stats", "verify"],
+    "_enable": ["enable", "enabled", "policies"],
+    "_errors": ["EnableError", "Error", "LostJobs", "NoCuda", "UsageError"],
+    "_many": ["Diagnoses", "diagnose_many"],
+    "_oom": ["OnOom", "on_oom"],
+    "_parkade": ["__version__"],
+    "_record": ["record"],
+    "_results": [
+        "Advice",
+        "Diagnosis",
+        "Difference",
+        "Export",
+        "Info",
+        "MessageDiagnosis",
+        "Replay",
+        "Report",
+        "Stats",
+        "Verification",
+    ],
+    "_sweep": ["Sweep", "sweep"],
+    "_watch": ["Watch", "watch"],
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "Advice",
@@ -30,8 +55,13 @@ __all__ = [
     "Difference",
     "EnableError",
     "Error",
+    "Export",
+    "Info",
     "LostJobs",
+    "MessageDiagnosis",
     "NoCuda",
+    "OnOom",
+    "Replay",
     "Report",
     "Stats",
     "Sweep",
@@ -45,23 +75,29 @@ __all__ = [
     "diff",
     "enable",
     "enabled",
+    "explain",
+    "export",
+    "info",
+    "lightning_callback",
+    "on_oom",
     "policies",
     "record",
+    "replay",
     "report",
     "stats",
     "sweep",
+    "trainer_callback",
     "verify",
     "watch",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    # What needs PyTorch and a compiler is not loaded with the rest.
-    if name in ("EnableError", "enable", "enabled", "policies"):
-        from . import _enable
-
-        return getattr(_enable, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOME[name]}", __name__), "VERSION" if name == "__version__" else name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

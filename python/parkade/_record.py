@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Optional, Union
+from typing import TYPE_CHECKING, Any
 
+from . import _snapshot
+from ._run import Size
 from ._torch import cuda
+
+if TYPE_CHECKING:
+    from ._results import Advice, Diagnosis
 
 
 @dataclass(frozen=True)
@@ -20,30 +26,66 @@ class Recorded:
     def __fspath__(self) -> str:
         return self.path
 
+    def advise(self, **options: Any) -> Advice:
+        """`parkade.advise` of this recording, after the block."""
+        from ._commands import advise
+
+        return advise(self.path, **options)
+
+    def diagnose(self, **options: Any) -> Diagnosis:
+        """`parkade.diagnose` of this recording, after the block."""
+        from ._commands import diagnose
+
+        return diagnose(self.path, **options)
+
 
 @contextlib.contextmanager
 def record(
-    path: Union[str, os.PathLike[str]],
+    path: str | os.PathLike[str],
     *,
     stacks: str = "python",
-    max_entries: Optional[int] = None,
+    max_entries: int | None = _snapshot.MAX_ENTRIES,
+    limit: Size | None = "auto",
+    force: bool = False,
 ) -> Iterator[Recorded]:
     """Records PyTorch's memory history while the block runs, and writes the snapshot at its end, also if the block raises.
 
-    `stacks` is "python", or "all" for C++ frames too; `max_entries` keeps the newest entries alone. Raises `NoCuda` without a GPU.
-    What the block gets can be given to `advise` and the others afterwards.
+    In `path`, `{rank}` and `{host}` are the process's rank and the machine's name. `stacks` is "python", or "all" for C++ frames too.
+    `max_entries` keeps the newest entries alone; None keeps all. `force` replaces an existing file without a warning. `limit` is the memory that the process may reserve, which is kept in the
+    snapshot for `advise` and `diagnose`; "auto" asks PyTorch. Raises `NoCuda` without a GPU.
+
+    A history that is being recorded already goes on as it is, with what it has, and is not turned off.
     """
     memory = cuda().memory
-    recorded = Recorded(os.fspath(path))
-    # Before the program runs, which may take hours: can the file be written?
-    with open(recorded.path, "ab"):
-        pass
-    limited = {} if max_entries is None else {"max_entries": max_entries}
-    memory._record_memory_history(stacks=stacks, **limited)
+    given = _snapshot.Limit.given(limit)
+    recorded = Recorded(_snapshot.filled(path))
+    _snapshot.check_writable(recorded.path)
+    if os.path.exists(recorded.path) and not force:
+        warnings.warn(f"{recorded.path} exists, and is replaced when the block ends (force=True does not say so)", stacklevel=3)
+    import torch
+
+    was_on = _snapshot.has_history(torch)
+    if not was_on:
+        limited = {} if max_entries is None else {"max_entries": max_entries}
+        memory._record_memory_history(stacks=stacks, **limited)
     try:
         yield recorded
-    finally:
+    except BaseException:
+        # That error is what the caller must see, whatever comes of the snapshot.
         try:
-            memory._dump_snapshot(recorded.path)
-        finally:
+            _write(recorded.path, given, limit)
+        except Exception as error:
+            warnings.warn(f"the recording {recorded.path} could not be written: {error}", stacklevel=3)
+        raise
+    else:
+        _write(recorded.path, given, limit)
+    finally:
+        if not was_on:
             memory._record_memory_history(enabled=None)
+
+
+def _write(path: str, given: _snapshot.Limit | None, limit: Size | None) -> None:
+    found = cuda()
+    snapshot = found.memory._snapshot()
+    kept = given if limit != "auto" else _snapshot.found_limit(found, snapshot)
+    _snapshot.write(path, snapshot, kept)

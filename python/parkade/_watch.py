@@ -12,17 +12,20 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Optional
+from typing import Any
 
+from . import _snapshot
 from ._commands import advise
 from ._errors import Error
 from ._inputs import _pickled
 from ._results import Advice
-from ._run import Size
+from ._run import Device, Size, device_number
 from ._torch import cuda
 
 #: Called with a name, a number and the step: `SummaryWriter.add_scalar` is such a function.
 Scalar = Callable[[str, float, int], object]
+#: Called with names and numbers, and the step.
+_Log = Callable[[dict[str, float], int], object]
 
 #: What an entry of a snapshot is taken to cost before the first one, in seconds; its own cost then decides about the others. With Python stacks of 12
 #: frames it is 0.8 to 1.5 us on an H200 machine (PyTorch 2.11.0), but the first snapshot of a process took 4 s there: symbols are loaded then.
@@ -31,6 +34,24 @@ _ENTRY_SECONDS = 20e-6
 _LOOK_SECONDS = 1e-3
 #: The next look may cost so many times the dearest of the last ones.
 _CAUTION = 1.5
+
+
+def _log_of(writer: Any) -> _Log | None:
+    """What is called with the numbers of a step: of a function, a `SummaryWriter`, a run of wandb, or nothing."""
+    if writer is None:
+        return None
+    add = getattr(writer, "add_scalar", writer)
+    if callable(add):
+
+        def each(numbers: dict[str, float], step: int) -> None:
+            for name, value in numbers.items():
+                add(name, value, step)
+
+        return each
+    if callable(log := getattr(writer, "log", None)):
+        # With the program's next numbers: wandb drops what comes with a step that is over.
+        return lambda numbers, step: log({**numbers, "parkade/step": step}, commit=False)
+    raise TypeError(f"callback is a function, a SummaryWriter or a run of wandb, and not {type(writer).__name__}")
 
 
 @dataclass(frozen=True)
@@ -82,33 +103,35 @@ class Watch:
 
     def __init__(
         self,
-        callback: Optional[Scalar] = None,
+        callback: Scalar | Any = None,
         *,
         share: float = 0.01,
         advice: bool = True,
-        limit: Optional[Size] = None,
-        device: Optional[int] = None,
+        limit: Size | None = "auto",
+        device: Device | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         if not 0 < share < 1:
             raise ValueError(f"share is {share}, and must be between 0 and 1: 0.01 is one hundredth of the time")
         self._cuda = cuda()
-        self._callback, self._limit, self._device, self._clock = callback, limit, device, clock
+        self._log_to, self._limit, self._clock = _log_of(callback), limit, clock
+        self._device = None if device is None else device_number(device)
+        _snapshot.Limit.given(limit)
         half = share / 2 if advice else share
         self._light = _Budget(half, _LOOK_SECONDS)
         self._heavy = _Budget(half, math.inf)
         self._wants_advice = advice
-        self._worker: Optional[threading.Thread] = None
+        self._worker: threading.Thread | None = None
         self._begun = clock()
         self._overhead = 0.0
         self._number = -1
-        self._told: Optional[Advice] = None
-        self.seen: Optional[Look] = None
-        self.advice: Optional[Advice] = None
+        self._told: Advice | None = None
+        self.seen: Look | None = None
+        self.advice: Advice | None = None
         #: Why the last snapshot got no advice: it has no history, for example.
-        self.no_advice: Optional[str] = None
+        self.no_advice: str | None = None
 
-    def step(self, number: Optional[int] = None) -> Optional[Look]:
+    def step(self, number: int | None = None) -> Look | None:
         """Call it at the end of each step; `number` is the step's, else they are counted from 0."""
         begun = self._clock()
         self._number = self._number + 1 if number is None else number
@@ -135,15 +158,19 @@ class Watch:
         """How many snapshots were taken."""
         return self._heavy.looks
 
-    def close(self, timeout: Optional[float] = None) -> None:
-        """Waits for the advice on the last snapshot."""
+    def __repr__(self) -> str:
+        seen = "nothing seen yet" if self.seen is None else f"step {self.seen.step}, reserved {self.seen.reserved_bytes} bytes"
+        return f"Watch({seen}, {self.snapshots} snapshots, share {self.share:.4f})"
+
+    def close(self, timeout: float | None = 60.0) -> None:
+        """Waits for the advice on the last snapshot, for at most so many seconds; None waits until it is there."""
         if self._worker is not None:
             self._worker.join(timeout)
 
     def __enter__(self) -> Watch:
         return self
 
-    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
     def _stats(self) -> Mapping[str, int]:
@@ -168,15 +195,14 @@ class Watch:
         return self.seen
 
     def _log(self, look: Look) -> None:
-        if self._callback is None:
+        if self._log_to is None:
             return
-        for name, value in look.scalars().items():
-            self._callback(name, value, look.step)
+        numbers = look.scalars()
         # What came in since the last look.
         if self.advice is not None and self.advice is not self._told:
             self._told = self.advice
-            for name, value in _of_advice(self.advice).items():
-                self._callback(f"parkade/advice/{name}", value, look.step)
+            numbers.update({f"parkade/advice/{name}": value for name, value in _of_advice(self.advice).items()})
+        self._log_to(numbers, look.step)
 
     def _snapshot(self, elapsed: float) -> None:
         is_busy = self._worker is not None and self._worker.is_alive()
@@ -185,7 +211,9 @@ class Watch:
         begun = self._clock()
         try:
             # Pickled here, where its cost is seen: it would hold up the loop from another thread too.
-            data = _pickled(self._cuda.memory._snapshot())
+            snapshot = self._cuda.memory._snapshot()
+            found = _snapshot.found_limit(self._cuda, snapshot, self._device) if self._limit == "auto" else None
+            data = _pickled(_snapshot.with_limit(snapshot, found))
         except Error as error:
             self.no_advice = str(error)
             data = None
@@ -197,7 +225,8 @@ class Watch:
     def _advise(self, data: bytes) -> None:
         try:
             # One thread: the others are the program's.
-            self.advice = advise(data, limit=self._limit, device=self._device, progress=False, threads=1)
+            limit = None if self._limit == "auto" else self._limit
+            self.advice = advise(data, limit=limit, device=self._device, progress=False, threads=1)
             self.no_advice = None
         except Error as error:
             self.no_advice = str(error)
@@ -217,17 +246,18 @@ def _of_advice(advice: Advice) -> dict[str, float]:
 
 
 def watch(
-    callback: Optional[Scalar] = None,
+    callback: Scalar | Any = None,
     *,
     share: float = 0.01,
     advice: bool = True,
-    limit: Optional[Size] = None,
-    device: Optional[int] = None,
+    limit: Size | None = "auto",
+    device: Device | None = None,
 ) -> Watch:
     """Begins to watch PyTorch's allocator in a training loop, for at most this `share` of the loop's time.
 
-    `callback` is called with a name, a number and the step, as `SummaryWriter.add_scalar` is. With `advice`, snapshots are taken now and
-    then, if `torch.cuda.memory._record_memory_history()` is on, and `advise` is asked on another thread; `limit` is given to it.
+    `callback` is a function of a name, a number and the step, a `SummaryWriter`, or a run of wandb. With `advice`, snapshots are taken now
+    and then, if `torch.cuda.memory._record_memory_history()` is on, and `advise` is asked on another thread. `limit` is the memory that the
+    process may reserve; "auto" asks PyTorch.
     Raises `NoCuda` without a GPU.
     """
     return Watch(callback, share=share, advice=advice, limit=limit, device=device)

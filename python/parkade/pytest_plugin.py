@@ -1,16 +1,20 @@
-"""A plug-in for pytest: `@pytest.mark.parkade(limit="14GiB")` records what a test allocates, and fails it if the peak is above a bound."""
+"""A plug-in for pytest: `@pytest.mark.parkade(limit="14GiB")` records what a test allocates, and fails it if the peak is above a bound.
+
+Nothing is loaded until a test with the mark runs. The test is wrapped where it runs, so that methods of `unittest.TestCase` are recorded too.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Generator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ._errors import Error, NoCuda
+if TYPE_CHECKING:
+    from ._run import Answer
 
 MARK = "parkade"
 _ARGUMENTS = {"limit", "before", "growth", "keep"}
@@ -26,31 +30,47 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """Records a marked test, and checks it if it passed."""
-    mark = pyfuncitem.get_closest_marker(MARK)
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Makes a marked test one that is recorded, and checked if it passes."""
+    mark = item.get_closest_marker(MARK)
     if mark is None:
-        return (yield)
-    # Not loaded for tests that are not marked.
+        return
+    runs = item.runtest
+
+    def recorded() -> None:
+        # As it was: plug-ins may run a test again.
+        del item.runtest
+        _recorded(item, mark, runs)
+
+    item.runtest = recorded  # type: ignore[method-assign]
+
+
+def _recorded(item: pytest.Item, mark: pytest.Mark, runs: Callable[[], None]) -> None:
     from ._record import record
     from ._torch import cuda
+    from ._errors import NoCuda
 
     bounds = _bounds(mark)
-    path = _path(pyfuncitem, mark.kwargs.get("keep"))
+    before = mark.kwargs.get("before")
+    path = _path(item, mark.kwargs.get("keep"))
     try:
         # What earlier tests left in the cache is not this one's.
         cuda().empty_cache()
     except NoCuda as error:
         pytest.skip(f"not recorded by parkade: {error}")
+    _check_arguments(bounds, before)
     try:
-        with record(path):
-            result = yield
+        with record(path, force=True):
+            runs()
     except Exception:
-        _explain(pyfuncitem, path)
+        _explain(item, path)
         raise
-    _check(path, mark.kwargs.get("before"), bounds)
-    return result
+    # A method of unittest.TestCase keeps its failure for pytest, which looks for it afterwards.
+    if getattr(item, "_excinfo", None):
+        _explain(item, path)
+    else:
+        _check(path, before, bounds)
 
 
 def _bounds(mark: pytest.Mark) -> list[str]:
@@ -59,37 +79,79 @@ def _bounds(mark: pytest.Mark) -> list[str]:
         wrong = ", ".join(sorted(unknown)) or "an argument without a name"
         raise pytest.UsageError(f"@pytest.mark.parkade does not know {wrong}; it knows {', '.join(sorted(_ARGUMENTS))}")
     limit, before = mark.kwargs.get("limit"), mark.kwargs.get("before")
+    if before is None and "growth" in mark.kwargs:
+        raise pytest.UsageError("@pytest.mark.parkade has growth= and nothing that it is growth from: give before='a recording.pickle' too")
     if limit is None and before is None:
         raise pytest.UsageError("@pytest.mark.parkade has nothing to check: give limit='14GiB', or before='a recording.pickle'")
-    bounds = [] if limit is None else [str(limit)]
+    bounds = [] if limit is None else [limit]
     return bounds if before is None else [*bounds, str(mark.kwargs.get("growth", "0%"))]
 
 
-def _path(item: pytest.Function, keep: Optional[Any]) -> str:
+def _check_arguments(bounds: list[Any], before: Any | None) -> None:
+    """Before the test runs, which may take long: can it be checked?"""
+    from ._errors import Error, UsageError
+    from ._inputs import as_file
+    from ._run import options, run
+
+    try:
+        # The bounds are read before any file.
+        run(["diff", *options(fail_above=bounds), "--", os.devnull])
+    except (UsageError, TypeError) as error:
+        raise pytest.UsageError(f"@pytest.mark.parkade: {error}") from None
+    except Error:
+        pass
+    if before is not None:
+        try:
+            with as_file(os.fspath(before)):
+                pass
+        except OSError as error:
+            raise pytest.UsageError(f"@pytest.mark.parkade: before= cannot be read: {error}") from None
+
+
+def _path(item: pytest.Item, keep: Any | None) -> str:
     if keep is not None:
-        return str(os.fspath(keep))
+        return os.fsdecode(keep)
     # The factory is the fixture tmp_path's own.
     folder: Path = item.config._tmp_path_factory.mktemp("parkade")  # type: ignore[attr-defined]
     return str(folder / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', item.name)[:80]}.pickle")
 
 
-def _check(path: str, before: Optional[Any], bounds: list[str]) -> None:
+def _check(path: str, before: Any | None, bounds: list[Any]) -> None:
+    from ._errors import Error
     from ._inputs import File
     from ._run import options, run
 
-    files = [File(os.fspath(file), os.fspath(file)) for file in (before, path) if file is not None]
+    files = [File(os.fsdecode(file), os.fsdecode(file)) for file in (before, path) if file is not None]
     try:
-        answer = run(["diff", *options(fail_above=bounds)], files)
+        answer = run(["diff", "--json", *options(fail_above=bounds)], files)
     except Error as error:
         pytest.fail(f"parkade could not check the recording {path}: {error}", pytrace=False)
     if answer.exit_code != 0:
-        said = re.sub(r"\x1b\[[0-9;]*m", "", answer.printed.decode(errors="replace"))
-        pytest.fail(f"{said}\nthe recording is {path}", pytrace=False)
+        pytest.fail(f"{_verdict(answer, files)}\n{answer.text}\nthe recording is {path}", pytrace=False)
 
 
-def _explain(item: pytest.Function, path: str) -> None:
+def _verdict(answer: Answer, files: Any) -> str:
+    """What came of each bound that does not hold, in a line."""
+    from ._html import size
+
+    lines = []
+    for check in answer.object(files)["checks"]:
+        peak, allowed = size(check["peak_reserved_bytes"]), size(check["allowed_bytes"])
+        device, bound = f"device {check['device']}", check["fail_above"]
+        if check["check"] == "exceeded":
+            lines.append(f"{device}: the peak of reserved memory is {peak}, and {bound} allows {allowed}")
+        elif check["check"] == "not_known":
+            lines.append(
+                f"{device}: it is not known whether {bound} holds: {peak} is the peak of what was recorded, but an out-of-memory error "
+                "ended the run, which would have needed more"
+            )
+    return "\n".join(lines) or "the bounds cannot be checked with this recording"
+
+
+def _explain(item: pytest.Item, path: str) -> None:
     """Of a test that failed for want of memory, the report says why."""
     from ._commands import diagnose
+    from ._errors import Error
 
     try:
         found = diagnose(path, progress=False)

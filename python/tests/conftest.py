@@ -10,7 +10,7 @@ import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import pytest
 
@@ -60,9 +60,9 @@ class FakeMemory(types.ModuleType):
         self.data = data
         self.calls: list[tuple[str, Any]] = []
         self.seconds = 0.0
-        self.clock: Optional[FakeClock] = None
+        self.clock: FakeClock | None = None
 
-    def _record_memory_history(self, enabled: Optional[str] = "all", **options: Any) -> None:
+    def _record_memory_history(self, enabled: str | None = "all", **options: Any) -> None:
         self.calls.append(("record", {"enabled": enabled, **options}))
 
     def _dump_snapshot(self, path: str) -> None:
@@ -108,7 +108,7 @@ class FakeCuda(types.ModuleType):
     def is_available(self) -> bool:
         return self.there
 
-    def memory_stats(self, device: Optional[int] = None) -> dict[str, int]:
+    def memory_stats(self, device: int | None = None) -> dict[str, int]:
         self.asked += 1
         return dict(self.stats)
 

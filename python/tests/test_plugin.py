@@ -6,12 +6,12 @@ import pytest
 from conftest import RECORDINGS, REPOSITORY
 
 STAND_IN = """
-import sys, types, pathlib
+import lzma, pickle, sys, types
 
 class Memory:
     def _record_memory_history(self, enabled="all", **options): pass
-    def _dump_snapshot(self, path):
-        pathlib.Path(path).write_bytes(pathlib.Path(r"{recording}").read_bytes())
+    def _snapshot(self):
+        return pickle.loads(lzma.open(r"{recording}").read())
 
 class Cuda:
     memory = Memory()
@@ -93,3 +93,57 @@ def test_wrong_marks_are_named(run):
     assert "does not know limits" in found.stdout.str() + found.stderr.str()
     found = run("import pytest\n@pytest.mark.parkade()\ndef test_a():\n    pass\n")
     assert "nothing to check" in found.stdout.str() + found.stderr.str()
+
+
+METHOD = """
+import unittest, pytest
+
+class TestTraining(unittest.TestCase):
+    @pytest.mark.parkade(limit="{limit}")
+    def test_fits(self):
+        pass
+
+    @pytest.mark.parkade(limit="{limit}")
+    def test_fails(self):
+        self.fail("on its own")
+"""
+
+
+def test_methods_of_test_cases_are_recorded_too(run):
+    run(METHOD.format(limit="14GiB")).assert_outcomes(passed=1, failed=1)
+    found = run(METHOD.format(limit="1GiB"))
+    found.assert_outcomes(failed=2)
+    found.stdout.fnmatch_lines(["*the peak of reserved memory is *, and 1GiB allows 1.00 GiB*"])
+
+
+@pytest.mark.parametrize(
+    "mark, said",
+    [
+        ("limit='14GiB', growth='2%'", "give before="),
+        ("limit='12 apples'", "apples"),
+        ("before=__file__, growth='much'", "much"),
+        ("before='nowhere.pickle'", "nowhere.pickle"),
+    ],
+)
+def test_arguments_are_checked_before_the_test_runs(run, mark, said):
+    found = run(f"import pytest\n@pytest.mark.parkade({mark})\ndef test_a():\n    raise SystemExit('it ran')\n")
+    text = found.stdout.str() + found.stderr.str()
+    assert said in text and "it ran" not in text.replace("raise SystemExit('it ran')", "")
+
+
+def test_what_a_run_that_died_does_not_tell_is_said_so(run):
+    tests = 'import pytest\n@pytest.mark.parkade(limit="14GiB")\ndef test_survives():\n    pass\n'
+    found = run(tests, recording="resnet50_sweep.limit5_oom.pickle.xz")
+    found.assert_outcomes(failed=1)
+    found.stdout.fnmatch_lines(["*it is not known whether 14GiB holds*"])
+
+
+def test_nothing_is_loaded_without_a_mark(run):
+    tests = "import sys\ndef test_a():\n    loaded = [name for name in sys.modules if name.startswith('parkade')]\n    assert loaded == ['parkade', 'parkade.pytest_plugin'], loaded\n"
+    run(tests).assert_outcomes(passed=1)
+
+
+def test_the_plug_in_asks_for_no_newer_pluggy():
+    # `wrapper=True` came with pluggy 1.2, and pluggy 1.0 is in use.
+    text = (REPOSITORY / "python" / "parkade" / "pytest_plugin.py").read_text("utf-8")
+    assert "wrapper=" not in text

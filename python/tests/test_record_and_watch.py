@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import sys
+import types
 
 import pytest
 from conftest import FakeClock
@@ -14,8 +16,9 @@ from parkade import _watch
 def test_record_writes_a_snapshot_that_can_be_asked_about(fake_cuda, tmp_path):
     with parkade.record(tmp_path / "run.pickle", max_entries=5000) as recorded:
         assert fake_cuda.memory.calls == [("record", {"enabled": "all", "stacks": "python", "max_entries": 5000})]
-    assert [name for name, _ in fake_cuda.memory.calls] == ["record", "dump", "record"]
+    assert [name for name, _ in fake_cuda.memory.calls] == ["record", "snapshot", "record"]
     assert fake_cuda.memory.calls[-1][1] == {"enabled": None}
+    assert recorded.diagnose().devices[0].verdict == recorded.advise().verdict == "fragmentation"
     assert parkade.verify(recorded).exact and parkade.verify(tmp_path / "run.pickle").exact
 
 
@@ -31,6 +34,70 @@ def test_record_refuses_a_file_that_cannot_be_written_before_the_program_runs(fa
     with pytest.raises(FileNotFoundError), parkade.record(tmp_path / "nowhere" / "run.pickle"):
         ran = True
     assert not ran and fake_cuda.memory.calls == []
+
+
+def test_record_keeps_a_bounded_history_unless_asked_for_all(fake_cuda, tmp_path):
+    with parkade.record(tmp_path / "a.pickle"), parkade.record(tmp_path / "b.pickle", max_entries=None):
+        pass
+    begun = [options for name, options in fake_cuda.memory.calls if options and options.get("enabled") == "all"]
+    assert begun == [{"enabled": "all", "stacks": "python", "max_entries": 1_000_000}, {"enabled": "all", "stacks": "python"}]
+
+
+def test_the_error_of_the_block_is_raised_also_if_the_snapshot_fails(fake_cuda, tmp_path, monkeypatch):
+    def fails():
+        raise RuntimeError("no memory for a snapshot")
+
+    monkeypatch.setattr(fake_cuda.memory, "_snapshot", fails)
+    (tmp_path / "run.pickle").write_text("older")
+    with pytest.warns(UserWarning, match="could not be written: no memory for a snapshot"):
+        with pytest.raises(MemoryError), parkade.record(tmp_path / "run.pickle", force=True):
+            raise MemoryError
+    with pytest.raises(RuntimeError, match="no memory for a snapshot"), parkade.record(tmp_path / "run.pickle", force=True):
+        pass
+    assert fake_cuda.memory.calls[-1][1] == {"enabled": None}
+    assert [path.name for path in tmp_path.iterdir()] == ["run.pickle"] and (tmp_path / "run.pickle").read_text() == "older"
+
+
+def test_a_history_that_is_on_stays_on(fake_cuda, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["torch"], "_C", types.SimpleNamespace(_cuda_isHistoryEnabled=lambda: True), raising=False)
+    with parkade.record(tmp_path / "run.pickle"):
+        pass
+    assert [name for name, _ in fake_cuda.memory.calls] == ["snapshot"]
+
+
+def test_each_rank_writes_a_file_of_its_own(fake_cuda, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "3")
+    with parkade.record(tmp_path / "run-{rank}.pickle") as recorded:
+        pass
+    assert recorded.path == str(tmp_path / "run-3.pickle") and (tmp_path / "run-3.pickle").exists()
+    with pytest.warns(UserWarning, match="put {rank} into the name"), parkade.record(tmp_path / "run.pickle"):
+        pass
+
+
+def test_a_file_that_is_replaced_is_said_to_be(fake_cuda, tmp_path):
+    (tmp_path / "run.pickle").write_text("older")
+    with pytest.warns(UserWarning, match="exists, and is replaced"), parkade.record(tmp_path / "run.pickle"):
+        assert (tmp_path / "run.pickle").read_text() == "older", "until the block has ended"
+    assert parkade.verify(tmp_path / "run.pickle").exact
+
+
+def test_the_limit_is_kept_in_the_snapshot(fake_cuda, tmp_path, monkeypatch):
+    def kept(**how):
+        with parkade.record(tmp_path / "run.pickle", force=True, **how):
+            pass
+        return pickle.loads((tmp_path / "run.pickle").read_bytes()).get("parkade")
+
+    assert kept() is None, "this stand-in does not tell"
+    assert kept(limit="14GiB") == {"limit_bytes": 14 << 30, "limit_source": "given"}
+    monkeypatch.setattr(fake_cuda, "current_device", lambda: 0, raising=False)
+    monkeypatch.setattr(fake_cuda, "mem_get_info", lambda device: (1 << 30, 80 << 30), raising=False)
+    assert kept()["limit_source"] == "mem_get_info" and kept()["limit_bytes"] > 1 << 30
+    monkeypatch.setattr(fake_cuda, "get_per_process_memory_fraction", lambda device: 0.0625, raising=False)
+    assert kept() == {"limit_bytes": 5 << 30, "limit_source": "fraction"}
+    assert kept(limit=None) is None
+    with pytest.raises(parkade.UsageError, match="apples"):
+        kept(limit="12 apples")
 
 
 @pytest.fixture
@@ -73,6 +140,45 @@ def test_what_is_seen_is_logged(fake_cuda, clock):
     }
     assert watch.seen.step == 9 and watch.advice is None and watch.snapshots == 0
     assert watch.step(number=77) is None or watch.seen.step == 77
+
+
+def test_a_writer_or_a_run_of_wandb_will_do(fake_cuda, clock):
+    class Writer:
+        def __init__(self):
+            self.seen = []
+
+        def add_scalar(self, name, value, step):
+            self.seen.append((name, step))
+
+    class Run:
+        def __init__(self):
+            self.seen = []
+
+        def log(self, numbers, step=None, commit=None):
+            self.seen.append((numbers, commit))
+
+    writer, run = Writer(), Run()
+    for target in (writer, run):
+        watch = parkade.Watch(target, advice=False, clock=clock)
+        steps(watch, clock, 2, 1.0)
+        assert repr(watch).startswith("Watch(step 1, reserved 1000 bytes, 0 snapshots")
+    assert writer.seen[0] == ("parkade/allocated_bytes", 0) and len(writer.seen) == 12
+    assert [numbers["parkade/step"] for numbers, commit in run.seen if commit is False] == [0, 1]
+    assert run.seen[0][0]["parkade/reserved_bytes"] == 1000
+    with pytest.raises(TypeError, match="SummaryWriter"):
+        parkade.watch(3)
+
+
+def test_closing_does_not_wait_for_ever(fake_cuda, clock):
+    import threading
+
+    watch = parkade.Watch(clock=clock)
+    go_on = threading.Event()
+    watch._worker = threading.Thread(target=go_on.wait, daemon=True)
+    watch._worker.start()
+    watch.close(timeout=0.01)
+    assert watch._worker.is_alive()
+    go_on.set()
 
 
 @pytest.mark.parametrize("seconds", [0.001, 0.01, 0.1, 1.0])

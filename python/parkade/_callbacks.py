@@ -1,0 +1,96 @@
+"""Callbacks for the trainers of transformers and Lightning, which are imported when one is made."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+from ._errors import Error, NoCuda
+from ._oom import PATH, on_oom
+from ._run import Size
+from ._watch import Watch
+
+
+def _begin(path: str | os.PathLike[str] | None, limit: Size | None) -> None:
+    """Watches for out-of-memory errors, where there is a GPU: the callbacks may stay in a program that also runs without."""
+    if path is not None:
+        with contextlib.suppress(NoCuda):
+            on_oom(path, limit)
+
+
+def _watch(writer: Any, limit: Size | None, share: float) -> Watch | None:
+    try:
+        return Watch(writer, share=share, limit=limit)
+    except NoCuda:
+        return None
+
+
+def trainer_callback(
+    writer: Any = None, *, path: str | os.PathLike[str] | None = PATH, limit: Size | None = "auto", share: float = 0.01
+) -> Any:
+    """A `TrainerCallback` for `transformers.Trainer(callbacks=[...])`: `on_oom(path, limit)` now, and `watch` at each step.
+
+    `writer` is what `watch` takes: a `SummaryWriter`, a run of wandb or a function; without one nothing is logged. `path=None` leaves
+    `on_oom` out. At most the `share` of the time is spent on looks. Without a GPU the callback does nothing.
+    """
+    try:
+        from transformers import TrainerCallback
+    except ImportError as error:
+        raise Error(f"trainer_callback() is for transformers, which cannot be imported: {error}") from None
+
+    class ParkadeCallback(TrainerCallback):  # type: ignore[misc]
+        """Watches the allocator while a `Trainer` trains."""
+
+        watch: Watch | None = None
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            self.watch = _watch(writer, limit, share)
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if self.watch is not None:
+                self.watch.step(state.global_step)
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if self.watch is not None:
+                self.watch.close()
+
+    _begin(path, limit)
+    return ParkadeCallback()
+
+
+def lightning_callback(*, path: str | os.PathLike[str] | None = PATH, limit: Size | None = "auto", share: float = 0.01) -> Any:
+    """A `Callback` for `lightning.Trainer(callbacks=[...])`: `on_oom(path, limit)` now, and `watch` after each batch.
+
+    What `watch` sees goes to the trainer's loggers. `path=None` leaves `on_oom` out. At most the `share` of the time is spent on looks. Without a GPU the callback does nothing.
+    """
+    try:
+        from lightning.pytorch.callbacks import Callback
+    except ImportError:
+        try:
+            from pytorch_lightning.callbacks import Callback
+        except ImportError as error:
+            raise Error(f"lightning_callback() is for Lightning, which cannot be imported: {error}") from None
+
+    class ParkadeCallback(Callback):  # type: ignore[misc]
+        """Watches the allocator while a `Trainer` trains."""
+
+        watch: Watch | None = None
+
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            def log(name: str, value: float, step: int) -> None:
+                for logger in trainer.loggers:
+                    logger.log_metrics({name: value}, step=step)
+
+            self.watch = _watch(log, limit, share)
+
+        def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
+            if self.watch is not None:
+                self.watch.step(trainer.global_step)
+
+        def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+            if self.watch is not None:
+                self.watch.close()
+
+    _begin(path, limit)
+    return ParkadeCallback()
