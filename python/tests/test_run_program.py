@@ -64,7 +64,7 @@ def test_a_program_that_dies_is_explained_after_its_own_traceback(run, tmp_path)
     assert told[1].startswith(f"parkade: set:   {LINE}") and "Completes the run with a probability of" in told[2]
     assert any(line.startswith("parkade: check: ") for line in told)
     assert told[-1] == f"parkade: page:  parkade report {name} -o {name.replace('.pickle', '.html')}"
-    assert len(told) <= 5 and found.stdout == "history all [('max_entries', 1000000), ('stacks', 'python')]\n"
+    assert len(told) <= 6 and found.stdout == "history all [('max_entries', 1000000), ('stacks', 'python')]\n"
     written = pickle.loads((tmp_path / name).read_bytes())
     assert written["parkade"]["limit_source"] == "mem_get_info" and not list(tmp_path.glob("*.part"))
     assert parkade.diagnose(tmp_path / name).devices[0].verdict == "fragmentation"
