@@ -51,7 +51,10 @@ not known from this file.";
 
 /// The commands by whom they serve, as `--help` lists them.
 const GROUPS: [(&str, &[&str]); 3] = [
-    ("Your run", &["advise", "diagnose", "report", "diff", "stats", "replay", "verify", "export", "enable", "info", "kill"]),
+    (
+        "Your run",
+        &["advise", "run", "diagnose", "report", "diff", "stats", "replay", "verify", "export", "enable", "info", "kill"],
+    ),
     ("Research", &["sweep", "merge", "pack", "conform", "ops"]),
     ("Other", &["completions", "man", "help"]),
 ];

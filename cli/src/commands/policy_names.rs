@@ -3,7 +3,7 @@
 use anyhow::Result;
 use parkade_policies::{BESIDE, CATALOGUE, Named, Unknown, named};
 
-use crate::terminal::args::UnknownName;
+use crate::terminal::args::WrongArgument;
 
 /// The policy of this name, which may have parameters.
 ///
@@ -13,7 +13,7 @@ pub fn policy(name: &str) -> Result<Named> {
     named(name).map_err(|why| {
         let known = CATALOGUE.iter().chain(BESIDE).map(|policy| &*policy.name);
         let why = if why == Unknown::Name { suggestion(name, known) } else { format!(": {why}") };
-        UnknownName(format!("there is no policy {name:?}{why}")).into()
+        WrongArgument(format!("there is no policy {name:?}{why}")).into()
     })
 }
 

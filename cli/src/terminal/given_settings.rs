@@ -1,10 +1,11 @@
 //! Settings that the user gave, as a release of PyTorch reads them, and how to write those that it refuses.
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use parkade::profile::Profile as Rules;
 use parkade::settings::{ErrorKind, Settings, SettingsError};
 use parkade_replay::ReplaySettings;
 
+use super::args::WrongArgument;
 use super::output;
 
 /// The settings of this text.
@@ -13,7 +14,10 @@ use super::output;
 /// PyTorch refuses them; the error says how to write them, if that can be told.
 pub fn given(rules: &'static Rules, text: &str) -> Result<ReplaySettings> {
     ReplaySettings::given_as(rules, text).map_err(|error| match Settings::from_environment_as(&rules.dialect, text) {
-        Err(refused) => anyhow!("the settings {:?} are refused: {}", output::shorten(text, 200), refusal(rules, text, &refused)),
+        Err(refused) => {
+            let (text, why) = (output::shorten(text, 200), refusal(rules, text, &refused));
+            WrongArgument(format!("the settings {text:?} are refused: {why}")).into()
+        }
         Ok(_) => error.into(),
     })
 }

@@ -11,7 +11,7 @@ use anyhow::{Result, anyhow};
 use parkade_replay::VerifyError;
 use rayon::ThreadPoolBuilder;
 
-use super::args::UnknownName;
+use super::args::WrongArgument;
 use super::progress::{Cancelled, Watch, watched};
 
 /// What rayon reads; the second is its older name.
@@ -80,7 +80,7 @@ pub fn on_threads<T: Send>(
 /// A failure of work. Settings and names that are given and refused are wrong arguments, though only the work finds out.
 fn failure(error: &anyhow::Error) -> Failure {
     let text = format!("{error:#}");
-    let is_of_arguments = matches!(error.downcast_ref(), Some(VerifyError::GivenSettings { .. })) || error.is::<UnknownName>();
+    let is_of_arguments = matches!(error.downcast_ref(), Some(VerifyError::GivenSettings { .. })) || error.is::<WrongArgument>();
     if is_of_arguments { Failure::Usage(text) } else { Failure::CouldNotRun(text) }
 }
 

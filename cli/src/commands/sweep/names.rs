@@ -18,7 +18,7 @@ use parkade_research::workload::{self, CATALOGUE, NamedWorkload, Workload};
 
 use super::args::Args;
 use crate::commands::policy_names::{policy, suggestion};
-use crate::terminal::args::UnknownName;
+use crate::terminal::args::WrongArgument;
 use crate::terminal::{recording, release, size};
 
 /// The capacities unless others are given.
@@ -265,7 +265,7 @@ fn of_recording(path: &Path) -> Result<Vec<Found>> {
 
 fn unknown(item: &str) -> anyhow::Error {
     let known = CATALOGUE.iter().map(|known| known.name).chain(workload::generator_names());
-    UnknownName(format!("there is no workload and no file {item:?}{}", suggestion(item, known))).into()
+    WrongArgument(format!("there is no workload and no file {item:?}{}", suggestion(item, known))).into()
 }
 
 /// The items of a list of workloads. A file that exists is one item, whatever its name; options stay with their description:
