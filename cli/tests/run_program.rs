@@ -35,10 +35,19 @@ mod python {
         let run = on_path(&[&without, &with], &["run", "--limit", "14GiB", "train.py", "--help", "-m", "--", "a b"]);
         assert_eq!(
             (run.code, run.out.as_str(), run.err.as_str()),
-            (42, "-m parkade run --limit 14GiB train.py --help -m -- a b\n", "")
+            (42, "-m parkade run --limit 14GiB -- train.py --help -m -- a b\n", "")
         );
-        let module = on_path(&[&with], &["run", "-m", "package.train", "--lr", "3"]);
-        assert_eq!((module.code, module.out.as_str()), (42, "-m parkade run -m package.train --lr 3\n"));
+        let module = on_path(&[&with], &["run", "--always", "-m", "package.train", "--limit", "3", "-m", "--", "--serial"]);
+        assert_eq!(
+            (module.code, module.out.as_str()),
+            (42, "-m parkade run --always -m package.train --limit 3 -m -- --serial\n")
+        );
+        let alone = on_path(&[&with], &["run", "--policy=bfc", "--serial"]);
+        assert_eq!(
+            (alone.code, alone.out.as_str()),
+            (42, "-m parkade run --policy bfc --serial\n"),
+            "Python says what is missing"
+        );
     }
 
     #[test]
@@ -48,6 +57,8 @@ mod python {
         let run = on_path(&[Path::new(folder.path())], &["run", "train.py"]);
         assert_eq!((run.code, run.out.as_str(), run.err.lines().count()), (2, "", 1), "{}", run.err);
         assert!(run.err.starts_with("parkade: ") && run.err.contains("`pip install .`"), "{}", run.err);
+        let wrong = on_path(&[Path::new(folder.path())], &["run", "--limti", "14GiB", "train.py"]);
+        assert!(wrong.code == 2 && wrong.err.contains("--limti") && wrong.err.contains("'--limit'"), "{}", wrong.err);
         let help = call(&["run", "--help"]);
         assert!(help.code == 0 && help.out.contains("the program's own; 2 if it could not be started"), "{}", help.out);
     }

@@ -9,26 +9,19 @@ use clap::Parser;
 use crate::terminal::output;
 use crate::terminal::runner::Outcome;
 
-/// Run a Python program that uses PyTorch, and say what helps if it is out of memory.
+/// Run a Python program, and explain an out-of-memory error.
 ///
-/// The program runs as Python runs it, with a history of its last 1,000,000 allocations. At an out-of-memory error, also one that the
-/// program catches, the snapshot is written and a line says so, at most once a minute. If the program dies of it, these follow on standard
-/// error, after its own traceback: the cause, the line to set and how likely it completes the run, what to check first, and the command that
-/// opens the page.
+/// The program runs as Python runs it, with a history of its last 1,000,000 allocations. At an out-of-memory error of PyTorch, also one that
+/// the program catches, the snapshot is written and a line says so, at most once a minute. If the program dies of it, these follow on
+/// standard error, after its own traceback: the cause, the line to set and how likely it completes the run, what to check first, and the
+/// command that opens the page.
 ///
 /// The first python3 or python on the path that can import parkade runs it, as `python -m parkade run` does, also under torchrun:
 /// torchrun --nproc-per-node 8 -m parkade run train.py
 #[derive(Parser)]
 #[command(
     override_usage = "parkade run [OPTIONS] PROGRAM.py [ARGUMENTS]...\n       parkade run [OPTIONS] -m MODULE [ARGUMENTS]...",
-    after_help = "Options, before the program:
-      --limit <SIZE>     The memory that the process may reserve, which is kept in the snapshot; auto asks PyTorch [default: auto]
-      --snapshot <FILE>  Where the snapshot is written; {host} and {rank} are filled in [default: oom-{host}-{rank}.pickle]
-      --always           Write it at the end too, without an out-of-memory error
-      --policy <NAME>    Run the program on a policy of parkade, in place of PyTorch's allocator: see parkade sweep --list
-      --serial           With --policy: promise that one thread at a time uses the GPU
-
-Examples:
+    after_help = "Examples:
   parkade run train.py --batch-size 64
   parkade run --limit 14GiB --snapshot '/scratch/oom-{host}-{rank}.pickle' train.py
   parkade run --always --snapshot run.pickle -m package.train
@@ -36,9 +29,28 @@ Examples:
 Exit code: the program's own; 2 if it could not be started."
 )]
 pub(crate) struct Args {
-    /// The options, the program, and its arguments.
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
-    arguments: Vec<OsString>,
+    /// The memory that the process may reserve, which is kept in the snapshot; auto asks PyTorch [default: auto].
+    #[arg(long, value_name = "SIZE")]
+    limit: Option<OsString>,
+    /// Where the snapshot is written; {host} and {rank} are filled in, and an existing file is replaced
+    /// [default: oom-{host}-{rank}.pickle].
+    #[arg(long, value_name = "FILE")]
+    snapshot: Option<OsString>,
+    /// Write it at the end too, without an out-of-memory error.
+    #[arg(long)]
+    always: bool,
+    /// Run the program on a policy of parkade, in place of PyTorch's allocator; parkade sweep --list names them.
+    #[arg(long, value_name = "NAME")]
+    policy: Option<OsString>,
+    /// With --policy: promise that one thread at a time uses the GPU.
+    #[arg(long, requires = "policy")]
+    serial: bool,
+    /// Run this module instead of a file. What follows is its arguments.
+    #[arg(short, value_name = "MODULE", num_args = 1.., allow_hyphen_values = true)]
+    module: Vec<OsString>,
+    /// The program, and its arguments.
+    #[arg(trailing_var_arg = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
 }
 
 /// What is asked of a Python before it gets the program.
@@ -57,10 +69,23 @@ impl Args {
             return Outcome::CouldNotRun;
         };
         let mut command = Command::new(&python);
-        command.args(["-m", "parkade", "run"]).args(&self.arguments);
+        command.args(["-m", "parkade", "run"]).args(self.arguments());
         let error = become_it(&mut command);
         output::complain(&format!("cannot run {}: {error}", python.display()));
         Outcome::CouldNotRun
+    }
+}
+
+impl Args {
+    /// What Python gets: the options, and then the program with its arguments.
+    fn arguments(&self) -> Vec<OsString> {
+        let values = [("--limit", &self.limit), ("--snapshot", &self.snapshot), ("--policy", &self.policy)];
+        let flags = [("--always", self.always), ("--serial", self.serial)];
+        let given = values.into_iter().filter_map(|(name, value)| Some([name.into(), value.clone()?]));
+        let set = flags.into_iter().filter(|&(_, is_set)| is_set).map(|(name, _)| OsString::from(name));
+        let (mark, program) = if self.module.is_empty() { ("--", &self.program) } else { ("-m", &self.module) };
+        let mark = Some(OsString::from(mark)).filter(|_| !program.is_empty());
+        given.flatten().chain(set).chain(mark).chain(program.iter().cloned()).collect()
     }
 }
 

@@ -80,6 +80,7 @@ pub(crate) const USUAL: &[&str] = &[
     "info --json",
     "kill 4000000 --yes",
     "enable expandable_segments",
+    "run --help",
     "enable nonsense:1",
     "completions bash",
     "man",
