@@ -3,7 +3,7 @@
 use anyhow::Result;
 use parkade_policies::{BESIDE, CATALOGUE, Named, Unknown, named};
 
-use crate::terminal::args::WrongArgument;
+use crate::terminal::in_process::WrongArgument;
 
 /// The policy of this name, which may have parameters.
 ///

@@ -172,11 +172,6 @@ pub fn memory(capacity_bytes: Option<u64>, limit_bytes: Option<u64>, recording: 
     }
 }
 
-/// An argument that only the work finds to be wrong: it names what there is not, or PyTorch refuses it.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct WrongArgument(pub String);
-
 /// The rules of a PyTorch release, given by its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Profile(&'static Rules);

@@ -5,7 +5,7 @@ use parkade::profile::Profile as Rules;
 use parkade::settings::{ErrorKind, Settings, SettingsError};
 use parkade_replay::ReplaySettings;
 
-use super::args::WrongArgument;
+use super::in_process::WrongArgument;
 use super::output;
 
 /// The settings of this text.

@@ -11,7 +11,6 @@ use anyhow::{Result, anyhow};
 use parkade_replay::VerifyError;
 use rayon::ThreadPoolBuilder;
 
-use super::args::WrongArgument;
 use super::progress::{Cancelled, Watch, watched};
 
 /// What rayon reads; the second is its older name.
@@ -54,6 +53,11 @@ pub enum Failure {
     #[error("parkade failed, which is a bug of it: {0}")]
     Bug(String),
 }
+
+/// An argument that only the work finds to be wrong: it names what there is not, or PyTorch refuses it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct WrongArgument(pub String);
 
 /// Does the work on at most so many threads, all of which are gone when it returns. Without a number, as many as the command `parkade`
 /// takes.

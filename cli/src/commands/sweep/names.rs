@@ -18,7 +18,7 @@ use parkade_research::workload::{self, CATALOGUE, NamedWorkload, Workload};
 
 use super::args::Args;
 use crate::commands::policy_names::{policy, suggestion};
-use crate::terminal::args::WrongArgument;
+use crate::terminal::in_process::WrongArgument;
 use crate::terminal::{recording, release, size};
 
 /// The capacities unless others are given.
