@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _snapshot
 from ._errors import Error, of_memory
@@ -24,12 +24,15 @@ from ._html import likely, size
 from ._run import Size
 from ._torch import cuda
 
+if TYPE_CHECKING:
+    from ._results import Advice
+
 #: A program that catches the errors and goes on gets a line, and a snapshot, no more often than this, in seconds.
 _EVERY = 60.0
 #: What helps is looked for so long, in seconds: other processes of the job wait, and the GPU is held.
 _AT_MOST = 60.0
-#: What is less likely to complete the run is not all that is said.
-_LIKELY = 0.5
+#: A remedy below this probably does not complete the run.
+_IMPROBABLE = 0.4
 #: Where the snapshot is written, unless something else is asked for.
 PATH = "oom-{host}-{rank}.pickle"
 
@@ -190,25 +193,47 @@ def _of_snapshot(path: str, error: BaseException) -> list[str]:
     return [*said, open_it]
 
 
-def _helps(advice: Any) -> list[str]:
-    """The line to set, how likely it completes the run, and what to check first."""
-    if not advice.remedies:
-        line = advice.line
-        return ["set:   nothing that was tried helps" if line is None else f"set:   {line}"]
-    first = advice.remedies[0]
-    name = {"settings": "set:  ", "policy": "add:  ", "program": "do:   "}.get(first["kind"], "do:   ")
-    lines = [f"{name} {first['line']}"]
-    if likely(first):
-        lines.append(f"       {likely(first)}")
-    check = "; ".join(first["asks"])
-    if not check and first["kind"] == "settings":
-        check = "that the line is set where each process starts; it is read once, when CUDA is first used"
-    if check:
-        lines.append(f"check: {check}")
-    probability = first["completes_probability"]
-    if probability is not None and probability < _LIKELY and len(advice.remedies) > 1:
-        lines.append(f"or:    {advice.remedies[1]['line']}")
+def _helps(advice: Advice) -> list[str]:
+    """The line to set, how likely it completes the run, what to check first, and another way."""
+    ways = _ways(advice)
+    if not ways:
+        return [f"set:   {advice.line}" if advice.line else "set:   nothing that was tried helps"]
+    first, *others = ways
+    lines = [f"{_KINDS.get(first['kind'], 'do:   ')} {first['line']}"]
+    gives = likely(first) or (first["asks"][0] if first["kind"] == "program" and first["asks"] else "")
+    lines += [f"       {gives}"] if gives else []
+    lines += [f"check: {check}"] if (check := _check(advice, first)) else []
+    if others:
+        probability = others[0]["completes_probability"]
+        chance = "" if probability is None else f" (completes the run with a probability of {probability:.0%})"
+        lines.append(f"or:    {others[0]['line']}{chance}")
     return lines
+
+
+#: What is done with the line of a remedy.
+_KINDS = {"settings": "set:  ", "policy": "add:  ", "program": "do:   "}
+
+
+def _ways(advice: Advice) -> list[dict[str, Any]]:
+    """The remedies. Where it is improbable that what is pasted completes the run, what the program must give up comes first, as `advise` has it."""
+    pasted = [remedy for remedy in advice.remedies if remedy["kind"] != "program"]
+    reduced = [remedy for remedy in advice.remedies if remedy["kind"] == "program"]
+    probability = pasted[0]["completes_probability"] if pasted else None
+    return [*reduced, *pasted] if probability is not None and probability < _IMPROBABLE else [*pasted, *reduced]
+
+
+def _check(advice: Advice, remedy: dict[str, Any]) -> str:
+    """What to know before the remedy is relied on: what it asks for, then what it may break, what it does break first."""
+    if remedy["kind"] == "program":
+        return ""
+    if remedy["asks"]:
+        return "; ".join(remedy["asks"])
+    chosen = advice.recommendation
+    known = chosen.cautions if chosen is not None and chosen.line == remedy["line"] else []
+    concerns = [caution for kind in ("shown", "unknown") for caution in known if caution["in_use"] == kind]
+    if concerns:
+        return str(concerns[0]["what"])
+    return "that the line is set where each process starts; it is read once, when CUDA is first used"
 
 
 def _of_message(error: BaseException) -> list[str]:

@@ -15,6 +15,7 @@ from conftest import REPOSITORY
 from torch_stand_in import write_torch
 
 import parkade
+from parkade import _results as parkade_results
 
 LINE = "export PYTORCH_CUDA_ALLOC_CONF="
 
@@ -61,10 +62,10 @@ def test_a_program_that_dies_is_explained_after_its_own_traceback(run, tmp_path)
     assert said[0] == f"parkade: out of memory on device 0: tried to allocate 49.00 MiB, and the device has 22.00 MiB free; the snapshot is {name}"
     told = said[next(place for place, line in enumerate(said) if line.startswith("torch.OutOfMemoryError")) + 1 :]
     assert told[0].startswith("parkade: cause: fragmentation: 49.00 MiB requested")
-    assert told[1].startswith(f"parkade: set:   {LINE}") and "Completes the run with a probability of" in told[2]
-    assert any(line.startswith("parkade: check: ") for line in told)
+    assert told[1].startswith("parkade: do:    reduce the peak by ") and "activations hold" in told[2], "no settings are probable to help"
+    assert told[3].startswith(f"parkade: or:    {LINE}") and "with a probability of" in told[3]
     assert told[-1] == f"parkade: page:  parkade report {name} -o {name.replace('.pickle', '.html')}"
-    assert len(told) <= 6 and found.stdout == "history all [('max_entries', 1000000), ('stacks', 'python')]\n"
+    assert len(told) == 5 and found.stdout == "history all [('max_entries', 1000000), ('stacks', 'python')]\n"
     written = pickle.loads((tmp_path / name).read_bytes())
     assert written["parkade"]["limit_source"] == "mem_get_info" and not list(tmp_path.glob("*.part"))
     assert parkade.diagnose(tmp_path / name).devices[0].verdict == "fragmentation"
@@ -112,7 +113,7 @@ except torch.OutOfMemoryError as error:
     sys.exit(3)
 """
     found = run(program)
-    assert found.returncode == 3 and f"parkade: set:   {LINE}" in found.stderr
+    assert found.returncode == 3 and f"parkade: or:    {LINE}" in found.stderr
 
 
 def test_the_snapshot_is_written_at_the_end_if_asked_for(run, tmp_path):
@@ -198,6 +199,52 @@ def test_on_oom_does_the_same_in_a_program(run, tmp_path):
     assert said.index("Traceback (most recent call last):") < next(place for place, line in enumerate(said) if LINE in line)
     again = "import parkade\nfirst = parkade.on_oom()\nassert parkade.on_oom('other.pickle') is first and first.path == 'other.pickle'\n"
     assert run(again, wrapped=False).returncode == 0
+
+
+SETTINGS = {"kind": "settings", "line": LINE + "a:1", "asks": [], "completes_probability": 0.9, "completes_base": {"completed": 8, "runs": 8}}
+POLICY = {"kind": "policy", "line": "parkade.enable()", "asks": ["a compiler", "a promise"], "completes_probability": 0.5, "completes_base": None}
+PROGRAM = {"kind": "program", "line": "reduce the peak by 1 GiB", "asks": ["activations hold it"], "completes_probability": None}
+
+
+@pytest.mark.parametrize(
+    "remedies, said",
+    [
+        (
+            [SETTINGS, POLICY],
+            [
+                f"set:   {LINE}a:1",
+                "       Completes the run with a probability of 90%: it did for 8 of 8 runs like this one.",
+                "check: it may break graphs",
+                "or:    parkade.enable() (completes the run with a probability of 50%)",
+            ],
+        ),
+        ([POLICY], ["add:   parkade.enable()", "check: a compiler; a promise"]),
+        (
+            [{**SETTINGS, "completes_probability": 0.1}, PROGRAM],
+            [
+                "do:    reduce the peak by 1 GiB",
+                "       activations hold it",
+                f"or:    {LINE}a:1 (completes the run with a probability of 10%)",
+            ],
+        ),
+        ([], ["set:   " + LINE + "a:1"]),
+    ],
+)
+def test_the_way_that_probably_helps_comes_first(remedies, said):
+    from parkade import _oom
+
+    cautions = [{"in_use": "not shown", "what": "nothing"}, {"in_use": "unknown", "what": "it may break graphs"}]
+    chosen = parkade_results.Recommendation(settings="a:1", line=LINE + "a:1", cautions=cautions)
+    assert _oom._helps(parkade.Advice(remedies=remedies, recommendation=chosen)) == said
+    assert _oom._helps(parkade.Advice()) == ["set:   nothing that was tried helps"]
+
+
+def test_what_helps_is_not_looked_for_without_end(monkeypatch, died):
+    from parkade import _oom
+
+    monkeypatch.setattr(_oom, "_AT_MOST", -1.0)
+    told = _oom._of_snapshot(died, MemoryError("out of memory"))
+    assert told[-1].startswith("page:  parkade report ") and len(told) <= 5
 
 
 def test_on_oom_needs_a_gpu(no_torch):
