@@ -140,7 +140,7 @@ class OnOom:
             return
         try:
             self._said_at = now
-            said = f"out of memory on device {device}: tried to allocate {size(wanted)}, and the device has {size(free)} free"
+            said = f"out of memory on device {device}: tried to allocate {size(wanted)}; the process may reserve {size(allowed)}, and the device has {size(free)} free"
             try:
                 self.write()
             except Exception as error:

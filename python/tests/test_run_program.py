@@ -59,7 +59,7 @@ def test_a_program_that_dies_is_explained_after_its_own_traceback(run, tmp_path)
     own = said.index("Traceback (most recent call last):")
     assert found.returncode == 1 and 'train.py", line 5, in <module>' in said[own + 1], "the traceback begins with the program"
     assert "runpy" not in found.stderr and "_run_program" not in found.stderr
-    assert said[0] == f"parkade: out of memory on device 0: tried to allocate 49.00 MiB, and the device has 22.00 MiB free; the snapshot is {name}"
+    assert said[0] == f"parkade: out of memory on device 0: tried to allocate 49.00 MiB; the process may reserve 80.00 GiB, and the device has 22.00 MiB free; the snapshot is {name}"
     told = said[next(place for place, line in enumerate(said) if line.startswith("torch.OutOfMemoryError")) + 1 :]
     assert told[0].startswith("parkade: cause: fragmentation: 49.00 MiB requested")
     assert told[1].startswith("parkade: do:    reduce the peak by ") and "activations hold" in told[2], "no settings are probable to help"
