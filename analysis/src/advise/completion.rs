@@ -41,7 +41,7 @@ impl CompletedRuns {
 /// What is known about the steps of a program that died.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KnownSteps {
-    /// The program was never before at the point where it died.
+    /// The program had not reached that point before it died there.
     None,
     /// Fewer than four steps came before.
     Few,

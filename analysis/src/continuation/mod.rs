@@ -84,7 +84,7 @@ impl Continuation {
 }
 
 /// Continues a program whose operation `last` failed. `most` is the number of operations that may be added. `None` if the
-/// program was never before at the point where it failed.
+/// program had not reached that point before it failed there.
 #[must_use]
 pub fn continue_after(requests: &Requests, recording: &DeviceRecording, last: usize, most: usize) -> Option<Continuation> {
     let operations = requests.operations.get(..=last)?;
@@ -313,7 +313,7 @@ const GROWING_PART: u64 = 100;
 /// Why the beginning of a program does not determine its rest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Doubt {
-    /// The program was never before at the point where it failed.
+    /// The program had not reached that point before it failed there.
     NoSteps,
     /// Too few steps came before; the number of them.
     FewSteps(usize),
