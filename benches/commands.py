@@ -26,9 +26,9 @@ PARKADE = "target/release/parkade"
 EVENTS = "target/release/examples/events"
 SHIPPED = "conformance/recordings"
 SWEPT = ",".join(["all", *(f"{SHIPPED}/{name}.default.pickle.xz" for name in ("deep_mlp", "gpt2_varlen", "resnet50_sweep"))])
-# In a process of its own: what a process has held at once, Linux also says of the processes that it starts.
+# In a separate process, because Linux also attributes a process's peak memory to the processes that it starts.
 UNPACK = "import lzma, shutil, sys; shutil.copyfileobj(lzma.open(sys.argv[1]), open(sys.argv[2], 'wb'))"
-# Loads once and drops what it loaded, as a program that reads a snapshot does.
+# Loads once and drops the result, like a program that reads a snapshot.
 PICKLE = "import pickle, sys; pickle.load(open(sys.argv[1], 'rb'))"
 
 
@@ -49,7 +49,7 @@ def run(command: list[str]) -> Cost:
         _, status, usage = os.wait4(child.pid, 0)
         wall = time.perf_counter() - start
         child.returncode = os.waitstatus_to_exitcode(status)
-        # 1 and 3 are answers: the program does not fit, or it is not known.
+        # 1 and 3 are answers too: the program does not fit, or the answer is unknown.
         if child.returncode not in (0, 1, 3):
             sys.exit(f"commands.py: {' '.join(command)} ended with exit code {child.returncode}: run it to see why")
         out.seek(0)
@@ -113,7 +113,7 @@ def main() -> int:
     parser.add_argument("--write", type=Path, metavar="PAGE", help="also put the table between its marks in a page")
     arguments = parser.parse_args()
     if arguments.write:
-        parts(arguments.write, "commands.py")  # ends here rather than after minutes
+        parts(arguments.write, "commands.py")  # fail here and not after minutes
     for build in (["-p", "parkade-cli"], ["-p", "parkade-research", "--example", "events"]):
         subprocess.run(["cargo", "build", "--locked", "--quiet", "--release", *build], cwd=ROOT, check=True)
     with tempfile.TemporaryDirectory() as folder:

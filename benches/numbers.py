@@ -20,7 +20,7 @@ from page import parts, replace_marked
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/numbers.md"
 SHIPPED = "conformance/recordings"
-# One recording of each kind that ships: what is easy, several streams, graphs and pools of their own, serving.
+# One recording of each kind that ships: an easy one, several streams, graphs with private pools, serving.
 RECORDINGS = [
     "deep_mlp.default",
     "gpt2_varlen.default",
@@ -57,7 +57,7 @@ def main() -> int:
     parser.add_argument("--rows", type=Path, metavar="FILE", help="keep the rows here, or go on with them")
     parser.add_argument("more", nargs="*", metavar="OPTION", help="more options of parkade sweep")
     arguments = parser.parse_args()
-    before, after = parts(PAGE, "numbers.py")  # ends here rather than after minutes
+    before, after = parts(PAGE, "numbers.py")  # fail here and not after minutes
     kept = ["-o", str(arguments.rows.resolve())] if arguments.rows else []
     text = on_lines(tables([*kept, *arguments.more]))
     if not arguments.check:

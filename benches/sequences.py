@@ -97,7 +97,7 @@ def recording(out: TextIO, steps: int) -> None:
     out.writelines(lines)
 
 
-# Each case: how it is written, and how many steps a round has unless told.
+# Each case: its notation, and the default number of steps in a round.
 CASES = {
     "pair 4 KiB": (pairs(4 * KIB), 200_000),
     "pair 2 MiB": (pairs(2 * MIB), 200_000),
@@ -119,7 +119,7 @@ CASES = {
     "8 threads, pair 4 KiB": (threads(8, 4 * KIB), 50_000),
     "16 threads, pair 4 KiB": (threads(16, 4 * KIB), 25_000),
 }
-# The same sequences again; parkade's blocks are named by their addresses there, as the others' always are.
+# The same sequences again; here parkade's blocks are identified by their addresses, as the others' always are.
 BY_POINTER = ", by pointer"
 for case in ("pair 4 KiB", "pair 2 MiB", "pair 32 MiB", "mix of 100", "mix of 1,000", "mix of 10,000", "mix of 100,000", "replay of a recording"):
     CASES[case + BY_POINTER] = CASES[case]

@@ -69,8 +69,8 @@ BFC = Allocator(
     sources=(f"{HARNESS}/src/timed.hpp", *(f"{OTHERS}/src/{name}" for name in ("bfc_peer.cpp", "common.hpp"))),
 )
 ALLOCATORS = [PARKADE, PYTORCH, RMM, BFC]
-# The others have no expandable segments and record no streams. RMM's free blocks are one list that is searched from end to end: minutes a
-# round. BFC has 8 bytes for every 256 of the device: gigabytes.
+# The others have no expandable segments and record no streams. RMM keeps its free blocks in one list that it searches from
+# end to end, which takes minutes a round. BFC needs 8 bytes for every 256 of the device: gigabytes.
 LEFT_OUT = {
     "pair 2 MiB, expandable segments": {RMM.name, BFC.name},
     "mix of 1,000, expandable segments": {RMM.name, BFC.name},
@@ -78,7 +78,7 @@ LEFT_OUT = {
     "mix of 100,000": {RMM.name, BFC.name},
     "mix of 1,000,000": {RMM.name, BFC.name},
 }
-# How many times as fast as PyTorch's parkade is to be.
+# How many times as fast as PyTorch's allocator parkade should be.
 AIMS = {
     "pair 4 KiB": 10,
     "pair 2 MiB": 10,
@@ -97,7 +97,7 @@ AIMS = {
     **dict.fromkeys((f"mix of {live}{sequences.BY_POINTER}" for live in ("100", "1,000", "10,000")), 5),
 }
 MOST_INSTRUCTIONS = {"pair 4 KiB": 450, "pair 2 MiB": 450, "pair 32 MiB": 450, "mix of 1,000": 650}
-# The steps of cases whose instructions are counted: fewer, as valgrind is slow.
+# The steps of cases whose instructions are counted: fewer, because valgrind is slow.
 COUNTED = {
     "pair 4 KiB": 5_000,
     "pair 2 MiB": 5_000,
@@ -276,7 +276,7 @@ def main() -> int:
     parser.add_argument("--write", type=Path, metavar="PAGE", help="also put the tables between the marks of a page")
     arguments = parser.parse_args()
     if arguments.write:
-        parts(arguments.write, "side_by_side.py")  # ends here rather than after minutes
+        parts(arguments.write, "side_by_side.py")  # fail here and not after minutes
     allocators = [one for one in ALLOCATORS if one is PARKADE or not arguments.only or any(text.lower() in one.name.lower() for text in arguments.only)]
     cases = [case for case in sequences.CASES if not arguments.cases or any(text in case for text in arguments.cases)]
     allocators = build(allocators, arguments.rebuild)

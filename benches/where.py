@@ -19,9 +19,9 @@ from page import origin, parts, replace_marked
 
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = 20_000
-# A name is written once, behind its number; with a c in front the line is about a call.
+# A name is written once, after its number; a leading c means that the line is about a call.
 FILE = re.compile(r"(c?)f[lie]=\((\d+)\)(?: (.*))?")
-# Below so many instructions a step in every case, a file is not named.
+# A file with fewer instructions a step than this in every case is not named.
 SHOWN = 10
 
 
@@ -76,7 +76,7 @@ def main() -> int:
     parser.add_argument("--write", type=Path, metavar="PAGE", help="also put the table between its marks in a page")
     arguments = parser.parse_args()
     if arguments.write:
-        parts(arguments.write, "where.py")  # ends here rather than after minutes
+        parts(arguments.write, "where.py")  # fail here and not after minutes
     subprocess.run(["cargo", "build", "--locked", "--quiet", "--profile", "wheel", "-p", "parkade-benches", "--bin", "count"], cwd=ROOT, check=True)
     with tempfile.TemporaryDirectory() as folder:
         counted = {case: of_a_step(case, Path(folder)) for case in arguments.cases}

@@ -29,7 +29,7 @@ COMMANDS = [
     ["export", "{}", "--output", "-"],
     ["report", "{}"],
 ]
-# What a name stood for that is a parameter now.
+# The former meaning of a name that is now a parameter.
 NAMES = [
     ("pytorch-2.15-expandable", "pytorch:release=2.15;settings=[expandable_segments:True]"),
     ("pytorch-2.15", "pytorch:release=2.15"),

@@ -263,7 +263,7 @@ def worker(out, which, setting):
             try:
                 one(torch, out, which, program, setting, int(run), int(limit_bytes))
                 status = 0
-            except Exception:  # The parent goes on with the next run.
+            except Exception:  # The parent continues with the next run.
                 traceback.print_exc()
             os._exit(status)
         _, status = os.waitpid(child, 0)
@@ -319,7 +319,7 @@ def main():
     raw = given.out / "raw"
     raw.mkdir(parents=True, exist_ok=True)
     (given.out / "peaks.jsonl").write_text("")
-    # Compressed at the end: it would take processor time from the programs.
+    # Compress at the end, because compression would take processor time from the programs.
     record(given.out, given.set)
     with ThreadPoolExecutor() as pool:
         list(pool.map(compress, raw.glob("*.pickle")))

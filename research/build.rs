@@ -1,23 +1,22 @@
-//! Sets `PARKADE_SOURCES`, which changes whenever a study's rows might: a hash of the sources of the crates that
-//! decide a row's numbers, without their tests, and of the releases of the packages that generators compute with,
-//! as in `Cargo.lock`.
+//! Sets `PARKADE_SOURCES`, which changes whenever a study's rows might: a hash of the sources of the crates that decide a row's
+//! numbers, without their tests, and of the releases in `Cargo.lock` of the packages that generators compute with.
 //!
-//! It depends on the files alone, so it is the same on every machine that builds these sources, in any folder,
-//! with or without a repository. A package from a registry does not have the other crates beside it: there its
-//! version stands for all of them.
+//! The hash depends only on the files, so it is the same on every machine that builds these sources, in any folder, with or
+//! without a repository. A package from a registry does not have the other crates beside it; there its version stands for all
+//! of them.
 #![allow(clippy::print_stdout, reason = "a build script talks to cargo this way")]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-/// The sources of the crates that decide a row's numbers, relative to this package: the core, the policies, the
-/// simulated device and this crate. The crates that read recordings are not among them: a recording's workload has
-/// a hash of its own in each row.
+/// The sources of the crates that decide a row's numbers, relative to this package: the core, the policies, the simulated
+/// device and this crate. The crates that read recordings are not among them: a recording's workload has its own hash in each
+/// row.
 pub(crate) const DECIDING: [&str; 4] = ["../src", "../policies/src", "../sim/src", "src"];
-/// The packages whose results are in a row; what they depend on counts too.
+/// The packages whose results affect a row; their dependencies count too.
 pub(crate) const PACKAGES: [&str; 1] = ["statrs"];
-/// Dependencies of these that compute nothing: error messages, and checks of the compiler.
+/// Dependencies of these packages that compute nothing: error messages, and checks of the compiler.
 const TOOLS: [&str; 2] = ["thiserror", "autocfg"];
 
 fn main() -> io::Result<()> {
@@ -36,7 +35,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// The hash of everything that decides, for a package in this folder.
+/// The hash of everything that decides a row, for a package in this folder.
 pub(crate) fn sources_hash(package: &Path) -> io::Result<u64> {
     let mut hash = Fnv::new();
     for (name, path) in deciding_files(package)? {
@@ -49,7 +48,7 @@ pub(crate) fn sources_hash(package: &Path) -> io::Result<u64> {
     Ok(hash.0)
 }
 
-/// A file's text without its module of tests and without carriage returns.
+/// A file's text without its test module and without carriage returns.
 fn without_tests(text: &str) -> String {
     let text = text.replace('\r', "");
     let module =
@@ -59,7 +58,7 @@ fn without_tests(text: &str) -> String {
     format!("{}{}", &text[..start], &text[start + length..])
 }
 
-/// The source files that decide, with their names relative to the package, with `/` on every system.
+/// The source files that decide a row, with their names relative to the package, with `/` on every system.
 pub(crate) fn deciding_files(package: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     let mut all = Vec::new();
     for root in DECIDING {
@@ -124,7 +123,7 @@ struct Package<'a> {
 }
 
 impl<'a> Package<'a> {
-    /// Reads what is between two `[[package]]`: one value or one dependency per line.
+    /// Reads the text between two `[[package]]` lines: one value or one dependency per line.
     fn read(text: &'a str) -> Package<'a> {
         let mut package = Package::default();
         for line in text.lines() {

@@ -1,7 +1,7 @@
-//! Why was a recorded run out of memory, and which code holds the memory?
+//! Explains why a recorded run was out of memory, and which code held the memory.
 //!
-//! `cargo run --release -p parkade-analysis --example out_of_memory_cause -- [SNAPSHOT]`; without an argument a ResNet-50 sweep that ships
-//! with the repository and ended out of memory under a limit of 5 GiB.
+//! `cargo run --release -p parkade-analysis --example out_of_memory_cause -- [SNAPSHOT]`; without an argument it reads a
+//! ResNet-50 sweep that ships with the repository and ended out of memory under a limit of 5 GiB.
 
 use std::error::Error;
 

@@ -1,7 +1,7 @@
-//! Which settings let a recorded run fit into a given amount of memory?
+//! Finds settings that let a recorded run fit into a given amount of memory.
 //!
-//! `cargo run --release -p parkade-analysis --example settings_that_fit -- [SNAPSHOT [GIB]]`; without arguments a GPT-2 training run that
-//! ships with the repository, in 16 GiB.
+//! `cargo run --release -p parkade-analysis --example settings_that_fit -- [SNAPSHOT [GIB]]`; without arguments it tries a
+//! GPT-2 training run that ships with the repository, in 16 GiB.
 
 use std::error::Error;
 

@@ -1,13 +1,13 @@
-//! What the program's own annotations say about its run: `torch.profiler.record_function` scopes, the profiler's and the
-//! optimizers' steps.
+//! Reads the program's own annotations of its run: `torch.profiler.record_function` scopes, the profiler's and the optimizers'
+//! steps.
 //!
 //! A snapshot lists the starts and ends of scopes with their times (`external_annotations`); the times of trace entries place
-//! them in the trace. [`scopes`] gives each scope as a range of moments, [`phase_at`] those around one point in time (PyTorch's
-//! optimizers annotate themselves), [`steps`] the ends of training steps, as far as annotations mark them.
+//! them in the trace. [`scopes`] gives each scope as a range of moments, [`phase_at`] the scopes around one point in time
+//! (PyTorch's optimizers annotate themselves), [`steps`] the ends of the training steps that annotations mark.
 //!
 //! The profiler marks `ProfilerStep#12`, an optimizer `Optimizer.step#AdamW.step` and `Optimizer.zero_grad#AdamW.zero_grad`. A
-//! step ends where such a mark ends. Programs free gradients right after the optimizer's step or at the start of the next step; a
-//! `zero_grad` that follows without an allocation in between belongs to the step.
+//! step ends where such a mark ends. Programs free gradients right after the optimizer's step or at the start of the next step;
+//! if a `zero_grad` follows without an allocation in between, it belongs to the step.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,12 +24,12 @@ pub struct Scope {
     pub from: u32,
     /// The moment at its end.
     pub to: u32,
-    /// How many other scopes enclose it.
+    /// The number of scopes that enclose it.
     pub depth: u32,
 }
 
-/// The scopes of one device, in the order in which they began. There are none if an entry of the trace has no time, because nothing else
-/// places them.
+/// The scopes of one device, in the order in which they began. Empty if an entry of the trace has no time, because only times
+/// can place scopes in a trace.
 #[must_use]
 pub fn scopes(annotations: &[Annotation], recording: &DeviceRecording) -> Vec<Scope> {
     let Some(times) = recording.trace.iter().map(|entry| entry.time()).collect::<Option<Vec<u64>>>() else { return Vec::new() };
@@ -44,7 +44,7 @@ pub fn scopes(annotations: &[Annotation], recording: &DeviceRecording) -> Vec<Sc
             open.push(scopes.len());
             scopes.push(Scope { name: annotation.name.clone(), from: moment, to: end, depth: open.len() as u32 - 1 });
         } else if let Some(place) = open.iter().rposition(|&place| scopes[place].name == annotation.name) {
-            // Scopes inside it that have not ended have lost their ends.
+            // Inner scopes that are still open here have lost their ends.
             for place in open.drain(place..) {
                 scopes[place].to = moment.max(scopes[place].from);
             }
@@ -54,12 +54,12 @@ pub fn scopes(annotations: &[Annotation], recording: &DeviceRecording) -> Vec<Sc
     scopes
 }
 
-/// Where a point in time lies among the program's scopes.
+/// The position of a point in time among the program's scopes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Phase {
     /// The open scopes, the outermost first.
     pub open: Vec<String>,
-    /// The scope that ended last, and how often a scope of its name had ended by then.
+    /// The scope that ended last, and how often scopes of that name had ended by then.
     pub last_ended: Option<(String, usize)>,
 }
 
@@ -92,7 +92,7 @@ pub fn phase_at(annotations: &[Annotation], device: u32, time_us: u64) -> Option
 /// The end of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// The step's number among all that the file marks, in order of time, counted from 0.
+    /// The step's number among all steps that the file marks, in order of time, counted from 0.
     pub number: usize,
     /// Its last entry.
     pub last_entry: usize,
@@ -105,7 +105,7 @@ pub struct Steps {
     pub mark: String,
     /// The steps that end within the trace, in order.
     pub steps: Vec<Step>,
-    /// How many ended before the trace's first entry.
+    /// The number of steps that ended before the trace's first entry.
     pub lost: usize,
 }
 
@@ -124,8 +124,9 @@ const PROFILER: &str = "ProfilerStep#";
 const OPTIMIZER: &str = "Optimizer.step#";
 const ZERO_GRAD: &str = "Optimizer.zero_grad#";
 
-/// Finds the steps: by the annotations whose name begins with `prefix`; without a prefix by the profiler's, else by the optimizer's. Of
-/// several optimizers the one with the most steps counts, and among equals the first by name.
+/// Finds the steps by the annotations whose name begins with `prefix`; without a prefix, by the profiler's or, if there are
+/// none, by the optimizer's. If there are several optimizers, the one with the most steps counts; among equals, the first by
+/// name.
 ///
 /// # Errors
 /// [`StepError`] if nothing marks the steps, or the trace has no times.
@@ -151,7 +152,7 @@ pub fn steps(annotations: &[Annotation], device: &DeviceRecording, prefix: Optio
             ends.push((done, annotation.time_us));
         }
     }
-    // Annotations may not be in order of time: a file may list them thread by thread.
+    // Annotations may be out of order in time: a file may list them thread by thread.
     ends.sort_unstable();
     for (number, (done, _)) in ends.into_iter().enumerate() {
         match done.checked_sub(1) {
@@ -171,16 +172,16 @@ fn most_frequent(annotations: &[Annotation], prefix: &str) -> String {
     for annotation in annotations.iter().filter(|annotation| is_end(annotation) && annotation.name.starts_with(prefix)) {
         *counts.entry(&annotation.name).or_default() += 1;
     }
-    // `max_by_key` returns the last of equals, so the order is reversed.
+    // `max_by_key` returns the last of several maxima, so the order is reversed.
     counts.into_iter().rev().max_by_key(|&(_, count)| count).map_or_else(String::new, |(name, _)| name.to_owned())
 }
 
-/// How many entries are no later than that time. Times increase, except when the clock is adjusted.
+/// The number of entries that are no later than that time. Times increase, except when the clock is adjusted.
 fn entries_until(trace: &[Entry], time_us: i64) -> usize {
     trace.partition_point(|entry| entry.time().is_none_or(|time| i64::try_from(time).is_ok_and(|time| time <= time_us)))
 }
 
-/// If the next annotation is a `zero_grad` and nothing is allocated before its end: how many entries are done then.
+/// If the next annotation is a `zero_grad` and no allocation precedes its end: the number of entries up to that end.
 fn zero_grad_after(following: &[Annotation], device: &DeviceRecording, done: usize) -> Option<usize> {
     let next = following.iter().find(|annotation| is_end(annotation))?;
     let end = entries_until(&device.trace, next.time_us.filter(|_| next.name.starts_with(ZERO_GRAD))?);

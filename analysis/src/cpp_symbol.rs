@@ -1,14 +1,15 @@
-//! The path of a C++ function: its namespaces, classes and its own name, without what it returns, template arguments and parameters.
+//! Extracts the path of a C++ function: its namespaces, its classes and its name, without return type, template arguments and
+//! parameters.
 //!
-//! A recording has symbols as the unwinder found them: demangled or not, cut in the middle, with or without parameters.
-//! Nothing here fails: what is no path gives the parts that it has.
+//! A recording has symbols as the unwinder found them: mangled or demangled, cut in the middle, with or without parameters.
+//! Nothing here fails: if a symbol is not a path, the result is whatever parts it has.
 
 /// The parts of a symbol's path, the outermost namespace first. Anonymous namespaces are left out.
 pub(crate) fn path(symbol: &str) -> Vec<&str> {
     if let Some(mangled) = symbol.strip_prefix("_Z") { mangled_path(mangled) } else { demangled_path(symbol) }
 }
 
-/// Whether a symbol is that of C++: it has a path, parameters, or is mangled.
+/// Whether a symbol is from C++: it has a path or parameters, or is mangled.
 pub(crate) fn is_cpp(symbol: &str) -> bool {
     symbol.contains("::") || symbol.contains('(') || symbol.starts_with("_Z")
 }
@@ -17,7 +18,7 @@ pub(crate) fn is_cpp(symbol: &str) -> bool {
 fn demangled_path(symbol: &str) -> Vec<&str> {
     let bytes = symbol.as_bytes();
     let (mut parts, mut start, mut depth, mut at) = (Vec::new(), 0, 0_usize, 0);
-    // Where the part that is being read ends, if template arguments follow it.
+    // The end of the current part, if template arguments follow it.
     let mut end = None;
     while let Some(&byte) = bytes.get(at) {
         let is_operator = || symbol.get(start..at).is_some_and(|part| part.trim_start().starts_with("operator"));
@@ -44,7 +45,7 @@ fn demangled_path(symbol: &str) -> Vec<&str> {
                 start = at;
                 continue;
             }
-            // What came before was the type that is returned, or an attribute follows.
+            // The part before was the return type, or an attribute follows.
             b' ' if is_outside && symbol[at..].starts_with(" [") => break,
             b' ' if is_outside && !is_operator() => {
                 parts.clear();

@@ -1,16 +1,17 @@
-//! Whether a run died of an out-of-memory error or survived it.
+//! Judges whether a run died of an out-of-memory error or survived it.
 //!
-//! A request that is served after the error proves nothing: while a program dies, its error handling, printing and cleaning up still
-//! allocate, sometimes a lot. It proves something if the program did again what had failed, or went on to allocate as much as failed in
-//! the places where it had allocated before. A place where it had not counts once, however often it allocates: a handler that copies
-//! tensors in a loop is one such place, the next phase of a program has many.
+//! A request that is served after the error proves nothing: while a program dies, its error handling, printing and cleaning up
+//! still allocate, sometimes a lot. Later requests prove something if the program repeated the request that had failed, or went
+//! on to allocate as much as failed at the call sites that had allocated before. A call site that had not allocated before
+//! counts once, however often it allocates: a handler that copies tensors in a loop is one such call site, while the next phase
+//! of a program has many.
 
 use parkade_recording::{Action, DeviceRecording, Entry, StackId};
 use rustc_hash::FxHashMap;
 
-/// A run that allocates at least one part in this many of what was live at its error has gone on.
+/// A run has gone on if it allocates at least one part in this many of what was live at its error.
 const GOES_ON_PART: u64 = 16;
-/// A run that went on allocates at least this much.
+/// A run that has gone on allocates at least this much.
 const GOES_ON_BYTES: u64 = 1 << 20;
 
 /// How a recorded run ended.
@@ -20,7 +21,7 @@ pub enum Ending {
     NoError,
     /// Requests were out of memory, and the run went on after each.
     Survived(AfterError),
-    /// It did not go on after this error, or nothing of it was recorded.
+    /// The run did not go on after this error, or the recording shows nothing after it.
     Died(AfterError),
 }
 
@@ -31,21 +32,22 @@ pub struct AfterError {
     pub entry: usize,
     /// The bytes requested.
     pub wanted_bytes: u64,
-    /// How many requests were served afterwards.
+    /// The number of requests served afterwards.
     pub served: usize,
-    /// How many bytes they were.
+    /// The bytes of these requests.
     pub served_bytes: u64,
-    /// How many of these show that it went on: those requested where it had allocated before the error, and the largest request of each
-    /// other place. All of them if the recording has no stacks.
+    /// How many of these bytes show that the run went on: those requested at call sites that had allocated before the error, and
+    /// the largest request of each other call site. All of them if the recording has no stacks.
     pub telling_bytes: u64,
-    /// The first entry after the error at which a request with the error's stack was served.
+    /// The first entry after the error at which a request with the error's stack and at least half its size was served.
     pub asked_again_at: Option<usize>,
-    /// The telling bytes from which on the run counts as having gone on.
+    /// The number of telling bytes from which on the run counts as having gone on.
     pub goes_on_bytes: u64,
 }
 
 impl Ending {
-    /// Judges a device's trace. A run dies of the first error after which it did not go on; if it always did, the last error is shown.
+    /// Judges a device's trace. A run dies of the first error after which it did not go on; if it always went on, the last error is
+    /// returned.
     #[must_use]
     pub fn of(recording: &DeviceRecording) -> Ending {
         let trace = &recording.trace;
@@ -69,7 +71,7 @@ impl Ending {
                 _ => {}
             }
         }
-        // Of errors that the bytes show to be survived, only the one that is shown needs the other evidence too.
+        // Among errors that the bytes already show to be survived, only the one that is returned needs the other evidence too.
         last.map_or(Ending::NoError, |last| Ending::Survived(last.with_stack(trace)))
     }
 
@@ -120,14 +122,15 @@ impl AfterError {
         AfterError { asked_again_at: found.map(|further| self.entry + 1 + further), ..self }
     }
 
-    /// Whether the run went on: the same stack was served at least half as much, or as many telling bytes were served as make a program.
+    /// Whether the run went on: either a request of at least half the failed size was served with the same stack, or enough telling
+    /// bytes were served for a running program.
     #[must_use]
     pub const fn went_on(&self) -> bool {
         self.asked_again_at.is_some() || self.telling_bytes >= self.goes_on_bytes
     }
 }
 
-/// What is served from some entry on.
+/// What is served from a given entry on.
 #[derive(Clone, Copy, Default)]
 struct Served {
     requests: usize,
@@ -135,7 +138,7 @@ struct Served {
     telling_bytes: u64,
 }
 
-/// What a place in the program, known by its stack, allocates in all.
+/// The total that one call site, identified by its stack, allocates.
 #[derive(Clone, Copy, Default)]
 struct AtStack {
     first: usize,
@@ -143,7 +146,7 @@ struct AtStack {
     largest_bytes: u64,
 }
 
-/// For each entry: what is served from it on. One pass, as a run may survive thousands of errors.
+/// For each entry: what is served from that entry on. A single pass, because a run may survive thousands of errors.
 fn served_from(trace: &[Entry]) -> Vec<Served> {
     let mut places: FxHashMap<StackId, AtStack> = FxHashMap::default();
     for (entry, line) in trace.iter().enumerate().filter(|(_, line)| line.action == Action::Alloc && line.stack != StackId::NONE)
@@ -153,7 +156,7 @@ fn served_from(trace: &[Entry]) -> Vec<Served> {
         place.largest_bytes = place.largest_bytes.max(line.size);
     }
     let mut served = Served::default();
-    // Of the places that the program first comes to from here on: what they allocate beyond their largest request.
+    // For the call sites that the program first reaches from here on: what they allocate beyond their largest request.
     let mut repeated_bytes = 0_u64;
     let mut from = vec![served; trace.len()];
     for (entry, line) in trace.iter().enumerate().rev() {
@@ -168,7 +171,7 @@ fn served_from(trace: &[Entry]) -> Vec<Served> {
     from
 }
 
-/// The live bytes before the first entry: those at the end, less what the trace added.
+/// The live bytes before the first entry: the live bytes at the end, less what the trace added.
 fn live_at_start(recording: &DeviceRecording) -> i128 {
     let blocks = recording.segments.iter().flat_map(|segment| &segment.blocks);
     let is_live = |state| state == parkade_recording::BlockState::ActiveAllocated;

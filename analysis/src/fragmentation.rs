@@ -1,7 +1,7 @@
-//! Fragmentation over time: how a heap's bytes are used, at chosen moments of a run.
+//! Measures fragmentation over time: how a heap's bytes are used at chosen moments of a run.
 //!
-//! [`Fragmentation`] describes one heap. [`sample_recorded_run`] takes it, together with PyTorch's statistics, at chosen entries
-//! of a recorded run; [`sample_replayed_run`] does so for the same requests under other settings.
+//! [`Fragmentation`] describes one heap. [`sample_recorded_run`] computes it, together with PyTorch's statistics, at chosen
+//! entries of a recorded run; [`sample_replayed_run`] does so for the same requests under other settings.
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
@@ -16,27 +16,27 @@ use parkade_replay::{
 
 use crate::recorded_heap::recorded_heap;
 
-/// A heap's bytes by use, and from them its fragmentation.
+/// A heap's bytes by use, and the fragmentation that follows from them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Fragmentation {
-    /// Reserved.
+    /// Reserved bytes.
     pub reserved_bytes: u64,
-    /// Of live blocks.
+    /// Bytes of live blocks.
     pub allocated_bytes: u64,
-    /// Of blocks that the program has freed and other streams still use.
+    /// Bytes of blocks that the program has freed but other streams still use.
     pub pending_bytes: u64,
-    /// Requested for live and pending blocks; what these blocks have beyond it is rounding.
+    /// Bytes requested for live and pending blocks; the rest of these blocks is rounding.
     pub requested_bytes: u64,
-    /// Of free blocks.
+    /// Bytes of free blocks.
     pub free_bytes: u64,
-    /// Of these, in segments that are entirely free.
+    /// The part of the free bytes in segments that are entirely free.
     pub free_segments_bytes: u64,
-    /// Of these, in segments that are partly in use: only a request that fits a hole can use them. `inactive_split_bytes` of
-    /// memory_stats() is the part of it in ordinary segments.
+    /// The part of the free bytes in segments that are partly in use: only a request that fits into a hole can use it.
+    /// `inactive_split_bytes` of memory_stats() counts the share of it in ordinary segments.
     pub partial_segments_bytes: u64,
-    /// The largest free block: the largest request of that block's stream and pool that needs no memory from the device.
+    /// The largest free block: the largest request on that block's stream and pool that needs no memory from the device.
     pub largest_hole_bytes: u64,
-    /// How many free blocks there are.
+    /// The number of free blocks.
     pub holes: u64,
 }
 
@@ -52,7 +52,7 @@ impl Fragmentation {
         sums
     }
 
-    /// The fragmentation of the heap that a recording ends with, which is all that a file without a trace has.
+    /// The fragmentation of the final heap of a recording, which is the only heap in a file without a trace.
     #[must_use]
     pub fn of_recorded(segments: &[Segment]) -> Fragmentation {
         Fragmentation::of(&recorded_heap(segments))
@@ -80,7 +80,7 @@ impl Fragmentation {
         *place = place.saturating_add(free_bytes);
     }
 
-    /// What live and pending blocks have beyond their requested bytes.
+    /// The bytes of live and pending blocks beyond the requested ones.
     #[must_use]
     pub fn rounding_bytes(&self) -> u64 {
         self.allocated_bytes.saturating_add(self.pending_bytes).saturating_sub(self.requested_bytes)
@@ -97,9 +97,9 @@ impl Fragmentation {
 /// The state at one moment.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// The last entry of the recording that is done.
+    /// The last completed entry of the recording.
     pub entry: usize,
-    /// PyTorch's statistics, counted from the first entry on.
+    /// PyTorch's statistics, counted from the first entry.
     pub stats: Stats,
     /// How the heap's bytes are used.
     pub fragmentation: Fragmentation,
@@ -114,12 +114,12 @@ pub struct Sample {
 pub struct SampledRun {
     /// One for each chosen entry.
     pub samples: Vec<Sample>,
-    /// How many recorded decisions the core makes differently under the recording's own settings. If any, the samples of a recorded run
-    /// may not be its own, and the requests of a replayed run are less certain.
+    /// The number of recorded decisions that the core makes differently under the recording's own settings. If there are any, the
+    /// samples may deviate from the recorded run, and the requests of a replayed run are less certain.
     pub mismatches: u64,
-    /// How many decisions were compared.
+    /// The number of decisions compared.
     pub decisions: u64,
-    /// The recorded run's limit, in bytes, if none was given and one was found that explains every decision.
+    /// The recorded run's limit, in bytes, if the caller gave none and some limit explains every decision.
     pub assumed_limit_bytes: Option<u64>,
 }
 
@@ -128,7 +128,7 @@ pub struct SampledRun {
 pub struct ReplayOptions {
     /// Settings and limit of the recorded run, needed to read its requests.
     pub own: VerifyOptions,
-    /// The PyTorch release whose decisions are made.
+    /// The PyTorch release whose rules apply.
     pub profile: &'static Profile,
     /// The settings to replay under.
     pub settings: Settings,
@@ -138,9 +138,9 @@ pub struct ReplayOptions {
     pub capacity_bytes: Option<u64>,
 }
 
-/// Samples the recorded run after each of the entries `at`, which must be in order; each sample is taken when the operation of its entry
-/// is done. `own` are the settings and the limit of that run. Garbage collection depends on the limit. If none is given and decisions
-/// differ, a limit that explains them is searched, as in a diagnosis.
+/// Samples the recorded run after each of the entries `at`, which must be in order; each sample is taken when the operation of
+/// its entry has completed. `own` are the settings and the limit of that run. Garbage collection depends on the limit. If the
+/// caller gives no limit and decisions differ, a limit that explains them is searched for, as in a diagnosis.
 ///
 /// # Errors
 /// If the recording cannot be replayed.
@@ -184,7 +184,7 @@ pub fn sample_replayed_run(
     Ok(SampledRun { samples: sampler.samples, mismatches, decisions, assumed_limit_bytes: None })
 }
 
-/// Takes the samples while a run passes by.
+/// Takes the samples in the course of a run.
 struct Sampler<'a> {
     at: &'a [usize],
     samples: Vec<Sample>,
@@ -197,7 +197,7 @@ impl<'a> Sampler<'a> {
         Sampler { at, samples: Vec::new(), peak_allocated_bytes: 0, peak_reserved_bytes: 0 }
     }
 
-    /// Takes the samples that are due now that so many entries are done.
+    /// Takes the samples that are due after this many entries.
     fn pass(&mut self, entries: usize, stats: &Stats, segments: &mut dyn FnMut() -> Vec<SegmentInfo>) {
         let current = |family| stats.family(family).all.current;
         self.peak_allocated_bytes = self.peak_allocated_bytes.max(current(Family::AllocatedBytes));

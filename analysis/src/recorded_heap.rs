@@ -1,4 +1,4 @@
-//! The heap that a recording ends with, in the core's own terms: all that a file without a trace shows.
+//! Converts the final heap of a recording to the core's types; a file without a trace shows no other heap.
 
 use parkade::snapshot::{BlockActivity, BlockInfo, SegmentInfo};
 use parkade::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};

@@ -1,43 +1,48 @@
-//! The steps of a run that nothing marks, told by what it repeats: the number of blocks in use rises, and falls back to what it was.
+//! Finds the steps of a run without annotations by repetition: the number of blocks in use rises, and falls back to its former
+//! value.
 //!
-//! A training step leaves what it found: activations are freed, parameters and states stay. So between two steps as many blocks are live
-//! as between any others, however large they are. In the middle of a step more are, even if all layers are alike: each leaves blocks for
-//! the backward pass. A step that begins by freeing what the one before left ends there.
+//! A training step leaves memory as it found it: activations are freed, parameters and states stay. So between any two steps
+//! the same number of blocks is live, whatever their sizes. In the middle of a step more blocks are live, even if all layers
+//! are alike: each leaves blocks for the backward pass. If a step begins by freeing what the previous one left, the previous
+//! step ends after these frees.
 
 use parkade_recording::{Action, DeviceRecording, Entry};
 
 use crate::ending::Ending;
 
-/// So many steps are told. Fewer may be chance.
+/// Repetition counts only with at least this many steps. Fewer may be coincidence.
 const FEWEST: usize = 3;
-/// What is live between steps is the least of the middle of a run, between these of its eighths: its beginning and end do other things.
+/// The number of blocks live between steps is the minimum over the middle of a run, between these two eighths of it, because
+/// its beginning and end do other work.
 const MIDDLE: (usize, usize) = (3, 7);
-/// Between steps, at most so many blocks more than the least are live ...
+/// Between steps, at most this many blocks above that minimum are live ...
 const MORE_BLOCKS: i64 = 2;
 /// ... or one part in this many of those that a step adds.
 const LOW_PART: i64 = 32;
-/// A step adds at least one part in this many of the blocks that the largest adds ...
+/// A step adds at least one part in this many of the blocks that the largest step adds ...
 const HIGH_PART: i64 = 2;
-/// ... and at least so many.
+/// ... and at least this many.
 const FEWEST_BLOCKS: i64 = 6;
-/// Two steps are alike if one has at most so many times the entries of the other (a fraction, the strictest that tells steps) ...
+/// Two steps are alike if one has at most this many times the entries of the other (a fraction; the strictest one that yields
+/// steps counts) ...
 const ALIKE: [(usize, usize); 3] = [(5, 4), (3, 2), (2, 1)];
-/// ... and steps repeat if so many of them are like the next (a fraction).
+/// ... and steps repeat if this fraction of them is like the next.
 const MOST_PART: (usize, usize) = (3, 4);
-/// A step may have so many parts in which memory rises and falls.
+/// A step may have this many parts in which memory rises and falls.
 const MOST_PARTS: usize = 4;
-/// So many pairs of parts must be compared to tell that steps have parts.
+/// At least this many pairs of parts must be compared to conclude that steps have parts.
 const FEWEST_PAIRS: usize = 6;
 
-/// What is in use at a moment, more than at the first.
+/// The memory in use at a moment, relative to the first moment.
 #[derive(Clone, Copy, Default)]
 struct InUse {
     bytes: i128,
     blocks: i64,
 }
 
-/// The moments at which the steps of a run end, in order; moment `n` is the state after `n` entries. Empty if it repeats nothing. The
-/// first step is not told apart from what came before it, as the model was made there, and the last one may be cut.
+/// The moments at which the steps of a run end, in order; moment `n` is the state after `n` entries. Empty if the run does not
+/// repeat. The first step cannot be separated from what came before it, such as building the model, and the last one may be cut
+/// short.
 pub(crate) fn repeated_steps(recording: &DeviceRecording) -> Vec<u32> {
     let in_use = in_use(recording);
     let eighth = |part: usize| in_use.len() * part / 8;
@@ -46,15 +51,15 @@ pub(crate) fn repeated_steps(recording: &DeviceRecording) -> Vec<u32> {
     let adds = middle.iter().map(|one| one.blocks).max().map_or(0, |most| most - least);
     let (low, high) = (least + MORE_BLOCKS.max(adds / LOW_PART), least + FEWEST_BLOCKS.max(adds / HIGH_PART));
     let mut ends = valleys(&in_use, low, high);
-    // What an error ended was no step.
+    // A step that an error ended does not count.
     let died = Ending::of(recording).death().map_or(usize::MAX, |error| error.entry);
     ends.retain(|&end| end <= died);
     let ends = of_whole_steps(&ends);
     if ends.len() < FEWEST { Vec::new() } else { ends.into_iter().map(|moment| moment as u32).collect() }
 }
 
-/// The ends of whole steps, of these of their parts: an optimizer's temporary blocks make memory rise and fall once more in each step, if
-/// gradients are kept. None if the lengths do not repeat.
+/// Selects the ends of whole steps from those of their parts: if gradients are kept, an optimizer's temporary blocks make
+/// memory rise and fall once more in each step. Empty if the lengths do not repeat.
 fn of_whole_steps(ends: &[usize]) -> Vec<usize> {
     let lengths: Vec<usize> = ends.windows(2).map(|pair| pair[1] - pair[0]).collect();
     let repeats = |&((most, least), parts): &((usize, usize), usize)| {
@@ -71,7 +76,7 @@ fn of_whole_steps(ends: &[usize]) -> Vec<usize> {
     ends.iter().copied().skip(first).step_by(parts).collect()
 }
 
-/// What is in use after each entry, from moment 0 on.
+/// The memory in use after each entry, starting with moment 0.
 fn in_use(recording: &DeviceRecording) -> Vec<InUse> {
     let after = |in_use: &mut InUse, entry: &Entry| {
         match entry.action {
@@ -84,8 +89,8 @@ fn in_use(recording: &DeviceRecording) -> Vec<InUse> {
     [InUse::default()].into_iter().chain(recording.trace.iter().scan(InUse::default(), after)).collect()
 }
 
-/// The last moment with the fewest bytes of each valley: where at most `low` blocks are live, between moments at which more than `high`
-/// are.
+/// The last moment with the fewest bytes in each valley: a stretch with at most `low` live blocks, between moments with more
+/// than `high`.
 fn valleys(in_use: &[InUse], low: i64, high: i64) -> Vec<usize> {
     let mut found = Vec::new();
     let mut deepest: Option<(i128, usize)> = None;
@@ -123,7 +128,7 @@ mod tests {
             let marked = steps(&recording.annotations, &recording.devices[0], None).expect("marks").steps;
             let found = repeated_steps(&recording.devices[0]);
             assert_eq!((found.len(), marked.len()), (told, told), "{name}");
-            // The last one ends with the recording, where the program gives all of it back.
+            // The last step ends with the recording, where the program frees everything.
             for (end, mark) in found.iter().zip(&marked[..told - 1]) {
                 assert!((*end as usize).abs_diff(mark.last_entry + 1) <= 16, "{name}: {end} and {mark:?}");
             }
@@ -137,7 +142,7 @@ mod tests {
         assert_eq!((whole.len(), died.len(), &whole[..5]), (6, 5, &died[..]));
     }
 
-    /// Parts of a loop: so many blocks are made, and freed again.
+    /// Repeated parts, each of which allocates this many blocks and frees them again.
     fn run(parts: &[u64], times: usize) -> DeviceRecording {
         let mut trace: Vec<Entry> = (0..20).map(|place| Entry::new(Action::Alloc, 1 << 40 | place << 20, 4096, 0)).collect();
         for part in parts.iter().cycle().take(parts.len() * times) {

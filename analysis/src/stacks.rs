@@ -1,12 +1,12 @@
-//! How a stack is named, and which stacks hold how much memory.
+//! Names stacks, and sums the memory that each stack holds.
 //!
-//! The user knows their own code, not the library that it called: of a stack, the innermost line outside of libraries says most.
-//! Where the stack has calls of C++, the operator that they belong to comes before that line.
-//! In a backward pass, which runs on threads of its own, the operator and the autograd node are all that a stack has; the line that
-//! called `backward()` is added where all of the recording's passes were started by one line. If it ran in anomaly mode, PyTorch 2.11 and
-//! later also record which line of the forward pass made the node: that line is shown.
+//! The users know their own code, not the library that it called, so the most useful line of a stack is the innermost one
+//! outside of libraries. If the stack has C++ calls, the operator that they belong to comes before that line. In a backward
+//! pass, which runs on its own threads, a stack has only the operator and the autograd node; the line that called `backward()`
+//! is added if a single line started all of the recording's passes. In anomaly mode, PyTorch 2.11 and later also record which
+//! line of the forward pass created the node: that line is shown.
 //!
-//! Every command that names a stack asks [`StackNames`].
+//! Every command that names a stack uses [`StackNames`].
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -16,22 +16,22 @@ use parkade_recording::{Frame, StackId, StackTable};
 
 use crate::frame_kind::FrameKind;
 
-/// The names of a recording's stacks. Each different call is judged once.
+/// The names of a recording's stacks. Each distinct call is classified once.
 #[derive(Clone, Default, Debug)]
 pub struct StackNames {
     /// The kind of each frame, by its number.
     kinds: Vec<FrameKind>,
-    /// The number of the only frame that calls `backward()`, once it was asked for.
+    /// The number of the only frame that calls `backward()`, computed on first use.
     calls_backward: OnceLock<Option<u32>>,
 }
 
-/// What names a stack.
+/// The name of a stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StackName<'t> {
-    /// The operator, and the autograd node it belongs to: `aten::mm in autograd MmBackward0`. Only for stacks with calls of C++.
+    /// The operator, and the autograd node it belongs to: `aten::mm in autograd MmBackward0`. Only for stacks with C++ calls.
     pub operator: Option<String>,
-    /// The line to show: the user's own, in a backward pass that of the forward pass which made the node, if the recording has it, else
-    /// the innermost of a library that is not PyTorch's, else the innermost of PyTorch's.
+    /// The line to show: the user's own; in a backward pass the line of the forward pass that created the node, if the recording
+    /// has it; if neither exists, the innermost of a library other than PyTorch; and last the innermost of PyTorch.
     pub line: Option<&'t Frame>,
     /// The call of a library that the line led to.
     pub within: Option<&'t Frame>,
@@ -40,7 +40,7 @@ pub struct StackName<'t> {
 }
 
 impl StackNames {
-    /// Judges all calls of these stacks.
+    /// Classifies all calls of these stacks.
     #[must_use]
     pub fn of(stacks: &StackTable) -> StackNames {
         StackNames { kinds: stacks.all_frames().iter().map(FrameKind::of).collect(), calls_backward: OnceLock::new() }
@@ -52,14 +52,15 @@ impl StackNames {
         self.kinds.get(number as usize).unwrap_or(&FrameKind::Unknown)
     }
 
-    /// Whether a stack has calls that are certainly of C or C++.
+    /// Whether a stack has calls that are certainly C or C++.
     #[must_use]
     pub fn has_native(&self, stacks: &StackTable, stack: StackId) -> bool {
         stacks.calls(stack).iter().any(|&number| self.kind(number).is_native())
     }
 
-    /// The place in a stack of the user's own call: the innermost one of a Python file that belongs to no library, to Python itself or to
-    /// generated code. Code without a file (`python -c`, `exec`) counts if the program calls it, or if no call has such a file.
+    /// The index in a stack of the user's own call: the innermost one in a Python file that belongs neither to a library nor to
+    /// Python itself nor to generated code. Code without a file (`python -c`, `exec`) counts if the program calls it, or if no call
+    /// is in such a file.
     #[must_use]
     pub fn own_place(&self, stacks: &StackTable, stack: StackId) -> Option<usize> {
         self.own_of(stacks, stacks.calls(stack))
@@ -68,11 +69,11 @@ impl StackNames {
     fn own_of(&self, stacks: &StackTable, calls: &[u32]) -> Option<usize> {
         let starts = self.spawns(stacks, calls);
         let is_text = |number: u32| *self.kind(number) == FrameKind::Text && starts != Some(number);
-        // Who called the outermost code without a file: the program, a library, or nothing.
+        // Who called the outermost code without a file: the program, a library, or nobody.
         let around = calls.iter().rposition(|&number| is_text(number)).and_then(|text| calls.get(text + 1..));
         let caller = around.and_then(|around| around.iter().map(|&number| self.kind(number)).find(|kind| kind.is_python()));
         let is_by_program = around.is_some() && caller.is_none_or(|kind| *kind == FrameKind::Program);
-        // `__init__` and its like are generated for data classes.
+        // Python generates `__init__` and similar methods for data classes.
         let is_generated = |number| stacks.frame(number).is_some_and(|frame| frame.name.starts_with("__"));
         let is_own =
             |number: u32| *self.kind(number) == FrameKind::Program || (is_by_program && is_text(number) && !is_generated(number));
@@ -80,7 +81,7 @@ impl StackNames {
         innermost.or_else(|| calls.iter().position(|&number| is_text(number)))
     }
 
-    /// The code without a file that starts a process of `multiprocessing`, which is nobody's program.
+    /// The code without a file that starts a process of `multiprocessing`, which belongs to no program.
     fn spawns(&self, stacks: &StackTable, calls: &[u32]) -> Option<u32> {
         let outermost = calls.iter().rposition(|&number| *self.kind(number) == FrameKind::Text)?;
         let called = calls[..outermost].iter().rev().find(|&&number| self.kind(number).is_python());
@@ -94,7 +95,7 @@ impl StackNames {
         let calls = stacks.calls(stack);
         let has_native = self.has_native(stacks, stack);
         let own = self.own_of(stacks, calls);
-        // A backward pass has no line of the program; the forward pass that made its node has.
+        // A backward pass has no line of the program, but the forward pass that created its node has one.
         let made_by = if own.is_none() { self.made_by(stacks, stack) } else { None };
         let place = own.or_else(|| self.other_line(stacks, calls, has_native));
         let frame = |place: usize| calls.get(place).and_then(|&number| stacks.frame(number));
@@ -108,14 +109,14 @@ impl StackNames {
         StackName { operator, line: place.and_then(frame), within, calls_backward }
     }
 
-    /// The line of the forward pass that made the autograd node of a stack, if the recording has it.
+    /// The line of the forward pass that created the autograd node of a stack, if the recording has it.
     fn made_by<'t>(&self, stacks: &'t StackTable, stack: StackId) -> Option<&'t Frame> {
         let calls = stacks.calls(stacks.forward(stack));
         let place = self.own_of(stacks, calls).or_else(|| self.other_line(stacks, calls, false))?;
         stacks.frame(*calls.get(place)?)
     }
 
-    /// The place of the line to show where the program has none.
+    /// The index of the line to show if the program has none.
     fn other_line(&self, stacks: &StackTable, calls: &[u32], has_native: bool) -> Option<usize> {
         let innermost = |kind: FrameKind| calls.iter().position(|&number| *self.kind(number) == kind);
         let of_library = innermost(FrameKind::Library).or_else(|| innermost(FrameKind::Torch));
@@ -127,27 +128,27 @@ impl StackNames {
         of_library.or_else(with_file).or((!calls.is_empty()).then_some(0))
     }
 
-    /// Of the calls within the shown line, the one that says most: what is around the line has asked for nothing.
+    /// The most informative of the calls inside the shown line; calls around the line requested nothing.
     fn within<'t>(&self, stacks: &'t StackTable, calls: &[u32], has_native: bool) -> Option<&'t Frame> {
         let innermost = |is_it: fn(&FrameKind) -> bool| calls.iter().copied().find(|&number| is_it(self.kind(number)));
         let library = innermost(|kind| matches!(kind, FrameKind::Library | FrameKind::Program | FrameKind::Text));
-        // The operator says what PyTorch was asked for.
+        // The operator says what the program asked PyTorch for.
         let torch = || if has_native { None } else { innermost(|kind| *kind == FrameKind::Torch) };
         library.or_else(torch).and_then(|number| stacks.frame(number))
     }
 
-    /// The place of the operator that took the memory, among the calls within the innermost Python call.
+    /// The index of the operator that took the memory, among the calls inside the innermost Python call.
     fn operator_place(&self, calls: &[u32]) -> Option<usize> {
         let inner = self.inner(calls);
         let innermost = |is_it: fn(&FrameKind) -> bool| inner.iter().position(|&number| is_it(self.kind(number)));
         let operator = innermost(|kind| matches!(kind, FrameKind::Operator(_)));
         let kernel = || innermost(|kind| matches!(kind, FrameKind::Kernel(_)));
-        // Of those that only take memory, the one that was asked for.
+        // Among operators that only take memory, the outermost is the one that was called for.
         let outermost = || inner.iter().rposition(|&number| matches!(self.kind(number), FrameKind::Allocation(_)));
         operator.or_else(kernel).or_else(outermost)
     }
 
-    /// The calls within the innermost Python call.
+    /// The calls inside the innermost Python call.
     fn inner<'c>(&self, calls: &'c [u32]) -> &'c [u32] {
         let end = calls.iter().position(|&number| self.kind(number).is_python());
         &calls[..end.unwrap_or(calls.len())]
@@ -173,7 +174,7 @@ impl StackNames {
         }
     }
 
-    /// What stands for a call of C++: `aten::bmm` for `at::_ops::bmm::call(at::Tensor const&, at::Tensor const&)`.
+    /// The short form of a C++ call: `aten::bmm` for `at::_ops::bmm::call(at::Tensor const&, at::Tensor const&)`.
     #[must_use]
     pub fn short(&self, number: u32) -> Option<Cow<'_, str>> {
         match self.kind(number) {
@@ -210,8 +211,8 @@ impl StackNames {
             })
     }
 
-    /// The calls of a stack that a person reads, by their numbers, the innermost first: those that only pass a call on are left out.
-    /// A stack without calls of C++, or of nothing else, has all of its calls.
+    /// The calls of a stack that matter to a reader, by their numbers, innermost first: calls that only pass a call on are left
+    /// out. A stack without C++ calls, or with nothing else, keeps all of its calls.
     #[must_use]
     pub fn telling(&self, stacks: &StackTable, stack: StackId) -> Vec<u32> {
         let calls = stacks.calls(stack);
@@ -221,18 +222,18 @@ impl StackNames {
         let operator = self.operator_place(calls);
         let tells = |(place, number): (usize, u32)| match self.kind(number) {
             FrameKind::Wrapper | FrameKind::Runtime | FrameKind::Unknown => false,
-            // A function of PyTorch's repeats the operator that it computes.
+            // A PyTorch kernel repeats the operator that it computes.
             FrameKind::Kernel(_) | FrameKind::Allocation(_) => operator == Some(place),
             _ => true,
         };
         let mut telling: Vec<u32> =
             calls.iter().copied().enumerate().filter(|&call| tells(call)).map(|(_, number)| number).collect();
-        // An operator is dispatched several times.
+        // An operator is dispatched several times in a row.
         telling.dedup_by(|one, other| self.short(*one).is_some_and(|name| self.short(*other) == Some(name)));
         if telling.is_empty() { calls.to_vec() } else { telling }
     }
 
-    /// The same as texts, the outermost first.
+    /// The same as text, outermost first.
     #[must_use]
     pub fn readable(&self, stacks: &StackTable, stack: StackId) -> Vec<String> {
         let text = |frame: &Frame| format!("{} ({}:{})", frame.name, frame.filename, frame.line);
@@ -241,12 +242,12 @@ impl StackNames {
     }
 }
 
-/// The live blocks that were allocated at one place of the program.
+/// The live blocks that one call site of the program allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StackUse {
-    /// The place; [`StackId::NONE`] collects all blocks for which the file has no stack.
+    /// The stack; [`StackId::NONE`] collects all blocks for which the file has no stack.
     pub stack: StackId,
-    /// How many blocks.
+    /// The number of blocks.
     pub blocks: usize,
     /// Their bytes.
     pub bytes: u64,
@@ -280,7 +281,7 @@ mod tests {
         (table, ids)
     }
 
-    /// The line of the user's own frame and of the frame to show, of a stack of these files, innermost first.
+    /// The lines of the user's own frame and of the frame to show, in a stack of these files, innermost first.
     fn lines(files: &[&str]) -> (Option<u32>, Option<u32>) {
         let calls: Vec<(&str, &str, u32)> = (1..).zip(files).map(|(line, &file)| ("f", file, line)).collect();
         let (table, ids) = table(&[&calls]);
@@ -356,7 +357,7 @@ mod tests {
         let forward = [UNWIND, GATHER, MALLOC, EMPTY, MM, LINEAR, EVAL, NN, EVAL, CALL, EVAL, LLAMA, EVAL, CALL, START, TRAIN];
         assert_eq!(named(&[&forward]), ("aten::mm".to_owned(), [64, 175, 0]));
         assert_eq!(named(&[&[GATHER, MALLOC, EMPTY, EVAL, TRAIN]]), ("aten::empty_strided".to_owned(), [64, 0, 0]));
-        // What a hook allocates is its own, although an operator called it.
+        // A hook's allocations belong to the hook, although an operator called it.
         let hook =
             [UNWIND, GATHER, MALLOC, EMPTY, COPY, EVAL, ("<lambda>", "<string>", 60), EVAL, MM, NN, ("f", "<string>", 64), TRAIN];
         assert_eq!(named(&[&hook]), ("aten::_to_copy".to_owned(), [60, 0, 0]));
@@ -379,7 +380,7 @@ mod tests {
         assert_eq!(named(&[&pass, &starts]), (operator.clone(), [0, 0, 64]));
         let other = [GATHER, MALLOC, EMPTY, EVAL, BACKWARD, EVAL, ("step", "/app/train.py", 65)];
         assert_eq!(named(&[&pass, &starts, &other]), (operator, [0, 0, 0]), "which of the two started it is not known");
-        // The forward line that is computed again in a backward pass is the program's.
+        // A line of the forward pass that a backward pass recomputes belongs to the program.
         assert_eq!(named(&[&[GATHER, MM, EVAL, TRAIN, APPLY, ENGINE], &starts]), ("aten::mm".to_owned(), [64, 0, 0]));
         let sum = ("at::_ops::add_Tensor::call(at::Tensor const&)", "??", 0);
         assert_eq!(named(&[&[GATHER, MALLOC, EMPTY, sum, ENGINE]]).0, "aten::add in autograd");

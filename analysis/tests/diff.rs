@@ -1,5 +1,5 @@
-//! Comparisons of recordings of real runs, checked against what other parts of the crate say of the same runs; and of small programs made
-//! for one question each.
+//! Tests comparisons of recordings of real runs, checked against what other parts of the crate find for the same runs; and
+//! comparisons of small programs, each made for one question.
 
 use std::path::Path;
 
@@ -75,7 +75,7 @@ fn a_file_without_its_beginning_is_compared_over_the_steps_of_both() {
     assert_eq!(comparison.a.peak_reserved.bytes, comparison.b.peak_reserved.bytes);
     assert_eq!(comparison.growth.iter().filter(|group| group.a != group.b).count(), 0);
     assert_eq!(comparison.grouping, Grouping::Sizes { a_has_stacks: false, b_has_stacks: true });
-    // The run that died began its third step, and so that one is compared too.
+    // The run that died had begun its third step, so that step is compared too.
     let comparison = compared(&whole, &shipped("gpt2_varlen.limit12_oom"));
     assert_eq!(comparison.a.part, Part::Common { first: 0, last: 2 });
     assert_eq!((comparison.b.ooms, comparison.b.part_entries), (1, (0, comparison.b.entries)));
@@ -92,8 +92,8 @@ fn programs_with_nothing_in_common_are_told() {
     assert!(same.growth.iter().all(|group| group.a == group.b));
 }
 
-/// A program that holds blocks of 1 MiB times these numbers, each allocated at a line of one function; `step` marks an end of a step
-/// behind each.
+/// A program that holds blocks of these sizes in MiB, each allocated at a line of one function; with `steps`, a mark ends a
+/// step after each block.
 fn program(blocks: &[(u64, u32)], steps: bool) -> Recording {
     let mut recording = Recording::default();
     let (mut trace, mut segments) = (Vec::new(), Vec::new());
@@ -125,7 +125,7 @@ fn program(blocks: &[(u64, u32)], steps: bool) -> Recording {
     recording
 }
 
-/// For each stack that holds something, its bytes in MiB on both sides and its lines.
+/// For each stack that holds memory: its bytes in MiB on both sides, and its lines.
 fn lines(a: &Recording, b: &Recording) -> Vec<(u64, u64, Option<u32>, Option<u32>)> {
     let line = |recording: &Recording, stack: Option<StackId>| recording.stacks.frames(stack?).next().map(|frame| frame.line);
     let comparison = compared(a, b);

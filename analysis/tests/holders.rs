@@ -1,4 +1,4 @@
-//! Who holds the memory of recorded runs whose models are known, and of programs whose every block is known.
+//! Tests who holds the memory: of recorded runs with known models, and of programs whose every block is known.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -32,14 +32,14 @@ impl Run {
         Run { recording, timeline, holders, peak }
     }
 
-    /// How many blocks of a kind are live at a moment, and the bytes requested for them.
+    /// The number of blocks of a kind that are live at a moment, and the bytes requested for them.
     fn requested(&self, kind: Kind, moment: u32) -> (usize, u64) {
         let told = self.timeline.log.blocks.iter().zip(&self.holders.told);
         let live = told.filter(|(block, told)| told.kind == kind && block.born <= moment && moment < block.freed);
         live.fold((0, 0), |(blocks, bytes), (block, _)| (blocks + 1, bytes + block.requested))
     }
 
-    /// The share of the bytes at the peak that are of a kind.
+    /// The share of a kind in the bytes at the peak.
     fn share(&self, kind: Kind) -> f64 {
         let uses = self.holders.at(&self.timeline.log, self.peak);
         let total: u64 = uses.iter().map(|used| used.held.bytes).sum();
@@ -49,7 +49,8 @@ impl Run {
     }
 }
 
-/// ResNet-50 has 25,557,032 parameters in 161 tensors, and in 159 more 53,120 running averages and 53 counters of eight bytes.
+/// ResNet-50 has 25,557,032 parameters in 161 tensors, and another 159 tensors with 53,120 running averages and 53 counters of
+/// eight bytes.
 #[test]
 fn resnet50_is_told_without_stacks() {
     let run = Run::of("resnet50_sweep.default", None);
@@ -87,7 +88,7 @@ fn a_deep_perceptron_is_told_without_an_optimizer() {
     assert_eq!(run.requested(Kind::Workspaces, run.peak), (4, 2 * (33 << 20)));
 }
 
-/// A ring buffer that lost its beginning: what is a parameter and what a state is told by how many blocks there are of each size.
+/// A ring buffer that lost its beginning: the number of blocks of each size distinguishes parameters from states.
 #[test]
 fn a_lost_beginning_is_told_by_sizes() {
     let run = Run::of("gpt2_varlen.frames_tail20k", None);
@@ -107,7 +108,7 @@ fn a_lost_beginning_is_told_by_sizes() {
     assert_eq!(of("<module> (train.py:158)") + without.autograd.bytes + without.early.bytes, bytes);
 }
 
-/// A run that died in a step: that step is told by the one before, or by its stacks.
+/// A run that died in the middle of a step: the step before, or the stacks, classify that step.
 #[test]
 fn a_step_that_did_not_end_is_told() {
     let run = Run::of("gpt2_varlen.limit12_oom", Some(12 * GIB));
@@ -119,7 +120,7 @@ fn a_step_that_did_not_end_is_told() {
     assert!(run.share(Kind::Activations) > 0.9 && run.share(Kind::Unknown) < 0.05);
 }
 
-/// Where a recording has stacks, telling by lives alone agrees with telling by stacks.
+/// In recordings that have stacks, classification by lifetimes alone agrees with classification by stacks.
 #[test]
 fn lives_agree_with_stacks() {
     let run = Run::of("resnet50_sweep.limit5_oom", Some(5 * GIB));
@@ -131,7 +132,7 @@ fn lives_agree_with_stacks() {
         if stack.how == How::Stack && stack.kind == Kind::Parameters {
             assert_eq!(life.kind, Kind::Parameters);
         }
-        // A convolution's workspace is a temporary as far as its life tells.
+        // By its lifetime, a convolution's workspace is a temporary.
         let is_same = stack.kind == life.kind || (stack.kind, life.kind) == (Kind::Workspaces, Kind::Temporaries);
         if life.kind != Kind::Unknown && stack.kind != Kind::Unknown {
             counts[usize::from(is_same)] += 1;
@@ -192,7 +193,7 @@ enum Dropped {
     Never,
     /// Right after the optimizer's step.
     Last,
-    /// Once the next batch is there.
+    /// Once the next batch has been loaded.
     First,
 }
 
@@ -202,7 +203,7 @@ struct Training {
     widths: Vec<u64>,
     steps: usize,
     batches: Vec<u64>,
-    /// How many numbers the optimizer keeps for each parameter.
+    /// The number of values that the optimizer keeps for each parameter.
     states: usize,
     /// When gradients are freed.
     dropped: Dropped,
@@ -224,7 +225,7 @@ impl Training {
         let mut input = None;
         for step in 0..self.steps {
             let batch = self.batches[step % self.batches.len()];
-            // Larger than any weight: an input of a parameter's size may be told as a gradient.
+            // Larger than any weight, because an input of a parameter's size may be classified as a gradient.
             let next = program.make(Kind::Inputs, batch * self.widths[0] * 4 + (17 << 20));
             if let Some(last) = input.replace(next) {
                 program.free(last);
@@ -295,7 +296,7 @@ impl Training {
             }
         }
         let updates: Vec<usize> = sizes.iter().map(|&bytes| program.make(Kind::Temporaries, bytes)).collect();
-        // All of them are freed before the gradients are.
+        // All of them are freed before the gradients.
         updates.into_iter().for_each(|place| program.free(place));
         program.brief(4);
     }
@@ -321,7 +322,7 @@ fn training() -> impl Strategy<Value = Training> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What is told is true, except for few blocks around the turns of passes; little is not told.
+    /// The classification is right, except for a few blocks around the turns of passes, and leaves few blocks unclassified.
     #[test]
     fn what_is_told_of_a_known_program_is_true(training in training()) {
         let program = training.run();
@@ -338,7 +339,7 @@ proptest! {
             }
         }
         for (&(truth, kind), &count) in &wrong {
-            // Around a turn, and where an input is freed by the backward pass, lives look alike.
+            // Around a turn, and where the backward pass frees an input, lifetimes look alike.
             let are_alike = matches!(
                 (truth, kind),
                 (Kind::Activations, Kind::Temporaries) | (Kind::Temporaries | Kind::Inputs, Kind::Activations)
@@ -348,7 +349,7 @@ proptest! {
         prop_assert!(unknown * 10 <= program.truth.len(), "{} of {}", unknown, program.truth.len());
     }
 
-    /// Blocks that are made and freed in any order are never told to be those of a training.
+    /// Blocks that are allocated and freed in random order are never classified as those of a training run.
     #[test]
     fn nothing_is_told_of_a_program_that_trains_nothing(moves in proptest::collection::vec((any::<u16>(), 1_u64..1 << 24), 1..600)) {
         let mut program = Program::default();

@@ -1,4 +1,4 @@
-//! What is drawn from recordings and from messages.
+//! Tests what the crate concludes from recordings and from messages.
 
 mod diff;
 mod holders;

@@ -1,14 +1,14 @@
-//! What programs really printed: 75 messages and pieces of logs of PyTorch, its ports and other allocators, from public reports. Names, paths
-//! and addresses are replaced; the rest is as it was.
+//! Messages that programs really printed: 75 messages and pieces of logs of PyTorch, its ports and other allocators, from
+//! public reports. Names, paths and addresses are replaced; the rest is unchanged.
 //!
-//! Each begins with `=== name; verdicts; device N; free BYTES`: the verdicts that are right, and what else the message says.
+//! Each begins with `=== name; verdicts; device N; free BYTES`: the correct verdicts, and what else the message says.
 
 use parkade_analysis::diagnose::diagnose_message;
 use parkade_recording::message::MessageLog;
 
 const MESSAGES: &str = include_str!("messages.txt");
 
-/// What is wrong with the answer to a message, if anything is.
+/// The mistake in the answer to a message, if there is one.
 fn mistake(head: &str, text: &str) -> Option<String> {
     let mut parts = head.split("; ").skip(1);
     let verdicts = parts.next().unwrap_or("");

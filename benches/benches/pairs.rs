@@ -1,7 +1,6 @@
 //! The time of an allocation and its free in the core: `cargo bench -p parkade-benches --bench pairs`.
 //!
-//! The cases are those of the bench of the real PyTorch allocator: one size again and again, and one random block
-//! of many replaced.
+//! The cases are those of the bench of the real PyTorch allocator: one size repeatedly, and replacing one random block of many.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use parkade::policy::PyTorch;

@@ -1,8 +1,7 @@
-//! The time of an allocation and its free under each policy of the catalogue: `cargo bench -p parkade-benches
-//! --bench policies`.
+//! The time of an allocation and its free under each policy of the catalogue: `cargo bench -p parkade-benches --bench
+//! policies`.
 //!
-//! One random block of many is replaced, as in the bench `pairs`. A policy that slows down with many free blocks
-//! shows here.
+//! One random block of many is replaced, as in the bench `pairs`. This exposes a policy that slows down with many free blocks.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use parkade::policy::Policy;

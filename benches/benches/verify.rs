@@ -1,7 +1,7 @@
 //! The time of reading and verifying a recording: `cargo bench -p parkade-benches --bench verify`.
 //!
-//! The recordings are one of the repository's, and those that `PARKADE_BENCH_RECORDINGS` names, separated like the
-//! entries of `PATH`.
+//! The recordings are one from the repository, and those that `PARKADE_BENCH_RECORDINGS` names, separated like the entries of
+//! `PATH`.
 
 use std::hint::black_box;
 use std::path::PathBuf;

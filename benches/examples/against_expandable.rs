@@ -1,4 +1,5 @@
-//! Measures policies against PyTorch's expandable segments: memory, driver time, and what is left once a program repeats.
+//! Measures policies against PyTorch's expandable segments: memory, driver time, and the remaining driver work once a program
+//! repeats.
 //!
 //! ```text
 //! cargo run --release -p parkade-benches --example against_expandable -- floating-handles
@@ -6,14 +7,14 @@
 //! cargo run --release -p parkade-benches --example against_expandable -- floating-handles conformance/recordings/*.default.pickle.xz
 //! ```
 //!
-//! Arguments are names of policies, workloads of the catalogue, descriptions of workloads and recordings; without workloads, the
-//! whole catalogue. Of each workload with a seed, each of `--seeds` (0-0 by default) is run; of a recording, each device has a
-//! row of its own. For a row, memory is over the load with pools. Driver time is that of the policy over that of
-//! `pytorch-expandable`, both in 1.02 times that load or, if that is more, in the least memory that `pytorch-expandable` fits in.
-//! The columns after it are about the same run of the policy: its driver time, driver calls and waiting calls in the later half,
-//! and retries. `short` is as `driver`, but with the policy in 1.02 times the load also where `pytorch-expandable` needs more.
-//! The last two columns are with plenty of memory: what is reserved at most, and the driver time. A policy that does not fit in
-//! such memory is measured in the least that it fits in. The last lines are medians and worst cases.
+//! Arguments are names of policies, workloads of the catalogue, descriptions of workloads and recordings; without workloads,
+//! the whole catalogue. For a workload with a seed, each of `--seeds` (0-0 by default) is run; for a recording, each device
+//! gets its own row. In a row, memory is relative to the load with pools. Driver time is the policy's divided by that of
+//! `pytorch-expandable`, both in 1.02 times that load or, if that is more, in the least memory that `pytorch-expandable` fits
+//! in. The columns after driver time describe the same run of the policy: driver time, driver calls and waiting calls in the
+//! later half, and retries. `short` is like `driver`, but with the policy in 1.02 times the load even if `pytorch-expandable`
+//! needs more. The last two columns are for plenty of memory: the peak of reserved memory, and the driver time. A policy that
+//! does not fit in these amounts is measured in the least memory in which it fits. The last lines are medians and worst cases.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that prints")]
 
 use std::error::Error;
@@ -29,11 +30,11 @@ use parkade_research::study::{LOAD_UNIT_BYTES, Outcome, RunOptions, make_for, ru
 use parkade_research::workload::{self, CATALOGUE, Workload, parse, recorded::of_requests};
 use rayon::prelude::*;
 
-/// What is compared with.
+/// The policy to compare with.
 const BASE: &str = "pytorch-expandable";
-/// The memory at which driver time is compared, over the load with pools, in hundredths.
+/// The memory at which driver time is compared, relative to the load with pools, in hundredths.
 const HUNDREDTHS: u64 = 102;
-/// More seeds than anybody waits for.
+/// More seeds than anyone would wait for.
 const MOST_SEEDS: u64 = 10_000;
 /// Bytes of a page of the device.
 const PAGE: u64 = 2 << 20;
@@ -83,7 +84,7 @@ fn compare(mut words: Vec<String>) -> Result<(), Box<dyn Error>> {
         }
     }
     print(&all);
-    // Medians over fewer rows than were asked for would mislead.
+    // Medians over fewer rows than requested would mislead.
     failed.map_or(Ok(()), Err)?;
     for policy in &policies {
         let of_policy = |value: fn(&Row) -> f64| {
@@ -103,7 +104,7 @@ fn compare(mut words: Vec<String>) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The seeds that `--seeds` gives, which is taken out of the words.
+/// The seeds that `--seeds` gives; removes the option from the words.
 fn seeds(words: &mut Vec<String>) -> Result<RangeInclusive<u64>, Box<dyn Error>> {
     let Some(place) = words.iter().position(|word| word == "--seeds") else { return Ok(0..=0) };
     let given: Vec<String> = words.drain(place..words.len().min(place + 2)).collect();
@@ -117,7 +118,7 @@ fn seeds(words: &mut Vec<String>) -> Result<RangeInclusive<u64>, Box<dyn Error>>
     }
 }
 
-/// Refuses what is no policy, and no workload nor file either.
+/// Refuses an item that is not a policy, a workload or a file.
 fn check(item: &str) -> Result<(), Box<dyn Error>> {
     let name = item.split(':').next().unwrap_or(item);
     if workload::keys(name).is_some() || Path::new(item).exists() {
@@ -190,7 +191,8 @@ fn rows_of(workload: &Workload, policies: &[String]) -> Result<Vec<Row>, String>
     Ok(rows)
 }
 
-/// The least memory in which the workload fits, and the run in `usual` bytes, or in the least if it does not fit there.
+/// The least memory in which the workload fits, and the run in `usual` bytes, or in that least memory if the workload does not
+/// fit in `usual`.
 fn measure(workload: &Workload, policy: &str, usual: u64) -> Result<(u64, Outcome), String> {
     let make = make_for(&named(policy).map_err(|why| format!("{policy}: {why}"))?, workload);
     let least = smallest_capacity(workload, &make, &RunOptions::plenty(), &[])

@@ -3,10 +3,9 @@
 //!
 //! `cargo run --release -p parkade-benches --example cross_predictions -- [FOLDER [PROGRAM...]]`
 //!
-//! FOLDER has recordings named `PROGRAM.VARIANT.pickle.xz`; without it, those that ship with parkade are
-//! used. Each pair of runs of one program under different settings or limits gives a row: the second run's
-//! peak as recorded, and as predicted from the first run's requests with the second run's settings and limit.
-//! Nothing else of the second run is used.
+//! FOLDER has recordings named `PROGRAM.VARIANT.pickle.xz`; the default is the recordings that ship with parkade. Each pair of
+//! runs of one program under different settings or limits gives a row: the second run's peak as recorded, and as predicted from
+//! the first run's requests with the second run's settings and limit. Nothing else of the second run is used.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "it is a program for people")]
 
 use std::collections::BTreeMap;
@@ -23,9 +22,9 @@ use parkade_sim::{SimDevice, SimOptions};
 
 type BoxError = Box<dyn std::error::Error>;
 
-/// The recordings that ship.
+/// The recordings that ship with parkade.
 const SHIPPED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/recordings");
-/// Files do not contain the memory limit; their names do, in GiB. In this name `limit1` stands for 1.15 GiB.
+/// Files do not contain the memory limit; their names do, in GiB. In this name `limit1` means 1.15 GiB.
 const SHORTENED: (&str, u64) = ("cuda_graph.limit1", 1_234_803_097);
 
 /// A recorded run.
@@ -76,7 +75,7 @@ fn cell(prediction: &Prediction, target: &Run) -> String {
     if predicted == recorded { format!("={oom}") } else { format!("{:+.3} %{oom}", percent(predicted, recorded)) }
 }
 
-/// How good the predictions of one program's runs are.
+/// The accuracy of the predictions for one program.
 #[derive(Default)]
 struct Count {
     pairs: u32,
@@ -165,7 +164,7 @@ fn main() -> Result<(), BoxError> {
     let mut counts: BTreeMap<String, Count> = BTreeMap::new();
     for (program, runs) in &programs {
         for source in runs {
-            // A run that ended out of memory has too few requests to predict one that went on longer.
+            // A run that ended out of memory has too few requests to predict one that continued longer.
             let covers =
                 |target: &&Run| source.requests.ooms == 0 || target.requests.operations.len() <= source.requests.operations.len();
             let is_another = |target: &&Run| (&target.settings, target.limit_bytes) != (&source.settings, source.limit_bytes);

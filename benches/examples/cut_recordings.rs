@@ -1,4 +1,4 @@
-//! Cuts the beginnings off recordings, as a full ring buffer does, and verifies what is left.
+//! Cuts the beginnings off recordings, as a full ring buffer does, and verifies the rest.
 //!
 //! ```text
 //! cargo run --release -p parkade-benches --example cut_recordings
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! FOLDER holds `NAME.pickle.xz` and `NAME.stats.json`; the default is `conformance/recordings`. Each recording is cut at CUTS
-//! places, 20 by default, spread evenly. A cut that does not verify without a mismatch is a failure. The example lists the
+//! entries, 20 by default, spread evenly. A cut that does not verify without a mismatch is a failure. The example lists the
 //! failing entries, describes the first one, and exits with 1.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "the example prints its results")]
 
@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use parkade_conformance::shipped::{Shipped, folder, names_in, read_from};
 
-/// At most this many failing entries are listed for each recording.
+/// The most failing entries listed for each recording.
 const LISTED: usize = 12;
 
 fn main() -> ExitCode {
@@ -39,7 +39,7 @@ fn cut_all() -> Result<ExitCode, Box<dyn Error>> {
     Ok(if all_verify { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Cuts one recording at `cuts` places; returns whether all of them verify.
+/// Cuts one recording at `cuts` entries; returns whether all of the rests verify.
 fn cut(shipped: &Shipped, cuts: usize) -> bool {
     let entries = shipped.device().trace.len();
     let step = (entries / cuts.max(1)).max(1);

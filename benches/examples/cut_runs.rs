@@ -1,16 +1,16 @@
-//! How far advice on runs that died can be trusted: cuts complete recordings where a tighter limit kills them, advises on what is left,
-//! and compares with the whole recording.
+//! Measures how far advice on runs that died can be trusted: cuts complete recordings where a tighter limit kills them, advises
+//! on the part before the cut, and compares with the whole recording.
 //!
 //! `cargo run --release -p parkade-benches --example cut_runs -- [--limits 0.9,0.95,0.98,1.02,1.04,1.08,1.12,1.16,1.25] RECORDING...`
 //!
-//! Limits are multiples of the recording's live peak. Nothing completes a run within less than that peak; of these runs only those are
-//! counted whose rest, by the estimate, holds more than there is. For each recording and limit the run under the recording's own settings is
-//! exported up to its first out-of-memory error, as a program leaves it that dies of the error. `completes` says whether the recommended
-//! settings complete the whole recorded program within that limit, `likely` how likely advice says that is, `policy` both of
-//! `breaking-handles`, and `any` whether something does.
+//! Limits are multiples of the recording's live peak. Nothing completes a run within less than that peak; below it, only those
+//! runs count whose estimated rest holds more than the limit. For each recording and limit, the run under the recording's own
+//! settings is exported up to its first out-of-memory error, which is what a program leaves that dies of the error. `completes`
+//! says whether the recommended settings complete the whole recorded program within that limit, `likely` the probability that
+//! the advice gives, `policy` the same two values for `breaking-handles`, and `any` whether anything completes it.
 //!
-//! Below come the figures for docs/predictions.md, and the table that `analysis/src/advise/completion.rs` holds. The Brier scores are
-//! of a table without the runs of the same recording.
+//! The output ends with the figures for docs/predictions.md, and with the table for `analysis/src/advise/completion.rs`. The
+//! Brier scores use a table that leaves out the runs of the same recording.
 #![allow(clippy::print_stdout, reason = "a program that prints")]
 
 use std::collections::BTreeMap;
@@ -33,12 +33,12 @@ use parkade_research::workload::recorded::of_requests;
 use rayon::prelude::*;
 
 const LIMITS: [f64; 9] = [0.9, 0.95, 0.98, 1.02, 1.04, 1.08, 1.12, 1.16, 1.25];
-/// The policy that advice recommends.
+/// The policy that the advice recommends.
 const POLICY: &str = "breaking-handles";
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// What was tried on a run that died, and what came of it.
+/// What was tried on a run that died, and the result.
 #[derive(Clone, Copy)]
 struct Tried {
     like: RunLike,
@@ -102,7 +102,7 @@ fn print_cut(name: &str, cut: &Cut) {
     );
 }
 
-/// The recording's program, and how it runs in an amount of memory.
+/// The recording's program, ready to run in an amount of memory.
 struct Program<'a> {
     recording: &'a Recording,
     device: &'a DeviceRecording,
@@ -131,7 +131,7 @@ fn cut(file: &Path, recording_number: usize, limits: &[f64]) -> Result<Vec<Cut>,
 }
 
 impl Program<'_> {
-    /// Whether these settings complete it within a limit, and the peak of allocated bytes.
+    /// Whether these settings complete the program within a limit, and the peak of allocated bytes.
     fn run(&self, settings: &Settings, limit_bytes: Option<u64>) -> (bool, i64) {
         let (settings, after_failure) = (settings.clone(), AfterFailure::Stop);
         let options =
@@ -141,7 +141,7 @@ impl Program<'_> {
         (prediction.first_failure.is_none(), prediction.peak_allocated_bytes())
     }
 
-    /// The recording as the run under this limit leaves it, and the entry of which it died; `None` if it does not die.
+    /// The recording as the run under this limit leaves it, and the entry at which the run died; `None` if it does not die.
     fn cut_at(&self, limit: u64) -> Result<Option<(DeviceRecording, usize)>, Failure> {
         let options = ExportOptions {
             own: self.own.clone(),
@@ -160,7 +160,7 @@ impl Program<'_> {
         }))
     }
 
-    /// Advises on what is left, and tries that on the whole.
+    /// Advises on the part before the cut, and tries the advice on the whole recording.
     fn try_on(&self, cut: &DeviceRecording, limit: u64) -> Result<Cut, Failure> {
         let memory = MemoryBudget { capacity_bytes: None, limit_bytes: Some(limit) };
         let own = VerifyOptions { limit_bytes: Some(limit), ..self.own.clone() };
@@ -200,19 +200,19 @@ impl Program<'_> {
     }
 }
 
-/// What was tried on each run, of those that get past its failure.
+/// What was tried on each run, if it gets past the failure.
 fn tried(cut: &Cut) -> impl Iterator<Item = Tried> {
     let counts = |tried: &Tried| tried.gets_past && (cut.factor >= 1.0 || tried.like.rest == Rest::Exceeds);
     cut.settings.as_ref().map(|(_, tried)| *tried).into_iter().chain(cut.policy).filter(counts)
 }
 
-/// Whether the recommended settings complete it.
+/// Whether the recommended settings complete the run.
 fn does(cut: &Cut) -> bool {
     cut.settings.as_ref().is_some_and(|(_, tried)| tried.completes)
 }
 
 fn print_sums(cuts: &[Cut]) {
-    // Where the tensors do not fit nothing completes.
+    // Nothing completes a run whose tensors do not fit.
     let possible: Vec<&Cut> = cuts.iter().filter(|cut| cut.factor >= 1.0).collect();
     let count = |is_it: &dyn Fn(&Cut) -> bool| possible.iter().filter(|cut| is_it(cut)).count();
     let fits_wrong = cuts.iter().filter(|cut| cut.outcome == Outcome::Fits && !does(cut)).count();
@@ -248,7 +248,7 @@ fn print_sums(cuts: &[Cut]) {
     }
 }
 
-/// How often it is so where it is said to be about so likely.
+/// Compares predicted probabilities with how often the prediction came true.
 fn print_bins(squares: &[(f64, f64)]) {
     let mut bins: BTreeMap<u8, (f64, f64, u32)> = BTreeMap::new();
     for &(said, is) in squares {
@@ -261,7 +261,7 @@ fn print_bins(squares: &[(f64, f64)]) {
     }
 }
 
-/// Whether the remedy that advice names first completes it: settings, unless the policy is more likely by ten points.
+/// Whether the remedy that the advice names first completes the run: settings, unless the policy is more likely by ten points.
 fn first_completes(cut: &Cut) -> bool {
     let likely = |tried: &Tried| tried.like.runs().probability();
     let by = |means| tried(cut).find(|tried| tried.like.means == means);
@@ -273,7 +273,7 @@ fn first_completes(cut: &Cut) -> bool {
     first.is_some_and(|tried| tried.completes)
 }
 
-/// Completed and cut runs by what they are like.
+/// Completed and cut runs, grouped by similarity.
 struct Counts(BTreeMap<Cell, CompletedRuns>);
 
 /// Means, rest, steps and band.

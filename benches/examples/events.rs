@@ -2,10 +2,10 @@
 //!
 //! `cargo run --release -p parkade-benches --example events [-- POLICY...]`
 //!
-//! The workload is random: 100,000 events, about 1,000 buffers live at once, sizes from 512 bytes to 64 MiB. After
-//! the first growth few events reach the device, as in real programs. The policies take turns, round by round, so
-//! that other load on the machine affects all of them alike, and each policy's fastest round is shown, because load only
-//! slows down. The last column compares it with that of `pytorch`, which always runs.
+//! The workload is random: 100,000 events, about 1,000 buffers live at once, sizes from 512 bytes to 64 MiB. After the first
+//! growth few events reach the device, as in real programs. The policies take turns, round by round, so that other load on the
+//! machine affects all of them alike; each policy's fastest round is shown, because other load can only slow it down. The last
+//! column compares the policy with `pytorch`, which always runs.
 #![allow(clippy::print_stdout, reason = "a program that prints")]
 
 use std::process::ExitCode;
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
             *driver_calls = outcome.driver_calls;
         }
     }
-    // The first of the catalogue.
+    // `pytorch` is the first in the catalogue.
     let (of_pytorch, _) = fastest[0];
     println!("{:<26}{:>14}{:>14}{:>16}{:>16}", "policy", "events/s", "ns/event", "driver calls", "time / pytorch");
     for (policy, (ns, driver_calls)) in policies.iter().zip(fastest) {

@@ -1,8 +1,7 @@
-//! Times the loading of an unpacked recording, for `benches/load.py`, which times CPython's `pickle.load` beside it.
+//! Times the loading of an unpacked recording for `benches/load.py`, which compares it with CPython's `pickle.load`.
 //!
-//! `load FILE` reads the file into memory. For every line on standard input it loads the recording once and
-//! answers with a line: the seconds of processor time that it took, and the number of trace entries. Processor
-//! time does not count other programs.
+//! `load FILE` reads the file into memory. For every line on standard input it loads the recording once and answers with a
+//! line: the processor time in seconds, and the number of trace entries. Processor time does not count other programs.
 #![forbid(unsafe_code)]
 
 use std::hint::black_box;

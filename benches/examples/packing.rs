@@ -1,5 +1,4 @@
-//! Packs MiniMalloc's CSV files and recordings, and prints a table with a row for each, like those of
-//! `docs/packing.md`.
+//! Packs MiniMalloc's CSV files and recordings, and prints a table with one row for each, like those of `docs/packing.md`.
 //!
 //! `cargo run --release -p parkade-benches --example packing -- [--budget STEPS] [--seed NUMBER] FILE...`
 #![allow(clippy::print_stdout, reason = "a program that prints")]

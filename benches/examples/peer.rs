@@ -1,4 +1,5 @@
-//! A policy of the catalogue over a script of requests, in the words of the real allocators' programs in `conformance/other_allocators`.
+//! Runs a policy of the catalogue on a script of requests, and prints in the format of the real allocators' programs in
+//! `conformance/other_allocators`.
 //!
 //! ```text
 //! peer POLICY CAPACITY LIMIT|- SCRIPT [one] [stop] [fixed]
@@ -7,8 +8,8 @@
 //! peer bench POLICY         nanoseconds per pair of allocation and free
 //! ```
 //!
-//! `one` takes all streams for one, `stop` ends at the first request that is refused. `fixed` maps the whole device as one area first;
-//! the first time that the policy would remap pages then counts as out of memory.
+//! `one` treats all streams as one, `stop` ends at the first request that is refused. `fixed` maps the whole device as one area
+//! first; the first time that the policy would remap pages then counts as out of memory.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that prints")]
 
 use std::collections::HashMap;
@@ -55,7 +56,7 @@ fn core(policy: &str, capacity: Bytes) -> Result<Core, String> {
     Ok(Allocator::new(device, named.make(), ()))
 }
 
-/// A script in the making of its answers.
+/// A run of a script, with its answers so far.
 struct Run {
     core: Core,
     live: HashMap<String, Allocation>,
@@ -75,7 +76,7 @@ fn run(policy: &str, capacity: &str, limit: &str, script: &str, words: &[&str]) 
     }
     core.device_mut().set_log_level(LogLevel::Events);
     if fixed {
-        // One area from the start, nothing unmapped.
+        // One area from the start, with nothing unmapped.
         let all = core.device().capacity().get() >> 21 << 21;
         let block = core.allocate(Bytes(all), StreamId::DEFAULT)?;
         core.free(block)?;
@@ -131,7 +132,7 @@ impl Run {
         Ok(())
     }
 
-    /// What the device was asked since the last time.
+    /// The driver calls since the last time.
     fn calls(&mut self) {
         for call in self.core.device_mut().take_log() {
             let _ = writeln!(self.out, "# {}", call.render());
@@ -153,7 +154,8 @@ impl Run {
     }
 }
 
-/// A workload as a script. What a script cannot say (pools, work, use by other streams) is left out; a comment says how much.
+/// A workload as a script. Events that a script cannot express (pools, work, use by other streams) are left out; a comment
+/// gives their number.
 fn dump(name: &str) -> Result<(), Box<dyn Error>> {
     let named = CATALOGUE.iter().find(|named| named.name == name);
     let named = named.ok_or_else(|| format!("there is no workload {name}: `peer list` lists them"))?;
@@ -171,7 +173,7 @@ fn dump(name: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// As `bench` in `conformance/other_allocators/src/common.hpp`: medians over rounds.
+/// Like `bench` in `conformance/other_allocators/src/common.hpp`: medians over rounds.
 fn bench(policy: &str) -> Result<(), Box<dyn Error>> {
     let mut core = core(policy, Bytes(128 << 30))?;
     for bytes in [4096_u64, 2 << 20] {
@@ -192,7 +194,7 @@ fn bench(policy: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// One of so many live blocks is replaced by one of a random size from 512 B to 8 MiB.
+/// Replaces one of this many live blocks with one of a random size from 512 B to 8 MiB.
 fn mix(core: &mut Core, live: usize) -> Result<f64, Box<dyn Error>> {
     let mut state = 88_172_645_463_325_252_u64;
     let mut next = move || {
@@ -220,7 +222,7 @@ fn mix(core: &mut Core, live: usize) -> Result<f64, Box<dyn Error>> {
             core.free(block)?;
             blocks.push(core.allocate(size(), StreamId::DEFAULT)?);
         }
-        // The first one warms up.
+        // The first round warms up.
         if round > 0 {
             rounds.push(start.elapsed().as_nanos() as f64 / f64::from(pairs));
         }

@@ -1,5 +1,5 @@
-//! Small studies, each a table of docs/studies.md or docs/bounds.md: preallocation, the order of graph captures,
-//! and what adversaries force.
+//! Small studies, each a table of docs/studies.md or docs/bounds.md: preallocation, the order of graph captures, and the memory
+//! that adversaries force.
 //!
 //! `cargo run --release -p parkade-benches --example studies -- preallocation`, or `captures` or `adversaries`
 #![allow(clippy::print_stdout, reason = "a program that prints")]
@@ -18,7 +18,7 @@ const WORKLOADS: [&str; 2] = [
     "varlen:preset=gpt2,batch=16,lengths=lognormal/300/0.7,mixed=on,steps=12",
 ];
 
-/// How much is preallocated, in percent of the load.
+/// The preallocated memory, in percent of the load.
 const EARLY_PERCENT: [u64; 4] = [0, 50, 90, 100];
 
 /// A few batch sizes, so that a study takes seconds.
@@ -47,7 +47,7 @@ fn preallocation() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The least memory that is enough, and what is reserved with plenty, both over the load.
+/// The least memory that is enough, and the memory reserved with plenty, both relative to the load.
 fn least(workload: &Workload, policy: &Named, load: u64, percent: u64) -> String {
     let preallocated_bytes = (u128::from(load) * u128::from(percent) / 100) as u64;
     let options = RunOptions { preallocated_bytes, ..RunOptions::plenty() };
@@ -115,7 +115,7 @@ fn adversaries() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A row for each policy, without those that take a part of the device at the start, whatever the workload needs.
+/// One row for each policy, except those that take a part of the device at the start, whatever the workload needs.
 fn rows<T: Send>(row: impl Fn(&Named) -> T + Sync) -> Vec<(&'static str, T)> {
     let leaves_out = ["bfc:kind=one-region", "bfc:kind=xla", "rmm-pool"];
     let policies = CATALOGUE.par_iter().filter(|policy| !leaves_out.contains(&&*policy.name));

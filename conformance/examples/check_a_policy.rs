@@ -1,4 +1,4 @@
-//! Checks two user-defined policies: a correct one, and one that looks for free blocks only every other time.
+//! Checks two user-defined policies: a correct one, and one that searches free blocks only every other time.
 //!
 //! `cargo run --release -p parkade-conformance --example check_a_policy`
 

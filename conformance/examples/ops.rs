@@ -1,13 +1,13 @@
-//! What `parkade ops` does with a script from standard input, in a program that is built in a fraction of the time: for comparing a
-//! profile in the making with the real allocator (docs/releases.md).
+//! Does what `parkade ops` does with a script from standard input, in a program that builds in a fraction of the time, to
+//! compare an unfinished profile with the real allocator (docs/releases.md).
 //!
 //! ```text
 //! cargo build -p parkade-conformance --example ops
 //! conformance/oracle/differential/run.py --parkade target/debug/examples/ops --release 2.15.0 --seeds 1 --n 300
 //! ```
 //!
-//! It takes the options of `parkade ops` that `run.py` gives, sizes in bytes: `ops - --settings STRING --capacity N --addresses up|down
-//! --profile RELEASE`. It exits with 2 if it does not understand them.
+//! It takes the options of `parkade ops` that `run.py` passes, with sizes in bytes: `ops - --settings STRING --capacity N
+//! --addresses up|down --profile RELEASE`. Its exit status is 2 if it does not understand them.
 #![allow(clippy::print_stderr, reason = "the example is a program for people")]
 
 use std::io::{BufRead as _, Write as _};

@@ -14,7 +14,7 @@ use parkade_conformance::backend::AnyBackend;
 use parkade_conformance::scenarios::{entries, id_of};
 use parkade_conformance::suite::{Effort, Trouble};
 
-/// Random sequences of a scenario that draws some.
+/// The number of random sequences for a scenario that draws some.
 const EFFORT: Effort = Effort::new(60, 0);
 
 fn main() -> ExitCode {

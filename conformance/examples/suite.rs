@@ -1,8 +1,9 @@
-//! The suite without the documents' scenarios, as a program that builds quickly: `conformance/mutants/run.py --lean` judges with it.
+//! The suite without the documents' scenarios, as a program that builds quickly: `conformance/mutants/run.py --lean` uses it to
+//! judge mutants.
 //!
 //! `cargo run --release -p parkade-conformance --example suite -- conform --cases 250 --filter law/`
 //!
-//! It takes these options of `parkade conform` and prints the same JSON for each entry that fails.
+//! It takes the options of `parkade conform` shown above and prints the same JSON for each entry that fails.
 
 use std::process::ExitCode;
 

@@ -12,7 +12,7 @@ import subprocess
 
 import switch
 
-# What the programs read while they run, at the paths that were compiled into them.
+# Files that the programs read at run time, at the paths compiled into them.
 READ = ["conformance/oracle/golden", "conformance/recordings"]
 LIST = "bugs.json"
 

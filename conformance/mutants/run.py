@@ -28,7 +28,7 @@ import prebuilt
 import switch
 
 OWN_LIST = switch.ROOT / "conformance/mutants/bugs.toml"
-# What a bug is shown to, one after the other, until one catches it: quick ones first.
+# The judges that a bug is shown to, one after the other, until one catches it: quick ones first.
 JUDGES = [
     ("reference law", ["conform", "--cases", "250", "--json", "--filter", "law/reference"]),
     ("settings law", ["conform", "--cases", "250", "--json", "--filter", "law/settings"]),
@@ -39,7 +39,7 @@ JUDGES = [
 
 def read_list(path, only):
     """Reads a list of bugs. Returns those whose old text stands exactly once in their file, and what is wrong with the others."""
-    import tomllib  # Python 3.11; a folder that was packed is judged without it
+    import tomllib  # Python 3.11; judging a packed folder does not need it
 
     listed = tomllib.loads(path.read_text())["bug"]
     names = [entry["id"] for entry in listed]
@@ -93,7 +93,7 @@ def ask_tests(programs, number, limit_s):
         if name == "parkade":
             continue
         is_core = name.startswith("core")
-        # Of the suite's own tests those that compare with the real allocator's answers.
+        # Only those of the suite's own tests that compare with the real allocator's answers.
         chosen, room = ([], "") if is_core else (["recordings::golden::"], "conformance")
         code, _, took = switch.run([path, "-q", *chosen], number, limit_s, switch.WORK / room)
         seconds += took

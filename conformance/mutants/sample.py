@@ -109,7 +109,7 @@ def main():
     known = {}
     if options.results.exists() and not options.only:
         known = {row["name"]: row for row in map(json.loads, options.results.read_text().splitlines())}
-    # In random order, so that a sample that --seconds cuts short is even, too.
+    # In random order, so that a sample that --seconds cuts short is unbiased too.
     order = list(viable)
     random.Random(options.seed).shuffle(order)
     end, rows = switch.time.monotonic() + options.seconds, []

@@ -137,7 +137,7 @@ def switched(text, bugs):
             given = head[:returned.start()]
             if "'" not in kind and kind == returned["kind"]:
                 if given.count("&") > 1:
-                    # A lifetime that is left out would be that of `self` alone.
+                    # An omitted lifetime would be that of `self` alone.
                     given = named_lifetime(given)
                     kind += " + 'all"
                 else:
@@ -226,7 +226,7 @@ def without_those_that_do_not_compile(bugs):
                 continue
             spans = [span for span in all_spans(message) if span["file_name"] in places]
             found = [bug for span in spans for first, last, bug in places[span["file_name"]] if first <= span["line_start"] <= last]
-            # The first place that the compiler names is the cause.
+            # The first location that the compiler names is the cause.
             if found:
                 wrong.setdefault(found[0].id, message["message"])
             elif spans:

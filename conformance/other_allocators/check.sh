@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# check.sh [--built DIR] [--peer PROGRAM] [SEEDS]     Random scripts through RMM's pool and TensorFlow's BFC, and through the policies
-# rmm-pool, bfc, bfc:kind=one-region, bfc:kind=xla and bfc:kind=xla-growth. Prints the scripts whose placements or driver calls differ, and how many are
-# identical; exit code 1 if any differs.
-# DIR is target/peers, PROGRAM target/release/examples/peer, SEEDS 3 unless given.
+# check.sh [--built DIR] [--peer PROGRAM] [SEEDS]     Random scripts through RMM's pool and TensorFlow's BFC, and through the
+# policies rmm-pool, bfc, bfc:kind=one-region, bfc:kind=xla and bfc:kind=xla-growth. Prints the scripts whose placements or
+# driver calls differ, and how many are identical; the exit code is 1 if any differs. DIR is target/peers, PROGRAM
+# target/release/examples/peer, SEEDS 3 unless given.
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
 built=$root/target/peers
@@ -32,11 +32,11 @@ agree() {
 
 for streams in 1 3 8; do
   for seed in $(seq "$seeds"); do
-    # Capacity, maximum, largest request. The last two give segments back.
+    # Capacity, maximum, largest request. The last two release segments.
     for configuration in "2147483648 - 67108864" "2000000000 - 67108864" "1999999999 - 67108864" "2147483648 1899999744 67108864" \
       "2147483648 1500000000 67108864" "268435456 199999744 150000000" "268435456 268435200 268435456"; do
       read -r capacity maximum largest <<< "$configuration"
-      # RMM is given multiples of 256; it begins with half of the device, or with the maximum if that is less.
+      # RMM needs multiples of 256; its initial size is half of the device, or the maximum if that is less.
       initial=$((capacity / 2 / 256 * 256))
       available=$capacity
       rounded=-
@@ -44,7 +44,7 @@ for streams in 1 3 8; do
       if [ "$maximum" != - ]; then
         rounded=$((maximum / 256 * 256))
         available=$rounded
-        # It may exceed its maximum by up to 255 bytes.
+        # RMM may exceed its maximum by up to 255 bytes.
         limit=$((rounded + 255))
         if [ $initial -gt $rounded ]; then initial=$rounded; fi
       fi
@@ -63,7 +63,7 @@ for streams in 1 3; do
     for capacity in 2147483648 2000000000; do
       for live in 50 97; do
         python3 "$here/gen.py" "$seed" 8000 $streams $((capacity / 100 * live)) > "$t/script"
-        # BFC knows no streams.
+        # BFC has no streams.
         "$built/bfc_peer" grow $capacity $capacity "$t/script" > "$t/real" 2> /dev/null
         "$peer" bfc $capacity - "$t/script" one > "$t/policy"
         agree "bfc, $streams streams as one, capacity $capacity, live $live%, seed $seed"

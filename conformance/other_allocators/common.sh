@@ -1,4 +1,4 @@
-# Sourced by the build scripts: where to build, what is needed, and unpacking a part of a wheel.
+# The build scripts source this file: the build folder, the prerequisites, and unpacking of a part of a wheel.
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 harness=$root/conformance/oracle/pytorch_harness/src  # timed.hpp
@@ -14,7 +14,7 @@ need_pip() {
   [ "$(uname -s) $(uname -m)" = "Linux x86_64" ] || fail "the wheels' libraries are for Linux on x86-64, this is $(uname -s) on $(uname -m)"
 }
 
-# enter DEST: goes to the build folder, target/peers unless given.
+# enter DEST: changes to the build folder, target/peers unless given.
 enter() {
   dest=${1:-$root/target/peers}
   mkdir -p "$dest"
@@ -25,7 +25,7 @@ enter() {
 # download FOLDER ARGUMENT...: pip download of wheels into a folder.
 download() { local folder=$1; shift; python3 -m pip download -q --disable-pip-version-check --no-deps -d "$folder" "$@"; }
 
-# unpack WHEEL FOLDER PREFIX...: the files of a wheel whose names begin with one of the prefixes.
+# unpack WHEEL FOLDER PREFIX...: extracts the files of a wheel whose names begin with one of the prefixes.
 unpack() {
   python3 - "$@" <<'PYTHON'
 import sys, zipfile

@@ -38,7 +38,7 @@ def multiple(size):
 def commands(name, device, limit):
     """The words for the real program and for the policy, without the script."""
     if name == "rmm-pool":
-        # It begins with half of the device, or with the maximum if that is less, and may exceed that by up to 255 bytes.
+        # RMM begins with half of the device, or with the maximum if that is less, and may exceed the maximum by up to 255 bytes.
         initial = multiple(device // 2) if limit is None else min(multiple(device // 2), multiple(limit))
         most = ("-", "-") if limit is None else (multiple(limit), multiple(limit) + 255)
         return ["pool", device, initial, most[0]], [name, device, most[1]]
@@ -52,7 +52,7 @@ def random_job(name, seed, streams, operations):
     size = r.choice([1 << 31, 2_000_000_000, 1_999_999_999, 1 << 30, 1 << 29, int(r.uniform(2e8, 3e9)), int(r.uniform(2e7, 5e8))])
     device, limit = size, None
     if name == "rmm-pool":
-        # With maxima of many sizes, because only then does it give segments back.
+        # RMM runs with maxima of many sizes, because only then does it release segments.
         limit = r.choice([None, int(size * r.uniform(0.5, 1)), int(size * r.uniform(0.5, 1)), size])
     else:
         device, limit = r.choice([(size, None), (size, size), (2 * size, size), (size + size // 50, size)])

@@ -19,7 +19,7 @@ from paths import BUILT, ROOT, check
 
 GEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gen.py")
 PAGE = 2 << 20
-# Seed, operations, the device's pages, limit, percent of it that is live, largest request, operations of a wave.
+# Seed, operations, the device's pages, limit, percentage of the limit that is live, largest request, operations per wave.
 SCRIPTS = {
     "bfc": [(1, 2000, 954, 2_000_000_001, 97, 64 << 20, 0), (5, 2000, 600, 1_000_000_000, 100, 64 << 20, 40),
             (2, 1500, 120, 300_000_000, 90, 64 << 20, 0), (6, 2000, 470, 1_000_000_000, 95, 64 << 20, 40)],

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# record_rmm.sh [BUILT]     Writes recorded/rmm.txt.xz: what RMM's pool answers to random scripts, for a test that needs no RMM.
-# BUILT is target/peers unless given.
+# record_rmm.sh [BUILT]     Writes recorded/rmm.txt.xz: the answers of RMM's pool to random scripts, for a test that needs no
+# RMM. BUILT is target/peers unless given.
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
 built=${1:-$root/target/peers}
@@ -21,7 +21,7 @@ for streams in 1 3 8; do
   pool - -
   script 2$streams 1400 $streams 194000000 16777216
   pool 199999744 199999999
-  # The first segment is in use throughout; the others are given back for larger ones.
+  # The first segment is in use throughout; the others are released to make room for larger ones.
   script 4$streams 1400 $streams 134000000 117000000 --smallest 1048576 --resident $((capacity / 2))
   pool 268435200 268435455
 done

@@ -66,7 +66,7 @@ class Pool:
         if block := best(own, size):
             return self.cut(own, block, size)
         others = [other for other in self.order if other != stream and other in self.lists]
-        for other in others:  # take from another stream; the rest stays in that stream's list
+        for other in others:  # take from another stream; the remainder stays in that stream's list
             if block := best(self.lists[other], size):
                 self.out.append("w")
                 return self.cut(self.lists[other], block, size)

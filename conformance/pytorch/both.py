@@ -39,7 +39,7 @@ class Both:
 
         torch.cuda.synchronize()
         if self.is_limited:
-            # Each has the workspace of cuBLAS in its own limit.
+            # Each has cuBLAS's workspace within its own limit.
             torch._C._cuda_clearCublasWorkspaces()
         self.library.use_allocator(self.addresses[name])
 

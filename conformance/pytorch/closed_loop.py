@@ -21,7 +21,7 @@ import allocators
 
 PROGRAMS = range(216, 228)
 TIMES = (1.02, 1.04, 1.08, 1.16)
-# What is tried beside the remedies, so that it is known whether something would have completed.
+# Settings and policies that are tried besides the remedies, to find out whether any of them would have completed the program.
 OTHERS = {"expandable_segments:True": ("settings", "expandable_segments:True"), "breaking-handles": ("policy", "breaking-handles")}
 FEWEST = 0.95
 POLICY = 'parkade.enable(policy="'

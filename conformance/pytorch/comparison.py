@@ -8,9 +8,9 @@ two runs get other addresses from the driver, and a stream's handle is a pointer
 import bisect
 import re
 
-# Times, and what is free on the whole GPU: other processes decide it, not the allocator.
+# Times and the free memory of the whole GPU: other processes decide them, not the allocator.
 ASIDE = {"time_us", "device_free"}
-# An expandable segment reserves this much of the GPU's memory in addresses: spec 4.1.
+# An expandable segment reserves this multiple of the GPU's memory as addresses: spec 4.1.
 SPAN = (9, 8)
 
 
@@ -181,7 +181,7 @@ def compare(left, right):
         "settings": (settings(left), settings(right)),
         "ended": ([left["ended"]], [right["ended"]]),
     }
-    # A dictionary of keys, so that one that is missing counts once.
+    # A dictionary of keys, so that a missing key counts once.
     found["keys"], text = compare_stats(dict.fromkeys(left["snapshot"], "there"), dict.fromkeys(right["snapshot"], "there"), "keys")
     found["texts"] += [text] if text else []
     for kind, (ours, theirs) in lists.items():

@@ -205,7 +205,7 @@ def threads():
 
 
 CASES = (live_tensors, history, out_of_memory, data_loader, fork, spawned, spawned_across, spawned_under_policy, exception_in_capture, exit_in_capture, threads)
-# Lines of standard error that PyTorch writes on its own allocator, too.
+# Lines that PyTorch also writes to standard error on its own allocator.
 KNOWN = (
     "The CUDA Graph is empty",
     "TracerWarning",
@@ -222,7 +222,7 @@ def run(name, allocator):
     policy = getattr(case, "policy", "pytorch")
     os.environ.update(PARKADE_ALLOCATOR=allocator, PARKADE_ENABLED_POLICY=policy)
     if policy != "pytorch":
-        # A policy of its own has no settings of PyTorch's.
+        # A user-defined policy has no PyTorch settings.
         os.environ.pop("PYTORCH_CUDA_ALLOC_CONF", None)
     allocators.choose(allocator, policy)
     case()

@@ -29,12 +29,12 @@ import allocators
 import programs
 
 NATIVE = ("default", "expandable")
-# What a process may reserve, unless --limit says otherwise.
+# The most that a process may reserve, unless --limit sets another value.
 LIMITS = {"gpt2": "12GiB", "llama": "12GiB", "mask_rcnn": "12GiB", "compile_reduce_overhead": "1GiB", "streams": "4GiB"}
 USUAL_LIMIT = "8GiB"
-# What a process takes of the GPU beside what it reserves: CUDA's context and kernels.
+# The memory that a process takes from the GPU besides what it reserves: CUDA's context and kernels.
 CONTEXT = 1 << 30
-# The least memory is found to one part in this many of what the tensors take.
+# The least memory is found to within one part in this many of what the tensors take.
 PRECISION = 200
 UNITS = {"MiB": 1 << 20, "GiB": 1 << 30}
 PRELOADED = ["torch", "torchvision", "transformers.models.gpt2.modeling_gpt2", "transformers.models.llama.modeling_llama"]
@@ -68,7 +68,7 @@ def attempt(job, answer):
         result.update(allocated_bytes=stats["allocated_bytes.all.peak"], reserved_bytes=stats["reserved_bytes.all.peak"])
     except torch.OutOfMemoryError as error:
         result["error"] = str(error).split(". ")[0]
-    except Exception as error:  # a compiler may wrap it; whatever else ends a program is reported
+    except Exception as error:  # a compiler may wrap the error; any other error is reported
         result["error"], result["failed"] = f"{type(error).__name__}: {error}"[:300], "out of memory" not in str(error)
     answer.send(result)
 
@@ -103,7 +103,7 @@ class Runner:
 
     def run(self, program, side, count, limit_bytes, repeats=0):
         job = {"program": program, "side": side, "count": count, "limit_bytes": limit_bytes, "repeats": repeats, "steps": self.options.steps}
-        # Without a limit the default allocator seldom takes more than half more.
+        # Without a limit the default allocator rarely takes more than one and a half times as much.
         wanted = (limit_bytes or limit_of(self.options, program) * 3 // 2) + CONTEXT
         with self.jobs, self.gate.entered(wanted):
             return self.carry_out(job)

@@ -52,7 +52,7 @@ def named(snapshot):
 
 
 def trace_with_pools(trace, segments):
-    # The pool of each stretch of memory that the trace took, by its first address; the latest counts.
+    # The pool of each range of memory that the trace took, by its first address; the latest counts.
     pools, starts, result = {}, [], []
     early = {segment["address"]: tuple(segment["segment_pool_id"]) for segment in segments}
 

@@ -23,7 +23,7 @@ import xml.etree.ElementTree
 import allocators
 
 FILES = ("test_cuda.py", "inductor/test_cudagraph_trees.py")
-# Names of classes and of tests of test_cuda.py; of the other file all tests are run.
+# Names of classes and of tests in test_cuda.py; the other file's tests all run.
 MEMORY = (
     "TestBlockStateAbsorption TestMemPool TestCudaMallocAsync TestCudaAllocator TestFXMemoryProfiler "
     "memory alloc cach graph pool snapshot oom block segment stream free stats garbage expandable pinned ipc"
@@ -109,7 +109,7 @@ def run_all(options, sides):
     again = unsettled(found)
     if again and len(again) <= options.again:
         for side in sides:
-            # One worker: a crash ends that worker and not the run.
+            # One worker, so that a crash ends the worker and not the run.
             found[side.name].update(side.run("alone", again, 1, options.seconds))
     return found, again
 

@@ -37,7 +37,7 @@ SETTINGS = {
 }
 COMPILES = "compile_reduce_overhead"
 QUICK = ("gpt2", "cuda_graph", "fails")
-# Of the peak of allocated bytes without a limit: the largest steps fail, the others pass.
+# The share of the peak of allocated bytes without a limit: the largest steps fail, the others pass.
 LIMIT_SHARE = 0.85
 SECONDS_A_RUN = 240
 
@@ -61,14 +61,14 @@ def record(options):
     errors, losses, ended = [], [], ""
     try:
         losses = programs.run(options.one, options.steps, errors.append)
-    except Exception as error:  # Both sides must end alike; what was recorded until then is compared too.
+    except Exception as error:  # Both sides must end alike; the recording up to then is compared too.
         ended = f"{type(error).__name__}: {comparison.normal_text(str(error))[:300]}"
     torch.cuda.synchronize()
     stats, summary = dict(torch.cuda.memory_stats()), torch.cuda.memory_summary()
     report = {"snapshot": torch.cuda.memory._snapshot(), "stats": stats, "summary": summary, "losses": losses}
     report.update({"errors": errors, "ended": ended, "total_bytes": total_bytes, "allocator": allocators.chosen()})
     write(options.folder, f"{options.name}{f'.rank{rank}' if rank else ''}", report, options.name_pools)
-    # The next run with a limit needs this alone.
+    # The next run with a limit needs only this.
     (options.folder / f"{options.name}.peak").write_text(str(stats.get("allocated_bytes.all.peak", 0)))
 
 
@@ -84,7 +84,7 @@ def write(folder, name, report, name_pools=False):
 def name_of(program, setting, limit_bytes, total_bytes):
     if not limit_bytes:
         return f"{program}.{setting}"
-    # PyTorch multiplies the fraction by the total again, which may give a byte less.
+    # PyTorch multiplies the fraction by the total again, which may give one byte less.
     return f"{program}.{setting}.limit{limit_bytes >> 20}-{int(limit_bytes / total_bytes * total_bytes)}"
 
 
@@ -99,7 +99,7 @@ class Runs:
         """One run of a program on one side; the side is the folder that its report goes to. True if there is a report."""
         allocator = "native" if side != "parkade" else "parkade"
         folder = self.options.out / side
-        # A run that fails leaves nothing of an earlier one to compare with.
+        # Delete the output of earlier runs, so that a failed run leaves nothing to compare with.
         for old in folder.glob(f"{name}.*"):
             if old.name.removeprefix(f"{name}.").split(".")[0] in ("report", "pickle", "stats", "rank1"):
                 old.unlink()
@@ -122,7 +122,7 @@ class Runs:
 
     def environment(self, setting, rank, world, meeting):
         more = {"RANK": rank, "WORLD_SIZE": world, "PARKADE_MEETING": pathlib.Path(meeting) / "meeting"}
-        # What compilation leaves is shared: after the first run of a program every run finds the same kernels.
+        # Runs share the compilation results: after the first run of a program every run finds the same kernels.
         more["TORCHINDUCTOR_CACHE_DIR"] = self.options.out.resolve() / "compiled"
         return allocators.environment(SETTINGS[setting], **more)
 
@@ -149,7 +149,7 @@ def run_all(options, world, total_bytes):
         for setting in options.settings if limit_bytes else unlimited(options):
             first.append((program, setting, runs.both(program, setting, limit_bytes, total_bytes)))
 
-    # Compiled once before, so that the runs that are compared find the same kernels.
+    # Compile once beforehand, so that the compared runs find the same kernels.
     warm = runs.pool.submit(runs.child, "warm", COMPILES, "default", 0, COMPILES) if COMPILES in options.programs else None
     for program in options.programs:
         if program != COMPILES:
@@ -212,7 +212,7 @@ def verify(options):
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "record_on_gpu"))
     import record as recordings
 
-    # Pools in entries look like a later release's.
+    # Pools in entries make a file look as if it came from a later release.
     release = ["--profile", "2.11"] if options.name_pools else []
     verified, differing = recordings.verify_all(options.out / "parkade", options.verify, release)
     return 2 if not verified else int(differing > 0)

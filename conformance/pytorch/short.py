@@ -19,7 +19,7 @@ import allocators
 import largest
 import programs
 
-# What allocators reserve is whole pages. A limit is half a page more than that, because PyTorch takes it as a fraction, which rounds.
+# Allocators reserve whole pages. A limit is half a page more than that, because PyTorch takes it as a fraction, which rounds.
 PAGE_BYTES = 2 << 20
 
 
@@ -74,7 +74,7 @@ def main():
         print(json.dumps(attempt(options)))
         return 0
     try:
-        # What torch.compile tries out takes memory too, and is kept on disk: the second run is like those that follow.
+        # torch.compile's trials take memory too, and their results are kept on disk: the second run is like those that follow.
         run(options, "default", 0)
         free = run(options, "default", 0)
     except RuntimeError as error:

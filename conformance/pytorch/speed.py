@@ -38,7 +38,7 @@ import programs
 
 PROGRAMS = ("gpt2", "llama", "mask_rcnn", "cuda_graph", "compile_reduce_overhead")
 SIZES = {"512 B": 512, "64 KiB": 1 << 16, "1 MiB": 1 << 20, "8 MiB": 8 << 20, "64 MiB": 64 << 20, "1 GiB": 1 << 30}
-# Kind of the loop in raw.cpp, threads, and how many times faster parkade has to be.
+# The loop in raw.cpp, the number of threads, and the factor by which parkade must be faster.
 RAW = {
     "C++ pairs, 1 thread": (0, 1, 3.0),
     "C++ 32 held, 1 thread": (1, 1, 3.0),
@@ -46,16 +46,16 @@ RAW = {
     "C++ 32 held, 16 threads, 16 streams": (1, 16, 2.0),
 }
 SIDES = {"native": "native", "parkade": "parkade", "again": "native"}
-# What these keep from step to step belongs to the allocator that it came from: graphs, and tensors that streams record.
+# Programs whose state belongs to one allocator from step to step: graphs, and tensors that streams record.
 OWN_COPIES = ("cuda_graph", "streams", "mempool", "random_graphs", "random_pools")
-# Its trees of CUDA graphs keep one pool for all of a process, so each side has processes of its own.
+# The trees of CUDA graphs keep one pool per process, so each side runs in separate processes.
 APART = ("compile_reduce_overhead",)
 ALLOCATIONS = "allocations"
-# Of Student's distribution, for an interval of 95 of 100, with 1, 2 and more degrees of freedom.
+# Quantiles of Student's distribution for a 95 % interval, with 1, 2 and more degrees of freedom.
 QUANTILES = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120)
-# Steps before anything is timed: every shape has been compiled and captured, and the segments are there.
+# The number of steps before timing starts: every shape has then been compiled and captured, and the segments exist.
 WARM_STEPS = 26
-# Processors that programs are bound to. Allocations from 16 threads have all of them.
+# The number of processors that programs are bound to. Allocations from 16 threads use all processors.
 PROCESSORS = 4
 
 
@@ -84,7 +84,7 @@ def warmed(name, step, options):
     step = step or started(name, options)
     for index in range(WARM_STEPS):
         step(index)
-    # What failed on the GPU is told here, and not to the next allocator.
+    # Synchronize so that an error on the GPU is raised here, and not under the next allocator.
     torch.cuda.synchronize()
     return step
 
@@ -107,7 +107,7 @@ def program_blocks(name, here, options):
 
     def block(side, first, steps):
         step = found[SIDES[side]]
-        # One step before, so that what this side had in the processor's caches is there again.
+        # Run one step first, so that this side's data is in the processor's caches again.
         step(first)
         times = []
         for index in range(first, first + steps):
@@ -162,7 +162,7 @@ def limit_of(options, what):
     """Bytes that each allocator may reserve for a program; 0 for all."""
     if not isinstance(options.limit, float):
         return options.limit
-    # The last --limit counts, and none means all.
+    # The last --limit counts, and "0x" means no limit.
     command = [sys.executable, __file__, *sys.argv[1:], "--limit", "0x", "--one", what, "--peak"]
     answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment_of(options, what, 0))
     if answer.returncode != 0:
@@ -177,11 +177,11 @@ def serve(options):
     if options.limit:
         here.limit(options.limit)
     block = allocation_blocks(library.raw_pairs, options.pairs) if options.one == ALLOCATIONS else program_blocks(options.one, here, options)
-    # Cycles are collected at the same places on every side: before a block.
+    # Cycles are collected at the same points on every side: before a block.
     gc.freeze()
     gc.disable()
     if options.one != ALLOCATIONS:
-        # Only now, and with the threads of backward passes: many processes start at the same time.
+        # Only now, including the threads of backward passes, because many processes start at the same time.
         for thread in map(int, os.listdir("/proc/self/task")):
             os.sched_setaffinity(thread, sorted(os.sched_getaffinity(0))[-PROCESSORS:])
     print("ready", flush=True)
@@ -200,9 +200,9 @@ def serve(options):
 def environment_of(options, what, place):
     """The environment of the processes of a place."""
     environment = allocators.environment(options.setting, TORCHINDUCTOR_CACHE_DIR=options.out.resolve() / "compiled")
-    # Every process has another order of its dictionaries, as programs of users have; the processes of one place have the same.
+    # Every process orders its dictionaries differently, as users' programs do; processes at the same position share the order.
     environment["PYTHONHASHSEED"] = str(place)
-    # All processes of a program are on one GPU; the next program is on the next, where there are several.
+    # All processes of a program run on one GPU; the next program runs on the next GPU, if there are several.
     environment["CUDA_VISIBLE_DEVICES"] = options.gpus[options.things.index(what) % len(options.gpus)]
     return environment
 
@@ -233,7 +233,7 @@ class Process:
         return json.loads(self.line())
 
     def end(self):
-        # It has nothing to put away, and others wait for the GPU's memory.
+        # The side has no state to save, and other sides wait for the GPU's memory.
         with self.child:
             self.child.kill()
 
@@ -265,7 +265,7 @@ def start_all(options, things):
     """The places of each thing, warm and waiting; {thing: places}. A thing that cannot be started has the reason instead."""
 
     def first(what):
-        # By itself: it compiles what the others then find.
+        # Alone, because it compiles the kernels that the others then find.
         limit_bytes = limit_of(options, what)
         return limit_bytes, Place(options, what, 0, limit_bytes)
 
@@ -341,7 +341,7 @@ def target(thing):
     for text, (_, _, faster) in RAW.items():
         if thing.startswith(text):
             return 1 / faster
-    # A program's step and torch.empty: no slower, but for what equal things differ by.
+    # A program's step and torch.empty must be no slower, apart from the noise between equal sides.
     return 1.01
 
 

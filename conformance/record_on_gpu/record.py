@@ -238,14 +238,14 @@ def record(kind, setting, seed, limit_mib, folder):
         total = torch.cuda.get_device_properties(0).total_memory
         fraction = (limit_mib << 20) / total
         torch.cuda.set_per_process_memory_fraction(fraction)
-        # PyTorch multiplies the fraction by the total again, which may give a byte less.
+        # PyTorch multiplies the fraction by the total again, which may give one byte less.
         limit = f".limit{limit_mib}-{int(fraction * total)}"
     entries = 1500 if kind == "tail" else 2_000_000
     torch.cuda.memory._record_memory_history(max_entries=entries, stacks="python", context=None)
     ended = ""
     try:
         getattr(programs, "train" if kind == "tail" else kind)()
-    except Exception as error:  # An error in PyTorch ends the program too; what was recorded until then counts.
+    except Exception as error:  # An error in PyTorch ends the program too; the recording up to then counts.
         ended = f"{type(error).__name__}: {str(error)[:100]}"
     torch.cuda.synchronize()
     snapshot, statistics = torch.cuda.memory._snapshot(), dict(torch.cuda.memory_stats())
@@ -301,7 +301,7 @@ def verify_all(folder, parkade, more=()):
             differing += 1
             found = json.loads(done.stdout) if done.stdout else {}
             differences = found.get("statistics") or {}
-            # Differing statistics are counted among the mismatches, too.
+            # Differing statistics also count as mismatches.
             wrong = len(differences.get("differences", []))
             print(f"| {file.name} | {found.get('entries', '')} | {found.get('mismatches', done.stderr.strip())} | {wrong} |")
     print(f"\n{verified - differing} of {verified} verify; the table lists the others")

@@ -1,8 +1,8 @@
 //! Golden files: scripts with the real allocator's answers, written by `differential/golden.py` and kept in `golden/`.
 //!
 //! A file, packed with xz, is the line `golden answers 1` and then runs, each a header line followed by one answer per line.
-//! The text of an operation is in its answer. Stats are written as differences from when the same run last printed them;
-//! reading adds them up.
+//! The text of an operation is in its answer. Stats are written as differences since the same run last printed them; reading
+//! adds them up.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub struct GoldenRun {
     pub flavour: String,
     /// The name of the settings, from `CONFIGS` in `differential/programs.py`.
     pub config: String,
-    /// What the script ran on.
+    /// The options under which the script ran.
     pub options: OpsOptions,
     /// The real allocator's answers, one line per operation.
     pub answers: Vec<String>,
@@ -116,7 +116,7 @@ pub fn folder() -> PathBuf {
 /// Reads the repository's golden file for a flavour of scripts, for example `oom`.
 ///
 /// # Errors
-/// [`GoldenError::NoFolder`] without a checkout of the repository; otherwise as [`read_file`].
+/// [`GoldenError::NoFolder`] without a checkout of the repository; all other errors are those of [`read_file`].
 pub fn read(flavour: &str) -> Result<Vec<GoldenRun>, GoldenError> {
     let folder = folder();
     if !folder.is_dir() {
@@ -216,7 +216,7 @@ pub enum GoldenError {
     Io {
         /// Its path.
         path: PathBuf,
-        /// What the system says; part of the message.
+        /// The system's error; part of the message.
         cause: io::Error,
     },
     /// The file could not be decompressed.
@@ -224,7 +224,7 @@ pub enum GoldenError {
     Decompress {
         /// Its path.
         path: PathBuf,
-        /// What is wrong; part of the message.
+        /// The error; part of the message.
         cause: DecompressError,
     },
     /// The file does not begin with the line `golden answers 1`.
@@ -241,12 +241,12 @@ pub enum GoldenError {
         /// The header line of the run.
         header: String,
     },
-    /// An answer does not say which operation it answers.
+    /// An answer does not name its operation.
     #[error("line {line} of {run} is not the answer to an operation: {answer:.300}")]
     NoOperation {
         /// The run: its flavour and configuration.
         run: String,
-        /// The answer's place in the run, from 0.
+        /// The answer's index in the run, from 0.
         line: usize,
         /// The answer.
         answer: String,
@@ -264,7 +264,7 @@ pub enum GoldenError {
     Differs(#[from] Difference),
 }
 
-/// What differs, as text of one line or more.
+/// The difference, as text of one line or more.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Difference(String);
 
@@ -297,10 +297,10 @@ type Counters = BTreeMap<String, Value>;
 /// The comparison of two runs of one script, line by line: the real allocator's answers and the core's.
 ///
 /// The rules are among those of `differential/compare.py`. Everything must be equal except what follows from the addresses of
-/// the real allocator's own objects, by which some of its hash tables go. In no recorded script are blocks given back during a
+/// the real allocator's own objects, which some of its hash tables use as keys. No recorded script frees blocks during a
 /// capture while other streams use them, so the order in which blocks become free must be equal everywhere.
 ///
-/// Restored checkpoints go through their pool's segments in the hash order of the blocks. In a `ckpt_load`,
+/// Restoring a checkpoint visits its pool's segments in the hash order of the blocks. In a `ckpt_load`,
 /// - the order of segments in the entries, in `freed` and in `allocd` may differ, but not the order within a segment; if several
 ///   segments are missing, another one may be named;
 /// - from then on, peaks may differ until they are reset.
@@ -308,14 +308,14 @@ type Counters = BTreeMap<String, Value>;
 /// The registration counter of segments (`reg`) is internal to the real allocator in 2.11 and is not compared; in 2.15 it orders
 /// blocks.
 ///
-/// A comparison in progress: the two runs' stats so far, and the orders that have shown.
+/// A comparison in progress: the two runs' stats so far, and the orders that have shown up.
 #[derive(Clone, Default, Debug)]
 pub struct Comparison {
     theirs: Counters,
     ours: Counters,
     restore_order_showed: bool,
     compares_registration: bool,
-    /// The number of operations in which another order was tolerated.
+    /// The number of operations in which a different order was tolerated.
     pub tolerated: u64,
 }
 
@@ -344,7 +344,7 @@ impl Comparison {
     /// Compares the next line of each run.
     ///
     /// # Errors
-    /// What differs, or that a line is not a JSON object.
+    /// The difference, or the fact that a line is not a JSON object.
     pub fn line(&mut self, theirs: &str, ours: &str) -> Result<(), Difference> {
         let (mut theirs, mut ours) = (object(theirs)?, object(ours)?);
         update(&mut self.theirs, &mut theirs);
@@ -374,7 +374,7 @@ impl Comparison {
         self.counters(&self.theirs, &self.ours)
     }
 
-    /// Puts the segments of a restore into the real allocator's order, if only the order differs.
+    /// Puts the segments of a restore into the real allocator's order if only the order differs.
     fn restore(&mut self, theirs: &Map<String, Value>, ours: &mut Map<String, Value>) {
         let says_missing =
             |line: &Map<String, Value>| line.get("msg").and_then(Value::as_str).is_some_and(|m| m.contains(MISSING));

@@ -11,7 +11,7 @@ use crate::backend::{AnyBackend, Backend, Needs};
 use crate::checks::entries;
 use crate::suite::{Effort, Entry, Reference, Trouble, check};
 
-/// Random sequences per law: few enough that all laws take seconds without optimisation. `parkade conform` draws more.
+/// Random sequences per law: few enough that all laws together take seconds without optimisation. `parkade conform` draws more.
 const CASES: u32 = 60;
 
 /// Runs the whole suite on a backend, as the main function of a test target with `harness = false`.
@@ -21,7 +21,7 @@ const CASES: u32 = 60;
 /// - If there is no device, all entries are ignored with the reason. `PARKADE_REQUIRE_<NAME>=1`, with the backend's name in
 ///   capitals, makes them fail instead, so that a machine set up for its device cannot pass without it.
 /// - `PARKADE_CASES` is the number of random sequences per law (default 60).
-/// - What an entry shows is compared with what it shows on the simulated device, if both have the same facts.
+/// - The evidence of an entry is compared with its evidence on the simulated device, if both have the same facts.
 ///
 /// Entries on a real device run one after another.
 pub fn main<B: Backend<Device: 'static> + Send + Sync + 'static>(backend: B) -> ExitCode {
@@ -111,7 +111,7 @@ impl fmt::Display for BadCases {
 
 impl std::error::Error for BadCases {}
 
-/// Every entry whose text a real device must show too.
+/// Every entry whose text must be the same on a real device.
 fn on_simulated_device() -> Vec<Entry> {
     #[cfg(feature = "scenarios")]
     return crate::scenarios::everything(&AnyBackend::simulated(), None);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A property of every allocator on every device, no matter what the program does.
+/// A property of every allocator on every device, whatever the program does.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Law {
     /// No two live allocations share a byte.
@@ -13,19 +13,19 @@ pub enum Law {
     Accounting,
     /// Allocated minus freed equals current; no peak is below its current value; pools add up to the totals.
     Counters,
-    /// No two adjacent free blocks are left that could be one.
+    /// No two adjacent free blocks remain that could coalesce.
     Coalescing,
     /// No memory is reused before the events of the streams that used it have completed.
     NoEarlyReuse,
     /// Each request gets the block that the policy's rules choose, split to the size that they say.
     Placement,
-    /// A request is refused only if no free block fits, nothing can be given back, and limit or device leaves no room.
+    /// A request is refused only if no free block fits, nothing can be released, and the limit or the device leaves no room.
     NoFalseOutOfMemory,
-    /// The allocator gives back, waits and asks the device for memory only in the ladder's order.
+    /// The allocator releases memory, waits and asks the device for memory only in the ladder's order.
     Ladder,
-    /// Requests go to the private pool they are routed to, and only pools not in use give memory back.
+    /// Requests go to the private pool they are routed to, and only pools not in use release memory.
     Pools,
-    /// Reserved memory never exceeds the limit or what the device has given.
+    /// Reserved memory never exceeds the limit or what the device has handed out.
     Limit,
     /// The whole-heap sweep finds nothing.
     Sweep,
@@ -35,7 +35,7 @@ pub enum Law {
     Contents,
     /// An emptied heap returns every page, reservation and event.
     Endings,
-    /// The same sequence makes the same decisions.
+    /// The same sequence leads to the same decisions.
     Determinism,
     /// Settings that should act monotonically do.
     MonotoneKnobs,
@@ -45,9 +45,9 @@ pub enum Law {
     NoRace,
     /// An invalid answer of a policy gives an error that names the policy, and changes nothing.
     Answers,
-    /// A settings string sets what the specification says, or fails with its error.
+    /// A settings string has the effect that the specification gives, or fails with its error.
     Settings,
-    /// Every decision, device call, statistic, trace entry and error is that of the reference allocator.
+    /// Every decision, device call, statistic, trace entry and error equals that of the reference allocator.
     Reference,
 }
 
@@ -108,7 +108,7 @@ impl Law {
     }
 }
 
-/// A broken law: which one, and what was seen instead.
+/// A broken law, and the observation that broke it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Broken {
     /// The law.
@@ -118,7 +118,7 @@ pub struct Broken {
 }
 
 impl Broken {
-    /// Reports that `law` was broken, with what was seen.
+    /// Reports that `law` was broken, with the observation.
     #[must_use]
     pub fn new(law: Law, seen: impl fmt::Display) -> Broken {
         Broken { law, seen: seen.to_string() }
@@ -139,7 +139,7 @@ impl fmt::Display for Broken {
 
 impl std::error::Error for Broken {}
 
-/// `Ok` if the law holds, otherwise an error with the text of `says`.
+/// Returns `Ok` if the law holds, and an error with the text of `says` if not.
 ///
 /// # Errors
 /// If the law does not hold.

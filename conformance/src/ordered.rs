@@ -1,5 +1,5 @@
-//! A policy with PyTorch's rules on a heap that keeps its free blocks in either order. PyTorch's decisions must not depend on it, and the
-//! laws of the core drive both orders.
+//! A policy with PyTorch's rules on a heap that keeps its free blocks in either order. PyTorch's decisions must not depend on
+//! the order, and the laws of the core use both.
 
 use parkade::policy::{FreeOrder, PyTorch, Wrapper};
 

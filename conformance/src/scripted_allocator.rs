@@ -1,4 +1,4 @@
-//! A stage: an allocator on a device on which a scenario is played. Its allocations have names, and its heap can be drawn.
+//! A stage: an allocator on a device, for playing scenarios. Its allocations have names, and its heap can be drawn.
 //!
 //! Its output is the same on every backend: segments are numbered in order of creation, and positions are offsets from their
 //! starts.
@@ -31,7 +31,7 @@ impl Request {
     /// The text of the error.
     ///
     /// # Errors
-    /// If the request was served, which the scenario says it must not be.
+    /// If the request was served although the scenario requires a refusal.
     pub fn refusal(self) -> Result<String, Trouble> {
         match self {
             Request::OutOfMemory(text) => Ok(text),
@@ -42,7 +42,7 @@ impl Request {
     /// Succeeds if the request was served.
     ///
     /// # Errors
-    /// If it was refused, which the scenario says it must not be.
+    /// If it was refused although the scenario requires it to be served.
     pub fn served(self) -> Result<(), Trouble> {
         match self {
             Request::Served => Ok(()),
@@ -132,7 +132,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Where a named allocation begins.
+    /// The address of a named allocation.
     ///
     /// # Errors
     /// If there is no allocation of this name.
@@ -155,7 +155,7 @@ impl Stage {
         self.core.release_cached().map_err(|error| Trouble::fail(error.to_string()))
     }
 
-    /// The allocator's calls since this was last called: name, and size if it has one; refused calls are marked.
+    /// The allocator's calls since the last call of this method: name, and size if it has one; refused calls are marked.
     #[must_use]
     pub fn calls(&mut self) -> Vec<String> {
         self.device.list_calls().iter().map(call_text).collect()
@@ -213,7 +213,7 @@ impl Stage {
         self.core.observer()
     }
 
-    /// Gives everything back, and checks that nothing is left.
+    /// Frees everything, and checks that nothing is left.
     ///
     /// # Errors
     /// If the heap is damaged or the device keeps anything.
@@ -243,7 +243,7 @@ fn call_text(call: &MadeCall) -> String {
 /// Width of a bar in characters.
 const WIDTH: u64 = 64;
 
-/// Segments in order of creation. A run of an expandable segment counts from when its first address last got memory;
+/// Segments in order of creation. A run of an expandable segment counts from the moment when its first address last got memory;
 /// runs from one mapping are in address order.
 fn in_order(mut segments: Vec<SegmentInfo>, trace: &[TraceEntry]) -> Vec<SegmentInfo> {
     let made = |segment: &SegmentInfo| {
@@ -260,8 +260,8 @@ fn in_order(mut segments: Vec<SegmentInfo>, trace: &[TraceEntry]) -> Vec<Segment
 
 /// One line and a bar per segment: `#` live, `~` waiting for events, `.` free. A block has at least one character.
 ///
-/// Empty segments come last, smallest first, without numbers: their addresses decide which of several equal ones is left, so it
-/// differs between devices.
+/// Empty segments come last, smallest first, without numbers: their addresses decide which of several equal ones remains, so
+/// that differs between devices.
 fn draw(segments: &[SegmentInfo], names: &BTreeMap<u64, &str>) -> String {
     let mut out = String::new();
     let is_empty = |segment: &&SegmentInfo| segment.blocks.iter().all(|block| block.state == BlockActivity::Inactive);

@@ -12,10 +12,10 @@ use parkade_replay::{DeviceVerdict, ReplaySettings, StatsFile, StatsFileError, V
 use thiserror::Error;
 
 const GIB: u64 = 1 << 30;
-/// The ending of recordings' files.
+/// The file name ending of recordings.
 const ENDING: &str = ".pickle.xz";
 
-/// A recording and what is needed to verify it.
+/// A recording and the options to verify it.
 #[derive(Clone, Debug)]
 pub struct Shipped {
     /// The file's name without its ending.
@@ -40,7 +40,7 @@ pub enum ShippedError {
     Io {
         /// Its path.
         path: PathBuf,
-        /// What the system says; part of the message.
+        /// The system's error; part of the message.
         cause: io::Error,
     },
     /// The snapshot file could not be read.
@@ -48,7 +48,7 @@ pub enum ShippedError {
     Recording {
         /// Its path.
         path: PathBuf,
-        /// What is wrong; part of the message.
+        /// The error; part of the message.
         cause: Box<ReadError>,
     },
     /// No device in the snapshot file has a trace.
@@ -62,7 +62,7 @@ pub enum ShippedError {
     Json {
         /// Its path.
         path: PathBuf,
-        /// What is wrong; part of the message.
+        /// The error; part of the message.
         cause: serde_json::Error,
     },
     /// The stats file lacks a key.
@@ -70,7 +70,7 @@ pub enum ShippedError {
     Stats {
         /// Its path.
         path: PathBuf,
-        /// What is missing; part of the message.
+        /// The error; part of the message.
         cause: StatsFileError,
     },
     /// PyTorch refuses the settings in the snapshot file.
@@ -146,7 +146,7 @@ pub fn read(name: &str) -> Result<Shipped, ShippedError> {
 /// Reads a recording of a folder.
 ///
 /// # Errors
-/// [`ShippedError::NoFolder`] if there is no such folder; otherwise what is wrong with one of its two files.
+/// [`ShippedError::NoFolder`] if there is no such folder, and another error if one of its two files is missing or damaged.
 pub fn read_from(folder: &Path, name: &str) -> Result<Shipped, ShippedError> {
     check_folder(folder)?;
     let path = folder.join(format!("{name}{ENDING}"));

@@ -1,6 +1,6 @@
-//! Entries of the suite and how a list of them is run: each has a name, runs on a backend and ends with a verdict.
+//! Entries of the suite, and the way to run a list of them: each has a name, runs on a backend and ends with a verdict.
 //!
-//! What is checked is in [`checks`](crate::checks); nothing here depends on it.
+//! The checks are in [`checks`](crate::checks); nothing here depends on them.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,24 +19,24 @@ use crate::law::Broken;
 pub struct Effort {
     /// Random sequences per law.
     pub cases: u32,
-    /// The seed that they are drawn from.
+    /// The seed from which they are drawn.
     pub seed: u64,
-    /// The only sequence to run instead of drawn ones: what an earlier failure printed behind [`PROGRAM`].
+    /// The only sequence to run instead of drawn ones: the text that an earlier failure printed after [`PROGRAM`].
     pub program: Option<&'static str>,
 }
 
 impl Effort {
-    /// So many random sequences per law, drawn from this seed.
+    /// This many random sequences per law, drawn from this seed.
     #[must_use]
     pub const fn new(cases: u32, seed: u64) -> Effort {
         Effort { cases, seed, program: None }
     }
 }
 
-/// Begins the line of a failure's script that [`Effort::program`] takes to run the failing sequence again.
+/// Begins the line of a failure's script that [`Effort::program`] accepts to run the failing sequence again.
 pub const PROGRAM: &str = "# program ";
 
-/// What an entry shows.
+/// The evidence of an entry.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Evidence {
     /// Statistics, pictures of the heap, errors. The same in every run, and on every device with the same facts.
@@ -64,11 +64,11 @@ impl Evidence {
 /// Why an entry did not pass.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Trouble {
-    /// It cannot run here.
+    /// The entry cannot run here.
     Skip(String),
-    /// Something that should hold does not.
+    /// A property that should hold does not.
     Fail {
-        /// What was seen.
+        /// The observation.
         reason: String,
         /// The shortest failing sequence found, as a script for `parkade ops`.
         script: Option<String>,
@@ -110,10 +110,10 @@ pub type Verdict = Result<Evidence, Trouble>;
 /// The smallest page of PyTorch's expandable segments (spec 4.2).
 const EXPANDABLE_PAGE: Bytes = Bytes(2 * MIB);
 
-/// What an entry requires of a device. On a device without it the entry is skipped with a reason.
+/// A requirement of an entry for its device. The entry is skipped, with a reason, on a device that lacks it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Requirement {
-    /// Addresses can be reserved and memory mapped at them.
+    /// Addresses can be reserved, and memory can be mapped at them.
     VirtualMemory,
     /// Memory can be mapped in the pages that the allocator and its policies map: 2 MiB and multiples.
     ExpandableSegments,
@@ -126,7 +126,7 @@ pub enum Requirement {
 }
 
 impl Requirement {
-    /// Why a device with these facts does not meet it; `None` if it does.
+    /// Why a device with these facts does not meet the requirement; `None` if it does.
     #[must_use]
     pub fn unmet(self, facts: &DeviceFacts) -> Option<&'static str> {
         let unless = |holds: bool, reason| (!holds).then_some(reason);
@@ -157,7 +157,7 @@ impl Requirement {
 pub enum Group {
     /// A property of every program.
     Law,
-    /// What a device call does.
+    /// The behaviour of a device call.
     Contract,
     /// A scenario from the source documents.
     Scenario,
@@ -181,13 +181,13 @@ impl Group {
     }
 }
 
-/// One thing to check.
+/// One check.
 pub struct Entry {
     /// Its kind.
     pub group: Group,
     /// Its name, unique in its group.
     pub name: String,
-    /// What holds, in one line.
+    /// The property, in one line.
     pub says: &'static str,
     requires: Option<Requirement>,
     check: Check<AnyBackend>,
@@ -236,9 +236,9 @@ impl Entry {
     }
 }
 
-/// What the entries of one backend show, computed when it is needed.
+/// The evidence of one backend's entries, computed on demand.
 ///
-/// What an entry shows on the reference device, it must show on other devices with the same facts.
+/// The evidence that an entry shows on the reference device must be the same on other devices with the same facts.
 pub struct Reference {
     name: &'static str,
     facts: DeviceFacts,
@@ -265,7 +265,7 @@ impl Reference {
         facts.behaves_as(&self.facts)
     }
 
-    /// Returns another device's evidence if its text equals, line by line, what the entry with the same title shows here.
+    /// Returns another device's evidence if its text equals, line by line, the evidence of the entry with the same title here.
     ///
     /// # Errors
     /// The first line that differs, or why the entry did not pass here.
@@ -287,14 +287,14 @@ impl Reference {
     }
 }
 
-/// How an entry ended.
+/// The outcome of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Status {
-    /// It holds.
+    /// The property holds.
     Pass,
-    /// It does not.
+    /// The property does not hold.
     Fail,
-    /// It could not be run.
+    /// The entry could not be run.
     Skip,
 }
 
@@ -317,19 +317,19 @@ pub struct Row {
     pub group: Group,
     /// Its name.
     pub name: String,
-    /// What holds.
+    /// The property.
     pub says: &'static str,
     /// The backend's name.
     pub backend: &'static str,
-    /// How it ended.
+    /// The outcome.
     pub status: Status,
-    /// Why, if it did not pass.
+    /// The reason, if the entry did not pass.
     pub reason: String,
     /// A sequence that shows the failure, as a script for `parkade ops`.
     pub script: Option<String>,
-    /// What it showed.
+    /// The evidence.
     pub evidence: Evidence,
-    /// How long it took.
+    /// The duration.
     pub took: Duration,
 }
 
@@ -394,7 +394,7 @@ impl Progress for Silent {
 ///
 /// They run in parallel on a simulated backend, one after another on a real device.
 ///
-/// With a reference, each entry must also show what the entry with its title shows there; see [`check`].
+/// With a reference, each entry must also show the same evidence as the entry with its title there; see [`check`].
 pub fn run(
     backend: &AnyBackend,
     entries: &[Entry],
@@ -415,8 +415,8 @@ pub fn run(
 
 /// Checks one entry. A panic counts as a failure.
 ///
-/// With a reference whose facts equal the device's, the entry must also show what it shows there. A device with other
-/// facts rightly shows other things, so only the entry's own assertions count for it.
+/// With a reference whose facts equal the device's, the entry must also show the same evidence as there. A device with other
+/// facts rightly shows different evidence, so only the entry's own assertions count for it.
 ///
 /// # Errors
 /// Why it did not pass.

@@ -1,4 +1,4 @@
-//! Every law holds, on a few cases each; the suite draws more.
+//! Tests that every law holds, with a few cases each; the suite draws more.
 
 use std::time::Instant;
 

@@ -1,7 +1,8 @@
-//! Sequences that once broke a law, as `.ci/soak` found and shrank them: each must pass from now on.
+//! Sequences that once broke a law, found and shrunk by `.ci/soak`: each must pass from now on.
 //!
-//! A file of `conformance/corpus` begins with `# entry GROUP/NAME`. Its line `# program ...` is the sequence; the rest says it in words.
-//! An entry whose failures are not single sequences has a line `# seed SEED cases CASES` instead.
+//! A file of `conformance/corpus` begins with `# entry GROUP/NAME`. Its line `# program ...` is the sequence; the rest
+//! describes it in words. If the failures of an entry are not single sequences, the file has a line `# seed SEED cases CASES`
+//! instead.
 
 use std::path::Path;
 
@@ -10,12 +11,12 @@ use parkade_conformance::checks::entries;
 use parkade_conformance::checks::laws_any_policy::{self, Share};
 use parkade_conformance::suite::{Effort, Entry, PROGRAM, Row, Silent, Status, run};
 
-/// What follows `start` on the first line that begins with it.
+/// The text after `start` on the first line that begins with it.
 fn after<'a>(text: &'a str, start: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(start))
 }
 
-/// How the entry is run again.
+/// The effort with which to run the entry again.
 fn effort_of(text: &str) -> Option<Effort> {
     if let Some(program) = after(text, PROGRAM) {
         return Some(Effort { program: Some(program.to_owned().leak()), ..Effort::new(1, 0) });
@@ -28,7 +29,7 @@ fn effort_of(text: &str) -> Option<Effort> {
 fn replay(text: &str) -> Result<(), String> {
     let title = after(text, "# entry ").ok_or("no line `# entry`")?;
     let effort = effort_of(text).ok_or("neither a line `# program` nor `# seed SEED cases CASES`")?;
-    // With all sequences for each policy, as `parkade conform --policy all`: where they are part of the whole suite, fewer are drawn.
+    // With all sequences for each policy, as with `parkade conform --policy all`; a run of the whole suite draws fewer.
     let policies = laws_any_policy::entries(&AnyBackend::simulated(), None, Share::Whole);
     let found = policies.into_iter().chain(entries(&AnyBackend::simulated())).find(|entry| entry.title() == title);
     let entry: Entry = found.ok_or_else(|| format!("there is no entry {title}: was it renamed?"))?;

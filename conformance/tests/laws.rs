@@ -1,4 +1,4 @@
-//! Coverage of the suite's random sequences: they reach every rung of the ladder.
+//! Tests the coverage of the suite's random sequences: they reach every rung of the ladder.
 
 use parkade::stats::Family;
 use parkade_conformance::backend::AnyBackend;

@@ -1,5 +1,5 @@
-//! The lockstep entries against a known device: a simulated device with different habits stands in for the real one. It must be
-//! found equal where it is equal, and each seeded difference must be found.
+//! The lockstep entries against a known device: a simulated device with different habits stands in for the real one. The
+//! comparison must find it equal where it is equal, and must find each seeded difference.
 
 use parkade::units::Bytes;
 use parkade_conformance::backend::{AnyBackend, Backend, Needs, Unable};
@@ -10,7 +10,7 @@ use parkade_sim::{CallName, EventTiming, FaultError, FaultPlan, PAGE_BYTES, SimD
 
 const EFFORT: Effort = Effort::new(1, 0);
 
-/// Where the device puts segments.
+/// Where the stand-in puts segments.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Habit {
     Descending,
@@ -20,9 +20,9 @@ enum Habit {
 /// A simulated device that claims to be real.
 struct StandIn {
     habit: Habit,
-    /// Pages that it has beyond the capacity asked for.
+    /// Pages that it has beyond the requested capacity.
     drift_pages: i64,
-    /// A call that fails although there is memory.
+    /// A call that fails although memory is available.
     fault: Option<When>,
 }
 
@@ -73,7 +73,7 @@ fn reason(verdict: Verdict) -> String {
     }
 }
 
-/// All entries whose names begin so agree with the simulated device.
+/// Checks that all entries whose names begin with `part` agree with the simulated device.
 fn decides_the_same(habit: Habit, part: &str) {
     let entries = entries(&AnyBackend::new(StandIn::new(habit)));
     let names: Vec<_> = entries.iter().map(|entry| &entry.name).filter(|name| name.starts_with(part)).collect();

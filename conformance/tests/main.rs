@@ -1,4 +1,4 @@
-//! The tests of the suite itself, of the recordings and of the scenarios, and the rules of the house.
+//! Tests of the suite itself, of the recordings and of the scenarios, and the rules of this repository.
 
 mod core_laws;
 mod corpus;

@@ -1,5 +1,5 @@
-//! The policy laws: the tutorials show the code that is tested, every policy of the catalogue has entries, and random programs
-//! find seeded mistakes.
+//! Tests of the policy laws: the tutorials show the code that is tested, every policy of the catalogue has entries, and random
+//! programs find seeded mistakes.
 
 use std::path::Path;
 
@@ -46,7 +46,7 @@ fn the_tutorial_measures_a_policy_with_a_call_that_there_is() {
     let mut program = Workload::default();
     program.events.push(Event::Allocate { buffer: 0, bytes: 1 << 20, stream: 0 });
     let workload = program;
-    // The call below is the tutorial's, except for the policy.
+    // The call below is the same as in the tutorial, except for the policy.
     let smallest = smallest_capacity(&workload, &|| Box::new(Mistake::Rounds), &RunOptions::plenty(), &[]);
     assert_eq!(smallest.map(|found| found.capacity_bytes), Ok(2 << 20));
     let call = |policy: &str| {
@@ -80,7 +80,7 @@ fn every_policy_of_the_catalogue_is_checked() {
 enum Mistake {
     /// It reports out of memory without having waited.
     GivesUpEarly,
-    /// It looks for free blocks only every other time.
+    /// It searches for free blocks only every other time.
     Overlooks(bool),
     /// It picks blocks that are too small.
     TooSmall,

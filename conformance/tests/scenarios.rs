@@ -1,7 +1,7 @@
 //! The scenarios' texts as snapshots: statistics, pictures of the heap, errors, on the simulated device.
 //!
-//! What is measured there follows from the simulated clock and the simulated H200, so it is held too: whole out-of-memory
-//! messages, races, times. On a real device the runner compares the text alone.
+//! The measured values follow from the simulated clock and the simulated H200, so the snapshots include them: whole
+//! out-of-memory messages, races, times. On a real device the runner compares only the text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,12 +12,12 @@ use parkade_conformance::scenarios::{docs_page, entries, id_of, rows};
 use parkade_conformance::suite::{Effort, Entry, Evidence, Trouble};
 use parkade_sim::SimDevice;
 
-/// Random sequences of a scenario that draws some.
+/// The number of random sequences for a scenario that draws some.
 const EFFORT: Effort = Effort::new(60, 0);
-/// Entries that run commands of the binary. It is not built for these tests; those of parkade-cli run them.
+/// Entries that run commands of the binary. The binary is not built for these tests; those of parkade-cli run the entries.
 const OF_THE_BINARY: [&str; 3] = ["D5/enable", "D5/kill", "D8/info"];
 
-/// What an entry shows; `None` if it needs the binary, and says so.
+/// The evidence of an entry; `None` if it needs the binary and reports that.
 fn evidence(entry: &Entry, backend: &AnyBackend) -> Option<Evidence> {
     match entry.check(backend, &EFFORT) {
         Ok(evidence) => Some(evidence),
@@ -73,7 +73,7 @@ fn every_snapshot_belongs_to_an_entry() {
     }
 }
 
-/// The numbers in a text, without commas between digits. A number that is part of a name (H200, GPT-2, A5) is none.
+/// The numbers in a text, without commas between digits. A number that is part of a name (H200, GPT-2, A5) does not count.
 fn numbers(text: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut before = ' ';
@@ -93,7 +93,7 @@ fn numbers(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// The figures of the table are those of the entries, so that a figure that changes cannot be forgotten there.
+/// The figures of the table are those of the entries, so a changed figure cannot be forgotten in the table.
 #[test]
 fn every_number_that_was_found_is_in_the_evidence() {
     let mut shown: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -104,7 +104,7 @@ fn every_number_that_was_found_is_in_the_evidence() {
     }
     let mut missing = Vec::new();
     for row in rows() {
-        // What the documents say may be said again.
+        // The table may repeat what the documents claim.
         let claimed = numbers(row.claim);
         let unknown =
             numbers(row.found).into_iter().filter(|number| !shown[row.id].contains(number) && !claimed.contains(number));
@@ -120,7 +120,7 @@ fn the_table_is_up_to_date() {
     assert!(there == docs_page(), "run: cargo run -p parkade-conformance --example scenarios_table > docs/scenarios.md");
 }
 
-/// Another GPU: with other addresses, and less memory where a scenario does not say how much it needs.
+/// Another GPU: with other addresses, and with less memory if a scenario does not say how much it needs.
 struct Other(Places);
 
 impl Backend for Other {
@@ -140,10 +140,10 @@ impl Backend for Other {
     }
 }
 
-/// What the runner compares between backends must not depend on where a driver puts segments, nor on the size of the device.
+/// What the runner compares between backends must depend neither on where a driver puts segments nor on the size of the device.
 #[test]
 fn the_texts_are_the_same_on_another_device() {
-    // In the others no device takes part.
+    // The other scenarios use no device.
     let on_real_devices: BTreeSet<String> =
         entries(&AnyBackend::new(Cuda::new(0)), None).into_iter().map(|entry| entry.name).collect();
     for places in [Places::Descending, Places::Reuse] {

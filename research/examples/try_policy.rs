@@ -1,14 +1,14 @@
-//! Tries a policy: the least memory that it needs for some workloads, beside PyTorch's policy and best fit.
+//! Tries a policy: prints the least memory that it needs for some workloads, beside PyTorch's policy and best fit.
 //!
 //! ```text
 //! cargo run --profile try -p parkade-research --example try_policy
 //! cargo run --profile try -p parkade-research --example try_policy -- bfc best-fit-remap gpt2:steps=4 serving-blocks:requests=60
 //! ```
 //!
-//! Without arguments it tries `FillFirst` below: edit it, or put your own policy in its place. Arguments are names
-//! of policies of the catalogue, tried instead of `FillFirst`, and descriptions of workloads, used instead of the
-//! four below. A cell has the least device memory in which the workload fits, and in parentheses what the policy
-//! reserves if it has plenty, both over the workload's load.
+//! Without arguments it tries `FillFirst` below; edit it, or put your own policy in its place. Arguments are policy names from
+//! the catalogue, which replace `FillFirst`, and descriptions of workloads, which replace the four below. A cell shows the
+//! least device memory in which the workload fits and, in parentheses, what the policy reserves with plenty of memory, both
+//! divided by the workload's load.
 #![allow(clippy::print_stdout, reason = "a program that prints")]
 
 use std::error::Error;
@@ -26,12 +26,12 @@ use rayon::prelude::*;
 /// ahead.
 const WORKLOADS: [&str; 4] = ["gpt2-mixed:steps=8", "varlen-gpt2:steps=8", "serving-reallocate:requests=80", "prefetch:steps=12"];
 
-/// Requests of this size and more get a segment of their own.
+/// Requests of at least this size get their own segment.
 const LARGE: Bytes = Bytes::mib(16);
 /// Smaller requests share segments of this size.
 const SHARED: Bytes = Bytes::mib(32);
 
-/// Fills segments that are in use before it takes one that is wholly free, so that more segments can be released.
+/// Fills segments that are in use before it takes a wholly free one, so that more segments can be released.
 struct FillFirst;
 
 impl FillFirst {
@@ -82,7 +82,7 @@ impl Policy for FillFirst {
     }
 }
 
-/// A policy's name, and how one is made for a workload.
+/// A policy's name, and a function that makes the policy for a workload.
 type Tried = (String, Box<dyn Fn(&Workload) -> Maker + Sync>);
 type Maker = Box<dyn Fn() -> Box<dyn Policy + Send> + Send + Sync>;
 
@@ -115,7 +115,7 @@ fn of_catalogue(name: String) -> Option<Tried> {
     Some((name, Box::new(move |workload| make_for(&policy, workload))))
 }
 
-/// The least memory in which the workload fits, and what is reserved with plenty of memory.
+/// The least memory in which the workload fits, and the memory reserved with plenty of memory.
 fn cell(workload: &Workload, make: &Maker) -> String {
     let load = workload.load_bytes(LOAD_UNIT_BYTES) as f64;
     match smallest_capacity(workload, make, &RunOptions::plenty(), &[]) {

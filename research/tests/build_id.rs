@@ -1,4 +1,4 @@
-//! The identity of the build that makes rows: the build script's hash of the sources that decide them.
+//! Tests the identity of the build that makes rows: the build script's hash of the sources that decide them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -90,7 +90,7 @@ fn what_decides_changes_it_and_nothing_else_does() {
     }
 }
 
-/// A test may change: rows made before and after it are rows of one build.
+/// A test may change: rows made before and after the change still belong to one build.
 #[test]
 fn tests_inside_a_file_change_nothing() {
     let hash = BUILD.rsplit_once('-').expect("a hash").1;
@@ -124,7 +124,7 @@ fn with_another(package: &str) -> String {
 #[test]
 fn releases_that_generators_draw_from_change_it_and_no_others_do() {
     let hash = BUILD.rsplit_once('-').expect("a hash").1;
-    // statrs computes with num-traits; thiserror only makes its errors.
+    // statrs computes with num-traits; thiserror only produces its errors.
     for package in ["statrs", "num-traits"] {
         assert_ne!(with_another(package), hash, "{package}");
     }
@@ -142,8 +142,8 @@ fn dependencies(manifest: &Path) -> Vec<String> {
 
 #[test]
 fn nothing_that_decides_is_left_out() {
-    // A recording's workload has a hash of its own in each row. No number of a row comes from the others: threads,
-    // file formats, error messages, a hash table that is never iterated over.
+    // A recording's workload has its own hash in each row. The other packages decide no number of a row: threads, file formats,
+    // error messages, a hash table that is never iterated over.
     let others = ["parkade-recording", "parkade-replay", "rayon", "rustc-hash", "serde", "serde_json", "thiserror"];
     for root in build::DECIDING {
         let package = Path::new(env!("CARGO_MANIFEST_DIR")).join(root).join("..");

@@ -1,4 +1,4 @@
-//! Studies, their builds and pages, and the packer.
+//! Tests of studies, their builds and pages, and of the packer.
 
 mod build_id;
 mod numbers_page;

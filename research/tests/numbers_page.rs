@@ -1,4 +1,4 @@
-//! The tables of docs/numbers.md are not those of other catalogues: `python3 benches/numbers.py` writes them anew.
+//! The tables of docs/numbers.md are out of date: run `python3 benches/numbers.py` to write them again.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Training steps, with the lifetimes that autograd gives to buffers, are packed into their load.
+//! Training steps, with the lifetimes that autograd gives to buffers, pack into their load.
 #![allow(clippy::print_stdout, reason = "a table for the reader")]
 
 use std::time::Instant;
@@ -21,8 +21,8 @@ fn kinds(base: &Transformer) -> Vec<(String, Transformer)> {
     whole.chain(pieces).map(of).collect()
 }
 
-/// Each of [`kinds`] unchanged, with accumulation, with a copy of the optimizer's states, without states, and with
-/// a larger batch.
+/// Each of [`kinds`]: unchanged, with accumulation, with a copy of the optimizer's states, without states, and with a larger
+/// batch.
 fn grid(base: &Transformer) -> Vec<(String, Transformer)> {
     let mut models = Vec::new();
     for (kind, model) in kinds(base) {
@@ -56,7 +56,7 @@ fn packed(name: &str, workload: &Workload, effort: &Effort) -> Row {
     Row { buffers: instance.buffers().len(), height, load: instance.load(), steps, seconds }
 }
 
-/// Packs two training steps of each model. Panics with the names of those whose packing is higher than the load.
+/// Packs two training steps of each model. Panics with the names of the models whose packing is higher than the load.
 fn assert_reached(models: &[(String, Transformer)], effort: &Effort) {
     println!("| workload | buffers | packing / load | steps | seconds |");
     println!("|---|---|---|---|---|");
@@ -79,7 +79,7 @@ fn the_packer_reaches_the_load_of_a_small_model_in_all_ways() {
 
 #[test]
 fn the_packer_reaches_the_load_of_a_model_with_a_large_vocabulary() {
-    // The logits take most of the memory in the middle of a step; before it are kept results, after it gradients.
+    // The logits take most of the memory in the middle of a step; kept results dominate before it, gradients after it.
     assert_reached(&kinds(&Transformer::preset("gpt2").unwrap()), &Effort { steps: 20_000_000, seed: 1 });
 }
 

@@ -27,7 +27,7 @@ fn core(header: &str) -> Core {
     core
 }
 
-/// What the device was asked since the last time, in the words of the file.
+/// The driver calls since the last time, in the words of the file.
 fn calls(core: &mut Core) -> Vec<String> {
     let calls = core.device_mut().take_log();
     let said = calls.into_iter().filter_map(|call| match (call.name, call.subject) {
@@ -41,7 +41,7 @@ fn calls(core: &mut Core) -> Vec<String> {
     said.collect()
 }
 
-/// Makes the request of a line and returns what it is answered.
+/// Makes the request of a line and returns the answers to it.
 fn answer(core: &mut Core, held: &mut Vec<Option<Allocation>>, request: &str) -> Vec<String> {
     let words: Vec<&str> = request.split(' ').collect();
     let number = |word: &str| word.parse::<u64>().expect("a number");

@@ -1,7 +1,7 @@
 //! One setting and its outcome on every device: does the program fit, at what price, and how much memory would it need?
 //!
-//! Where frees wait for other streams, [`LikelyRuns`] says what is likely of it: the range of peaks that `parkade replay` shows,
-//! and whether the runs that it is made of fit.
+//! Where frees wait for other streams, [`LikelyRuns`] holds the likely range of peaks, which `parkade replay` shows too, and
+//! how many of the likely runs fit.
 
 use parkade::settings::Settings;
 use parkade_recording::DeviceRecording;
@@ -18,19 +18,20 @@ use crate::caution::Caution;
 pub struct AdvisedOption {
     /// The settings.
     pub settings: Settings,
-    /// They are the recorded run's own.
+    /// Whether these are the recorded run's own settings.
     pub is_own: bool,
-    /// The caller asked for them.
+    /// Whether the caller asked for them.
     pub is_given: bool,
-    /// What they may break in this program.
+    /// What these settings may break in the program.
     pub cautions: Vec<Caution>,
-    /// The bytes that may be reserved under them, if known or assumed; the least of all devices.
+    /// The bytes that may be reserved under these settings, if known or assumed; the smallest of all devices.
     pub available_bytes: Option<u64>,
     /// Each device's outcome.
     pub devices: Vec<DeviceOutcome>,
-    /// Of the recorded run's own settings and the best options: how likely runs fare, if the timing of streams matters.
+    /// How the likely runs fare, if the timing of streams matters; only for the recorded run's own settings and the best options.
     pub likely: Option<LikelyRuns>,
-    /// Of a program that died and that it gets past its failure, if the memory is known or assumed: the cut runs that are like it.
+    /// The cut runs that are like this program, if the program died, the option gets past the failure, and the memory is known or
+    /// assumed.
     pub completes: Option<CompletedRuns>,
 }
 
@@ -41,8 +42,8 @@ impl AdvisedOption {
         self.devices.iter().all(DeviceOutcome::fits)
     }
 
-    /// Whether every recorded request of every device is served, those of which programs died included. [`fits`](Self::fits) asks for more
-    /// if a program died: what is estimated of its rest is served too.
+    /// Whether every recorded request of every device is served, including the request of which a program died. If a program died,
+    /// [`fits`](Self::fits) also requires that the estimated rest of the program is served.
     #[must_use]
     pub fn gets_past(&self) -> bool {
         self.devices.iter().all(|device| device.gets_past)
@@ -60,7 +61,7 @@ impl AdvisedOption {
         self.devices.iter().map(|device| device.prediction.stats.num_ooms).sum()
     }
 
-    /// Whether it does not fit, but only requests fail that a library may do without.
+    /// Whether the option does not fit, but the only requests that fail are ones that a library may do without.
     #[must_use]
     pub fn may_survive(&self) -> bool {
         !self.fits() && self.devices.iter().all(|device| device.fits() || device.may_survive)
@@ -72,21 +73,23 @@ impl AdvisedOption {
         self.devices.iter().map(|device| device.prediction.peak_reserved_bytes()).max().unwrap_or(0)
     }
 
-    /// The smallest memory found in which every request of every device is served. A run in this size was made, and so was one that
-    /// failed at most 0.1 % or 2 MiB below it. If the memory there is was too small, larger sizes were searched, else smaller ones.
+    /// The smallest memory found in which every request of every device is served. One run in this size succeeded, and another
+    /// failed at most 0.1 % or 2 MiB below it. If the available memory was too small, the search went to larger sizes; if not, to
+    /// smaller ones.
     #[must_use]
     pub fn smallest_capacity_bytes(&self) -> u64 {
         self.devices.iter().map(|device| self.smallest_capacity_bytes_of(device)).max().unwrap_or(0)
     }
 
-    /// The same of one of its devices.
+    /// The same for one of its devices.
     #[must_use]
     pub fn smallest_capacity_bytes_of(&self, device: &DeviceOutcome) -> u64 {
         let (smallest, fraction) = (device.smallest_bytes, self.settings.per_process_memory_fraction);
         if fraction > 0.0 && fraction < 1.0 { (smallest as f64 / fraction).ceil() as u64 } else { smallest }
     }
 
-    /// The device that decides how much memory is needed: the one with the least to spare, and if no memory is known, the one that needs most.
+    /// The device that decides how much memory is needed: the one with the least to spare or, if no memory is known, the one that
+    /// needs most.
     #[must_use]
     pub fn tightest(&self) -> Option<&DeviceOutcome> {
         let spare = |device: &&DeviceOutcome| i128::from(device.available_bytes.unwrap_or(0)) - i128::from(device.smallest_bytes);
@@ -105,27 +108,29 @@ impl AdvisedOption {
         self.devices.iter().map(|device| device.prediction.driver_calls).sum()
     }
 
-    /// What they cost on the measured device, in microseconds.
+    /// What these driver calls cost on the measured device, in microseconds.
     #[must_use]
     pub fn driver_us(&self) -> u64 {
         self.devices.iter().map(|device| device.prediction.driver_ns / 1000).sum()
     }
 
-    /// On the device with the least: the memory that is still unreserved at the peak, or where requests fail, what is missing, as a negative
-    /// number. `None` if no memory is known, or if it fails in more memory than is otherwise enough.
+    /// The memory that is still unreserved at the peak, on the device with the least. If requests fail, it is the missing memory,
+    /// as a negative number. `None` if no memory is known, or if the option fails although the memory is at least the smallest that
+    /// was found to be enough.
     #[must_use]
     pub fn headroom_bytes(&self) -> Option<i64> {
         let headrooms = self.devices.iter().filter(|device| self.fits() || !device.fits()).map(DeviceOutcome::headroom_bytes);
         headrooms.min().flatten().filter(|&headroom| self.fits() || headroom < 0)
     }
 
-    /// Whether more is reserved than there is: a limit lets the last page of an expandable segment exceed it, a device does not.
+    /// Whether more is reserved than the available memory: under a limit the last page of an expandable segment may exceed it; on a
+    /// device nothing can.
     #[must_use]
     pub fn reaches_beyond(&self) -> bool {
         self.devices.iter().any(DeviceOutcome::reaches_beyond)
     }
 
-    /// Whether 1 % more or less memory could change the answer, or the timing of streams that is likely.
+    /// Whether 1 % more or less memory, or the likely timing of streams, could change the answer.
     #[must_use]
     pub fn is_close(&self) -> bool {
         let is_near = |device: &DeviceOutcome| {
@@ -136,13 +141,14 @@ impl AdvisedOption {
         (self.fits() && (self.reaches_beyond() || depends)) || self.devices.iter().filter(decides).any(is_near)
     }
 
-    /// Whether the recorded run had these settings and was within this memory, on some device against what a replay says.
+    /// Whether, on some device, the recorded run had these settings and stayed within this memory although a replay says that it
+    /// would not.
     #[must_use]
     pub fn is_as_recorded(&self) -> bool {
         self.devices.iter().any(|device| device.as_recorded)
     }
 
-    /// How many keys the settings set, of those that are searched.
+    /// How many of the searched keys these settings set.
     #[must_use]
     pub fn keys(&self) -> usize {
         keys(&self.settings)
@@ -165,7 +171,8 @@ impl AdvisedOption {
         self.warnings().next().is_some()
     }
 
-    /// Sorts the most useful options first: those that fit, without warnings, in the least memory, with the fewest keys.
+    /// The sort key that puts the most useful options first: those that fit, without warnings, in the least memory, with the fewest
+    /// keys.
     pub(super) fn rank(&self) -> (bool, bool, u64, usize, u64) {
         (!self.fits(), self.has_warnings(), self.smallest_capacity_bytes(), self.keys(), self.driver_us())
     }
@@ -180,33 +187,33 @@ fn keys(settings: &Settings) -> usize {
         + usize::from(settings.roundup_power2_divisions != unset.roundup_power2_divisions)
 }
 
-/// The likely runs of an option, by the times of the entries.
+/// The likely runs of an option, as inferred from the times of the entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LikelyRuns {
-    /// In so many of them every request of every device is served.
+    /// The number of these runs in which every request of every device is served.
     pub fit: usize,
-    /// So many were made.
+    /// The number of runs made.
     pub of: usize,
-    /// The device whose likely peak is the highest.
+    /// The device with the highest likely peak.
     pub device: u32,
-    /// The lowest likely peak of its reserved bytes.
+    /// The lowest likely peak of reserved bytes on that device.
     pub least_peak_reserved_bytes: i64,
-    /// The highest likely peak.
+    /// The highest likely peak on that device.
     pub most_peak_reserved_bytes: i64,
-    /// On some device the range ends above the memory there is.
+    /// Whether the range ends above the available memory on some device.
     pub ends_above: bool,
 }
 
 impl LikelyRuns {
-    /// Whether a likely run does not fit, or one may reserve more than there is.
+    /// Whether some likely run does not fit, or may reserve more than the available memory.
     #[must_use]
     pub const fn may_not_fit(&self) -> bool {
         self.fit < self.of || self.ends_above
     }
 
-    /// Those of an option; `None` if the timing of streams does not matter to it, or if the entries do not tell what is likely. `replays`
-    /// are its programs, `recorded_limits` the limits under which they were recorded. What a run that died would have done next has no
-    /// times, so nothing is said of it.
+    /// The likely runs of an option; `None` if the timing of streams does not matter to it, or if the entries do not show which
+    /// runs are likely. `replays` are its programs, `recorded_limits` the limits under which they were recorded. The estimated rest
+    /// of a run that died has no times, so these runs leave it out.
     pub(super) fn of(
         recordings: &[&DeviceRecording],
         recorded_limits: &[Option<u64>],
@@ -244,18 +251,20 @@ pub struct DeviceOutcome {
     pub device: u32,
     /// The bytes that may be reserved, if known or assumed.
     pub available_bytes: Option<u64>,
-    /// The bytes that may be reserved for certain: the least that was possible.
+    /// The bytes that may certainly be reserved: the lowest possible limit.
     pub sure_bytes: Option<u64>,
-    /// The run in the memory there is, or in unlimited memory if that is unknown.
+    /// The run in the available memory, or in unlimited memory if the available memory is unknown.
     pub prediction: Prediction,
-    /// The entry of the first request that failed and was served in the recording, or ended it. Others the program survived.
+    /// The entry of the first request that failed here and that was served in the recording or ended it. Requests whose failure the
+    /// program survived do not count.
     pub fails_anew_at: Option<usize>,
-    /// Whether every recorded request was served, that of which the program died included. What fails then is estimated.
+    /// Whether every recorded request was served, including the one of which the program died. If so, anything that fails belongs
+    /// to the estimated rest.
     pub gets_past: bool,
-    /// Some requests failed, but the program may do without them: in the recording it did, or they are freed at once, as a library's
-    /// workspace is.
+    /// Some requests failed, but the program may do without them: it did in the recording, or the blocks are freed at once, like
+    /// the workspace of a library.
     pub may_survive: bool,
-    /// The recorded run was within this memory and every request was served, whatever a replay says.
+    /// The recorded run was within this memory and served every request, whatever a replay says.
     pub as_recorded: bool,
     /// The smallest memory found in which every request is served; see
     /// [`AdvisedOption::smallest_capacity_bytes`].
@@ -263,27 +272,28 @@ pub struct DeviceOutcome {
 }
 
 impl DeviceOutcome {
-    /// The recorded run failed at this entry under these settings and in no less memory, so it does not get past it.
+    /// Records that the run failed at this entry under these settings and in no less memory, so that this option does not get past
+    /// the entry.
     pub(super) fn fail_at(&mut self, entry: usize) {
         self.prediction.first_failure = Some(self.fails_anew_at.map_or(entry, |fails| fails.min(entry)));
         self.prediction.stats.num_ooms = self.prediction.stats.num_ooms.max(1);
         (self.gets_past, self.may_survive) = (false, false);
     }
 
-    /// The recorded run was within so much memory and served every request, as its prediction says by now.
+    /// Records that the run was within this much memory and served every request, which the prediction now says too.
     pub(super) fn fits_as_recorded(&mut self, available_bytes: u64) {
         (self.gets_past, self.may_survive, self.as_recorded) = (true, false, true);
         self.smallest_bytes = self.smallest_bytes.min(available_bytes);
     }
 
-    /// The recorded entry whose request failed first. `None` too if only what is estimated of the rest fails.
+    /// The recorded entry whose request failed first. `None` also if only requests of the estimated rest fail.
     #[must_use]
     pub fn fails_at_entry(&self) -> Option<usize> {
         self.prediction.first_failure.filter(|_| !self.gets_past)
     }
 
-    /// The memory that is still unreserved at the peak. If a request fails, what is missing to serve every request, as a negative number;
-    /// positive only if more memory is not always better.
+    /// The memory that is still unreserved at the peak. If a request fails, the bytes that are missing to serve every request, as a
+    /// negative number; positive only if more memory is not always better.
     #[must_use]
     pub fn headroom_bytes(&self) -> Option<i64> {
         let available = i64::try_from(self.available_bytes?).unwrap_or(i64::MAX);
@@ -294,7 +304,7 @@ impl DeviceOutcome {
         })
     }
 
-    /// Whether more is reserved than there is.
+    /// Whether more is reserved than the available memory.
     fn reaches_beyond(&self) -> bool {
         let reserved = u64::try_from(self.prediction.peak_reserved_bytes()).unwrap_or(0);
         self.available_bytes.is_some_and(|available| reserved > available)
@@ -307,7 +317,7 @@ impl DeviceOutcome {
     }
 }
 
-/// Runs the replay in `available_bytes` of memory (unlimited if `None`) and searches the smallest memory in which it fits.
+/// Runs the replay in `available_bytes` of memory (unlimited if `None`) and searches for the smallest memory in which it fits.
 pub(super) fn evaluate(replay: &Replay<'_>, available_bytes: Option<u64>) -> DeviceOutcome {
     let mut capacities = Capacities::find(replay);
     let (prediction, failed) = match available_bytes {
@@ -330,7 +340,7 @@ pub(super) fn evaluate(replay: &Replay<'_>, available_bytes: Option<u64>) -> Dev
     }
 }
 
-/// The smallest memory found in which every recorded request is served, that of which the program died included.
+/// The smallest memory found in which every recorded request is served, including the one of which the program died.
 pub(super) fn enough_bytes(replay: &Replay<'_>) -> u64 {
     let recorded = replay.program.recorded();
     Capacities::find(&Replay { program: &recorded, ..*replay }).smallest()

@@ -1,15 +1,15 @@
 //! The smallest memory in which a program fits, found without replaying the whole program for every size.
 //!
-//! Under a limit a run decides as the unlimited run does until it first asks the device for memory beyond the limit, or, with
-//! `garbage_collection_threshold`, beyond that fraction of the limit. So the unlimited run is made once, and every trial
-//! continues a copy of it that was taken where the trials begin to differ.
+//! Under a limit a run decides as the unlimited run does until it first asks the device for memory beyond the limit (with
+//! `garbage_collection_threshold`: beyond that fraction of the limit). So the unlimited run is made once, and every trial
+//! continues a copy of it, taken just before the trials start to differ.
 //!
-//! A limit decides nothing but whether an ask of the device is refused, and, with `garbage_collection_threshold`, whether garbage
-//! is collected before. So a run within a larger limit is the same until this run is refused an ask that the larger limit allows,
-//! or collects garbage. A trial ends at its first failure. Then only more memory is tried, and those trials in turn continue a
-//! copy of the one that failed, from before that point ([`Trial`]).
+//! A limit decides only whether the device refuses memory and, with `garbage_collection_threshold`, whether garbage is
+//! collected first. So a run within a larger limit is identical until the smaller limit refuses memory that the larger one
+//! allows, or triggers a garbage collection. A trial ends at its first failure. After that only larger sizes are tried, and
+//! those trials continue a copy of the failed run from before that point ([`Trial`]).
 //!
-//! The size found is one in which a trial served every request; a trial failed within the precision below it. More memory is not
+//! A trial in the size found served every request; another trial, smaller by at most the precision, failed. More memory is not
 //! always better: a larger size may fail again.
 
 use parkade::policy::{Policy, PyTorch};
@@ -20,9 +20,9 @@ use super::program::Replay;
 
 /// Sizes are searched to within one part in this many ...
 const PRECISION: u64 = 1000;
-/// ... or to within this many bytes, whichever is more: a page of the driver.
+/// ... or to within this many bytes, whichever is more: the size of a driver page.
 const PRECISION_BYTES: u64 = 2 << 20;
-/// A limit that no run reaches. It is set because without a limit garbage is not collected and blocks do not age.
+/// A limit that no run reaches. It is set because without a limit the allocator collects no garbage and does not age blocks.
 const NEVER_REACHED: u64 = 1 << 60;
 
 /// One program under one setting, tried in various amounts of memory.
@@ -30,9 +30,9 @@ pub(super) struct Capacities<'r, 'a> {
     replay: &'r Replay<'a>,
     policy: PyTorch,
     unlimited: Prediction,
-    /// The most bytes that would have been reserved at once, had the device granted all that the unlimited run asked for.
+    /// The most bytes that would have been reserved at once if the device had granted everything that the unlimited run asked for.
     most_asked: u64,
-    /// What the runs under all limits between `low` and `high` have in common; `None` if they never differ.
+    /// The part that the runs under all limits between `low` and `high` share; `None` if they never differ.
     base: Option<PredictedRun<'a>>,
     /// The largest size known to be too small.
     low: u64,
@@ -95,18 +95,18 @@ impl<'r, 'a> Capacities<'r, 'a> {
     pub(super) fn smallest(mut self) -> u64 {
         let (most_asked, threshold) = (self.high, self.threshold());
         if threshold < 1.0 && most_asked > self.low && !self.fits(most_asked) {
-            // In this size the program never asks for more than the threshold, so nothing is collected.
+            // In this size the program never asks for more than the threshold, so no garbage is collected.
             self.high = (most_asked as f64 / threshold).ceil() as u64;
         }
         while self.high.saturating_sub(self.low) > PRECISION_BYTES.max(self.high / PRECISION) {
-            // Below the middle, because a trial that fails ends early and one that fits runs to the end.
+            // Below the middle, because a failing trial ends early and a fitting one runs to the end.
             self.fits(self.low + (self.high - self.low) / 3);
         }
         // The last page of an expandable segment may exceed a limit, but the live bytes are always needed.
         self.high.max(self.replay.program.live.bytes)
     }
 
-    /// Tries a size and notes the outcome.
+    /// Tries a size and records the outcome.
     fn fits(&mut self, bytes: u64) -> bool {
         let Some(base) = &self.base else { return true };
         let mut trial = Trial::new(base.clone(), bytes);
@@ -116,7 +116,7 @@ impl<'r, 'a> Capacities<'r, 'a> {
         self.note(bytes, trial)
     }
 
-    /// Notes the outcome of a trial within `bytes`: whether it fits.
+    /// Records the outcome of a trial within `bytes`: whether it fits.
     fn note(&mut self, bytes: u64, trial: Trial<'a>) -> bool {
         let fits = trial.run.first_failure().is_none();
         if fits {
@@ -127,8 +127,8 @@ impl<'r, 'a> Capacities<'r, 'a> {
         fits
     }
 
-    /// A run within `bytes` fitted and never asked for more than `asked`. Within `asked` it would have been the same run, unless there is
-    /// a threshold, which depends on the limit.
+    /// A run within `bytes` fitted and never asked for more than `asked`. Within `asked` the run would have been the same, except
+    /// under a threshold, which depends on the limit.
     fn note_enough(&mut self, bytes: u64, asked: u64) {
         // This lowers `low` only if the recording contradicts itself.
         self.low = self.low.min(bytes.saturating_sub(1));
@@ -136,15 +136,15 @@ impl<'r, 'a> Capacities<'r, 'a> {
         self.high = self.high.min(same);
     }
 
-    /// Carries out the next operation. Returns the bytes that would be reserved had the device granted what it asked for; 0 if it did
-    /// not ask.
+    /// Carries out the next operation. Returns the bytes that would be reserved if the device had granted the request; 0 if the
+    /// operation asked for none.
     fn asked(&self, run: &mut PredictedRun<'a>) -> u64 {
         let (before, operation) = (run.reserved_bytes(), run.next_operation());
         let segments = run.stats().num_device_alloc;
         run.step();
         let after = run.reserved_bytes();
         if self.replay.settings.expandable_segments {
-            // The limit check counts a whole segment, although fewer pages may be mapped, or a page more.
+            // The limit check counts a whole segment, although fewer pages, or one page more, may be mapped.
             if after > before { self.may_ask_for(before, operation) } else { 0 }
         } else if run.stats().num_device_alloc > segments {
             after
@@ -160,10 +160,10 @@ impl<'r, 'a> Capacities<'r, 'a> {
         reserved_bytes.saturating_add(segment.map_or(u64::MAX, Bytes::get))
     }
 
-    /// Whether an operation that the device refused memory at first may go another way under a larger limit that is still to be tried.
-    /// `before_bytes` were reserved before it.
+    /// Whether an operation that the device first refused may take another course under a larger limit that is still to be tried.
+    /// `before_bytes` were reserved before the operation.
     fn depends_on_limit(&self, before_bytes: u64, operation: Option<Operation>) -> bool {
-        // Oversize blocks and garbage are released in portions, and the device is asked again after each.
+        // The allocator releases oversize blocks and garbage in portions and asks the device again after each portion.
         let in_portions = self.threshold() < 1.0 || self.replay.settings.max_split_bytes < u64::MAX;
         in_portions || self.may_ask_for(before_bytes, operation) < self.high
     }
@@ -173,30 +173,30 @@ impl<'r, 'a> Capacities<'r, 'a> {
         if threshold > 0.0 { threshold } else { 1.0 }
     }
 
-    /// Under this limit the decisions are those of the unlimited run until more than this is asked for.
+    /// Under this limit the run decides as the unlimited run does until it asks for more than this many bytes.
     fn same_until(&self, limit_bytes: u64) -> u64 {
         if self.threshold() < 1.0 { (self.threshold() * limit_bytes as f64) as u64 } else { limit_bytes }
     }
 }
 
-/// A copy is taken after at least this many operations (in tests, whose programs are short, after every one) ...
+/// A copy is taken after at least this many operations (after every one in tests, whose programs are short) ...
 const OPERATIONS_A_COPY: usize = if cfg!(test) { 1 } else { 1 << 13 };
-/// ... and as many for each block that it contains: then copies take a small part of the time.
+/// ... and after as many for each block that the copy contains, so that copying takes a small part of the time.
 const OPERATIONS_A_BLOCK: usize = if cfg!(test) { 0 } else { 16 };
 
 /// A run within a limit.
 struct Trial<'a> {
     run: PredictedRun<'a>,
-    /// The most that it asked for and was granted: the bytes that were then reserved.
+    /// The most bytes reserved after a request that the device granted.
     asked: u64,
     /// The run at an earlier operation, up to which runs within larger limits are the same.
     shared: PredictedRun<'a>,
-    /// Whether they are still the same now.
+    /// Whether this run is still the same as those within larger limits.
     is_shared: bool,
 }
 
 impl<'a> Trial<'a> {
-    /// Goes on with a run within `limit_bytes`.
+    /// Continues a run within `limit_bytes`.
     fn new(mut run: PredictedRun<'a>, limit_bytes: u64) -> Trial<'a> {
         run.set_limit(Some(limit_bytes));
         Trial { shared: run.clone(), run, asked: 0, is_shared: true }
@@ -220,7 +220,7 @@ impl<'a> Trial<'a> {
     }
 }
 
-/// Counts that grow when a request is refused memory, or releases some before it asks.
+/// Counters that grow when the device refuses a request, or when memory is released before a request.
 fn relieved(run: &PredictedRun<'_>) -> (i64, i64) {
     (run.stats().num_alloc_retries, run.stats().num_device_free)
 }
@@ -269,7 +269,7 @@ mod tests {
                 let replay = Replay { program: &program, profile: &Profile::PYTORCH_2_11, settings: &settings };
                 let mut capacities = Capacities::find(&replay);
                 let first = capacities.base.as_ref().map_or(0, PredictedRun::done);
-                // Sizes in small steps and from both sides, so that trials have much in common.
+                // Sizes in small steps, approached from both sides, so that trials share much.
                 while capacities.high > capacities.low + MIB {
                     let bytes = capacities.low + ((capacities.high - capacities.low) / 5).max(MIB);
                     let mut alone = replay.run(Some(bytes), AfterFailure::Stop);

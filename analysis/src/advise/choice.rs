@@ -1,15 +1,15 @@
-//! Which option to recommend.
+//! Decides which option to recommend.
 //!
-//! The recorded run's own settings, if they fit with more than 1 % to spare and without releasing the cache. Otherwise the widest
-//! margin comes first, because the next run will not repeat the sequence: the options that fit and need about as much memory as
-//! the one that needs least ([`tolerance_bytes`] says how much more that may be). Of these those whose driver calls do not cost
-//! much more than others', then the one that sets the fewest keys, then the one that needs least. An option that breaks something
-//! the program uses, or spends far too long in the driver, is recommended only if nothing else fits. If the program died and
-//! nothing serves what is estimated of its rest, the options that serve the request of which it died are compared in the same
-//! way.
+//! The recorded run's own settings are recommended if they fit with more than 1 % to spare and without releasing the cache. If
+//! they do not, the widest margin comes first, because the next run will not repeat the sequence: the candidates are the
+//! options that fit and need about as much memory as the one that needs least ([`tolerance_bytes`] says how much more is
+//! allowed). Among these, options whose driver calls cost much more than others' drop out; then the option with the fewest keys
+//! wins, then the one that needs least. An option that breaks something the program uses, or spends far too long in the driver,
+//! is recommended only if nothing else fits. If the program died and no option serves its estimated rest, the options that
+//! serve the request of which it died are compared in the same way.
 //!
-//! One program's options and the settings for all ranks of a job are compared by the same measures: when two are as good as each
-//! other, in memory ([`tolerance_bytes`]) and in time spent in the driver ([`is_costly`]).
+//! The same measures compare one program's options and the settings for all ranks of a job: whether two are equally good in
+//! memory ([`tolerance_bytes`]) and in driver time ([`is_costly`]).
 
 use super::advised_option::AdvisedOption;
 
@@ -21,11 +21,11 @@ const THRASHING_US: u64 = 1_000_000;
 /// Why an option is recommended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
-    /// The program fits as it is.
+    /// The program fits under its own settings.
     FitsAsItIs,
-    /// It fits. The recorded run's own settings do not, or only just, or only because the cache is released.
+    /// The option fits. The recorded run's own settings do not, or fit only just, or only because the cache is released.
     Fits,
-    /// It serves the request of which the recorded run died, but not all that is estimated to follow.
+    /// The option serves the request of which the recorded run died, but not all of the estimated rest.
     GetsPast,
     /// The memory is unknown, and this option needs the least.
     NeedsLeast,
@@ -36,13 +36,13 @@ pub enum Reason {
 pub struct Recommendation {
     /// Its index in [`Advice::options`](super::Advice::options).
     pub option: usize,
-    /// Why.
+    /// The reason for it.
     pub reason: Reason,
     /// The shell command that sets it, ready to paste.
     pub line: String,
 }
 
-/// The options to choose from, the best first: those that fit and need about as much as the one that needs least.
+/// The options to choose from, best first: those that fit and need about as much as the one that needs least.
 pub(super) fn shortlist(options: &[AdvisedOption]) -> Vec<usize> {
     let fitting: Vec<usize> = (0..options.len()).filter(|&place| options[place].fits()).collect();
     let past = || (0..options.len()).filter(|&place| options[place].gets_past()).collect();
@@ -63,7 +63,7 @@ pub(super) fn shortlist(options: &[AdvisedOption]) -> Vec<usize> {
             return option.smallest_capacity_bytes() <= least.saturating_add(least / NEAR_PART_DIED);
         }
         let is_expandable = option.settings.expandable_segments;
-        // Three times as much where the memory is unknown.
+        // Three times as much if the memory is unknown.
         let times = if is_expandable && option.available_bytes.is_none() { 3 } else { 1 };
         option.smallest_capacity_bytes() <= least.saturating_add(tolerance_bytes(least, is_expandable).saturating_mul(times))
     };
@@ -87,9 +87,10 @@ pub(super) fn shortlist(options: &[AdvisedOption]) -> Vec<usize> {
     best
 }
 
-/// Chooses an option. The first of `options` is the recorded run's own; `shortlist` is from [`shortlist`]. `certain` tells whether the
-/// option at an index fits however soon the other streams are done. `is_doubtful` means that before its first entry the recording had
-/// more reserved than there is, or that it had less memory than was given: then the own settings are not kept just because they fit.
+/// Chooses an option. The first of `options` is the recorded run's own; `shortlist` is from [`shortlist`]. `certain` tells
+/// whether the option at an index fits however soon the other streams finish. `is_doubtful` means that the recorded run had
+/// reserved more than the available memory before its first entry, or that it had less memory than the caller gave; in both
+/// cases a fit alone is no reason to keep the run's own settings.
 pub(super) fn choose(
     options: &[AdvisedOption],
     shortlist: &[usize],
@@ -102,7 +103,7 @@ pub(super) fn choose(
         return Some(recommend(options, 0, Reason::FitsAsItIs));
     }
     let place = shortlist.iter().copied().find(|&place| certain(place)).or(shortlist.first().copied())?;
-    // What the run itself did is worth more than a prediction that is close or depends on timing.
+    // What the run did counts for more than a prediction that is close or depends on timing.
     let keeps = own.is_as_recorded() && own.fits() && (options[place].is_close() || !certain(place));
     let place = if keeps || (!is_doubtful && is_hardly_better(&options[place], own)) { 0 } else { place };
     let reason = match own.available_bytes {
@@ -114,7 +115,8 @@ pub(super) fn choose(
     Some(recommend(options, place, reason))
 }
 
-/// Whether an option needs hardly less than the run's own settings, which serve every request, and calls the driver more often.
+/// Whether an option needs only slightly less than the run's own settings, which serve every request, and calls the driver more
+/// often.
 fn is_hardly_better(option: &AdvisedOption, own: &AdvisedOption) -> bool {
     let (needs, own_needs) = (option.smallest_capacity_bytes(), own.smallest_capacity_bytes());
     let is_little = own_needs.saturating_sub(needs) < own_needs / LEAST_GAIN_PART;
@@ -125,7 +127,7 @@ fn recommend(options: &[AdvisedOption], option: usize, reason: Reason) -> Recomm
     Recommendation { option, reason, line: paste_line(&options[option].settings.text) }
 }
 
-/// The shell command that makes these settings, ready to paste.
+/// The shell command that sets these settings, ready to paste.
 #[must_use]
 pub fn paste_line(settings: &str) -> String {
     let is_plain = settings.chars().all(|c| c.is_ascii_alphanumeric() || "_:.,-".contains(c));
@@ -140,23 +142,24 @@ pub fn paste_line(settings: &str) -> String {
 const LEAST_GAIN_PART: u64 = 100;
 /// An option needs about as much memory as another if it needs at most one part in this many more.
 const NEAR_PART: u64 = 200;
-/// Expandable segments leave few holes whatever the program requests, while other settings need little for one sequence and more for the
-/// next. So they may need one part in this many more.
+/// Expandable segments leave few holes whatever the program requests; other settings may need little for one sequence and more
+/// for the next. So expandable segments may need one part in this many more.
 const NEAR_PART_EXPANDABLE: u64 = 30;
-/// The rest of a program that died needs more than its beginning, and it has little more memory than that. So they may need only one part in
-/// this many more: of 604 cut runs that some settings complete, 574 were completed then, 564 with a thirtieth.
+/// The rest of a program that died needs more than its beginning, and the memory is hardly larger than the beginning needs. So
+/// here expandable segments may need only one part in this many more: of 604 cut runs that some settings complete, this choice
+/// completed 574; a thirtieth completed 564.
 const NEAR_PART_DIED: u64 = 66;
 /// Driver calls cost much more than others' if they take this many times as long ...
 const COSTLY_TIMES: u64 = 4;
 /// ... and this much longer.
 const COSTLY_US: u64 = 500_000;
 
-/// How much more than `bytes` an option may need and still need about as much.
+/// How much more than `bytes` an option may need while still counting as needing about as much.
 pub(crate) const fn tolerance_bytes(bytes: u64, is_expandable: bool) -> u64 {
     bytes / if is_expandable { NEAR_PART_EXPANDABLE } else { NEAR_PART }
 }
 
-/// Whether driver calls of `driver_us` cost much more than those of the option that spends least in the driver.
+/// Whether driver calls of `driver_us` cost much more than those of the option with the least driver time.
 pub(crate) fn is_costly(driver_us: u64, quickest_us: u64) -> bool {
     driver_us > quickest_us.saturating_mul(COSTLY_TIMES).max(quickest_us.saturating_add(COSTLY_US))
 }
@@ -198,7 +201,7 @@ mod tests {
     fn settings_that_fit_are_kept_and_others_replaced() {
         let all = |mib| ["", "max_split_size_mb:32", "expandable_segments:True"].map(|text| option(text, mib));
         assert_eq!(chosen(&all(Some(300)), None), Some((0, Reason::FitsAsItIs)));
-        // Both others need 180 MiB; expandable segments do whatever the next run requests.
+        // Both others need 180 MiB; expandable segments need this much whatever the next run requests.
         assert_eq!(chosen(&all(Some(200)), None), Some((2, Reason::Fits)));
         assert_eq!(chosen(&all(Some(150)), None), None);
         assert_eq!(chosen(&all(None), None), Some((2, Reason::NeedsLeast)));

@@ -1,10 +1,12 @@
-//! How likely settings or a policy complete a program that died: what share of runs like it was completed.
+//! Estimates the chance that settings or a policy complete a program that died, from the share of similar runs that they
+//! completed.
 //!
-//! What a program asks for after its death is not in the file. So complete recordings were cut where a tighter limit kills them,
-//! advice was given on what was left, and each recommendation was tried on the whole recording ([`TABLE`]; docs/predictions.md
-//! says on which recordings). A run is like another if as much is known of its steps, if what is recommended needs about as much
-//! more than the program's tensors take, and if that serves what is estimated of the rest or does not. What is needed beyond the
-//! tensors matters most: a program that died has little more memory than they take, and the rest of it may take more of it still.
+//! The file does not contain what a program requests after its death. So complete recordings were cut where a tighter limit
+//! kills them, `advise` ran on the part before the cut, and each recommendation was tried on the whole recording ([`TABLE`];
+//! docs/predictions.md lists the recordings). Two runs are alike if equally much is known of their steps, if the recommendation
+//! needs about as much more than the program's tensors, and if it serves the estimated rest in both or in neither. The need
+//! beyond the tensors matters most: a program that died has little more memory than its tensors take, and its rest may need
+//! still more.
 
 use crate::continuation::Continuation;
 
@@ -18,13 +20,13 @@ pub struct CompletedRuns {
 }
 
 impl CompletedRuns {
-    /// How likely another one is completed: by the rule of succession, which is never certain.
+    /// The chance that another run is completed, by the rule of succession, which never gives certainty.
     #[must_use]
     pub fn probability(self) -> f64 {
         f64::from(self.completed + 1) / f64::from(self.runs + 2)
     }
 
-    /// Those of several devices of which the fewest were completed. `None` if there are none, or if they are not known of one.
+    /// The runs of the device where the fewest were completed. `None` if there are none, or if one device has no such runs.
     #[must_use]
     pub fn least(of_devices: impl IntoIterator<Item = Option<CompletedRuns>>) -> Option<CompletedRuns> {
         let all: Option<Vec<CompletedRuns>> = of_devices.into_iter().collect();
@@ -36,21 +38,21 @@ impl CompletedRuns {
     }
 }
 
-/// What is known of the steps of a program that died.
+/// What is known about the steps of a program that died.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KnownSteps {
-    /// It was never before where it died.
+    /// The program had not reached that point before it died there.
     None,
     /// Fewer than four steps came before.
     Few,
-    /// Each of the latest needed more than the one before.
+    /// Each of the latest steps needed more than the one before.
     Growing,
-    /// Four or more came before.
+    /// Four or more steps came before.
     Several,
 }
 
 impl KnownSteps {
-    /// All of them.
+    /// All variants.
     pub const ALL: [KnownSteps; 4] = [KnownSteps::None, KnownSteps::Few, KnownSteps::Growing, KnownSteps::Several];
 
     fn of(continuation: Option<&Continuation>) -> KnownSteps {
@@ -63,9 +65,9 @@ impl KnownSteps {
     }
 }
 
-/// Where the bands of what is needed beyond the tensors end, in thousandths of what these take; the last has no end.
+/// Upper ends of the bands of memory needed beyond the tensors, in thousandths of the tensors' size; the last band has no end.
 const BANDS: [u64; 4] = [10, 20, 40, 80];
-/// Runs that are alike count alone if there are this many.
+/// If there are this many similar runs, only they count.
 const ENOUGH: u32 = 10;
 
 /// What is tried on a program that died.
@@ -73,40 +75,40 @@ const ENOUGH: u32 = 10;
 pub enum Means {
     /// Settings of PyTorch's allocator.
     Settings,
-    /// A policy of parkade in its place.
+    /// A parkade policy in place of PyTorch's allocator.
     Policy,
 }
 
-/// By what runs that died are alike.
+/// The properties by which runs that died are compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunLike {
     /// What is tried on it.
     pub means: Means,
     /// What is known of its steps.
     pub steps: KnownSteps,
-    /// In which band, from 0, what is needed beyond the tensors is: less than 1, 2, 4 or 8 % of what they take, or more.
+    /// The band, from 0, of the memory needed beyond the tensors: less than 1, 2, 4 or 8 % of the tensors' size, or more.
     pub band: usize,
-    /// What becomes of the rest.
+    /// What happens to the rest.
     pub rest: Rest,
 }
 
-/// What becomes of the estimated rest of a program that died.
+/// What happens to the estimated rest of a program that died.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rest {
     /// It is served.
     Served,
-    /// It is not, although what it holds would fit.
+    /// It is not served, although the tensors that it holds would fit.
     Short,
-    /// It holds more than there is.
+    /// It holds more than the available memory.
     Exceeds,
 }
 
 impl RunLike {
-    /// How many bands there are.
+    /// The number of bands.
     pub const BANDS: usize = BANDS.len() + 1;
 
-    /// A run that is known to hold `live_bytes` at most, up to its death. The means need `needed_bytes` for it and what is estimated of
-    /// its rest, and there are `available_bytes`.
+    /// Describes a run that held at most `live_bytes`, as far as is known, up to its death. The means need `needed_bytes` for the
+    /// run and its estimated rest; `available_bytes` are available.
     #[must_use]
     pub fn of(
         means: Means,
@@ -125,14 +127,14 @@ impl RunLike {
         RunLike { means, steps: KnownSteps::of(continuation), band, rest }
     }
 
-    /// The runs that were cut and are like it. Where they are few, those of which other things are known of the steps count too, and
-    /// where these are few, those that need more or less.
+    /// The cut runs that are like this one. If they are few, runs whose steps are known less or more well count too; if these are
+    /// few as well, so do runs that need more or less memory.
     #[must_use]
     pub fn runs(self) -> CompletedRuns {
         self.runs_of(|RunLike { means, steps, band, rest }| TABLE[means as usize][rest as usize][steps as usize][band])
     }
 
-    /// The same from another table: `count` has the runs of which the same is known.
+    /// The same from another table. `count` returns the runs with given properties.
     #[must_use]
     pub fn runs_of(self, count: impl Fn(RunLike) -> CompletedRuns) -> CompletedRuns {
         let alone = count(self);
@@ -151,8 +153,8 @@ const fn of(completed: u32, runs: u32) -> CompletedRuns {
     CompletedRuns { completed, runs }
 }
 
-/// Completed and cut runs by [`Means`], [`Rest`], [`KnownSteps`] and band. The settings are those that were recommended, the policy is
-/// `breaking-handles`, each where it gets past the failure. Printed by `benches/examples/cut_runs.rs`.
+/// Completed and cut runs by [`Means`], [`Rest`], [`KnownSteps`] and band. The settings are the recommended ones, the policy is
+/// `breaking-handles`, each for runs whose failure it gets past. Printed by `benches/examples/cut_runs.rs`.
 const TABLE: [[[[CompletedRuns; RunLike::BANDS]; KnownSteps::ALL.len()]; 3]; 2] = [
     [
         [

@@ -1,9 +1,10 @@
-//! What the caller asks, and the memory by which recorded programs are judged: given by the caller, shown by a recording, or
-//! assumed.
+//! The caller's options, and the memory against which recorded programs are judged: given by the caller, shown by a recording,
+//! or assumed.
 //!
-//! The caller says how the run was recorded, how much memory there is, and which settings to try ([`AdviseOptions`]). All that
-//! advice says of memory comes from here. Where no memory is given, an out-of-memory error shows a range in which the limit was.
-//! Options are tried with one size in it, and an answer holds only if it is the same in the whole range.
+//! The caller says how the run was recorded, how much memory is available, and which settings to try ([`AdviseOptions`]).
+//! Everything that `advise` knows about memory comes from this module. If the caller gives no memory, an out-of-memory error
+//! shows a range that contains the limit. Options are tried with one size in that range, and an answer holds only if it is the
+//! same throughout the range.
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
@@ -15,30 +16,31 @@ use parkade_replay::{ReplaySettings, VerifyOptions};
 pub struct AdviseOptions {
     /// Settings and limit of the recorded run.
     pub own: VerifyOptions,
-    /// The PyTorch release whose decisions are made.
+    /// The PyTorch release whose rules apply.
     pub profile: &'static Profile,
-    /// The memory there is. If neither size is given, it is inferred from an out-of-memory error in the recording, if there is one.
+    /// The available memory. If neither size is given, it is inferred from an out-of-memory error in the recording, if there is
+    /// one.
     pub memory: MemoryBudget,
     /// Settings to try in any case.
     pub given: Vec<Settings>,
     /// Try only these and the recorded run's own settings; search no others.
     pub only_given: bool,
-    /// How many devices the process saw: as many as the file lists.
+    /// The number of devices that the process saw, which is the number that the file lists.
     pub devices_seen: usize,
 }
 
 /// The memory that the allocator may reserve.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MemoryBudget {
-    /// The device's memory, without the driver's own share.
+    /// The device's memory, without what the driver itself takes.
     pub capacity_bytes: Option<u64>,
     /// The memory limit.
     pub limit_bytes: Option<u64>,
 }
 
 impl MemoryBudget {
-    /// The bytes that may be reserved under these settings: the smaller of limit and capacity, of which the settings may allow only a
-    /// fraction. `None` if neither is known.
+    /// The bytes that may be reserved under these settings: the smaller of limit and capacity, of which the settings may allow only
+    /// a fraction. `None` if neither the limit nor the capacity is known.
     #[must_use]
     pub fn bytes(&self, profile: &Profile, settings: &Settings) -> Option<u64> {
         let fraction = settings.per_process_memory_fraction;
@@ -74,24 +76,24 @@ pub enum Progress {
 pub struct DeviceMemory {
     /// The device's number.
     pub device: u32,
-    /// The memory with which options are tried.
+    /// The memory in which options are tried.
     pub budget: MemoryBudget,
-    /// Where the limit lies, if the memory was neither given nor is known exactly.
+    /// The range that contains the limit, if the memory is neither given nor known exactly.
     pub range: Option<MemoryRange>,
     /// What an out-of-memory error of this device shows.
     pub shown: Option<CapacityHint>,
 }
 
-/// A limit was at least so much, and less than so much.
+/// The range of a limit: at least one size and less than another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryRange {
-    /// So much was reserved.
+    /// The bytes that were reserved.
     pub least_bytes: u64,
-    /// So much was refused; `u64::MAX` if nothing was.
+    /// The bytes that were refused; `u64::MAX` if none were.
     pub below_bytes: u64,
 }
 
-/// What in a recording contradicts the memory that the caller gave: the recorded run had less.
+/// Evidence in a recording that contradicts the memory that the caller gave: the recorded run had less.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryContradiction {
     /// The device's number.
@@ -103,9 +105,9 @@ pub struct MemoryContradiction {
 }
 
 impl DeviceMemory {
-    /// The memory of each device. What is given counts for all. Otherwise each has what its own out-of-memory error shows, and the others
-    /// have the least that one of these shows, but at least what they reserved themselves. `recorded_limits` are the limits of the
-    /// recorded run on each device, as far as they were given or found.
+    /// The memory of each device. Memory that the caller gives applies to all of them. If none is given, a device has what its own
+    /// out-of-memory error shows; a device without an error has the least that another error shows, but at least what it reserved
+    /// itself. `recorded_limits` are the recorded run's limits on each device, if they were given or found.
     #[must_use]
     pub fn of(
         devices: &[&DeviceRecording],
@@ -138,7 +140,7 @@ impl DeviceMemory {
         devices.iter().zip(&shown).map(of).collect()
     }
 
-    /// What contradicts this much memory, if anything.
+    /// Evidence that contradicts this much memory, if any.
     pub(super) fn contradiction(&self, available_bytes: u64) -> Option<MemoryContradiction> {
         let shown = self.shown.filter(|shown| shown.refused_bytes <= available_bytes)?;
         Some(MemoryContradiction { device: self.device, entry: shown.refused_entry, refused_bytes: shown.refused_bytes })
@@ -160,7 +162,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// It reserves so much; then a request for as much is refused.
+    /// The recording reserves this much; a request for the same amount is then refused.
     fn recording(device: u32, reserved_mib: u64, is_refused: bool) -> DeviceRecording {
         let (base, size) = (1 << 40, reserved_mib * MIB);
         let mut trace = vec![Entry::new(Action::SegmentAlloc, base, size, 0), Entry::new(Action::Alloc, base, size, 0)];

@@ -1,18 +1,19 @@
-//! Which settings would have let a recorded program fit, in how much memory, and at what price.
+//! Finds which settings would have let a recorded program fit, in how much memory, and at what price.
 //!
-//! [`advise`] reads the requests of each traced device (`program`) and carries them out under many settings: `search` lists them,
-//! decides the order, and tells which of them decide the same, `advised_option` tries one, and `capacity` finds the smallest
-//! memory in which it fits, in trials that share what they have in common. Then `verdict` says why the program's own settings
-//! fail and `choice` picks one option, and `completion` says how likely each completes a program that died. If the caller does
-//! not know how much memory there was, `memory` infers it from an out-of-memory error in the recording.
+//! [`advise`] reads the requests of each traced device (`program`) and carries them out under many settings: `search` lists
+//! them, decides their order and finds those that decide the same, `advised_option` tries one, and `capacity` finds the
+//! smallest memory in which it fits, in trials that share their common beginning. Then `verdict` explains why the program's own
+//! settings fail, `choice` picks one option, and `completion` says how likely each option completes a program that died. If the
+//! caller does not know how much memory there was, `memory` infers it from an out-of-memory error in the recording.
 //!
-//! Where the recorded run itself fitted, [`fit_as_recorded`] says so: what it did within so much memory stands, whatever a replay
-//! says. A replay under the run's own settings may still differ from it: other streams may finish at other times, and what came
-//! before the first entry of a file that lost its beginning is requested anew.
+//! If the recorded run itself fitted, [`fit_as_recorded`] makes the prediction say so: what the run did within this much memory
+//! counts, whatever a replay says. A replay under the run's own settings may still differ from the run: other streams may
+//! finish at other times, and if a file has lost its beginning, the replay requests the blocks from before the first entry
+//! anew.
 //!
-//! Memory here means what the allocator may reserve: the device's memory without the driver's own share, or the limit. It is
-//! enforced as PyTorch enforces a limit (`set_per_process_memory_fraction`). The last page of an expandable segment may exceed a
-//! limit by up to one page; an option with so little to spare counts as close.
+//! Memory here means what the allocator may reserve: the limit, or the device's memory without what the driver itself takes.
+//! The replay enforces it as PyTorch enforces a limit (`set_per_process_memory_fraction`). The last page of an expandable
+//! segment may exceed a limit by up to one page; an option that is this close to the limit counts as close.
 
 mod advised_option;
 mod capacity;
@@ -56,15 +57,15 @@ use verdict::{Judge, OwnRun, doubts, verdict};
 pub struct TimingFits {
     /// The option's index in [`Advice::options`].
     pub option: usize,
-    /// Timings under which it fits.
+    /// The number of timings under which it fits.
     pub fit: usize,
-    /// Timings tried.
+    /// The number of timings tried.
     pub of: usize,
-    /// The device whose peak of reserved bytes may be the highest.
+    /// The device with the highest possible peak of reserved bytes.
     pub device: u32,
-    /// Its lowest peak.
+    /// The lowest peak on that device.
     pub least_peak_reserved_bytes: i64,
-    /// Its highest peak.
+    /// The highest peak on that device.
     pub most_peak_reserved_bytes: i64,
 }
 
@@ -73,37 +74,38 @@ pub struct TimingFits {
 pub struct Advice {
     /// The programs, one for each device.
     pub programs: Vec<Program>,
-    /// The PyTorch release whose decisions were made.
+    /// The PyTorch release whose rules were applied.
     pub profile: &'static Profile,
     /// The memory that the caller gave.
     pub given: MemoryBudget,
     /// The memory of each device: given, shown or assumed.
     pub memories: Vec<DeviceMemory>,
-    /// What in the recording contradicts the memory that was given.
+    /// Evidence in the recording that contradicts the given memory.
     pub contradiction: Option<MemoryContradiction>,
-    /// The limit of the recorded run, in bytes, if it was given or if one was found that explains every garbage collection.
+    /// The limit of the recorded run, in bytes, if it was given or if some limit explains every garbage collection.
     pub recorded_limit: Option<u64>,
-    /// Before its first entry the recorded run had more reserved than there is memory: the part that the recording lost needed more.
+    /// Whether the recorded run had reserved more than the available memory before its first entry, so that the part that the
+    /// recording lost needed more.
     pub hides_more: bool,
     /// The verdict on the recorded run's own settings.
     pub verdict: Verdict,
-    /// Where these settings fail first.
+    /// The first failure of these settings.
     pub first_failure: Option<FirstFailure>,
     /// All settings that were tried: first the recorded run's own, then the others by usefulness.
     pub options: Vec<AdvisedOption>,
-    /// The option to use; `None` if nothing serves every recorded request.
+    /// The recommended option; `None` if no option serves every recorded request.
     pub recommendation: Option<Recommendation>,
     /// Whether the program fits with it.
     pub outcome: Outcome,
-    /// If the outcome depends on where in a range the memory was: what is enough on each device on which it does, and with which option,
-    /// which is one for all; first the device that may lack most.
+    /// If the outcome depends on where in a range the limit was: how much is enough on each device where it matters, with one
+    /// option for all of them; first the device that may lack most.
     pub enough: Vec<Enough>,
-    /// For each device whose program died and of which the rest is in doubt with the recommended option: why.
+    /// The devices whose program died and whose rest is in doubt under the recommended option, with the reason.
     pub doubts: Vec<(u32, Doubt)>,
-    /// For each device whose recording can be read in two ways that lead to other answers: what the recommended option, else the run's own
-    /// settings, come to in the other way, in the memory there is.
+    /// For each device whose recording can be read in two ways that lead to different answers: how the recommended option, or the
+    /// run's own settings if there is none, fares in the other reading, in the available memory.
     pub otherwise: Vec<(u32, Extreme)>,
-    /// If frees wait for other streams: how much their timing matters, for the own settings and the best options.
+    /// If frees wait for other streams: how much their timing matters, for the run's own settings and the best options.
     pub timings: Vec<TimingFits>,
 }
 
@@ -114,14 +116,15 @@ impl Advice {
         &self.options[0]
     }
 
-    /// Why the rest of each program that died is in doubt with an option (an index into [`options`](Self::options)), by device.
+    /// The devices whose program died and whose rest is in doubt under an option (an index into [`options`](Self::options)), with
+    /// the reason.
     #[must_use]
     pub fn doubts_with(&self, option: usize) -> Vec<(u32, Doubt)> {
         self.options.get(option).map_or_else(Vec::new, |option| doubts(&self.programs, option))
     }
 
-    /// Whether the program fits with an option (an index into [`options`](Self::options)), judged as the recommended one is: where only
-    /// a range of the memory is known, it fits only if the least of it is enough.
+    /// Whether the program fits with an option (an index into [`options`](Self::options)), judged as the recommended one is: if
+    /// only a range of the memory is known, the lower end must be enough.
     #[must_use]
     pub fn outcome_with(&self, option: usize) -> Outcome {
         if self.recommendation.as_ref().is_some_and(|recommendation| recommendation.option == option) {
@@ -130,7 +133,7 @@ impl Advice {
         self.options.get(option).map_or(Outcome::Unknown, |judged| self.outcome_on(judged, 0..self.programs.len()))
     }
 
-    /// The same of one device alone.
+    /// The same for one device alone.
     #[must_use]
     pub fn outcome_on_device(&self, option: usize, device: u32) -> Option<Outcome> {
         let place = self.programs.iter().position(|program| program.device == device)?;
@@ -139,7 +142,7 @@ impl Advice {
         Some(self.outcome_on(&alone, place..place + 1))
     }
 
-    /// The outcome on some of the devices, which are those of the option.
+    /// The outcome on some of the option's devices.
     fn outcome_on(&self, option: &AdvisedOption, places: Range<usize>) -> Outcome {
         let (programs, memories) = (&self.programs[places.clone()], &self.memories[places.clone()]);
         let hides_more = hides_more(programs, &self.own().devices[places]);
@@ -150,7 +153,7 @@ impl Advice {
         judge.outcome(Some(judged), &enough(Some(0), &judge, &replays))
     }
 
-    /// If the memory was not given but inferred: the device that shows the least, and what it shows.
+    /// The device that shows the least memory, and what it shows; only if the memory was inferred and not given.
     #[must_use]
     pub fn hint(&self) -> Option<(u32, CapacityHint)> {
         let is_given = self.given != MemoryBudget::default();
@@ -165,16 +168,16 @@ impl Advice {
     }
 }
 
-/// How many options have other timings tried, beside the recorded run's own.
+/// How many options, beside the recorded run's own settings, are tried under other timings.
 const TIMED: usize = 4;
-/// Of how many options it is found what is enough for the recorded requests.
+/// For how many options the memory that the recorded requests need is measured.
 const MEASURED: usize = 3;
 
-/// Advises on a recorded program. `devices` are its traced devices; all of them get the same settings. `progress` may be called from
-/// several threads.
+/// Advises on a recorded program. `devices` are its traced devices, all of which get the same settings. `progress` may be
+/// called from several threads.
 ///
 /// # Errors
-/// If a device's recording cannot be replayed: the device's number and why.
+/// If a device's recording cannot be replayed: the device's number and the reason.
 pub fn advise(
     devices: &[&DeviceRecording],
     options: &AdviseOptions,
@@ -182,12 +185,12 @@ pub fn advise(
 ) -> Result<Advice, (u32, VerifyError)> {
     let (mut programs, recorded_limits) = read_programs(devices, &options.own, progress)?;
     let memories = DeviceMemory::of(devices, &options.own.settings, options.memory, &recorded_limits);
-    // An option that needs a limit says so itself (`needs_limit`).
+    // An option that needs a limit reports that itself (`needs_limit`).
     let in_use = |(recording, program): (&&DeviceRecording, &Program)| {
         InUse::of(recording, Some(&program.requests)).on_devices(devices.len()).seeing(options.devices_seen).limited(true)
     };
     let in_use: Vec<InUse> = devices.iter().zip(&programs).map(in_use).collect();
-    // Only a run that died has anything to repeat.
+    // Only a run that died can die again.
     let repeats = programs.iter().any(Program::died) && would_do_the_same(options.profile, devices, &options.own);
     let mut found = Search::new(&programs, &in_use, &memories, (options, repeats), progress).run();
     check_programs(&mut programs, &found[0], devices, (&recorded_limits, options));
@@ -247,7 +250,8 @@ pub fn advise(
     })
 }
 
-/// Checks each program against its recording. The runs under its own settings were made: they are used where nothing was short in them.
+/// Checks each program against its recording. The runs under the program's own settings already exist; a check uses those in
+/// which no memory was short.
 fn check_programs(
     programs: &mut [Program],
     own: &AdvisedOption,
@@ -264,7 +268,7 @@ fn check_programs(
     }
 }
 
-/// What an option comes to where a recording can be read the other way, if that is another answer.
+/// How an option fares where a recording can be read the other way, if the answer differs.
 fn read_otherwise(
     programs: &[Program],
     devices: &[&DeviceRecording],
@@ -282,7 +286,7 @@ fn read_otherwise(
     programs.iter().zip(devices).zip(&option.devices).filter_map(of_device).collect()
 }
 
-/// Whether more was reserved before the first entry of some device than it has.
+/// Whether some device had reserved more before the first entry than its available memory.
 fn hides_more(programs: &[Program], devices: &[DeviceOutcome]) -> bool {
     let hides = |(program, device): (&Program, &DeviceOutcome)| {
         device.available_bytes.is_some_and(|bytes| program.hides_more_than(bytes))
@@ -290,8 +294,8 @@ fn hides_more(programs: &[Program], devices: &[DeviceOutcome]) -> bool {
     programs.iter().zip(devices).any(hides)
 }
 
-/// On each device of which only a range of the memory is known: what the recommended option needs for the recorded requests, if that is not
-/// clear already; if there is no such option, what that one needs of the options that need least which gets by with the least.
+/// For each device of which only a range of the memory is known: what the recommended option needs for the recorded requests,
+/// unless that is already clear. Without a recommended option, the best of those that need least.
 fn enough<'a>(recommended: Option<usize>, judge: &Judge<'_>, replays: &dyn Fn(usize) -> Vec<Replay<'a>>) -> Vec<Enough> {
     if judge.memories.iter().all(|memory| memory.range.is_none()) {
         return Vec::new();
@@ -330,13 +334,14 @@ fn enough<'a>(recommended: Option<usize>, judge: &Judge<'_>, replays: &dyn Fn(us
     found.min_by_key(|each| each.first().map(Enough::lacking_bytes)).unwrap_or_default()
 }
 
-/// What is enough on the devices on which it matters: the first one, which may lack most, and each other that may lack memory.
+/// What is enough on the devices where it matters: on the first one, which may lack most, and on every other that may lack
+/// memory.
 fn that_decide(enough: Vec<Enough>) -> Vec<Enough> {
     let decides = |(place, enough): &(usize, Enough)| *place == 0 || enough.lacking_bytes() > 0;
     enough.into_iter().enumerate().filter(decides).map(|(_, enough)| enough).collect()
 }
 
-/// Lets the recorded run's own settings fit where the recorded run did.
+/// Makes the recorded run's own settings fit where the recorded run fitted.
 fn own_as_recorded(own: &mut AdvisedOption, devices: &[&DeviceRecording], options: &AdviseOptions) {
     for (outcome, recording) in own.devices.iter_mut().zip(devices) {
         let Some(available) = outcome.available_bytes else { continue };
@@ -347,7 +352,8 @@ fn own_as_recorded(own: &mut AdvisedOption, devices: &[&DeviceRecording], option
     }
 }
 
-/// Sorts the options by usefulness: the shortlist, then the others by rank. The first one, the recorded run's own, stays first.
+/// Sorts the options by usefulness: first the shortlist, then the others by rank. The first one, the recorded run's own, stays
+/// first.
 fn by_usefulness(found: Vec<AdvisedOption>) -> Vec<AdvisedOption> {
     let useful = shortlist(&found);
     let usefulness = |place: usize| useful.iter().position(|&useful| useful == place).unwrap_or(usize::MAX);
@@ -356,7 +362,7 @@ fn by_usefulness(found: Vec<AdvisedOption>) -> Vec<AdvisedOption> {
     [0].into_iter().chain(order).map(|place| found[place].clone()).collect()
 }
 
-/// Each device's program, and its limit in the recorded run, as far as that was given or found.
+/// Each device's program and its limit in the recorded run, if that was given or found.
 type ProgramsAndLimits = (Vec<Program>, Vec<Option<u64>>);
 
 /// Reads all devices.
@@ -377,7 +383,8 @@ fn read_programs(
     Ok((programs, recorded_limits))
 }
 
-/// How the recorded run's own settings and the best others fare under other timings; empty if no free waits for another stream.
+/// How the recorded run's own settings and the best other options fare under other timings; empty if no free waits for another
+/// stream.
 fn timings<'a>(
     programs: &[Program],
     found: &[AdvisedOption],
@@ -404,17 +411,18 @@ fn timings<'a>(
     timed(useful).into_iter().map(timing).collect()
 }
 
-/// The options of which the timing is tried.
+/// The options that are tried under other timings.
 fn timed(useful: &[usize]) -> Vec<usize> {
     [0].into_iter().chain(useful.iter().copied().filter(|&place| place != 0).take(TIMED)).collect()
 }
 
-/// How the run was recorded, read by the rules of a release that may be another than the one that made it.
+/// How the run was recorded, but read by the rules of `profile`, which may differ from the release that made the recording.
 fn under(profile: &'static Profile, recorded: &VerifyOptions) -> VerifyOptions {
     VerifyOptions { settings: ReplaySettings { profile, ..recorded.settings.clone() }, ..recorded.clone() }
 }
 
-/// Whether a release would have done what the recorded run did on every device. If not, that run says nothing about the release.
+/// Whether a release would have done on every device what the recorded run did. If not, that run says nothing about the
+/// release.
 fn would_do_the_same(profile: &'static Profile, devices: &[&DeviceRecording], recorded: &VerifyOptions) -> bool {
     let explains = |device: &&DeviceRecording| {
         verify_device(device, &under(profile, recorded), &mut |_| ()).is_ok_and(|verdict| verdict.mismatches == 0)
@@ -422,9 +430,9 @@ fn would_do_the_same(profile: &'static Profile, devices: &[&DeviceRecording], re
     profile == recorded.settings.profile || devices.iter().all(explains)
 }
 
-/// Replaces a prediction for a release under `settings` in `available_bytes` that fails, if the settings are the recorded run's own, the
-/// release would have done the same, and the run was within as much memory and served every request; returns whether it did. What driver
-/// calls cost stays as predicted. `recorded` says how the run was recorded.
+/// Replaces a failed prediction for a release under `settings` in `available_bytes` if the settings are the recorded run's own,
+/// the release would have done the same, and the run was within as much memory and served every request. Returns whether it did
+/// so. The predicted cost of the driver calls stays. `recorded` says how the run was recorded.
 pub fn fit_as_recorded(
     prediction: &mut Prediction,
     recording: &DeviceRecording,
@@ -441,7 +449,7 @@ pub fn fit_as_recorded(
     let hid_more = verdict.not_in_file.lost_beginning.is_some_and(|lost| lost.reserved_bytes > available_bytes);
     let is_proof = verdict.mismatches == 0 && verdict.ooms == 0 && !hid_more;
     if is_proof {
-        // The only statistic that repeats the settings.
+        // This is the only statistic that depends on how the settings are written.
         let max_split_size = prediction.stats.max_split_size;
         prediction.stats = verdict.stats;
         prediction.stats.max_split_size = max_split_size;

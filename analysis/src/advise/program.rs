@@ -23,7 +23,7 @@ const MIN_BLOCK_BYTES: u64 = 512;
 
 /// At least this many operations may be added to the requests of a program that died, if it had steps to draw them from ...
 const LEAST_CONTINUED: usize = 10_000;
-/// ... otherwise as many as it had, but at most this many.
+/// ... if it had none, as many as it had operations, but at most this many.
 const MOST_CONTINUED: usize = 200_000;
 
 /// The requests of one traced device, ready to be replayed.
@@ -31,35 +31,35 @@ const MOST_CONTINUED: usize = 200_000;
 pub struct Program {
     /// The device's number.
     pub device: u32,
-    /// How many entries its trace has.
+    /// The number of entries in its trace.
     pub entries: usize,
-    /// What it requested, and how reliably that is known. If it died: up to the request that failed, and what would have followed, as far
-    /// as its earlier steps tell ([`continuation`](Self::continuation)).
+    /// The program's requests, and how reliably they are known. If it died: the requests up to the one that failed, and the
+    /// estimated continuation as far as earlier steps show it ([`continuation`](Self::continuation)).
     pub requests: Requests,
     /// How it ended.
     pub ending: Ending,
-    /// What is estimated of the rest, if it died.
+    /// The estimate of the rest, if the program died.
     pub continuation: Option<Continuation>,
-    /// When it held the most, and what.
+    /// When the program held the most, and what it held.
     pub live: LivePeak,
     /// The sizes that it requests, in bytes, each once.
     pub(super) sizes: Vec<u64>,
     slots: Slots,
-    /// The reserved bytes that were refused when it died: under its own settings, no less is enough.
+    /// The reserved bytes that were refused when it died: under its own settings, the program needs more.
     refused_bytes: u64,
     /// The most bytes that the recorded run reserved.
     pub reserved_bytes: u64,
     learned: LearnedAddressSpace,
     /// Whether some frees wait for other streams, so that their timing may matter.
     pub is_timed: bool,
-    /// Whether a replay under its own settings needs what it needed; `None` if that cannot be checked.
+    /// Whether a replay under the program's own settings needs as much as the recorded run; `None` if that cannot be checked.
     pub self_check: Option<SelfCheck>,
 }
 
 /// The moment with the most live bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LivePeak {
-    /// Live bytes, each block rounded up to 512: no settings need less.
+    /// Live bytes, each block rounded up to 512: no settings get by with less.
     pub bytes: u64,
     /// The recording's entry of the request that reached the peak.
     pub entry: usize,
@@ -70,7 +70,8 @@ pub struct LivePeak {
 }
 
 impl Program {
-    /// Reads a traced device. `own` are the settings and the limit of the recorded run; `progress` is told how many entries are read.
+    /// Reads a traced device. `own` are the settings and the limit of the recorded run; `progress` receives the number of entries
+    /// read.
     ///
     /// # Errors
     /// If the recording cannot be replayed.
@@ -81,7 +82,7 @@ impl Program {
     ) -> Result<Program, VerifyError> {
         let requests = Requests::of_recording(recording, own, progress)?;
         let learned = learned_addresses(recording, &requests);
-        // Of a program that died the requests after its error count, which are cut off below.
+        // If a program died, the requests after its error count too; they are cut off below.
         let died = Ending::of(recording).death().is_some();
         let self_check = if died { SelfCheck::of(recording, own, &requests) } else { None };
         let mut program = Program { self_check, ..Program::of_requests(requests, learned, recording) };
@@ -119,14 +120,15 @@ impl Program {
         }
     }
 
-    /// Checks a program that did not die. `plenty` is a run under its own settings in which nothing was short, if there is one.
+    /// Checks a program that did not die. `plenty` is a run under its own settings in which no memory was short, if there is one.
     pub(super) fn check(&mut self, recording: &DeviceRecording, own: &VerifyOptions, plenty: Option<&Prediction>) {
         if !self.died() {
             self.self_check = SelfCheck::reusing(recording, own, &self.requests, &self.learned, plenty);
         }
     }
 
-    /// The same program with each doubtful flush read the other way. `None` if there is none, or if it died: its failure tells then.
+    /// The same program with each doubtful flush interpreted the other way. `None` if there is none, or if the program died, since
+    /// its failure then decides.
     pub(super) fn read_otherwise(&self, recording: &DeviceRecording) -> Option<Program> {
         if self.died() {
             return None;
@@ -147,21 +149,21 @@ impl Program {
         matches!(self.ending, Ending::Died(_))
     }
 
-    /// The cut runs that are like it, if it died and the means need `needed_bytes` for it and what is estimated of its rest. `None` if the
-    /// memory is not known, or if the recording lost a part that needed more.
+    /// The cut runs that are like this program, if it died and the means need `needed_bytes` for it and its estimated rest. `None`
+    /// if the memory is not known, or if the part that the recording lost needed more.
     #[must_use]
     pub fn completes(&self, means: Means, needed_bytes: u64, available_bytes: Option<u64>) -> Option<CompletedRuns> {
         let available = available_bytes.filter(|&available| self.died() && !self.hides_more_than(available))?;
         Some(RunLike::of(means, self.continuation.as_ref(), self.live.bytes, (needed_bytes, available)).runs())
     }
 
-    /// How many of its operations are recorded; the others are estimated.
+    /// The number of recorded operations; the others are estimated.
     #[must_use]
     pub fn recorded_operations(&self) -> usize {
         self.continuation.as_ref().map_or(self.requests.operations.len(), |continuation| continuation.recorded)
     }
 
-    /// The program without what is estimated of its rest.
+    /// The program without its estimated rest.
     pub(super) fn recorded(&self) -> Program {
         let mut recorded = self.clone();
         recorded.requests.operations.truncate(self.recorded_operations());
@@ -170,14 +172,14 @@ impl Program {
         recorded
     }
 
-    /// Whether an entry is one of the recording. Later ones are estimated.
+    /// Whether an entry belongs to the recording. Later ones are estimated.
     #[must_use]
     pub const fn is_recorded(&self, entry: usize) -> bool {
         self.continuation.is_none() || entry < self.entries
     }
 
-    /// The entry of which it died, if its own settings fail there in so much memory whatever a replay says: with no more than what was
-    /// refused then. A replay may differ if the recording lost its beginning.
+    /// The entry at which the program died, if its own settings fail there in this much memory whatever a replay says: the memory
+    /// is no more than what was refused. A replay may differ if the recording lost its beginning.
     pub(super) fn dies_again(&self, available_bytes: Option<u64>) -> Option<usize> {
         let death = self.ending.death()?;
         available_bytes.is_some_and(|available| available < self.refused_bytes).then_some(death.entry)
@@ -203,9 +205,9 @@ impl Program {
             && operations[operation..].iter().any(|(_, operation)| matches!(operation, Operation::Allocate { failed: false, .. }))
     }
 
-    /// Whether the program may go on if the request of this operation (an index into its operations) fails. Either the recorded program
-    /// did, or the block is freed by the very next operation, as the workspace of one kernel is: a library such as cuDNN goes on with a
-    /// smaller workspace if there is no memory.
+    /// Whether the program may go on if the request of this operation (an index into its operations) fails. Either the recorded
+    /// program did, or the very next operation frees the block, as with the workspace of one kernel: a library such as cuDNN falls
+    /// back to a smaller workspace if there is no memory.
     pub(super) fn is_workspace(&self, operation: usize) -> bool {
         let at = |place: usize| self.requests.operations.get(place).map(|&(_, operation)| operation);
         self.was_done_without(operation)
@@ -226,8 +228,9 @@ fn sizes(requests: &Requests) -> Vec<u64> {
     sizes
 }
 
-/// Cuts the requests off after the one at this entry, of which the program died, and counts it as one that may be served: it would have
-/// been kept, and what the dying program did is not what would have followed. Returns its place among the operations.
+/// Cuts off the requests after the one at this entry, of which the program died, and makes that one count as a request that may
+/// be served: a surviving program would have kept the block, and what the dying program did afterwards does not show how it
+/// would have continued. Returns its index among the operations.
 fn cut_after(requests: &mut Requests, entry: usize) -> Option<usize> {
     let is_it = |(at, operation): &(usize, Operation)| *at == entry && matches!(operation, Operation::Allocate { .. });
     let last = requests.operations.iter().position(is_it)?;
@@ -277,7 +280,7 @@ fn rounded(bytes: u64) -> u64 {
     bytes.max(1).checked_next_multiple_of(MIN_BLOCK_BYTES).unwrap_or(u64::MAX)
 }
 
-/// Which stacks hold what after the operation `last`. Blocks from before the first entry count as blocks without a stack.
+/// How much each stack holds after the operation `last`. Blocks from before the first entry have no stack.
 fn holders(requests: &Requests, recording: &DeviceRecording, last: usize) -> Vec<StackUse> {
     let early = requests.lost_beginning.map_or(0, |lost| lost.blocks);
     let mut live: FxHashMap<usize, (StackId, u64)> = FxHashMap::default();
@@ -320,7 +323,7 @@ pub(super) mod sample_programs {
         Program::of_requests(requests, LearnedAddressSpace::default(), &DeviceRecording::default())
     }
 
-    /// A segment of 100 MiB is split for 60 MiB, so the next 60 MiB need a segment of their own.
+    /// A segment of 100 MiB is split for 60 MiB, so the next 60 MiB need another segment.
     pub(crate) fn cut() -> Program {
         program(&[allocate(0, 100), free(0), allocate(1, 60), allocate(2, 60), allocate(3, 60), free(3), allocate(4, 20)])
     }
@@ -339,7 +342,7 @@ impl<'a> Replay<'a> {
         PredictOptions { profile: self.profile, settings: self.settings.clone(), limit_bytes, after_failure, timing }
     }
 
-    /// Starts a run on a device that never runs out of memory itself: only the limit does.
+    /// Starts a run on a device that never runs out of memory; only the limit can refuse memory.
     pub(super) fn run(&self, limit_bytes: Option<u64>, after_failure: AfterFailure) -> PredictedRun<'a> {
         let device = device_like(self.program.device, &self.program.learned, None);
         let options = self.options(limit_bytes, after_failure, Timing::Recorded);

@@ -1,8 +1,8 @@
-//! The search over settings: a coarse grid first, then two rounds around the best options found.
+//! Searches the settings: a coarse grid first, then two rounds around the best options found.
 //!
-//! [`Candidate`] is a setting to try, of the grid or a neighbour of one that turned out well. Every option is evaluated on all
-//! devices, because one environment variable sets them all. Options are evaluated in parallel; those that differ only in what
-//! decides nothing have the same outcome and are tried once ([`decisive`]).
+//! A [`Candidate`] is a setting to try: a point of the grid, or a neighbour of a good candidate. Every option is evaluated on
+//! all devices, because one environment variable sets them all. Options are evaluated in parallel; options that differ only in
+//! keys without influence have the same outcome and are tried once ([`decisive`]).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -18,9 +18,9 @@ use super::memory::{AdviseOptions, DeviceMemory, Progress};
 use super::program::{Program, Replay};
 use crate::caution::{Caution, InUse, cautions};
 
-/// How many of the best options have their neighbours tried, round by round.
+/// The number of best options whose neighbours are tried, per round.
 const ROUNDS: [usize; 2] = [2, 1];
-/// At least this many options are tried: if the best have no untried neighbours left, those of worse options are.
+/// At least this many options are tried: when the best have no untried neighbours left, neighbours of worse options follow.
 const FEWEST: usize = 64;
 
 /// A search in progress.
@@ -30,7 +30,7 @@ pub(super) struct Search<'a> {
     profile: &'static Profile,
     memory: &'a [DeviceMemory],
     options: &'a AdviseOptions,
-    /// Whether under its own settings a run that died dies again.
+    /// Whether a run that died dies again under its own settings.
     repeats: bool,
     kept: String,
     found: Vec<AdvisedOption>,
@@ -163,7 +163,7 @@ impl<'a> Search<'a> {
         self.candidates.extend(new.into_iter().map(|trial| trial.candidate));
     }
 
-    /// What the settings may break on any of the devices, each known issue once.
+    /// What the settings may break on any of the devices; each known issue appears once.
     fn cautions(&self, settings: &Settings) -> Vec<Caution> {
         let mut found: Vec<Caution> = Vec::new();
         for caution in self.in_use.iter().flat_map(|in_use| cautions(in_use, settings, self.profile)) {
@@ -175,7 +175,7 @@ impl<'a> Search<'a> {
         found
     }
 
-    /// The outcomes on all devices under settings that are [`decisive`].
+    /// The outcomes on all devices under settings in [`decisive`] form.
     fn evaluate(&self, settings: &Settings) -> Vec<DeviceOutcome> {
         let outcome = |(program, memory): (&Program, &DeviceMemory)| {
             let available_bytes = memory.budget.bytes(self.profile, settings);
@@ -192,7 +192,7 @@ impl<'a> Search<'a> {
         let mut devices = tried.map_or_else(|| self.evaluate(&decisive), |(_, outcomes)| outcomes.clone());
         let is_own = self.repeats && are_same(&trial.settings, &self.options.own.settings.settings);
         for (outcome, program) in devices.iter_mut().zip(self.programs) {
-            // The only statistic that repeats the settings.
+            // This is the only statistic that depends on how the settings are written.
             outcome.prediction.stats.max_split_size = trial.settings.max_split_bytes.cast_signed();
             if let Some(entry) = program.dies_again(outcome.available_bytes).filter(|_| is_own) {
                 outcome.fail_at(entry);
@@ -211,8 +211,8 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The cut runs that are like those of the devices whose programs died, on the device where the fewest were completed. `None` if none
-/// died, if one does not get past its failure, or if its memory is not known.
+/// The cut runs that are like those of the devices whose programs died, for the device where the fewest were completed. `None`
+/// if no program died, if one does not get past its failure, or if its memory is not known.
 fn completes(programs: &[Program], devices: &[DeviceOutcome]) -> Option<CompletedRuns> {
     let died = programs.iter().zip(devices).filter(|(program, _)| program.died());
     let of = |(program, outcome): (&Program, &DeviceOutcome)| {
@@ -221,7 +221,7 @@ fn completes(programs: &[Program], devices: &[DeviceOutcome]) -> Option<Complete
     CompletedRuns::least(died.map(of))
 }
 
-/// Whether two settings are the same, however they are written.
+/// Whether two settings have the same meaning, however they are written.
 pub(super) fn are_same(one: &Settings, other: &Settings) -> bool {
     Settings { text: String::new(), ..one.clone() } == Settings { text: String::new(), ..other.clone() }
 }
@@ -278,7 +278,7 @@ impl Candidate {
         all
     }
 
-    /// What to try next if this one is among the best: values close to its own, and one more key.
+    /// What to try next if this candidate is among the best: nearby values, and one more key.
     fn neighbours(&self) -> Vec<Candidate> {
         let mut all = Vec::new();
         if let Some(split_mb) = self.split_mb {
@@ -328,7 +328,7 @@ impl Candidate {
         parts.join(",")
     }
 
-    /// The settings; `None` if this PyTorch release refuses them, which can only be because of `kept`.
+    /// The settings; `None` if this PyTorch release refuses them, which only `kept` can cause.
     fn settings(&self, profile: &Profile, kept: &str) -> Option<Settings> {
         Settings::from_environment_as(&profile.dialect, &self.text(kept)).ok()
     }
@@ -346,8 +346,9 @@ fn kept(text: &str) -> String {
     parts.filter(is_kept).map(str::trim).collect::<Vec<_>>().join(",")
 }
 
-/// The settings without what decides nothing for these programs in any amount of memory: how they are written, and a `max_split_size`
-/// above every segment (spec 2.5, 2.9, 3.1: it is only compared with requests and free blocks, which are parts of segments).
+/// The settings without anything that decides nothing for these programs in any amount of memory: the way they are written, and
+/// a `max_split_size` above every segment (spec 2.5, 2.9, 3.1: the allocator compares it only with requests and free blocks,
+/// which are parts of segments).
 fn decisive(settings: &Settings, profile: &'static Profile, programs: &[Program]) -> Settings {
     let mut decisive = Settings { text: String::new(), ..settings.clone() };
     // Expandable segments grow to any size.

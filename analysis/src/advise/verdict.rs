@@ -1,6 +1,6 @@
-//! What advice comes to: does the program fit, and why do the recorded run's own settings fit or fail?
+//! The outcome of the advice: does the program fit, and why do the recorded run's own settings fit or fail?
 //!
-//! [`Held`] is what the heap held at the first failure, and which of its free bytes the request could use.
+//! [`Held`] describes what the heap held at the first failure, and which of its free bytes the request could use.
 
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::units::PoolId;
@@ -15,14 +15,14 @@ use crate::continuation::Doubt;
 /// Whether the program fits with the recommended settings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// It fits. If the recorded run died: what would have followed is estimated, and nothing is in doubt.
+    /// The program fits. If the recorded run died, its estimated rest fits too and is not in doubt.
     Fits,
-    /// The request of which the recorded run died is served. What would have followed is not in the file.
+    /// The request of which the recorded run died is served. The file does not contain what would have followed.
     GetsPast,
-    /// No settings that were tried serve every recorded request.
+    /// None of the settings tried serves every recorded request.
     DoesNotFit,
-    /// It cannot be said: the memory is unknown, or was somewhere in a range of which one part is enough and another is not, or the part
-    /// that the recording lost needed more than there is.
+    /// No answer is possible: the memory is unknown, or only part of its range is enough, or the part that the recording lost
+    /// needed more than the available memory.
     Unknown,
 }
 
@@ -39,7 +39,8 @@ impl Outcome {
     }
 }
 
-/// An option serves every recorded request of a device of which only a range of the memory is known, in so much memory.
+/// An amount of memory in which an option serves every recorded request of a device of which only a range of the memory is
+/// known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Enough {
     /// The option's index in [`Advice::options`](super::Advice::options).
@@ -48,29 +49,29 @@ pub struct Enough {
     pub device: u32,
     /// The bytes.
     pub bytes: u64,
-    /// Where the device's limit lies.
+    /// The range that contains the device's limit.
     pub range: MemoryRange,
 }
 
 impl Enough {
-    /// By how much it exceeds the least that there was; negative if it does not.
+    /// By how much `bytes` exceeds the lower end of the range; negative if it does not.
     pub(super) fn lacking_bytes(&self) -> i128 {
         i128::from(self.bytes) - i128::from(self.range.least_bytes)
     }
 }
 
-/// By what an outcome is judged.
+/// What the outcome of an option is judged by.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judge<'a> {
     pub(super) programs: &'a [Program],
     pub(super) memories: &'a [DeviceMemory],
-    /// The part that the recording lost needed more than there is.
+    /// Whether the part that the recording lost needed more than the available memory.
     pub(super) hides_more: bool,
-    /// The options of which one is to serve every request.
+    /// The options tried; the program fits if one of them serves every request.
     pub(super) tried: &'a [AdvisedOption],
 }
 
-/// Why the rest of each program that died is in doubt with this option, by device.
+/// The devices whose program died and whose rest is in doubt under this option, with the reason.
 pub(super) fn doubts(programs: &[Program], option: &AdvisedOption) -> Vec<(u32, Doubt)> {
     let free = |device: u32| {
         let outcome = option.devices.iter().find(|outcome| outcome.device == device);
@@ -83,8 +84,8 @@ pub(super) fn doubts(programs: &[Program], option: &AdvisedOption) -> Vec<(u32, 
 }
 
 impl Judge<'_> {
-    /// The outcome with an option; with none, no option serves every recorded request in the memory that they were tried with. `enough` is
-    /// what the option was found to need for the recorded requests, on each device that may lack memory.
+    /// The outcome with an option; `None` means that no option serves every recorded request in the memory in which they were
+    /// tried. `enough` is the measured need of the option for the recorded requests, on each device that may lack memory.
     pub(super) fn outcome(&self, option: Option<&AdvisedOption>, enough: &[Enough]) -> Outcome {
         if self.memories.iter().all(|memory| memory.budget == MemoryBudget::default()) {
             return Outcome::Unknown;
@@ -95,7 +96,7 @@ impl Judge<'_> {
         if self.hides_more {
             return Outcome::Unknown;
         }
-        // Tried with the assumed memory, it may need more than the least that was possible.
+        // The option was tried with the assumed memory and may need more than the lowest possible limit.
         let is_sure = |outcome: &DeviceOutcome, bytes: u64| outcome.sure_bytes.is_none_or(|sure| bytes <= sure);
         let serves = |(outcome, memory): (&DeviceOutcome, &DeviceMemory)| {
             let found = enough.iter().find(|enough| enough.device == outcome.device);
@@ -117,7 +118,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether the memory is too small, however much it was where only a range is known.
+    /// Whether the memory is too small, even at the upper end where only a range is known.
     fn is_short(&self) -> bool {
         let is_short = |(program, memory): (&Program, &DeviceMemory)| {
             memory.range.is_some_and(|range| program.live.bytes >= range.below_bytes)
@@ -127,10 +128,10 @@ impl Judge<'_> {
             || !self.tried.iter().any(|option| self.serves_where_known(option))
     }
 
-    /// Whether an option serves every recorded request of the devices of which the memory is known.
+    /// Whether an option serves every recorded request of the devices whose memory is known.
     pub(super) fn serves_where_known(&self, option: &AdvisedOption) -> bool {
         let serves = |((outcome, memory), program): ((&DeviceOutcome, &DeviceMemory), &Program)| {
-            // More may be live only in the last page of an expandable segment.
+            // More bytes can be live only in the last page of an expandable segment.
             let holds = outcome.available_bytes.is_none_or(|available| program.live.bytes <= available);
             memory.range.is_some() || (outcome.gets_past && holds)
         };
@@ -143,11 +144,11 @@ impl Judge<'_> {
 pub enum Verdict {
     /// Every request is served.
     Fits,
-    /// The live blocks would fit, but free memory is split so that a request finds no place.
+    /// The live blocks would fit, but free memory is so split that no free block holds the request.
     Fragmentation,
     /// The live blocks alone exceed the memory: no setting helps.
     Capacity,
-    /// Whether the live blocks exceed the memory depends on where in a range that was.
+    /// Whether the live blocks exceed the memory depends on where in its range the limit was.
     Undecided,
     /// When the request fails, most of the free memory belongs to other streams or waits for them.
     Streams,
@@ -179,11 +180,11 @@ pub struct FirstFailure {
     pub entry: usize,
     /// The bytes requested.
     pub wanted_bytes: u64,
-    /// What the heap held then, from the request's point of view.
+    /// What the heap held at that time, from the request's point of view.
     pub held: Held,
 }
 
-/// What the verdict is on: the recorded run's own settings on each device.
+/// The run that the verdict judges: the recorded run's own settings on each device.
 pub(super) struct OwnRun<'a> {
     pub(super) recordings: &'a [&'a DeviceRecording],
     pub(super) memories: &'a [DeviceMemory],
@@ -199,7 +200,7 @@ pub(super) fn verdict(run: &OwnRun<'_>, own: &AdvisedOption) -> (Verdict, Option
     let Some(place) = failing(&|device| device.fails_at_entry().is_some()).or_else(|| failing(&|_| true)) else {
         return (Verdict::Fits, None);
     };
-    // A device that holds more than there is decides the verdict, so it is the one that is looked at; then one that may do so.
+    // A device that holds more than its memory decides the verdict, so it comes first; next comes a device that may hold more.
     if let Some(short) = failing(&|device| run.holds_more(device.device)) {
         return (Verdict::Capacity, first_failure(run, short, own));
     }
@@ -222,7 +223,7 @@ pub(super) fn verdict(run: &OwnRun<'_>, own: &AdvisedOption) -> (Verdict, Option
 }
 
 impl OwnRun<'_> {
-    /// Whether a device's live blocks exceed its memory, however much of a range that is.
+    /// Whether a device's live blocks exceed even the upper end of its memory range.
     fn holds_more(&self, device: u32) -> bool {
         let mut of_device = self.replays.iter().zip(self.memories).filter(|(_, memory)| memory.device == device);
         of_device.any(|(replay, memory)| {
@@ -234,7 +235,7 @@ impl OwnRun<'_> {
         })
     }
 
-    /// Whether a device's live blocks exceed the least of a range.
+    /// Whether a device's live blocks exceed the lower end of its memory range.
     fn may_hold_more(&self, device: u32) -> bool {
         let mut of_device = self.replays.iter().zip(self.memories).filter(|(_, memory)| memory.device == device);
         of_device.any(|(replay, memory)| memory.range.is_some_and(|range| replay.program.live.bytes > range.least_bytes))
@@ -251,7 +252,7 @@ fn first_failure(run: &OwnRun<'_>, place: usize, own: &AdvisedOption) -> Option<
     };
     let (operation, wanted_bytes, stream, pool) = program.requests.operations.iter().enumerate().rev().find_map(wanted)?;
     let segments = if program.dies_again(available_bytes) == Some(entry) {
-        // It died there: what it held is recorded.
+        // The run died there, so the recording has the heap.
         recorded_heap(run.recordings[place], run.recorded, available_bytes, entry)?
     } else {
         let mut replayed = replay.run(available_bytes, AfterFailure::GoOn);
@@ -261,7 +262,7 @@ fn first_failure(run: &OwnRun<'_>, place: usize, own: &AdvisedOption) -> Option<
     Some(FirstFailure { device: program.device, entry, wanted_bytes, held: Held::seen_from(&segments, stream, pool) })
 }
 
-/// What the recorded run held when the request of this entry had failed.
+/// The recorded run's heap just after the request of this entry failed.
 fn recorded_heap(
     recording: &DeviceRecording,
     recorded: &VerifyOptions,
@@ -279,7 +280,7 @@ fn recorded_heap(
     segments
 }
 
-/// A heap's bytes by state. Free bytes are told apart by whether a request of one stream and pool could use them.
+/// A heap's bytes by state. Free bytes are divided by whether a request of one stream and pool could use them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Held {
     /// Reserved.

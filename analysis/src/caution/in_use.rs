@@ -1,9 +1,9 @@
-//! Which features a program uses beside the plain allocator, as far as a recording shows, and how surely.
+//! Tells which features a program uses beside the plain allocator, as far as a recording shows, and how certain that is.
 //!
-//! A recording covers one process's allocator. It shows private pools in its final segments and in the requests, streams by their
-//! handles, use by other streams as blocks that became free late, and `empty_cache` as memory that is released without a request
-//! that needs it. It cannot show what other libraries or processes do with the memory: sharing between processes, registrations
-//! by NCCL or network cards, and pools with an allocator of their own are unknown in every recording.
+//! A recording covers one process's allocator. Its final segments and requests show private pools, its handles show streams,
+//! blocks that became free late show use by other streams, and memory released without a request that needs it shows
+//! `empty_cache`. A recording cannot show what other libraries or processes do with the memory: sharing between processes,
+//! registrations by NCCL or network cards, and pools with their own allocator are unknown in every recording.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use parkade::units::PoolId;
 use parkade_recording::{DeviceRecording, Segment};
 use parkade_replay::{Completion, Operation, Requests};
 
-/// Something that a program may use and that does not work with every setting.
+/// A feature that a program may use and that does not work with every setting.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Feature {
@@ -21,7 +21,7 @@ pub enum Feature {
     GraphPools,
     /// No CUDA graph is captured.
     NoGraphPools,
-    /// Pools that the program made itself, with `torch.cuda.MemPool`.
+    /// Pools that the program created itself, with `torch.cuda.MemPool`.
     UserPools,
     /// Private pools that released memory, because nothing uses them any more or their cache was emptied.
     PoolsGivenBack,
@@ -35,7 +35,7 @@ pub enum Feature {
     SeveralDevices,
     /// No memory limit is set (`set_per_process_memory_fraction`).
     NoLimit,
-    /// Pools with an allocator of their own (`MemPool(allocator)`, sleep modes).
+    /// Pools with their own allocator (`MemPool(allocator)`, sleep modes).
     PoolAllocators,
     /// Memory that other processes open through CUDA IPC handles.
     OtherProcesses,
@@ -43,7 +43,7 @@ pub enum Feature {
     CapturedCollectives,
     /// Memory that is registered with NCCL or a network card.
     Registrations,
-    /// Settings that are changed while the program runs.
+    /// Settings that change while the program runs.
     ChangedSettings,
     /// A device that shares its memory with the host.
     HostMemoryDevice,
@@ -84,7 +84,7 @@ pub struct InUse {
 }
 
 impl InUse {
-    /// A program of which nothing is known.
+    /// A program about which nothing is known.
     #[must_use]
     pub fn unknown() -> InUse {
         InUse { evidence: [Evidence::Unknown; FEATURES] }
@@ -92,8 +92,8 @@ impl InUse {
 
     /// What one device's recording shows. `requests` are those of the recording, if it has a trace.
     ///
-    /// What a recording without its beginning does not show is unknown, and so is everything about pools in a file that does not name them
-    /// (before 1.13, spec 7.8).
+    /// A recording that has lost its beginning leaves what it does not show unknown; a file that does not name pools (before 1.13,
+    /// spec 7.8) leaves everything about pools unknown.
     #[must_use]
     pub fn of(device: &DeviceRecording, requests: Option<&Requests>) -> InUse {
         let mut in_use = InUse::unknown();
@@ -120,8 +120,8 @@ impl InUse {
         self
     }
 
-    /// The same program, in a process that sees so many devices: a snapshot lists each of them. With one, it shares no memory with another
-    /// through NCCL or a network card.
+    /// The same program, in a process that sees this many devices: a snapshot lists each of them. With one device, the process
+    /// shares no memory with another through NCCL or a network card.
     #[must_use]
     pub fn seeing(mut self, devices: usize) -> InUse {
         if devices == 1 {
@@ -138,7 +138,7 @@ impl InUse {
         self
     }
 
-    /// The same program, with what the caller knows about one feature.
+    /// The same program, with the caller's knowledge about one feature.
     #[must_use]
     pub fn with(mut self, feature: Feature, evidence: Evidence) -> InUse {
         self.set(feature, evidence);
@@ -159,7 +159,7 @@ impl InUse {
         let named: BTreeSet<(u64, u64)> = device.segments.iter().filter_map(private_pool).collect();
         let is_said = device.segments.iter().all(|segment| segment.pool.is_some());
         let asked: &[PoolId] = requests.map_or(&[], |requests| &requests.pools);
-        // The replay infers pools that were gone before the end, but not of which kind they were.
+        // The replay infers pools that no longer existed at the end, but not their kind.
         let are_named = asked.iter().all(|pool| named.contains(&(pool.0, pool.1)));
         let is_sure = is_complete && is_said;
         let is_graph = |&(first, _): &(u64, u64)| first != 0;
@@ -181,14 +181,15 @@ impl InUse {
     }
 }
 
-/// Whether a block became free later than the program freed it. At entry 0 this may instead be the second half of a free whose first half
-/// the recording has lost.
+/// Whether a block became free later than the program freed it. At entry 0 this may also be the second half of a free whose
+/// first half the recording has lost.
 fn is_late(operation: &Operation) -> bool {
     let late = |completion| !matches!(completion, Completion::AtOnce | Completion::AtEntry(0));
     matches!(operation, Operation::Free { completion, .. } if late(*completion))
 }
 
-/// The evidence for something that a recording shows or does not show. Only if `is_sure` does its absence mean that it is not in use.
+/// The evidence for a feature that a recording shows or does not show. The feature's absence means that it is not in use only
+/// if `is_sure`.
 fn seen(is_seen: bool, is_sure: bool) -> Evidence {
     match (is_seen, is_sure) {
         (true, _) => Evidence::Shown,
@@ -208,10 +209,10 @@ fn streams_of(requests: &Requests) -> impl Iterator<Item = u64> {
     })
 }
 
-/// How surely a program uses a feature.
+/// How certain it is that a program uses a feature.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Evidence {
-    /// It does not: the recording would show it.
+    /// The program does not use it: the recording would show it.
     NotShown,
     /// The recording cannot show it, or has lost the part that would.
     Unknown,
@@ -259,7 +260,7 @@ mod tests {
         let of = |pools: &[_]| pools_of(&InUse::of(&device(pools), Some(&requests)));
         assert_eq!(of(&[Some((0, 0))]), [NotShown, NotShown, Shown, NotShown]);
         assert_eq!(of(&[Some((0, 0)), Some((3, 0))]), [Shown, Shown, NotShown, NotShown]);
-        // Such an id is a MemPool's, or that of a pool that captures share.
+        // Such an id belongs to a MemPool, or to a pool that captures share.
         assert_eq!(of(&[Some((0, 2))]), [Shown, Unknown, Unknown, Unknown]);
         assert_eq!(of(&[Some((0, 2)), Some((1, 0))]), [Shown, Shown, NotShown, Unknown]);
         assert_eq!(of(&[None]), [Unknown; 4], "an old file does not name pools");

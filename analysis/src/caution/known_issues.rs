@@ -1,18 +1,18 @@
-//! The table of known issues, each with its source: which settings it is about, what the program must use for it to matter, and
-//! in which releases.
+//! The table of known issues, each with its source: the settings it concerns, what the program must use for it to matter, and
+//! the releases that have it.
 //!
-//! To add an issue, add a row. A row states what a replay cannot show, or why a setting that looks good in one run is not safe in
-//! general. What a replay does show, such as how much memory a program needs under a setting, does not belong here.
+//! To add an issue, add a row. A row states what a replay cannot show, or why a setting that looks good in one run is not safe
+//! in general. What a replay does show, such as how much memory a program needs under a setting, does not belong in the table.
 
 use parkade::profile::Profile;
 use parkade::settings::{Backend, Settings};
 
 use super::in_use::Feature;
 
-/// What a setting does to a program that uses what the issue needs.
+/// The effect of a setting on a program that uses what the issue needs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Severity {
-    /// The setting has no effect, which its user may not expect.
+    /// The setting has no effect, although its user may expect one.
     NoEffect,
     /// The program may fail, hang or need far more memory, depending on circumstances that are not modelled here.
     MayBreak,
@@ -38,9 +38,9 @@ pub(super) struct KnownIssue {
     pub(super) id: &'static str,
     /// The keys as users write them.
     pub(super) setting: &'static str,
-    /// What the settings must say: all of these.
+    /// What the settings must contain: all of these conditions.
     when: &'static [Condition],
-    /// What the program must use: all of these. If empty, the issue applies to any program.
+    /// What the program must use: all of these features. If empty, the issue applies to any program.
     pub(super) uses: &'static [Feature],
     versions: Versions,
     pub(super) severity: Severity,
@@ -52,9 +52,9 @@ pub(super) struct KnownIssue {
 /// The PyTorch releases that have the issue.
 #[derive(Clone, Copy, Debug)]
 enum Versions {
-    /// All that are modelled here.
+    /// All releases that are modelled here.
     All,
-    /// Those whose profiles have these names.
+    /// The releases whose profiles have these names.
     Only(&'static [&'static str]),
 }
 
@@ -93,7 +93,7 @@ enum Condition {
     Pinned,
     /// The allocator is CUDA's own.
     AsyncBackend,
-    /// A key is set that only PyTorch's own allocator honours.
+    /// The settings have a key that only PyTorch's own allocator honours.
     NativeKeys,
 }
 
@@ -110,7 +110,7 @@ impl Condition {
             Condition::NoFraction => settings.per_process_memory_fraction >= 1.0,
             Condition::Fraction => settings.per_process_memory_fraction < 1.0,
             Condition::OneDivision => settings.roundup_power2_divisions.contains(&1),
-            // Parsing a settings string sets it to the large segment size.
+            // Parsing a settings string sets this size to the large segment size.
             Condition::NonSplitRounding => settings.max_non_split_rounding_bytes != settings.large_segment_bytes,
             Condition::CaptureReuse => settings.graph_capture_record_stream_reuse,
             Condition::ReleaseLock => settings.release_lock_on_cudamalloc,
@@ -137,7 +137,7 @@ impl Condition {
 }
 
 impl KnownIssue {
-    /// Whether the issue is about these settings, in the profile's release.
+    /// Whether the issue concerns these settings in the profile's release.
     pub(super) fn applies_to(&self, settings: &Settings, profile: &Profile) -> bool {
         let exists = match self.versions {
             Versions::All => true,
@@ -147,7 +147,7 @@ impl KnownIssue {
     }
 }
 
-/// Every known issue: first those that do harm, then settings without effect.
+/// Every known issue: first those that do harm, then the settings without effect.
 pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
     KnownIssue {
         id: "expandable-captured-collectives",

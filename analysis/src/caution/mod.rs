@@ -1,8 +1,9 @@
-//! What a setting may break: known issues of PyTorch's allocator settings in programs that use certain features.
+//! Collects what a setting may break: known issues of PyTorch's allocator settings in programs that use certain features.
 //!
-//! [`InUse`] is what a recording shows of the features in use, [`cautions`] lists the known issues that then apply to settings.
-//! `known_issues` lists them all, each with its source. A replay tells how much memory a program needs under a setting; these
-//! issues are what no replay of one process can show: hangs, refused calls, memory of other libraries, settings without effect.
+//! [`InUse`] holds the features that a recording shows in use, [`cautions`] lists the known issues that therefore apply to
+//! settings. `known_issues` lists them all, each with its source. A replay tells how much memory a program needs under a
+//! setting; these issues are what no replay of one process can show: hangs, refused calls, memory of other libraries, and
+//! settings without effect.
 
 mod in_use;
 mod known_issues;
@@ -22,18 +23,18 @@ use known_issues::{KNOWN_ISSUES, KnownIssue};
 pub struct Caution {
     /// Identifies the issue in machine-readable output: words joined by hyphens, the same in every release.
     pub id: &'static str,
-    /// The keys of the settings that it is about, joined by `, `.
+    /// The keys of the settings that the issue concerns, joined by `, `.
     pub setting: &'static str,
     /// Whether the program uses what the issue needs; never [`Evidence::NotShown`].
     pub in_use: Evidence,
-    /// How bad it is if the program does.
+    /// How bad the issue is if the program uses it.
     pub severity: Severity,
     /// What happens, in one sentence.
     pub what: &'static str,
     /// What to do instead, in one sentence.
     pub instead: &'static str,
-    /// Where it is reported or documented: issues and pull requests as `owner/name#number`; `spec` and a number is a section of the
-    /// behavioural specification, which was found by running PyTorch's own library.
+    /// Where the issue is reported or documented: issues and pull requests as `owner/name#number`; `spec` and a number is a section
+    /// of the behavioural specification, which was found by running PyTorch's own library.
     pub source: &'static str,
 }
 
@@ -45,8 +46,8 @@ impl Caution {
     }
 }
 
-/// The known issues that apply to `settings` under `profile` in a program that uses `in_use`. Those that are shown come before those that
-/// are unknown, then the more severe first, then in the order of the table.
+/// The known issues that apply to `settings` under `profile` in a program that uses `in_use`. Issues whose features are shown
+/// come before those whose features are unknown, then the more severe first, then in the order of the table.
 #[must_use]
 pub fn cautions(in_use: &InUse, settings: &Settings, profile: &Profile) -> Vec<Caution> {
     let applying = KNOWN_ISSUES.iter().filter(|issue| issue.applies_to(settings, profile));
@@ -55,7 +56,8 @@ pub fn cautions(in_use: &InUse, settings: &Settings, profile: &Profile) -> Vec<C
     found
 }
 
-/// The caution for a program, unless it is known not to use something that the issue needs. It is as certain as the least certain of these.
+/// The caution for a program, unless it is known not to use something that the issue needs. The caution is as certain as the
+/// least certain of the needed features.
 fn caution(issue: &KnownIssue, in_use: &InUse) -> Option<Caution> {
     let least = issue.uses.iter().map(|&feature| in_use.evidence(feature)).min().unwrap_or(Evidence::Shown);
     (least != Evidence::NotShown).then_some(Caution {
@@ -71,7 +73,7 @@ fn caution(issue: &KnownIssue, in_use: &InUse) -> Option<Caution> {
 
 #[cfg(test)]
 mod tests {
-    //! Every known issue applies to what it is about, and to nothing else.
+    //! Tests that every known issue applies to the settings it concerns, and to nothing else.
 
     use super::*;
 
@@ -95,7 +97,7 @@ mod tests {
         ids
     }
 
-    /// Settings, what the program uses, the release, and the ids of all issues that apply.
+    /// The settings, the features that the program uses, the release, and the ids of all issues that apply.
     type Case = (&'static str, &'static [Feature], Profile, &'static [&'static str]);
 
     const CASES: &[Case] = &[

@@ -1,14 +1,15 @@
-//! What a program that died would have done next, as far as its earlier steps tell.
+//! Estimates what a program that died would have done next, as far as its earlier steps show.
 //!
-//! A recording of a run that died ends with the request that failed. If the program is a loop, it was in the same place before,
-//! once in every step (`repeats`). What it did then is copied behind its end (`splice`): first the rest of the step that failed,
-//! with sizes in proportion to what that step had requested already, then the earlier steps once more, as they were.
+//! A recording of a run that died ends with the request that failed. If the program is a loop, it was at the same point before,
+//! once in every step (`repeats`). What it did after that point is appended (`splice`): first the rest of the step that failed,
+//! with sizes in proportion to what that step had already requested, then the earlier steps once more, unchanged.
 //!
-//! [`Doubt`] says why it is not sure that such a program fits, although everything that is estimated of its rest does. What later
-//! steps need is told from how many steps were seen, how much they differ, and how much is left free. Either the largest size has
-//! come back, as it does where sizes are fixed, few or cut off at a longest one. Or so much is left free that even a larger size
-//! than any seen fits: if sizes are spread over a range and `n` of them were seen, the range ends `x` times further above their
-//! common floor than the largest with a chance of at most `x` to the power of `-n`, however many steps follow.
+//! [`Doubt`] says why such a program may not fit although all of its estimated rest does. The need of later steps is judged by
+//! how many steps were seen, how much they differ, and how much memory is left free. There are two ways to be sure. Either the
+//! largest size has come back, as happens when sizes are fixed, few, or capped at a longest one. Or so much is left free that
+//! even a size larger than any seen fits: if sizes are spread over a range and `n` of them were seen, the chance that the range
+//! ends `x` times further above their common floor than the largest is at most `x` to the power of `-n`, however many steps
+//! follow.
 
 mod repeats;
 mod splice;
@@ -20,44 +21,45 @@ use rustc_hash::FxHashMap;
 use repeats::{Alignment, Direction, Repeat, Shape, align, repeats};
 use splice::{Sizes, Splice};
 
-/// How many earlier steps are looked at.
+/// The number of earlier steps that are compared.
 const STEPS: usize = 40;
-/// A step of which the sizes of a new one are worked out needs this many others at most.
+/// The sizes of a new step are derived from the copied step and at most this many others.
 const COMPARED: usize = 5;
-/// The least live memory of the steps may differ by one part in this many of what steps add to it.
+/// The steps' lowest live memory may differ by one part in this many of what a step adds to it.
 const STEADY_PART: u64 = 50;
-/// Steps leave memory behind if the least live memory rises over at least this many.
+/// Steps leak memory if the lowest live memory rises over at least this many of them.
 const LEAKING: usize = 3;
 
 /// A program that died, continued.
 #[derive(Clone, Debug)]
 pub struct Continuation {
-    /// The recorded requests up to the one that failed, and what would have followed it. Their entries continue those of the trace. Empty
-    /// if the caller has taken them.
+    /// The recorded requests up to the one that failed, and what would have followed it. Their entries continue those of the trace.
+    /// Empty if the caller has taken the requests.
     pub requests: Requests,
-    /// How many operations are recorded; the others are estimated.
+    /// The number of recorded operations; the others are estimated.
     pub recorded: usize,
-    /// How many steps the program had made before the one that failed, at most forty. A first one that differs, because it makes what
-    /// later ones find, counts as well.
+    /// The number of steps before the one that failed, at most forty. A first step that differs, because it allocates what later
+    /// steps find, counts too.
     pub steps: usize,
-    /// The most live bytes in each of these steps, the earliest first, what came before those that are alike included.
+    /// The most live bytes in each of these steps, earliest first, including what came before the steps that are alike.
     pub step_peaks: Vec<u64>,
     /// The most live bytes in the step that failed, had it gone on.
     pub failed_step_peak: u64,
-    /// What is certain of that: the most that was recorded in the step, or all of it if its sizes so far are those of an earlier step.
+    /// The certain part of that peak: the most that was recorded in the step, or all of it if the step's sizes so far are those of
+    /// an earlier step.
     pub failed_step_certain_peak: u64,
-    /// The least live bytes since the first of the steps that are alike: what every step finds.
+    /// The least live bytes since the first of the steps that are alike: the memory that every step finds in use.
     pub floor_bytes: u64,
-    /// What each step leaves in use in addition to what it found, on average, if every one does. 0 otherwise.
+    /// The average memory that each step leaves in use in addition to what it found, if every step does. 0 if not every step does.
     pub left_by_step_bytes: u64,
-    /// How many steps follow it.
+    /// The number of estimated steps that follow the one that failed.
     pub more_steps: usize,
-    /// Whether the steps leave behind what they found. Otherwise memory in use grows or shrinks from step to step.
+    /// Whether the steps leave as much memory in use as they found. If not, memory in use grows or shrinks from step to step.
     pub is_steady: bool,
 }
 
 impl Continuation {
-    /// The most live bytes in each step, that of the step that failed last, had it gone on.
+    /// The most live bytes in each step; the last is the step that failed, had it gone on.
     fn peaks(&self) -> Vec<u64> {
         self.step_peaks.iter().copied().chain([self.failed_step_peak]).collect()
     }
@@ -81,8 +83,8 @@ impl Continuation {
     }
 }
 
-/// Continues a program whose operation `last` failed. `most` is the number of operations that may be added. `None` if the program
-/// was never before where it failed.
+/// Continues a program whose operation `last` failed. `most` is the number of operations that may be added. `None` if the
+/// program had not reached that point before it failed there.
 #[must_use]
 pub fn continue_after(requests: &Requests, recording: &DeviceRecording, last: usize, most: usize) -> Option<Continuation> {
     let operations = requests.operations.get(..=last)?;
@@ -97,7 +99,7 @@ pub fn continue_after(requests: &Requests, recording: &DeviceRecording, last: us
     splice.find_lasting(latest.operation, &latest.before);
     splice.take_peak_bytes();
 
-    // The rest of the step that failed, as in the earlier step that was most like it.
+    // Append the rest of the step that failed, as the most similar earlier step did it.
     let like = most_alike(operations, &words, last, &found);
     let before = align(&words, (moments[like], last), Direction::Backwards, last, last + 1);
     let sizes = StepSizes::of(operations, &words, &moments, like);
@@ -107,7 +109,7 @@ pub fn continue_after(requests: &Requests, recording: &DeviceRecording, last: us
     let failed_step_peak = splice.take_peak_bytes();
     splice.copy(ends, moments[like - 1], &|_| None);
 
-    // Then the steps after that one, and all of them again.
+    // Then append the steps after that one, and all of them again.
     let (mut more_steps, mut place) = (0, like - 1);
     while more_steps < found.len() || splice.operations.len() - operations.len() < most {
         if place == 0 {
@@ -126,7 +128,7 @@ pub fn continue_after(requests: &Requests, recording: &DeviceRecording, last: us
         more_steps += 1;
     }
     let earliest = moments[found.len()];
-    // A step ends where the least is live between two of the moments. After the last such place it is the step that failed.
+    // A step ends where live memory is lowest between two of the moments. The step that failed begins at the last such index.
     let ends: Vec<usize> = moments.windows(2).rev().map(|pair| live.lowest(pair[1], pair[0])).collect();
     let begins = [0].into_iter().chain(ends.iter().copied());
     let step_peaks = begins.zip(&ends).map(|(begin, &end)| live.peak(begin, end)).collect();
@@ -184,7 +186,7 @@ impl Live {
         self.bytes[from + 1..=to].iter().copied().max().unwrap_or(0)
     }
 
-    /// Where the least is live after the operation `from` up to `to`, the last such place.
+    /// The index of the lowest live memory after the operation `from` up to `to`; the last of several.
     fn lowest(&self, from: usize, to: usize) -> usize {
         (from + 1..=to).rev().min_by_key(|&place| self.bytes[place]).unwrap_or(to)
     }
@@ -193,7 +195,7 @@ impl Live {
     fn is_steady(&self, moments: &[usize]) -> bool {
         let least = |pair: &[usize]| self.bytes[pair[1]..=pair[0]].iter().copied().min().unwrap_or(0);
         let Some(latest) = moments.windows(2).next() else { return false };
-        // With one earlier step, what came before it is compared: as much as the step is long.
+        // With only one earlier step, an equally long stretch before it is compared.
         let floors: Vec<u64> = match moments {
             [now, earlier] => vec![least(latest), least(&[*earlier, earlier.saturating_sub(now - earlier)])],
             _ => moments.windows(2).take(3).map(least).collect(),
@@ -204,7 +206,7 @@ impl Live {
     }
 }
 
-/// Whether the requests after the operation `since` have the sizes of those that correspond to them.
+/// Whether the requests after the operation `since` have the sizes of their counterparts.
 fn repeats_sizes(operations: &[(usize, Operation)], before: &Alignment, since: usize) -> bool {
     before.pairs.iter().filter(|pair| pair.1 > since).all(|&(earlier, later)| {
         match (operations[earlier].1, operations[later].1) {
@@ -224,7 +226,7 @@ fn left_by_step(floors: &[u64]) -> u64 {
     }
 }
 
-/// Which of the moments (1 is the latest) is most like the end of the program, by the sizes of the requests before both.
+/// The moment (1 is the latest) that is most like the end of the program, by the sizes of the requests before both.
 fn most_alike(operations: &[(usize, Operation)], words: &[u64], last: usize, found: &[Repeat]) -> usize {
     let size = |place: usize| match operations[place].1 {
         Operation::Allocate { bytes, .. } => Some(bytes),
@@ -243,7 +245,7 @@ fn most_alike(operations: &[(usize, Operation)], words: &[u64], last: usize, fou
 /// The sizes of the step that failed.
 struct StepSizes {
     sizes: Sizes,
-    /// For each moment that is compared: the operations there that correspond to those after the moment that is copied.
+    /// For each compared moment: its operations that correspond to those after the copied moment.
     others: Vec<FxHashMap<usize, usize>>,
 }
 
@@ -287,49 +289,49 @@ impl StepSizes {
     }
 }
 
-/// Steps that must have come before.
+/// The number of steps that must have come before.
 const FEWEST_STEPS: usize = 4;
-/// Of fewer steps than this, the one that failed included, the largest that came back is not known to be the largest of all, unless
-/// all but one needed it: of 27 cut runs of which it was believed, 4 needed more later.
+/// With fewer steps than this, including the one that failed, the largest size that came back does not count as the largest of
+/// all, unless all but one step needed it: in 4 of 27 cut runs for which it did count, later steps needed more.
 const RECURRING_STEPS: usize = 8;
-/// Two steps need the same if they differ by at most one part in this many of what the largest adds to what all of them find.
+/// Two steps need the same if they differ by at most one part in this many of what the largest step adds to the common floor.
 const SAME_PART: u64 = 50;
 /// The largest size has come back if this many steps needed it ...
 const RECURS: usize = 2;
-/// ... or one more if more than this many were seen: then two are within a fiftieth by chance.
+/// ... or one more if more than this many steps were seen, because two of many steps may lie within a fiftieth by chance.
 const FEW: usize = 10;
-/// Sizes that come back still need this part of the largest free, because the estimate of the rest is not exact.
+/// Even if sizes come back, this part of the largest must be free, because the estimate of the rest is not exact.
 const LEAST_FREE_PART: u64 = 100;
-/// The number of steps times the free part is to be this: then a larger size is seen with a chance of one in twenty (e to the power
-/// of -3).
+/// The number of steps times the free fraction must reach this: then the chance of a larger size is one in twenty (e to the
+/// power of -3).
 const SURE: u128 = 3;
-/// Steps grow if each of so many is larger than the one before ...
+/// Steps grow if each of this many is larger than the one before ...
 const GROWING: usize = 4;
 /// ... by more than one part in this many.
 const GROWING_PART: u64 = 100;
 
-/// Why the rest of a program cannot be told from its beginning.
+/// Why the beginning of a program does not determine its rest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Doubt {
-    /// The program was never before where it failed.
+    /// The program had not reached that point before it failed there.
     NoSteps,
-    /// Too few steps came before: so many.
+    /// Too few steps came before; the number of them.
     FewSteps(usize),
     /// The steps leave more or less memory in use than they found.
     NotSteady,
     /// Each step needs more than the one before.
     Growing,
-    /// The largest size was seen once, and too little is left free for a larger one.
+    /// Only one step needed the largest size, and too little is left free for a larger one.
     Margin,
 }
 
 impl Doubt {
-    /// What makes the rest of this program doubtful, if anything. `free_bytes` is what would be left at its peak.
+    /// The reason to doubt the rest of this program, if there is one. `free_bytes` is what would be left at its peak.
     #[must_use]
     pub fn about(continuation: Option<&Continuation>, free_bytes: u64) -> Option<Doubt> {
         let Some(continuation) = continuation else { return Some(Doubt::NoSteps) };
         let peaks = continuation.peaks();
-        // As many steps again would leave as much behind again.
+        // As many steps again would leave as much memory behind again.
         let left_bytes = continuation.left_by_step_bytes.saturating_mul(continuation.steps as u64);
         if continuation.has_few_steps() {
             Some(Doubt::FewSteps(continuation.steps))
@@ -370,7 +372,7 @@ fn grow(peaks: &[u64]) -> bool {
     latest.len() >= 3 && latest.windows(2).all(is_larger)
 }
 
-/// How many steps are known to have needed the largest size, and of how many that is known.
+/// How many steps are known to have needed the largest size, and for how many steps this is known.
 fn largest_recurs(continuation: &Continuation) -> (usize, usize) {
     let certain = || continuation.step_peaks.iter().copied().chain([continuation.failed_step_certain_peak]);
     let largest = certain().max().unwrap_or(0).max(continuation.failed_step_peak);
@@ -378,7 +380,7 @@ fn largest_recurs(continuation: &Continuation) -> (usize, usize) {
     (certain().filter(|&peak| peak >= same).count(), certain().count())
 }
 
-/// Whether enough is left free for a size larger than any that was seen.
+/// Whether enough is left free for a size larger than any seen.
 fn is_wide(peaks: &[u64], floor_bytes: u64, free_bytes: u64) -> bool {
     let largest = peaks.iter().copied().max().unwrap_or(0);
     u128::from(free_bytes) * peaks.len() as u128 >= SURE * u128::from(largest.saturating_sub(floor_bytes))
@@ -386,7 +388,7 @@ fn is_wide(peaks: &[u64], floor_bytes: u64, free_bytes: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    //! Programs of a few steps, cut off in the middle of one and continued.
+    //! Tests with programs of a few steps, cut in the middle of one and continued.
 
     use parkade::units::PoolId;
     use parkade_replay::Completion;
@@ -430,10 +432,10 @@ mod tests {
 
     #[test]
     fn sizes_of_a_range_need_room_for_larger_ones() {
-        // Five steps, the largest 800 above the floor: 480 free bytes are three fifths.
+        // The largest of five steps is 800 above the floor. 480 free bytes are three fifths of that.
         assert_eq!(doubt(&[600, 900, 700, 800], 1000, 479), Some(Doubt::Margin));
         assert_eq!(doubt(&[600, 900, 700, 800], 1000, 480), None);
-        // With thirty of them, a tenth is enough.
+        // With thirty steps, a tenth is enough.
         let many: Vec<u64> = (0..29).map(|step| 900 - 170 * step % 500).collect();
         assert_eq!((doubt(&many, 1000, 79), doubt(&many, 1000, 80)), (Some(Doubt::Margin), None));
     }
@@ -475,8 +477,8 @@ mod tests {
             self.operations.push((self.operations.len(), operation));
         }
 
-        /// A training step: an activation for each layer, a large one at the end, and a gradient for each layer, all freed again. The first
-        /// step makes the optimizer's states.
+        /// A training step: an activation for each layer, a large one at the end, and a gradient for each layer; all are freed
+        /// again. The first step allocates the optimizer's states.
         fn step(&mut self, length: u64, is_first: bool) {
             let activations: Vec<usize> = (0..LAYERS).map(|_| self.allocate(length * MIB)).collect();
             let logits = self.allocate(4 * length * MIB);
@@ -536,7 +538,7 @@ mod tests {
         continue_after(&Program::training(lengths).requests(), &DeviceRecording::default(), last, 2000)
     }
 
-    /// Where a step begins.
+    /// The operation at which a step begins.
     fn start_of(lengths: &[u64], step: usize) -> usize {
         Program::training(&lengths[..step]).operations.len()
     }
@@ -560,7 +562,7 @@ mod tests {
 
     #[test]
     fn a_peak_belongs_to_one_step() {
-        // Cut at the top of the forward pass: what the large step still held there is not what the next one needed.
+        // The program is cut at the top of the forward pass; what the large step still held there is not what the next one needed.
         let lengths = [20, 34, 30, 60, 28];
         let truth = live(&Program::training(&lengths).operations);
         let peak = |step: usize| truth[start_of(&lengths, step)..start_of(&lengths, step + 1)].iter().copied().max();

@@ -1,15 +1,15 @@
-//! Earlier moments at which a program was where it is now.
+//! Finds earlier moments at which a program was at the same point as now.
 //!
-//! A training loop does in every step what it did in the step before. Seen backwards from an operation, the shape of the program
-//! agrees with that seen backwards from the same place in the step before, for about as long as the program has run. Other places
-//! agree only briefly: two layers of a model look alike, but not what is before them.
+//! In every step a training loop does what it did in the step before. Read backwards from an operation, the program has the
+//! same shape as when read backwards from the same point in the step before, for about as long as the program has run. Other
+//! points agree only briefly: two layers of a model look alike, but the operations before them do not.
 //!
-//! The shape of a program is what it does, without sizes ([`Shape`]). Training steps of different lengths request different
-//! sizes, but they request and free in the same order. So an allocation is described by its stream, pool and stack, and a free by
-//! how many requests ago its block was allocated.
+//! The shape of a program is the sequence of its operations without sizes ([`Shape`]). Training steps of different lengths
+//! request different sizes, but they request and free in the same order. So an allocation is described by its stream, pool and
+//! stack, and a free by how many requests ago its block was allocated.
 //!
-//! Two stretches of a program that did nearly the same are aligned ([`align`]). Equal operations are paired one by one. Where the
-//! stretches differ, the nearest places are searched from which they agree again.
+//! [`align`] aligns two stretches of a program that did nearly the same. It pairs equal operations one by one. Where the
+//! stretches differ, it searches for the nearest operations from which they agree again.
 
 use std::hash::BuildHasher;
 
@@ -17,48 +17,49 @@ use parkade_recording::{DeviceRecording, StackId};
 use parkade_replay::Operation;
 use rustc_hash::FxBuildHasher;
 
-/// A place must agree for so many operations without a difference.
+/// A candidate must agree for this many operations without a difference.
 const LEAST_REACH: usize = 8;
-/// How many places are looked at, those first from which the shape agrees longest without a difference.
+/// The number of candidates examined, starting with those whose shape agrees longest without a difference.
 const CANDIDATES: usize = 128;
 /// How far back the shape is compared, in operations.
 const LOOK_BACK: usize = 16_384;
-/// An alignment shorter than this says nothing.
+/// An alignment shorter than this is no evidence.
 const SHORTEST: usize = 24;
-/// Fewer operations are not a step, but a loop within one.
+/// A repetition of fewer operations is not a step but a loop within one.
 const SHORTEST_STEP: usize = 16;
 /// A score is near the highest if it is less than one part in this many below it.
 const NEAR_PART: usize = 12;
-/// An operation without a counterpart counts against a place as much as this many that agree.
+/// An operation without a counterpart cancels this many that agree.
 const DIFFERENCE_COST: usize = 2;
 
-/// A step is at most this many times shorter than the last one ...
+/// A step is at most this many times shorter than the latest one ...
 const SHORTER: usize = 4;
 /// ... and at most this many times longer.
 const LONGER: usize = 4;
 
-/// The same place in two steps has the same number of live blocks, give or take these ...
+/// The same point in two steps has the same number of live blocks, give or take this many ...
 const MORE_BLOCKS: usize = 2;
-/// ... or one part in this many. In a loop over layers there are more with every layer.
+/// ... or one part in this many. In a loop over layers the number grows with every layer.
 const MORE_BLOCKS_PART: usize = 100;
 
-/// The same place in an earlier step.
+/// The point in an earlier step that corresponds to a later one.
 #[derive(Clone, Debug)]
 pub(super) struct Repeat {
-    /// The operation there that corresponds to the later one.
+    /// The operation there that corresponds to the later operation.
     pub(super) operation: usize,
-    /// How what came before both corresponds.
+    /// The alignment of the operations before both.
     pub(super) before: Alignment,
 }
 
-/// The same place in the step before that of the operation `now`, in the step before that one, and so on, at most `most` of them, the
-/// latest first. Each is aligned with its successor.
+/// The points that correspond to the operation `now` in the step before, in the step before that one, and so on, at most `most`
+/// of them, the latest first. Each is aligned with its successor.
 pub(super) fn repeats(words: &[u64], live_blocks: &[usize], now: usize, most: usize) -> Vec<Repeat> {
     let mut found: Vec<Repeat> = Vec::new();
     while found.len() < most {
         let later = found.last().map_or(now, |repeat| repeat.operation);
         let Some(repeat) = one_earlier(words, Some(live_blocks), later) else { break };
-        // Steps of one loop are of similar length. A much shorter one is a repetition within the first step, such as that of layers.
+        // Steps of one loop are of similar length. A much shorter one is a repetition within the first step, such as a loop over
+        // layers.
         let first = found.first().map_or(0, |first| now - first.operation);
         if (later - repeat.operation) * SHORTER < first
             || later - repeat.operation > first.saturating_mul(LONGER).max(now * usize::from(first == 0))
@@ -70,16 +71,16 @@ pub(super) fn repeats(words: &[u64], live_blocks: &[usize], now: usize, most: us
     found
 }
 
-/// Whether there is one more step before the earliest moment, which leaves other blocks behind than it found: the first step makes an
-/// optimizer's states. `step` is how many operations a step has.
+/// Whether one more step precedes the earliest moment and leaves more blocks behind than it found: the first step allocates an
+/// optimizer's states. `step` is the number of operations in a step.
 pub(super) fn has_first_step(words: &[u64], earliest: usize, step: usize) -> bool {
     one_earlier(words, None, earliest).is_some_and(|first| (earliest - first.operation) * 2 >= step)
 }
 
-/// The same place one step before the operation `now`. With `live_blocks`, about as many blocks must be live there.
+/// The corresponding point one step before the operation `now`. With `live_blocks`, about as many blocks must be live there.
 fn one_earlier(words: &[u64], live_blocks: Option<&[usize]>, now: usize) -> Option<Repeat> {
     let reach = agreements(&words[..=now]);
-    // The first step differs from the others, so it is looked for less strictly.
+    // The first step differs from the others, so the search for it is less strict.
     let least_reach = if live_blocks.is_some() { LEAST_REACH } else { 1 };
     let is_like = |place: usize| {
         live_blocks.is_none_or(|blocks| blocks[place].abs_diff(blocks[now]) <= MORE_BLOCKS.max(blocks[now] / MORE_BLOCKS_PART))
@@ -100,7 +101,7 @@ fn one_earlier(words: &[u64], live_blocks: Option<&[usize]>, now: usize) -> Opti
     let found: Vec<(usize, Repeat)> = candidates.into_iter().map(repeat).collect();
     let score = |repeat: &Repeat| repeat.before.pairs.len().saturating_sub(DIFFERENCE_COST * repeat.before.skipped);
     let highest = found.iter().map(|(_, repeat)| score(repeat)).max()?;
-    // Neighbouring places score nearly the same: of these, the one that agrees longest without a difference.
+    // Neighbouring operations score nearly the same; of these, take the one that agrees longest without a difference.
     let is_near = |repeat: &Repeat| score(repeat).saturating_mul(NEAR_PART) >= highest.saturating_mul(NEAR_PART - 1);
     let near = found.into_iter().filter(|(_, repeat)| is_near(repeat));
     let (_, best) = near.max_by_key(|(reach, repeat)| (*reach, score(repeat), repeat.operation))?;
@@ -108,8 +109,8 @@ fn one_earlier(words: &[u64], live_blocks: Option<&[usize]>, now: usize) -> Opti
     (agree >= SHORTEST && now - best.operation >= SHORTEST_STEP && differ * DIFFERENCE_COST <= agree).then_some(best)
 }
 
-/// For every distance back: how many operations in a row, going backwards from the end, agree with those that distance before (the
-/// Z function of the reversed words).
+/// For every distance back: how many consecutive operations, going backwards from the end, agree with those that distance
+/// earlier (the Z function of the reversed words).
 fn agreements(words: &[u64]) -> Vec<usize> {
     let count = words.len();
     let word = |place: usize| words[count - 1 - place];
@@ -134,13 +135,13 @@ const AGREE: usize = 6;
 const FURTHEST: usize = 96;
 /// An alignment ends when more than one in this many operations has no counterpart ...
 const SKIPPED_PART: usize = 4;
-/// ... beyond these first ones.
+/// ... not counting this many.
 const SKIPPED_FREE: usize = 96;
-/// The distance between the stretches may change by one part in this many: otherwise an alignment of a place with its neighbour would
-/// slip into one of the place with itself.
+/// The distance between the stretches may change by one part in this many; a looser bound would let an alignment with a
+/// neighbouring point slip into an alignment of the point with itself.
 const DRIFT_PART: i64 = 4;
 
-/// In which direction stretches are compared.
+/// The direction in which stretches are compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Direction {
     /// Into the past.
@@ -152,14 +153,14 @@ pub(super) enum Direction {
 /// Operations that correspond.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Alignment {
-    /// Pairs of places, that in the earlier stretch first.
+    /// Pairs of operation indices; the one in the earlier stretch comes first.
     pub(super) pairs: Vec<(usize, usize)>,
-    /// How many operations have no counterpart.
+    /// The number of operations without a counterpart.
     skipped: usize,
 }
 
-/// Pairs the operations of `words` from the places `earlier` and `later` on, these included, at most `most` of them and none from `end`
-/// on.
+/// Pairs the operations of `words` starting at `earlier` and `later` (inclusive), at most `most` pairs, and none at or beyond
+/// `end`.
 pub(super) fn align(words: &[u64], (earlier, later): (usize, usize), direction: Direction, most: usize, end: usize) -> Alignment {
     let at = |start: usize, steps: usize| match direction {
         Direction::Backwards => start.checked_sub(steps),
@@ -192,10 +193,11 @@ pub(super) fn align(words: &[u64], (earlier, later): (usize, usize), direction: 
     found
 }
 
-/// A free of a block allocated at least this many requests ago is described as that of an old block: in between, steps vary.
+/// A free of a block that was allocated at least this many requests ago is described as the free of an old block, because steps
+/// vary in between.
 const LONG_AGO: u64 = 128;
 
-/// Operations described so that equal descriptions mean: the program did the same.
+/// Operations described in such a way that equal descriptions mean that the program did the same.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     /// One description for each operation.

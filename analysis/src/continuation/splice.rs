@@ -1,12 +1,12 @@
-//! Copies stretches of a program behind its end, so that each copy frees what its original freed, and works out the sizes of its
-//! requests.
+//! Appends copies of stretches of a program to its end, such that each copy frees what its original freed, and derives the
+//! sizes of its requests.
 //!
-//! A copy works on blocks of its own. What the original freed corresponds to a block that is live now: one that the copy
-//! allocated, the same block if it has been live ever since, or the block that the later step allocated in the same place.
+//! A copy works on its own blocks. A block that the original freed corresponds to a block that is live now: one that the copy
+//! allocated, the same block if it is still live, or the block that the later step allocated at the same point.
 //!
-//! Sizes of requests that were never made follow from those of earlier steps ([`Sizes`]). Steps differ in length: more tokens,
-//! larger images. A request that in every earlier step was as large as another one, or in a fixed proportion to it, will be so
-//! again. So the sizes of a step that was cut short follow from those that it had already requested.
+//! The sizes of requests that were never made are derived from the requests of earlier steps ([`Sizes`]). Steps differ in
+//! length: more tokens, larger images. If a request was as large as another one in every earlier step, or in a fixed proportion
+//! to it, it will be so again. So the sizes of a truncated step follow from those that it had already requested.
 
 use parkade_replay::{Completion, Operation, Requests};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -16,7 +16,7 @@ use super::repeats::Alignment;
 /// A program that is being continued.
 pub(super) struct Splice<'a> {
     recorded: &'a [(usize, Operation)],
-    /// The recorded operation at which each block is freed, if it is.
+    /// The recorded operation that frees each block, if one does.
     freed_at: Vec<Option<usize>>,
     /// The recorded operation that allocated each block.
     allocated_at: Vec<usize>,
@@ -24,16 +24,16 @@ pub(super) struct Splice<'a> {
     pub(super) operations: Vec<(usize, Operation)>,
     next_id: usize,
     next_entry: usize,
-    /// The recorded blocks that are live at the present place of the recorded program, each with the block that stands for it.
+    /// The recorded blocks that are live at the current position in the recorded program, each with the block that stands for it.
     stands_for: FxHashMap<usize, usize>,
-    /// Blocks that nothing stands for since the last jump. They are freed at the end of the copy.
+    /// Blocks that have stood for no recorded block since the last jump. The copy frees them at its end.
     left: Vec<usize>,
     /// Recorded blocks that are allocated once and stay.
     lasting: FxHashSet<usize>,
     /// Sizes of live blocks.
     live: FxHashMap<usize, u64>,
     live_bytes: u64,
-    /// The most live bytes since this was last asked.
+    /// The most live bytes since the last call of `take_peak_bytes`.
     peak_bytes: u64,
 }
 
@@ -83,8 +83,8 @@ impl<'a> Splice<'a> {
         splice
     }
 
-    /// Moves the present place of the recorded program from its end back to after the operation `to`. `before` aligns what came before
-    /// that with what came before the end.
+    /// Moves the current position in the recorded program from its end back to after the operation `to`. `before` aligns what
+    /// precedes `to` with what precedes the end.
     pub(super) fn jump_back(&mut self, to: usize, before: &Alignment) {
         let later: FxHashMap<usize, usize> = before.pairs.iter().copied().collect();
         let at_end = std::mem::take(&mut self.stands_for);
@@ -100,7 +100,7 @@ impl<'a> Splice<'a> {
                 self.stands_for.insert(id, block);
             }
         }
-        // What the last step allocated and nothing stands for would have been freed in the course of the next.
+        // The next step would have freed these blocks, which the last step allocated and which stand for no recorded block.
         let recent = |id: &usize| self.allocated_at.get(*id).is_some_and(|&at| at > to);
         let mut left: Vec<usize> =
             at_end.iter().filter(|(id, block)| recent(id) && !is_used.contains(block)).map(|(_, &block)| block).collect();
@@ -108,8 +108,8 @@ impl<'a> Splice<'a> {
         self.left.extend(left);
     }
 
-    /// Blocks that are allocated once and stay, given the latest earlier moment like the end of the recorded program: live since before
-    /// it, unless the block that the step before allocated in the same place has been freed.
+    /// Finds the blocks that are allocated once and stay, given the latest earlier moment like the end of the recorded program:
+    /// those live since before that moment, unless the block that the step before allocated at the same point has been freed.
     pub(super) fn find_lasting(&mut self, moment: usize, before: &Alignment) {
         let earlier: FxHashMap<usize, usize> = before.pairs.iter().map(|&(earlier, later)| (later, earlier)).collect();
         let is_freed = |place: &usize| self.id_at(*place).is_some_and(|id| self.freed_at[id].is_some());
@@ -120,7 +120,7 @@ impl<'a> Splice<'a> {
         self.lasting = (0..self.allocated_at.len()).filter(lasts).collect();
     }
 
-    /// Copies the recorded operations after `from` up to `to`. `size_of` tells the size of a request that is copied, given its place.
+    /// Copies the recorded operations after `from` up to `to`. `size_of` returns the size of a copied request, given its index.
     pub(super) fn copy(&mut self, from: usize, to: usize, size_of: &dyn Fn(usize) -> Option<u64>) {
         let Some(&(first_entry, _)) = self.recorded.get(from) else { return };
         let base = self.next_entry;
@@ -133,7 +133,7 @@ impl<'a> Splice<'a> {
                     if failed && place + 1 < self.recorded.len() {
                         continue;
                     }
-                    // Allocated once and live ever since: it is not allocated a second time.
+                    // The block was allocated once and has been live ever since, so it is not allocated again.
                     if self.lasting.contains(&id) {
                         self.stands_for.insert(id, id);
                         continue;
@@ -188,7 +188,7 @@ impl<'a> Splice<'a> {
     }
 }
 
-/// When the memory of a copied free becomes free: as long after it as in the original.
+/// When the memory of a copied free becomes available: as long after the free as in the original.
 fn moved(completion: Completion, entry: usize, at: usize) -> Completion {
     match completion {
         Completion::AtEntry(completed) => {
@@ -202,18 +202,19 @@ fn moved(completion: Completion, entry: usize, at: usize) -> Completion {
 /// Smaller requests are in proportion by chance.
 const LEAST_BYTES: u64 = 4096;
 
-/// What the requests of earlier steps say about a step of which only the beginning is known.
+/// What the requests of earlier steps say about a step whose beginning alone is known.
 #[derive(Debug, Default)]
 pub(super) struct Sizes {
-    /// The size in the new step, by the sizes of the same request in the earlier steps.
+    /// The size in the new step, keyed by the sizes of the same request in the earlier steps.
     equal: FxHashMap<Vec<u64>, u64>,
-    /// The same for sizes in proportion: by the earlier sizes divided by what divides them all, the divisor and the new size.
+    /// The same for proportional sizes, keyed by the earlier sizes divided by their greatest common divisor: the divisor and the
+    /// new size.
     proportional: FxHashMap<Vec<u64>, (u64, u64)>,
 }
 
 impl Sizes {
-    /// Notes a request that was made in the new step too: its sizes in the earlier steps, and in the new one. Later requests count more
-    /// than earlier ones, so they are noted last.
+    /// Records a request that the new step made too: its sizes in the earlier steps and in the new one. Later requests count more
+    /// than earlier ones, so they are recorded last.
     pub(super) fn note(&mut self, earlier: &[u64], new: u64) {
         let divisor = divisor_of(earlier);
         let is_large = earlier.iter().all(|&size| size >= LEAST_BYTES);
@@ -226,7 +227,8 @@ impl Sizes {
         self.equal.insert(earlier.to_vec(), new);
     }
 
-    /// The size of a request in the new step, given its sizes in the earlier steps. `None` if they say nothing about it.
+    /// The size of a request in the new step, given its sizes in the earlier steps. `None` if the earlier sizes do not determine
+    /// it.
     pub(super) fn size(&self, earlier: &[u64]) -> Option<u64> {
         if earlier.len() > 1 && !varies(earlier) {
             return earlier.first().copied();

@@ -1,12 +1,13 @@
-//! The breakdown of a heap: live bytes, rounding, and stranded bytes, each of them for exactly one cause.
+//! Breaks a heap down into live bytes, rounding, and stranded bytes; each stranded byte has exactly one cause.
 //!
-//! A byte is *stranded* if it is reserved and not allocated. Why it could not serve a request depends on the request, so a heap
-//! is broken down as one request saw it ([`stranded`]). The first cause that applies, in the order of [`Cause::ALL`], counts.
+//! A byte is *stranded* if it is reserved but not allocated. Why it could not serve a request depends on the request, so a heap
+//! is broken down from the point of view of one request ([`stranded`]). The first applicable cause in the order of
+//! [`Cause::ALL`] counts.
 //!
-//! Where nothing failed the question is why reserved memory is above allocated memory ([`excess`]): every byte between the two,
-//! for exactly one cause that no request decides. Whether a hole would serve the next request depends on that request; whether it
-//! is a whole free segment, waits for an event, belongs to a private pool or another stream, or lies beside blocks in use does
-//! not.
+//! If no request failed, the question is why reserved memory exceeds allocated memory ([`excess`]): every byte of the excess
+//! has exactly one cause, and that cause does not depend on a request. Whether a hole would serve the next request depends on
+//! that request; whether it is a whole free segment, waits for an event, belongs to a private pool or another stream, or lies
+//! beside blocks in use does not.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -22,9 +23,9 @@ pub const PINNED_PART: u64 = 10;
 /// Why a stranded byte could not serve the request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Cause {
-    /// Its block was freed, but another stream may still use it: an event is outstanding (spec 3.5).
+    /// Its block was freed, but another stream may still use it because an event is outstanding (spec 3.5).
     PendingEvent,
-    /// It belongs to a private pool that is not the request's (spec 5).
+    /// It belongs to a private pool other than the request's (spec 5).
     PrivatePool,
     /// It is cached for another stream (spec 2.3).
     OtherStream,
@@ -33,7 +34,8 @@ pub enum Cause {
     /// The block is large enough, but the rules of `max_split_size_mb` keep it for larger requests, or forbid wasting so much of it
     /// (spec 2.5, steps 4 and 5).
     Oversize,
-    /// The block is large enough, but is in an expandable segment, and these have since been switched off (spec 2.5, step 3).
+    /// The block is large enough, but lies in an expandable segment, and expandable segments have since been switched off (spec
+    /// 2.5, step 3).
     ExpandableOff,
     /// The block would serve the request.
     Fits,
@@ -45,7 +47,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// Every cause, in the order in which they are tried.
+    /// Every cause, in the order in which they are tested.
     pub const ALL: [Cause; 9] = [
         Cause::PendingEvent,
         Cause::PrivatePool,
@@ -80,23 +82,23 @@ impl Cause {
 pub struct Asked {
     /// The block size that it needs: the requested bytes, rounded.
     pub size: Bytes,
-    /// The stream that it is for.
+    /// The stream of the request.
     pub stream: StreamId,
     /// The pool that the request goes to.
     pub pool: PoolId,
 }
 
-/// A block that is reserved and not allocated.
+/// A block that is reserved but not allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hole {
     /// Its first byte.
     pub address: u64,
     /// Its size in bytes.
     pub bytes: u64,
-    /// Why it could not serve the request.
+    /// Why the hole could not serve the request.
     pub cause: Cause,
-    /// The bytes that `empty_cache`, or the allocator before it fails, can release to the device: a whole segment, or whole pages. 0 in
-    /// private pools, because a snapshot does not show whether a pool is still used.
+    /// The bytes that `empty_cache`, or the allocator before it fails, can release to the device: the whole segment, or whole
+    /// pages. 0 in private pools, because a snapshot does not show whether a pool is still used.
     pub releasable_bytes: u64,
 }
 
@@ -105,13 +107,13 @@ pub struct Hole {
 pub struct Strand {
     /// The cause.
     pub cause: Cause,
-    /// Their sum.
+    /// The sum of these bytes.
     pub bytes: u64,
-    /// How many holes they are in.
+    /// The number of holes.
     pub holes: usize,
     /// The largest of these holes.
     pub largest_bytes: u64,
-    /// The part of the sum that can be released to the device.
+    /// The part of the bytes that can be released to the device.
     pub releasable_bytes: u64,
 }
 
@@ -122,15 +124,15 @@ pub struct Breakdown {
     pub reserved_bytes: u64,
     /// The bytes that the program requested for the live blocks.
     pub requested_bytes: u64,
-    /// The bytes that these blocks have beyond that.
+    /// The bytes of these blocks beyond the requested ones.
     pub rounding_bytes: u64,
-    /// How many live blocks there are.
+    /// The number of live blocks.
     pub live_blocks: usize,
-    /// How many segments there are; of expandable ones, mapped runs.
+    /// The number of segments; for expandable segments, the number of mapped runs.
     pub segments: usize,
-    /// The stranded bytes by cause, in the order of [`Cause::ALL`], causes without bytes included.
+    /// The stranded bytes by cause, in the order of [`Cause::ALL`], including causes without bytes.
     pub strands: [Strand; Cause::ALL.len()],
-    /// Whole free segments and pages of private pools: they are released only once nothing uses the pool.
+    /// The bytes of whole free segments and pages of private pools, which are released only once nothing uses the pool.
     pub kept_by_pools_bytes: u64,
     /// Every hole, by address.
     pub holes: Vec<Hole>,
@@ -143,7 +145,7 @@ impl Breakdown {
         self.requested_bytes.saturating_add(self.rounding_bytes)
     }
 
-    /// Bytes that are reserved and not allocated.
+    /// The bytes that are reserved but not allocated.
     #[must_use]
     pub fn stranded_bytes(&self) -> u64 {
         self.strands.iter().fold(0, |sum, strand| sum.saturating_add(strand.bytes))
@@ -161,7 +163,7 @@ impl Breakdown {
         &self.strands[cause as usize]
     }
 
-    /// The largest free block, whichever stream or pool may use it.
+    /// The size of the largest free block, whichever stream or pool may use it.
     #[must_use]
     pub fn largest_hole_bytes(&self) -> u64 {
         let free = self.strands.iter().filter(|strand| strand.cause != Cause::PendingEvent);
@@ -176,8 +178,8 @@ impl Breakdown {
     }
 }
 
-/// Breaks a heap down as the request `asked` saw it, under the policy's rules. Without a request only the causes that need none are told
-/// apart, and every other free block counts as too small.
+/// Breaks a heap down from the point of view of the request `asked`, under the policy's rules. Without a request, only the
+/// causes that do not depend on one are distinguished; every other free block counts as too small.
 #[must_use]
 pub fn stranded(segments: &[SegmentInfo], asked: Option<&Asked>, policy: &PyTorch) -> Breakdown {
     let mut breakdown = Breakdown {
@@ -197,7 +199,7 @@ pub fn stranded(segments: &[SegmentInfo], asked: Option<&Asked>, policy: &PyTorc
         for block in &segment.blocks {
             let size = block.size.get();
             if block.state == BlockActivity::Allocated {
-                // A file may claim that more was requested than the block has.
+                // A file may claim that the program requested more than the block has.
                 let requested = block.requested.get().min(size);
                 add(&mut breakdown.requested_bytes, requested);
                 add(&mut breakdown.rounding_bytes, size - requested);
@@ -225,14 +227,14 @@ struct View<'a> {
     segment: &'a SegmentInfo,
     /// The size of its pages, which can be released one by one; the whole segment if it is not expandable.
     page_bytes: u64,
-    /// The bytes in use of each page in which a block in use begins or ends. Pages in between are full.
+    /// For each page in which a block in use begins or ends: the bytes in use. Pages in between are full.
     used: BTreeMap<u64, u64>,
 }
 
 impl<'a> View<'a> {
     fn of(segment: &'a SegmentInfo, policy: &PyTorch) -> View<'a> {
         let whole = segment.total.get().max(1);
-        // A file recorded under other settings may have runs whose size is not a multiple of the page.
+        // A file recorded under other settings may have runs whose size is not a multiple of the page size.
         let page_bytes = match policy.page(PoolSlot::default_pool(segment.class)).get() {
             page if segment.expandable && page > 0 && whole.is_multiple_of(page) => page,
             _ => whole,
@@ -244,7 +246,7 @@ impl<'a> View<'a> {
         view
     }
 
-    /// Where a block begins and ends, relative to the segment's first byte.
+    /// The beginning and the end of a block, relative to the segment's first byte.
     fn span(&self, block: &BlockInfo) -> (u64, u64) {
         let start = block.address.get().saturating_sub(self.segment.address.get());
         (start, start.saturating_add(block.size.get()))
@@ -291,7 +293,7 @@ impl<'a> View<'a> {
         if self.is_pinned(block) { Cause::Pinned } else { Cause::TooSmall }
     }
 
-    /// Why a block that is large enough is not used.
+    /// Why a sufficiently large block does not serve the request.
     fn refusal(&self, block: &BlockInfo, asked: &Asked, policy: &PyTorch) -> Cause {
         let settings = &policy.settings;
         let is_oversize = if asked.size.get() < settings.max_split_bytes {
@@ -323,16 +325,16 @@ impl<'a> View<'a> {
     }
 }
 
-/// Why a byte is reserved but not allocated. The first cause that applies, in the order of [`ExcessCause::ALL`], counts.
+/// Why a byte is reserved but not allocated. The first applicable cause in the order of [`ExcessCause::ALL`] counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ExcessCause {
-    /// Its block was freed, but another stream may still use it: an event is outstanding (spec 3.5).
+    /// Its block was freed, but another stream may still use it because an event is outstanding (spec 3.5).
     PendingEvent,
     /// It is free in a private pool (spec 5).
     PrivatePool,
     /// It is cached for a stream other than [`Excess::main_stream`] (spec 2.3).
     OtherStream,
-    /// It is in a segment, or in pages of an expandable segment, that are entirely free: `empty_cache` gives it back.
+    /// It is in a segment, or in pages of an expandable segment, that are entirely free: `empty_cache` releases it.
     FreeSegment,
     /// It is a hole in a segment of the small pool that is partly in use.
     SmallPoolHole,
@@ -341,7 +343,7 @@ pub enum ExcessCause {
 }
 
 impl ExcessCause {
-    /// Every cause, in the order in which they are tried.
+    /// Every cause, in the order in which they are tested.
     pub const ALL: [ExcessCause; 6] = [
         ExcessCause::PendingEvent,
         ExcessCause::PrivatePool,
@@ -370,13 +372,13 @@ impl ExcessCause {
 pub struct ExcessPart {
     /// The cause.
     pub cause: ExcessCause,
-    /// Their sum.
+    /// The sum of these bytes.
     pub bytes: u64,
-    /// How many pieces they are: segments, runs of pages, or holes.
+    /// The number of pieces: segments, runs of pages, or holes.
     pub pieces: usize,
     /// The largest of these pieces.
     pub largest_bytes: u64,
-    /// The part of the sum in segments or pages that are entirely free. `empty_cache` gives it back, except in private pools that are
+    /// The part of the sum in segments or pages that are entirely free. `empty_cache` releases it, except in private pools that are
     /// still used.
     pub whole_bytes: u64,
 }
@@ -384,10 +386,10 @@ pub struct ExcessPart {
 /// The bytes between reserved and allocated, by cause.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Excess {
-    /// The stream with the most allocated bytes outside of private pools; of equal ones that with the most reserved bytes, then the lowest
-    /// number. `None` if there is no segment outside of private pools.
+    /// The stream with the most allocated bytes outside private pools; among equals the one with the most reserved bytes, then the
+    /// one with the lowest number. `None` if no segment is outside private pools.
     pub main_stream: Option<StreamId>,
-    /// The bytes by cause, in the order of [`ExcessCause::ALL`], causes without bytes included.
+    /// The bytes by cause, in the order of [`ExcessCause::ALL`], including causes without bytes.
     pub parts: [ExcessPart; ExcessCause::ALL.len()],
 }
 
@@ -415,7 +417,7 @@ impl Excess {
     }
 }
 
-/// Why this heap has more reserved than allocated. The policy knows the size of pages.
+/// Breaks down why this heap has more reserved than allocated. The policy supplies the page size.
 #[must_use]
 pub fn excess(segments: &[SegmentInfo], policy: &PyTorch) -> Excess {
     let main_stream = main_stream(segments);
@@ -432,7 +434,7 @@ pub fn excess(segments: &[SegmentInfo], policy: &PyTorch) -> Excess {
             } else if Some(segment.stream) != main_stream {
                 excess.add(ExcessCause::OtherStream, size, whole);
             } else {
-                // A free block of an expandable segment may have whole pages, and parts of pages that live blocks share.
+                // A free block of an expandable segment may have whole pages and parts of pages that it shares with live blocks.
                 let is_small = segment.class == PoolClass::Small;
                 let hole = if is_small { ExcessCause::SmallPoolHole } else { ExcessCause::LargePoolHole };
                 excess.add(ExcessCause::FreeSegment, whole, whole);
@@ -467,7 +469,7 @@ pub(super) mod sample_heaps {
 
     pub(crate) const KIB: u64 = 1 << 10;
 
-    /// The state of a block in a test's segment; a live one with its requested bytes.
+    /// The state of a block in a test's segment; a live block carries its requested bytes.
     #[derive(Clone, Copy, Debug)]
     pub(crate) enum Is {
         Live(u64),
@@ -509,7 +511,7 @@ pub(super) mod sample_heaps {
 
 #[cfg(test)]
 mod tests {
-    //! One small heap for each cause, with exact figures, and the law that every reserved byte is counted exactly once.
+    //! Tests with one small heap for each cause, with exact figures, and the law that every reserved byte is counted exactly once.
 
     use parkade::units::MIB;
     use proptest::prelude::*;
@@ -517,7 +519,7 @@ mod tests {
     use super::sample_heaps::{Is, KIB, asked, segment_of, under};
     use super::*;
 
-    /// The stranded bytes by cause, without the zeros, and how many of all can be released.
+    /// The stranded bytes by cause, without zeros, and how many bytes can be released in all.
     fn causes(segments: &[SegmentInfo], request: u64, settings: &str) -> (Vec<(Cause, u64)>, u64) {
         let breakdown = stranded(segments, Some(&asked(request)), &under(settings));
         let strands = breakdown.strands.iter().filter(|strand| strand.bytes > 0);
@@ -591,14 +593,15 @@ mod tests {
         assert_eq!(causes(&[edge(10 * MIB + 512)], 180 * MIB, "").0, [(Cause::TooSmall, 90 * MIB - 512)]);
     }
 
-    /// Whole pages can be released, the rest of a page with a small block cannot.
+    /// Whole pages can be released; the rest of a page that holds a small block cannot.
     #[test]
     fn a_small_block_pins_its_pages() {
         let blocks = [(50 * MIB, Is::Free), (MIB, Is::Live(MIB)), (9 * MIB, Is::Free), (20 * MIB, Is::Live(20 * MIB))];
         let run = [SegmentInfo { expandable: true, ..segment_of(1 << 40, &blocks) }];
         let expandable = "expandable_segments:True";
         assert_eq!(causes(&run, 60 * MIB, expandable), (vec![(Cause::Pinned, 59 * MIB)], 40 * MIB));
-        // With expandable segments switched off its large blocks serve no request; its small ones are pinned as before.
+        // With expandable segments switched off, the large blocks of the segment serve no request; its small ones are pinned as
+        // before.
         assert_eq!(causes(&run, 30 * MIB, "").0, [(Cause::ExpandableOff, 50 * MIB), (Cause::Pinned, 9 * MIB)]);
     }
 
@@ -616,7 +619,7 @@ mod tests {
         assert_eq!((breakdown.of(Cause::PrivatePool).bytes, breakdown.of(Cause::TooSmall).bytes), (30 * MIB, 30 * MIB));
     }
 
-    /// The bytes of each cause, and the part of them in whole segments or pages; without the zeros.
+    /// The bytes of each cause, and the part of them in whole segments or pages; without zeros.
     fn excesses(segments: &[SegmentInfo], settings: &str) -> Vec<(ExcessCause, u64, u64)> {
         let found = excess(segments, &under(settings));
         found.parts.iter().filter(|part| part.bytes > 0).map(|part| (part.cause, part.bytes, part.whole_bytes)).collect()
@@ -660,7 +663,7 @@ mod tests {
         assert_eq!(excesses(&run, "expandable_segments:True"), parts);
     }
 
-    /// Sizes and uses of a segment's blocks, its stream, its pool, whether it is expandable.
+    /// The sizes and uses of a segment's blocks, its stream, its pool, and whether it is expandable.
     type Parts = (Vec<(u64, u8)>, u8, u8, bool);
 
     fn any_segment() -> impl Strategy<Value = Parts> {
@@ -683,7 +686,7 @@ mod tests {
     }
 
     proptest! {
-        /// Requested, rounding and stranded bytes add up to the reserved ones, and every block is counted once.
+        /// Requested, rounding and stranded bytes add up to the reserved bytes, and every block is counted once.
         #[test]
         fn every_byte_is_counted_once(
             parts in proptest::collection::vec(any_segment(), 0..8),
@@ -704,7 +707,7 @@ mod tests {
             prop_assert!(breakdown.holes.iter().all(|hole| hole.releasable_bytes <= hole.bytes));
             let blocks: usize = segments.iter().map(|segment| segment.blocks.len()).sum();
             prop_assert_eq!(breakdown.holes.len() + breakdown.live_blocks, blocks);
-            // The causes that no request decides cover the same bytes.
+            // The causes that do not depend on a request cover the same bytes.
             let found = excess(&segments, &policy);
             prop_assert_eq!(found.bytes(), breakdown.stranded_bytes());
             let whole: u64 = found.parts.iter().map(|part| part.whole_bytes).sum();

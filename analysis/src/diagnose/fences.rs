@@ -1,6 +1,7 @@
-//! Fences: blocks in use next to free ones. If a fence were freed, it and its free neighbours would coalesce into one hole.
+//! Finds fences: blocks in use next to free ones. If a fence were freed, it and its free neighbours would coalesce into one
+//! hole.
 //!
-//! [`Owners`] tells who allocated a block: the entry, with its stack and time; and how much each stack holds.
+//! [`Owners`] tells which entry allocated a block, with its stack and time, and how much each stack holds.
 
 use std::cmp::Reverse;
 
@@ -19,22 +20,23 @@ pub struct Fence {
     pub address: u64,
     /// Its size in bytes.
     pub bytes: u64,
-    /// Whether it has been freed by the program and waits for events.
+    /// Whether the program has freed it and it waits for events.
     pub is_pending: bool,
     /// The free bytes next to it.
     pub beside_bytes: u64,
     /// The size of the hole that freeing it would leave.
     pub opens_bytes: u64,
-    /// Whether that hole would serve the request.
+    /// Whether that hole would be large enough for the request.
     pub is_enough: bool,
     /// Whether that hole would be the whole segment, which could then be released.
     pub frees_segment: bool,
-    /// Who allocated it.
+    /// The allocation that it comes from.
     pub owner: Owner,
 }
 
-/// The fences in the pool, stream and size class that could serve the request, at most `most` of them. First those that would serve it
-/// if they alone were freed, the smallest first; then those with the most free memory beside them, small fences before large ones.
+/// The fences in the pool, stream and size class that could serve the request, at most `most` of them. Those that would serve
+/// the request if they alone were freed come first, the smallest first; then those with the most free memory beside them, small
+/// fences before large ones.
 pub(super) fn fences(
     segments: &[SegmentInfo],
     asked: Option<&Asked>,
@@ -70,7 +72,7 @@ pub(super) fn fences(
             });
         }
     }
-    // A block that is larger than the free memory beside it is no obstacle: using memory is what blocks are for.
+    // A block that is larger than the free memory beside it is no obstacle: blocks exist to use memory.
     let rank = |fence: &Fence| {
         let is_small = fence.bytes < fence.beside_bytes;
         let is_key = fence.is_enough && is_small;
@@ -84,11 +86,11 @@ pub(super) fn fences(
 /// The allocation that a live block comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Owner {
-    /// Its entry; `None` if that was before the first entry.
+    /// The entry of the allocation; `None` if it came before the first entry.
     pub entry: Option<usize>,
-    /// Its stack; [`StackId::NONE`] if the file does not state it.
+    /// Its stack; [`StackId::NONE`] if the file has none.
     pub stack: StackId,
-    /// Its time, in microseconds since 1970, if the file states it.
+    /// Its time, in microseconds since 1970, if the file has it.
     pub time_us: Option<u64>,
 }
 
@@ -105,7 +107,7 @@ impl Owners {
         let (before, later) = recording.trace.split_at(entries.min(recording.trace.len()));
         let later: FxHashSet<u64> =
             later.iter().filter(|entry| entry.action == Action::Alloc).map(|entry| entry.address).collect();
-        // A block in use from before the first entry until the end has its stack in the final segments.
+        // If a block was in use from before the first entry until the end, the final segments have its stack.
         for block in recording.segments.iter().flat_map(|segment| &segment.blocks) {
             if block.state != BlockState::Inactive && !later.contains(&block.address) {
                 served.insert(block.address, Owner { entry: None, stack: block.stack, time_us: None });
@@ -123,7 +125,7 @@ impl Owners {
     }
 }
 
-/// What each stack holds of a heap's live blocks, the largest first.
+/// How much of a heap's live blocks each stack holds, the largest first.
 pub(super) fn live_by_stack(segments: &[SegmentInfo], owners: &Owners) -> Vec<StackUse> {
     let blocks = segments.iter().flat_map(|segment| &segment.blocks);
     let live = blocks.filter(|block| block.state == BlockActivity::Allocated);

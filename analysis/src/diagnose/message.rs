@@ -1,14 +1,14 @@
-//! What an out-of-memory message alone says about the cause.
+//! Diagnoses an out-of-memory error from its message alone.
 //!
-//! Every figure in a message is rounded to two decimals of its unit. If a comparison depends on the last digit, the answer says
-//! so. PyTorch's allocator states the size that was *tried*: that of a segment, which for small and medium requests is larger than the
-//! request.
+//! Every figure in a message is rounded to two decimals of its unit. If a comparison depends on the last digit, the answer
+//! reports that. PyTorch's allocator prints the size that it *tried*: that of a segment, which for small and medium requests is
+//! larger than the request.
 //!
 //! The message counts the free bytes of private pools as allocated (spec 2.13). They are not live, so they are subtracted here,
 //! but they can serve only these pools.
 //!
-//! Where a part of the message is missing, a verdict is reached only if no missing figure could change it; each of them may have any
-//! value that the rest allows.
+//! If a part of the message is missing, the verdict stands only if no missing figure could change it; each missing figure may
+//! have any value that the rest allows.
 
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
@@ -18,9 +18,9 @@ use parkade_recording::message::{OutOfMemoryMessage, Size, Source};
 /// The result of comparing rounded figures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Certainty {
-    /// It is so.
+    /// The comparison holds.
     Yes,
-    /// It is not so.
+    /// The comparison does not hold.
     No,
     /// The figures are equal to within their rounding.
     LastDigit,
@@ -50,34 +50,35 @@ impl Certainty {
     }
 }
 
-/// Why the request failed, as far as a message tells. Of several that apply, the first in this order is the verdict.
+/// Why the request failed, as far as the message shows. If several verdicts apply, the first in this order counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MessageVerdict {
-    /// The message states a figure that no device has, so its figures are not to be trusted.
+    /// The message contains a figure that no device has, so its figures cannot be trusted.
     ImpossibleFigures,
-    /// More is in use than the device has: the driver moved memory to the host, as that of Windows does.
+    /// More is in use than the device has: the driver moved memory to the host, as the Windows driver does.
     SpilledToHost,
-    /// The program's own limit refused; the device had room.
+    /// The program's own limit refused the request; the device had room.
     Limit,
-    /// Other processes, or the rest of this one, hold what would have served.
+    /// Other processes, or the rest of this one, hold the memory that would have served the request.
     HeldByOthers,
-    /// The live bytes and the size tried exceed the memory, or nearly all that is reserved is live.
+    /// The live bytes and the size tried exceed the memory, or nearly all reserved memory is live.
     Capacity,
-    /// They would have fitted, but the free bytes were in pieces, or waiting, or kept by private pools.
+    /// The live bytes and the size tried would have fitted, but the free bytes were fragmented, waiting for events, or kept by
+    /// private pools.
     Fragmentation,
-    /// The device had that much free, and the limit that the message states allowed it: something else refused.
+    /// The device had that much free, and the limit in the message allowed it: the refusal came from elsewhere.
     DeviceHadRoom,
-    /// The memory was not asked of PyTorch's allocator, but of the driver by somebody else.
+    /// The request went not to PyTorch's allocator but directly to the driver.
     OutsideAllocator,
-    /// The allocator failed at its own work, as is known of some releases.
+    /// The allocator itself failed, a known defect of some releases.
     KnownDefect,
-    /// Main memory was short, not the device's.
+    /// Host memory was short, not the device's.
     HostMemory,
-    /// Nothing failed yet: the allocator frees what it can and tries again.
+    /// Nothing has failed yet: the allocator frees what it can and tries again.
     Warning,
-    /// The message is another framework's.
+    /// The message comes from another framework.
     OtherFramework,
-    /// The figures are missing, or not precise enough to tell.
+    /// The figures are missing or not precise enough for a verdict.
     Undecided,
 }
 
@@ -102,7 +103,7 @@ impl MessageVerdict {
         }
     }
 
-    /// The verdict that follows from who wrote the message; `None` if its figures decide.
+    /// The verdict that the author of the message implies; `None` if the figures decide.
     const fn of(source: Source) -> Option<MessageVerdict> {
         Some(match source {
             Source::PyTorch | Source::CudaMallocAsync | Source::Mps | Source::Summary => return None,
@@ -121,40 +122,40 @@ impl MessageVerdict {
     }
 }
 
-/// What an out-of-memory message says. What its figures do not tell is `None`.
+/// What an out-of-memory message says. A field that the figures do not determine is `None`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MessageDiagnosis {
     /// The message.
     pub message: OutOfMemoryMessage,
-    /// The smallest and the largest block, in bytes, that the request may have needed, under the default segment sizes.
+    /// The smallest and the largest block that the request may have needed under the default segment sizes, in bytes.
     pub block_bytes: Option<(u64, u64)>,
-    /// Live bytes: what the message calls allocated, less the free bytes of private pools.
+    /// Live bytes: the bytes that the message calls allocated, less the free bytes of private pools.
     pub live: Option<Size>,
-    /// Reserved bytes that are not live, those of private pools included.
+    /// Reserved bytes that are not live, including those of private pools.
     pub empty: Option<Size>,
     /// Whether the reserved but unallocated bytes, without those of private pools, are at least the size tried.
     pub unallocated_suffices: Option<Certainty>,
-    /// The live bytes and the size tried.
+    /// The sum of the live bytes and the size tried.
     pub needed: Option<Size>,
-    /// What the process could reserve: what it had reserved plus what the device had free, at most its limit.
+    /// The most that the process could reserve: what it had reserved plus what the device had free, at most its limit.
     pub available: Option<Size>,
     /// Whether `available` is at least `needed`.
     pub available_suffices: Option<Certainty>,
-    /// Whether the device had the size tried free, and the limit that the message states allowed it.
+    /// Whether the device had the size tried free and the limit in the message allowed it.
     pub device_had_room: Option<Certainty>,
-    /// Memory that was neither reserved by this allocator nor free: that of other processes and of the rest of this one, and about 500 MiB
-    /// of the driver's own.
+    /// Memory that was neither reserved by this allocator nor free: memory of other processes and of the rest of this one,
+    /// including about 500 MiB of the driver's own.
     pub held_by_others: Option<Size>,
-    /// The process id under which the message lists this very process, as the host of a container counts them.
+    /// The process id under which the message lists this process, as seen from the host of a container.
     pub own_pid: Option<u32>,
     /// Why the request failed.
     pub verdict: MessageVerdict,
 }
 
-/// What the driver itself takes of a device for a process, roughly (docs/driver-facts.md).
+/// Roughly how much device memory the driver itself takes for a process (docs/driver-facts.md).
 const DRIVER_BYTES: u64 = 500 * MIB;
 const GIB: u64 = 1 << 30;
-/// No device has so much memory: a figure of this many bytes is an error of the program or of the driver.
+/// No device has this much memory: such a figure is an error of the program or of the driver.
 pub const NO_DEVICE_BYTES: u64 = 1 << 50;
 
 /// Diagnoses an out-of-memory error from its message alone.
@@ -212,15 +213,15 @@ fn is_less(left: Option<Size>, right: Option<Size>) -> bool {
     compare(left, right) == Some(Certainty::No)
 }
 
-/// What is neither reserved by this allocator nor free.
+/// Memory that is neither reserved by this allocator nor free.
 fn held_by_others(message: &OutOfMemoryMessage) -> Option<Size> {
-    // The driver's pool of the other backend is not known; what it caches counts as others'.
+    // The size of the driver's pool is not known under this backend, so its cache counts as held by others.
     let own = if message.source == Source::CudaMallocAsync { message.allocated } else { message.reserved };
     Some(message.total?.minus(own?.plus(message.free?)))
 }
 
-/// The process that is this one under the number that a container's host gives it: the only one that has what is reserved here, and little
-/// more, where the message does not name this process.
+/// The process id that the host of a container gives this process: if the message does not name this process, the only listed
+/// process that uses at least what is reserved here, and little more.
 fn own_pid(message: &OutOfMemoryMessage) -> Option<u32> {
     let reserved = message.reserved?;
     let is_own = |used: Size| used.most() >= reserved.least() && used.bytes <= reserved.bytes.saturating_add(3 * DRIVER_BYTES);
@@ -232,7 +233,7 @@ fn own_pid(message: &OutOfMemoryMessage) -> Option<u32> {
 impl MessageDiagnosis {
     fn by_figures(&self) -> MessageVerdict {
         let message = &self.message;
-        // What is missing of a cut message may be the figure that another verdict follows from.
+        // The missing part of a cut message may contain the figure that leads to another verdict.
         let has_all = [message.total, message.free, message.reserved].iter().all(Option::is_some);
         let is_known = message.is_complete || (has_all && message.is_limit_known());
         if self.has_absurd_size() {
@@ -261,7 +262,7 @@ impl MessageDiagnosis {
         }
     }
 
-    /// A size that no device has.
+    /// Whether some size is one that no device has.
     fn has_absurd_size(&self) -> bool {
         let OutOfMemoryMessage { tried, total, free, allocated, reserved, .. } = self.message;
         let used = self.message.processes.iter().map(|process| process.used);
@@ -269,24 +270,25 @@ impl MessageDiagnosis {
         figures.chain(used).any(|size| size.bytes >= NO_DEVICE_BYTES)
     }
 
-    /// Figures that contradict each other.
+    /// Whether the figures contradict each other.
     fn is_impossible(&self) -> bool {
         let OutOfMemoryMessage { total, free, allocated, reserved, .. } = self.message;
         is_less(total, free) || is_less(reserved, allocated)
     }
 
-    /// The program's own fraction refused what the device had.
+    /// Whether the program's own limit refused memory that the device had.
     fn is_limited(&self) -> bool {
         let OutOfMemoryMessage { source, tried, total, free, limit, allocated, reserved, .. } = self.message;
         match source {
-            // This backend compares what was requested, and has no cache of its own.
+            // This backend compares requested bytes and has no cache.
             Source::CudaMallocAsync => is_less(limit, sum(allocated, tried)) && !is_less(total, sum(allocated, tried)),
             Source::Mps => false,
             _ => is_less(limit, total) && suffices(free, tried) && !suffices(limit, sum(reserved, tried)),
         }
     }
 
-    /// What others hold would have served, and what is unallocated here would not; or they hold most of the device.
+    /// Whether the memory that others hold would have served the request and the unallocated memory here would not, or others hold
+    /// most of the device.
     fn is_held(&self) -> bool {
         let (Some(held), Some(total)) = (self.others_bytes(), self.message.total) else { return false };
         let OutOfMemoryMessage { tried, free, unallocated, .. } = self.message;
@@ -297,39 +299,39 @@ impl MessageDiagnosis {
         is_much && would_fit && is_short
     }
 
-    /// What others hold, without what the driver has for this process.
+    /// The memory that others hold, without the driver's memory for this process.
     #[must_use]
     pub fn others_bytes(&self) -> Option<u64> {
         let own = self.own_pid.and_then(|own| self.message.processes.iter().find(|process| process.pid == Some(own)));
-        // The number of this process has the driver's own in it.
+        // The figure for this process includes the driver's own memory.
         let beyond = own.zip(self.message.reserved).map(|(own, reserved)| own.used.minus(reserved).bytes);
         Some(self.held_by_others?.bytes.saturating_sub(beyond.unwrap_or(DRIVER_BYTES)))
     }
 
-    /// More is needed than there is, or nearly all of what is reserved is live.
+    /// Whether more is needed than the available memory, or nearly all reserved memory is live.
     fn is_full(&self) -> bool {
         let OutOfMemoryMessage { source, tried, total, free, limit, reserved, others, .. } = self.message;
         let live = self.live.unwrap_or(NOTHING).plus(others.unwrap_or(NOTHING));
         let is_beyond = |request| exceeds([total, limit, self.available], live, request);
         let least = |tried| self.block_bytes.map_or(tried, |(bytes, _)| Size { bytes, within: 0 });
         if source == Source::Mps {
-            // Its allocator compares exactly these figures.
+            // This allocator compares exactly these figures.
             return tried.zip(limit).is_some_and(|(tried, limit)| Certainty::at_least(limit, live.plus(tried)) != Certainty::Yes);
         }
         let is_nearly_full = self.empty.zip(reserved).is_some_and(|(left, all)| is_scarce(left, all)) && is_less(free, tried);
         tried.is_some_and(|tried| is_beyond(tried) && is_beyond(least(tried))) || is_nearly_full
     }
 
-    /// The free bytes would have held the request, if they had been together, or at hand.
+    /// Whether the free bytes would have held the request if they had been contiguous and available.
     fn is_in_pieces(&self) -> bool {
         let OutOfMemoryMessage { source, tried, free, allocated, unallocated, reserved, active, .. } = self.message;
         if source == Source::Summary {
-            // A table alone: most of what is reserved is not allocated, or is waiting.
+            // With a table alone: whether most of the reserved memory is unallocated or waiting.
             let waiting = active.zip(allocated).map(|(active, allocated)| active.minus(allocated));
             return waiting.or(unallocated).zip(reserved).is_some_and(|(left, all)| left.bytes > all.bytes / 4);
         }
         if suffices(free, tried) {
-            // What is unallocated counts only if it is more than what every program has.
+            // Unallocated memory counts only if it is more than every program has.
             let is_much = unallocated.zip(reserved).is_some_and(|(left, all)| !is_scarce(left, all));
             return is_much && suffices(unallocated, tried);
         }
@@ -340,31 +342,33 @@ impl MessageDiagnosis {
         let OutOfMemoryMessage { is_complete, tried, total, free, reserved, source, .. } = self.message;
         match (source, free) {
             (Source::Mps, _) => true,
-            // A port's message that never names what is free.
+            // The message of a port of PyTorch that never names the free memory.
             (Source::PyTorch, None) if is_complete => suffices(total, sum(reserved, tried)),
             _ => self.device_had_room == Some(Certainty::Yes),
         }
     }
 }
 
-/// Less than 3 % of what is reserved.
+/// Less than 3 % of the reserved memory.
 fn is_scarce(unallocated: Size, reserved: Size) -> bool {
     u128::from(unallocated.bytes) * 100 < u128::from(reserved.bytes) * 3
 }
 
-/// Whether a request certainly exceeds one of the known bounds on what the process could have, with the live bytes or by itself. Live
-/// bytes are a difference of rounded figures, so their error may hide that the request alone is too large; they are never negative.
+/// Whether a request, alone or together with the live bytes, certainly exceeds one of the known bounds on what the process
+/// could have. Live bytes are a difference of rounded figures, whose error may hide that the request alone is too large; they
+/// are never negative.
 fn exceeds(bounds: [Option<Size>; 3], live: Size, request: Size) -> bool {
     let is_short = |bound, needed| Certainty::at_least(bound, needed) == Certainty::No;
     bounds.into_iter().flatten().any(|bound| is_short(bound, live.plus(request)) || is_short(bound, request))
 }
 
-/// The smallest block for which a segment of this size is tried; the segment's own size if no rule leads to such a segment.
+/// The smallest block for which the allocator tries a segment of this size; the segment's own size if no rule leads to such a
+/// segment.
 fn smallest_block(tried: Size) -> u64 {
     let policy = PyTorch::new(Settings::default());
     let (least, most) = (tried.least(), tried.most());
     let is_tried = |block: u64| policy.segment_for(Bytes(block)).is_some_and(|segment| (least..=most).contains(&segment.get()));
-    // The block sizes at which the segment size changes (spec 1.6): where each class begins, and above them every 2 MiB.
+    // The block sizes at which the segment size changes (spec 1.6): the start of each class, and above them every 2 MiB.
     let granule = least.checked_next_multiple_of(2 * MIB).map_or(0, |segment| segment.saturating_sub(2 * MIB));
     [1, MIB + 1, 10 * MIB, granule.saturating_add(1)].into_iter().filter(|&block| is_tried(block)).min().unwrap_or(tried.bytes)
 }
@@ -399,7 +403,7 @@ mod tests {
         assert_eq!((c4.verdict, c4.unallocated_suffices), (MessageVerdict::Fragmentation, Some(Certainty::Yes)));
         assert_eq!(c4.device_had_room, Some(Certainty::No));
         assert_eq!(c4.held_by_others.expect("figures").to_string(), "1.72 GiB");
-        // The smallest request for which 4.88 GiB are tried is at most a granule smaller.
+        // The smallest request for which the allocator tries 4.88 GiB is at most a granule smaller.
         let (least, most) = c4.block_bytes.expect("a size");
         assert!(least < bytes(c4.message.tried) && bytes(c4.message.tried) < most && most - least < 16 << 20, "{least} {most}");
     }
@@ -413,7 +417,7 @@ mod tests {
         assert!(short_bytes.abs_diff(451 * GIB / 100) <= needed.within + available.within, "{short_bytes}");
     }
 
-    /// Neither the cache nor the device has room for it, but both together do.
+    /// Neither the cache nor the device alone has room for the request, but both together do.
     #[test]
     fn memory_in_two_places_is_fragmentation() {
         let split = old("4.88 GiB", "32.60 GiB", "3.92 GiB", "34.90 GiB");
@@ -429,7 +433,7 @@ mod tests {
         assert_eq!(old("4.88 GiB", "34.30 GiB", "0.00 GiB", "39.13 GiB").verdict, MessageVerdict::Capacity);
     }
 
-    /// A segment of 20 MiB is tried for any request from 1 to 10 MiB.
+    /// The allocator tries a segment of 20 MiB for any request from 1 to 10 MiB.
     #[test]
     fn the_request_may_be_smaller_than_the_segment_that_is_tried() {
         let least = |tried: &str| old(tried, "28.60 GiB", "0 bytes", "28.70 GiB").block_bytes.map(|(least, _)| least);
@@ -447,14 +451,14 @@ mod tests {
     fn others_hold_what_would_have_served() {
         let held = old("4.88 GiB", "8.60 GiB", "0.02 GiB", "8.95 GiB");
         assert_eq!((held.verdict, held.others_bytes().map(|bytes| bytes >> 30)), (MessageVerdict::HeldByOthers, Some(30)));
-        // What is unallocated here would serve, unless others hold most of the device.
+        // The unallocated memory here would serve the request, unless others hold most of the device.
         assert_eq!(old("1.00 GiB", "20.00 GiB", "0 bytes", "22.00 GiB").verdict, MessageVerdict::Fragmentation);
         assert_eq!(old("1.00 GiB", "5.00 GiB", "0 bytes", "7.00 GiB").verdict, MessageVerdict::HeldByOthers);
-        // Without the others it would not fit either.
+        // Without the others the request would not fit either.
         assert_eq!(old("30.00 GiB", "20.00 GiB", "0 bytes", "22.00 GiB").verdict, MessageVerdict::Capacity);
     }
 
-    /// The host of a container counts processes otherwise than the container.
+    /// The host of a container numbers processes differently from the container.
     #[test]
     fn this_process_is_none_of_the_others() {
         let of = |used: &str| {
@@ -493,17 +497,17 @@ mod tests {
         assert_eq!((bytes(pools.live), bytes(pools.needed)), (5 * GIB, 7 * GIB));
         assert_eq!((bytes(pools.empty), bytes(pools.available)), (15 * GIB + 500 * MIB, 20 * GIB + 500 * MIB));
         assert_eq!((pools.verdict, pools.unallocated_suffices), (MessageVerdict::Fragmentation, Some(Certainty::No)));
-        // Without the pools' memory it would fit as well.
+        // Without the pools' memory the request would fit as well.
         let pieces = with_private("22.90 GiB", "2.00 GiB", "20.00 GiB", "15.00 GiB", "2.50 GiB");
         assert_eq!((pieces.verdict, pieces.unallocated_suffices), (MessageVerdict::Fragmentation, Some(Certainty::Yes)));
-        // With it, it would not fit either.
+        // With the pools' memory the request would not fit either.
         let full = with_private("23.90 GiB", "2.00 GiB", "23.00 GiB", "1.00 GiB", "750.00 MiB");
         assert_eq!((full.verdict, bytes(full.live)), (MessageVerdict::Capacity, 22 * GIB));
         let edge = with_private("22.90 GiB", "2.00 GiB", "21.50 GiB", "1.00 GiB", "1.00 GiB");
         assert_eq!((edge.verdict, edge.available_suffices), (MessageVerdict::Undecided, Some(Certainty::LastDigit)));
     }
 
-    /// For example a limit that old messages do not print, or a container's.
+    /// The refusal may come from a limit that old messages do not print, or from a container's limit.
     #[test]
     fn if_the_device_had_room_something_else_refused() {
         let room = old("20.00 MiB", "19.90 GiB", "15.92 GiB", "20.00 GiB");
@@ -543,7 +547,7 @@ mod tests {
             "CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 24.00 GiB total capacity; 20.00 GiB already allocated; ";
         assert_eq!(verdict(old), Some(MessageVerdict::Undecided));
         assert_eq!(verdict(&old.replace("20.00", "22.50")), Some(MessageVerdict::Capacity));
-        // The message may name a limit in the part that is missing.
+        // The missing part of the message may name a limit.
         let room = diagnose_message(MessageLog::read(&new.replace("1.00 GiB", "9.00 GiB")).messages[0].message.clone());
         assert_eq!((room.verdict, room.device_had_room), (MessageVerdict::Undecided, None));
     }
@@ -585,14 +589,15 @@ mod tests {
 
     #[test]
     fn more_than_the_device_has_is_more_whatever_the_rounded_rest_says() {
-        // Live bytes are 2.73 GiB less 2.73 GiB, each rounded: what is free and reserved decides only up to the last digit.
+        // The live bytes are 2.73 GiB less 2.73 GiB, each rounded, so the comparison with free and reserved memory holds only up to
+        // the last digit.
         let [whole, _] = texts([1273, 1271, 273, 273, 880, 117], None);
         let part = &whole[..whole.find(" of which").expect("the free bytes")];
         assert_eq!([verdict(&whole), verdict(part)], [Some(MessageVerdict::Capacity); 2]);
     }
 
     proptest! {
-        /// Wherever a message is cut, what is left leads to the whole message's verdict or to none.
+        /// Wherever a message is cut, the part that is left leads to the whole message's verdict or to none.
         #[test]
         fn a_cut_message_never_contradicts_the_whole((sizes, limit) in figures(), places in proptest::collection::vec(0..400_usize, 8)) {
             for text in texts(sizes, limit) {

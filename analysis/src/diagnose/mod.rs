@@ -1,11 +1,11 @@
-//! Why a recorded program was out of memory, from its snapshot or from the error message alone.
+//! Explains why a recorded program was out of memory, from its snapshot or from the error message alone.
 //!
 //! [`diagnose_device`] carries out the documents' five-step workflow (capacity? fragmentation? settings? empty_cache? the
-//! snapshot) on the heap that the failing request met. `moment` finds that heap by replaying the recording, and when it began.
-//! `breakdown` breaks it down ([`Breakdown`]), `verdict` says what is known of the memory there was and answers the five
-//! questions, and `fences` names stacks and blocks. Where nothing failed, [`excess`] says why more is reserved than allocated at
-//! the peak. A file without a trace is diagnosed from its segments at the end: they are all there is. [`diagnose_message`] does
-//! what is possible without a snapshot, from a whole message or a part of one.
+//! snapshot) on the heap that the failing request met. `moment` replays the recording to find that heap, and since when so many
+//! bytes of it have been stranded. `breakdown` breaks the heap down ([`Breakdown`]), `verdict` infers the limit and answers the
+//! five questions, and `fences` names stacks and blocks. If nothing failed, [`excess`] says why more is reserved than allocated
+//! at the peak. A file without a trace is diagnosed from its final segments, because it has nothing else. [`diagnose_message`]
+//! does what is possible without a snapshot, from a whole message or a part of one.
 
 mod breakdown;
 mod fences;
@@ -32,16 +32,16 @@ use fences::{Owners, fences, live_by_stack};
 use moment::{Lows, Seen, Target, watch};
 use verdict::judge;
 
-/// What to diagnose, and what the caller knows beside the file.
+/// What to diagnose, and what the caller knows in addition to the file.
 #[derive(Clone, Debug)]
 pub struct DiagnoseOptions {
     /// Settings and limit of the recorded run.
     pub own: VerifyOptions,
-    /// The memory that the device had for the allocator, if known.
+    /// The device memory that was available to the allocator, if known.
     pub capacity_bytes: Option<u64>,
-    /// The entry to look at, counted from 0; if `None`, the first out-of-memory error.
+    /// The entry to diagnose, counted from 0; if `None`, the first out-of-memory error.
     pub entry: Option<usize>,
-    /// How many fences to name.
+    /// The number of fences to name.
     pub fences: usize,
 }
 
@@ -52,29 +52,29 @@ impl DiagnoseOptions {
     }
 }
 
-/// The request at the moment that is looked at.
+/// The request at the moment that is diagnosed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
     /// The request as the allocator's search sees it.
     pub asked: Asked,
     /// The bytes that the program requested; an out-of-memory entry has only the rounded size.
     pub requested_bytes: u64,
-    /// The bytes that it would take from the device, or took.
+    /// The bytes that the request would take, or took, from the device.
     pub segment_bytes: u64,
-    /// The stack that requested it.
+    /// The stack of the request.
     pub stack: StackId,
 }
 
-/// What the allocator gave back to the device for lack of memory, before it served the request or failed.
+/// What the allocator released to the device for lack of memory, before it served the request or failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GivenBack {
     /// Segments, or runs of pages.
     pub segments: usize,
-    /// Their bytes.
+    /// The sum of their bytes.
     pub bytes: u64,
-    /// The first and the last of their entries.
+    /// The first and the last entry of these releases.
     pub entries: Option<(usize, usize)>,
-    /// Blocks whose events it waited for.
+    /// The number of blocks whose events the allocator waited for.
     pub completed: usize,
 }
 
@@ -83,52 +83,52 @@ pub struct GivenBack {
 pub struct Diagnosis {
     /// The device's number.
     pub device: u32,
-    /// Why this moment is looked at.
+    /// Why this moment was chosen.
     pub why: Why,
-    /// What is asked about it.
+    /// The question that the diagnosis answers.
     pub question: Question,
-    /// Its entry; `None` without a trace, or if it is before the first entry.
+    /// The entry of the moment; `None` without a trace, or if the moment is before the first entry.
     pub entry: Option<usize>,
-    /// Its time, in microseconds since 1970, if the file states it.
+    /// The time of the entry, in microseconds since 1970, if the file has it.
     pub time_us: Option<u64>,
     /// The request there, if the entry belongs to one.
     pub request: Option<Request>,
-    /// Whether `met` and `heap` are broken down as the request saw them. Not if there is none, nor if the question is why more is reserved
-    /// than allocated, because the next request says little about that.
+    /// Whether `met` and `heap` are broken down from the point of view of the request. False if there is no request, and also if
+    /// the question is why more is reserved than allocated, because the next request says little about that.
     pub is_for_request: bool,
-    /// The heap that the request met.
+    /// The heap that the request found.
     pub met: Breakdown,
-    /// The heap that is judged: after an out-of-memory error, what remained once everything possible was given back; where more is reserved
-    /// than allocated, what there was after the entry; otherwise `met`.
+    /// The heap that is judged: after an out-of-memory error, what remained once the allocator had released everything it could;
+    /// for the question why more is reserved than allocated, the heap after the entry; in all other cases `met`.
     pub heap: Breakdown,
-    /// Why this heap has more reserved than allocated, whatever is requested.
+    /// Why this heap has more reserved than allocated, independently of any request.
     pub excess: Excess,
     /// The peaks of the whole run; `None` without a trace.
     pub peaks: Option<Peaks>,
     /// Bytes reserved after the operation.
     pub reserved_after_bytes: u64,
-    /// What the allocator gave back for the request.
+    /// What the allocator released for the request.
     pub given_back: GivenBack,
-    /// How many requests in the whole trace were out of memory.
+    /// The number of requests in the whole trace that were out of memory.
     pub ooms: usize,
-    /// Retries up to this moment, that of the failing request included (`num_alloc_retries`).
+    /// Retries up to this moment, including that of the failing request (`num_alloc_retries`).
     pub retries: i64,
-    /// The limit that the replay assumed, in bytes: garbage collection depends on it, none was given, and under this one every decision is
-    /// the recorded one.
+    /// The limit that the replay assumed, in bytes: garbage collection depends on a limit, the caller gave none, and under this one
+    /// every decision matches the recording.
     pub assumed_limit_bytes: Option<u64>,
     /// How the run ended.
     pub ending: Ending,
-    /// What is known of the limit.
+    /// What is known about the limit.
     pub limit: Limit,
-    /// The evidence for that.
+    /// The evidence for `limit`.
     pub evidence: LimitEvidence,
     /// Why the request failed.
     pub verdict: Verdict,
     /// The answers of the five-step workflow.
     pub steps: Steps,
-    /// Since when so much memory is stranded; `None` if nothing is stranded, or without a trace.
+    /// Since when this much memory has been stranded; `None` if nothing is stranded, or without a trace.
     pub onset: Option<Onset>,
-    /// What each stack holds, the largest first.
+    /// How much each stack holds, the largest first.
     pub stacks: Vec<StackUse>,
     /// The live blocks between the holes.
     pub fences: Vec<Fence>,
@@ -147,12 +147,12 @@ pub enum DiagnoseError {
     NoSuchEntry {
         /// The entry asked for.
         entry: usize,
-        /// How many entries the trace has.
+        /// The number of entries of the trace.
         entries: usize,
     },
 }
 
-/// Diagnoses one device of a recording. `progress` is called now and then with the number of entries replayed.
+/// Diagnoses one device of a recording. `progress` is called from time to time with the number of entries replayed.
 ///
 /// # Errors
 /// If the recording cannot be replayed, or has no entry of the chosen number.
@@ -177,17 +177,17 @@ pub fn diagnose_device(
     let asked = request.map(|request| request.asked).filter(|_| target.question != Question::ReservedAboveAllocated);
     let (segments, entries) =
         if target.is_after() { (&seen.after, seen.after_entries) } else { (&seen.before, seen.before_entries) };
-    // Nothing comes before the first entry.
+    // Nothing precedes the first entry.
     let before = if target.entry.is_some() { &seen.before } else { segments };
     let (met, heap) = (stranded(before, asked.as_ref(), &policy), stranded(segments, asked.as_ref(), &policy));
     let owners = Owners::after(recording, entries);
     let concluded = seen.limit.conclude(options.known_limit_bytes(), heap.reserved_bytes);
-    // The limit that advise assumes.
+    // The limit that `advise` assumes.
     let hinted = || hint(recording, &options.own.settings).map(|hint| hint.assumed_bytes());
     let assumed = assumed.or_else(|| if matches!(concluded, Limit::Between { .. }) { hinted() } else { None });
     let judged_by = assumed.map_or(concluded, |bytes| Limit::Given { bytes });
     let failed_bytes = asked.filter(|_| target.why == Why::OutOfMemory).map(|asked| asked.size.get());
-    // What only the assumed limit decides is not known.
+    // A verdict that only the assumed limit decides counts as undecided.
     let undecided = Some(judge(&heap, failed_bytes, concluded)).filter(|(verdict, _)| *verdict == Verdict::Undecided);
     let (verdict, steps) = undecided.unwrap_or_else(|| judge(&heap, failed_bytes, judged_by));
     Ok(Diagnosis {
@@ -227,7 +227,7 @@ struct Run {
     target: Target,
 }
 
-/// Replays the run, under the limit that garbage collection shows if none was given, and keeps what the diagnosis needs.
+/// Replays the run and keeps what the diagnosis needs; if no limit was given, under the limit that garbage collection reveals.
 fn run(
     recording: &DeviceRecording,
     options: &DiagnoseOptions,
@@ -240,8 +240,8 @@ fn run(
     Ok(Run { exactness, seen, assumed, target })
 }
 
-/// The moment to look at, and what a replay under these options shows of it. Where the peak is looked at, the trace nearly always tells
-/// it beforehand; if not, the run is replayed once more, because the peak is that of the replay, as in every other command.
+/// Finds the moment to diagnose and replays the run to see it. The trace nearly always shows beforehand where the peak is; if
+/// not, the run is replayed once more, because the peak is that of the replay, as in every other command.
 fn see(
     recording: &DeviceRecording,
     options: &DiagnoseOptions,
@@ -284,7 +284,7 @@ fn request_at(
     Ok(Some(Request { asked, requested_bytes: entry.size, segment_bytes, stack: entry.stack }))
 }
 
-/// What was given back to the device for a request, in the entries from `from` on.
+/// What the allocator released to the device for a request, in the entries from `from` on.
 fn given_back(trace: &[Entry], from: usize, is_request: bool) -> GivenBack {
     let mut given = GivenBack::default();
     for (at, entry) in trace.iter().enumerate().skip(from).filter(|_| is_request) {
@@ -320,7 +320,7 @@ fn diagnose_segments(recording: &DeviceRecording, options: &DiagnoseOptions, pol
     let evidence = LimitEvidence { served: Some((heap.reserved_bytes, 0)), ..LimitEvidence::default() };
     let limit = evidence.conclude(options.known_limit_bytes(), heap.reserved_bytes);
     let (verdict, steps) = judge(&heap, None, limit);
-    // Whether a request failed is not known without a history.
+    // Without a history, nobody knows whether a request failed.
     let steps = Steps { capacity: Applies::Unknown, fragmentation: Applies::Unknown, settings: Applies::Unknown, ..steps };
     Diagnosis {
         device: recording.device,

@@ -1,9 +1,9 @@
-//! The moment that is looked at: which entry, and the heap before and after the operation there.
+//! Finds the moment to diagnose: the entry, and the heap before and after its operation.
 //!
-//! Two heaps matter at an out-of-memory error: the one that the request met, and the one that remained when the allocator had
-//! given back all it could and still failed. One pass over the run keeps both, and what else the diagnosis needs of the run up to
-//! there: its peaks, of which one is the moment to look at where nothing failed ([`Peaks`]), and since when the stranded bytes
-//! have stayed above half of what they are now ([`Onset`]).
+//! Two heaps matter at an out-of-memory error: the one that the request found, and the one that remained when the allocator had
+//! released all it could and still failed. One pass over the run keeps both, and what else the diagnosis needs of the run up to
+//! that moment: its peaks, one of which is the moment to diagnose if nothing failed ([`Peaks`]), and since when the stranded
+//! bytes have stayed above half of their present amount ([`Onset`]).
 
 use parkade::policy::PyTorch;
 use parkade::snapshot::SegmentInfo;
@@ -15,25 +15,25 @@ use parkade_replay::{VerifyError, VerifyOptions, watch_device};
 use super::verdict::LimitEvidence;
 use crate::ending::Ending;
 
-/// Why this moment is looked at.
+/// Why this moment was chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Why {
-    /// A request was out of memory there. Without a choice of the caller it is the first such request.
+    /// A request was out of memory there. It is the first such request unless the caller chose another.
     OutOfMemory,
     /// The caller chose this entry, and no request failed there.
     Chosen,
-    /// Nothing failed: reserved memory was at its peak, and of such moments it is the one at which the most was allocated.
+    /// Nothing failed: reserved memory was at its peak, and among the moments at the peak the most was allocated at this one.
     Peak,
-    /// The file has no trace: the heap at the end is all there is.
+    /// The file has no trace, only the heap at the end.
     End,
 }
 
-/// What is asked about the moment.
+/// The question about the moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Question {
     /// Why was the request at this entry out of memory?
     OutOfMemory,
-    /// Why did the request at the entry that the caller chose take memory from the device, and not what was free?
+    /// Why did the request at the entry that the caller chose take memory from the device instead of using free memory?
     NewMemory,
     /// Why is more reserved than allocated after this entry?
     ReservedAboveAllocated,
@@ -51,7 +51,7 @@ impl Question {
     }
 }
 
-/// An entry to look at; `None` is the moment before the first entry.
+/// An entry to diagnose; `None` is the moment before the first entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Target {
     pub(super) entry: Option<usize>,
@@ -60,11 +60,11 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// The entry that the caller chose, or the first out-of-memory error, or the peak of reserved memory.
+    /// The entry that the caller chose, the first out-of-memory error, or the peak of reserved memory.
     pub(super) fn find(recording: &DeviceRecording, chosen: Option<usize>) -> Target {
         let trace = &recording.trace;
         let first_oom = || trace.iter().position(|entry| entry.action == Action::Oom);
-        // The error of which the run died comes before one that it survived.
+        // The error of which the run died takes precedence over one that it survived.
         let death = || Ending::of(recording).death().map(|death| death.entry);
         let Some(entry) = chosen.or_else(death).or_else(first_oom) else { return Target::peak(peak(recording)) };
         let (why, question) = match trace.get(entry).map(|entry| entry.action) {
@@ -75,7 +75,7 @@ impl Target {
         Target { entry: Some(entry), why, question }
     }
 
-    /// The peak of reserved memory, which is reached after this entry.
+    /// The peak of reserved memory, reached after this entry.
     pub(super) fn peak(entry: Option<usize>) -> Target {
         Target { entry, why: Why::Peak, question: Question::ReservedAboveAllocated }
     }
@@ -86,10 +86,12 @@ impl Target {
     }
 }
 
-/// The moment of the peak as the trace alone shows it: [`Peaks::moment`] without a replay. It misses what rounding adds to blocks.
+/// The moment of the peak as the trace alone shows it: [`Peaks::moment`] without a replay. The trace does not show how much
+/// rounding adds to blocks.
 fn peak(recording: &DeviceRecording) -> Option<usize> {
     let bytes = |level: i128| u64::try_from(level).unwrap_or(0);
-    // Blocks from before the first entry are the same in all moments until they are freed; half of 64 bits is more than they have.
+    // The bytes of blocks from before the first entry are a constant until those blocks are freed; half of 64 bits exceeds any
+    // such sum.
     let (mut allocated, mut reserved) = (i128::from(u64::MAX / 2), reserved_at_start(recording));
     let mut peaks = Peaks::default();
     peaks.see(0, bytes(allocated), bytes(reserved));
@@ -105,7 +107,7 @@ fn peak(recording: &DeviceRecording) -> Option<usize> {
     peaks.moment()
 }
 
-/// Whether memory was taken from the device for the request of this entry.
+/// Whether the request of this entry took memory from the device.
 fn took_memory(trace: &[Entry], request: usize) -> bool {
     trace[..request].iter().rev().take_while(|entry| is_inner(entry)).any(|entry| growth_bytes(entry) > 0)
 }
@@ -115,16 +117,16 @@ fn is_inner(entry: &Entry) -> bool {
     !matches!(entry.action, Action::Alloc | Action::Oom | Action::FreeRequested | Action::Snapshot)
 }
 
-/// What one pass over the run keeps.
+/// What one pass over the run records.
 #[derive(Default)]
 pub(super) struct Seen {
     /// The heap before the operation at the target.
     pub(super) before: Vec<SegmentInfo>,
-    /// How many entries come before it.
+    /// The number of entries before that heap.
     pub(super) before_entries: usize,
     /// The heap after it.
     pub(super) after: Vec<SegmentInfo>,
-    /// How many entries come before that heap, the operation's own included.
+    /// The number of entries before that heap, including the operation's own.
     pub(super) after_entries: usize,
     /// Retries up to the target.
     pub(super) retries: i64,
@@ -203,23 +205,24 @@ fn refused_bytes(request: &Entry, before_bytes: u64, after_bytes: u64, was_retri
     }
 }
 
-/// When the stranded bytes last rose past half of what they are.
+/// The last time that the stranded bytes rose past half of their present amount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Onset {
     /// The entry since which reserved minus allocated bytes have been at least `level_bytes`. `None`: since before the first entry.
     pub entry: Option<usize>,
-    /// Half of what is stranded at the moment that is looked at.
+    /// Half of the bytes that are stranded at the diagnosed moment.
     pub level_bytes: u64,
-    /// The entry's time, in microseconds since 1970, if the file states it.
+    /// The entry's time, in microseconds since 1970, if the file has it.
     pub time_us: Option<u64>,
 }
 
-/// The lows of a timeline: only those values below which it never fell again. They are enough to find the last moment below any level.
+/// The lows of a series: only those values below which the series never fell again. They are enough to find the last moment at
+/// which the series was below any level.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Lows {
     /// Moments and values, both increasing.
     lows: Vec<(usize, u64)>,
-    /// For each of them the next moment.
+    /// For each of them, the following moment.
     left: Vec<Option<usize>>,
 }
 
@@ -237,19 +240,20 @@ impl Lows {
         self.left.push(None);
     }
 
-    /// The first moment since which every value has been at least `level`. `None` if the last value is below it, or if none ever was.
+    /// The first moment since which every value has been at least `level`. `None` if the last value is below `level`, or if no
+    /// value ever was.
     pub(super) fn since(&self, level: u64) -> Option<usize> {
         let below = self.lows.partition_point(|&(_, low)| low < level);
         self.left.get(below.checked_sub(1)?).copied().flatten()
     }
 }
 
-/// The most bytes of a kind at once.
+/// A peak of allocated or reserved bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Peak {
     /// The bytes.
     pub bytes: u64,
-    /// The first entry after which there were so many; `None` if there were before the first entry, or without a trace.
+    /// The first entry after which the peak was reached; `None` if it was reached before the first entry, or without a trace.
     pub entry: Option<usize>,
 }
 
@@ -262,12 +266,12 @@ pub struct Peaks {
     pub reserved: Peak,
     /// Of allocated bytes while reserved bytes were at their peak.
     pub allocated_at_reserved: Peak,
-    /// What was reserved when allocated bytes reached their peak.
+    /// The reserved bytes when allocated bytes reached their peak.
     pub reserved_at_allocated_bytes: u64,
 }
 
 impl Peaks {
-    /// Adds the state after so many entries.
+    /// Adds the state after this many entries.
     fn see(&mut self, entries: usize, allocated_bytes: u64, reserved_bytes: u64) {
         let entry = entries.checked_sub(1);
         let (allocated, reserved) = (Peak { bytes: allocated_bytes, entry }, Peak { bytes: reserved_bytes, entry });
@@ -281,8 +285,9 @@ impl Peaks {
         }
     }
 
-    /// The last entry before the moment to look at: of those at which reserved memory is at its peak, the first at which the most is
-    /// allocated. What is free even then was never needed for that peak. `None` is the moment before the first entry.
+    /// The last entry before the moment to diagnose: among the moments at which reserved memory is at its peak, the first at which
+    /// the most is allocated. Memory that is free even then was never needed for that peak. `None` is the moment before the first
+    /// entry.
     pub(super) fn moment(&self) -> Option<usize> {
         self.allocated_at_reserved.entry
     }
@@ -332,7 +337,7 @@ mod tests {
         assert_eq!((found.reserved.entry, found.reserved_at_allocated_bytes), (Some(2), 20));
     }
 
-    /// The last bytes of a peak are often one small segment, taken when little is in use.
+    /// The last bytes of a peak are often one small segment, taken at a moment when little is in use.
     #[test]
     fn a_peak_is_looked_at_where_the_most_of_it_is_in_use() {
         assert_eq!(peaks(&[(0, 0), (9, 18), (2, 18), (3, 20), (6, 20), (6, 20), (2, 20)]).moment(), Some(3));

@@ -1,12 +1,12 @@
-//! The five questions of the documents' out-of-memory workflow, answered from figures, and the memory limit by which they are
-//! judged.
+//! Answers the five questions of the documents' out-of-memory workflow from figures, and infers the memory limit that the
+//! answers depend on.
 //!
-//! It is a capacity problem if the live bytes and the request together exceed the memory. Otherwise the request failed because of
-//! where the free bytes are.
+//! The problem is one of capacity if the live bytes and the request together exceed the memory. If they do not, the request
+//! failed because of where the free bytes are.
 //!
-//! A recording does not state what the memory limit was, but shows which requests were served and which were refused
-//! ([`LimitEvidence`]). A limit here is all that the process could reserve: its memory limit (`set_per_process_memory_fraction`)
-//! or what the device had.
+//! A recording does not contain the memory limit, but it shows which requests were served and which were refused
+//! ([`LimitEvidence`]). A limit here is the most that the process could reserve: its memory limit
+//! (`set_per_process_memory_fraction`) or what the device had.
 
 use super::breakdown::{Breakdown, Cause};
 
@@ -15,13 +15,13 @@ use super::breakdown::{Breakdown, Cause};
 pub enum Verdict {
     /// The live bytes and the request exceed the memory: no arrangement helps.
     Capacity,
-    /// They would have fitted, but the free bytes were in the wrong places.
+    /// The live bytes and the request would have fitted, but the free bytes were in the wrong places.
     Fragmentation,
-    /// They would have fitted, but most free bytes belonged to other streams or waited for events.
+    /// The live bytes and the request would have fitted, but most free bytes belonged to other streams or waited for events.
     Streams,
-    /// They would have fitted, but most free bytes were in private pools.
+    /// The live bytes and the request would have fitted, but most free bytes were in private pools.
     PrivatePools,
-    /// It depends on the limit, which is not known precisely enough.
+    /// The verdict depends on the limit, which is not known precisely enough.
     Undecided,
     /// No request failed.
     NoFailure,
@@ -49,7 +49,7 @@ pub enum Applies {
     Yes,
     /// It does not.
     No,
-    /// The figures do not tell.
+    /// The figures do not say.
     Unknown,
 }
 
@@ -71,27 +71,28 @@ impl From<bool> for Applies {
     }
 }
 
-/// The workflow's answers. Its fifth step, to look at the snapshot, is the rest of a diagnosis.
+/// The workflow's answers. The workflow's fifth step, to look at the snapshot, is the rest of the diagnosis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Steps {
-    /// 1: is it a real capacity problem?
+    /// Step 1: is it a real capacity problem?
     pub capacity: Applies,
-    /// 2: is it fragmentation?
+    /// Step 2: is it fragmentation?
     pub fragmentation: Applies,
-    /// 3: may other settings help? Unknown if less is missing than rounding takes, because settings can change the rounding. If most
-    /// free bytes are in private pools, which no setting releases: no, or unknown if the request would have fitted beside them.
+    /// Step 3: may other settings help? Unknown if fewer bytes are missing than rounding takes, because settings can change the
+    /// rounding. If most free bytes are in private pools, which no setting releases, the answer is no, or unknown if the request
+    /// would have fitted beside the pools.
     pub settings: Applies,
-    /// 4: would `empty_cache` release anything?
+    /// Step 4: would `empty_cache` release anything?
     pub empty_cache: Applies,
     /// The live bytes and the request together.
     pub needed_bytes: u64,
-    /// How many of these bytes are missing, if known and not 0.
+    /// The number of missing bytes, if known and not 0.
     pub short_bytes: Option<u64>,
     /// The bytes that could still be reserved, if known.
     pub unreserved_bytes: Option<u64>,
 }
 
-/// Judges a request of `asked_bytes` that failed in this heap; `None` if none failed.
+/// Judges why a request of `asked_bytes` failed in this heap; `None` if no request failed.
 pub(super) fn judge(heap: &Breakdown, asked_bytes: Option<u64>, limit: Limit) -> (Verdict, Steps) {
     let empty_cache = Applies::from(heap.releasable_bytes() > 0);
     let allocated_bytes = heap.allocated_bytes();
@@ -131,7 +132,7 @@ pub(super) fn judge(heap: &Breakdown, asked_bytes: Option<u64>, limit: Limit) ->
     };
     let short_bytes = most_bytes.map(|most| needed_bytes.saturating_sub(most)).filter(|&short| short > 0);
     let rounding_decides = short_bytes.is_some_and(|short| heap.rounding_bytes >= short);
-    // Whether it would have fitted with the private pools keeping what they have.
+    // Whether the request would have fitted if the private pools kept their memory.
     let private_bytes = heap.of(Cause::PrivatePool).bytes;
     let fits_beside = heap.stranded_bytes().saturating_sub(private_bytes) >= asked_bytes
         || most_bytes.is_some_and(|most| needed_bytes.saturating_add(private_bytes) <= most);
@@ -153,7 +154,8 @@ pub(super) fn judge(heap: &Breakdown, asked_bytes: Option<u64>, limit: Limit) ->
     (verdict, steps)
 }
 
-/// A cause from the group that strands the most bytes. The groups are streams and events, private pools, and everything else.
+/// A cause from the group of causes that strands the most bytes. The groups are streams and events, private pools, and
+/// everything else.
 fn main_group(heap: &Breakdown) -> Option<Cause> {
     let bytes = |causes: &[Cause]| causes.iter().map(|&cause| heap.of(cause).bytes).fold(0, u64::saturating_add);
     let streams = bytes(&[Cause::PendingEvent, Cause::OtherStream]);
@@ -166,17 +168,17 @@ fn main_group(heap: &Breakdown) -> Option<Cause> {
 /// What a recording shows about the limit.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LimitEvidence {
-    /// The most bytes that were reserved, and after how many entries.
+    /// The most bytes that were reserved, and the number of entries before that.
     pub served: Option<(u64, usize)>,
     /// The fewest reserved bytes that were refused, and the entry of the request that needed them.
     pub refused: Option<(u64, usize)>,
-    /// The device's free memory at the out-of-memory error, if there was one.
+    /// The device's free memory at the out-of-memory error, if one occurred.
     pub device_free_bytes: Option<u64>,
-    /// The bytes that the allocator tried to take of it.
+    /// The bytes that the allocator tried to take from the device.
     pub tried_bytes: Option<u64>,
 }
 
-/// What is known of the limit.
+/// What is known about the limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Limit {
     /// The caller stated it.
@@ -189,14 +191,14 @@ pub enum Limit {
         /// The reserved bytes and what the device still had free.
         bytes: u64,
     },
-    /// Between what was served and what was refused.
+    /// The limit lies between what was served and what was refused.
     Between {
-        /// The limit is at least this, which was reserved.
+        /// The limit is at least this many bytes, which were reserved.
         at_least_bytes: u64,
-        /// The limit is below this, which was refused.
+        /// The limit is below this many bytes, which were refused.
         below_bytes: u64,
     },
-    /// At one time less was refused than was reserved at another, so there was no fixed limit: others used the device too.
+    /// Fewer bytes were refused at one time than were reserved at another, so the limit was not fixed: others used the device too.
     NotFixed {
         /// The most bytes reserved.
         reserved_bytes: u64,
@@ -205,22 +207,22 @@ pub enum Limit {
     },
     /// Nothing was refused.
     NeverReached {
-        /// The limit is at least this, the most that was reserved.
+        /// The limit is at least this many bytes, the most that were reserved.
         at_least_bytes: u64,
     },
 }
 
-/// What in a file contradicts a limit that the caller stated.
+/// Evidence in a file that contradicts a limit that the caller stated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Contradiction {
-    /// More was reserved.
+    /// More than the limit was reserved.
     Reserved {
         /// The bytes reserved.
         bytes: u64,
-        /// After how many entries.
+        /// The number of entries after which they were reserved.
         entries: usize,
     },
-    /// A request was refused that would have stayed within the limit.
+    /// A request was refused although it would have stayed within the limit.
     Refused {
         /// The bytes that would have been reserved.
         bytes: u64,
@@ -230,21 +232,21 @@ pub enum Contradiction {
 }
 
 impl LimitEvidence {
-    /// Notes that this much was reserved after so many entries.
+    /// Records that this much was reserved after this many entries.
     pub(super) fn serve(&mut self, reserved_bytes: u64, entries: usize) {
         if self.served.is_none_or(|(most, _)| reserved_bytes > most) {
             self.served = Some((reserved_bytes, entries));
         }
     }
 
-    /// Notes that a request was refused that would have raised reserved memory to this.
+    /// Records that a request was refused that would have raised reserved memory to this much.
     pub(super) fn refuse(&mut self, wanted_bytes: u64, entry: usize) {
         if self.refused.is_none_or(|(least, _)| wanted_bytes < least) {
             self.refused = Some((wanted_bytes, entry));
         }
     }
 
-    /// What contradicts a limit of `limit_bytes`, if anything.
+    /// Evidence that contradicts a limit of `limit_bytes`, if any.
     #[must_use]
     pub fn contradiction(&self, limit_bytes: u64) -> Option<Contradiction> {
         let reserved = self.served.filter(|&(bytes, _)| bytes > limit_bytes);
@@ -253,8 +255,8 @@ impl LimitEvidence {
         reserved.or_else(|| refused.map(|(bytes, entry)| Contradiction::Refused { bytes, entry }))
     }
 
-    /// What follows from the evidence. `given_bytes` is the limit that the caller stated, `reserved_bytes` what was reserved at the
-    /// out-of-memory error.
+    /// Concludes from the evidence what is known about the limit. `given_bytes` is the limit that the caller stated,
+    /// `reserved_bytes` the bytes reserved at the out-of-memory error.
     pub(super) fn conclude(&self, given_bytes: Option<u64>, reserved_bytes: u64) -> Limit {
         if let Some(bytes) = given_bytes {
             return Limit::Given { bytes };

@@ -1,7 +1,7 @@
-//! What holds the memory at the two peaks, paired by where it was allocated.
+//! Compares what holds the memory at the two peaks, paired by the code that allocated it.
 //!
-//! Blocks with stacks are paired by stack where both recordings have stacks. Others are grouped by size class, which does not depend on
-//! settings: the class is that of the requested bytes.
+//! Blocks with stacks are paired by stack if both recordings have stacks. The others are grouped by size class; the class is
+//! that of the requested bytes, which does not depend on settings.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,15 +12,15 @@ use rustc_hash::FxHashMap;
 use super::likeness::Stacks;
 use super::side::Replayed;
 
-/// Requests up to this size have a pool of their own (spec 1.4) and are one class.
+/// Requests up to this size have their own pool (spec 1.4) and form one class.
 const SMALL: u64 = 1 << 20;
 
-/// Requests of similar sizes: a power of two up to the next one.
+/// Requests of similar sizes, from one power of two to the next.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct SizeClass {
-    /// The smallest size in it, in bytes.
+    /// The smallest size in the class, in bytes.
     pub least_bytes: u64,
-    /// The first size above it, in bytes.
+    /// The first size above the class, in bytes.
     pub below_bytes: u64,
 }
 
@@ -39,14 +39,15 @@ impl SizeClass {
 /// Where blocks come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
-    /// A place of the program, as each recording numbers it. Of several stacks that differ only in their lines, the one that holds most.
+    /// A call site of the program, as each recording numbers it. Among stacks that differ only in their lines, the one that holds
+    /// most.
     Stack {
         /// In the first recording.
         a: Option<StackId>,
         /// In the second recording.
         b: Option<StackId>,
     },
-    /// Blocks without stacks, by the size that was requested.
+    /// Blocks without stacks, by requested size.
     Sizes(SizeClass),
 }
 
@@ -55,11 +56,11 @@ pub enum Origin {
 pub struct Held {
     /// Their bytes.
     pub bytes: u64,
-    /// How many.
+    /// The number of blocks.
     pub blocks: u64,
 }
 
-/// What blocks of one origin hold at the two peaks of allocated memory.
+/// The memory that blocks of one origin hold at the two peaks of allocated memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Growth {
     /// Where they come from.
@@ -81,26 +82,26 @@ impl Growth {
 /// How blocks are grouped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Grouping {
-    /// By stack; those without one by size.
+    /// By stack; blocks without a stack by size.
     Stacks,
-    /// By size, because a recording has no stacks.
+    /// By size, because at least one recording has no stacks.
     Sizes {
         /// Whether the first recording has stacks.
         a_has_stacks: bool,
-        /// Whether the second one has.
+        /// Whether the second recording has stacks.
         b_has_stacks: bool,
     },
 }
 
 impl Held {
-    /// These blocks and others together.
+    /// The sum of these blocks and others.
     #[must_use]
     pub const fn and(self, other: Held) -> Held {
         Held { bytes: self.bytes.saturating_add(other.bytes), blocks: self.blocks.saturating_add(other.blocks) }
     }
 }
 
-/// What tells a group from the others.
+/// Identifies a group.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Stack { portable: u64, exact: Option<u64> },
@@ -111,7 +112,7 @@ enum Key {
 #[derive(Clone, Copy, Default)]
 struct Share {
     held: Held,
-    /// The stack that holds most, and how much.
+    /// The stack that holds most, and how many bytes it holds.
     most: Option<(u64, StackId)>,
 }
 
@@ -120,7 +121,7 @@ pub(super) fn growth(a: (&Replayed<'_>, u32, &Stacks), b: (&Replayed<'_>, u32, &
     let (a_has_stacks, b_has_stacks) = (!a.2.is_empty(), !b.2.is_empty());
     let by_stack = a_has_stacks && b_has_stacks;
     let mut groups: BTreeMap<Key, [Share; 2]> = BTreeMap::new();
-    // Many stacks may have one portable form, and the comparison looks at all of them.
+    // Many stacks may have one portable form, and the comparison visits all of them.
     let mut has_same_lines: FxHashMap<u64, bool> = FxHashMap::default();
     for (place, (own, other)) in [(a, b), (b, a)].into_iter().enumerate() {
         for ((stack, class), held) in holders(own.0, own.1, by_stack) {
@@ -146,7 +147,7 @@ pub(super) fn growth(a: (&Replayed<'_>, u32, &Stacks), b: (&Replayed<'_>, u32, &
     (grouping, growth)
 }
 
-/// The live blocks at a moment: by stack, and those without by size class.
+/// The live blocks at a moment: by stack, and those without a stack by size class.
 fn holders(replayed: &Replayed<'_>, moment: u32, by_stack: bool) -> BTreeMap<(StackId, SizeClass), Held> {
     let all = SizeClass { least_bytes: 0, below_bytes: u64::MAX };
     let mut holders: BTreeMap<(StackId, SizeClass), Held> = BTreeMap::new();

@@ -1,10 +1,10 @@
-//! Whether two recordings are of one program: how much of what they request is the same, and whether their stacks are.
+//! Judges whether two recordings are of one program, by the share of requests and of stacks that they have in common.
 //!
-//! Two recordings number their stacks on their own, may come from different folders or machines, and a change of the program
-//! moves its lines. A stack's *portable* form is therefore its functions with the ends of their files' paths, without line
-//! numbers; its *exact* form has paths and lines. Both are kept as hashes ([`Stacks`]).
+//! Two recordings number their stacks independently and may come from different folders or machines, and a change of the
+//! program moves its lines. So a stack's *portable* form consists of its functions with the ends of their files' paths, without
+//! line numbers; its *exact* form has paths and lines. Both are kept as hashes ([`Stacks`]).
 //!
-//! [`first_difference`] tells where two runs of the same requests begin to differ in what the allocator did, whatever addresses
+//! [`first_difference`] finds where two runs of the same requests begin to differ in what the allocator did, whatever addresses
 //! the driver gave it.
 
 use std::collections::BTreeMap;
@@ -15,23 +15,23 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::stacks::StackNames;
 
-/// Single sizes are shared by unrelated programs (512 bytes, powers of two); so many consecutive ones rarely are.
+/// Unrelated programs share single sizes (512 bytes, powers of two), but rarely this many consecutive ones.
 const RUN: usize = 4;
-/// Two programs of which less than this share is the same have little in common.
+/// Two programs that share less than this have little in common.
 const LITTLE: f64 = 0.1;
 
 /// How two recordings are related.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Relation {
-    /// Trace and segments are equal: it is one file twice, or a copy.
+    /// Trace and segments are equal: the same file twice, or a copy.
     SameRecording,
-    /// They were made during one run.
+    /// Both were made during one run.
     SameRun,
-    /// They request the same sizes equally often, so the allocator makes the difference.
+    /// Both request the same sizes equally often, so differences come from the allocator.
     SameRequests,
-    /// Much of what they request is the same.
+    /// They share many of their requests.
     Related,
-    /// Little of what they request is the same: another program, or the same with other shapes.
+    /// They share few of their requests: another program, or the same one with other shapes.
     LittleInCommon,
     /// One of them has no requests to compare.
     Unknown,
@@ -57,9 +57,10 @@ impl Relation {
 pub struct Likeness {
     /// How they are related.
     pub relation: Relation,
-    /// The share of the shorter recording's requests, in runs of four consecutive sizes, that the longer one makes too, from 0 to 1.
+    /// The share of the shorter recording's requests, in runs of four consecutive sizes, that the longer one also makes, from 0 to
+    /// 1.
     pub requests_in_common: Option<f64>,
-    /// The share of stacks, of those of the recording that has fewer, that the other has too; lines may differ.
+    /// The share of stacks of the recording with fewer stacks that the other also has; lines may differ.
     pub stacks_in_common: Option<f64>,
 }
 
@@ -108,7 +109,7 @@ fn requests_in_common(a: &[u64], b: &[u64]) -> Option<f64> {
     Some(both as f64 / (a.len().min(b.len()) + 1 - length) as f64)
 }
 
-/// Whether one recording has the end of the other, or a scope that began or ended at the same microsecond.
+/// Whether one recording contains the end of the other, or a scope that began or ended at the same microsecond.
 fn is_one_run(a: (&Recording, &DeviceRecording), b: (&Recording, &DeviceRecording)) -> bool {
     let has_end_of = |one: &DeviceRecording, other: &DeviceRecording| {
         let same = |end: &Entry, entry: &Entry| {
@@ -156,7 +157,7 @@ impl Stacks {
         stacks
     }
 
-    /// Whether there are none.
+    /// Whether no stack allocates.
     pub(super) fn is_empty(&self) -> bool {
         self.forms.is_empty()
     }
@@ -166,13 +167,13 @@ impl Stacks {
         self.forms.get(&stack).copied()
     }
 
-    /// Whether the lines of this portable stack are the same ones in both recordings, so that each has its own counterpart. If a line
-    /// moved, an equal number may be another place.
+    /// Whether the lines of this portable stack are the same in both recordings, so that each line has its own counterpart. If a
+    /// line moved, equal line numbers may mean different code.
     pub(super) fn has_same_lines(&self, other: &Stacks, portable: u64) -> bool {
         self.exact.get(&portable) == other.exact.get(&portable)
     }
 
-    /// The share of portable stacks, of those of the recording that has fewer, that the other has too; `None` if one has none.
+    /// The share of portable stacks of the recording with fewer that the other also has; `None` if either has none.
     fn in_common(&self, other: &Stacks) -> Option<f64> {
         let fewer = self.exact.len().min(other.exact.len());
         let both = self.exact.keys().filter(|portable| other.exact.contains_key(portable)).count();
@@ -180,7 +181,7 @@ impl Stacks {
     }
 }
 
-/// Calls of C++ count by the operators that they name: their symbols depend on the machine and the release.
+/// C++ calls count by the operators that they name, because their symbols depend on the machine and the release.
 fn forms_of(names: &StackNames, table: &StackTable, stack: StackId) -> Forms {
     let (mut exact, mut portable) = (DefaultHasher::new(), DefaultHasher::new());
     for number in names.telling(table, stack) {
@@ -196,15 +197,16 @@ fn forms_of(names: &StackNames, table: &StackTable, stack: StackId) -> Forms {
     Forms { exact: exact.finish(), portable: portable.finish() }
 }
 
-/// The part of a file's path that does not depend on where it was installed: inside the folder of libraries, else its own name.
+/// The part of a file's path that does not depend on the installation: the path inside the library folder or, outside of one,
+/// the file name.
 fn end_of_path(file: &str) -> &str {
     let libraries = ["site-packages/", "dist-packages/"];
     let inside = libraries.iter().find_map(|folder| file.rsplit_once(folder)).map(|(_, inside)| inside);
     inside.unwrap_or_else(|| file.rsplit(['/', '\\']).next().unwrap_or(file))
 }
 
-/// The first entry that differs: in what it is, in its size, or in where its block lies. A place is the segment, counted in the order
-/// in which they were made, and the offset in it; memory that was there before the first entry has its address.
+/// The first entry that differs in its action, in its size, or in the position of its block. A position is a segment, numbered
+/// in order of creation, and an offset in it; memory from before the first entry is identified by its address.
 pub(super) fn first_difference(a: &[Entry], b: &[Entry]) -> Option<usize> {
     let (mut places_a, mut places_b) = (Places::default(), Places::default());
     let is_same = |a: &Entry, b: &Entry| (a.action, a.size) == (b.action, b.size);
@@ -212,7 +214,7 @@ pub(super) fn first_difference(a: &[Entry], b: &[Entry]) -> Option<usize> {
     differs.or((a.len() != b.len()).then_some(a.len().min(b.len())))
 }
 
-/// The segments of a run, or pages of expandable ones, by their first address.
+/// The segments of a run, or the pages of expandable ones, by their first address.
 #[derive(Default)]
 struct Places {
     by_address: BTreeMap<u64, (u64, usize)>,
@@ -237,7 +239,7 @@ impl Places {
         }
     }
 
-    /// The number of its segment, and the offset in it.
+    /// The number of the segment that contains the address, and the offset in it.
     fn find(&self, address: u64) -> (Option<usize>, u64) {
         match self.by_address.range(..=address).next_back() {
             Some((first, (size, number))) if address - first < *size => (Some(*number), address - first),

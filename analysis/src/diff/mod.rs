@@ -1,9 +1,9 @@
-//! Two recorded runs compared: peaks, what holds the memory at them, fragmentation, driver calls, step by step.
+//! Compares two recorded runs: peaks, what holds the memory at them, fragmentation, driver calls, and single steps.
 //!
-//! [`show`] sums up one [`Side`], a device of a recording or one of its steps; [`diff`] sums up two and pairs what they have in
-//! common: it narrows both to the steps that are compared, and lays the steps of one number beside each other. `side` replays,
-//! finds steps and tells their phases, `run` sums up and checks a peak against what is allowed, `growth` says what grew, and
-//! `likeness` whether the runs are comparable at all.
+//! [`show`] summarizes one [`Side`], a device of a recording or one of its steps; [`diff`] summarizes two and pairs what they
+//! have in common: it narrows both to the steps that are compared and pairs steps of the same number. `side` replays a
+//! recording and finds steps and their phases, `run` summarizes it and checks a peak against a bound, `growth` finds what grew,
+//! and `likeness` judges whether the runs are comparable at all.
 
 mod growth;
 mod likeness;
@@ -22,7 +22,7 @@ use growth::growth;
 use likeness::{Stacks, first_difference, likeness};
 use side::{Replayed, StepSpan, StepSpans, phase_changes, repeated_spans};
 
-/// Two sides compared.
+/// The comparison of two sides.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Comparison {
     /// The first side.
@@ -31,28 +31,28 @@ pub struct Comparison {
     pub b: Run,
     /// How much they have in common.
     pub likeness: Likeness,
-    /// Where both make the same requests: the first entry at which the allocator answered otherwise.
+    /// The first entry at which the allocator answered differently, if both sides make the same requests.
     pub first_other_answer: Option<usize>,
     /// How `growth` is grouped.
     pub grouping: Grouping,
     /// What holds the memory at the peaks of allocated memory, the largest change first.
     pub growth: Vec<Growth>,
-    /// What was requested in which phase; empty unless both files tell phases apart.
+    /// What each phase requested; empty unless both files have phases.
     pub phases: Vec<PhaseChange>,
-    /// Step by step, if whole runs are compared.
+    /// The steps in pairs, if whole runs are compared.
     pub steps: Steps,
 }
 
-/// Sums up one side.
+/// Summarizes one side.
 ///
 /// # Errors
-/// [`DiffError`] if the recording contradicts itself, or does not have the step asked for.
+/// [`DiffError`] if the recording contradicts itself, or does not have the requested step.
 pub fn show(side: Side<'_>) -> Result<Run, DiffError> {
     Ok(Run::of(&Replayed::of(side)?))
 }
 
 /// Compares two sides. Whole runs are narrowed to what can be compared: if one has no trace, to their ends; if one lost its
-/// beginning or ended earlier, to the steps that both have; two recordings of one run, to the last whole step of each.
+/// beginning or ended earlier, to the steps that both have; if both are of one run, to the last whole step of each.
 ///
 /// # Errors
 /// [`DiffError`] for the first side that cannot be shown.
@@ -93,13 +93,14 @@ pub fn diff<'r>(mut a: Side<'r>, mut b: Side<'r>) -> Result<Comparison, (Which, 
     })
 }
 
-/// Tells the steps of both by repetition if only one is marked: a mark and a repetition may end at other places of a step. Without
-/// marks, the steps of a run that lost its beginning have no numbers, so they cannot be paired with another run's.
+/// Finds the steps of both by repetition if only one is annotated, because a mark and a repetition may end at different points
+/// of a step. Without marks, the steps of a run that lost its beginning have no numbers and cannot be paired with another
+/// run's.
 fn tell_alike<'r>(a: &mut Replayed<'r>, b: &mut Replayed<'r>) {
     let mark = |side: &Replayed<'_>| side.steps.as_ref().ok().map(|steps| steps.mark == REPETITION);
     let is_lost = |side: &Replayed<'_>| side.requests.lost_beginning.is_some();
     let is_repeated = [&*a, &*b].map(|side| mark(side) == Some(true));
-    // A step that was asked for by its number is that of its own file.
+    // If the caller asked for a step by its number, the number counts in that step's own file.
     if is_repeated == [false; 2] || a.side.part != Part::Whole || b.side.part != Part::Whole {
         return;
     }
@@ -118,21 +119,21 @@ fn tell_alike<'r>(a: &mut Replayed<'r>, b: &mut Replayed<'r>) {
 /// The memory of one step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StepLevels {
-    /// Its first entry.
+    /// The step's first entry.
     pub first_entry: usize,
-    /// Its last entry.
+    /// The step's last entry.
     pub last_entry: usize,
-    /// The most allocated bytes during it.
+    /// The most allocated bytes during the step.
     pub peak_allocated_bytes: u64,
-    /// The most reserved bytes during it.
+    /// The most reserved bytes during the step.
     pub peak_reserved_bytes: u64,
-    /// Allocated bytes at its end.
+    /// Allocated bytes at the end of the step.
     pub allocated_at_end_bytes: u64,
-    /// Reserved bytes at its end.
+    /// Reserved bytes at the end of the step.
     pub reserved_at_end_bytes: u64,
 }
 
-/// A step of both runs.
+/// A step that both runs have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StepPair {
     /// Its number, from 0.
@@ -146,29 +147,29 @@ pub struct StepPair {
 /// The steps that both runs have.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Steps {
-    /// What marks them in the two runs.
+    /// What marks the steps in the two runs.
     pub marks: Option<(String, String)>,
-    /// The steps of both, in order.
+    /// The common steps, in order.
     pub pairs: Vec<StepPair>,
-    /// How many only the first run has.
+    /// The number of steps that only the first run has.
     pub only_a: usize,
-    /// How many only the second run has.
+    /// The number of steps that only the second run has.
     pub only_b: usize,
-    /// Why the first run has none.
+    /// Why the first run has no steps.
     pub none_in_a: Option<NoSteps>,
-    /// Why the second run has none.
+    /// Why the second run has no steps.
     pub none_in_b: Option<NoSteps>,
 }
 
-/// Narrows two whole runs to the steps that both have, if one lost its beginning or ended earlier. Peaks of steps that only one has
-/// would say nothing about what changed.
+/// Narrows two whole runs to the steps that both have, if one lost its beginning or ended earlier. Peaks of steps that only one
+/// run has would say nothing about what changed.
 fn narrow_to_common<'r>(a: &mut Replayed<'r>, b: &mut Replayed<'r>) {
     let (Ok(spans_a), Ok(spans_b)) = (&a.steps, &b.steps) else { return };
     let is_cut = a.requests.lost_beginning.is_some() || b.requests.lost_beginning.is_some();
     let numbers = |spans: &StepSpans| Some((spans.spans.first()?.number, spans.spans.last()?.number));
     let (Some((first_a, last_a)), Some((first_b, last_b))) = (numbers(spans_a), numbers(spans_b)) else { return };
     let first = first_a.max(first_b);
-    // A run that died has begun one step more.
+    // A run that died has begun one more step.
     let begun = |side: &Replayed<'_>, last: usize| if has_tail(side) { last + 1 } else { last };
     let last = begun(a, last_a).min(begun(b, last_b));
     let is_same_end = last_a == last_b;

@@ -1,5 +1,5 @@
-//! What one side shows: its peaks, how memory is used at them, and what the driver was asked for; and a bound on the peak of
-//! reserved memory, to fail a check in CI.
+//! Summarizes one side: its peaks, how memory is used at them, and its driver calls. Also bounds the peak of reserved memory,
+//! for a check that fails in CI.
 
 use parkade_recording::{Action, Entry};
 
@@ -8,83 +8,84 @@ use crate::ending::Ending;
 use crate::fragmentation::Fragmentation;
 use crate::timeline::{HeapLog, MarkerKind};
 
-/// A peak, and where it is.
+/// A peak and its position in the run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Peak {
     /// The highest value.
     pub bytes: u64,
-    /// The entry that brought it there; `None` if that was before the first entry, or there is no trace.
+    /// The entry that reached it; `None` if it was reached before the first entry, or if there is no trace.
     pub entry: Option<usize>,
-    /// The step in which it lies, where steps are known.
+    /// The step that contains it, if steps are known.
     pub step: Option<usize>,
-    /// The phase in which it lies, where phases are known.
+    /// The phase that contains it, if phases are known.
     pub phase: Option<Phase>,
-    /// How memory is used then.
+    /// How memory is used at the peak.
     pub heap: Fragmentation,
-    /// How many segments there are then; a run of mapped pages counts as one.
+    /// The number of segments at the peak; a run of mapped pages counts as one.
     pub segments: usize,
-    /// The moment, a number of entries that are done.
+    /// The moment, as the number of entries completed.
     pub(super) moment: u32,
 }
 
-/// What the driver was asked for.
+/// The driver calls of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DriverUse {
-    /// Segments taken, one `cudaMalloc` each.
+    /// Segments released.
     pub segments_taken: u64,
     /// Segments given back.
     pub segments_given_back: u64,
-    /// Times that pages of expandable segments were mapped.
+    /// The number of times that pages of expandable segments were mapped.
     pub maps: u64,
-    /// Times that such pages were unmapped.
+    /// The number of times that such pages were unmapped.
     pub unmaps: u64,
     /// Bytes taken and mapped together.
     pub taken_bytes: u64,
-    /// Bytes given back and unmapped together.
+    /// Bytes released and unmapped together.
     pub given_back_bytes: u64,
 }
 
-/// What one side shows.
+/// The summary of one side.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Run {
     /// The device's number.
     pub device: u32,
-    /// The entries of its trace.
+    /// The number of entries of its trace.
     pub entries: usize,
-    /// What part of the run the rest is about.
+    /// The part of the run that the other fields describe.
     pub part: Part,
-    /// The first entry of this part, and the one behind its last.
+    /// The first entry of this part, and the one after its last.
     pub part_entries: (usize, usize),
-    /// Recorded decisions that the replay does not reproduce. If any, allocated bytes may be slightly off; reserved bytes are not.
+    /// Recorded decisions that the replay does not reproduce. If there are any, allocated bytes may be slightly wrong; reserved
+    /// bytes are not.
     pub mismatches: u64,
-    /// The decisions that were compared.
+    /// The number of decisions compared.
     pub decisions: u64,
-    /// Bytes reserved before the first entry, if memory was in use then: an earlier, higher peak is not in the file.
+    /// Bytes reserved before the first entry, if memory was in use then: the file does not show an earlier, higher peak.
     pub lost_beginning_bytes: Option<u64>,
-    /// Requests that were out of memory, and the entry of the first.
+    /// The number of requests that were out of memory.
     pub ooms: u64,
-    /// The entry of the first of them.
+    /// The entry of the first such request.
     pub first_oom_entry: Option<usize>,
     /// How the recorded run ended.
     pub ending: Ending,
-    /// Times that the device refused memory, so that the cache was released and it was asked again.
+    /// The number of times that the device refused memory, after which the allocator released its cache and asked again.
     pub retries: u64,
-    /// Calls of `empty_cache` that released something.
+    /// The number of calls of `empty_cache` that released memory.
     pub empty_cache_calls: u64,
-    /// How many whole steps the trace has, where steps are known.
+    /// The number of whole steps in the trace, if steps are known.
     pub steps: Option<usize>,
     /// The most bytes of live blocks.
     pub peak_allocated: Peak,
     /// The most reserved bytes.
     pub peak_reserved: Peak,
-    /// The most reserved bytes in all that the file has, whatever part is looked at.
+    /// The most reserved bytes in the whole file, whichever part is compared.
     pub whole_peak_reserved_bytes: u64,
-    /// What the driver was asked for.
+    /// The driver calls.
     pub driver: DriverUse,
 }
 
 impl Run {
-    /// Sums up a side.
+    /// Summarizes a side.
     pub(super) fn of(replayed: &Replayed<'_>) -> Run {
         let (side, timeline, requests) = (replayed.side, &replayed.timeline, &replayed.requests);
         let within = replayed.entries();
@@ -132,7 +133,7 @@ impl DriverUse {
     }
 }
 
-/// The first of the moments looked at with the highest level, and that level.
+/// The first of the compared moments with the highest level, and that level.
 fn first_highest(level: &[u64], replayed: &Replayed<'_>) -> (u32, u64) {
     let part = level.get(replayed.from as usize..=replayed.to as usize).unwrap_or(&[]);
     let highest = part.iter().copied().max().unwrap_or(0);
@@ -140,7 +141,7 @@ fn first_highest(level: &[u64], replayed: &Replayed<'_>) -> (u32, u64) {
     (replayed.from + place as u32, highest)
 }
 
-/// A segment is reserved one entry before its first block is handed out; the heap to look at is the one after that.
+/// A segment is reserved one entry before its first block is handed out; take the heap after that entry.
 fn served(replayed: &Replayed<'_>, (moment, bytes): (u32, u64)) -> (u32, u64) {
     let takes = |entry: &&Entry| matches!(entry.action, Action::SegmentAlloc | Action::SegmentMap);
     let following = replayed.side.device.trace.get(moment as usize..replayed.to as usize).unwrap_or(&[]);
@@ -164,7 +165,7 @@ fn peak(replayed: &Replayed<'_>, (moment, bytes): (u32, u64)) -> Peak {
     }
 }
 
-/// The fragmentation at a moment, and the number of segments then. What lies between the blocks in use counts as free.
+/// The fragmentation and the number of segments at a moment. Everything between the blocks in use counts as free.
 fn heap_at(log: &HeapLog, moment: u32) -> (Fragmentation, usize) {
     let segments = log.at(moment);
     let mut sums = Fragmentation::default();
@@ -195,25 +196,25 @@ fn heap_at(log: &HeapLog, moment: u32) -> (Fragmentation, usize) {
     (sums, segments.len())
 }
 
-/// The whole in millionths of a percent. Whole numbers keep a check exact.
+/// 100 % in millionths of a percent. Whole numbers keep a check exact.
 const MICRO_PERCENT: u128 = 100_000_000;
 
-/// What the peak of reserved memory must not exceed.
+/// A bound on the peak of reserved memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bound {
-    /// It may grow from the first run to the second by so many millionths of a percent.
+    /// The peak may grow from the first run to the second by this many millionths of a percent.
     Growth {
         /// Millionths of a percent: 2 % are 2,000,000.
         micro_percent: u64,
     },
-    /// It may be so many bytes.
+    /// The peak may be this many bytes.
     Peak {
         /// The bytes.
         bytes: u64,
     },
 }
 
-/// A bound, checked.
+/// The result of checking a bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Check {
     /// The bound.
@@ -225,7 +226,8 @@ pub struct Check {
 }
 
 impl Bound {
-    /// Checks the peak of a run; `before_bytes` is that of the run before it. `None` if growth is bounded and nothing was before.
+    /// Checks the peak of a run; `before_bytes` is the peak of the run before it. `None` if growth is bounded and there was no
+    /// earlier run.
     #[must_use]
     pub fn check(self, before_bytes: Option<u64>, peak_bytes: u64) -> Option<Check> {
         let allowed_bytes = match self {

@@ -1,12 +1,13 @@
-//! One side of a comparison: a device of a recording, replayed, its steps and their phases, and the part of its run that is
-//! looked at.
+//! One side of a comparison: a replayed device of a recording, its steps and their phases, and the part of its run that is
+//! compared.
 //!
-//! Steps are ranges of moments, as annotations mark them, or else as the run repeats itself. All of `diff` that needs steps asks
-//! here.
+//! Steps are ranges of moments, found by annotations or, without any, by repetition. Everything in `diff` that needs steps gets
+//! them here.
 //!
-//! The phase of a step in which memory was requested is told as far as annotations tell: forward, backward, optimizer. Scopes are
-//! placed by time, so a backward pass counts although its allocations come from autograd's own threads. The innermost scope whose
-//! name says a phase decides; without one, the innermost scope of another name does. Marks of whole steps say nothing.
+//! Annotations, as far as a file has them, tell the phase of a step in which memory was requested: forward, backward,
+//! optimizer. Scopes are placed by time, so a backward pass is recognised although its allocations come from autograd's own
+//! threads. The innermost scope whose name denotes a phase decides; if there is none, the innermost other scope does. Marks of
+//! whole steps do not count.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ pub struct Side<'r> {
     pub device: &'r DeviceRecording,
     /// The settings and the limit of the recorded run.
     pub own: &'r VerifyOptions,
-    /// The part that is looked at.
+    /// The part that is compared.
     pub part: Part,
 }
 
@@ -41,20 +42,20 @@ pub enum Which {
     B,
 }
 
-/// The part of a run that is looked at.
+/// The part of a run that is compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// All that the file has.
+    /// Everything in the file.
     Whole,
-    /// The state at the end: all that a file without a trace can be compared with.
+    /// The state at the end: the only part in which a file without a trace can be compared.
     End,
     /// The step of this number, as its annotations count them from 0.
     Step(usize),
-    /// The steps that both sides have, from the first of them to the last, which may be unfinished on one side.
+    /// The steps that both sides have, from the first to the last, which may be unfinished on one side.
     Common {
-        /// The number of the first.
+        /// The number of the first common step.
         first: usize,
-        /// The number of the last.
+        /// The number of the last common step.
         last: usize,
     },
 }
@@ -65,36 +66,36 @@ pub enum DiffError {
     /// The recording contradicts itself.
     #[error(transparent)]
     Replay(#[from] VerifyError),
-    /// A step was asked for, and there are none.
+    /// The caller asked for a step, but there are no steps.
     #[error("there is no step {step}: {why}")]
     NoSteps {
-        /// The step.
+        /// The requested step.
         step: usize,
         /// Why there are none.
         why: NoSteps,
     },
-    /// A step was asked for that is not among those in the trace.
+    /// The caller asked for a step that the trace does not contain.
     #[error("there is no step {step}: the trace has the whole steps {first} to {last}")]
     NoSuchStep {
-        /// The step.
+        /// The requested step.
         step: usize,
-        /// The first in the trace.
+        /// The first step in the trace.
         first: usize,
-        /// The last in the trace.
+        /// The last step in the trace.
         last: usize,
     },
 }
 
-/// A side, replayed.
+/// A replayed side.
 pub(super) struct Replayed<'r> {
     pub(super) side: Side<'r>,
     pub(super) timeline: Timeline,
     pub(super) requests: Requests,
     pub(super) steps: Result<StepSpans, NoSteps>,
     pub(super) phases: Phases,
-    /// The first moment that is looked at.
+    /// The first moment that is compared.
     pub(super) from: u32,
-    /// The last moment that is looked at.
+    /// The last moment that is compared.
     pub(super) to: u32,
 }
 
@@ -110,7 +111,7 @@ impl<'r> Replayed<'r> {
         let steps = step_spans(recording, device, requests.lost_beginning.is_some());
         let end = timeline.entries as u32;
         let (from, to) = match side.part {
-            // Which steps both sides have shows only when both are replayed.
+            // The steps that both sides have are known only after both replays.
             Part::Whole | Part::Common { .. } => (0, end),
             Part::End => (end, end),
             Part::Step(step) => {
@@ -125,7 +126,7 @@ impl<'r> Replayed<'r> {
         Ok(Replayed { side, timeline, requests, steps, phases, from, to })
     }
 
-    /// The entries that are looked at.
+    /// The entries that are compared.
     pub(super) fn entries(&self) -> std::ops::Range<usize> {
         self.from as usize..self.to as usize
     }
@@ -134,7 +135,7 @@ impl<'r> Replayed<'r> {
 /// A step of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct StepSpan {
-    /// Its number, from 0, among all that the file marks.
+    /// Its number, from 0, among all steps that the file marks.
     pub(super) number: usize,
     /// Its first moment; moment `n` is the state after `n` entries.
     pub(super) from: u32,
@@ -147,7 +148,7 @@ pub(super) struct StepSpan {
 pub(super) struct StepSpans {
     /// What marks them: an annotation's name, or [`REPETITION`].
     pub(super) mark: String,
-    /// The steps in order. The first begins with the trace if the trace has the run's beginning.
+    /// The steps in order. The first step begins with the trace if the trace has the run's beginning.
     pub(super) spans: Vec<StepSpan>,
 }
 
@@ -157,15 +158,15 @@ pub enum NoSteps {
     /// There is no trace.
     #[error("there is no trace")]
     NoTrace,
-    /// Nothing marks them, and nothing repeats.
+    /// No annotation marks the steps, and nothing repeats.
     #[error(
         "the file marks no steps (PyTorch's optimizers and profiler do, where annotations are recorded), and none are told by repetition"
     )]
     NoMark,
-    /// The trace's entries have no times, which are needed to place the marks, and nothing repeats.
+    /// The trace's entries have no times to place the marks, and nothing repeats.
     #[error("the trace has no times, so its annotations cannot be placed, and no steps are told by repetition")]
     NoTimes,
-    /// Nothing marks them, and a beginning is lost, so which step of one run is which of the other is not known.
+    /// No annotation marks the steps, and a beginning is lost, so the steps of the two runs cannot be matched.
     #[error("the file marks no steps, and a beginning is lost, so what is told by repetition cannot be numbered")]
     NotNumbered,
     /// The trace is shorter than a step.
@@ -173,11 +174,11 @@ pub enum NoSteps {
     NoneWhole,
 }
 
-/// What stands for a mark where steps are told by repetition.
+/// Stands in place of a mark if steps were found by repetition.
 pub const REPETITION: &str = "repetition";
 
-/// The steps of one device. `lost_beginning`: memory was in use before the first entry, so the first step that ends in the trace may
-/// have begun before it and is left out.
+/// The steps of one device. `lost_beginning` means that memory was in use before the first entry; the first step that ends in
+/// the trace may then have begun before it and is left out.
 fn step_spans(recording: &Recording, device: &DeviceRecording, lost_beginning: bool) -> Result<StepSpans, NoSteps> {
     if device.trace.is_empty() {
         return Err(NoSteps::NoTrace);
@@ -195,7 +196,7 @@ fn step_spans(recording: &Recording, device: &DeviceRecording, lost_beginning: b
     spans(found.mark, ends, found.lost == 0 && !lost_beginning)
 }
 
-/// The same as the run repeats itself, whatever is marked.
+/// The steps by repetition, ignoring annotations.
 pub(super) fn repeated_spans(device: &DeviceRecording, lost_beginning: bool) -> Result<StepSpans, NoSteps> {
     let ends = repeated_steps(device);
     if ends.is_empty() {
@@ -204,12 +205,12 @@ pub(super) fn repeated_spans(device: &DeviceRecording, lost_beginning: bool) -> 
     spans(REPETITION.to_owned(), ends.into_iter().enumerate(), !lost_beginning)
 }
 
-/// The steps with these numbers that end at these moments. `has_first`: the first is whole.
+/// The steps with these numbers that end at these moments. `has_first` means that the first step is whole.
 fn spans(mark: String, ends: impl Iterator<Item = (usize, u32)>, has_first: bool) -> Result<StepSpans, NoSteps> {
     let mut spans = Vec::new();
     let mut from = 0;
     for (place, (number, to)) in ends.enumerate() {
-        // Marks of nested or repeated scopes may end at one entry.
+        // Marks of nested or repeated scopes may end at the same entry.
         if (place > 0 || has_first) && to > from {
             spans.push(StepSpan { number, from, to });
         }
@@ -242,16 +243,16 @@ pub enum Phase {
     Optimizer,
     /// An optimizer's `zero_grad`, which PyTorch marks.
     ZeroGrad,
-    /// Another scope of the program, by its name without a number at its end.
+    /// Another scope of the program, by its name without a trailing number.
     Scope(Arc<str>),
-    /// In none of the scopes.
+    /// Outside all scopes.
     Outside,
     /// Before the first entry of the trace.
     BeforeTrace,
 }
 
 impl Phase {
-    /// Its name in JSON: that of the scope for [`Phase::Scope`].
+    /// Its name in JSON; for [`Phase::Scope`] the name of the scope.
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
@@ -265,7 +266,7 @@ impl Phase {
         }
     }
 
-    /// The phase that a scope's name says; `None` for marks of whole steps.
+    /// The phase that a scope's name denotes; `None` for marks of whole steps.
     fn of_scope(name: &str) -> Option<Phase> {
         const STEP: &str = "ProfilerStep#";
         let lower = name.to_ascii_lowercase();
@@ -286,7 +287,7 @@ impl Phase {
     }
 }
 
-/// What happened in a phase.
+/// The memory use of a phase.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PhaseUse {
     /// Bytes that are live at the peak of allocated memory and were requested in this phase.
@@ -295,7 +296,7 @@ pub struct PhaseUse {
     pub peak_allocated_bytes: u64,
 }
 
-/// A phase on both sides.
+/// The memory use of a phase on both sides.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PhaseChange {
     /// The phase.
@@ -309,7 +310,7 @@ pub struct PhaseChange {
 /// The phase of every entry of a trace.
 pub(super) struct Phases {
     known: Vec<Phase>,
-    /// For each entry its phase, as an index in `known`; empty if the file has no scopes.
+    /// For each entry its phase, as an index into `known`; empty if the file has no scopes.
     of_entry: Vec<u32>,
 }
 
@@ -336,7 +337,7 @@ impl Phases {
         Phases { of_entry: paint(&scopes, &of_scope, &is_named, device.trace.len()), known }
     }
 
-    /// Whether the file tells phases apart.
+    /// Whether the file has phases.
     fn are_known(&self) -> bool {
         !self.of_entry.is_empty()
     }
@@ -351,9 +352,9 @@ impl Phases {
     }
 }
 
-/// The phase of each entry. Scopes come in the order in which they began; those open at an entry form a stack.
+/// The phase of each entry. Scopes come in order of their beginnings; those open at an entry form a stack.
 fn paint(scopes: &[Scope], of_scope: &[Option<u32>], is_named: &[bool], entries: usize) -> Vec<u32> {
-    // Each open scope with the phase inside it: its own, unless its name says no phase and one outside it does.
+    // Each open scope with the phase inside it: its own, unless its name denotes none and an enclosing scope has one.
     let mut open: Vec<(u32, u32)> = Vec::new();
     let mut next = 0;
     let mut of_entry = Vec::with_capacity(entries);
@@ -376,7 +377,7 @@ fn paint(scopes: &[Scope], of_scope: &[Option<u32>], is_named: &[bool], entries:
     of_entry
 }
 
-/// What happened in which phase; nothing unless both files tell phases apart.
+/// The memory use of each phase on both sides; empty unless both files have phases.
 pub(super) fn phase_changes(a: (&Replayed<'_>, u32), b: (&Replayed<'_>, u32)) -> Vec<PhaseChange> {
     if !a.0.phases.are_known() || !b.0.phases.are_known() {
         return Vec::new();

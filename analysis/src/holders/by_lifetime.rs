@@ -1,8 +1,9 @@
-//! What the life of a block says of it: when it was made and freed, against the passes of the run.
+//! Classifies a block by its lifetime: when it was allocated and freed relative to the passes of the run.
 //!
-//! Gradients of parameters are made in a backward pass, in use behind it, and one for each parameter of its size at most. The
-//! first layers' gradients are often made after the backward pass has freed everything. They are told by their end: gradients are
-//! freed together, or never. Parameters, optimizer states and inputs are made between passes and in use during the next.
+//! Gradients of parameters are allocated in a backward pass and are still in use after it; there is at most one for each
+//! parameter of the same size. The first layers' gradients are often allocated after the backward pass has freed everything.
+//! Their end identifies gradients: they are freed together, or never. Parameters, optimizer states and inputs are allocated
+//! between passes and are in use during the next pass.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -13,19 +14,19 @@ use super::kind::{How, Kind, Told};
 use super::passes::{Run, Section, size_of};
 use crate::timeline::{BlockLife, NEVER};
 
-/// A block that is freed within so many entries is a temporary wherever it is made.
+/// A block that is freed within this many entries is a temporary wherever it is allocated.
 pub(super) const SHORT: u32 = 30;
-/// Tells blocks by their lives.
+/// Classifies blocks by their lifetimes.
 pub(super) struct Lives<'r, 'a> {
     run: &'r Run<'a>,
     gradients: Gradients,
     kept: FxHashMap<usize, Told>,
-    /// The sizes of blocks that a forward pass after the first made and that outlived the next one.
+    /// The sizes of blocks that a forward pass after the first allocated and that outlived the next one.
     made_again: FxHashSet<u64>,
 }
 
 impl<'r, 'a> Lives<'r, 'a> {
-    /// `run` loses its passes if nothing shows that they train.
+    /// `run` loses its passes if nothing shows that they belong to training.
     pub(super) fn of(run: &'r mut Run<'a>) -> Lives<'r, 'a> {
         let found = gradients(run);
         let trains = found.are_plausible || !run.optimizer.is_empty();
@@ -52,7 +53,7 @@ impl<'r, 'a> Lives<'r, 'a> {
         }
         let block = &self.run.blocks[place];
         let temporary = Told::new(Kind::Temporaries, How::Lifetime);
-        // What an out-of-memory error freed was not done with.
+        // A block that an out-of-memory error freed may still have been needed.
         if block.freed <= self.run.until && block.freed.saturating_sub(block.born) <= SHORT {
             return match (self.run.section(block.born), self.run.section(block.freed)) {
                 (Section::Forward(pass), Section::Backward(of)) if pass == of => Told::new(Kind::Activations, How::Pairing),
@@ -77,7 +78,7 @@ impl<'r, 'a> Lives<'r, 'a> {
             Section::Forward(of) if of == pass => Told::new(Kind::Temporaries, How::Lifetime),
             Section::Backward(of) if of == pass => Told::new(Kind::Activations, How::Pairing),
             _ if self.is_workspace(block) => Told::new(Kind::Workspaces, How::Size),
-            // An output that the program still names.
+            // An output that a variable of the program still refers to.
             _ if turns.len() == 1 || (turns.len() == 2 && turns.end < self.run.passes.len()) => {
                 Told::new(Kind::Activations, How::Lifetime)
             }
@@ -93,25 +94,26 @@ impl<'r, 'a> Lives<'r, 'a> {
     }
 }
 
-/// A pass shows that the run trains if it has gradients for at least one in so many blocks that were there before.
+/// A pass shows that the run trains if it has gradients for at least one in this many of the blocks that existed before.
 const FEWEST_GRADIENTS: usize = 4;
 
-/// Gradients are made at most so many entries after the backward pass has freed everything.
+/// Gradients are allocated at most this many entries after the backward pass has freed everything.
 const LATEST: u32 = 60;
 
-/// Gradients are made at most so many entries before what looked like the turn.
+/// Gradients are allocated at most this many entries before the apparent turn.
 const EARLIEST: u32 = 64;
 
-/// The bytes of a small block.
+/// The size of a small block.
 const SMALL: u64 = 512;
 
-/// The gradients that a pass made.
+/// The gradients that a pass allocated.
 struct OfPass {
-    /// How many there are of each size.
+    /// The number of gradients of each size.
     sizes: BTreeMap<u64, usize>,
-    /// The moment at which the last of most of them is freed; of a pass that makes none, of those of the passes before.
+    /// The moment at which the last of the gradients that share most gradients' fate is freed; for a pass without gradients, that
+    /// of the passes before.
     freed: u32,
-    /// The moment after the first of them was made.
+    /// The moment after the first of them was allocated.
     first: u32,
 }
 
@@ -124,16 +126,16 @@ impl OfPass {
 /// The gradients of a run.
 #[derive(Default)]
 struct Gradients {
-    /// How each was told, by the block's index.
+    /// How each gradient was recognised, by the block's index.
     told: FxHashMap<usize, How>,
-    /// What each pass made.
+    /// The gradients that each pass allocated.
     passes: Vec<OfPass>,
-    /// Whether some pass has a gradient for a fair share of the blocks.
+    /// Whether some pass has gradients for a plausible share of the blocks.
     are_plausible: bool,
 }
 
-/// Blocks from outside of the passes that are in use, by size; without those that were made while gradients were there, as optimizer
-/// states are.
+/// Blocks in use that were allocated outside the passes, by size; without those that were allocated while gradients were live,
+/// as optimizer states are.
 struct Pool {
     counts: FxHashMap<u64, usize>,
     ends: BinaryHeap<Reverse<(u32, u64)>>,
@@ -141,7 +143,7 @@ struct Pool {
 }
 
 impl Pool {
-    /// Goes on to a pass's turn. `gradients` are those of the passes before.
+    /// Advances to a pass's turn. `gradients` are those of the passes before.
     fn go_to(&mut self, run: &Run<'_>, turn: u32, gradients: &[OfPass]) {
         let is_state = |block: &BlockLife| match run.section(block.born) {
             Section::Between(after) if after > 0 => {
@@ -168,11 +170,11 @@ impl Pool {
 
 /// Finds the gradients of all passes.
 ///
-/// A pass turned before its first gradient at the latest; its turn is set accordingly.
+/// A pass turned before its first gradient at the latest; the function corrects its turn accordingly.
 fn gradients(run: &mut Run<'_>) -> Gradients {
     let mut found = Gradients::default();
     let mut pool = Pool { counts: FxHashMap::default(), ends: BinaryHeap::new(), next: 0 };
-    // The pass with the most gradients so far, and how many.
+    // The pass with the most gradients so far, and their number.
     let (mut most, mut model) = (0, 0);
     for number in 0..run.passes.len() {
         pool.go_to(run, run.passes[number].turn, &found.passes);
@@ -194,17 +196,17 @@ fn gradients(run: &mut Run<'_>) -> Gradients {
     found
 }
 
-/// What a pass's gradients are compared with.
+/// The values that a pass's gradients are compared with.
 struct Expected<'a> {
     pool: &'a Pool,
-    /// A pass with fewer makes none: it adds to those of the pass before.
+    /// A pass with fewer gradients allocates none of its own: it accumulates into those of the pass before.
     fewest: usize,
     /// The gradients of an earlier pass.
     model: Option<&'a BTreeMap<u64, usize>>,
 }
 
 impl Expected<'_> {
-    /// How many gradients of a size there can be; no more than in the model, if it is followed.
+    /// The largest possible number of gradients of a size; if the model is followed, no more than the model has.
     fn of_size(&self, size: u64, follows: bool) -> usize {
         let pool = self.pool.counts.get(&size).copied().unwrap_or(0);
         let model = self.model.filter(|_| follows).map(|sizes| sizes.get(&size).copied().unwrap_or(0));
@@ -217,7 +219,7 @@ fn one_pass(run: &Run<'_>, number: usize, expected: &Expected<'_>, told: &mut Fx
     let next_start = run.passes.get(number + 1).map_or(NEVER, |next| next.start);
     let first = run.blocks.partition_point(|block| block.born <= pass.turn.saturating_sub(EARLIEST).max(pass.start));
     let last = run.blocks.partition_point(|block| block.born <= next_start.min(pass.end.saturating_add(LATEST)));
-    // The last temporaries of a backward pass are freed soon, one by one.
+    // The last temporaries of a backward pass are freed shortly afterwards, one by one.
     let stays = |block: &BlockLife| block.freed.saturating_sub(block.born) > SHORT || run.runs.is_of_many(block);
     let is_candidate = |block: &BlockLife| block.freed > pass.end && run.optimizer_end(block).is_none() && stays(block);
     let candidates = || (first..last).filter(|&place| is_candidate(&run.blocks[place]));
@@ -233,7 +235,7 @@ fn one_pass(run: &Run<'_>, number: usize, expected: &Expected<'_>, told: &mut Fx
         return of_pass;
     }
     let Some((&common, &most)) = fates.iter().max_by_key(|&(&fate, &count)| (count, Reverse(fate))) else { return of_pass };
-    // Some programs free each gradient as soon as it is used.
+    // Some programs free each gradient as soon as they have used it.
     let is_shared = most * 2 >= fates.values().sum();
     let shares = |place: usize| fate(place) == common;
     // Small blocks before the turn are losses rather than gradients.
@@ -241,7 +243,7 @@ fn one_pass(run: &Run<'_>, number: usize, expected: &Expected<'_>, told: &mut Fx
         true => !is_shared || shares(*place),
         false => shares(*place) && (run.blocks[*place].born > pass.turn || run.blocks[*place].requested > SMALL),
     };
-    // A few blocks that the model has not are inputs of the next pass; many are another part of the model's gradients.
+    // A few blocks that the model does not have are inputs of the next pass; many are gradients of another part of the model.
     let is_new = |place: &usize| has_partner(*place) && expected.of_size(size_of(&run.blocks[*place]), true) == 0;
     let has_few_new = candidates().filter(is_backward).filter(is_new).count() < expected.fewest;
     for place in candidates().filter(may_be) {
@@ -261,21 +263,21 @@ fn one_pass(run: &Run<'_>, number: usize, expected: &Expected<'_>, told: &mut Fx
     of_pass
 }
 
-/// Counts of blocks by size.
+/// The number of blocks of each size.
 type Sizes = FxHashMap<u64, usize>;
 
-/// An input is in use during so many passes at most: its own, and the next one while it is being replaced.
+/// An input is in use during at most this many passes: its own, and the next one while the program replaces it.
 const LONGEST_INPUT: usize = 2;
 
-/// The workspaces of cuBLAS by default: 32 MiB on Hopper and later, else 8 MiB and 128 KiB.
+/// The default workspaces of cuBLAS: 32 MiB on Hopper and later, 8 MiB and 128 KiB on earlier devices.
 const CUBLAS: [u64; 2] = [32 << 20, (8 << 20) + (128 << 10)];
 /// The workspace of cuBLASLt.
 const CUBLAS_LT: u64 = 1 << 20;
 
-/// An optimizer keeps states for at least one in so many parameters, if sizes alone tell them.
+/// An optimizer keeps states for at least one in this many parameters, if only sizes identify them.
 const FEWEST_STATES: usize = 4;
 
-/// What was told of such blocks, by index.
+/// The classification of the kept blocks, by index.
 fn kept(run: &Run<'_>, gradients: &Gradients) -> FxHashMap<usize, Told> {
     let mut first_turns: Vec<Vec<usize>> = vec![Vec::new(); run.passes.len()];
     for (place, block) in run.blocks.iter().enumerate() {
@@ -285,7 +287,7 @@ fn kept(run: &Run<'_>, gradients: &Gradients) -> FxHashMap<usize, Told> {
         }
     }
     let mut told = FxHashMap::default();
-    // The parameters found so far: their sizes, with the passes that they are in use until.
+    // The sizes of the parameters found so far, with the passes until which they are in use.
     let mut parameters: Vec<(u64, usize)> = Vec::new();
     for (pass, places) in first_turns.iter().enumerate() {
         parameters.retain(|&(_, until)| until > pass);
@@ -316,7 +318,8 @@ fn kept(run: &Run<'_>, gradients: &Gradients) -> FxHashMap<usize, Told> {
     told
 }
 
-/// Whether a block is an optimizer's state: made during the optimizer's step, or while gradients are there and of a parameter's size.
+/// Whether a block is an optimizer state: allocated during the optimizer's step, or of a parameter's size and allocated while
+/// gradients are live.
 fn is_state(run: &Run<'_>, gradients: &Gradients, place: usize, parameters: &Sizes) -> Option<How> {
     let block = &run.blocks[place];
     if let Some(end) = run.optimizer_end(block) {
@@ -329,8 +332,8 @@ fn is_state(run: &Run<'_>, gradients: &Gradients, place: usize, parameters: &Siz
     (has_gradients && stays && parameters.contains_key(&size_of(block))).then_some(How::Size)
 }
 
-/// If a recording lost its beginning, the blocks of each gradient's size that are optimizer states: equally many for each parameter.
-/// Which of the blocks of a size they are is not known, only how many.
+/// In a recording that lost its beginning, the number of blocks of each gradient size that are optimizer states: equally many
+/// for each parameter. Which blocks of a size they are is not known, only how many.
 fn early_states(run: &Run<'_>, gradients: &Gradients, rest: &[usize]) -> Sizes {
     let mut counts = Sizes::default();
     for &place in rest.iter().filter(|&&place| run.blocks[place].born == 0) {
@@ -350,7 +353,8 @@ fn early_states(run: &Run<'_>, gradients: &Gradients, rest: &[usize]) -> Sizes {
     }
 }
 
-/// Whether a library made a block right before the first pass: cuBLAS's workspace is of a rare size, and cuBLASLt's follows it.
+/// Whether a library allocated a block right before the first pass: cuBLAS's workspace has a rare size, and cuBLASLt's follows
+/// it.
 fn is_workspace_before(run: &Run<'_>, place: usize) -> bool {
     let is_one = |place: usize, sizes: &[u64]| {
         run.blocks.get(place).is_some_and(|block| block.born > 0 && sizes.contains(&block.requested) && is_kept(run, block))
@@ -363,8 +367,8 @@ fn is_kept(run: &Run<'_>, block: &BlockLife) -> bool {
     block.freed == NEVER || run.turns(block).len() > 1
 }
 
-/// The blocks that are no parameters with gradients. `era_end` is the pass until which the parameters of this pass are in use, if there
-/// are new ones.
+/// The blocks that are not parameters with gradients. `era_end` is the pass until which the parameters of this pass are in use,
+/// if new ones replace them.
 fn rest_of(
     run: &Run<'_>,
     pass: usize,
@@ -388,7 +392,7 @@ fn rest_of(
             continue;
         }
         let kind = match era_end {
-            // With one pass alone a buffer and an input look the same.
+            // With only one pass, a buffer and an input look the same.
             Some(end) if end <= pass + 1 => None,
             Some(end) if turns.end >= end && turns.len() > 1 => Some(Kind::Parameters),
             Some(end) if turns.end >= end => None,

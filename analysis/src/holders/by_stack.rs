@@ -1,6 +1,6 @@
-//! What the Python calls of an allocation say of it, and what they add to what its life says.
+//! Classifies a block by the Python calls of its allocation, and refines what its lifetime shows.
 //!
-//! Files are told by the ends of their paths, because everything before `torch/` depends on the machine.
+//! Files are recognised by the ends of their paths, because everything before `torch/` depends on the machine.
 
 use parkade_recording::{Frame, StackId, StackTable};
 use rustc_hash::FxHashMap;
@@ -9,37 +9,37 @@ use super::kind::{How, Kind, Told};
 use super::passes::{Pass, Run};
 use crate::timeline::BlockLife;
 
-/// A convolution's workspace is freed within so many entries.
+/// A convolution's workspace is freed within this many entries.
 const CONVOLUTION: u32 = 4;
 
-/// The part of a program in which an allocation was made.
+/// The part of a program that made an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Place {
     /// The file has no calls.
     NoStack,
-    /// A model is made, loaded or moved.
+    /// Code that creates, loads or moves a model.
     Model,
-    /// An optimizer makes its states.
+    /// An optimizer that allocates its states.
     OptimizerStates,
     /// Another part of an optimizer's step.
     Optimizer,
-    /// A loader of data.
+    /// A data loader.
     Data,
     /// A cache of keys and values.
     Cache,
-    /// The workspace of a library, by calls in C++.
+    /// The workspace of a library, recognised by C++ calls.
     Workspace,
-    /// Calls of autograd: the start of a backward pass, or Python code that it runs.
+    /// Autograd calls: the start of a backward pass, or Python code that it runs.
     Autograd,
     /// A convolution in a module's forward pass.
     Convolution,
     /// A module's forward pass.
     Forward,
-    /// None of these.
+    /// Any other code.
     Other,
 }
 
-/// The places of a recording's stacks, each looked up once.
+/// The program parts of a recording's stacks, each looked up once.
 pub(super) struct Places {
     known: FxHashMap<StackId, Place>,
 }
@@ -58,10 +58,10 @@ impl Places {
     }
 }
 
-/// Whether a call is of a kind.
+/// Tests whether a call is of a kind.
 type Rule = fn(&Frame) -> bool;
 
-/// The place of a stack. The first rule that holds for any of its calls decides.
+/// The part of the program that a stack belongs to. The first rule that holds for any of its calls decides.
 fn place(stacks: &StackTable, stack: StackId) -> Place {
     let rules: [(Place, Rule); 9] = [
         (Place::Workspace, is_workspace),
@@ -84,7 +84,7 @@ fn is_in(frame: &Frame, folders: &[&str]) -> bool {
     folders.iter().any(|folder| frame.filename.contains(folder))
 }
 
-/// C++ calls, which a file has if it was recorded with them.
+/// C++ calls, which a file has if they were recorded.
 fn is_workspace(frame: &Frame) -> bool {
     let is_library = |library: &&str| frame.name.contains(library);
     is_native(frame) && frame.name.contains("orkspace") && ["blas", "Blas", "cudnn", "Cudnn"].iter().any(is_library)
@@ -102,7 +102,7 @@ fn makes_states(frame: &Frame) -> bool {
     ["_init_group", "init_state", "_init_state", "initialize_state"].contains(&&*frame.name)
 }
 
-/// `Module.to` and `Module.cuda`, parameters made on the device, and loaded weights.
+/// `Module.to` and `Module.cuda`, parameters created on the device, and loaded weights.
 fn makes_a_model(frame: &Frame) -> bool {
     let is_module = frame.filename.ends_with("torch/nn/modules/module.py");
     let moves = is_module && ["_apply", "to", "cuda", "load_state_dict", "_load_from_state_dict"].contains(&&*frame.name);
@@ -120,7 +120,7 @@ fn is_loader(frame: &Frame) -> bool {
 }
 
 fn is_autograd(frame: &Frame) -> bool {
-    // `Tensor.backward`, and the methods of that name of a program's own functions.
+    // `Tensor.backward`, and the `backward` methods of a program's own functions.
     is_in(frame, &["torch/autograd/__init__.py", "torch/autograd/graph.py"])
         || ["backward", "unpack_hook"].contains(&&*frame.name)
         || (is_native(frame) && frame.name.starts_with("torch::autograd::Engine::"))
@@ -132,15 +132,15 @@ fn runs_a_module(frame: &Frame) -> bool {
         || frame.filename.ends_with("torch/nn/functional.py")
 }
 
-/// What calls add to lives.
+/// What calls add to lifetimes.
 pub(super) struct Calls {
     places: Places,
-    /// The moments of allocations that are no part of an optimizer's step, in order.
+    /// The moments of allocations outside an optimizer's step, in order.
     elsewhere: Vec<u32>,
     /// The moments of allocations in modules' forward passes, in order.
     forward: Vec<u32>,
     passes: Vec<Pass>,
-    /// What is freed later may be freed because of an error.
+    /// Blocks freed later may have been freed because of an error.
     until: u32,
 }
 
@@ -175,7 +175,7 @@ impl Calls {
         }
     }
 
-    /// Whether the program itself made a block before the first module of a pass, and still had it then.
+    /// Whether the program itself allocated a block before the first module of a pass and still held it then.
     fn is_input(&self, block: &BlockLife) -> bool {
         let place = self.passes.partition_point(|pass| pass.end < block.born);
         let last_end = place.checked_sub(1).map_or(0, |before| self.passes[before].end);
@@ -184,7 +184,7 @@ impl Calls {
         block.born > 0 && is_first && self.forward.get(next).is_some_and(|&born| born < block.freed)
     }
 
-    /// What is still there when the program goes on elsewhere is a state.
+    /// A block that is still live when the program goes on elsewhere is a state.
     fn of_optimizer(&self, block: &BlockLife, by_life: Told) -> Told {
         let next = self.elsewhere.partition_point(|&born| born <= block.born);
         let is_left = self.elsewhere.get(next).is_some_and(|&born| born < block.freed);

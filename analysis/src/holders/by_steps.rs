@@ -1,12 +1,14 @@
-//! What the steps of a run say of a block: whether it lives within one of them or across them.
+//! Classifies a block by the steps of a run: whether it lives within one step or across steps.
 //!
-//! Steps are told by marks, or by what the run repeats. A block in use at the end of a step is carried into the next one. That
-//! alone does not tell its kind: parameters and caches are carried, and so are gradients that are kept until the next step frees
-//! them. Where nothing trains there are neither gradients nor activations, and steps tell what is left.
+//! Marks or repetition show where steps end. A block that is in use at the end of a step is carried into the next one. That
+//! alone does not determine its kind: parameters and caches are carried, and so are gradients that are kept until the next step
+//! frees them. A run that does not train has neither gradients nor activations, so its steps are enough to classify what is
+//! left.
 //!
-//! A step that did not end is told by the step before: the same allocations in the same order. Where a run died, its last blocks
-//! were not freed, or freed because of the error, so their lives tell nothing. A program that repeats itself makes the same
-//! allocations, often of other sizes. The two sequences are laid side by side; if they do not agree, nothing is told.
+//! An unfinished step is classified by the step before: the same allocations in the same order. In a run that died, the last
+//! blocks were not freed, or were freed because of the error, so their lifetimes show nothing. A program that repeats itself
+//! makes the same allocations, often with other sizes. The two sequences are aligned; if they do not agree, nothing is
+//! classified.
 
 use parkade_recording::{Annotation, DeviceRecording, StackId};
 
@@ -18,12 +20,12 @@ use crate::ending::Ending;
 use crate::repeated_steps::repeated_steps;
 use crate::timeline::BlockLife;
 
-/// What tells where the steps of a run end.
+/// What shows where the steps of a run end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StepMark {
-    /// Annotations whose names begin so.
+    /// Annotations whose names begin with this string.
     Annotation(String),
-    /// What the run repeats.
+    /// The repetition of the run.
     Repetition,
 }
 
@@ -38,23 +40,23 @@ impl StepMark {
     }
 }
 
-/// How a block lives against the steps.
+/// The lifetime of a block relative to the steps.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum StepLife {
     /// In use at the end of a step.
     Across,
-    /// Made and freed within one step.
+    /// Allocated and freed within one step.
     Within,
-    /// No steps are known, it was made before the end of the first, or its end is not in the file.
+    /// No steps are known, the block was allocated before the end of the first, or the file does not contain its end.
     NotTold,
 }
 
 /// The steps of a run.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Steps {
-    /// What tells them; `None` if nothing does.
+    /// What marks them; `None` if nothing does.
     pub mark: Option<StepMark>,
-    /// The moments at which they end, in order.
+    /// The moments at which the steps end, in order.
     pub ends: Vec<u32>,
 }
 
@@ -72,12 +74,12 @@ impl Steps {
         marked.or_else(|| of(StepMark::Repetition, repeated_steps(recording))).unwrap_or_default()
     }
 
-    /// How a block lives. What is freed after `until` may be freed because of an error.
+    /// Determines how a block lives relative to the steps. Blocks freed after `until` may have been freed because of an error.
     pub(super) fn life(&self, block: &BlockLife, until: u32) -> StepLife {
         let carried = self.ends_in(block);
         match self.ends.first() {
             Some(_) if !carried.is_empty() => StepLife::Across,
-            // The first step is not told apart from what came before it.
+            // The first step cannot be separated from what came before it.
             Some(&first) if block.born > first && block.freed <= until => StepLife::Within,
             _ => StepLife::NotTold,
         }
@@ -90,18 +92,20 @@ impl Steps {
     }
 }
 
-/// Tells what is not told yet, if nothing in the run looks like training: what a step makes and frees, and what it makes for later ones.
+/// Classifies the remaining blocks if nothing in the run looks like training: those that a step allocates and frees, and those
+/// that it allocates for later steps.
 pub(super) fn tell(run: &Run<'_>, steps: &Steps, told: &mut [Told]) {
     if run.looks_trained || steps.mark.is_none() {
         return;
     }
-    // What a run repeats may be chance.
+    // A repetition may be coincidence.
     let is_marked = matches!(steps.mark, Some(StepMark::Annotation(_)));
     for (block, told) in run.blocks.iter().zip(told).filter(|(_, told)| **told == Told::NOTHING) {
         let ends = steps.ends_in(block);
         let kind = match steps.life(block, run.until) {
             StepLife::Within => Kind::Temporaries,
-            // Once carried, it may be a result that the program still names; made in the first step, it may be the model.
+            // A block that is carried once may be a result that a variable still refers to; a block that the first step allocated
+            // may be the model.
             StepLife::Across if is_marked && ends.start > 0 && ends.len() > 1 => Kind::Caches,
             _ => continue,
         };
@@ -112,16 +116,16 @@ pub(super) fn tell(run: &Run<'_>, steps: &Steps, told: &mut [Told]) {
 /// How far ahead the next agreement is sought where the sequences differ, and how many allocations must agree there.
 const LONGEST_GAP: usize = 32;
 const AGREEMENT: usize = 8;
-/// So many allocations must agree in all, and this share of them, in percent.
+/// This many allocations must agree in all, and this share of them, in percent.
 const FEWEST: usize = 20;
 const SHARE: usize = 90;
 
-/// An allocation as far as two of them can be compared.
+/// The comparable properties of an allocation.
 #[derive(Clone, Copy)]
 struct Made {
     place: usize,
     stack: StackId,
-    /// Whether it lives shortly; `None` if it might have.
+    /// Whether it is short-lived; `None` if it might have been.
     is_short: Option<bool>,
 }
 
@@ -131,14 +135,15 @@ impl Made {
     }
 }
 
-/// Tells what is not told yet of blocks behind the last pass. Returns the pairs of blocks that are alike: of the step before, and behind.
+/// Classifies the remaining blocks after the last pass. Returns the pairs of matching blocks: one in the step before, one after
+/// it.
 pub(super) fn tell_unfinished(run: &Run<'_>, told: &mut [Told]) -> Vec<(usize, usize)> {
     let Some(last) = run.passes.last() else { return Vec::new() };
     let behind = made(run, last.end, run.until);
     let whole = run.passes.len().checked_sub(2).map(|before| made(run, run.passes[before].end, last.end));
     let mut pairs = whole.map(|whole| side_by_side(&whole, &behind)).unwrap_or_default();
     if pairs.is_empty() {
-        // The first optimizer's step is not like the others, so only the pass itself is sought.
+        // The first optimizer step is unlike the others, so only the pass itself is sought.
         let pass = made(run, last.start, last.end);
         let found = (0..behind.len()).map(|offset| side_by_side(&pass, &behind[offset..])).find(|pairs| !pairs.is_empty());
         pairs = found.unwrap_or_default();
@@ -162,7 +167,7 @@ fn made(run: &Run<'_>, from: u32, to: u32) -> Vec<Made> {
     made.collect()
 }
 
-/// The pairs of indices of blocks at the same place of both sequences; none if they do not agree.
+/// The pairs of block indices at the same position in both sequences; empty if the sequences do not agree.
 fn side_by_side(model: &[Made], behind: &[Made]) -> Vec<(usize, usize)> {
     let (mut at, mut of) = (0, 0);
     let (mut pairs, mut differing) = (Vec::new(), 0);
@@ -198,12 +203,12 @@ mod tests {
     use super::*;
     use crate::timeline::{HeapLog, NEVER};
 
-    /// A program that serves requests: ten blocks are there before, each step makes eight that it frees in order, and one that the next two
-    /// steps use.
+    /// A program that serves requests: ten blocks exist before; each step allocates eight blocks that it frees in order, and one
+    /// that the next two steps use.
     struct Serving {
         trace: Vec<Entry>,
         log: HeapLog,
-        /// Where in the log the blocks that each step keeps are.
+        /// The indices in the log of the blocks that each step keeps.
         kept: Vec<usize>,
     }
 
@@ -285,7 +290,7 @@ mod tests {
         }
         let (steps, told) = run.told(&marks);
         assert_eq!((&steps.mark, steps.ends.len()), (&Some(StepMark::Annotation("ProfilerStep#".to_owned())), 6));
-        // Of what the last step keeps it is not known whether later ones use it.
+        // Whether later steps would use the block that the last step keeps is not known.
         let kinds: Vec<Kind> = run.kept.iter().map(|&place| told[place].kind).collect();
         assert_eq!(kinds, [Kind::Unknown, Kind::Caches, Kind::Caches, Kind::Caches, Kind::Caches, Kind::Unknown]);
     }

@@ -1,25 +1,25 @@
-//! What a block holds, and how that was told.
+//! The kinds of blocks, and the ways to recognise them.
 
 /// What a block holds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Kind {
     /// The model: weights and buffers.
     Parameters,
-    /// Gradients of parameters: made in a backward pass, kept until the optimizer has used them.
+    /// Gradients of parameters: allocated in a backward pass and kept until the optimizer has used them.
     Gradients,
-    /// What the optimizer keeps for each parameter, such as Adam's two moments.
+    /// Values that the optimizer keeps for each parameter, such as Adam's two moments.
     OptimizerStates,
-    /// What the forward pass keeps for the backward pass.
+    /// Blocks that the forward pass keeps for the backward pass.
     Activations,
     /// Batches of data.
     Inputs,
-    /// Made and freed within one part of a step; where nothing trains, within one step.
+    /// Allocated and freed within one part of a step; in a run that does not train, within one step.
     Temporaries,
-    /// Scratch memory that cuBLAS, cuBLASLt and cuDNN ask for.
+    /// Scratch memory of cuBLAS, cuBLASLt and cuDNN.
     Workspaces,
-    /// Made once in a forward pass, or in a step where nothing trains, and kept, such as keys and values of attention.
+    /// Allocated once in a forward pass (or in a step of a run that does not train) and kept, such as keys and values of attention.
     Caches,
-    /// Not told.
+    /// Not recognised.
     Unknown,
 }
 
@@ -54,24 +54,24 @@ impl Kind {
     }
 }
 
-/// How the kind of a block was told.
+/// How the kind of a block was recognised.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum How {
-    /// By the Python calls that it was allocated in.
+    /// By the Python calls of its allocation.
     Stack,
     /// By the optimizer's own annotation of its step.
     Annotation,
     /// By its size: as many gradients of a size as parameters, or the size of a library's workspace.
     Size,
-    /// By the order of frees: a backward pass frees what the forward pass kept in the opposite order.
+    /// By the order of frees: a backward pass frees in the opposite order what the forward pass kept.
     Pairing,
-    /// By when it was made and freed, against the passes of the run.
+    /// By when it was allocated and freed, relative to the passes of the run.
     Lifetime,
-    /// By its place in a step that did not end: as the same allocation of the step before.
+    /// By its position in an unfinished step: like the same allocation in the step before.
     Repetition,
-    /// By the steps of a run that trains nothing: made and freed within one, or carried through several.
+    /// By the steps of a run that does not train: allocated and freed within one, or carried through several.
     Steps,
-    /// It was not told.
+    /// It was not recognised.
     NotTold,
 }
 
@@ -92,17 +92,17 @@ impl How {
     }
 }
 
-/// What was told of a block.
+/// The classification of a block.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Told {
     /// What it holds.
     pub kind: Kind,
-    /// How that was told.
+    /// How that was recognised.
     pub how: How,
 }
 
 impl Told {
-    /// Nothing was told.
+    /// Not classified.
     pub const NOTHING: Told = Told { kind: Kind::Unknown, how: How::NotTold };
 
     pub(super) const fn new(kind: Kind, how: How) -> Told {

@@ -1,17 +1,20 @@
-//! Who holds the memory: parameters, gradients, optimizer states, activations, inputs, temporaries, workspaces, caches.
+//! Finds out who holds the memory: parameters, gradients, optimizer states, activations, inputs, temporaries, workspaces,
+//! caches.
 //!
-//! A recording does not say what a block is for. [`Holders::of`] tells it, in this order: by the Python calls of the allocation
-//! (`by_stack`), where the file has them; by its life against the forward and backward passes (`by_lifetime`), which are found in
-//! the lives of all blocks (`passes`), with gradients paired to parameters by size; and in a step that did not end, by the step
-//! before (`by_steps`). Where steps are known, by marks or by what the run repeats, each block is also told to live within one or
-//! across them. Each block says how it was told, and [`Kind::Unknown`] is one that was not.
+//! A recording does not say what a block is for. [`Holders::of`] infers it, in this order: by the Python calls of the
+//! allocation (`by_stack`), if the file has them; by its lifetime relative to the forward and backward passes (`by_lifetime`),
+//! which are found in the lifetimes of all blocks (`passes`), with gradients paired to parameters by size; and in an unfinished
+//! step, by the step before (`by_steps`). If steps are known, by marks or by repetition, each block is also classified as
+//! living within one step or across steps. The result records for each block how it was recognised; a block that was not is
+//! [`Kind::Unknown`].
 //!
-//! Some things look the same in lives alone: an input that the program does not keep is told as an activation, and a batch that
-//! is made once and used in all passes as a parameter. In a run that trains nothing, brief blocks, those with calls, and those
-//! that its steps make are told; what was there before is not.
+//! Lifetimes alone cannot distinguish everything: an input that the program does not keep is classified as an activation, and a
+//! batch that is created once and used in all passes as a parameter. In a run that does not train, only short-lived blocks,
+//! blocks with calls, and blocks that its steps allocate are classified; blocks from before the steps are not.
 //!
-//! [`Holders::at`] sums what is held at a moment by kind, [`Holders::folded`] by stack, as flamegraphs are drawn from: one line
-//! for each stack, outermost call first. Where a block has no stack, what was told of it and its size stand for calls.
+//! [`Holders::at`] sums the live bytes at a moment by kind, [`Holders::folded`] by stack, in the input format of flame graphs:
+//! one line for each stack, outermost call first. For a block without a stack, its classification and its size take the place
+//! of calls.
 
 mod by_lifetime;
 mod by_stack;
@@ -33,24 +36,24 @@ use by_lifetime::Lives;
 use by_stack::{Calls, Places};
 use passes::{Run, has_stacks};
 
-/// What was told of each block of a device's run.
+/// The classification of every block in a device's run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Holders {
     /// For each block of the log, in its order.
     pub told: Vec<Told>,
-    /// The same against the steps; in a step that did not end, as in the step before.
+    /// How each block lives relative to the steps; in an unfinished step, like its counterpart in the step before.
     pub lives: Vec<StepLife>,
     /// The steps.
     pub steps: Steps,
-    /// How many forward passes with their backward passes were found.
+    /// The number of forward passes, with their backward passes, that were found.
     pub passes: usize,
-    /// Whether a block without a stack was made on a thread without Python calls, as autograd's threads are: the other blocks have
-    /// stacks. If not, the file has no stacks at all, or nearly none.
+    /// Whether the file has stacks. If so, a block without a stack was allocated on a thread without Python calls, such as
+    /// autograd's. If not, the file has no stacks at all, or nearly none.
     pub has_stacks: bool,
 }
 
 impl Holders {
-    /// Tells the blocks of a device's run. `log` is that run's, `annotations` and `stacks` are the whole recording's.
+    /// Classifies the blocks of a device's run. `log` belongs to that run, `annotations` and `stacks` to the whole recording.
     #[must_use]
     pub fn of(log: &HeapLog, recording: &DeviceRecording, annotations: &[Annotation], stacks: &StackTable) -> Holders {
         let places = Places::of(stacks, log.blocks.iter().map(|block| block.stack));
@@ -70,12 +73,12 @@ impl Holders {
     }
 }
 
-/// A number of live blocks.
+/// Live blocks: their bytes and their number.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Held {
     /// Their bytes, after rounding.
     pub bytes: u64,
-    /// How many there are.
+    /// The number of blocks.
     pub blocks: u64,
 }
 
@@ -91,22 +94,22 @@ impl Held {
 pub struct KindUse {
     /// Their kind.
     pub kind: Kind,
-    /// All of them.
+    /// All live blocks of the kind.
     pub held: Held,
-    /// The same, by how they were told; the most bytes first.
+    /// The same by the way they were recognised; the most bytes first.
     pub told_by: Vec<(How, Held)>,
-    /// Those of them that are in use at the end of a step.
+    /// The part that is in use at the end of a step.
     pub across_steps: Held,
-    /// Those that are made and freed within one step. Of the rest neither is known.
+    /// The part that is allocated and freed within one step. For the rest, neither is known.
     pub within_step: Held,
 }
 
 /// The live blocks without a stack, in a recording that has stacks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct WithoutStack {
-    /// Made on threads without Python calls, as autograd's are: typically in a backward pass.
+    /// Allocated on threads without Python calls, such as autograd's: typically in a backward pass.
     pub autograd: Held,
-    /// Made before the first entry; the file has no stacks for what was freed before its end.
+    /// Allocated before the first entry; the file has stacks only for those blocks that were still live at its end.
     pub early: Held,
 }
 
@@ -116,7 +119,7 @@ fn live(log: &HeapLog, moment: u32) -> impl Iterator<Item = (usize, &BlockLife)>
 }
 
 impl Holders {
-    /// The live blocks at a moment by kind, the most bytes first. Kinds without a block are left out.
+    /// The live blocks at a moment by kind, the most bytes first. Kinds without blocks are omitted.
     #[must_use]
     pub fn at(&self, log: &HeapLog, moment: u32) -> Vec<KindUse> {
         let mut sums: BTreeMap<Told, Held> = BTreeMap::new();
@@ -143,7 +146,7 @@ impl Holders {
         uses
     }
 
-    /// What the live blocks without a stack are; `None` if the file has no stacks.
+    /// The live blocks without a stack; `None` if the file has no stacks.
     #[must_use]
     pub fn without_stack(&self, log: &HeapLog, moment: u32) -> Option<WithoutStack> {
         let mut sums = WithoutStack::default();
@@ -164,7 +167,7 @@ pub struct Folded {
 }
 
 impl Holders {
-    /// The live blocks at a moment by stack, in the order of their stacks. `names` are those of `stacks`.
+    /// The live blocks at a moment by stack, in the order of their stacks. `names` are the names of `stacks`.
     #[must_use]
     pub fn folded(&self, log: &HeapLog, (names, stacks): (&StackNames, &StackTable), moment: u32) -> Vec<Folded> {
         let mut by_stack: BTreeMap<StackId, u64> = BTreeMap::new();
@@ -185,7 +188,7 @@ impl Holders {
         sums.into_iter().map(|(frames, bytes)| Folded { frames, bytes }).collect()
     }
 
-    /// What stands for the calls of a block without a stack.
+    /// Labels that take the place of calls for a block without a stack.
     fn stand_ins(&self, place: usize, block: &BlockLife) -> Vec<String> {
         let kind = self.told.get(place).copied().unwrap_or(Told::NOTHING).kind.name();
         let why = match (self.has_stacks, block.born) {
@@ -197,7 +200,7 @@ impl Holders {
     }
 }
 
-/// A power of two and the next one, between which a size lies.
+/// The two neighbouring powers of two between which a size lies.
 fn size_class(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let power = bytes.max(512).ilog2();
@@ -211,7 +214,7 @@ fn clean(name: &str) -> String {
     name.chars()
         .map(|c| match c {
             ';' => ':',
-            // Also line separators and direction marks.
+            // Line separators and direction marks are replaced too.
             c if c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}') => {
                 ' '
             }

@@ -1,8 +1,9 @@
-//! A run as its blocks show it: its forward and backward passes, found in the lives of its blocks, and the optimizer's own marks.
+//! A run as its blocks show it: its forward and backward passes, found from the lifetimes of its blocks, and the optimizer's
+//! own marks.
 //!
 //! A forward pass keeps more and more blocks for the backward pass, which frees them in the opposite order. So the number of
-//! blocks in use, without those that are kept or that are freed many at a time, rises and falls once a pass, however large the
-//! blocks are. A rise and fall whose frees are in no such order is none.
+//! blocks in use, not counting blocks that are kept or freed many at a time, rises and falls once per pass, whatever the sizes
+//! of the blocks. A rise and fall whose frees are not in this order is not a pass.
 
 use parkade_recording::{Action, Annotation, DeviceRecording, StackId};
 
@@ -12,19 +13,19 @@ use crate::timeline::{BlockLife, HeapLog, NEVER};
 /// How PyTorch's optimizers annotate their steps.
 const OPTIMIZER: &str = "Optimizer.step#";
 
-/// What all rules look at.
+/// The data that all rules use.
 pub(super) struct Run<'a> {
-    /// All blocks, in the order in which they were made.
+    /// All blocks, in order of allocation.
     pub(super) blocks: &'a [BlockLife],
-    /// The passes; none if the run trains nothing.
+    /// The passes; empty if the run does not train.
     pub(super) passes: Vec<Pass>,
-    /// Whether something frees blocks as a backward pass does, or an optimizer is annotated.
+    /// Whether the run frees blocks as a backward pass does, or has an annotated optimizer.
     pub(super) looks_trained: bool,
     pub(super) runs: FreeRuns,
     /// The first and last moments of the annotated steps of optimizers, in order.
     pub(super) optimizer: Vec<(u32, u32)>,
-    /// The moment after the last entry, or before the first out-of-memory error behind the last pass: what is freed later may be freed
-    /// because of the error.
+    /// The moment after the last entry, or before the first out-of-memory error after the last pass: blocks freed later may have
+    /// been freed because of the error.
     pub(super) until: u32,
 }
 
@@ -56,20 +57,21 @@ impl<'a> Run<'a> {
         turns_of(&self.passes, block)
     }
 
-    /// Whether a block was made outside of all passes.
+    /// Whether a block was allocated outside all passes.
     pub(super) fn is_outside(&self, block: &BlockLife) -> bool {
         matches!(self.section(block.born), Section::Between(_))
     }
 
-    /// The end of the annotated optimizer's step in which a block was made.
+    /// The end of the annotated optimizer step in which a block was allocated.
     pub(super) fn optimizer_end(&self, block: &BlockLife) -> Option<u32> {
         let before = self.optimizer.partition_point(|&(from, _)| from < block.born);
-        // A moment is that after its entry, so the scope's first moment is not yet in it.
+        // An entry's moment is the one after it, so the scope's first moment is not yet inside.
         self.optimizer.get(before.checked_sub(1)?).map(|&(_, to)| to).filter(|&to| block.born <= to)
     }
 }
 
-/// A recording has stacks if at least one in so many blocks has one. Those of autograd's threads have none in any recording.
+/// A recording has stacks if at least one in this many blocks has one. Blocks allocated on autograd's threads have no stack in
+/// any recording.
 const FEWEST_STACKS: usize = 20;
 
 pub(super) fn has_stacks(blocks: &[BlockLife]) -> bool {
@@ -77,7 +79,7 @@ pub(super) fn has_stacks(blocks: &[BlockLife]) -> bool {
     with_stack > 0 && with_stack * FEWEST_STACKS >= blocks.len()
 }
 
-/// In a recording with stacks, the first allocation without one near the turn is autograd's.
+/// In a recording with stacks, the first allocation without one near the turn comes from autograd.
 fn turn_at_first_without_stack(blocks: &[BlockLife], pass: &mut Pass) {
     const NEAR: u32 = 64;
     let from = pass.turn.saturating_sub(NEAR).max(pass.start);
@@ -88,7 +90,7 @@ fn turn_at_first_without_stack(blocks: &[BlockLife], pass: &mut Pass) {
     }
 }
 
-/// The size by which blocks are compared: as requested, rounded as PyTorch rounds (spec 1.2).
+/// The size by which blocks are compared: the requested size, rounded as PyTorch rounds (spec 1.2).
 pub(super) fn size_of(block: &BlockLife) -> u64 {
     block.requested.max(1).checked_next_multiple_of(512).unwrap_or(block.requested)
 }
@@ -98,13 +100,14 @@ pub(super) fn size_of(block: &BlockLife) -> u64 {
 pub(super) struct Pass {
     /// The last moment before the forward pass.
     pub(super) start: u32,
-    /// The last moment of the forward pass, the one at which most is kept.
+    /// The last moment of the forward pass, at which the most blocks are kept.
     pub(super) turn: u32,
-    /// The moment at which the backward pass has freed all that the forward pass kept for it.
+    /// The moment at which the backward pass has freed everything that the forward pass kept for it.
     pub(super) end: u32,
 }
 
-/// Where a moment lies among the passes. The number is that of the pass; between two of them, the one before it, counted from 1.
+/// The position of a moment among the passes. The number is that of the pass; between two passes it is that of the earlier one,
+/// counted from 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Section {
     Between(usize),
@@ -112,18 +115,18 @@ pub(super) enum Section {
     Backward(usize),
 }
 
-/// So many frees without an allocation among them are those of a list that is dropped, such as all gradients.
+/// This many frees without an allocation between them free a list of blocks, such as all gradients.
 const FREED_TOGETHER: u32 = 12;
-/// Blocks that live no longer than so many entries say nothing about passes.
+/// Blocks that live for at most this many entries say nothing about passes.
 const SHORT: u32 = 30;
-/// A pass keeps at least so many blocks.
+/// A pass keeps at least this many blocks.
 const FEWEST: i64 = 6;
-/// The share of blocks that a backward pass frees in the opposite order. 0.5 is no order at all.
+/// The share of blocks that a backward pass frees in the opposite order. 0.5 means no order at all.
 const OPPOSITE: f64 = 0.75;
 
-/// Runs of frees without an allocation among them.
+/// Runs of frees without an allocation between them.
 pub(super) struct FreeRuns {
-    /// For each entry the number of its run; the entries between two runs have that of the next one.
+    /// For each entry the number of its run; an entry between two runs has the number of the next one.
     numbers: Vec<u32>,
     lengths: Vec<u32>,
 }
@@ -142,7 +145,7 @@ impl FreeRuns {
         FreeRuns { numbers, lengths }
     }
 
-    /// The run in which a block was freed; `None` if it never was.
+    /// The run in which a block was freed; `None` if the block never was.
     pub(super) fn of_block(&self, block: &BlockLife) -> Option<u32> {
         self.numbers.get((block.freed as usize).checked_sub(1)?).copied()
     }
@@ -153,13 +156,14 @@ impl FreeRuns {
     }
 }
 
-/// The passes of a run of so many entries, in order.
+/// The passes of a run with this many entries, in order.
 fn passes(blocks: &[BlockLife], runs: &FreeRuns, entries: usize) -> Vec<Pass> {
-    // In the order in which they were made.
+    // The blocks in order of allocation.
     let counted: Vec<&BlockLife> =
         blocks.iter().filter(|block| block.born > 0 && block.freed != NEVER && !runs.is_of_many(block)).collect();
     let mut rises = rises_and_falls(&level(&counted, SHORT, entries));
-    // The turn is told by what is made and freed in the pass alone, and around it by shorter and shorter lives.
+    // The turn is found from the blocks that the pass both allocates and frees and, close to it, from blocks with shorter and
+    // shorter lifetimes.
     let is_inside = |block: &&BlockLife| {
         let place = rises.partition_point(|rise| rise.end < block.born as usize);
         rises.get(place).is_some_and(|rise| block.born as usize > rise.start && block.freed as usize <= rise.end)
@@ -178,7 +182,7 @@ fn passes(blocks: &[BlockLife], runs: &FreeRuns, entries: usize) -> Vec<Pass> {
     found.filter(|pass| is_opposite(&counted, pass)).collect()
 }
 
-/// How many blocks are in use at each moment, of those that live longer than so many entries.
+/// The number of blocks in use at each moment, counting those that live for more than this many entries.
 fn level(blocks: &[&BlockLife], longest_ignored: u32, entries: usize) -> Vec<i64> {
     let mut changes = vec![0_i64; entries + 1];
     for block in blocks.iter().filter(|block| block.freed.saturating_sub(block.born) > longest_ignored) {
@@ -196,35 +200,35 @@ fn level(blocks: &[&BlockLife], longest_ignored: u32, entries: usize) -> Vec<i64
     changes
 }
 
-/// A rise and fall of the level.
+/// A rise and fall of the number of blocks.
 struct Rise {
-    /// The last moment at its lowest before the rise.
+    /// The last moment at the lowest level before the rise.
     start: usize,
-    /// The moments between which it is at its highest: at first, all of the rise and fall.
+    /// The moments between which the level is highest: initially the whole rise and fall.
     plateau: (usize, usize),
-    /// The moment at which the fall is over.
+    /// The moment at which the fall ends.
     end: usize,
 }
 
-/// The rises and falls of at least a quarter of the highest level, which fall by at least 70 % of what they rose.
+/// The rises and falls that reach at least a quarter of the highest level and fall by at least 70 % of their rise.
 fn rises_and_falls(level: &[i64]) -> Vec<Rise> {
     let least = FEWEST.max(level.iter().copied().max().unwrap_or(0) / 4);
     let mut found: Vec<Rise> = Vec::new();
-    // The level at its lowest, and the last moment at which it was.
+    // The lowest level, and the last moment at which it was reached.
     let mut low = (i64::MAX, 0);
-    // The highest level of a rise, once there is one.
+    // The highest level of a rise, once a rise has begun.
     let mut high = None;
     for (moment, &now) in level.iter().enumerate() {
         match high {
             None if now <= low.0 => low = (now, moment),
             None if now - low.0 >= least / 2 => high = Some(now),
             None => {}
-            // The rise was none of a pass.
+            // The rise did not belong to a pass.
             Some(_) if now < low.0 => (low, high) = ((now, moment), None),
             Some(top) if top - low.0 >= least && (now - low.0) * 10 <= (top - low.0) * 3 => {
                 let end = end_of_fall(level, moment, (top - low.0) / 50);
                 let start = found.last().map_or(low.1, |last| low.1.max(last.end));
-                // The end of a long fall may be found only where the next rise is over.
+                // The end of a long fall may only be found after the next rise has ended.
                 if start < end {
                     found.push(Rise { start, plateau: (start, end), end });
                 }
@@ -236,13 +240,13 @@ fn rises_and_falls(level: &[i64]) -> Vec<Rise> {
     found
 }
 
-/// Where a fall is over that goes on at a moment: at its lowest, where what is freed long after the rest does not count.
+/// Where a fall that continues at a moment ends: at its lowest level, ignoring blocks that are freed long after the rest.
 fn end_of_fall(level: &[i64], from: usize, tolerance: i64) -> usize {
     let rise = level[from..].iter().scan(level[from], |low, &now| {
         *low = now.min(*low);
         Some((now, *low))
     });
-    // It ends with the next rise.
+    // The fall ends at the next rise.
     let valley = rise.take_while(|(now, low)| now - low <= FEWEST.max(tolerance * 12)).map(|(now, _)| now);
     let valley: Vec<i64> = valley.collect();
     let low = valley.iter().copied().min().unwrap_or(0);
@@ -259,8 +263,8 @@ fn end_of_fall(level: &[i64], from: usize, tolerance: i64) -> usize {
     from + end
 }
 
-/// Whether what a pass keeps is freed in the opposite order. Blocks are compared at a quarter of their number apart, because neighbours
-/// are often freed in either order.
+/// Whether the blocks that a pass keeps are freed in the opposite order. The comparison pairs blocks that are a quarter of
+/// their number apart, because neighbours are often freed in either order.
 fn is_opposite(blocks: &[&BlockLife], pass: &Pass) -> bool {
     let from = blocks.partition_point(|block| block.born <= pass.start);
     let to = blocks.partition_point(|block| block.born <= pass.turn);
@@ -272,7 +276,7 @@ fn is_opposite(blocks: &[&BlockLife], pass: &Pass) -> bool {
     kept.len() as i64 >= FEWEST && opposite as f64 >= OPPOSITE * pairs.count() as f64
 }
 
-/// Where a moment lies among the passes; a block that is made or freed by an entry is so at the moment after it.
+/// The position of a moment among the passes; a block that an entry allocates or frees counts from the moment after that entry.
 fn section(passes: &[Pass], moment: u32) -> Section {
     let place = passes.partition_point(|pass| pass.end < moment);
     match passes.get(place) {
@@ -282,7 +286,7 @@ fn section(passes: &[Pass], moment: u32) -> Section {
     }
 }
 
-/// The passes, from the first up to but not including the last, at whose turn a block is in use.
+/// The range of passes at whose turn a block is in use.
 fn turns_of(passes: &[Pass], block: &BlockLife) -> std::ops::Range<usize> {
     let first = passes.partition_point(|pass| pass.turn < block.born);
     first..passes.partition_point(|pass| pass.turn < block.freed).max(first)
@@ -297,7 +301,7 @@ mod tests {
         BlockLife { address: 0, size: 512, requested: 512, stack, born, freed, gone: freed }
     }
 
-    /// Blocks that are made one after the other, and freed in this order.
+    /// Blocks that are allocated one after the other, and freed in the same or the opposite order.
     fn pass(start: u32, blocks: u32, is_opposite: bool) -> Vec<BlockLife> {
         let length = 40 * blocks;
         (0..blocks)

@@ -1,9 +1,9 @@
-//! One setting for all ranks of a job, which has one `PYTORCH_CUDA_ALLOC_CONF`.
+//! Finds one setting for all ranks of a job, which has one `PYTORCH_CUDA_ALLOC_CONF`.
 //!
-//! Each rank is advised on alone first. What is kept of that is each setting that was tried, in a few numbers, whatever the
-//! recording's size ([`RankAdvice`]). What is best for one rank may never have been tried on another: [`still_to_try`] says what
-//! to try there. Then [`one_setting`] chooses, by the rules of the advice on one recording, but the margin that counts is that of
-//! the tightest rank.
+//! Each rank first gets its own advice. From that advice [`RankAdvice`] keeps every setting that was tried, in a few numbers,
+//! whatever the recording's size. The best settings of one rank may never have been tried on another: [`still_to_try`] lists
+//! what to try there. Then [`one_setting`] chooses by the rules of the advice on one recording, except that the margin that
+//! counts is that of the tightest rank.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,26 +27,26 @@ pub struct Tried {
     pub outcome: Outcome,
     /// The cut runs that are like the rank's, if its program died.
     pub completes: Option<CompletedRuns>,
-    /// The least memory in which everything is served; if the rank's devices have different ones, so much that of the least of these as
-    /// much is left as on the tightest device.
+    /// The least memory in which every request is served. If the rank's devices differ in memory, this is the memory of the
+    /// smallest device less what the tightest device has left.
     pub needs_bytes: u64,
-    /// The least memory for each of its devices in which everything is served.
+    /// The least memory in which everything is served if every device of the rank has this much.
     pub enough_bytes: u64,
     /// What the driver calls cost, in microseconds.
     pub driver_us: u64,
-    /// How many keys the settings set.
+    /// The number of keys that the settings set.
     pub keys: usize,
     /// Whether segments are expandable.
     pub is_expandable: bool,
     /// Whether a part of the settings works only under a memory limit.
     pub needs_limit: bool,
-    /// What it breaks in this rank's program.
+    /// The cautions about what the setting breaks in this rank's program.
     pub warnings: Vec<Caution>,
 }
 
 impl Tried {
     fn of(advice: &Advice, place: usize, option: &AdvisedOption) -> Tried {
-        // What is live at once exceeds the memory, whatever the last page of an expandable segment hides.
+        // The live bytes exceed the memory, even if the last page of an expandable segment hides it.
         let is_hopeless = advice.verdict == Verdict::Capacity;
         Tried {
             settings: option.settings.text.clone(),
@@ -76,25 +76,25 @@ fn needs_bytes(option: &AdvisedOption) -> u64 {
     }
 }
 
-/// What is known of one rank: its memory, and what was tried.
+/// The advice on one rank: its memory, and what was tried.
 #[derive(Clone, Debug)]
 pub struct RankAdvice {
-    /// The PyTorch release whose decisions were made.
+    /// The PyTorch release whose rules applied.
     pub profile: &'static Profile,
     /// The rank's memory, given or shown by an out-of-memory error. `None` if it is not known.
     pub available_bytes: Option<u64>,
     /// The most bytes that its recorded run reserved.
     pub reserved_bytes: u64,
-    /// All that was tried. The first is the recorded run's own settings; the others come by usefulness.
+    /// All settings that were tried. The first is the recorded run's own; the others follow in order of usefulness.
     pub tried: Vec<Tried>,
-    /// Whether its run died and what is needed includes an estimate of the rest.
+    /// Whether the rank's run died, so that the memory needed includes an estimate of the rest.
     pub is_estimated: bool,
-    /// The place of the settings that are best for this rank alone.
+    /// The index of the settings that are best for this rank alone.
     pub best: Option<usize>,
 }
 
 impl RankAdvice {
-    /// What is kept of a rank's advice.
+    /// Summarizes a rank's advice.
     #[must_use]
     pub fn of(advice: &Advice) -> RankAdvice {
         RankAdvice {
@@ -107,7 +107,7 @@ impl RankAdvice {
         }
     }
 
-    /// Adds what a later search on the same rank tried and this one had not.
+    /// Adds the settings that a later search on the same rank tried and this one did not.
     pub fn add(&mut self, later: &Advice) {
         for tried in RankAdvice::of(later).tried {
             if self.with(&tried.settings).is_none() {
@@ -116,7 +116,7 @@ impl RankAdvice {
         }
     }
 
-    /// These settings on this rank, if they were tried.
+    /// The result of these settings on this rank, if they were tried.
     #[must_use]
     pub fn with(&self, settings: &str) -> Option<&Tried> {
         self.tried.iter().find(|tried| tried.settings == settings)
@@ -128,37 +128,37 @@ impl RankAdvice {
         self.tried.first()
     }
 
-    /// The rank's memory: its own, or what is assumed for ranks that do not show theirs, but at least what it reserved.
+    /// The rank's memory: its own, or the memory assumed for ranks that do not show theirs, but at least what the rank reserved.
     #[must_use]
     pub fn judged_by(&self, assumed_bytes: Option<u64>) -> Option<u64> {
         self.available_bytes.or(assumed_bytes.map(|assumed| assumed.max(self.reserved_bytes)))
     }
 
-    /// What is best for this rank alone.
+    /// The settings that are best for this rank alone.
     #[must_use]
     pub fn best(&self) -> Option<&Tried> {
         self.tried.get(self.best?)
     }
 }
 
-/// How many settings are taken from what is most useful for each rank alone ...
+/// How many of the most useful settings of each rank are candidates ...
 const USEFUL: usize = 3;
-/// ... and how many of these, over all ranks, are tried on every rank.
+/// ... and how many candidates, over all ranks, are tried on every rank.
 const MOST_TRIED: usize = 16;
 
-/// How one rank fares with the setting for all.
+/// How the common setting works on one rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Standing {
-    /// Whether its program fits.
+    /// Whether the rank's program fits.
     pub outcome: Outcome,
-    /// The least memory in which it does.
+    /// The least memory in which it fits.
     pub needs_bytes: u64,
-    /// The memory it has: its own, or that of the other ranks, but at least what it reserved.
+    /// The rank's memory: its own, or that of the other ranks, but at least what the rank reserved.
     pub available_bytes: Option<u64>,
 }
 
 impl Standing {
-    /// What is left. Negative if memory is short.
+    /// The memory that is left. Negative if memory is short.
     #[must_use]
     pub fn margin_bytes(&self) -> Option<i64> {
         let available = i64::try_from(self.available_bytes?).unwrap_or(i64::MAX);
@@ -169,25 +169,25 @@ impl Standing {
 /// The advice on a job.
 #[derive(Clone, Debug)]
 pub struct JobAdvice {
-    /// The setting that serves every rank. If none does: the one that serves the most ranks.
+    /// The setting that serves every rank. If none does, the one that serves the most ranks.
     pub settings: String,
     /// Whether it serves every rank.
     pub serves_all: bool,
     /// Whether it is every rank's own setting already.
     pub is_own: bool,
-    /// How each rank fares with it, in the order of the ranks.
+    /// How the setting works on each rank, in the order of the ranks.
     pub ranks: Vec<Standing>,
-    /// The rank with the least margin, or which needs most if no memory is known.
+    /// The rank with the smallest margin or, if no memory is known, the one that needs most.
     pub tightest: usize,
     /// The memory that is assumed for ranks that do not show theirs: the least that another rank shows.
     pub assumed_bytes: Option<u64>,
-    /// Ranks that no setting tried on them serves.
+    /// The ranks that none of the settings tried serves.
     pub hopeless: Vec<usize>,
-    /// The least memory for each rank in which one setting serves all, and that setting.
+    /// The least memory per rank in which one setting serves all ranks, and that setting.
     pub enough: (u64, String),
 }
 
-/// Settings that are useful for some rank and were not tried on others: for each rank, what to try there.
+/// Settings that are useful for some rank but were not tried on others: for each rank, the settings to try there.
 #[must_use]
 pub fn still_to_try(ranks: &[RankAdvice]) -> Vec<Vec<String>> {
     let mut votes: BTreeMap<&str, usize> = BTreeMap::new();
@@ -206,11 +206,12 @@ pub fn still_to_try(ranks: &[RankAdvice]) -> Vec<Vec<String>> {
     ranks.iter().map(missing).collect()
 }
 
-/// One setting for all ranks. `None` if no setting was tried on all of them.
+/// Chooses one setting for all ranks. `None` if no setting was tried on all of them.
 ///
-/// Of the settings that serve every rank, those with the best outcome and without warnings count; of these, those whose margin on their
-/// tightest rank is near the widest; of these the one that costs least, sets the fewest keys, has expandable segments, has the widest
-/// margin. If each rank's best settings are its own, and these are the same, they stay.
+/// Among the settings that serve every rank, those with the best outcome and without warnings count; among these, those whose
+/// margin on their tightest rank is near the widest; among these, the one that costs least, then sets the fewest keys, then has
+/// expandable segments, then has the widest margin. If every rank's own settings are best for it, and all ranks have the same
+/// ones, they stay.
 #[must_use]
 pub fn one_setting(ranks: &[RankAdvice]) -> Option<JobAdvice> {
     let assumed_bytes = ranks.iter().filter_map(|rank| rank.available_bytes).min();
@@ -238,14 +239,14 @@ pub fn one_setting(ranks: &[RankAdvice]) -> Option<JobAdvice> {
     })
 }
 
-/// The settings that each rank has and that are the best for it alone.
+/// The settings of the ranks, if all ranks have the same ones and these are best for each rank alone.
 fn stays(ranks: &[RankAdvice]) -> Option<&str> {
     let own = ranks.first()?.own()?.settings.as_str();
     let is_best = |rank: &RankAdvice| rank.best == Some(0) && rank.own().is_some_and(|tried| tried.settings == own);
     ranks.iter().all(is_best).then_some(own)
 }
 
-/// Whether a rank gets through with what was tried, in its own memory or the assumed one.
+/// Whether a setting serves a rank, in the rank's own memory or the assumed one.
 fn served(rank: &RankAdvice, tried: &Tried, assumed_bytes: Option<u64>) -> bool {
     match rank.available_bytes {
         Some(_) => tried.serves,
@@ -257,15 +258,15 @@ fn served(rank: &RankAdvice, tried: &Tried, assumed_bytes: Option<u64>) -> bool 
 struct Candidate {
     settings: String,
     standings: Vec<Standing>,
-    /// The least memory for each rank in which it serves all.
+    /// The least memory per rank in which the setting serves all ranks.
     enough_bytes: u64,
-    /// How many ranks are served.
+    /// The number of ranks served.
     served: usize,
-    /// The worst outcome, as [`weight`].
+    /// The worst outcome, as a [`weight`].
     worst: u8,
     has_warnings: bool,
     reaches_beyond: bool,
-    /// On the rank that spends most in the driver.
+    /// The driver time of the rank that spends most in the driver.
     driver_us: u64,
     keys: usize,
     is_expandable: bool,
@@ -275,7 +276,7 @@ impl Candidate {
     fn of(ranks: &[RankAdvice], on_each: &[&Tried], assumed_bytes: Option<u64>) -> Candidate {
         let standing = |(rank, tried): (&RankAdvice, &&Tried)| Standing {
             outcome: match (rank.available_bytes, rank.judged_by(assumed_bytes)) {
-                // Its own memory is not known, so it was tried without a limit.
+                // The rank's own memory is not known, so the setting was tried without a limit.
                 (None, Some(judged_by)) if tried.needs_bytes <= judged_by => Outcome::Fits,
                 (None, Some(_)) => Outcome::Unknown,
                 _ => tried.outcome,
@@ -298,7 +299,7 @@ impl Candidate {
         }
     }
 
-    /// The first of the ranks with the least margin.
+    /// The first of the ranks with the smallest margin.
     fn tightest(&self) -> usize {
         let key = |&rank: &usize| {
             let standing = &self.standings[rank];
@@ -307,20 +308,20 @@ impl Candidate {
         (0..self.standings.len()).min_by_key(key).unwrap_or(0)
     }
 
-    /// What the tightest rank has left; without a known memory, less the more it needs.
+    /// The memory that the tightest rank has left; if no memory is known, the negative of what it needs.
     fn margin(&self) -> i64 {
         let standing = self.standings.get(self.tightest());
         standing.map_or(0, |one| one.margin_bytes().unwrap_or_else(|| 0_i64.saturating_sub_unsigned(one.needs_bytes)))
     }
 
-    /// By how much the margin may be less than the widest.
+    /// By how much a margin may be smaller than the widest one.
     fn tolerance(&self) -> i64 {
         let needed = self.standings.get(self.tightest()).map_or(0, |one| one.needs_bytes);
         i64::try_from(tolerance_bytes(needed, self.is_expandable)).unwrap_or(i64::MAX)
     }
 }
 
-/// Fits before "gets past", and that before what is not known.
+/// "Fits" ranks before "gets past", and that before an unknown outcome.
 const fn weight(outcome: Outcome) -> u8 {
     match outcome {
         Outcome::Fits => 0,
@@ -347,14 +348,15 @@ fn choose<'c>(candidates: &'c [Candidate], stays: Option<&str>) -> Option<&'c Ca
 
 #[cfg(test)]
 mod tests {
-    //! One setting for all ranks, from what was tried on each.
+    //! Tests the choice of one setting for all ranks, from what was tried on each.
 
     use super::*;
 
     const MIB: u64 = 1 << 20;
     const EXPANDABLE: &str = "expandable_segments:True";
 
-    /// A rank with so much memory, and what settings need on it. The first are its own; the best are those that need least.
+    /// A rank with this much memory, and what settings need on it. The first settings are its own; the best are those that need
+    /// least.
     fn rank(available_mib: Option<u64>, needs: &[(&str, u64)]) -> RankAdvice {
         let tried = |&(settings, needs_mib): &(&str, u64)| {
             let serves = available_mib.is_none_or(|available| needs_mib <= available);
@@ -395,7 +397,7 @@ mod tests {
         let one = rank(Some(1000), &[("", 1200), ("split:1", 700), ("round:1", 980), ("both:1", 850)]);
         let other = rank(Some(1000), &[("", 1200), ("split:1", 990), ("round:1", 700), ("both:1", 860)]);
         let found = one_setting(&[one, other]).expect("advice");
-        // Each rank alone wants another one.
+        // Each rank alone prefers another setting.
         assert_eq!((found.settings.as_str(), found.serves_all, found.tightest), ("both:1", true, 1));
         assert_eq!(found.ranks[1].margin_bytes(), Some(140 * MIB as i64));
         assert!(found.hopeless.is_empty() && !found.is_own && found.assumed_bytes.is_none());

@@ -1,14 +1,14 @@
-//! The ranks of one job beside each other: which ran out of memory first, which is unlike the others, and whether they are alike
-//! at all.
+//! Compares the ranks of one job: which ran out of memory first, which differs from the others, and whether they are alike at
+//! all.
 //!
-//! [`RankRun`] is what is compared of one device of one file: a few numbers, whatever the file's size. [`compare`] compares any
-//! number of them, and says whether the files are ranks of one job at all: release, settings, program, copies. [`one_setting`]
-//! advises on one setting for all ranks.
+//! [`RankRun`] holds the compared numbers of one device of one file; its size does not depend on the file's. [`compare`]
+//! compares any number of them, and judges by release, settings, program and copies whether the files are ranks of one job at
+//! all. [`one_setting`] advises on one setting for all ranks.
 //!
 //! The odd one out is the rank that deviates most from the others' median. A rank's deviation is measured against the median of
-//! the *other* ranks, in units of their median absolute deviation, so that neither it nor a second odd one hides it. The bound is
-//! that of Iglewicz and Hoaglin (1993) for their modified z-score. Ranks of one job are often exactly alike, and then any
-//! difference would be infinitely many deviations: one below 1 % is none.
+//! the *other* ranks, in units of their median absolute deviation, so that neither the rank itself nor a second outlier hides
+//! it. The bound comes from Iglewicz and Hoaglin (1993), who use it for their modified z-score. Ranks of one job are often
+//! exactly alike, and then any difference would be infinitely many deviations, so differences below 1 % do not count.
 
 mod job;
 mod run;
@@ -24,32 +24,32 @@ use parkade_replay::recognition::in_words;
 /// The rank that ran out of memory first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FailsFirst {
-    /// Its place among the compared runs.
+    /// Its index among the compared runs.
     pub run: usize,
-    /// The next one that failed, and how many microseconds later; `None` if no other did, or if the files do not all have times.
+    /// The next rank that failed, and how many microseconds later; `None` if no other rank failed, or if not all files have times.
     pub next: Option<(usize, u64)>,
-    /// Whether times decided. Without them the smaller number of entries does, which is a guess.
+    /// Whether times decided. Without times, the rank with fewer entries counts as first, which is a guess.
     pub is_by_time: bool,
-    /// How many ranks ran out of memory.
+    /// The number of ranks that ran out of memory.
     pub failed: usize,
 }
 
-/// What a comparison of ranks found. Runs are named by their place in the slice that was compared.
+/// The result of comparing ranks. Runs are identified by their index in the compared slice.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Comparison {
-    /// Who ran out of memory first; `None` if nobody did.
+    /// The rank that ran out of memory first; `None` if none did.
     pub fails_first: Option<FailsFirst>,
-    /// The runs unlike the others: by measure, and in each the most deviant first. The first is the odd one out.
+    /// The runs that differ from the others: by measure, and within a measure the most deviant first. The first is the odd one out.
     pub odd: Vec<Odd>,
-    /// What makes the files unlikely to be ranks of one job.
+    /// Evidence that the files are not ranks of one job.
     pub differences: Vec<Difference>,
-    /// The places of the runs among which odd ones were looked for: of the program that most files are of, each recording once.
+    /// The indices of the runs among which outliers were sought: those of the program of most files, each recording once.
     pub compared: Vec<usize>,
 }
 
 /// Compares the runs of several ranks.
 ///
-/// The times of failures are those in the files: where hosts' clocks differ, so may the order.
+/// The times of failures come from the files, so if the clocks of the hosts differ, the order may be wrong.
 #[must_use]
 pub fn compare(runs: &[RankRun]) -> Comparison {
     let (differences, compared) = differences(runs);
@@ -70,20 +70,20 @@ fn fails_first(runs: &[RankRun]) -> Option<FailsFirst> {
     Some(FailsFirst { run, next, is_by_time, failed: failures.len() })
 }
 
-/// Ranks of one program have at least this share of their requests in common. Recordings of one program, one of them cut short or under
-/// variable lengths, share a third and more; of different programs mostly less than a fifth.
+/// Ranks of one program have at least this share of their requests in common. Recordings of one program, even with one cut
+/// short or with variable lengths, share a third or more; recordings of different programs mostly share less than a fifth.
 const LEAST_IN_COMMON: f64 = 0.25;
 
-/// Runs that agree in something.
+/// Runs that agree in some property.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Variant {
-    /// What they agree in: a release, or settings; empty for programs, which have no names.
+    /// The common value: a release, or settings; empty for programs, which have no names.
     pub value: String,
-    /// Their places.
+    /// The indices of these runs.
     pub runs: Vec<usize>,
 }
 
-/// Something in which the runs of one job should not differ, but do. The variant of most runs is the first.
+/// A property in which the runs of one job should not differ, but do. The variant of most runs is the first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Difference {
     /// Releases of PyTorch.
@@ -92,7 +92,7 @@ pub enum Difference {
     Settings(Vec<Variant>),
     /// Programs, or parts of one program that have little in common.
     Program(Vec<Variant>),
-    /// Runs in which nothing differs, as in copies of one recording; each variant is one of them.
+    /// Runs without any difference, such as copies of one recording; each variant is one set of copies.
     Copies(Vec<Variant>),
 }
 
@@ -120,7 +120,8 @@ impl Difference {
     }
 }
 
-/// What the runs differ in, and the places of those that can be compared: of the program that most are of, copies once.
+/// The differences between the runs, and the indices of the runs that can be compared: those of the most common program, copies
+/// once.
 fn differences(runs: &[RankRun]) -> (Vec<Difference>, Vec<usize>) {
     let releases = releases(runs);
     let settings = by(runs, |run| &run.settings);
@@ -148,7 +149,8 @@ fn by<'r, T: Ord + ToString>(runs: &'r [RankRun], property: impl Fn(&'r RankRun)
     most_first(groups.into_iter().map(|(value, runs)| Variant { value: value.to_string(), runs }).collect())
 }
 
-/// The runs by release: each joins the first group of which some release may have made it too. Those of which the fewest may come first.
+/// The runs by release: each joins the first group that shares a possible release with it. Runs with the fewest possible
+/// releases come first.
 fn releases(runs: &[RankRun]) -> Vec<Variant> {
     let mut groups: Vec<(Vec<&'static Release>, Vec<usize>)> = Vec::new();
     let mut surest: Vec<(usize, &RankRun)> = runs.iter().enumerate().collect();
@@ -186,24 +188,24 @@ fn most_first(mut variants: Vec<Variant>) -> Vec<Variant> {
     variants
 }
 
-/// With fewer ranks it is not said which of them is the odd one.
+/// With fewer ranks, the comparison names no outlier.
 pub const LEAST_RANKS: usize = 3;
 /// A modified z-score above this is an outlier.
 const BOUND: f64 = 3.5;
 /// The standard deviation of a normal distribution over its median absolute deviation.
 const NORMAL: f64 = 1.4826;
-/// A smaller deviation is none: as a share of the median, for bytes of the median peak of reserved memory.
+/// A smaller deviation does not count. This is a share of the median; for bytes, a share of the median peak of reserved memory.
 const LEAST_SHARE: f64 = 0.01;
-/// If more than one of so many ranks stands out in a measure, none does.
+/// If more than one of this many ranks stands out in a measure, none does.
 const MOST_OF: usize = 3;
 
-/// A rank that stands out, in the first measure in which it does: the peaks come first, as what is left at the end depends on when the
-/// snapshot was taken.
+/// A rank that stands out, listed under the first measure in which it does: the peaks come first, because the memory that is in
+/// use at the end depends on when the snapshot was taken.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Odd {
-    /// Its place among the compared runs.
+    /// Its index among the compared runs.
     pub run: usize,
-    /// In what.
+    /// The measure in which it stands out.
     pub measure: Measure,
     /// Its value.
     pub value: i64,
@@ -213,7 +215,8 @@ pub struct Odd {
     pub score: f64,
 }
 
-/// The runs that stand out among those at the places `alike`: by measure, and in each the most deviant first. Empty if there are fewer than [`LEAST_RANKS`].
+/// The runs that stand out among those at the indices `alike`: by measure, and within a measure the most deviant first. Empty
+/// if there are fewer than [`LEAST_RANKS`].
 fn odd_ones(runs: &[RankRun], alike: &[usize]) -> Vec<Odd> {
     let mut found: Vec<Odd> = Vec::new();
     let reserved = values(runs, alike, Measure::PeakReserved);
@@ -233,7 +236,8 @@ fn odd_ones(runs: &[RankRun], alike: &[usize]) -> Vec<Odd> {
     found
 }
 
-/// Whether it means something that the run has so little of this: not if it is one of several that died, as how far each got is chance.
+/// Whether a low value of the run means something: not if the run is one of several that died, because how far each got is
+/// chance.
 fn is_telling(run: &RankRun, odd: &Odd, died: usize) -> bool {
     let grows = matches!(odd.measure, Measure::PeakAllocated | Measure::PeakReserved | Measure::Entries);
     !(run.is_cut_short && died > 1 && grows && odd.value < odd.median)
@@ -256,11 +260,11 @@ fn deviating(measure: Measure, values: &[(usize, i64)], scale: Option<i64>) -> V
     };
     let mut found: Vec<Odd> = values.iter().filter_map(of_one).collect();
     found.sort_by(|one, other| other.score.total_cmp(&one.score).then(one.run.cmp(&other.run)));
-    // So many are groups, such as the stages of a pipeline.
+    // This many outliers are groups, such as the stages of a pipeline.
     if found.len() * MOST_OF > values.len() { Vec::new() } else { found }
 }
 
-/// The median, which reorders the values; of an even number of them the mean of the middle two, rounded down.
+/// The median, which reorders the values; for an even number of values, the mean of the middle two, rounded down.
 fn median(values: &mut [i64]) -> Option<i64> {
     let middle = values.len() / 2;
     let is_even = values.len().is_multiple_of(2);
@@ -274,7 +278,7 @@ fn median(values: &mut [i64]) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
-    //! Comparisons of made-up ranks whose answer is known.
+    //! Tests comparisons of artificial ranks with known answers.
 
     use parkade::profile::Profile;
     use parkade_recording::{Action, DeviceRecording, Entry};
@@ -291,12 +295,12 @@ mod tests {
         RequestSizes::of(&DeviceRecording { trace, ..DeviceRecording::default() })
     }
 
-    /// The releases with the rules of this one.
+    /// The releases whose rules are those of this one.
     fn releases(name: &str) -> Vec<&'static Release> {
         Profile::of(name).expect("a release").releases().collect()
     }
 
-    /// The run of a rank with this peak of allocated memory; all else is the same, `content` aside.
+    /// The run of a rank with this peak of allocated memory and this content; everything else is the same.
     fn run(content: u64, peak_allocated_bytes: i64) -> RankRun {
         RankRun {
             device: 0,
@@ -346,7 +350,7 @@ mod tests {
     fn ranks_that_vary_among_themselves_are_not_odd() {
         assert!(odd(&[10 * GIB, 11 * GIB, 12 * GIB, 13 * GIB, 14 * GIB]).is_empty());
         assert_eq!(odd(&[10 * GIB, 11 * GIB, 12 * GIB, 13 * GIB, 40 * GIB]), [4]);
-        // Two halves, as the stages of a pipeline.
+        // Two halves, like the stages of a pipeline.
         assert!(odd(&[10 * GIB, 10 * GIB, 20 * GIB, 20 * GIB]).is_empty());
     }
 
@@ -417,7 +421,7 @@ mod tests {
     }
 
     proptest! {
-        /// The order of the files changes places only, and absurd values do not overflow.
+        /// The order of the files changes only the indices, and absurd values do not overflow.
         #[test]
         fn the_order_does_not_matter(peaks in proptest::collection::vec(any::<i64>(), 0..12)) {
             let found = compare(&ranks(&peaks));

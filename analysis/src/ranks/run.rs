@@ -1,6 +1,6 @@
-//! What is compared of one device's run, and the numbers in which it is compared.
+//! The compared properties of one device's run, and the measures of the comparison.
 //!
-//! The sizes that a program requests tell programs apart where nothing else does: few recordings have stacks ([`RequestSizes`]).
+//! The sizes that a program requests identify it even without stacks, which few recordings have ([`RequestSizes`]).
 
 use std::hash::{Hash, Hasher};
 
@@ -18,19 +18,19 @@ use crate::fragmentation::Fragmentation;
 pub struct Failure {
     /// Its entry in the trace.
     pub entry: usize,
-    /// When, in microseconds since 1970, if the file states it.
+    /// Its time, in microseconds since 1970, if the file has it.
     pub time_us: Option<u64>,
 }
 
 impl Failure {
-    /// That of the request at an entry of a device's trace.
+    /// The failure of the request at an entry of a device's trace.
     #[must_use]
     pub fn of(device: &DeviceRecording, entry: usize) -> Failure {
         Failure { entry, time_us: device.trace.get(entry).and_then(parkade_recording::Entry::time) }
     }
 }
 
-/// One device's run, as far as it is compared with other ranks'. Takes about 5 KiB.
+/// One device's run, reduced to what is compared with other ranks. Takes about 5 KiB.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RankRun {
     /// The device's number in its file.
@@ -39,19 +39,19 @@ pub struct RankRun {
     pub entries: usize,
     /// The request of which the run died. One that it survived is not a failure.
     pub failure: Option<Failure>,
-    /// Whether the recorded run died, so that its peaks and entries are only those of its beginning.
+    /// Whether the recorded run died, so that its peaks and entries cover only its beginning.
     pub is_cut_short: bool,
-    /// How many requests were out of memory.
+    /// The number of requests that were out of memory.
     pub ooms: u64,
-    /// num_alloc_retries; `None` without a trace, or if the replay differs.
+    /// `num_alloc_retries`; `None` without a trace, or if the replay differs.
     pub retries: Option<i64>,
     /// The peak of allocated memory; `None` without a trace, or if the replay differs.
     pub peak_allocated_bytes: Option<i64>,
     /// The peak of reserved memory; `None` without a trace.
     pub peak_reserved_bytes: Option<i64>,
-    /// The heap when the snapshot was taken; `None` for a run under other settings than the recorded one's.
+    /// The heap when the snapshot was taken; `None` for a run under other settings than those of the recorded run.
     pub end: Option<Fragmentation>,
-    /// The release of PyTorch whose rules the recorded run was read by.
+    /// The PyTorch release by whose rules the recorded run was read.
     pub profile: &'static str,
     /// The releases that may have made the recording, oldest first.
     pub releases: Vec<&'static Release>,
@@ -64,12 +64,12 @@ pub struct RankRun {
 }
 
 impl RankRun {
-    /// The recorded run of a device, as its verification found it.
+    /// The recorded run of a device, from its verification.
     #[must_use]
     pub fn of_verdict(device: &DeviceRecording, own: &ReplaySettings, verdict: &DeviceVerdict) -> RankRun {
         let mut run = RankRun::recorded(device, own);
         if verdict.mismatches > 0 {
-            // The replay is another run: what it came to says nothing of this one.
+            // The replay differs from this run, so its results do not apply.
             run.peak_reserved_bytes = i64::try_from(most_reserved(device)).ok();
             return run;
         }
@@ -79,8 +79,8 @@ impl RankRun {
         run
     }
 
-    /// The recorded run of a device, which is verified first. A device without a trace has only the heap at its end. A limit that the run
-    /// exceeded was not its limit.
+    /// The recorded run of a device, after verifying it. A device without a trace has only the heap at its end. A limit that the
+    /// run exceeded cannot have been its limit.
     ///
     /// # Errors
     /// [`VerifyError`] if the trace contradicts itself.
@@ -94,7 +94,7 @@ impl RankRun {
         Ok(RankRun::of_verdict(device, &own.settings, &verdict))
     }
 
-    /// The run of a device under other settings. `own` are the recorded run's.
+    /// The run of a device under other settings. `own` are the settings of the recorded run.
     #[must_use]
     pub fn of_outlook(device: &DeviceRecording, own: &ReplaySettings, outlook: &Outlook) -> RankRun {
         let prediction = &outlook.prediction;
@@ -109,13 +109,13 @@ impl RankRun {
         }
     }
 
-    /// With all the releases that may have made the recording.
+    /// Adds all releases that may have made the recording.
     #[must_use]
     pub fn made_by(self, found: &Recognition) -> RankRun {
         RankRun { releases: found.releases.clone(), ..self }
     }
 
-    /// What needs no replay.
+    /// The properties that need no replay.
     fn recorded(device: &DeviceRecording, own: &ReplaySettings) -> RankRun {
         let death = Ending::of(device).death().map(|death| death.entry);
         RankRun {
@@ -151,10 +151,10 @@ fn content(device: &DeviceRecording) -> u64 {
     hasher.finish()
 }
 
-/// How many counts are kept. Sizes with the same hash share one.
+/// The number of counters. Sizes with the same hash share a counter.
 const COUNTS: usize = 1024;
 
-/// How often a program requests which sizes; a sketch of fixed size.
+/// How often a program requests each size, as a sketch of fixed size.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RequestSizes {
     counts: Vec<u32>,
@@ -162,7 +162,7 @@ pub struct RequestSizes {
 }
 
 impl RequestSizes {
-    /// Those of a device's trace.
+    /// The request sizes of a device's trace.
     #[must_use]
     pub fn of(device: &DeviceRecording) -> RequestSizes {
         let mut sizes = RequestSizes { counts: vec![0; COUNTS], total: 0 };
@@ -179,8 +179,8 @@ impl RequestSizes {
         self.total += 1;
     }
 
-    /// The share that two programs have in common, from 0 to 1: of each size the smaller of its shares in the requests of either. 1 if one of
-    /// them has no requests, as nothing tells them apart then.
+    /// The share that two programs have in common, from 0 to 1: for each size, the smaller of its shares in either program's
+    /// requests. 1 if one of them has no requests, because nothing then distinguishes them.
     #[must_use]
     pub fn in_common(&self, other: &RequestSizes) -> f64 {
         if self.total == 0 || other.total == 0 {
@@ -192,7 +192,7 @@ impl RequestSizes {
     }
 }
 
-/// A number that every rank has.
+/// A number by which ranks are compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Measure {
     /// The peak of allocated memory, in bytes.
@@ -201,14 +201,14 @@ pub enum Measure {
     PeakReserved,
     /// Free memory in the heap at the end, in bytes.
     Free,
-    /// The largest hole in it, in bytes.
+    /// The largest free block in the heap at the end, in bytes.
     LargestHole,
     /// Entries of the trace.
     Entries,
 }
 
 impl Measure {
-    /// Every measure, the one that says most first.
+    /// Every measure, the most telling first.
     pub const ALL: [Measure; 5] =
         [Measure::PeakAllocated, Measure::PeakReserved, Measure::Free, Measure::LargestHole, Measure::Entries];
 
@@ -230,7 +230,7 @@ impl Measure {
         !matches!(self, Measure::Entries)
     }
 
-    /// This run's value; `None` if it has none.
+    /// The run's value; `None` if it has none.
     #[must_use]
     pub fn of(self, run: &RankRun) -> Option<i64> {
         let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);

@@ -1,7 +1,7 @@
 //! Levels of memory over a run: at every moment, and aggregated into buckets for drawing.
 //!
-//! [`what_if`] carries out the requests under other settings, as a curve of reserved bytes over the recording's entries, and over
-//! what is estimated to follow.
+//! [`what_if`] replays the requests under other settings and returns a curve of reserved bytes over the recording's entries and
+//! the estimated rest.
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
@@ -12,12 +12,12 @@ use rustc_hash::FxHashMap;
 
 use super::log::HeapLog;
 
-/// Bytes at every moment. Each list has one more number than there are entries.
+/// Bytes at every moment. Each list is one longer than the trace.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Levels {
     /// Bytes of live blocks.
     pub allocated: Vec<u64>,
-    /// Those, and bytes of freed blocks that other streams still use.
+    /// The same plus bytes of freed blocks that other streams still use.
     pub active: Vec<u64>,
     /// Reserved bytes.
     pub reserved: Vec<u64>,
@@ -34,17 +34,18 @@ pub struct Bucket {
     pub last: u64,
 }
 
-/// An aggregated level: bucket `i` of `k` covers the moments from `i * n / k` up to, but not including, `(i + 1) * n / k`, of `n` in all.
+/// An aggregated level: of `k` buckets over `n` moments, bucket `i` covers the moments from `i * n / k` up to, but not
+/// including, `(i + 1) * n / k`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Curve {
     /// The buckets in order.
     pub buckets: Vec<Bucket>,
-    /// How many moments there are.
+    /// The number of moments.
     pub moments: usize,
 }
 
 impl HeapLog {
-    /// The levels at every moment of a run of so many entries.
+    /// The levels at every moment of a run with this many entries.
     pub(super) fn levels(&self, entries: usize) -> Levels {
         let blocks = || self.blocks.iter();
         Levels {
@@ -55,7 +56,8 @@ impl HeapLog {
     }
 }
 
-/// For each moment the sum of the sizes of what exists then. A life includes its first moment and excludes the one at its end.
+/// For each moment the sum of the sizes of everything that exists then. A lifetime includes its first moment and excludes the
+/// one at its end.
 fn sum_of(lives: impl Iterator<Item = (u32, u32, u64)>, entries: usize) -> Vec<u64> {
     let mut changes = vec![0_u64; entries + 1];
     for (born, gone, size) in lives {
@@ -75,7 +77,7 @@ fn sum_of(lives: impl Iterator<Item = (u32, u32, u64)>, entries: usize) -> Vec<u
 }
 
 impl Curve {
-    /// Aggregates a level, given at every moment, into at most so many buckets.
+    /// Aggregates a level, given at every moment, into at most this many buckets.
     #[must_use]
     pub fn of(level: &[u64], most_buckets: usize) -> Curve {
         let moments = level.len();
@@ -110,18 +112,18 @@ impl Levels {
 /// PyTorch rounds requests up to a multiple of this many bytes (spec 1.2).
 const ROUNDING: u64 = 512;
 
-/// The requests to run, and on what.
+/// The requests to run, and the device to run them on.
 #[derive(Clone, Debug)]
 pub struct WhatIf<'a> {
     /// The program's requests.
     pub requests: &'a Requests,
-    /// Where its driver places segments.
+    /// Where the program's driver places segments.
     pub learned: &'a LearnedAddressSpace,
     /// The device's number.
     pub device: u32,
-    /// What the curves are drawn over.
+    /// The entries that the curves cover.
     pub span: Span,
-    /// The PyTorch release whose decisions are made.
+    /// The PyTorch release whose rules apply.
     pub profile: &'static Profile,
     /// The most that may be reserved; unlimited if `None`.
     pub limit_bytes: Option<u64>,
@@ -129,16 +131,17 @@ pub struct WhatIf<'a> {
     pub capacity_bytes: Option<u64>,
 }
 
-/// The entries over which a curve is drawn, from moment 0 on.
+/// The entries that a curve covers, starting with moment 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
-    /// How many there are.
+    /// The number of entries.
     pub entries: usize,
-    /// If the last of them are estimated: where they begin.
+    /// Where the estimated entries begin, if there are any.
     pub rest: Option<Rest>,
 }
 
-/// The rest of a run that died, as it is estimated. It follows the request that failed: what the dying run still did is left out.
+/// The estimated rest of a run that died. It follows the request that failed; anything that the dying run still did is left
+/// out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rest {
     /// The entry of the request that failed.
@@ -154,7 +157,8 @@ impl Span {
         Span { entries, rest: None }
     }
 
-    /// The entries up to the one at which the run died, and the estimated ones among these requests, which begin at the entry `first`.
+    /// The entries up to the one at which the run died, and the estimated entries of these requests, which begin at the entry
+    /// `first`.
     #[must_use]
     pub fn continued(requests: &Requests, died_at: usize, first: usize) -> Span {
         let last = requests.operations.last().map_or(0, |&(entry, _)| entry);
@@ -173,7 +177,7 @@ impl Span {
     }
 }
 
-/// The outcome.
+/// The outcome of a run under other settings.
 #[derive(Clone, Debug)]
 pub struct WhatIfRun {
     /// Reserved bytes over the recording's entries.
@@ -201,7 +205,7 @@ pub fn what_if(what: &WhatIf<'_>, settings: &Settings, most_buckets: usize) -> W
             break;
         }
         let reserved = run.stats().family(Family::ReservedBytes).all;
-        // Within an operation more may be reserved than at its end.
+        // Within an operation, more may be reserved than at its end.
         let most = if reserved.peak > peak { reserved.peak } else { reserved.current };
         peak = reserved.peak;
         curve.add(what.span.moment(entry), as_bytes(reserved.current), as_bytes(most));
@@ -209,8 +213,8 @@ pub fn what_if(what: &WhatIf<'_>, settings: &Settings, most_buckets: usize) -> W
     WhatIfRun { reserved: curve.end(), prediction: run.prediction() }
 }
 
-/// The bytes that the requests have in use, each block rounded up as PyTorch rounds (spec 1.2). A request that fails in the recording
-/// counts for nothing.
+/// The bytes that the requests keep in use, each block rounded up as PyTorch rounds (spec 1.2). A request that fails in the
+/// recording does not count.
 #[must_use]
 pub fn in_use(requests: &Requests, span: Span, most_buckets: usize) -> Curve {
     let mut curve = Running::over(span, most_buckets);
@@ -254,7 +258,7 @@ impl Running {
         Curve { buckets: self.buckets, moments: self.moments }
     }
 
-    /// Extends the current level until there are so many buckets.
+    /// Extends the current level until the curve has this many buckets.
     fn reach(&mut self, buckets: usize) {
         let level = self.level;
         self.buckets.resize(buckets.max(self.buckets.len()), Bucket { min: level, max: level, last: level });
@@ -296,7 +300,7 @@ mod tests {
     fn what_is_estimated_follows_the_request_that_failed() {
         let allocate = |id, bytes| Operation::Allocate { id, bytes, stream: 0, pool: PoolId::DEFAULT, failed: false };
         let free = |id| Operation::Free { id, completion: Completion::AtOnce };
-        // Ten entries are in the file; the run died at the fifth, so that what follows is numbered from 10 on.
+        // The file has ten entries; the run died at the fifth, so the rest is numbered from 10 on.
         let operations = vec![(0, allocate(0, 1000)), (4, allocate(1, 512)), (10, free(0)), (12, allocate(2, 1))];
         let requests = Requests { operations, ..Requests::default() };
         let span = Span::continued(&requests, 4, 10);

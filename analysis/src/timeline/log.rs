@@ -1,8 +1,8 @@
-//! The life of every block and segment of a recorded run: from which moment to which. From it follow the heap at any moment, and
-//! who holds its memory.
+//! Records the lifetime of every block and segment of a recorded run: from which moment to which. The heap at any moment, and
+//! who holds its memory, follow from the log.
 //!
-//! The trace entries state addresses and moments. The replay under the run's own settings adds what they do not state: the sizes
-//! of blocks after rounding, and the heap before the first entry.
+//! The trace entries state addresses and moments. The replay under the run's own settings adds what they lack: the sizes of
+//! blocks after rounding, and the heap before the first entry.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use parkade_recording::{Action, BlockState, DeviceRecording, Entry, Segment, Sta
 use parkade_replay::{VerifyError, VerifyOptions, watch_device};
 use rustc_hash::FxHashMap;
 
-/// Stands for a moment after the recording's end.
+/// A moment after the recording's end.
 pub const NEVER: u32 = u32::MAX;
 
 /// A block while it was in use.
@@ -24,17 +24,17 @@ pub struct BlockLife {
     pub size: u64,
     /// Requested bytes.
     pub requested: u64,
-    /// Where the program allocated it.
+    /// The stack that allocated it.
     pub stack: StackId,
     /// The first moment at which it was allocated.
     pub born: u32,
     /// The first moment at which the program had freed it.
     pub freed: u32,
-    /// The first moment at which it was free again; later than `freed` where other streams were still using it.
+    /// The first moment at which it was free again; later than `freed` if other streams were still using it.
     pub gone: u32,
 }
 
-/// Device memory while it was reserved: a segment, or pages of an expandable one that were mapped together.
+/// A range of device memory while it was reserved: a segment, or pages of an expandable segment that were mapped together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentLife {
     /// Its first byte.
@@ -45,15 +45,15 @@ pub struct SegmentLife {
     pub stream: u64,
     /// Its pool; `(0, 0)` is the default pool.
     pub pool: (u64, u64),
-    /// Whether it is part of an expandable segment, together with neighbours of the same stream and pool.
+    /// Whether it is part of an expandable segment, to which neighbours on the same stream and in the same pool belong too.
     pub expandable: bool,
     /// The first moment at which it was reserved.
     pub born: u32,
-    /// The first moment at which it no longer was.
+    /// The first moment at which it was no longer reserved.
     pub gone: u32,
 }
 
-/// The lives of all blocks and segments, each list in the order in which they began.
+/// The lifetimes of all blocks and segments, each list in order of their beginnings.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct HeapLog {
     /// Blocks in use.
@@ -66,8 +66,8 @@ pub struct HeapLog {
 const ROUNDING: u64 = 512;
 
 impl HeapLog {
-    /// The log of a trace, and the moments after the requests for which the recorded allocator released its cache and tried again.
-    /// `has_pools`: there are private pools to tell apart.
+    /// The log of a trace, and the moments after those requests for which the recorded allocator released its cache and tried
+    /// again. `has_pools` means that the recording has private pools to distinguish.
     ///
     /// # Errors
     /// If the recording cannot be replayed.
@@ -90,7 +90,7 @@ impl HeapLog {
             }
             let entries = &recording.trace[done..moment.entries];
             if has_pools {
-                // A trace does not state the pools of new memory, the replay does.
+                // A trace does not contain the pools of new memory, but the replay does.
                 writer.pools.extend(moment.taken().iter().map(|&(address, pool)| (address, (pool.0, pool.1))));
             }
             writer.operation(done as u32, entries, allocated.saturating_sub(before));
@@ -117,7 +117,7 @@ impl HeapLog {
     }
 }
 
-/// The stacks of the blocks in use at the end. For blocks from before the first entry the file has no others.
+/// The stacks of the blocks in use at the end. For blocks from before the first entry the file has no other stacks.
 fn final_stacks(recording: &DeviceRecording) -> FxHashMap<u64, StackId> {
     let blocks = recording.segments.iter().flat_map(|segment| &segment.blocks);
     blocks.filter(|block| block.state != BlockState::Inactive).map(|block| (block.address, block.stack)).collect()
@@ -160,7 +160,8 @@ impl Writer {
         }
     }
 
-    /// Adds the entries of one operation. The first of them is entry `first`; the operation changed allocated bytes by `grown_bytes`.
+    /// Adds the entries of one operation. The first of them is entry `first`; `grown_bytes` is the operation's change of allocated
+    /// bytes.
     fn operation(&mut self, first: u32, entries: &[Entry], grown_bytes: i64) {
         let count = |action| entries.iter().filter(|entry| entry.action == action).count();
         let is_one_request = count(Action::Alloc) == 1 && count(Action::FreeRequested) == 0;
@@ -207,7 +208,8 @@ impl Writer {
         self.log.segments.push(segment);
     }
 
-    /// Releases memory. Pages may be unmapped in other pieces than they were mapped; the rest of a piece lives on as a new one.
+    /// Releases memory. Pages may be unmapped in other pieces than those in which they were mapped; the rest of a piece lives on as
+    /// a new piece.
     fn unmap(&mut self, address: u64, size: u64, moment: u32) {
         let end = address.saturating_add(size);
         let end_of = |segment: &SegmentLife| segment.address.saturating_add(segment.size);
@@ -240,7 +242,7 @@ impl Writer {
     }
 }
 
-/// A segment at a moment; of an expandable one, a mapped run.
+/// A segment at a moment; for an expandable segment, a mapped run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SegmentNow {
     /// Its first byte.
@@ -266,7 +268,7 @@ pub struct BlockNow {
     pub address: u64,
     /// Its size in bytes.
     pub size: u64,
-    /// The program has freed it, but other streams still use it.
+    /// Whether the program has freed it while other streams still use it.
     pub is_pending: bool,
 }
 
@@ -293,7 +295,7 @@ impl HeapLog {
         let blocks = self.blocks.iter().enumerate().filter(|(_, block)| block.born <= moment && moment < block.gone);
         for (place, block) in blocks {
             let behind = segments.partition_point(|segment| segment.address <= block.address);
-            // No block is outside all segments: the replay refuses a trace that contradicts itself.
+            // No block lies outside all segments: the replay refuses a trace that contradicts itself.
             if let Some(segment) = behind.checked_sub(1).and_then(|place| segments.get_mut(place)) {
                 let (address, size, is_pending) = (block.address, block.size, block.freed <= moment);
                 segment.blocks.push(BlockNow { place, address, size, is_pending });
@@ -311,27 +313,28 @@ fn continues(last: &SegmentNow, piece: &SegmentLife) -> bool {
     last.expandable && piece.expandable && is_next && (last.stream, last.pool) == (piece.stream, piece.pool)
 }
 
-/// What a group of blocks has in common.
+/// The common property of a group of blocks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum HolderKey {
-    /// They were allocated at this place of the program.
+    /// The stack that allocated them.
     Stack(StackId),
-    /// Each has this size in bytes.
+    /// The size of each block, in bytes.
     Size(u64),
 }
 
 /// A group of live blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Holder {
-    /// What they have in common.
+    /// The common property of these blocks.
     pub key: HolderKey,
     /// Their bytes.
     pub bytes: u64,
-    /// How many there are.
+    /// The number of blocks.
     pub blocks: u64,
 }
 
-/// Who holds the live blocks at a moment, the largest group first. Grouped by stack if any block of the run has one.
+/// The groups that hold the live blocks at a moment, the largest first. Grouped by stack if any block of the run has one, and
+/// by size if none has.
 #[must_use]
 pub fn holders(log: &HeapLog, moment: u32) -> Vec<Holder> {
     let has_stacks = log.blocks.iter().any(|block| block.stack != StackId::NONE);

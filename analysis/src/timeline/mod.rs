@@ -1,10 +1,10 @@
-//! A recorded run over its length, as plain data to draw: levels, lives of blocks and segments, markers.
+//! A recorded run over time, as plain data for drawing: levels, lifetimes of blocks and segments, and markers.
 //!
-//! A *moment* is a number of entries that are done: moment 0 is the state before the first entry, moment `n` that after the last
-//! of `n`. `log` records from which moment to which each block and segment existed; the heap at any moment, the levels and who
+//! A *moment* is a number of completed entries: moment 0 is the state before the first entry, moment `n` the state after `n`
+//! entries. `log` records the moments between which each block and segment existed; the heap at any moment, the levels and who
 //! holds the memory all follow from it. [`Timeline`] has the log of one device's run, its levels and its markers: out-of-memory
-//! errors, retries, calls of `empty_cache`. `levels` aggregates for drawing and runs the same requests under other settings, and
-//! `packed` packs a log into few bytes and reads it back.
+//! errors, retries, calls of `empty_cache`. `levels` aggregates for drawing and runs the same requests under other settings,
+//! and `packed` packs a log into few bytes and reads it back.
 
 mod levels;
 mod log;
@@ -17,10 +17,10 @@ pub use packed::{Column, Packed, PackedError, TimeSamples, pack_numbers};
 use parkade_recording::{Action, DeviceRecording};
 use parkade_replay::{Operation, Requests, VerifyError, VerifyOptions};
 
-/// One device's run over its length.
+/// One device's run over time.
 #[derive(Clone, Debug)]
 pub struct Timeline {
-    /// How many entries its trace has.
+    /// The number of entries in its trace.
     pub entries: usize,
     /// When each block and segment existed.
     pub log: HeapLog,
@@ -57,7 +57,7 @@ pub enum MarkerKind {
     OutOfMemory,
     /// The device refused memory; the allocator released its cache and asked again.
     Retry,
-    /// The program called `empty_cache`, which released something.
+    /// The program called `empty_cache`, and memory was released.
     EmptyCache,
 }
 
@@ -73,24 +73,24 @@ impl MarkerKind {
     }
 }
 
-/// Something that happened at a moment.
+/// An event at a moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Marker {
-    /// The moment before it, at which the heap shows why it happened.
+    /// The moment before the event, at which the heap shows why it happened.
     pub moment: u32,
     /// What happened.
     pub kind: MarkerKind,
-    /// The bytes of the request that was out of memory or tried again.
+    /// The size of the request that was out of memory or retried.
     pub bytes: Option<u64>,
 }
 
-/// The markers of a device's recording, by moment. `retries` are the moments after the requests that were tried again.
+/// The markers of a device's recording, by moment. `retries` are the moments after the requests that were retried.
 fn markers(recording: &DeviceRecording, retries: &[u32], requests: &Requests) -> Vec<Marker> {
     let mut markers: Vec<Marker> = Vec::new();
     for (at, entry) in recording.trace.iter().enumerate().filter(|(_, entry)| entry.action == Action::Oom) {
         markers.push(Marker { moment: at as u32, kind: MarkerKind::OutOfMemory, bytes: Some(entry.size) });
     }
-    // Programs often call it several times in a row; one marker is enough.
+    // Programs often call `empty_cache` several times in a row; one marker is enough.
     let mut calls: Vec<usize> =
         requests.operations.iter().filter(|(_, what)| *what == Operation::EmptyCache).map(|&(at, _)| at).collect();
     calls.dedup();

@@ -1,12 +1,13 @@
-//! A log in few bytes: one column for each field, each number a variable-length integer, mostly the difference to the previous.
+//! Packs a log into few bytes: one column for each field, each number a variable-length integer, mostly the difference to the
+//! previous number.
 //!
-//! A million entries take a few megabytes, and gzip packs such columns well once more. Addresses and sizes are counted in `unit`
+//! A million entries take a few megabytes, and gzip compresses such columns well. Addresses and sizes are counted in `unit`
 //! bytes. The times of evenly spaced entries, from which a reader interpolates the others, are packed in the same way
 //! ([`TimeSamples`]).
 //!
-//! Numbers are little-endian base 128, where the high bit of a byte says that more follow. Signed differences are folded, so that
-//! 0, -1, 1, -2 become 0, 1, 2, 3. A moment that may be [`NEVER`] is written as 0 for that, else as one more than the difference
-//! to an earlier moment.
+//! Numbers are little-endian base 128; the high bit of a byte means that more bytes follow. Signed differences are folded, so
+//! that 0, -1, 1, -2 become 0, 1, 2, 3. A moment that may be [`NEVER`] is written as 0 if it is, and as one more than the
+//! difference to an earlier moment if it is not.
 
 use std::collections::BTreeMap;
 
@@ -29,17 +30,17 @@ pub struct Column {
 pub struct Packed {
     /// The address that the others are relative to.
     pub base: u64,
-    /// How many bytes addresses and sizes are counted in.
+    /// The unit of addresses and sizes, in bytes.
     pub unit: u64,
-    /// How many blocks there are.
+    /// The number of blocks.
     pub blocks: usize,
-    /// How many segments there are.
+    /// The number of segments.
     pub segments: usize,
-    /// Stream handles, by the numbers that segments use for them.
+    /// Stream handles; segments refer to them by index.
     pub streams: Vec<u64>,
-    /// Pools, by the numbers that segments use for them.
+    /// Pools; segments refer to them by index.
     pub pools: Vec<(u64, u64)>,
-    /// Stacks, by the numbers that blocks use for them, less one: 0 means no stack.
+    /// Stacks; blocks refer to them by index plus one, and 0 means no stack.
     pub stacks: Vec<StackId>,
     /// One column for each field.
     pub columns: Vec<Column>,
@@ -53,7 +54,7 @@ const SEGMENT_FIELDS: [&str; 7] =
 const UNIT: u64 = 512;
 
 impl HeapLog {
-    /// The part of the log that exists at one of these moments, which must be in order, and the places of its blocks in this log.
+    /// The part of the log that exists at one of these moments, which must be in order, and the indices of its blocks in this log.
     #[must_use]
     pub fn only(&self, moments: &[u32]) -> (HeapLog, Vec<usize>) {
         let is_seen = |born: u32, gone: u32| {
@@ -171,7 +172,7 @@ impl Packed {
     }
 }
 
-/// Numbers values from 0 in the order in which they are first met.
+/// Numbers values from 0 in the order of their first occurrence.
 struct Numbers<T> {
     list: Vec<T>,
     places: BTreeMap<T, u64>,
@@ -197,10 +198,10 @@ impl<T: Copy + Ord> Numbers<T> {
 /// Why packed columns cannot be read as a log.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum PackedError {
-    /// There is no such column.
+    /// This column is missing.
     #[error("the column {0:?} is missing")]
     Missing(&'static str),
-    /// A column ends too early, or a number in it exceeds 64 bits or refers to nothing.
+    /// A column ends too early, or contains a number that exceeds 64 bits or refers to nothing.
     #[error("the column {0:?} is damaged")]
     Damaged(&'static str),
 }
@@ -219,7 +220,8 @@ fn put_signed(bytes: &mut Vec<u8>, difference: u64) {
     put(bytes, difference << 1 ^ (difference.cast_signed() >> 63).cast_unsigned());
 }
 
-/// Packs numbers into one column: each as the difference to the previous one, modulo 2^64; the first one to 0.
+/// Packs numbers into one column, each as the difference to the previous one, modulo 2^64; the first one as the difference to
+/// 0.
 #[must_use]
 pub fn pack_numbers(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
     let (mut bytes, mut before) = (Vec::new(), 0);
@@ -283,7 +285,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The entry of `list` that a number read from this column refers to.
+    /// The element of `list` to which a number read from this column refers.
     fn look_up<T: Copy>(&self, number: u64, list: &[T]) -> Result<T, PackedError> {
         let value = usize::try_from(number).ok().and_then(|place| list.get(place));
         value.copied().ok_or(PackedError::Damaged(self.name))
@@ -295,19 +297,19 @@ impl<'a> Reader<'a> {
 pub struct TimeSamples {
     /// The first entry's time, in microseconds since 1970.
     pub start_us: u64,
-    /// There is a sample every this many entries.
+    /// A sample is taken every this many entries.
     pub every: usize,
     /// Microseconds since the previous sample, packed as numbers of a column. Never negative: a clock that is set back counts as standing
     /// still.
     pub bytes: Vec<u8>,
-    /// How many samples there are.
+    /// The number of samples.
     pub count: usize,
-    /// From the first entry to the last, in microseconds.
+    /// The time from the first entry to the last, in microseconds.
     pub duration_us: u64,
 }
 
 impl TimeSamples {
-    /// At most so many samples of a device's trace, that of the last entry included; `None` if an entry has no time.
+    /// At most this many samples of a device's trace, including that of the last entry; `None` if an entry has no time.
     #[must_use]
     pub fn of(recording: &DeviceRecording, most: usize) -> Option<TimeSamples> {
         let trace = &recording.trace;

@@ -1,12 +1,12 @@
-//! How right the predictions of programs on several streams are, over several runs of each; the table of
+//! Measures the accuracy of predictions for programs on several streams, over several runs of each; prints the table of
 //! `docs/predictions.md`.
 //!
 //! `cargo run --release -p parkade-benches --example timing -- simulated [PROGRAM...]`
 //! `cargo run --release -p parkade-benches --example timing -- FOLDER [PROGRAM...]`
 //!
-//! Each run predicts the runs of the same program under each other setting or limit. `simulated` runs eight programs
-//! five times under five settings on the simulated GPU. FOLDER has recordings named `PROGRAM.SETTING.RUN.pickle.xz`, or
-//! without RUN if there is one; `limits.txt` in it has lines with `PROGRAM.SETTING` and the limit in bytes.
+//! Each run predicts the runs of the same program under each other setting or limit. `simulated` runs eight programs five times
+//! under five settings on the simulated GPU. FOLDER has recordings named `PROGRAM.SETTING.RUN.pickle.xz`, or without RUN if
+//! there is only one; its `limits.txt` has lines with `PROGRAM.SETTING` and the limit in bytes.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "it is a program for people")]
 
 mod programs;
@@ -20,7 +20,7 @@ use parkade_replay::{OutlookOptions, ReplaySettings, VerifyOptions, replay_devic
 
 type BoxError = Box<dyn std::error::Error>;
 
-/// The settings of the simulated runs, and whether they have a limit a quarter above what is allocated at most.
+/// The settings of the simulated runs, and whether they have a limit a quarter above the peak of allocated bytes.
 const SETTINGS: [(&str, &str, bool); 5] = [
     ("default", "", false),
     ("expandable", "expandable_segments:True", false),
@@ -34,7 +34,7 @@ const RUNS: u64 = 5;
 struct Group {
     own: VerifyOptions,
     runs: Vec<DeviceRecording>,
-    /// Their peaks of reserved bytes, ascending.
+    /// The runs' peaks of reserved bytes, ascending.
     peaks: Vec<i64>,
 }
 
@@ -44,7 +44,7 @@ impl Group {
     }
 }
 
-/// By program and setting.
+/// Groups by program and setting.
 type Groups = BTreeMap<String, BTreeMap<String, Group>>;
 
 fn options(own: &VerifyOptions, target: &VerifyOptions) -> OutlookOptions {
@@ -124,7 +124,7 @@ fn load(folder: &Path, wanted: &dyn Fn(&str) -> bool) -> Result<Groups, BoxError
     Ok(groups)
 }
 
-/// The least likely peak, the point and the highest likely peak, predicted from a run.
+/// The lowest likely peak, the point estimate and the highest likely peak, predicted from a run.
 fn predict(source: &Group, run: &DeviceRecording, target: &Group) -> Result<(i64, i64, i64), BoxError> {
     let outlook = replay_device(run, &options(&source.own, &target.own), &mut |_| ())?;
     let point = outlook.prediction.peak_reserved_bytes();
@@ -133,17 +133,17 @@ fn predict(source: &Group, run: &DeviceRecording, target: &Group) -> Result<(i64
     Ok((least, point, most))
 }
 
-/// How right the predictions are.
+/// The accuracy of the predictions.
 #[derive(Default)]
 struct Count {
-    /// Real peaks, and those in the range of a prediction.
+    /// The number of real peaks, and of those within the range of a prediction.
     real: usize,
     inside: usize,
-    /// Widths of the ranges, in percent of the point.
+    /// Widths of the ranges, in percent of the point estimate.
     widths: Vec<f64>,
-    /// Distances of the points from the medians, in percent.
+    /// Distances of the point estimates from the medians, in percent.
     errors: Vec<f64>,
-    /// Points within 5 % of the median or between the lowest and the highest real peak.
+    /// Point estimates within 5 % of the median or between the lowest and the highest real peak.
     good: usize,
 }
 
@@ -176,8 +176,8 @@ impl Count {
     }
 }
 
-/// Of how many pairs of runs under one setting without a limit the second peak is within 10 % of the first, and of how many
-/// there are: what a further run says of the next one, without any model.
+/// For pairs of runs under one setting without a limit: how often the second peak is within 10 % of the first, and how many
+/// pairs there are. This is how well one run predicts the next without any model.
 fn alike(groups: &Groups) -> (usize, usize) {
     let unlimited = groups.values().flat_map(BTreeMap::values).filter(|group| group.own.limit_bytes.is_none());
     let pairs = unlimited.flat_map(|group| {

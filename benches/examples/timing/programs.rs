@@ -1,9 +1,9 @@
-//! Eight programs on several streams, what trainings and servers with copies or communication beside the computation
-//! ask of the allocator; and their runs on the simulated GPU, in which everything takes a little longer or shorter.
+//! Eight programs on several streams that request memory like training runs and servers with copies or communication beside the
+//! computation; and their runs on a simulated GPU, on which every duration varies a little.
 //!
-//! Between runs the program's time differs by 8 % and the GPU's by 2 % (one standard deviation), and within a run each
-//! piece of the program by 20 % and of the GPU's work by 4 %. Now and then either pauses for a millisecond or two. The
-//! driver takes four times as long as on an idle GPU.
+//! Between runs the program's time differs by 8 % and the GPU's by 2 % (one standard deviation), and within a run each piece of
+//! the program by 20 % and of the GPU's work by 4 %. Occasionally either pauses for a millisecond or two. The driver takes four
+//! times as long as on an idle GPU.
 
 use std::collections::VecDeque;
 
@@ -23,12 +23,12 @@ const S2: StreamId = StreamId(0x2000);
 const S3: StreamId = StreamId(0x3000);
 const S4: StreamId = StreamId(0x4000);
 
-/// A layer of width 1024 over so many rows: microseconds.
+/// The duration of a layer of width 1024 over this many rows, in microseconds.
 fn layer_us(rows: u64) -> f64 {
     4.0 + rows as f64 * 0.05
 }
 
-/// One step of training on so many rows.
+/// One training step on this many rows.
 fn train(sim: &mut Sim, rows: u64, depth: usize) {
     let mut kept = Vec::new();
     for _ in 0..depth {
@@ -286,7 +286,7 @@ fn images(sim: &mut Sim) {
     }
 }
 
-/// Three stages, one stream each, pass micro-batches on.
+/// Three stages, each on its own stream, pass micro-batches on.
 fn pipeline(sim: &mut Sim) {
     let streams = [S1, S2, S3];
     for step in 0..40 {
@@ -371,7 +371,7 @@ fn experts(sim: &mut Sim) {
     }
 }
 
-/// All programs. The second half was not looked at while the model was made.
+/// All programs. The second half was not examined while the model was being made.
 pub(crate) const PROGRAMS: [(&str, Body); 8] = [
     ("double_buffer", double_buffer),
     ("grad_reduce", grad_reduce),
@@ -427,24 +427,24 @@ pub(crate) struct Sim {
     noise: Draw,
     cpu_factor: f64,
     gpu_factor: f64,
-    /// The sizes of the program's requests.
+    /// Draws the sizes of the program's requests.
     draw: Draw,
     ooms: u32,
 }
 
-/// Memory, unless the request failed.
+/// Memory; `None` if the request failed.
 type Memory = Option<Allocation>;
 /// The stream on which a program computes.
 const MAIN: StreamId = StreamId(0);
-/// How many times as long the driver takes as the prices say.
+/// The factor by which the driver takes longer than its listed prices.
 const DRIVER_TIMES: u64 = 4;
-/// The seed of the sizes, which are the same in each run.
+/// The seed of the sizes, which are the same in every run.
 const SIZES: u64 = 77;
-/// What a call of the allocator takes without the driver.
+/// The time of an allocator call without the driver.
 const CALL_NS: u64 = 150;
 
 impl Sim {
-    /// Notes the entries of a call in which the driver spent so long: in equal parts before each of its entries.
+    /// Records the entries of a call in which the driver spent this long, in equal parts before each of its entries.
     fn note(&mut self, spent_ns: u64) {
         let now_ns = self.core.device_mut().now_ns();
         let entries = std::mem::take(self.core.observer_mut());
@@ -495,7 +495,7 @@ impl Sim {
     /// Requests memory.
     fn get(&mut self, bytes: u64, stream: StreamId) -> Memory {
         self.cpu(2.0);
-        // Every request begins with this; here apart, so that its entries have the time before the request's waits.
+        // Every request begins with this; called separately here, so that its entries carry the time before the request waits.
         let _ = self.call(|core| core.process_events());
         let memory = self.call(|core| core.raw_allocate(Bytes(bytes), stream).ok());
         self.ooms += u32::from(memory.is_none());
@@ -510,14 +510,14 @@ impl Sim {
         }
     }
 
-    /// Says that another stream uses memory (`record_stream`).
+    /// Records that another stream uses memory (`record_stream`).
     fn uses(&mut self, memory: &Memory, stream: StreamId) {
         if let Some(memory) = memory {
             self.core.record_stream(memory, stream);
         }
     }
 
-    /// Makes a stream wait for what another one has to do now.
+    /// Makes a stream wait for the work that is now queued on another one.
     fn wait(&mut self, stream: StreamId, other: StreamId) {
         self.cpu(3.0);
         let device = self.core.device_mut();
@@ -535,10 +535,10 @@ impl Sim {
     }
 }
 
-/// What a program does.
+/// The body of a program.
 pub(crate) type Body = fn(&mut Sim);
 
-/// Runs a program once. Returns its recording and how many requests failed.
+/// Runs a program once. Returns its recording and the number of failed requests.
 pub(crate) fn run(body: Body, settings: &Settings, limit_bytes: Option<u64>, seed: u64) -> (DeviceRecording, u32) {
     let policy = PyTorch::of(&Profile::PYTORCH_2_11, settings.clone());
     let mut core = Allocator::new(SimDevice::new(SimOptions::h200()), policy, Vec::new());

@@ -1,11 +1,11 @@
-//! Times the core on a sequence of requests, as `conformance/oracle/pytorch_harness/src/timed.hpp` times the real
-//! allocators: `timed SEQUENCE`, for `benches/side_by_side.py`.
+//! Times the core on a sequence of requests, as `conformance/oracle/pytorch_harness/src/timed.hpp` times the real allocators:
+//! `timed SEQUENCE`, for `benches/side_by_side.py`.
 //!
-//! Settings come from `PYTORCH_CUDA_ALLOC_CONF`. With `PARKADE_BY_POINTER=1` blocks go through the wrapper for several
-//! threads, by their addresses; threads always do. First the blocks of a mix are allocated, and `ready BYTES` says by
-//! how much that grew the process. Then each line of standard input runs the steps once and is answered by the
-//! nanoseconds of a step: processor time, which does not count other programs. Of threads it is the time by the clock
-//! until all are done, by the steps of all.
+//! Settings come from `PYTORCH_CUDA_ALLOC_CONF`. With `PARKADE_BY_POINTER=1`, blocks go through the wrapper for several
+//! threads, by their addresses; sequences on threads always do. First the program allocates the blocks of a mix and prints
+//! `ready BYTES`, by which the process has grown. Then it runs the steps once for each line of standard input and answers with
+//! the nanoseconds per step: processor time, which does not count other programs. For threads it is the wall-clock time until
+//! all are done, divided by the steps of all.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that prints")]
 
@@ -72,7 +72,7 @@ fn on_one_thread<I: Interface>(sequence: &Sequence, mut core: I) -> Result<(), F
     })
 }
 
-/// Says that it is ready, then runs the steps once for each line of standard input.
+/// Prints that it is ready, then runs the steps once for each line of standard input.
 fn rounds(sequence: &Sequence, grown: u64, mut round: impl FnMut() -> Timed) -> Result<(), Failure> {
     println!("ready {grown}");
     for line in stdin().lines() {
@@ -133,7 +133,7 @@ fn replay<I: Interface>(core: &mut I, blocks: &mut [Option<I::Block>], steps: &[
     Ok(took)
 }
 
-/// Pairs on several threads, each on a stream of its own, through one wrapper.
+/// Pairs on several threads, each on its own stream, through one wrapper.
 fn on_threads(shared: &Shared<NullDevice, PyTorch>, threads: usize, bytes: u64, steps: usize) -> Timed {
     let barrier = Barrier::new(threads + 1);
     let work = |stream: StreamId| -> Result<(), Failure> {
@@ -161,17 +161,17 @@ fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// The process's memory; 0 where the system does not say.
+/// The process's memory; 0 if the system does not report it.
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse::<u64>().ok());
     kib.unwrap_or_default() << 10
 }
 
-/// What the loops ask of an allocator. There are two ways into the core: by handle on one thread, and by pointer through the
-/// wrapper for several.
+/// The allocator interface of the loops. The core has two: by handle on one thread, and by pointer through the wrapper for
+/// several.
 trait Interface {
-    /// How a block is named.
+    /// The identity of a block.
     type Block;
 
     fn allocate(&mut self, bytes: u64, stream: StreamId) -> Result<Self::Block, Failure>;
@@ -220,13 +220,13 @@ impl Interface for Shared<NullDevice, PyTorch> {
 
 /// One step of a mix or a replay.
 struct Replace {
-    /// The block that the step is about, below [`Sequence::slots`].
+    /// The slot of the block, below [`Sequence::slots`].
     slot: usize,
-    /// What is requested; 0 in a replay for a free.
+    /// The requested size; in a replay, 0 means a free.
     bytes: u64,
 }
 
-/// What is timed.
+/// The sequence to time.
 enum Sequence {
     /// A block is allocated and freed.
     Pairs { bytes: u64, steps: usize },
@@ -245,7 +245,7 @@ impl Sequence {
     ///
     /// # Errors
     ///
-    /// The text is no sequence.
+    /// If the text is not a sequence.
     fn parse(text: &str) -> Result<Sequence, String> {
         let mut words = text.split_whitespace();
         let kind = words.next().unwrap_or_default();
@@ -272,7 +272,7 @@ impl Sequence {
         if let Sequence::Mix { fill, .. } = self { fill } else { &[] }
     }
 
-    /// How many blocks the steps name.
+    /// The number of slots that the steps use.
     fn slots(&self) -> usize {
         match self {
             Sequence::Mix { fill, .. } => fill.len(),

@@ -1,8 +1,8 @@
-//! The choices of a generator, read off a string of bytes.
+//! The choices of a generator, drawn from a string of bytes.
 //!
-//! The bytes follow from a seed and the number of the execution, so the same seed gives the same inputs. Where the bytes end, every choice
-//! is the first one, which the generators make the simplest: so a shorter string of bytes is a simpler input, and failures can be made
-//! smaller by cutting it.
+//! The bytes follow from a seed and the number of the execution, so the same seed gives the same inputs. Once the bytes run
+//! out, every choice is the first one, which the generators make the simplest; a shorter string of bytes is therefore a simpler
+//! input, and cutting it minimises failures.
 
 use arbitrary::Unstructured;
 
@@ -21,7 +21,7 @@ impl<'b> Choices<'b> {
         self.0.int_in_range(0..=end - 1).unwrap_or(0)
     }
 
-    /// True once in `times`; never where the bytes have ended.
+    /// True once in `times`; never after the bytes have run out.
     pub fn once_in(&mut self, times: usize) -> bool {
         self.below(times) + 1 == times
     }
@@ -31,7 +31,7 @@ impl<'b> Choices<'b> {
         items[self.below(items.len())]
     }
 
-    /// A place in a list; `None` if the list is empty.
+    /// An index into a list; `None` if the list is empty.
     pub fn place(&mut self, length: usize) -> Option<usize> {
         (length > 0).then(|| self.below(length))
     }
@@ -79,7 +79,7 @@ impl<'b> Choices<'b> {
         }
     }
 
-    /// An address: mostly where devices put segments.
+    /// An address, mostly from the range where devices put segments.
     pub fn address(&mut self) -> u64 {
         match self.below(6) {
             0..=2 => 0x7f00_0000_0000 + ((2 << 20) * self.below(4096) as u64),
@@ -89,7 +89,7 @@ impl<'b> Choices<'b> {
         }
     }
 
-    /// A stream's handle: mostly one of few.
+    /// A stream's handle: mostly one of a few.
     pub fn stream(&mut self) -> u64 {
         match self.below(8) {
             0..=4 => self.pick(&[0, 1, 2, 7]),

@@ -1,9 +1,9 @@
-//! Writing pickles as strangers write them: any protocol, any way of spelling a number or a text, with or without a memo, and with fields
-//! that are missing, repeated or of a wrong type.
+//! Writes pickles as other programs might: any protocol, any way of spelling a number or a text, with or without a memo, and
+//! with fields that are missing, repeated or of a wrong type.
 //!
-//! parkade's own writer writes only what is right, in the two styles that PyTorch has.
+//! parkade's own writer produces only correct pickles, in the two styles that PyTorch has.
 //!
-//! Recordings are written so too; their keys are those of spec 7.3 to 7.5.
+//! Recordings are written in this way too; their keys are those of spec 7.3 to 7.5.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ pub(crate) struct Spelling {
 }
 
 impl Spelling {
-    /// One of the spellings; mostly that of `_dump_snapshot`.
+    /// One of the spellings, mostly that of `_dump_snapshot`.
     pub(crate) fn any(choices: &mut Choices<'_>) -> Spelling {
         let protocol = if choices.below(4) < 3 { 4 } else { choices.below(6) as u8 };
         Spelling { protocol, memoises: !choices.once_in(8) }
@@ -35,14 +35,14 @@ pub(crate) struct Pickle<'c, 'b> {
     choices: &'c mut Choices<'b>,
     texts: HashMap<String, u32>,
     memoised: u32,
-    /// How many more fields are written as they should be.
+    /// The number of fields still to be written correctly.
     sound_fields: usize,
-    /// How many fields may still be spoiled.
+    /// The number of fields that may still be corrupted.
     spoils: usize,
 }
 
 impl<'c, 'b> Pickle<'c, 'b> {
-    /// An empty pickle, of whose fields at most `spoils` will be spoiled.
+    /// An empty pickle, of whose fields at most `spoils` will be corrupted.
     pub(crate) fn new(spelling: Spelling, spoils: usize, choices: &'c mut Choices<'b>) -> Pickle<'c, 'b> {
         let bytes = if spelling.protocol >= 2 { vec![0x80, spelling.protocol] } else { Vec::new() };
         let mut pickle =
@@ -80,7 +80,7 @@ impl<'c, 'b> Pickle<'c, 'b> {
         self.bytes.push(b'e');
     }
 
-    /// Writes a field of a dict: the key, and what `value` writes. Seldom it is spoiled.
+    /// Writes a field of a dict: the key, and what `value` writes. Occasionally it is corrupted.
     pub(crate) fn field(&mut self, key: &str, value: impl FnOnce(&mut Self)) {
         if self.sound_fields > 0 {
             self.sound_fields -= 1;
@@ -89,7 +89,7 @@ impl<'c, 'b> Pickle<'c, 'b> {
         }
         self.plan_next();
         match self.choices.below(6) {
-            // The key is missing.
+            // The key is omitted.
             0 => {}
             1 => {
                 self.text("a_key_of_tomorrow");
@@ -97,7 +97,7 @@ impl<'c, 'b> Pickle<'c, 'b> {
                 self.text(key);
                 value(self);
             }
-            // Of equal keys the last one counts.
+            // If a key occurs twice, the last one counts.
             2 => {
                 self.text(key);
                 self.wrong_value();
@@ -116,7 +116,7 @@ impl<'c, 'b> Pickle<'c, 'b> {
         }
     }
 
-    /// Writes something that is probably not what belongs here.
+    /// Writes a value that is probably of a wrong type.
     fn wrong_value(&mut self) {
         match self.choices.below(12) {
             0 => self.bytes.push(b'N'),
@@ -126,7 +126,7 @@ impl<'c, 'b> Pickle<'c, 'b> {
             4 => self.text("active_allocated"),
             5 => self.integer(-1),
             6 => self.integer(i128::from(u64::MAX) + 1),
-            // 200 bits.
+            // An integer of 200 bits.
             7 => self.bytes.extend([&[0x8a, 25][..], &[0x7f; 25]].concat()),
             8 => self.bytes.extend(if self.spelling.protocol == 0 { &b"(l"[..] } else { &b"]"[..] }),
             9 => self.bytes.extend(b"(}u]e"),

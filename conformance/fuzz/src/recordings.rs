@@ -1,6 +1,7 @@
-//! Recordings as values: sound ones, made by the allocator itself, then changed in plausible ways, then written as pickles.
+//! Recordings as values: sound ones that the allocator itself made, changed in plausible ways, and then written as pickles.
 //!
-//! Of pickles whose bytes are damaged, one in five gets past the reader. Of these, nearly all do, so the commands see them.
+//! Of pickles with damaged bytes, one in five gets past the reader. Of the recordings written here, nearly all do, so the
+//! commands see them.
 
 use std::sync::{Arc, OnceLock};
 
@@ -16,13 +17,13 @@ use crate::choices::Choices;
 use crate::pickle::{Spelling, spell};
 use crate::texts;
 
-/// A recording for the commands: written soundly, whatever it says.
+/// A recording for the commands: a correct pickle, whatever its content.
 pub(crate) fn plausible(choices: &mut Choices<'_>) -> Vec<u8> {
     let recording = changed(choices);
     write(&recording, Style::Python)
 }
 
-/// A recording for the reader: in any spelling, with up to three spoiled fields.
+/// A recording for the reader: in any spelling, with up to three corrupted fields.
 pub(crate) fn spelled(choices: &mut Choices<'_>) -> Vec<u8> {
     let recording = changed(choices);
     let spelling = Spelling::any(choices);
@@ -45,7 +46,7 @@ fn changed(choices: &mut Choices<'_>) -> Recording {
     recording
 }
 
-/// How many there are.
+/// The number of sound recordings.
 const BASES: u64 = 96;
 
 const SETTINGS: [&str; 12] = [
@@ -74,9 +75,9 @@ const CALLS: [(&str, &str); 8] = [
     ("/opt/torch/utils/checkpoint.py", "recompute"),
 ];
 
-/// Sound recordings: a random program is run by parkade's allocator under random settings, and the run is exported.
+/// Makes sound recordings: parkade's allocator runs a random program under random settings, and the run is exported.
 ///
-/// The sound recordings. They depend on nothing, so the same number is the same recording in every run.
+/// The sound recordings. They depend on nothing, so a number denotes the same recording in every run.
 pub(crate) fn bases() -> &'static [Recording] {
     static ALL: OnceLock<Vec<Recording>> = OnceLock::new();
     ALL.get_or_init(|| (0..BASES).filter_map(base).collect())
@@ -104,15 +105,15 @@ fn base(number: u64) -> Option<Recording> {
     export(&program, &options, &mut |_| ()).ok().map(|exported| exported.recording)
 }
 
-/// A program's requests: each in a segment of its own, as if the allocator cached nothing.
+/// A program's requests, each in a separate segment, as if the allocator cached nothing.
 fn program(choices: &mut Choices<'_>) -> Recording {
     let mut recording = Recording::default();
     let stacks = stacks(&mut recording, choices);
     let mut trace: Vec<Entry> = Vec::new();
-    // Address, size and stream of what is in use, and of what was freed and waits for another stream.
+    // Address, size and stream of the blocks in use, and of the blocks that were freed and wait for another stream.
     let (mut live, mut waiting) = (Vec::new(), Vec::new());
     let (mut next, mut time_us) = (0x7f00_0000_0000_u64, 1_700_000_000_000_000_u64);
-    // Few are long: most of what can be wrong is wrong in short ones too.
+    // Few are long, because most mistakes can occur in short ones too.
     let (steps, most) = if choices.once_in(3) { (1 + choices.below(4), 20) } else { (1 + choices.below(2), 6) };
     for step in 0..steps {
         annotate(&mut recording, "START", step, time_us);
@@ -166,7 +167,7 @@ fn segment_bytes(requested: u64) -> u64 {
 /// The segment of a block in use, or of one that waits.
 fn segment(address: u64, requested: u64, stream: u64, state: BlockState) -> Segment {
     let (total_bytes, rounded, is_large) = (segment_bytes(requested), requested.next_multiple_of(512), requested > 1 << 20);
-    // What is left of a segment is a block of its own only if it is worth it (spec 3.1).
+    // The rest of a segment becomes a separate block only if it is large enough (spec 3.1).
     let is_split = total_bytes - rounded > if is_large { 1 << 20 } else { 511 };
     let size = if is_split { rounded } else { total_bytes };
     let block = |address, size, requested, state| Block { address, size, requested, state, stack: StackId::NONE };
@@ -214,7 +215,7 @@ fn annotate(recording: &mut Recording, stage: &str, step: usize, time_us: u64) {
 /// The most entries that a trace grows to by repetition: the file stays below 100 KB, so the time that it takes is bounded.
 const MOST_ENTRIES: usize = 1500;
 
-/// Changes to a recording that somebody's program, tool or disk could have made.
+/// Changes to a recording that a user's program, tool or disk could have made.
 ///
 /// Makes one change.
 fn change(recording: &mut Recording, choices: &mut Choices<'_>) {
@@ -270,7 +271,7 @@ fn entry(choices: &mut Choices<'_>) -> Entry {
     Entry::new(choices.pick(&Action::ALL), choices.address(), choices.size(), choices.stream())
 }
 
-/// Many steps that are alike, perhaps each on a stream of its own or at addresses of its own.
+/// Repeats steps many times, possibly each on its own stream or at its own addresses.
 fn repeat(trace: &mut Vec<Entry>, choices: &mut Choices<'_>) {
     let once = trace.clone();
     let times = if choices.once_in(60) { MOST_ENTRIES / once.len().max(1) } else { choices.below(3) };
@@ -368,7 +369,7 @@ const STATES: [BlockState; 3] = [BlockState::ActiveAllocated, BlockState::Active
 
 /// Changes to the heap at the end of a recording: its segments and their blocks.
 ///
-/// The blocks of a segment still fill it and segments seldom overlap, because the reader refuses everything else.
+/// The blocks still fill their segment and segments rarely overlap, because the reader refuses everything else.
 ///
 /// Makes one change.
 fn change_heap(device: &mut DeviceRecording, choices: &mut Choices<'_>) {
@@ -470,7 +471,7 @@ fn merge(segment: &mut Segment, choices: &mut Choices<'_>) {
     segment.blocks[at].size = segment.blocks[at].size.wrapping_add(next.size);
 }
 
-/// Gives the last block another size, and the segment with it.
+/// Changes the size of the last block and of its segment.
 fn resize(segment: &mut Segment, choices: &mut Choices<'_>) {
     if let Some(last) = segment.blocks.last_mut() {
         let before = last.size;
@@ -485,7 +486,7 @@ mod tests {
 
     use super::*;
 
-    /// Otherwise the commands would see only recordings that are refused.
+    /// If they were not reproduced, the commands would see only recordings that are refused.
     #[test]
     fn bases_are_reproduced() {
         assert_eq!(bases().len() as u64, BASES);

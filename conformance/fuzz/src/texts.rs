@@ -1,6 +1,6 @@
 //! Texts that parkade reads: settings, logs and messages, scripts, tables.
 //!
-//! Each is made of the words of its language, in an order that is mostly right.
+//! Each is made of the words of its language, mostly in a correct order.
 
 use std::fmt::Write;
 
@@ -224,7 +224,8 @@ pub(crate) fn log(choices: &mut Choices<'_>) -> String {
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
-/// A script of allocator operations, as `parkade ops` runs it. Blocks and pools have few names, so that operations meet.
+/// A script of allocator operations, as `parkade ops` runs it. Blocks and pools share a few names, so that operations affect
+/// each other.
 pub(crate) fn script(choices: &mut Choices<'_>) -> String {
     let mut text = String::new();
     for _ in 0..choices.below(40) {

@@ -1,4 +1,4 @@
-//! A short run of every target, and all inputs that once failed.
+//! Tests: a short run of every target, and all inputs that once failed.
 //!
 //! `PARKADE_FUZZ_EXECUTIONS` sets how many inputs each reader gets; commands get a tenth.
 
@@ -8,21 +8,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parkade_fuzz::driver::{execute, input, kept, prepare_thread, run_kept};
 use parkade_fuzz::targets::{Kind, Reached, TARGETS, Target, prepare};
 
-/// The least share of the inputs of a target that must be read, in percent. Where it is low, that is what the target is for.
+/// The lowest percentage of a target's inputs that the reader must accept. A low value means that the target is meant to
+/// produce broken inputs.
 fn least_read(target: &str) -> u64 {
     match target {
-        // Random opcodes, and bytes that are damaged.
+        // Random opcodes, and damaged bytes.
         "opcodes" => 0,
         "bytes" => 1,
         "compressed" | "size" | "merge" | "largest-batch" => 15,
-        // Commands refuse what they cannot answer for, such as steps where there are none.
+        // Commands refuse what they cannot answer, such as a question about steps in a recording without any.
         _ if target.starts_with("printed-") => 15,
         "message" | "settings" | "buffers" => 30,
         _ => 65,
     }
 }
 
-/// As long as this runs with the other tests, every input must be the same again.
+/// This test runs with the other tests, so its inputs must be the same every time.
 const SEED: u64 = 20_261_122;
 
 #[test]

@@ -29,7 +29,7 @@ PLACE = re.compile(r'"[^"]*\.(?:cpp|h)":\d+|\(function [^)]*\)')
 POOLS = (*ADDRESS_DEPENDENT, *RELEASES_POOLS)
 ASLR_RUNS = 8
 GROUPS = ("ordinary", "expandable", "private pools", "by hand")
-# Calls that ask and change nothing; how often a release asks is of no interest.
+# Calls that only query; how often a release makes them does not matter.
 QUESTIONS = ("cudaGetDeviceProperties", "cudaMemGetInfo")
 
 

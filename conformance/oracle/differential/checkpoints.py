@@ -41,7 +41,7 @@ class Script:
         self.where = "all"
         self.made = 0
         self.pending = set()
-        self.used, self.used_now = set(), set()  # names of blocks that other streams may use; that began to while a pool is routed to
+        self.used, self.used_now = set(), set()  # names of blocks that other streams may use; names whose use began while a pool was routed to
 
     def do(self, line):
         """Runs a line; its answer. A line that the release does not know is left out."""
@@ -98,7 +98,7 @@ class Script:
             if self.pools and r.random() < 0.7:
                 pool = r.choice(list(self.pools))
             else:
-                # An id may have been another pool's before.
+                # The id may have belonged to another pool before.
                 number = r.randrange(1, 6)
                 pool = r.choice([f"{number} 0", f"0 {number}"])
                 if not self.do(f"pool_create {pool}" + r.choice(["", "", "", "", " no_split"]))["ok"]:
@@ -117,8 +117,8 @@ class Script:
             if self.captured is not None:
                 self.do(f"capture_begin {self.captured}")
             return
-        # The real allocator forgets no use that was recorded now but of blocks freed now: later uses of the same stream are then
-        # taken for it, and dropped (docs/fidelity.md, section 5).
+        # When the real allocator frees these blocks, it forgets only the uses that were recorded in this routing: it would take
+        # later uses of the same stream for them, and drop those (docs/fidelity.md, section 5).
         self.free_all(self.used_now)
         if self.captured is not None:
             self.do(f"capture_end {self.captured}")

@@ -41,14 +41,14 @@ class Comparison:
         self.profile = profile
         self.sides = [{}, {}]
         self.waiting = Waiting(profile)
-        # Whether another order of completion has shown, and whether it did in this operation.
+        # Whether another order of completion has shown up, and whether it did so in this operation.
         self.order_showed = self.order_shows = False
         self.restore_order_showed = False
         self.ages_follow_order = False
         self.segments = {}
         self.is_over = False
         self.tolerated = 0
-        # The merge counters of both sides after the previous operation, where they may differ.
+        # The merge counters of both sides after the previous operation, if they may differ.
         self.before = {}
 
     def line(self, theirs, ours):
@@ -195,7 +195,7 @@ class Waiting:
     """The real run's blocks that wait for events, and whether the order of some follows from addresses."""
 
     def __init__(self, profile):
-        # What puts events off: a capture; up to 2.12 any routing as well.
+        # What defers events: a capture; up to 2.12 any routing as well.
         self.puts_off = () if minor(profile) >= 13 else ("pool",)
         self.routings, self.captures = set(), Captures()
         self.pending, self.deferred = set(), set()
@@ -274,7 +274,7 @@ def beginning_in_common(runs, profile):
     comparison = Comparison(profile)
     for place in range(number):
         if comparison.line(runs[0][place], runs[0][place]) or comparison.is_over:
-            return None  # not a beginning to build on
+            return None  # not a beginning that other lines can build on
     return number, comparison
 
 
@@ -288,7 +288,7 @@ def compare(theirs, ours, profile="2.11", start=None):
         shorter = min(len(theirs), len(ours))
         return shorter, ("lines", len(theirs), len(ours)), 0
     if all(a == b or without_registrations(a, profile) == without_registrations(b, profile) for a, b in zip(theirs, ours)):
-        return None, None, 0  # the same bytes: nothing to be tolerated, and no need to read them
+        return None, None, 0  # the same bytes: nothing to tolerate, and no need to read them
     for number, pair in enumerate(zip(theirs[first:], ours[first:]), first):
         difference = comparison.line(*pair)
         if comparison.is_over:

@@ -23,7 +23,7 @@ KEYS = ["large_segment_size_mb", "max_split_size_mb", "max_non_split_rounding_mb
         "release_lock_on_cudamalloc", "release_lock_on_hipmalloc", "pinned_use_cuda_host_register",
         "pinned_use_hip_host_register", "pinned_num_register_threads", "pinned_reserve_segment_size_mb",
         "graph_capture_record_stream_reuse", "per_process_memory_fraction"]
-# What later releases than 2.11 know besides.
+# Keys that only releases after 2.11 know.
 LATER_KEYS = ["throw_on_cudamalloc_oom", "pinned_free_catch_all", "pinned_max_round_threshold_mb", "pinned_max_cached_size_mb", "expandable_segments_reserve",
               "expandable_segments_reserve_by_class"]
 ODD_KEYS = ["unknown", "", "Max_split_size_mb", "max_split_size", "throw_on_cudamalloc_oom", "é", "key=value", "max_split_size_mb=30"]
@@ -161,7 +161,7 @@ def answered(command, texts):
 
 
 def against_release(args, texts):
-    texts = [text for text in in_scripts(texts) if not text.endswith("\r")]  # of a line's end `parkade ops` drops it
+    texts = [text for text in in_scripts(texts) if not text.endswith("\r")]  # `parkade ops` drops it at the end of a line
     sides = [answered(command, texts) for command in (
         [args.parkade, "ops", "-", "--capacity", str(1 << 30), "--profile", short(args.release)],
         [built_oracle(args.release), "--log=0", "--stats=none", "--events=0", "-"])]

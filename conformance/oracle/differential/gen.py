@@ -24,7 +24,7 @@ STREAMS_FLAVOURS = ("streams", "oom", "gc", "pools", "capture", "everything")
 POOLS_FLAVOURS = ("pools", "capture", "everything")
 # Scripts in files of these names.
 HAND_WRITTEN = ("by_hand", "every_operation", "graph_reuse")
-# The minor release that first has an operation; that of one with arguments where it has them.
+# The minor release that introduced an operation or, if listed with arguments, the operation with these arguments.
 SINCE = {"pool_use_count": 6, "get_fraction": 6, "enable": 6, "expandable_sizes": 10, "meminfo": 10, "alloc_at": 13, "reserve_class": 15}
 
 
@@ -72,7 +72,7 @@ class Script:
             self.pools.append(pool)
         where = "all" if r.random() < 0.6 else f"stream {r.randrange(self.streams)}"
         self.routed = pool
-        # PyTorch's order: the pool, the capture; the capture's end, the pool's.
+        # PyTorch's order: the pool begins, the capture begins; the capture ends, the pool ends.
         if self.flavour == "capture":
             self.captured = r.randrange(self.streams)
             where = f"stream {self.captured}"
@@ -134,7 +134,7 @@ class Lending:
         self.random = random.Random(f"{seed}/{flavour}")
         self.live_target, self.out = live_target // 2, out
         self.live, self.used, self.allocations = {}, set(), 0
-        # How often each pool was created or begun; those that were given up, whose ids are not used again.
+        # How often each pool was created or begun; and the pools that were released, whose ids are not reused.
         self.uses, self.gone, self.routed = {}, set(), None
 
     def id(self):
@@ -228,10 +228,10 @@ class Graphs:
         self.random = random.Random(f"{seed}/{flavour}")
         self.live_target, self.out = live_target // 4, out
         self.live, self.allocations, self.pools = [], 0, 0
-        # Uses by other streams are recorded during captures only, and their blocks given back in the same: a use that is remembered for
-        # longer is a defect of the real allocator (docs/fidelity.md).
+        # Uses by other streams are recorded during captures only, and the blocks are freed in the same capture: remembering a use
+        # for longer is a defect of the real allocator (docs/fidelity.md).
         self.used = set()
-        # The streams that are captured, of which the first began it.
+        # The streams that are captured; the first one began the capture.
         self.routed, self.captured = None, []
         if self.random.random() < 0.8:
             out("conf graph_capture_record_stream_reuse:True")
@@ -249,7 +249,7 @@ class Graphs:
     def end_pool(self):
         for name in [name for name in self.live if name in self.used]:
             self.free(name)
-        # Now and then in the wrong order, which may be an internal assert.
+        # Occasionally in the wrong order, which may be an internal assert.
         if self.random.random() < 0.05:
             self.out(f"pool_end {self.routed[0]} {self.routed[1]}")
         self.out(f"capture_end {self.random.choice(self.captured)}")
@@ -304,7 +304,7 @@ class Addresses(Script):
     def __init__(self, seed, flavour, live_target, out):
         super().__init__(seed, "pools", live_target // 2, self.put)
         self.random = random.Random(f"{seed}/{flavour}")
-        # Where something is or was: id, bytes and stream.
+        # Where blocks are or were: id, bytes and stream.
         self.write, self.placed, self.freed = out, {}, []
 
     def put(self, line):
@@ -349,7 +349,7 @@ def adapted(line, minor):
     """A line as a release knows it, or None: 2.11 knows all."""
     kind, *words = line.split()
     if kind == "pool_create":
-        # Before 2.6 a pool begins with the first request for it. What a release has not is in src/release.hpp of the harness.
+        # Before 2.6 a pool begins with the first request for it. src/release.hpp of the harness lists what a release lacks.
         options = {"use_on_oom": 8, "no_use_on_oom": 11, "no_split": 10}
         return " ".join([kind, *(word for word in words if minor >= options.get(word, 0))]) if minor >= 6 else None
     if kind == "pool_begin" and minor < 3 and words[2:] == ["all"]:

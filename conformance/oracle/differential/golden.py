@@ -68,7 +68,7 @@ def as_differences(lines):
 
 
 def write(path, runs):
-    # Not JSON: the reader of recordings unpacks these files too, and tells JSON files apart by their first byte.
+    # Not JSON: the reader of recordings unpacks these files too, and recognises JSON files by their first byte.
     text = ["golden answers 1"]
     for header, lines in runs:
         text.append(json.dumps({"run": dict(header, lines=len(lines))}))
@@ -102,7 +102,7 @@ def lend_runs(options):
         for profile in ("2.11", "2.15"):
             seed, addresses = options.seed + number, ("up", "down")[number % 2]
             script = []
-            gen.gen(seed, 5 * options.n, "lend", out=script.append)  # several pools are rare in the beginning
+            gen.gen(seed, 5 * options.n, "lend", out=script.append)  # several pools are rare at the start
             header = {"flavour": "lend", "config": config, "settings": CONFIGS[config], "capacity": FLAVOURS["lend"], "addresses": addresses, "seed": seed, "profile": profile}
             yield header, answers(options.oracle, "\n".join(script) + "\n", CONFIGS[config], FLAVOURS["lend"], addresses, profile)
 
@@ -142,14 +142,14 @@ def without_properties(line):
 
 
 def checkpoint_runs(options):
-    n = 2 * options.n  # restores are rare in the beginning
+    n = 2 * options.n  # restores are rare at the start
     for number, config in enumerate(("default", "split32", "exp", "exp_split64")):
         for profile in ("2.11", "2.15"):
             seed, addresses = options.seed + number, ("up", "down")[number % 2]
             releases = not config.startswith("exp")
             lines, found = checkpoints.drive(program(release(profile), options.oracle), environment("ckpt", config, addresses), seed, n, "ckpt", releases)
             if len(lines) < n:
-                found.pop()  # what ends a script early damages the real allocator's heap
+                found.pop()  # an operation that ends a script early damages the real allocator's heap
             header = {"flavour": "checkpoints", "config": config, "settings": CONFIGS[config], "capacity": FLAVOURS["ckpt"], "addresses": addresses, "seed": seed, "profile": profile}
             yield header, found
 
@@ -170,7 +170,7 @@ def main():
     files["lend"] = lambda: lend_runs(options)
     files["graph_reuse"] = lambda: captured_runs(options)
     files["addresses"] = lambda: address_runs(options)
-    del files["graphs"]  # the order of what becomes free together follows from addresses of the real allocator's own objects
+    del files["graphs"]  # the order of blocks that become free together follows from addresses of the real allocator's own objects
     files["releases"] = lambda: release_runs(options)
     files["checkpoints"] = lambda: checkpoint_runs(options)
     for name in options.only.split(",") if options.only else files:

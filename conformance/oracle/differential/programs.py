@@ -15,12 +15,13 @@ G, M = 1 << 30, 1 << 20
 FLAVOURS = {"basic": 8 * G, "streams": 8 * G, "oom": 512 * M, "frac": G, "gc": G, "boundary": 4 * G, "large": 2 * G, "pools": G, "capture": 4 * G, "everything": 2 * G, "poolfree": G, "lend": 256 * M, "graphs": 4 * G, "addresses": G, "ckpt": G, "ckptstreams": G, "by_hand": G, "every_operation": G, "graph_reuse": G}
 # Private pools: the real allocator's answers are one of several legal outcomes.
 ADDRESS_DEPENDENT = ("pools", "capture", "everything", "poolfree", "ckptstreams", "graphs", "addresses")
-# Pools go back in their midst.
+# These flavours release pools in mid-script.
 RELEASES_POOLS = ("poolfree", "lend")
-# The minor release that first has what a flavour is about. (Before 2.6 every pool of `pools` can be given back already. Before 2.3 the harness ends the routings of a
-# stream, not of a pool, which answers otherwise where there is none; before 2.10 entries that a history in the script keeps have another form.)
+# The minor release that introduced the subject of a flavour. (Before 2.6, scripts can already release every pool of `pools`.
+# Before 2.3 the harness ends the routings of a stream, not of a pool, which answers differently if there is no routing;
+# before 2.10 the entries that a history in the script keeps have another form.)
 SINCE = {"poolfree": 6, "lend": 8, "graphs": 10, "addresses": 13, "by_hand": 3, "every_operation": 10, "graph_reuse": 10}
-# Scripts that the real allocator's answers steer.
+# Scripts that depend on the real allocator's answers.
 CHECKPOINTS = ("ckpt", "ckptstreams")
 CONFIGS = {
     "default": "",
@@ -86,7 +87,7 @@ def log(options):
 def real(options, flavour, config, addresses, script, more=()):
     """The real allocator's answers: a list of lines."""
     run = subprocess.run([program(options.release, options.oracle), "-", *log(options)], input=script, env=environment(flavour, config, addresses, more), capture_output=True)
-    if run.returncode not in (0, -signal.SIGABRT):  # where its heap is damaged the fake driver ends it
+    if run.returncode not in (0, -signal.SIGABRT):  # the fake driver ends the process if its heap is damaged
         run.check_returncode()
     return without_calls(options, run.stdout.decode().splitlines())
 

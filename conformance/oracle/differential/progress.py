@@ -25,7 +25,7 @@ def lines(path):
 def left(options):
     """The scripts that the file does not have: a list of (flavour, seed)."""
     def seeds(flavour):
-        # Without turns, one seed of a script that is the same for all.
+        # Without rotation, a script that is the same for all seeds runs with one seed.
         return options.seeds[:1] if flavour in HAND_WRITTEN and not options.rotate else options.seeds
 
     asked = [(flavour, seed) for flavour in options.flavours.split(",") for seed in seeds(flavour)]

@@ -23,7 +23,8 @@ import releases
 from programs import CONFIGS, FLAVOURS, environment
 from run import seeds
 
-# With private pools the real answers depend on where its objects lie: another run of the same release may be another recording.
+# With private pools the real answers depend on the addresses of the allocator's objects: another run of the same release may
+# give another recording.
 COMPARED = ("basic", "streams", "oom", "boundary", "large")
 ONLY_NAMED = ("pools", "poolfree", "capture")
 MARKS = ("<!-- recognition: begin -->\n", "<!-- recognition: end -->\n")
@@ -94,7 +95,7 @@ class Table:
         names, basis, words = found
         self.files[form, release] += 1
         self.hits[form, release] += release in names
-        # No release explains what the replay cannot make out of any file: then it names those that come nearest.
+        # No release explains an answer that the replay cannot reproduce; recognition then names the nearest releases.
         self.unexplained += basis == "nearest"
         if release not in names:
             self.problems.append(f"{where}, made by {release}, {form}: {words}")
@@ -153,7 +154,7 @@ def one(options, table, folder, flavour, config, addresses, seed):
         of_release = answers(options, release, flavour, config, addresses, script)
         if of_release:
             made[release] = (of_release, recorded(of_release))
-    # Two runs: files that state their settings, and those that cannot.
+    # Two kinds of runs: files that state their settings, and files that cannot.
     for form, states in (("whole", True), ("whole", False), ("bare", False)):
         files = []
         for release, (of_release, _) in made.items():

@@ -17,7 +17,7 @@ import gen
 from releases import accepts, built_oracle, release
 from programs import CHECKPOINTS, CONFIGS, FLAVOURS, SINCE
 
-# What parkade does not answer for, but the real allocator must survive.
+# Settings that parkade does not model but that the real allocator must survive.
 MORE_CONFIGS = {
     "async": "backend:cudaMallocAsync",
     "throw_oom": "throw_on_cudamalloc_oom:True",

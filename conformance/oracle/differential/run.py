@@ -129,7 +129,7 @@ def are_alike(options, flavour, config, addresses, path, length):
 def text(options, flavour, config, addresses, seed, script):
     """Compares the answers of one run: (operations, tolerated orders, difference or None, why it ended early or None)."""
     if flavour in CHECKPOINTS:
-        # Its addresses of its own objects are those of this one run; the comparison knows what they decide.
+        # The addresses of its objects belong to this one run; the comparison knows what they decide.
         lines, theirs = checkpoints.drive(program(options.release, options.oracle), environment(flavour, config, addresses), seed, options.n, flavour, not config.startswith("exp"), options.release)
         script, theirs = ("\n".join(lines) + "\n").encode(), without_calls(options, theirs)
     else:
@@ -169,7 +169,7 @@ def agreement(options, flavour, config, addresses, script):
     """How many lines the real allocator answers alike whatever the addresses of its own objects."""
     runs = [real(options, flavour, config, addresses, script, more) for more in [{}] + [{"ORACLE_ASLR": "1"}] * options.aslr]
     agreed = min(map(len, runs))
-    # Their differences in the order of completion are known to the comparison; what follows from them is not.
+    # The comparison knows how they may differ in the order of completion, but not what follows from such a difference.
     start = beginning_in_common(runs, options.release)
     for run in runs[1:]:
         number = compare(runs[0][:agreed], run[:agreed], options.release, start)[0]
@@ -224,7 +224,7 @@ def with_late_uses(ops, answers, profile):
     2.15 takes for a capture only one of the caller's current stream, which is that of the last request.
     """
     routings, captures, current = set(), Captures(), "0"
-    # The lines that recorded a use of a live block during a capture; where a line goes instead.
+    # The lines that recorded a use of a live block during a capture; and the line that replaces each.
     recorded, places = {}, {}
     for number, (op, answer) in enumerate(zip(ops, answers)):
         words = op.split()

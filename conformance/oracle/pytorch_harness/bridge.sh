@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Compiles PyTorch's bridge to parkade for releases whose programs setup.sh has built: target/oracle/bridge-RELEASE.so. No GPU needed.
+# Compiles PyTorch's bridge to parkade for releases whose programs setup.sh has built: target/oracle/bridge-RELEASE.so. It
+# needs no GPU.
 #
-#   bridge.sh RELEASE...     a RELEASE is 2.11.0, or 2.11 or 11 for it; all of target/oracle without one
+#   bridge.sh RELEASE...     a RELEASE is 2.11.0, or 2.11 or 11 for short; without one, every release in target/oracle
 #
-# Before it: cargo build --release -p parkade-capi. After it: differential/run.py --release 2.11.0 --bridge target/oracle/bridge-2.11.0.so
+# First run: cargo build --release -p parkade-capi. Then run: differential/run.py --release 2.11.0 --bridge
+# target/oracle/bridge-2.11.0.so
 set -euo pipefail
 case ${1:-} in -h|--help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0"; exit ;; esac
 cd "$(dirname "$0")/../../.."

@@ -19,7 +19,8 @@ import zipfile
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux1_x86_64")
 PYTHON = ("--no-deps", "--only-binary=:all:", "--python-version", "3.11", "--implementation", "cp")
 TARGET = [*PYTHON, *(word for platform in PLATFORMS for word in ("--platform", platform))]
-# Bytes of one range request: the headers of a wheel lie together, and one file at a time would take hundreds.
+# Bytes of one range request: the headers of a wheel lie together, and fetching them one by one would take hundreds of
+# requests.
 CHUNK = 1 << 20
 
 
@@ -62,7 +63,7 @@ def fetch(requirement, folder, prefixes):
         for prefix in prefixes:
             if not any(name.startswith(prefix) for name in archive.namelist()):
                 raise LookupError(f"the wheel of {requirement} has no {prefix}")
-        # By their place in the wheel, so that one request serves many.
+        # In the order of their positions in the wheel, so that one request serves many.
         members = sorted((member for member in archive.infolist() if member.filename.startswith(tuple(prefixes))), key=lambda member: member.header_offset)
         for member in members:
             path = archive.extract(member, part)
@@ -73,7 +74,7 @@ def fetch(requirement, folder, prefixes):
         by_ranges(requirement, take)
     except LookupError:
         raise
-    except Exception as error:  # whatever a pip of another release raises where it has changed
+    except Exception as error:  # any exception of a pip release whose interface has changed
         from_pip = f"{type(error).__name__}: {error}"
         shutil.rmtree(part, ignore_errors=True)
         try:

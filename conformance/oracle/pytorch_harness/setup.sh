@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Builds programs that run the real PyTorch CUDA caching allocator, the compiled libc10_cuda.so of the published wheels, on a fake CUDA driver. No GPU needed.
+# Builds programs that run the real PyTorch CUDA caching allocator, the compiled libc10_cuda.so of the published wheels, on a
+# fake CUDA driver. It needs no GPU.
 #
 #   setup.sh [DEST] [RELEASE]...     DEST: target/oracle of this repository unless given
 #
-# A RELEASE is 2.7.1, or 2.7 or 7 for 2.7.0, or all; releases.txt has them. 2.11.0 alone unless given.
-# Makes DEST/oracle-RELEASE and DEST/timed-RELEASE, and DEST/settings_probe-2.11.0: see README.md. What is already there is not downloaded again.
+# A RELEASE is 2.7.1, or 2.7 or 7 for 2.7.0, or all; releases.txt lists them. The default is 2.11.0. Makes DEST/oracle-RELEASE
+# and DEST/timed-RELEASE, and DEST/settings_probe-2.11.0: see README.md. It does not download again what is already there.
 set -euo pipefail
 
 usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0"; }
@@ -58,11 +59,12 @@ cuda() {
     touch "$at/complete"
   fi
   mkdir -p "$fake/nvml"
-  # Each file is built beside its place and then moved there: programs that run keep theirs.
+  # Each file is built beside its destination and then moved there, so that running programs keep the old file.
   echo "libcudart.so.$1 { global: *; };" > "$fake/libcudart.map"
   g++ -std=c++17 -O2 -fPIC -shared -I"$at/include" "$src/fakecuda.cpp" -o "$fake/new" -Wl,-soname,"libcudart.so.$1" -Wl,--version-script="$fake/libcudart.map" -lpthread
   mv "$fake/new" "$fake/libcudart.so.$1"
-  # 2.9 and older look for the driver's functions in a libcuda.so.1 that is loaded already, 2.1 in a libcuda.so: they are those of the runtime.
+  # 2.9 and older look for the driver's functions in an already loaded libcuda.so.1 (2.1: libcuda.so); these libraries lead to
+  # the runtime's functions.
   gcc -shared -fPIC -x c /dev/null -o "$fake/new" -Wl,-soname,libcuda.so.1 -Wl,--no-as-needed -L"$fake" -l:"libcudart.so.$1" -Wl,-rpath,'$ORIGIN'
   mv "$fake/new" "$fake/libcuda.so.1"
   ln -sf libcuda.so.1 "$fake/libcuda.so"
@@ -76,7 +78,7 @@ program() {
   minor=${3#2.}
   minor=${minor%.*}
   [ "$minor" -ge 12 ] && standard=c++20
-  # std::string of the published wheels before 2.7 is that of before C++11.
+  # The published wheels before 2.7 use the pre-C++11 std::string.
   [ "$minor" -lt 7 ] && abi=0
   [ "$4" -lt 13 ] && driver=-l:libcuda.so.1
   g++ -std=$standard -O2 -DTORCH_MINOR="$minor" -D_GLIBCXX_USE_CXX11_ABI=$abi -DNDEBUG -I"$torch/include" -I"cuda-$4/include" "$src/$2" -o "$1.new" \
@@ -99,12 +101,12 @@ for release in "${releases[@]}"; do
     [ "${minor%.*}" -lt 8 ] || more=torch/include/torch/headeronly/
     fetch "torch==$release" "torch-$release" torch/lib/libc10.so torch/lib/libc10_cuda.so torch/version.py torch/include/c10/ $more
   fi
-  # The wheel says which toolkit it was built with.
+  # The wheel states the toolkit that it was built with.
   said=$(sed -n "s/^cuda.*= '\(.*\)'.*/\1/p" "torch-$release/torch/version.py")
   [ "$said" = "$toolkit" ] || fail "torch $release was built with CUDA ${said:-of no version}, and releases.txt says $toolkit: make its line \"$release $said\""
   program "oracle-$release" oracle.cpp "$release" "$major"
   program "timed-$release" timed.cpp "$release" "$major"
-  # It reads the fields of 2.11's configuration; other versions have others.
+  # It reads the fields of 2.11's configuration; other versions have different fields.
   [ "$release" = 2.11.0 ] && program settings_probe-2.11.0 settings_probe.cpp "$release" "$major"
 done
 exit 0

@@ -29,11 +29,11 @@ NAMES = (
     "t5",
     "two_gpus",
 )
-# What needs a second GPU.
+# Programs that need a second GPU.
 ON_TWO_GPUS = ("two_gpus",)
-# Whose batches may have any size.
+# Programs whose batches may have any size.
 COUNTED = ("gpt2", "llama", "llama_accumulate", "t5", "vit", "resnet", "unet", "mask_rcnn", "generate", "compile_reduce_overhead", "streams")
-# What a program may reserve that is made to run out of memory.
+# The limit for a program that is meant to run out of memory.
 LIMIT_BYTES = {"fails": 600 << 20}
 OUT_OF_MEMORY = "out of memory"
 
@@ -68,7 +68,7 @@ def run(name, steps, report=lambda error: None):
         except torch.OutOfMemoryError as error:
             failed = str(error)
         if failed is not None:
-            # Outside of the except clause: the error's traceback holds the frames, and they hold tensors.
+            # Outside the except clause: the error's traceback holds the frames, and those hold tensors.
             report(failed)
             losses.append(OUT_OF_MEMORY)
             torch.cuda.synchronize()
@@ -86,7 +86,7 @@ def settle():
     import os
 
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # No choice of a kernel by its time, which differs from run to run.
+    # Do not choose kernels by their time, which differs from run to run.
     os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     import torch

@@ -63,7 +63,7 @@ def start():
             graphs.clear()
             optimizer.zero_grad(set_to_none=True)
             raise
-        # Eager work between replays, in the default pool.
+        # Run eager work between replays, in the default pool.
         with torch.no_grad():
             return loss + model(torch.ones(100 * (1 + index % 3), 512, device="cuda")).mean().item()
 

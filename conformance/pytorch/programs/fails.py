@@ -24,13 +24,13 @@ def start():
                 if number(0, 3) == 0:
                     kept.pop(number(0, len(kept)))
         except torch.OutOfMemoryError:
-            # Half is dropped, at random: what stays makes holes.
+            # Drop half of the tensors at random; the rest makes holes.
             for _ in range(len(kept) // 2):
                 kept.pop(number(0, len(kept)))
             if index % 3 != 2:
                 raise
         if index % 6 == 5:
-            # More than there is: the message has another text.
+            # More than the device has; the message then has another text.
             torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
         return float(len(kept))
 

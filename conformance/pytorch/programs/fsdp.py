@@ -33,7 +33,7 @@ def start():
     def step(index):
         generator = torch.Generator("cuda").manual_seed(100 * index + rank)
         loss = train(torch.randn(64 * (1 + index % 4), 1024, device="cuda", generator=generator))
-        # Copies for the collectives are freed with events: they have completed before the next step asks for memory.
+        # Copies for the collectives are freed with events; wait, so that they have completed before the next step requests memory.
         torch.cuda.synchronize()
         return loss
 

@@ -6,7 +6,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from .training import lengths, tokens, trainer
 
 LIMITED = True
-# Tokens that are generated after each prompt.
+# The number of tokens generated after each prompt.
 NEW_TOKENS = 96
 
 

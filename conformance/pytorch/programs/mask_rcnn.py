@@ -32,8 +32,8 @@ def images(index, count=2):
 
 def start(count=None):
     torch.manual_seed(5)
-    # Deterministic algorithms pool regions in Python, which takes gigabytes for the usual 2,000 of them.
-    # Deterministic algorithms have no fused region pooling: the one in Python would be compiled, which takes a minute.
+    # Deterministic algorithms pool regions in Python, which takes gigabytes for the usual 2,000 regions. They have no fused
+    # region pooling, and compiling the version in Python would take a minute.
     torch._dynamo.config.disable = True
     model = torchvision.models.detection.maskrcnn_resnet50_fpn(
         weights=None, weights_backbone=None, num_classes=8, min_size=224, max_size=448, box_detections_per_img=20,

@@ -25,17 +25,17 @@ def start(count=None):
                 other.wait_stream(stream)
                 with torch.cuda.stream(other):
                     z = y.mean()
-                # Freed while another stream may use it: an event decides when the block can be used again.
+                # The block is freed while another stream may use it, so an event decides when it can be reused.
                 y.record_stream(other)
                 torch.cuda.synchronize()
                 x = y = None
-                # Here the event of the free completes, before the next request looks at it.
+                # Here the event of the free completes, before the next request queries it.
                 torch.cuda.synchronize()
                 total += z.item()
                 kept.append(z.expand(number(1, 2000), 1000).contiguous())
                 while len(kept) > number(2, 8):
                     kept.pop(number(0, len(kept)))
-            # z is read on a stream that is not its own, and freed when this function ends: what reads it has to be over by then.
+            # A foreign stream reads z, which is freed when this function returns, so the read must have finished by then.
             torch.cuda.synchronize()
         except torch.OutOfMemoryError:
             kept.clear()

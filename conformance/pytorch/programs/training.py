@@ -16,7 +16,7 @@ def trainer(model, loss_of, fused=False, optimizer=None):
             optimizer.step()
             return loss.detach()
         finally:
-            # Also if memory ran out: what the failed step left would fail the next one.
+            # Even if memory ran out: the leftovers of the failed step would make the next one fail.
             optimizer.zero_grad(set_to_none=True)
             gc.collect(0)
 

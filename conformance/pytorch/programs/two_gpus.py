@@ -8,7 +8,7 @@ LIMITED = False
 def start():
     torch.manual_seed(21)
     draw = torch.Generator().manual_seed(22)
-    # A stream of either kind on both: the default one, and one of its own.
+    # Two streams on each GPU: the default stream and another one.
     streams = [[torch.cuda.default_stream(device), torch.cuda.Stream(device)] for device in (0, 1)]
     kept = []
 
@@ -35,7 +35,7 @@ def start():
                 x.record_stream(streams[home][0])
             wait()
             x = y = None
-            # Here the events of the free complete, before the next request looks at them.
+            # Here the events of the frees complete, before the next request queries them.
             wait()
             kept.append(torch.ones(number(1, 2000), 1000, device=f"cuda:{number(0, 2)}"))
             while len(kept) > number(2, 8):

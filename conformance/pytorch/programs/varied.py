@@ -155,7 +155,7 @@ def describe(number):
     extra = draw.choice(("none", "none", "none", "accumulate", "evaluate", "checkpoint", "clip", "logging"))
     half = draw.random() < 0.3
     seed = draw.randrange(1 << 30)
-    # Every 72 numbers take batches larger by one: memory is handed out in pages, which matter less to larger programs.
+    # Batches grow by one every 72 numbers: memory comes in pages, which matter less to larger programs.
     return {"model": model, "law": law, "steps": steps, "optimizer": optimizer, "extra": extra, "half": half, "seed": seed, "times": 1 + number // 72 % 4}
 
 

@@ -28,7 +28,7 @@ class Transformer(nn.Module):
     def __init__(self, most):
         super().__init__()
         self.patches = nn.Conv2d(3, WIDTH, PATCH, PATCH)
-        # A place of a patch has the same numbers in images of every size.
+        # The same patch position has the same parameters in images of every size.
         self.places = nn.Parameter(torch.zeros(WIDTH, most // PATCH, most // PATCH))
         self.blocks = nn.Sequential(*[Block() for _ in range(LAYERS)])
         self.head = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 100))

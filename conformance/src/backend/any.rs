@@ -1,6 +1,6 @@
-//! A backend and a device with their types erased: the suite is written and compiled for these, once.
+//! A backend and a device with erased types, for which the suite is written and compiled once.
 //!
-//! An [`AnyDevice`] names events and memory by numbers, and keeps the device's own in tables.
+//! An [`AnyDevice`] identifies events and memory by numbers, and keeps the device's own objects in tables.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -93,7 +93,7 @@ pub struct AnyEvent(usize);
 #[derive(Debug)]
 pub struct AnyPhysical(usize);
 
-/// Things by number. A number is used again once its thing is gone.
+/// Objects by number. A number is reused once its object is gone.
 struct Table<T> {
     kept: Vec<Option<T>>,
     unused: Vec<usize>,
@@ -120,7 +120,7 @@ impl<T> Table<T> {
     }
 
     /// # Panics
-    /// If there is no such thing: numbers are handed out by [`Table::keep`] alone, and each is given back once.
+    /// If there is no such object: only [`Table::keep`] hands out numbers, and each is returned once.
     fn take(&mut self, number: usize) -> T {
         self.unused.push(number);
         self.kept[number].take().expect("a number is given back once")
@@ -142,7 +142,7 @@ struct Numbered<D: DeviceBackend> {
     memory: Table<D::Physical>,
 }
 
-/// Methods that are the field `device`'s.
+/// Methods that forward to the field `device`.
 macro_rules! forward {
     ($($name:ident($($arg:ident: $type:ty),*) $(-> $answer:ty)?;)*) => {
         $(fn $name(&mut self, $($arg: $type),*) $(-> $answer)? {

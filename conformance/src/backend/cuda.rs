@@ -14,14 +14,14 @@ const PAGE: u64 = 2 * MIB;
 /// Sizes of the ballast's pieces.
 const PIECES: [u64; 4] = [8 << 30, 1 << 30, 64 << 20, PAGE];
 
-/// Opens a CUDA device, and keeps what is slow to create: the context, streams, the loaded kernel, the ballast.
+/// Opens a CUDA device, and keeps what is slow to create: the context, streams, the loaded kernel, and the ballast.
 #[derive(Clone)]
 pub struct Cuda {
     ordinal: u32,
     kept: Arc<Mutex<Kept>>,
 }
 
-/// What is kept from one test for the next.
+/// What one test keeps for the next.
 #[derive(Default)]
 struct Kept {
     device: Option<Streamed>,
@@ -35,7 +35,7 @@ struct Streamed {
 }
 
 impl Cuda {
-    /// A backend for the device with this index. Nothing is opened yet.
+    /// A backend for the device with this index. It opens nothing yet.
     #[must_use]
     pub fn new(ordinal: u32) -> Cuda {
         Cuda { ordinal, kept: Arc::default() }
@@ -129,17 +129,18 @@ fn warm_up(device: &mut CudaDevice, stream: StreamId) -> Result<(), BackendError
 /// Memory held so that a test has less: created but never mapped.
 struct Ballast {
     device: CudaDevice,
-    /// What is withheld throughout a test, with sizes in bytes.
+    /// The memory that is withheld throughout a test, with sizes in bytes.
     base: Vec<(u64, CudaPhysical)>,
-    /// What others hold temporarily.
+    /// The memory that others hold temporarily.
     others: Vec<(u64, CudaPhysical)>,
-    /// Bytes that the driver reports as free but never gives out: a page and part of another. 3,276,800 bytes on an H200 in all
-    /// measurements of 20 to 22 November 2026 (facts: Holes), 3,211,264 on another host on 22 November; so it is measured.
+    /// Bytes that the driver reports as free but never hands out: a page and part of another. This was 3,276,800 bytes on an H200
+    /// in all measurements of 20 to 22 November 2026 (facts: Holes) and 3,211,264 on another host on 22 November, so the suite
+    /// measures it.
     withheld: Bytes,
 }
 
 impl Ballast {
-    /// Errors of opening and of single calls are not told apart: either way there is no device to test.
+    /// Errors of opening and of single calls are treated alike: in both cases there is no device to test.
     fn open(ordinal: u32) -> Result<Ballast, Box<dyn std::error::Error>> {
         let device = CudaDevice::open(ordinal)?;
         let mut ballast = Ballast { device, base: Vec::new(), others: Vec::new(), withheld: Bytes::ZERO };
@@ -147,7 +148,7 @@ impl Ballast {
         Ok(ballast)
     }
 
-    /// Takes all memory, reads how much is still reported free, and gives everything back.
+    /// Takes all memory, reads how much is still reported free, and returns everything.
     fn measure_withheld(&mut self) -> Result<Bytes, BackendError> {
         let mut taken = Vec::new();
         for piece in PIECES {
@@ -166,7 +167,7 @@ impl Ballast {
         Ok(self.device.memory_info()?.free.saturating_sub(self.withheld).get())
     }
 
-    /// Takes or gives back ballast until this many bytes are left for a test, or everything.
+    /// Takes or returns ballast until this many bytes, or everything if `None`, are left for a test.
     fn leave(&mut self, capacity: Option<Bytes>) -> Result<(), BackendError> {
         self.others.clear();
         let Some(capacity) = capacity else {
@@ -183,7 +184,7 @@ impl Ballast {
         Ok(())
     }
 
-    /// Takes this many bytes, rounded down to pages, largest pieces first.
+    /// Takes this many bytes, rounded down to pages, in the largest possible pieces first.
     fn take(&mut self, bytes: u64) -> Result<Vec<(u64, CudaPhysical)>, BackendError> {
         let mut taken = Vec::new();
         let mut left = bytes / PAGE * PAGE;
@@ -225,7 +226,7 @@ impl Rig {
 }
 
 impl Drop for Rig {
-    /// Keeps an empty device for the next test; any other is closed, which gives everything back.
+    /// Keeps an empty device for the next test; any other is closed, which returns everything.
     fn drop(&mut self) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.ballast = self.ballast.take();
@@ -277,7 +278,7 @@ impl TestDevice for Rig {
     fn others_hold(&mut self, bytes: Bytes) -> Result<(), BackendError> {
         let ballast = self.ballast();
         ballast.others.clear();
-        // As on the simulated device, others may ask to hold more than there is: then nothing is left.
+        // As on the simulated device, others may try to hold more than the device has; then nothing is left.
         let most = ballast.free_bytes()?;
         ballast.others = ballast.take(bytes.get().min(most))?;
         Ok(())

@@ -1,6 +1,7 @@
-//! What the suite asks of a backend: to open devices as [`Needs`] say, and devices that checks can drive directly, outside the allocator.
+//! The suite's requirements for a backend: it opens devices according to [`Needs`], and checks can drive its devices directly,
+//! without the allocator.
 //!
-//! What differs from device to device is in [`DeviceFacts`]; what only a simulated device can tell and do is [`Insight`].
+//! Differences between devices are in [`DeviceFacts`]; [`Insight`] covers what only a simulated device can report and do.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 /// Opens devices of one kind.
 pub trait Backend {
-    /// The device type. A device is empty when opened, and gives everything back when dropped.
+    /// The device type. A device is empty when opened, and returns everything when dropped.
     type Device: TestDevice;
 
     /// Its name in lower case, such as `sim` or `cuda`: the prefix of its test names.
@@ -20,20 +21,20 @@ pub trait Backend {
     /// Opens a device.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why there is no device.
     fn open(&self, needs: &Needs) -> Result<Self::Device, Unable>;
 
-    /// What is specific to these devices. The default is an H200's facts.
+    /// The facts about these devices. The default is an H200's facts.
     fn facts(&self) -> DeviceFacts {
         DeviceFacts::H200
     }
 
-    /// What a report should say about the device, as names and values, such as the model and the driver's version.
+    /// Facts about the device for a report, as names and values, such as the model and the driver's version.
     fn describe(&self) -> Vec<(&'static str, String)> {
         vec![("device", self.name().to_owned())]
     }
 
-    /// Whether devices are simulated. Thousands of them may then be opened, also at the same time; they follow
+    /// Whether devices are simulated. The suite may then open thousands of them, even at the same time; they follow
     /// [`Needs::simulation`], and every [`EventTiming`] is tried on them.
     fn is_simulated(&self) -> bool {
         false
@@ -43,14 +44,14 @@ pub trait Backend {
 /// What a check needs from its device.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub struct Needs {
-    /// How much memory it may have, rounded down to whole pages; the backend withholds the rest, or keeps count. `None`: all of
-    /// it.
+    /// How much memory the device may have, rounded down to whole pages; the backend withholds the rest, or keeps count. `None`
+    /// means all of it.
     pub capacity: Option<Bytes>,
-    /// What a simulated device does where a real one decides for itself. Backends of real devices ignore it.
+    /// The behaviour of a simulated device in respects that a real one decides for itself. Backends of real devices ignore it.
     pub simulation: Simulation,
 }
 
-/// What a simulated device does where a real one decides for itself.
+/// The behaviour of a simulated device in respects that a real one decides for itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Simulation {
     /// When events are reported complete.
@@ -62,7 +63,7 @@ pub struct Simulation {
 }
 
 impl Default for Simulation {
-    /// Like a real device: by the clock, each segment above the previous one, and frees that wait.
+    /// Like a real device: events follow the clock, each segment lies above the previous one, and frees wait.
     fn default() -> Simulation {
         Simulation { timing: EventTiming::Clock, places: Places::Ascending, free_waits: true }
     }
@@ -75,7 +76,7 @@ pub enum EventTiming {
     Clock,
     /// At the first query.
     Eager,
-    /// Only when it is waited for.
+    /// Only when the host waits for it.
     Lazy,
     /// At random, drawn from this seed.
     Seeded(u64),
@@ -95,7 +96,7 @@ pub enum Places {
 /// Why a check has no device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unable {
-    /// There is no device here, or none that large: the check is skipped for this reason.
+    /// No device is present, or none that large: the check is skipped with this reason.
     Absent(String),
     /// The device is no longer usable, or others hold its memory: the check fails.
     Lost(String),
@@ -109,10 +110,10 @@ impl fmt::Display for Unable {
     }
 }
 
-/// A device for tests: it has streams, runs work, and shows what its memory holds.
+/// A device for tests: it has streams, runs work, and shows the contents of its memory.
 ///
 /// It must also implement `synchronize_stream` and `stream_wait` of [`DeviceBackend`], which refuse by default. Errors are the
-/// driver's, as the core sees them. The methods refuse memory that is not the caller's, without touching anything.
+/// driver's, as the core sees them. The methods refuse memory that does not belong to the caller, without touching anything.
 pub trait TestDevice: DeviceBackend {
     /// The default stream and three others, which live as long as the device.
     fn streams(&self) -> [StreamId; 4];
@@ -135,7 +136,7 @@ pub trait TestDevice: DeviceBackend {
     /// If any of the memory is not accessible to the device.
     fn copy(&mut self, from: DeviceAddress, to: DeviceAddress, size: Bytes, stream: StreamId) -> Result<(), BackendError>;
 
-    /// Reads memory to the host after the default stream's work; it does not wait for other streams.
+    /// Reads memory to the host after the default stream's work, without waiting for other streams.
     ///
     /// # Errors
     /// If any of the memory is not accessible to the device.
@@ -157,27 +158,27 @@ pub trait TestDevice: DeviceBackend {
     /// The live ranges of `malloc`, lowest address first; sizes may be rounded up to the device's pages.
     fn live_ranges(&self) -> Vec<(DeviceAddress, Bytes)>;
 
-    /// What was taken from the device through this handle and not given back.
+    /// What was taken from the device through this handle and not returned.
     fn holdings(&self) -> Holdings;
 
-    /// Lets others hold this many bytes from now on, in addition to what [`Needs::capacity`] withholds.
+    /// Makes others hold this many bytes from now on, in addition to what [`Needs::capacity`] withholds.
     ///
     /// # Errors
     /// If the device does not have that many.
     fn others_hold(&mut self, bytes: Bytes) -> Result<(), BackendError>;
 
-    /// Bytes that the driver reports as free but does not give out (facts: Holes).
+    /// Bytes that the driver reports as free but does not hand out (facts: Holes).
     fn withheld_bytes(&self) -> Bytes {
         Bytes::ZERO
     }
 
-    /// What only a simulated device can tell or do; `None` on other devices.
+    /// What only a simulated device can report or do; `None` on other devices.
     fn insight(&mut self) -> Option<&mut dyn Insight> {
         None
     }
 }
 
-/// What was taken from a device and not given back.
+/// What was taken from a device and not returned.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Holdings {
     /// Ranges of cudaMalloc.
@@ -203,7 +204,7 @@ pub trait Insight {
     /// The races found so far; only the first ones are kept.
     fn races(&self) -> Vec<Race>;
 
-    /// How many races were found, including those that [`Insight::races`] no longer lists.
+    /// The number of races found, including those that [`Insight::races`] no longer lists.
     fn race_count(&self) -> u64;
 
     /// Physical bytes used by this device's allocations.
@@ -212,7 +213,7 @@ pub trait Insight {
     /// The device's clock, in nanoseconds.
     fn now_ns(&self) -> u64;
 
-    /// How much of that time went to driver calls and waiting, in nanoseconds.
+    /// The part of that time spent on driver calls and waiting, in nanoseconds.
     fn driver_and_wait_ns(&self) -> u64;
 
     /// Completes all work of a stream.
@@ -263,7 +264,7 @@ impl fmt::Display for RaceSide {
     }
 }
 
-/// What a use does to memory.
+/// The effect of a use on memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Touch {
     /// Reads the memory.
@@ -276,12 +277,12 @@ pub enum Touch {
     Freed,
 }
 
-/// What differs from device to device: sizes, result codes, and which calls wait.
+/// Differences between devices: sizes, result codes, and which calls wait.
 ///
-/// The contract asserts the facts that a backend states; an entry that requires something the device lacks is skipped.
-/// What holds for every device is in the contract itself and in [`parkade::device`].
+/// The contract asserts the facts that a backend states; an entry that requires something that the device lacks is skipped.
+/// Rules for every device are in the contract itself and in [`parkade::device`].
 ///
-/// What a backend states about its devices.
+/// The facts that a backend states about its devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceFacts {
     /// The unit of memory: a power of two, at least 4 KiB. A range that shares no page takes whole pages and starts at a multiple
@@ -291,15 +292,15 @@ pub struct DeviceFacts {
     pub sharing: Option<Sharing>,
     /// The result codes of refused calls.
     pub codes: Codes,
-    /// Whether addresses can be reserved and memory mapped at them. If so, the calls of [`parkade::device::DeviceBackend`] for it
-    /// are implemented.
+    /// Whether addresses can be reserved and memory mapped at them. If so, the corresponding calls of
+    /// [`parkade::device::DeviceBackend`] are implemented.
     pub has_virtual_memory: bool,
     /// Whether any free pages can serve any range, so that a request is refused only if too few pages are free. False if a range
     /// needs contiguous memory: free memory can then be too fragmented for it.
     pub remaps_pages: bool,
-    /// Which calls wait for all of the device's work.
+    /// The calls that wait for all of the device's work.
     pub waits: Waits,
-    /// Where these facts come from.
+    /// The source of these facts.
     pub source: &'static str,
 }
 
@@ -315,13 +316,13 @@ pub struct Sharing {
 /// The result codes of refused calls, as [`BackendError::Driver`] carries them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Codes {
-    /// An invalid argument: an address that is not the caller's, a size of zero, a range that is already mapped.
+    /// An invalid argument: an address that does not belong to the caller, a size of zero, a range that is already mapped.
     pub invalid_value: u32,
     /// Out of memory. Devices report it as [`BackendError::OutOfMemory`]; texts show this code for it.
     pub out_of_memory: u32,
     /// A stream that does not belong to the device.
     pub invalid_handle: u32,
-    /// Mapping only a part of created memory, or more than it has.
+    /// Mapping only a part of created memory, or more than was created.
     pub not_supported: u32,
 }
 
@@ -337,7 +338,7 @@ impl Codes {
     }
 }
 
-/// Which calls return only once all work on the device is done, other streams included.
+/// The calls that return only once all work on the device, including other streams, is done.
 ///
 /// If `free` is not among them, it must still wait for the work that uses the range: the allocator frees a segment while its
 /// own stream may still be running.
@@ -379,7 +380,7 @@ impl DeviceFacts {
         source: "measured on an NVIDIA H200 (docs/driver-facts.md)",
     };
 
-    /// Whether both facts describe the same behaviour, ignoring their source. What such devices show can be compared.
+    /// Whether both facts describe the same behaviour, ignoring their source. If so, results from such devices can be compared.
     #[must_use]
     pub fn behaves_as(&self, other: &DeviceFacts) -> bool {
         DeviceFacts { source: other.source, ..*self } == *other

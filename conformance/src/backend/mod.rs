@@ -1,4 +1,4 @@
-//! What the suite needs from a backend: a way to open devices, and devices that a test can drive.
+//! The suite's interface to a backend: it opens devices that a test can drive.
 //!
 //! Every check is written and compiled once, for [`AnyBackend`] and [`AnyDevice`], and runs on anything that implements [`Backend`]
 //! and [`TestDevice`]. Differences between vendors are values in [`DeviceFacts`]. [`Simulated`] is parkade's simulated device; the

@@ -10,7 +10,7 @@ use super::interface::{Backend, EventTiming, Holdings, Insight, Needs, Places, R
 /// Stream handles of simulated devices: not consecutive, not in order, and one near the top of the number range.
 pub const STREAMS: [u64; 4] = [0, 0x3000, 0x1000, 0xffff_ffff_ffff_f000];
 
-/// The error code for access to memory that is not the caller's: "an illegal memory access was encountered".
+/// The error code for access to memory that does not belong to the caller: "an illegal memory access was encountered".
 const ILLEGAL_ADDRESS: u32 = 700;
 
 /// Opens simulated devices.

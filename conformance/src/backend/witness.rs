@@ -1,9 +1,9 @@
-//! A device that outlives its allocator, remembers what it reported about events, and fails on demand.
+//! A device that outlives its allocator, remembers what it reported about events, and fails on request.
 //!
 //! The allocator owns its device, so a test could not query the device after dropping the allocator. A [`WitnessedDevice`] is a
-//! handle, and the test keeps a second one. It notes, per stream, how many events were recorded and up to which one the device
-//! has reported them complete to the allocator. That alone decides when a block may be reused, however events complete: on every
-//! stream that used the block, an event recorded after the block was freed must have been reported complete.
+//! handle, and the test keeps a second one. It records, per stream, how many events were recorded and up to which one the
+//! device has reported them complete to the allocator. Only that decides when a block may be reused, however events complete:
+//! on every stream that used the block, an event recorded after the block was freed must have been reported complete.
 //!
 //! Any call of the allocator can be made to fail before it reaches the device, on every backend. All calls are counted and can
 //! be listed.
@@ -31,15 +31,15 @@ struct Shared<D> {
     calls: Option<Vec<MadeCall>>,
     /// Reserved ranges of addresses: start and size.
     reserved: BTreeMap<u64, u64>,
-    /// The starts of those in which something was ever mapped.
+    /// The starts of the reserved ranges in which something was ever mapped.
     touched: BTreeSet<u64>,
     /// The most memory that the device claims to have.
     most: Bytes,
-    /// How many events were made.
+    /// The number of events created.
     events: u64,
     /// The newest list of processes.
     processes: Vec<ProcessMemory>,
-    /// What the next range is said to begin at, if not where it does.
+    /// The address that the device will falsely report for the next range, if any.
     wrong: Option<u64>,
 }
 
@@ -66,7 +66,7 @@ impl<D> WitnessedDevice<D> {
     }
 
     /// Makes the device claim at most this much memory. A real device reports its full size even when a ballast holds most of it,
-    /// and a policy that takes a fraction of the total would keep asking for memory that is not there.
+    /// so a policy that takes a fraction of the total would keep requesting memory that is not available.
     #[must_use]
     pub fn claiming(self, most: Bytes) -> WitnessedDevice<D> {
         self.0.borrow_mut().most = most;
@@ -79,7 +79,7 @@ impl<D> WitnessedDevice<D> {
         Ref::map(self.0.borrow(), |shared| &shared.device)
     }
 
-    /// The device, to change what the allocator does not control. Do not hold the guard across a call of the allocator.
+    /// The device, for changing what the allocator does not control. Do not hold the guard across a call of the allocator.
     #[must_use]
     pub fn steer(&self) -> RefMut<'_, D> {
         RefMut::map(self.0.borrow_mut(), |shared| &mut shared.device)
@@ -101,13 +101,13 @@ impl<D> WitnessedDevice<D> {
         self.0.borrow_mut().faults = plan;
     }
 
-    /// How many planned failures have happened so far.
+    /// The number of planned failures that have happened so far.
     #[must_use]
     pub fn faults_fired(&self) -> u64 {
         self.0.borrow().faults.fired()
     }
 
-    /// Starts a new list of calls, and returns the calls listed since this was last called.
+    /// Starts a new list of calls, and returns the calls listed since the last call of this method.
     #[must_use]
     pub fn list_calls(&self) -> Vec<MadeCall> {
         self.0.borrow_mut().calls.replace(Vec::new()).unwrap_or_default()
@@ -125,19 +125,19 @@ impl<D> WitnessedDevice<D> {
         self.0.borrow().reserved.clone()
     }
 
-    /// How many reserved ranges never had anything mapped.
+    /// The number of reserved ranges in which nothing was ever mapped.
     #[must_use]
     pub fn bare_ranges(&self) -> usize {
         let shared = self.0.borrow();
         shared.reserved.keys().filter(|base| !shared.touched.contains(base)).count()
     }
 
-    /// Makes the device say that the next range of addresses begins here. The range itself is given back at once.
+    /// Makes the device report that the next range of addresses begins here. The range itself is released at once.
     pub fn answer_wrongly(&self, address: u64) {
         self.0.borrow_mut().wrong = Some(address);
     }
 
-    /// Makes one call, unless the plan says that it fails.
+    /// Makes one call, unless the plan makes it fail.
     fn call<T>(&self, asked: MadeCall, make: impl FnOnce(&mut Shared<D>) -> Result<T, BackendError>) -> Result<T, BackendError> {
         let shared = &mut *self.0.borrow_mut();
         let name = asked.name;
@@ -154,7 +154,7 @@ impl<D> WitnessedDevice<D> {
         answer
     }
 
-    /// Notes what the newest call answered.
+    /// Records the answer to the newest call.
     fn answered(&self, answer: u64) {
         if let Some(newest) = self.0.borrow_mut().calls.as_mut().and_then(|calls| calls.last_mut()) {
             newest.answer = answer;
@@ -263,7 +263,7 @@ impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
                 error
             })
         });
-        // A planned failure has not taken the memory; a call that the device refused has returned it.
+        // A planned failure has not taken the memory; a call that the device refused has returned the memory.
         match (answer, refused.or(memory)) {
             (Err(error), Some(memory)) => Err((memory, error)),
             _ => Ok(()),
@@ -274,7 +274,7 @@ impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
         self.look().breaks_handles()
     }
 
-    /// Told as the call that unmaps the handle.
+    /// Recorded as the call that unmaps the handle.
     fn break_handle(
         &mut self,
         address: DeviceAddress,
@@ -361,18 +361,18 @@ impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
     }
 }
 
-/// A device call made by the allocator. What a call does not have is 0.
+/// A device call made by the allocator. A field that a call does not have is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MadeCall {
-    /// Which call.
+    /// The call.
     pub name: CallName,
-    /// The bytes that it is about.
+    /// Its size in bytes.
     pub bytes: u64,
-    /// The address that it names.
+    /// Its address.
     pub address: u64,
-    /// The stream that it names.
+    /// Its stream.
     pub stream: u64,
-    /// The event's number, in the order in which events were made.
+    /// The number of its event, in the order of creation.
     pub event: u64,
     /// Whether it succeeded.
     pub done: bool,
@@ -388,13 +388,13 @@ impl MadeCall {
         MadeCall { name, bytes: 0, address: 0, stream: 0, event: 0, done: false, answer: 0, error: None }
     }
 
-    /// The same call, about this many bytes.
+    /// The same call with this size in bytes.
     #[must_use]
     pub const fn of(self, bytes: u64) -> MadeCall {
         MadeCall { bytes, ..self }
     }
 
-    /// The same call, at this address.
+    /// The same call at this address.
     #[must_use]
     pub const fn at(self, address: u64) -> MadeCall {
         MadeCall { address, ..self }
@@ -412,7 +412,7 @@ impl MadeCall {
         MadeCall { event, ..self }
     }
 
-    /// The same call before it was made: what the allocator asked for.
+    /// The same call before it was made: the allocator's request.
     pub const fn asked(self) -> MadeCall {
         MadeCall { done: false, answer: 0, error: None, ..self }
     }
@@ -436,14 +436,14 @@ impl MadeCall {
     }
 }
 
-/// What a device has said about events, stream by stream: how many were recorded, and up to which one they are known to be complete.
+/// What a device has reported about events, per stream: how many were recorded, and which are known to be complete.
 ///
 /// What a device reported about the events of one stream. Numbers count the stream's records from 1.
 #[derive(Clone, Default, Debug)]
 struct Said {
     recorded: u64,
-    /// Known complete from a query, or from a wait in an earlier operation. Not always the first ones: a wait for one pool's events
-    /// passes over those of others.
+    /// Known complete from a query, or from a wait in an earlier operation. These are not always the first events: a wait for one
+    /// pool's events skips those of other pools.
     done_at_search: BTreeSet<u64>,
     /// Known complete from a wait in this operation.
     waited_for: BTreeSet<u64>,
@@ -458,20 +458,20 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// How many events have been recorded on the stream so far.
+    /// The number of events recorded on the stream so far.
     #[must_use]
     pub fn recorded(&self, stream: u64) -> u64 {
         self.streams.get(&stream).map_or(0, |said| said.recorded)
     }
 
-    /// Whether the allocator knows that the work queued on the stream when it had `recorded` events is done.
+    /// Whether the allocator knows that the work is done that was queued on the stream when it had `recorded` events.
     #[must_use]
     pub fn is_known_done(&self, stream: u64, recorded: u64) -> bool {
         self.streams.get(&stream).is_some_and(|said| said.done > recorded)
     }
 
-    /// Whether the stream's event of this number was known to be complete before the current operation began to wait: when it
-    /// searched for a free block.
+    /// Whether the stream's event of this number was known to be complete before the current operation began to wait, that is, when
+    /// it searched for a free block.
     #[must_use]
     pub fn was_known_at_search(&self, stream: u64, number: u64) -> bool {
         self.streams.get(&stream).is_some_and(|said| said.done_at_search.contains(&number))
@@ -498,7 +498,7 @@ impl Witness {
 #[derive(Debug)]
 pub struct WitnessedEvent<E> {
     event: E,
-    /// Events are numbered from 1 in the order in which they are made.
+    /// Events are numbered from 1 in the order of their creation.
     id: u64,
     stream: u64,
     number: u64,

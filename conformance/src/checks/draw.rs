@@ -1,4 +1,5 @@
-//! Random draws of the checks: a runner determined by the seed, the event timings, what the device allows, and integers.
+//! Random draws for the checks: a runner determined by the seed, the event timings, whether the device can expand segments, and
+//! integers.
 
 use std::fmt::Debug;
 

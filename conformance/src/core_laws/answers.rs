@@ -1,5 +1,5 @@
-//! What a device may answer: every range that it hands out is checked against all that are held, and only against those. A list of
-//! ranges, looked through one by one, says which answers are refused and how.
+//! The answers that a device may give: the allocator checks every range that the device hands out against all ranges that it
+//! holds, and only against those. A list of ranges, searched linearly, determines which answers must be refused and how.
 
 use crate::law::{Broken, Law, ensure};
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo};
@@ -14,15 +14,15 @@ use proptest::prelude::*;
 
 use crate::core_laws::run::{Draws, Outcome, run};
 
-/// A device that answers what it is told to, and notes what is held of it.
+/// A device that answers as instructed, and records what the allocator holds.
 #[derive(Clone, Debug)]
 struct Liar {
     next: u64,
-    /// Why the newest range that was handed out is to be refused.
+    /// Why the newest range must be refused.
     wrong: Option<WrongAnswer>,
-    /// The first byte and the bytes of everything that is held.
+    /// The first byte and the size of everything that is held.
     held: Vec<(u64, u64)>,
-    /// What was given back without being held.
+    /// A range that was returned without being held.
     strange: Option<u64>,
 }
 
@@ -43,7 +43,7 @@ impl Liar {
         }
     }
 
-    /// What is wrong with a range; `None` if nothing is.
+    /// The problem with a range; `None` if there is none.
     fn problem(&self, start: u64, bytes: u64) -> Option<AnswerProblem> {
         let end = u128::from(start) + u128::from(bytes);
         if start == 0 {
@@ -57,7 +57,7 @@ impl Liar {
         }
         let meets =
             |(other, size): &&(u64, u64)| u128::from(*other) < end && u128::from(*other) + u128::from(*size) > u128::from(start);
-        // Of several the highest is named.
+        // If there are several, the highest is named.
         let other = self.held.iter().filter(meets).max();
         other.map(|&(other, size)| AnswerProblem::Overlaps(DeviceAddress(other), Bytes(size)))
     }
@@ -143,7 +143,7 @@ impl DeviceBackend for Liar {
 /// One step; numbers wrap around.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A request, and the address that is answered if it reaches the device.
+    /// A request, and the address that the device answers if the request reaches it.
     Allocate(u64, Answer),
     /// Adopts a segment of this many bytes.
     Adopt(u64, Answer),
@@ -151,11 +151,11 @@ enum Step {
     ReleaseCached,
     /// Whether segments are expandable from now on.
     Expandable(bool),
-    /// Goes on with a clone.
+    /// Continues with a clone.
     Clone,
 }
 
-/// An address: near the beginning or the end of a range that is held, or one that cannot be.
+/// An address: near the beginning or the end of a held range, or an impossible one.
 #[derive(Clone, Copy, Debug)]
 struct Answer {
     near: usize,
@@ -247,7 +247,7 @@ impl Play {
         let seen = match &answer {
             Ok(_) => None,
             Err(AllocError::Answer(wrong)) => Some(*wrong),
-            // A reserved range that is too short for the request went back, or will be found again.
+            // A reserved range that is too short for the request was returned, or is kept for later.
             Err(AllocError::OutOfMemory(_) | AllocError::TooLarge { .. }) => return Ok(()),
             Err(error) => return Err(Broken::new(Law::Faults, error)),
         };

@@ -1,5 +1,5 @@
-//! The largest and the smallest numbers: streams and private pools, which have 16 bits, bytes up to more than the statistics can count, and
-//! fractions as limits.
+//! Tests the largest and the smallest numbers: streams and private pools, which have 16 bits, bytes up to more than the
+//! statistics can count, and fractions as limits.
 
 use parkade::policy::PyTorch;
 use parkade::profile::Profile;
@@ -18,7 +18,7 @@ use crate::core_laws::run::{Draws, Outcome, run};
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::{Reference, texts};
 
-/// The most streams, the default one among them.
+/// The most streams, including the default one.
 const STREAMS: u64 = 1 << 16;
 
 /// The most private pools.
@@ -39,10 +39,10 @@ fn free(core: &mut Core, allocation: Allocation) -> Result<(), Broken> {
 
 pub(crate) fn streams(_: &Draws) -> Outcome {
     let mut core = core();
-    // Handles in ascending order, but for every seventh.
+    // Handles in ascending order, except for every seventh.
     let handle = |number: u64| if number > 0 && number.is_multiple_of(7) { u64::MAX - number } else { number };
     let block = AdoptedBlock { size: Bytes(2 * MIB), content: AdoptedContent::Free };
-    // A stream is known from its first use on, even if nothing comes of it. A request that is refused would take longer.
+    // A stream counts from its first use on, even if the request fails. Refused requests are used because they take less time.
     let refused = |core: &mut Core, stream: StreamId| {
         let (pool, class, address) = (PoolId(9, 9), PoolClass::Small, DeviceAddress(1 << 50));
         let segment = AdoptedSegment { address, stream, pool, class, page: None, blocks: vec![block] };
@@ -58,7 +58,7 @@ pub(crate) fn streams(_: &Draws) -> Outcome {
     let answer = refused(&mut core, next);
     let is_full = answer == Some(AdoptError::TooManyStreams);
     ensure(Law::Reference, is_full, || format!("to adopt for stream {STREAMS}: {answer:?}"))?;
-    // The streams with the highest slots have blocks of their own.
+    // The streams with the highest slots have their own blocks.
     let last: Vec<u64> = [0, 1, 2, STREAMS / 2, STREAMS - 3, STREAMS - 2, STREAMS - 1].map(handle).to_vec();
     for &stream in &last {
         let first = allocate(&mut core, 4 * MIB, stream)?;
@@ -92,13 +92,13 @@ pub(crate) fn pools(_: &Draws) -> Outcome {
     ensure(Law::Pools, answers == [refused; 2], || format!("pool {} is answered {answers:?}", POOLS + 1))?;
     let uses = core.pool_use_count(next);
     ensure(Law::Pools, uses == Err(PoolError::Unknown(next)), || format!("the pool that was refused has {uses:?} uses"))?;
-    // With every number taken, whatever goes over all pools still does.
+    // With every number taken, operations on all pools still work.
     let cached = allocate(&mut core, 3 * MIB, 0)?;
     free(&mut core, cached)?;
     core.release_cached().map_err(|error| Broken::new(Law::Pools, error))?;
     let kept = core.segments().len();
     ensure(Law::Pools, kept == 0, || format!("{kept} segments stay when the cache is released"))?;
-    // One more use of a pool that is there needs no number.
+    // Another use of an existing pool needs no number.
     core.create_pool(id(POOLS)).map_err(failed)?;
     core.release_pool(id(POOLS)).map_err(failed)?;
     for number in [1, 2, POOLS / 2, POOLS - 1, POOLS] {
@@ -109,7 +109,7 @@ pub(crate) fn pools(_: &Draws) -> Outcome {
         let of_pool: Vec<PoolId> = core.segments().iter().map(|segment| segment.pool).collect();
         ensure(Law::Pools, of_pool == [pool], || format!("a request in {pool:?} made segments in {of_pool:?}"))?;
         free(&mut core, held)?;
-        // Its number is free again.
+        // The number of the released pool is free again.
         core.release_pool(pool).and_then(|()| core.release_pool(pool)).map_err(failed)?;
         core.release_cached_pool(pool).map_err(|error| Broken::new(Law::Pools, error))?;
         ensure(Law::Pools, core.pool_use_count(pool).is_err() && core.segments().is_empty(), || format!("{pool:?} stays"))?;
@@ -134,7 +134,7 @@ fn free_segment(address: u64, size: u64) -> AdoptedSegment {
 pub(crate) fn bytes(_: &Draws) -> Outcome {
     const MOST: u64 = i64::MAX as u64;
     let adopt = |core: &mut Core, address: u64, size: u64| core.adopt(&free_segment(address, size), &mut |_, _| ((), 1)).err();
-    // All at once, and one byte more; and what is left beside a segment of its own.
+    // All bytes at once, and one byte more; and the rest beside another segment.
     for (first, left) in [(0, MOST), (30 * MIB, MOST - 30 * MIB), (1 << 62, MOST - (1 << 62))] {
         let mut core = core();
         if first > 0 {
@@ -148,7 +148,7 @@ pub(crate) fn bytes(_: &Draws) -> Outcome {
         ensure(Law::Reference, reserved == MOST, || format!("{reserved} bytes are held, expected {MOST}"))?;
         core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
     }
-    // The same for what the device hands out: whole multiples of 2 MiB.
+    // The same for what the device hands out, which is whole multiples of 2 MiB.
     for (adopted, is_served) in [(MOST - 4 * MIB, true), (MOST - 4 * MIB + 1, false)] {
         let mut core = core();
         let answer = adopt(&mut core, 3 << 61, adopted);
@@ -192,7 +192,7 @@ enum Step {
     ResetSums,
 }
 
-/// A size of any magnitude, often just at a border.
+/// A size of any magnitude, often exactly at a limit.
 fn size() -> impl Strategy<Value = u64> {
     let near = (9_u32..64, prop::sample::select(vec![2_u128, 3]), prop::sample::select(vec![-513_i128, -512, -1, 0, 1, 512]))
         .prop_map(|(bits, part, offset)| {
@@ -226,7 +226,7 @@ pub(crate) fn any_size(draws: &Draws) -> Outcome {
     })
 }
 
-/// Both allocators, and what is held.
+/// Both allocators, and the allocations that are held.
 struct Play {
     profile: &'static Profile,
     device: WitnessedDevice<Paper>,
@@ -271,7 +271,7 @@ impl Play {
         self.compare()
     }
 
-    /// Changes both in ways that reach no device.
+    /// Changes both in ways that do not reach the device.
     fn turn(&mut self, step: &Step) -> Result<(), Broken> {
         self.reference.begin(Vec::new());
         match *step {
@@ -348,7 +348,7 @@ impl Play {
 /// Fractions for each device.
 const FRACTIONS: usize = 12;
 
-/// Fractions of every kind: none, all, one bit less than all, halves of a byte, and what is no fraction.
+/// Fractions of every kind: none, all, one bit less than all, halves of a byte, and values that are not fractions.
 pub(crate) fn fractions(draws: &Draws) -> Outcome {
     let total = prop_oneof![
         prop::sample::select(vec![

@@ -1,4 +1,4 @@
-//! Clones of allocators, and how allocators end.
+//! Clones of allocators, and the end of allocators.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,11 +26,11 @@ const MOST: usize = 6;
 #[derive(Clone, Copy, Debug)]
 enum FamilyStep {
     Clone(usize),
-    /// Makes an allocator that is nobody's clone.
+    /// Makes an allocator that is not a clone.
     Make,
     Allocate(usize, u64),
     Free(usize, usize),
-    /// Offers one allocator what another one holds.
+    /// Offers one allocator an allocation that another one holds.
     Offer(usize, usize, usize),
     Drop(usize),
 }
@@ -47,7 +47,7 @@ impl Held {
     }
 }
 
-/// An allocator, its number and those of its originals, and what it holds.
+/// An allocator, its number and those of its originals, and its allocations.
 struct Copied {
     core: Core,
     number: usize,
@@ -62,8 +62,8 @@ struct Family {
     is_newer: bool,
 }
 
-/// Clones of allocators: each takes back what it and its originals had, each is independent of all others, and none takes back
-/// what was made elsewhere.
+/// Clones of allocators: each accepts frees of what it and its originals allocated, each is independent of all others, and none
+/// accepts what was allocated elsewhere.
 pub(crate) fn check(draws: &Draws) -> Outcome {
     let which = any::<usize>;
     let sizes = prop::sample::select(vec![1, 512, 5000, MIB, 3 * MIB, 30 * MIB]);
@@ -93,7 +93,7 @@ fn seen(core: &Core) -> Seen {
     (core.segments(), core.stats().clone(), core.observer().clone())
 }
 
-/// Gives back whatever an allocator holds: it must take everything.
+/// Frees everything that an allocator holds; it must accept everything.
 fn finish(mut copied: Copied) -> Result<(), Broken> {
     for held in copied.held {
         copied.core.free(held.allocation).map_err(|error| Broken::new(Law::Reference, error))?;
@@ -168,8 +168,8 @@ impl Family {
         Ok(())
     }
 
-    /// Offers what one allocator holds to another, which is not a clone of its maker: whatever is in the same place there, it must
-    /// be refused.
+    /// Offers what one allocator holds to another, which is not a clone of its maker: it must refuse, whatever it has at the same
+    /// address.
     fn offer(&mut self, at: usize, from: usize, what: usize) -> Result<(), Broken> {
         let from = &self.all[from].held;
         let Some(strange) = from.get(what % from.len().max(1)).map(Held::in_a_clone) else { return Ok(()) };
@@ -263,8 +263,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A clone goes on as its original does, whatever state it was made in; and an allocator that is dropped in any state gives
-/// everything back, after waiting for whoever may still use memory that it unmaps.
+/// A clone behaves like its original, in whatever state it was made; and an allocator that is dropped in any state returns
+/// everything, after waiting for any stream that may still use memory that it unmaps.
 pub(crate) fn copies(draws: &Draws) -> Outcome {
     let first = (any::<bool>(), 0..TEXTS.len(), any::<u64>());
     let strategy = (first, prop::collection::vec(step(), 1..50), prop::collection::vec(step(), 0..30), any::<u64>());
@@ -289,15 +289,15 @@ pub(crate) fn copies(draws: &Draws) -> Outcome {
     })
 }
 
-/// An allocator, what it holds, and its device.
+/// An allocator, its allocations, and its device.
 struct Side {
     core: KeptCore,
     device: Kept,
     held: Vec<(Allocation, BTreeSet<StreamId>)>,
     saved: Vec<PoolCheckpoint>,
-    /// The events that were recorded and are not known to be complete, with their streams.
+    /// Events that were recorded and are not known to be complete, with their streams.
     events: BTreeMap<u64, u64>,
-    /// The streams that used what was given back.
+    /// The streams that used freed blocks.
     former: BTreeSet<u64>,
     calls: Vec<Call>,
 }
@@ -321,7 +321,7 @@ impl Side {
         })
     }
 
-    /// A clone of it all.
+    /// Clones all of it.
     fn copy(&self) -> Result<Side, Broken> {
         let core = self.core.clone();
         let device = core.device().share();
@@ -333,7 +333,7 @@ impl Side {
         Ok(copy)
     }
 
-    /// Everything that can be seen.
+    /// The entire visible state, as text.
     fn seen(&self) -> String {
         let (core, heap) = (&self.core, self.core.heap());
         let free: Vec<_> = heap.pool_slots().map(|slot| heap.free_blocks(slot).collect::<Vec<_>>()).collect();
@@ -357,12 +357,12 @@ impl Side {
         })
     }
 
-    /// Performs a step. Returns what is answered, in words.
+    /// Performs a step. Returns the answer as text.
     fn act(&mut self, step: &Step) -> Result<String, Broken> {
         let answer = self.answer(step);
         self.device.steer().set_fault_plan(match step {
             Step::Fail(n) => FaultPlan::none().and(When::Nth(*n), FaultError::Code(999)),
-            // A failure that is planned happens to the next step, or not at all.
+            // A planned failure happens in the next step, or not at all.
             _ => FaultPlan::none(),
         });
         self.calls = self.device.steer().take_log();
@@ -373,7 +373,7 @@ impl Side {
         Ok(answer)
     }
 
-    /// Notes an event that is recorded, or known to be complete.
+    /// Records an event that was recorded, or is known to be complete.
     fn note(&mut self, call: &Call) {
         match (call.name, call.subject) {
             (CallName::EventRecord, CallSubject::Event { ordinal, argument: Some(stream) }) if call.result == 0 => {
@@ -459,7 +459,7 @@ impl Side {
         String::new()
     }
 
-    /// Restores a checkpoint. What the restore took back is no longer held, also after an error.
+    /// Restores a checkpoint. Allocations that the restore took back are no longer held, even after an error.
     fn restore(&mut self, which: usize) -> String {
         let checkpoint = &self.saved[which];
         let answer = self.core.restore_pool(checkpoint);
@@ -480,12 +480,12 @@ impl Side {
         }
     }
 
-    /// Drops the allocator, with or without a call that fails meanwhile: nothing may be left.
+    /// Drops the allocator, with or without a failing call during the drop: nothing may be left.
     fn drop(self, end: u64) -> Result<(), Broken> {
         let Side { core, device, held, events, former, .. } = self;
         let ranges: BTreeSet<u64> = core.expandable_segments().iter().map(|(stream, ..)| stream.get()).collect();
         let uses = held.iter().flat_map(|(allocation, uses)| {
-            // The stream that an allocation was made for does not use it from elsewhere.
+            // The stream that an allocation was made for does not count as another user.
             let own = own_stream(&core, allocation);
             uses.iter().map(|stream| stream.get()).filter(move |stream| Some(*stream) != own).collect::<Vec<_>>()
         });
@@ -501,7 +501,7 @@ impl Side {
         let calls = device.steer().take_log();
         let failed = calls.iter().filter(|call| call.result != 0).count() as u64;
         ensure(Law::Endings, failed == fired, || format!("{failed} calls of a drop failed, {fired} were to: {calls:?}"))?;
-        // A range that the device does not take back stays; there is nobody to ask again.
+        // A range that the device refuses to take back remains, because nobody can retry.
         let kept = calls.iter().filter(|call| call.name == CallName::Free && call.result != 0).count();
         let left = device.held();
         ensure(Law::Endings, left == [kept, 0, 0, 0], || format!("{left:?} is left of ranges, reservations, memory and events"))?;
@@ -515,7 +515,7 @@ impl Side {
         };
         let seen = waits(&calls[..unmaps]);
         let once: BTreeSet<u64> = seen.iter().copied().collect();
-        // What was given back may wait for its former users still, or not any more.
+        // A freed block may or may not still wait for its former users.
         let may_wait = |stream: &u64| expected.contains(stream) || (!ranges.is_empty() && former.contains(stream));
         let is_right = once.len() == seen.len()
             && once.is_superset(&expected)
@@ -525,7 +525,7 @@ impl Side {
     }
 }
 
-/// The stream of the segment that an allocation is a part of.
+/// The stream of the segment that contains an allocation.
 fn own_stream(core: &KeptCore, allocation: &Allocation) -> Option<u64> {
     let (base, _) = core.segment_of(allocation)?;
     core.segments().iter().find(|segment| segment.address == base).map(|segment| segment.stream.get())

@@ -1,4 +1,4 @@
-//! Devices that laws run on: a simulated one that outlives its allocator, and one that is made of numbers.
+//! The devices for the laws: a simulated one that outlives its allocator, and one that consists only of numbers.
 
 use std::cell::{Ref, RefCell, RefMut};
 use std::rc::Rc;
@@ -10,20 +10,20 @@ use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade_sim::{LogLevel, SimDevice, SimEvent, SimOptions, SimPhysical};
 
-/// An allocator on it. The laws share this type and [`AnyKeptCore`]: each other one would be compiled once more.
+/// An allocator on it. The laws share this type and [`AnyKeptCore`], because each further type would have to be compiled too.
 pub(crate) type KeptCore = Allocator<Kept, PyTorch, Vec<TraceEntry>>;
 
-/// An allocator on it with another policy than PyTorch's.
+/// An allocator on it with a policy other than PyTorch's.
 pub(crate) type AnyKeptCore = Allocator<Kept, Box<dyn Policy>, Vec<TraceEntry>>;
 
-/// A simulated device that outlives its allocator, so that a law can see what the allocator leaves behind. A clone is a device of
-/// its own in the same state.
+/// A simulated device that outlives its allocator, so that a law can see what the allocator leaves behind. A clone is a
+/// separate device in the same state.
 ///
 /// A handle to the device. The law keeps a second one ([`Kept::share`]).
 #[derive(Debug)]
 pub(crate) struct Kept {
     device: Rc<RefCell<SimDevice>>,
-    /// The most pages that it takes together.
+    /// The most pages that it takes in one call.
     most_pages: u64,
 }
 
@@ -41,12 +41,12 @@ impl Kept {
         Kept { device: Rc::new(RefCell::new(device)), most_pages: 1 }
     }
 
-    /// The same device, which takes at most so many pages together.
+    /// The same device, limited to this many pages in one call.
     pub(crate) fn with_runs(self, most_pages: u64) -> Kept {
         Kept { most_pages, ..self }
     }
 
-    /// The same device once more.
+    /// Another handle to the same device.
     pub(crate) fn share(&self) -> Kept {
         Kept { device: Rc::clone(&self.device), most_pages: self.most_pages }
     }
@@ -59,7 +59,7 @@ impl Kept {
         self.device.borrow_mut()
     }
 
-    /// Ranges, reserved ranges, memory and events that were not given back.
+    /// The ranges, reserved ranges, memory and events that were not returned.
     pub(crate) fn held(&self) -> [usize; 4] {
         let device = self.look();
         [device.live_ranges().count(), device.live_reservations(), device.live_physical(), device.live_events()]
@@ -171,13 +171,13 @@ impl DeviceBackend for Kept {
 /// Ranges begin at multiples of this.
 const STEP: u64 = 2 << 20;
 
-/// An allocator on it. The laws share this type and [`AnyPaperCore`]: each other one would be compiled once more.
+/// An allocator on it. The laws share this type and [`AnyPaperCore`], because each further type would have to be compiled too.
 pub(crate) type PaperCore = Allocator<Paper, PyTorch, Vec<TraceEntry>>;
 
-/// An allocator on it with another policy than PyTorch's.
+/// An allocator on it with a policy other than PyTorch's.
 pub(crate) type AnyPaperCore = Allocator<Paper, Box<dyn Policy>, Vec<TraceEntry>>;
 
-/// A device made of numbers: any size at ascending addresses, and events that are complete when it says so.
+/// A device that consists only of numbers: any size at ascending addresses, and events that are complete when it says so.
 ///
 /// It has no memory, so a copy of it is a second device.
 #[derive(Clone, Debug)]
@@ -189,7 +189,7 @@ pub(crate) struct Paper {
 }
 
 impl Paper {
-    /// A device that says that it has this many bytes.
+    /// A device that claims to have this many bytes.
     pub(crate) fn new(total: u64) -> Paper {
         Paper { total, next: STEP, is_idle: true }
     }

@@ -1,4 +1,4 @@
-//! Free blocks, many of them: in PyTorch's order, by size, and by address, where they coalesce.
+//! Tests large numbers of free blocks: in PyTorch's order, by size, and by address, where they coalesce.
 
 use std::collections::BTreeSet;
 
@@ -21,34 +21,34 @@ const POOL: PoolId = PoolId(0, 1);
 /// Handles of streams, not in the order of their first use.
 const STREAMS: [u64; 3] = [0x3000, 0, u64::MAX - 4095];
 
-/// How often a case changes what it mostly does.
+/// How often a case changes its predominant operation.
 const PHASES: usize = 8;
 
 /// The most bytes of all blocks together.
 const MOST_BYTES: u64 = 1 << 61;
 
-/// An allocator that keeps free blocks in either order: one type for both, as each would be compiled once more.
+/// An allocator that keeps free blocks in either order: one type for both, because each type would have to be compiled.
 type OrderedCore = Allocator<Paper, Ordered, Vec<TraceEntry>>;
 
-/// A collection of blocks, and what is done with it.
+/// A collection of blocks, and the operations on it.
 #[derive(Clone, Debug)]
 struct Case {
     is_newer: bool,
     by_address: bool,
-    /// The smallest size in units of 512 bytes, and how many sizes there are from it on.
+    /// The smallest size in units of 512 bytes, and the number of sizes starting with it.
     base: u64,
     sizes: u64,
     /// Whether sizes differ by one unit or by a quarter of themselves.
     is_wide: bool,
     count: usize,
-    /// How many blocks a segment has.
+    /// The number of blocks in a segment.
     per_segment: usize,
     is_descending: bool,
     streams: usize,
     seed: u64,
 }
 
-/// Which blocks are freed first.
+/// The blocks that are freed first.
 #[derive(Clone, Copy, Debug)]
 enum Order {
     Lowest,
@@ -57,7 +57,8 @@ enum Order {
     Any,
 }
 
-/// A place in PyTorch's order of free blocks: stream, size, age of the segment in 2.15, address; and the number of the block.
+/// A position in PyTorch's order of free blocks: stream, size, age of the segment in 2.15, address; and the number of the
+/// block.
 type Key = (u64, u64, u64, u64, usize);
 
 struct Item {
@@ -65,8 +66,9 @@ struct Item {
     held: Option<Allocation>,
 }
 
-/// Thousands of free blocks: a private pool that is never split, adopted with blocks of chosen sizes, of which a program frees and
-/// takes many. A sorted set says which block a request gets, and what the heap answers to every question about free blocks.
+/// Thousands of free blocks: a private pool that is never split is adopted with blocks of chosen sizes, many of which a program
+/// frees and allocates. A sorted set determines which block a request gets, and what the heap answers to every query about free
+/// blocks.
 ///
 /// Sizes go up to 2^57, with many blocks of one size, of neighbouring sizes and of sizes far apart.
 pub(crate) fn check(draws: &Draws) -> Outcome {
@@ -92,7 +94,7 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
     run(&draws.each_for(6), 355, &strategy, |case| Play::new(case)?.run())
 }
 
-/// The allocator, its blocks, and those that are free, in order.
+/// The allocator, its blocks, and the free ones in order.
 struct Play<'a> {
     case: &'a Case,
     core: OrderedCore,
@@ -118,7 +120,7 @@ impl<'a> Play<'a> {
         let mut core = OrderedCore::new(Paper::new(1 << 62), policy, Vec::new());
         core.set_pool_no_split(POOL);
         core.begin_pool(POOL, PoolFilter::All).map_err(failed)?;
-        // What has no block is refused.
+        // A request for which no block exists is refused.
         core.set_limit(Some(Bytes::ZERO));
         let class = if case.base * 512 > MIB { PoolClass::Large } else { PoolClass::Small };
         let of_class = |slot: &PoolSlot| slot.class() == class && *slot != PoolSlot::default_pool(class);
@@ -181,7 +183,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// Frees everything, and then frees and takes many blocks in turn, in orders that a sorted sequence likes more or less.
+    /// Frees everything, and then frees and allocates many blocks in turn, in orders that suit a sorted sequence more or less.
     fn run(mut self) -> Result<u64, Broken> {
         let count = self.items.len();
         for phase in 0..PHASES {
@@ -236,7 +238,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// A request for about the size of one of the blocks.
+    /// Makes a request for about the size of one of the blocks.
     fn take(&mut self) -> Result<(), Broken> {
         let number = self.draw(self.items.len());
         let (stream, size, ..) = self.items[number].key;
@@ -259,7 +261,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// Asks the heap about the sizes around one of the blocks.
+    /// Queries the heap for the sizes around one of the blocks.
     fn ask(&mut self) -> Result<(), Broken> {
         let number = self.draw(self.items.len());
         let (stream, size, _, address, _) = self.items[number].key;
@@ -322,16 +324,17 @@ impl<'a> Play<'a> {
     }
 }
 
-/// The bytes of a block before any coalesces.
+/// The size of a block before any coalesces.
 const UNIT: u64 = 512;
 
-/// Where the segment begins.
+/// The address at which the segment begins.
 const BASE: u64 = 1 << 40;
 
-/// Free blocks by address that coalesce: hundreds of small blocks side by side, freed in any order. A list of units that are free says
-/// what the heap answers to a search from any address, also from inside a block and from where one began that has coalesced.
+/// Free blocks by address that coalesce: hundreds of small blocks side by side, freed in any order. A list of free units
+/// determines what the heap answers to a search from any address, including addresses inside a block and the former beginning
+/// of a block that has coalesced.
 ///
-/// How many blocks there are, how far apart those are that are freed first, and what decides the order of the others.
+/// The number of blocks, the distance between those that are freed first, and what decides the order of the others.
 pub(crate) fn by_address(draws: &Draws) -> Outcome {
     let strategy = (70..400_usize, 2..4_usize, any::<u64>());
     run(&draws.each_for(4), 358, &strategy, |&(count, apart, seed)| play_by_address(count, apart, seed))
@@ -361,7 +364,7 @@ fn play_by_address(count: usize, apart: usize, seed: u64) -> Result<u64, Broken>
             core.free(allocation).map_err(failed)?;
         }
         free[place] = true;
-        // Every address around the block that grew last, and one anywhere.
+        // Every address around the block that grew last, and a random one.
         let first = (0..place).rev().take_while(|&before| free[before]).last().unwrap_or(place);
         let behind = (place..count).find(|&next| !free[next]).unwrap_or(count);
         let near = (first..behind).flat_map(|unit| [0, UNIT / 2].map(|more| unit as u64 * UNIT + more)).take(12);
@@ -375,7 +378,7 @@ fn play_by_address(count: usize, apart: usize, seed: u64) -> Result<u64, Broken>
     Ok(count as u64)
 }
 
-/// The lowest free block of so many units that ends behind an address, counted from the first unit.
+/// The lowest free block of this many units that ends after an address, counted from the first unit.
 fn ask(core: &OrderedCore, free: &[bool], units: u64, from: u64) -> Result<(), Broken> {
     let slot = PoolSlot::default_pool(PoolClass::Small);
     let seen = core.heap().lowest_at_least(slot, StreamId::DEFAULT, Bytes(units * UNIT), DeviceAddress(BASE + from));

@@ -19,9 +19,9 @@ pub use run::{Draws, Failure, Outcome};
 pub struct CoreLaw {
     /// Its name, as entries of the suite show it.
     pub name: &'static str,
-    /// What holds, in one line.
+    /// The property, in one line.
     pub says: &'static str,
-    /// Checks it. The outcome depends only on the draws.
+    /// Checks the law. The outcome depends only on the draws.
     pub check: fn(&Draws) -> Outcome,
 }
 

@@ -1,5 +1,5 @@
-//! What policies may say: every answer, at the borders of what can be carried out; nothing but what they must; and what they are asked once
-//! more while a request is on its way.
+//! Tests what policies may answer: every answer, at the limits of what the allocator can carry out; policies that implement
+//! only the required methods; and questions that the allocator repeats while a request is in progress.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -23,7 +23,7 @@ type Relieve = fn(&Scripted, &Heap, &Request, u32) -> Relief;
 /// Blocks of at most this many bytes are small.
 const SMALL: u64 = MIB;
 
-/// A policy that answers as it is told.
+/// A policy that answers as instructed.
 #[derive(Clone)]
 struct Scripted {
     /// A block that some answers name.
@@ -35,14 +35,14 @@ struct Scripted {
     is_expandable: bool,
     page: u64,
     reservation: u64,
-    /// How many bytes are mapped for a request of so many.
+    /// How many bytes to map for a request of a given size.
     growth: fn(u64) -> u64,
     has_own_segments: bool,
     /// The size of handles, unless each is a page.
     handle: Option<u64>,
 }
 
-/// Answers that can be carried out.
+/// Answers that the allocator can carry out.
 const SOUND: Scripted = Scripted {
     block: None,
     round: |bytes| bytes.next_multiple_of(512),
@@ -131,17 +131,17 @@ impl Policy for Scripted {
 /// The block that the answers name.
 #[derive(Clone, Copy)]
 enum Named {
-    /// None is needed.
+    /// The answers need no block.
     Nothing,
     /// A free segment of 4 MiB on stream 0.
     Whole,
-    /// A block of such a segment, of which the rest is in use.
+    /// A block of such a segment; the rest of the segment is in use.
     Part,
-    /// That segment, handed out again.
+    /// That segment after it was handed out again.
     Used,
-    /// That segment, released.
+    /// That segment after it was released.
     Gone,
-    /// The same as [`Named::Whole`] of a private pool in use.
+    /// Like [`Named::Whole`], in a private pool in use.
     Private,
     /// A free segment with pages.
     Expandable,
@@ -149,7 +149,7 @@ enum Named {
     Capturing,
 }
 
-/// A request in that state, and what is said to it; `""`: it is served.
+/// A request in that state, and the expected error; `""` means that the request is served.
 type Case = (&'static str, Named, Scripted, u64, u64);
 
 fn reuse(scripted: &Scripted) -> Placement {
@@ -224,7 +224,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// Segments, rungs and ranges of addresses just as they may be, and one beyond.
+/// Segments, rungs and ranges of addresses exactly at the limit, and one beyond.
 fn borders() -> [(&'static str, Scripted); 18] {
     let sound = || SOUND;
     let expandable = || Scripted { is_expandable: true, ..SOUND };
@@ -257,7 +257,7 @@ fn failed(error: impl std::fmt::Display) -> Broken {
     Broken::new(Law::Answers, error)
 }
 
-/// An allocator in this state, and what is held of it.
+/// An allocator in this state, and its held allocations.
 fn prepared(named: Named) -> Result<(Core, Vec<Allocation>), Broken> {
     let is_expandable = matches!(named, Named::Expandable);
     let policy = Scripted { is_expandable, ..SOUND };
@@ -290,8 +290,8 @@ fn prepared(named: Named) -> Result<(Core, Vec<Allocation>), Broken> {
     Ok((core, held))
 }
 
-/// What a policy may answer, at the borders: each answer that cannot be carried out is refused with the words for it, and changes
-/// nothing; the nearest one that can is carried out.
+/// The answers that a policy may give, at the limits: each answer that cannot be carried out is refused with the right message
+/// and changes nothing; the nearest possible answer is carried out.
 pub(crate) fn check_borders(_: &Draws) -> Outcome {
     let cases = cases();
     for (number, case) in cases.iter().enumerate() {
@@ -303,7 +303,7 @@ pub(crate) fn check_borders(_: &Draws) -> Outcome {
     Ok(cases.len() as u64)
 }
 
-/// Small pages that are remapped for a request with larger ones do not stand for those.
+/// Small remapped pages do not count for a request with larger pages.
 fn remapped() -> Result<(), Broken> {
     let (mut core, _) = prepared(Named::Expandable)?;
     let relieve: Relieve = |own, _, _, rung| match rung {
@@ -319,7 +319,7 @@ fn remapped() -> Result<(), Broken> {
     core.free(held).map_err(failed)
 }
 
-/// What a policy names when the cache is released is checked like what it names in the ladder.
+/// Blocks that a policy names when the cache is released are checked like those that it names in the ladder.
 fn released() -> Result<(), Broken> {
     let in_use = "the policy scripted releases memory while a graph is captured, or of a private pool in use";
     let cases = [(Named::Private, in_use), (Named::Capturing, in_use), (Named::Whole, "")];
@@ -360,7 +360,7 @@ fn one((says, named, scripted, bytes, stream): &Case) -> Result<(), Broken> {
         }
     }
     core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
-    // The same allocator with a policy that is sound.
+    // The same allocator with a sound policy.
     *core.policy_mut() = Scripted { is_expandable: false, block: None, ..SOUND };
     for bytes in [512, 3 * MIB] {
         held.push(core.allocate(Bytes(bytes), StreamId(3)).map_err(failed)?);
@@ -369,7 +369,8 @@ fn one((says, named, scripted, bytes, stream): &Case) -> Result<(), Broken> {
     core.check().map_err(|violation| Broken::new(Law::Sweep, violation))
 }
 
-/// Answers about memory between streams: a part of a block, all blocks of a stream, and a segment that serves nobody at first.
+/// Answers about memory between streams: a part of a block, all blocks of a stream, and a segment that serves no request at
+/// first.
 ///
 /// The cases.
 fn moving_cases() -> Vec<Case> {
@@ -435,7 +436,7 @@ fn moving_cases() -> Vec<Case> {
     all.into_iter().chain(handle_cases()).collect()
 }
 
-/// Answers with handles of their own sizes, for segments that do not grow.
+/// Answers with different handle sizes, for segments that do not grow.
 fn handle_cases() -> [Case; 7] {
     let with_handles = |handle| Scripted { is_expandable: true, handle: Some(handle), ..SOUND };
     let of_pages = "takes a handle that is not of whole pages";
@@ -454,7 +455,7 @@ fn handle_cases() -> [Case; 7] {
     with_sizes.map(|(says, scripted)| (says, Named::Nothing, scripted, 4 * MIB, 0))
 }
 
-/// A device that can take and unmap single pages, and notes what it unmaps.
+/// A device that can take and unmap single pages, and records what it unmaps.
 #[derive(Debug)]
 struct Pages(Paper, Vec<(u64, u64)>);
 
@@ -510,7 +511,7 @@ impl DeviceBackend for Pages {
     fn destroy_event(&mut self, (): ()) {}
 }
 
-/// A policy with only the methods that it must have.
+/// A policy with only the required methods.
 struct Plain;
 
 impl Policy for Plain {
@@ -539,7 +540,7 @@ impl Policy for Plain {
     }
 }
 
-/// All answers that need no heap with blocks, in words.
+/// All answers that need no heap with blocks, as text.
 fn answers(policy: &dyn Policy, request: &Request) -> String {
     let sizes = [512, 700, MIB, 20 * MIB, u64::MAX].map(Bytes);
     let slots = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool);
@@ -553,7 +554,8 @@ fn answers(policy: &dyn Policy, request: &Request) -> String {
     format!("{} {} {of_size:?} {of_slot:?} {rules:?}", policy.name(), policy.profile().name)
 }
 
-/// What a device and a policy do that say only what they must, and that a policy in a box answers as it does outside of it.
+/// Tests a device and a policy that implement only the required methods, and that a boxed policy answers like the policy
+/// itself.
 pub(crate) fn check_defaults(_: &Draws) -> Outcome {
     devices()?;
     policies()?;
@@ -603,7 +605,7 @@ fn policies() -> Result<(), Broken> {
         && addresses == [0, 7, 9, 900, 901, u64::MAX]
         && others == (false, false, "2.11");
     ensure(Law::Answers, is_right, || format!("by default a policy says {of_slot:?} {rules:?} {addresses:?} {others:?}"))?;
-    // A cache of two segments, of which everything may go.
+    // A cache of two segments, both of which may be released.
     let mut core = AnyPaperCore::new(Paper::new(1 << 30), Box::new(Plain), Vec::new());
     let held = [3 * MIB, 5 * MIB].map(|size| core.allocate(Bytes(size), StreamId::DEFAULT));
     for allocation in held {
@@ -637,10 +639,10 @@ fn boxes() -> Result<(), Broken> {
 /// The bytes of a page.
 const PAGE: u64 = 20 * MIB;
 
-/// The most pages that a case moves or asks for.
+/// The most pages that a case moves or requests.
 const MOST: u64 = 4;
 
-/// PyTorch's rules, but each search that fails asks for a segment that is 2 MiB larger than the one before did.
+/// PyTorch's rules, except that each failed search asks for a segment 2 MiB larger than the previous one did.
 #[derive(Debug)]
 struct Growing(PyTorch, Rc<Cell<u64>>);
 
@@ -664,7 +666,7 @@ impl parkade::policy::Wrapper for Growing {
     }
 }
 
-/// PyTorch's rules, but the first rung remaps every free block.
+/// PyTorch's rules, except that the first rung remaps every free block.
 #[derive(Debug)]
 struct Remapping(PyTorch);
 
@@ -689,9 +691,10 @@ impl parkade::policy::Wrapper for Remapping {
     }
 }
 
-/// What happens to a request on its way: a callback frees memory and the policy is asked once more, or pages move to it.
+/// Tests events during a request: a callback frees memory and the policy is asked again, or pages move to the request.
 ///
-/// The device's calls say what was asked for: the size of the segment, and how many pages were created, mapped, unmapped and released.
+/// The device's calls show what was requested: the size of the segment, and how many pages were created, mapped, unmapped and
+/// released.
 pub(crate) fn check_on_the_way(_: &Draws) -> Outcome {
     let mut cases = 0;
     for answers in (0..8_u32).map(|bits| [bits & 1 == 1, bits & 2 == 2, bits & 4 == 4]) {
@@ -709,7 +712,7 @@ pub(crate) fn check_on_the_way(_: &Draws) -> Outcome {
     Ok(cases)
 }
 
-/// Callbacks that say whether they freed something: if any did, the segment is as large as the second search says.
+/// Callbacks that report whether they freed something: if any did, the segment has the size that the second search gives.
 fn searched_again(answers: &[bool]) -> Result<(), Broken> {
     let asked = Rc::new(Cell::new(0));
     let policy = Box::new(Growing(PyTorch::new(Settings::default()), Rc::clone(&asked)));
@@ -727,8 +730,8 @@ fn searched_again(answers: &[bool]) -> Result<(), Broken> {
     core.free(held).map_err(failed)
 }
 
-/// Two segments with this many free pages, and a request of another stream for so many: each page that is unmapped is mapped again,
-/// one is created only where there are too few, and one is released only where there are too many.
+/// Two segments with this many free pages, and a request on another stream for `wanted` pages: each unmapped page is mapped
+/// again, one is created only if there are too few, and one is released only if there are too many.
 fn remapped_pages(free: [u64; 2], wanted: u64) -> Result<(), Broken> {
     let settings = Settings { expandable_segments: true, ..Settings::default() };
     let policy = Box::new(Remapping(PyTorch::new(settings)));
@@ -736,7 +739,7 @@ fn remapped_pages(free: [u64; 2], wanted: u64) -> Result<(), Broken> {
     let allocate = |core: &mut AnyKeptCore, pages: u64, stream: u64| -> Result<Allocation, Broken> {
         core.allocate(Bytes(pages * PAGE), StreamId(stream)).map_err(failed)
     };
-    // Both at once, or the second request would take the pages of the first.
+    // Free both at once, because otherwise the second request would take the pages of the first.
     let mut held = Vec::new();
     for (pages, stream) in free.into_iter().zip(1..).filter(|(pages, _)| *pages > 0) {
         held.push(allocate(&mut core, pages, stream)?);

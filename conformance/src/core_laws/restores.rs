@@ -1,4 +1,4 @@
-//! Restores of private pools, and what becomes of the allocations that they take back.
+//! Restores of private pools, and the fate of the allocations that they take back.
 
 use std::collections::BTreeSet;
 
@@ -40,7 +40,8 @@ fn allocate(core: &mut Core, bytes: u64) -> Result<Allocation, Broken> {
     core.allocate(Bytes(bytes), StreamId::DEFAULT).map_err(failed)
 }
 
-/// Restores that fail in the middle, and expandable segments that have grown since they were saved: every short sequence of blocks.
+/// Restores that fail in the middle, and expandable segments that have grown since they were saved: every short sequence of
+/// blocks.
 pub(crate) fn check(_: &Draws) -> Outcome {
     let mut restores = 0;
     for used in 0..1_u32 << 4 {
@@ -58,8 +59,8 @@ pub(crate) fn check(_: &Draws) -> Outcome {
     Ok(restores)
 }
 
-/// Of four blocks some are used by another stream, and one event cannot be recorded while a restore takes them back: all are given
-/// back all the same, and nothing is handed out.
+/// Another stream uses some of four blocks, and one event cannot be recorded while a restore takes them back: all are freed
+/// anyway, and nothing is handed out.
 fn interrupted(used: u32, nth: u64) -> Result<(), Broken> {
     let mut core = begin(false)?;
     let checkpoint = core.checkpoint_pool(POOL).map_err(failed)?;
@@ -71,7 +72,7 @@ fn interrupted(used: u32, nth: u64) -> Result<(), Broken> {
         }
         held.push(allocation);
     }
-    // Requests that are routed put off all events.
+    // Routing requests defers all events.
     core.end_pool(POOL).map_err(failed)?;
     core.device().steer().set_fault_plan(FaultPlan::none().and(When::NthOf(CallName::EventRecord, nth), FaultError::Code(700)));
     let answer = core.restore_pool(&checkpoint);
@@ -96,8 +97,8 @@ fn interrupted(used: u32, nth: u64) -> Result<(), Broken> {
     ensure(Law::Endings, left == Bytes::ZERO, || format!("{}: {left} bytes stay", during()))
 }
 
-/// A block of one page is saved, and then the segment grows by blocks that are free (0), allocated (1), or wait for another stream
-/// (2). It can be restored if behind the saved block there is at most one mapped block once everything is given back.
+/// A block of one page is saved, and then the segment grows by blocks that are free (0), allocated (1), or wait for another
+/// stream (2). It can be restored if, once everything is freed, at most one mapped block follows the saved one.
 fn grown(kinds: &[usize]) -> Result<(), Broken> {
     let mut core = begin(true)?;
     let mut held = vec![allocate(&mut core, PAGE)?];
@@ -110,7 +111,7 @@ fn grown(kinds: &[usize]) -> Result<(), Broken> {
         }
         if *kind == 1 { held.push(allocation) } else { core.free(allocation).map_err(failed)? }
     }
-    // Free neighbours become one; blocks that wait stay apart.
+    // Adjacent free blocks coalesce; waiting blocks stay separate.
     let waits: Vec<bool> = kinds.iter().map(|kind| *kind == 2).collect();
     let blocks = waits.chunk_by(|before, after| !before && !after).count();
     let before: BTreeSet<_> = held.iter().map(Allocation::address).collect();
@@ -138,7 +139,7 @@ fn grown(kinds: &[usize]) -> Result<(), Broken> {
     core.check().map_err(|violation| Broken::new(Law::Sweep, violation))
 }
 
-/// The same requests in two allocators take the same slots: the allocations are equal if the addresses are.
+/// The same requests in two allocators take the same slots: the allocations are equal if their addresses are.
 fn across_allocators() -> Result<(), Broken> {
     let make = |skipped: u64| -> Result<Vec<Allocation>, Broken> {
         let mut device = Paper::new(1 << 40);
@@ -154,8 +155,8 @@ fn across_allocators() -> Result<(), Broken> {
     ensure(Law::Reference, names, || format!("an allocation at {} is shown as {text}", first[0].address()))
 }
 
-/// What two allocations have in common: equality means the same block, and a restored pool's old allocations stay void, even where
-/// a new block has their address.
+/// Tests the identity of allocations: equality means the same block, and a restored pool's old allocations stay void even if a
+/// new block has their address.
 pub(crate) fn handles(draws: &Draws) -> Outcome {
     across_allocators()?;
     let sizes = prop::sample::select(vec![1, 512, 5000, MIB, 3 * MIB, 30 * MIB]);

@@ -1,4 +1,4 @@
-//! How cases of a law are drawn, run, and shrunk if they break it.
+//! Draws and runs the cases of a law, and shrinks those that break it.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
@@ -10,7 +10,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, Test
 /// The most shrinking steps for a failing case.
 const SHRINKS: u32 = 4000;
 
-/// How many cases to draw, and from which seed.
+/// The number of cases to draw, and their seed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Draws {
     /// Random cases of each law.
@@ -20,19 +20,19 @@ pub struct Draws {
 }
 
 impl Draws {
-    /// Fewer cases, where each takes as long as many others: at least one.
+    /// A reduced number of cases, at least one, for a law whose cases each take as long as this many others.
     pub(crate) fn each_for(self, cases: u32) -> Draws {
         Draws { cases: self.cases / cases + 1, ..self }
     }
 }
 
-/// How a check ended: the number of operations, or what breaks the law.
+/// The outcome of a check: the number of operations, or the failure.
 pub type Outcome = Result<u64, Failure>;
 
 /// A broken law.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// The law, and what was seen.
+    /// The law, and the observation that broke it.
     pub broken: Broken,
     /// The smallest case found that breaks it, as comments of a script.
     pub script: String,

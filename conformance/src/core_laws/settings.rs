@@ -1,8 +1,8 @@
-//! The settings law: every string sets what the specification says, and fails as it says, in the dialects of both releases, at
-//! load time and at run time.
+//! The settings law: every string has the effect or the error that the specification gives, in the dialects of both releases,
+//! at load time and at run time.
 //!
-//! Strings are drawn from the words that matter: all keys, values at every border, and separators in and out of place. They come from the
-//! grammar of numbers and lists, and are then spoiled in one place.
+//! Strings are drawn from the significant words: all keys, values at every limit, and separators in right and wrong positions.
+//! The grammar of numbers and lists generates them, and some are then corrupted in one position.
 
 use parkade::profile::Profile;
 use parkade::settings::{Settings, SettingsError, read_double};
@@ -13,7 +13,7 @@ use crate::law::{Broken, Law, ensure};
 use crate::reference_model::settings::double;
 use crate::reference_model::settings::{Reader, Refusal, defaults};
 
-/// Strings for each program: reading one costs almost nothing.
+/// Strings for each program; reading one costs almost nothing.
 const STRINGS_PER_CASE: usize = 24;
 
 /// Every key with every value and every list: one after the other at run time, and each at load time.
@@ -46,7 +46,7 @@ fn check_other_cases() -> Result<(), Broken> {
     Ok(())
 }
 
-/// Every value that is a word, with something before or behind it, and without its last letter.
+/// Every value that is a word, with a prefix, with a suffix, and without its last letter.
 fn check_affixes() -> Result<(), Broken> {
     for is_newer in [false, true] {
         for key in Profile::PYTORCH_2_15.dialect.keys() {
@@ -65,7 +65,7 @@ fn check_affixes() -> Result<(), Broken> {
     Ok(())
 }
 
-/// Hexadecimal numbers with more digits than a double holds: halfway ones go to the even neighbour, unless anything follows.
+/// Hexadecimal numbers with more digits than a double holds: halfway values round to even, unless more digits follow.
 const LONG_NUMBERS: [(&str, f64); 4] = [
     ("0x1.00000000000008p-1", 0.5),
     ("0x1.000000000000080000000000000001p-1", 0.500_000_000_000_000_1),
@@ -83,7 +83,7 @@ fn check_long_numbers() -> Result<(), Broken> {
     Ok(())
 }
 
-/// Each release knows its keys, each once.
+/// Each release knows its keys, and each key once.
 fn check_keys() -> Result<(), Broken> {
     for (profile, is_newer) in [(&Profile::PYTORCH_2_11, false), (&Profile::PYTORCH_2_15, true)] {
         let mut seen: Vec<&str> = profile.dialect.keys().collect();
@@ -157,7 +157,7 @@ fn compare((answer, seen): Side<'_, SettingsError>, (wanted, expected): Side<'_,
     ensure(Law::Settings, seen == expected, || format!("the settings are {seen:?}, expected {expected:?}"))
 }
 
-/// Values at the borders of the rules.
+/// Values at the limits of the rules.
 const VALUES: [&str; 64] = [
     "True",
     "False",
@@ -225,7 +225,7 @@ const VALUES: [&str; 64] = [
     "NaN",
 ];
 
-/// Keys that no release knows, and words in places where keys stand.
+/// Keys that no release knows, and words in the positions of keys.
 const ODD_KEYS: [&str; 6] = ["unknown", "Expandable_segments", ",", "]", "max_split_size", "[large_segment_size_mb:74]"];
 
 /// Lists of roundup divisions and of classes.
@@ -262,7 +262,7 @@ const LISTS: [&str; 30] = [
     "[16384:2,1:8]",
 ];
 
-/// A number in any notation, mostly whole, with anything behind it.
+/// A number in any notation, mostly whole, with an arbitrary suffix.
 fn number() -> impl Strategy<Value = String> {
     let sign = prop::sample::select(vec!["", "", "", "", "+", "-", "--"]);
     let digits = || prop_oneof![4 => "[0-9]{1,3}", 1 => "0{0,3}[0-9]{1,22}", 1 => Just(String::new())];
@@ -277,7 +277,7 @@ fn number() -> impl Strategy<Value = String> {
     (sign, magnitude, behind).prop_map(|(sign, magnitude, behind)| format!("{sign}{magnitude}{behind}"))
 }
 
-/// A list of divisions or classes by its grammar, and sometimes not quite.
+/// A list of divisions or classes by its grammar, sometimes slightly wrong.
 fn list() -> impl Strategy<Value = String> {
     let interval = prop_oneof![
         6 => (0..18_u32).prop_map(|bits| (1_u64 << bits).to_string()),
@@ -318,13 +318,13 @@ fn pair() -> impl Strategy<Value = String> {
     ]
 }
 
-/// What may be put into a string where it does not belong: white space of C's and of others', and letters.
+/// Characters to insert into a string where they do not belong: white space in C and elsewhere, and letters.
 const STRANGE: [char; 22] = [
     ' ', '\t', '\n', '\u{b}', '\u{c}', '\r', '\u{a0}', '\u{85}', '\u{2003}', '\u{3000}', '\u{feff}', '\0', 'x', '_', '.', '-',
     '\u{e9}', ',', ':', '[', ']', '>',
 ];
 
-/// One letter less, one more, twice, or in the other case.
+/// One letter removed, added, doubled, or in the other case.
 #[derive(Clone, Copy, Debug)]
 enum Spoil {
     Drop,
@@ -356,7 +356,7 @@ fn in_other_cases(text: &str) -> impl Iterator<Item = String> {
     places.map(|(place, letter)| format!("{}{}{}", &text[..place], flipped(letter), &text[place + 1..]))
 }
 
-/// A settings string. One in four is spoiled in one place.
+/// A settings string. One in four is corrupted in one position.
 fn text() -> impl Strategy<Value = String> {
     let spoil = prop_oneof![
         prop::sample::select(STRANGE.to_vec()).prop_map(Spoil::Insert),

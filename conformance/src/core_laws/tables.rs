@@ -1,5 +1,5 @@
-//! Laws about numbers and texts that need no device: sizes of blocks and segments, the texts that people read, errors among them, and
-//! the list of statistics.
+//! Laws about numbers and texts that need no device: sizes of blocks and segments, the texts shown to users, including errors,
+//! and the list of statistics.
 
 use parkade::device::{BackendError, ProcessMemory};
 use parkade::policy::{Policy, PolicyFault, PyTorch};
@@ -22,7 +22,7 @@ use crate::reference_model::{Reference, texts};
 /// Sizes for each drawn case.
 const SIZES_PER_CASE: usize = 48;
 
-/// A size close to a power of two or to half the way to the next, or any.
+/// A size close to a power of two or halfway to the next, or any size.
 fn size() -> impl Strategy<Value = u64> {
     let near = (9_u32..64, prop::sample::select(vec![2_u128, 3, 5, 7, 9]), -513_i128..=513).prop_map(|(bits, part, offset)| {
         let size = (1_u128 << bits) * part / 2;
@@ -82,7 +82,7 @@ fn one_size(settings: &Settings, size: u64) -> Result<(), Broken> {
     ensure(Law::Reference, seen == u64::try_from(rounded).ok(), || format!("{size} is rounded up to {seen:?}"))
 }
 
-/// Numbers with the text that C++ writes for them.
+/// Numbers with their text in C++.
 const DOUBLES: [(f64, &str); 17] = [
     (f64::NAN, "nan"),
     (0.0, "0"),
@@ -103,7 +103,7 @@ const DOUBLES: [(f64, &str); 17] = [
     (1.000_000_5, "1"),
 ];
 
-/// The same with other numbers of digits.
+/// The same with other numbers of significant digits.
 const SIGNIFICANT: [(f64, u8, &str); 7] = [
     (0.1, 17, "0.10000000000000001"),
     (1.5, 1, "2"),
@@ -223,7 +223,7 @@ fn units_and_names() -> Result<(), Broken> {
     texts::check(&backends.join(" "), Some("native cudaMallocAsync".to_owned()))
 }
 
-/// Whether a text is how C prints a number with at most `digits` significant digits: the right number, in the right form.
+/// Whether a text is C's output for a number with at most `digits` significant digits: the right value in the right form.
 fn is_significant(number: f64, digits: u8, text: &str) -> bool {
     let digits = usize::from(digits.max(1));
     let rounded = format!("{number:.*e}", digits - 1);
@@ -255,7 +255,7 @@ fn rings() -> Result<(), Broken> {
 fn drawn_texts(sizes: &[u64], stats: &Stats, device: u32, is_abbreviated: bool) -> Result<(), Broken> {
     for &size in sizes {
         texts::check(&format_bytes(size), Some(texts::size(size)))?;
-        // Numbers of every magnitude, also such as are not whole.
+        // Numbers of every magnitude, including fractions.
         for number in [size as f64, -(size as f64) / 3.0, f64::from_bits(size), 1.0 / size as f64] {
             let digits = (size % 18) as u8;
             let (seen, plain) = (format_significant(number, digits), format_double(number));
@@ -304,10 +304,10 @@ fn looked_up(stats: &Stats, key: &str) -> Option<i64> {
     }
 }
 
-/// Names of calls that are no call of CUDA's, and of those that no backend here makes.
+/// Call names that are not CUDA's, and names of calls that no backend here makes.
 const OTHER_CALLS: [&str; 6] = ["virtual memory", "", "c", "hipMalloc", "cu", "cublasCreate"];
 
-/// What errors say: every driver call with every code, and reports of drawn numbers.
+/// Tests error texts: every driver call with every code, and reports of drawn numbers.
 pub(crate) fn check_errors(draws: &Draws) -> Outcome {
     let calls = CallName::ALL.iter().map(|name| name.as_str()).chain(OTHER_CALLS);
     for call in calls {
@@ -361,7 +361,7 @@ pub(crate) fn check_errors(draws: &Draws) -> Outcome {
     )
 }
 
-/// What a release says of an error, in its own words.
+/// A release's own text for an error.
 fn said_by(profile: &Profile, error: &AllocError) -> String {
     match error {
         AllocError::OutOfMemory(report) => OutOfMemory { words: profile.oom_words, ..(**report).clone() }.to_string(),
@@ -369,7 +369,7 @@ fn said_by(profile: &Profile, error: &AllocError) -> String {
     }
 }
 
-/// What a code of CUDA's means where the way out is not in the call.
+/// The meaning of a CUDA code if the remedy does not depend on the call.
 fn meaning(call: &str, code: u32) -> &'static str {
     if call.get(..2) != Some("cu") {
         return "";
@@ -392,7 +392,7 @@ fn driver_error(call: &'static str, code: u32) -> Result<(), Broken> {
     texts::check(&FreeError::Device(error).to_string(), Some(format!("the block stays pending: {text}")))
 }
 
-/// Errors that are parkade's own, and those of pools in every release.
+/// parkade's own errors, and those of pools in every release.
 fn fixed_errors() -> Result<(), Broken> {
     let says = |seen: String, expected: &str| texts::check(&seen, Some(expected.to_owned()));
     says(AllocError::ZeroSize.to_string(), "a request of 0 bytes has no block: use a null pointer for it")?;
@@ -467,7 +467,7 @@ fn fixed_errors() -> Result<(), Broken> {
 /// Counters that a reset of the sums sets to 0.
 const COUNTERS: [&str; 5] = ["num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free"];
 
-/// Statistics that come from a file: any values, also such as no run has, and what resets make of them.
+/// Statistics from a file: any values, including those that no run has, and the effects of resets on them.
 pub(crate) fn check_statistics(draws: &Draws) -> Outcome {
     check_unknown()?;
     let count = Stats::default().entries().len();
@@ -507,7 +507,7 @@ fn read_and_reset(values: &[i64], resets: &[bool]) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Keys with a word too many, too few or in the other case are unknown, and named as they are.
+/// Keys with a word too many, with a word too few or in the other case are unknown, and the error quotes them unchanged.
 fn check_unknown() -> Result<(), Broken> {
     for (key, _) in Stats::default().entries() {
         let shorter = key.rsplit_once('.').map_or("", |(begin, _)| begin).to_owned();
@@ -516,7 +516,7 @@ fn check_unknown() -> Result<(), Broken> {
             let answer = Stats::from_entries([(text.as_str(), 1)]).map_err(|error| error.key);
             ensure(Law::Counters, answer == Err(text.clone()), || format!("{text:?} is read as {answer:?}"))?;
         }
-        // One alone: all others are 0, and only this one differs.
+        // A single statistic: all others are 0, and only this one differs.
         let [one, two] = [1, 2].map(|value| Stats::from_entries([(key.as_str(), value)]));
         let differs = one.is_ok() && one != two && one == Stats::from_entries([(key.as_str(), 1)]);
         ensure(Law::Counters, differs, || format!("{key} of 1 and of 2 are {one:?} and {two:?}"))?;
@@ -533,7 +533,7 @@ fn check_unknown() -> Result<(), Broken> {
     ensure(Law::Counters, differs, || "statistics without a key do not differ".to_owned())
 }
 
-/// One statistic by itself counts as its four values say.
+/// A single statistic behaves according to its four values.
 fn check_stat(amounts: &[i64]) -> Result<(), Broken> {
     let (mut stat, mut expected) = (Stat::default(), [0_i64; 4]);
     for (place, &amount) in amounts.iter().enumerate() {

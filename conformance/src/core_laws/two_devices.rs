@@ -1,4 +1,4 @@
-//! The same program on two devices that differ in what they can do or say of themselves. No decision may differ.
+//! Runs the same program on two devices that differ in what they can do or report. No decision may differ.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +17,11 @@ use crate::core_laws::devices::{Kept, KeptCore};
 use crate::core_laws::run::{Draws, Outcome, run};
 use crate::law::{Broken, Law, ensure};
 
-/// Handles of streams, lowest first. That is also their order in PyTorch's hash tables, in which the other device is asked.
+/// Handles of streams, lowest first. That is also their order in PyTorch's hash tables, which is the order in which the other
+/// device is queried.
 const STREAMS: [u64; 4] = [0, 7, 0x1000, u64::MAX];
 
-/// A device that says or keeps to itself that its events complete by handle.
+/// A device that reports, or does not report, that its events complete in the order of handles.
 #[derive(Debug)]
 struct Device {
     says_so: bool,
@@ -30,7 +31,7 @@ struct Device {
 }
 
 impl Device {
-    /// Completes this many events, those of streams with lower handles first.
+    /// Completes this many events, starting with those of streams with lower handles.
     fn complete(&mut self, mut count: u64) {
         for (recorded, done) in self.events.values_mut() {
             let more = count.min(*recorded - *done);
@@ -111,7 +112,7 @@ struct EventSide {
 }
 
 /// Devices whose events complete in the order of their streams' handles: an allocator that stops at the first incomplete event
-/// decides as one that asks every stream.
+/// decides like one that queries every stream.
 pub(crate) fn events_by_handle(draws: &Draws) -> Outcome {
     let which = any::<usize>;
     let sizes = prop::sample::select(vec![512, 4096, MIB, 3 * MIB, 12 * MIB]);
@@ -179,7 +180,7 @@ enum PageStep {
     ReleaseCached,
     /// Bytes that others hold.
     OthersHold(u64),
-    /// Adopts an expandable segment: these pages have memory, of this many each time.
+    /// Adopts an expandable segment: these pages have memory, in handles of this many pages.
     Adopt(u16, u64),
 }
 
@@ -189,7 +190,8 @@ struct PageSide {
     held: Vec<Allocation>,
 }
 
-/// The same program on two simulated devices: one takes many pages at once, the other one by one. No decision may differ.
+/// Runs the same program on two simulated devices: one takes many pages at once, the other takes them one by one. No decision
+/// may differ.
 pub(crate) fn page_runs(draws: &Draws) -> Outcome {
     let sizes =
         prop::sample::select(vec![1, MIB, 2 * MIB, 5 * MIB, 19 * MIB, 20 * MIB, 21 * MIB, 100 * MIB, 333 * MIB, 700 * MIB]);
@@ -225,14 +227,14 @@ fn side(is_newer: bool, large: &str, most: u64) -> Result<PageSide, Broken> {
 }
 
 impl PageSide {
-    /// What can be seen of the allocator and of what it holds of the device.
+    /// The visible state of the allocator and of its holdings on the device.
     fn seen(&self) -> String {
         let core = &self.core;
         let used = core.device().look().used_bytes();
         format!("{used} {:?} {:?} {:?}", core.expandable_segments(), core.segments(), core.stats().entries())
     }
 
-    /// Performs a step. Returns what is answered, in words.
+    /// Performs a step. Returns the answer as text.
     fn act(&mut self, step: &PageStep) -> String {
         match *step {
             PageStep::Allocate(size, stream) => match self.core.allocate(Bytes(size), StreamId(stream)) {
@@ -256,8 +258,8 @@ impl PageSide {
         }
     }
 
-    /// Adopts a segment of 16 pages, of which those with a bit in `pages` are allocated, together where they are neighbours, and
-    /// the others have no memory.
+    /// Adopts a segment of 16 pages: those with a bit in `pages` are allocated, adjacent ones as one block, and the others have no
+    /// memory.
     fn adopt(&mut self, pages: u16, run: u64) -> String {
         let page = Bytes(self.core.policy().settings.large_segment_bytes);
         let Ok(base) = self.core.device_mut().reserve(Bytes(16 * page.get())) else { return "no addresses".to_owned() };
@@ -290,7 +292,7 @@ impl PageSide {
             asked.push((address, pages));
             memory.next().expect("memory for each run of pages")
         });
-        // A device that takes pages one by one is asked more often, but for the same pages.
+        // A device that takes pages one by one gets more calls, but for the same pages.
         let ends: Vec<DeviceAddress> = asked.iter().map(|(address, pages)| address.offset(Bytes(pages * page.get()))).collect();
         let mut ends_once = ends;
         ends_once.dedup();

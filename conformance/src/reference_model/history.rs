@@ -27,7 +27,7 @@ fn touches(list: &[(u64, u64)], start: u64, size: u64) -> bool {
 }
 
 impl History {
-    /// Addresses were mapped: a new run, joined with the runs next to it.
+    /// Applies a mapping of addresses: a new run, joined with adjacent runs.
     fn map(&mut self, entry: &TraceEntry) -> Result<(), Broken> {
         let (mut start, mut end) = (entry.address, entry.address + entry.size);
         let taken = touches(&self.segments, start, entry.size) || touches(&self.mapped, start, entry.size);
@@ -43,7 +43,7 @@ impl History {
         Ok(())
     }
 
-    /// Addresses were unmapped; nothing there may be in use.
+    /// Applies an unmapping of addresses; nothing there may be in use.
     fn unmap(&mut self, entry: &TraceEntry) -> Result<(), Broken> {
         let (start, size) = (entry.address, entry.size);
         let in_use = touches(&self.live, start, size) || touches(&self.leaving, start, size);
@@ -60,8 +60,8 @@ impl History {
     /// Applies one entry.
     ///
     /// # Errors
-    /// If the entry is impossible: memory handed out twice or outside any segment, a segment given back while in use, or
-    /// something given back that does not exist.
+    /// If the entry is impossible: memory handed out twice or outside any segment, a segment released while in use, or a release of
+    /// something that does not exist.
     pub fn follow(&mut self, entry: &TraceEntry) -> Result<(), Broken> {
         let &TraceEntry { action, address, size, .. } = entry;
         match action {

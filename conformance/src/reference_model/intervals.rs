@@ -1,6 +1,6 @@
 //! The naive model: flat lists of intervals, scanned from end to end.
 //!
-//! It knows who holds which bytes and which bytes running work may still use, and works out from the list of blocks where a
+//! It knows who holds which bytes and which bytes running work may still use, and derives from the list of blocks where a
 //! request must go. It decides nothing for the core; it only checks afterwards whether the core was right.
 
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ pub struct Live {
     pub stream: u64,
     /// Other streams that use it.
     pub uses: Vec<u64>,
-    /// Those of them whose use was recorded while requests were routed to a private pool; see [`Model::give_back`].
+    /// Those of the streams whose use was recorded while requests were routed to a private pool; see [`Model::give_back`].
     pub captured: Vec<u64>,
 }
 
@@ -34,20 +34,20 @@ pub struct Leaving {
     pub address: u64,
     /// The requested size in bytes.
     pub requested: u64,
-    /// For each such stream: how many events had been recorded on it when the allocation was freed.
+    /// For each such stream: the number of events that had been recorded on it when the allocation was freed.
     pub waits: Vec<(u64, u64)>,
-    /// Whether it was freed while events were not recorded: its events come later, perhaps behind those of others.
+    /// Whether it was freed while events were not recorded: its events come later, possibly after those of others.
     pub deferred: bool,
 }
 
 impl Leaving {
-    /// Whether the allocator knows that all of that work is done.
+    /// Whether the allocator knows that all of this work is done.
     #[must_use]
     pub fn is_known_done(&self, witness: &Witness) -> bool {
         self.waits.iter().all(|&(stream, recorded)| witness.is_known_done(stream, recorded))
     }
 
-    /// Whether its events were known to be complete when a request searched for a block; `None` if what the device reported leaves it
+    /// Whether its events were known to be complete when a request searched for a block; `None` if the device's reports leave this
     /// open. The event on a stream is the first after the free, or, if it was deferred, one of those after the free.
     fn was_known_at_search(&self, witness: &Witness) -> Option<bool> {
         let mut all = Some(true);
@@ -78,7 +78,7 @@ pub struct FreeRun {
     pub large: bool,
 }
 
-/// Who holds what.
+/// Records who holds what.
 #[derive(Clone, Default, Debug)]
 pub struct Model {
     /// Live allocations, in the order in which the trial holds them.
@@ -128,9 +128,9 @@ impl Model {
 
     /// Frees a live allocation. Must be called before the core frees it.
     ///
-    /// What is freed while requests are routed to a private pool, `deferred`, does not wait for a stream whose use was recorded
-    /// during such a time, even if the use was recorded before or again: so do 2.4 to 2.15 (spec 3.8).
-    /// What is freed at any other time waits for all of its streams.
+    /// An allocation freed while requests are routed to a private pool (`deferred`) does not wait for a stream whose use was
+    /// recorded during such a time, even if the use was recorded before or again: 2.4 to 2.15 behave in this way (spec 3.8). An
+    /// allocation freed at any other time waits for all of its streams.
     pub fn give_back(&mut self, which: usize, deferred: bool, witness: &Witness) {
         let Live { address, requested, mut uses, captured, .. } = self.live.swap_remove(which);
         uses.retain(|stream| !(deferred && captured.contains(stream)));
@@ -140,8 +140,8 @@ impl Model {
         }
     }
 
-    /// Checks the heap's segments against the model: exactly the live allocations are handed out, each in a large enough block,
-    /// and what may still be in use is pending.
+    /// Checks the heap's segments against the model: exactly the live allocations are handed out, each in a large enough block, and
+    /// memory that may still be in use is pending.
     ///
     /// With `is_virtual` there are private pools, and a block may be pending just because it was freed while requests were routed
     /// to one.
@@ -182,7 +182,7 @@ impl Model {
         Ok(())
     }
 
-    /// How many streams have events that the allocator does not know to be complete.
+    /// The number of streams with events that the allocator does not know to be complete.
     #[must_use]
     pub fn waiting_streams(&self, witness: &Witness) -> usize {
         let waits = self.leaving.iter().flat_map(|leaving| &leaving.waits);
@@ -197,14 +197,14 @@ impl Model {
         leaving.and_then(|leaving| leaving.was_known_at_search(witness)) == Some(true)
     }
 
-    /// Whether it cannot be told from what the device reported if [`Model::was_known_done`] holds of this block.
+    /// Whether the device's reports leave open if [`Model::was_known_done`] holds for this block.
     #[must_use]
     pub fn was_uncertain(&self, address: u64, witness: &Witness) -> bool {
         self.leaving.iter().any(|leaving| leaving.address == address && leaving.was_known_at_search(witness).is_none())
     }
 
-    /// What was free when a request searched for a block: `segments` is the heap before the request, and blocks whose events were
-    /// known to be complete by then count as free. Adjacent free blocks are joined.
+    /// The memory that was free when a request searched for a block. `segments` is the heap before the request; blocks whose events
+    /// were known to be complete by then count as free. Adjacent free blocks are joined.
     #[must_use]
     pub fn free_at_search(&self, segments: &[SegmentInfo], witness: &Witness) -> Vec<FreeRun> {
         let mut runs: Vec<FreeRun> = Vec::new();
@@ -234,8 +234,8 @@ impl Model {
     }
 }
 
-/// Where a request of `size` rounded bytes must go: the smallest run that may serve it, the lowest of equal ones; `None` if no
-/// run may.
+/// Where a request of `size` rounded bytes must go: the smallest run that may serve it, the lowest among equals; `None` if no
+/// run may serve it.
 #[must_use]
 pub fn best(runs: &[FreeRun], rules: &Rules, size: u64, stream: u64) -> Option<FreeRun> {
     let right = |run: &&FreeRun| run.stream == stream && run.large == Rules::is_large(size) && rules.may_serve(run.size, size);

@@ -1,6 +1,8 @@
-//! The rules in which releases of PyTorch differ, written a second time from docs/releases.md: each by the releases that have it.
+//! A second implementation, from docs/releases.md, of the rules in which releases of PyTorch differ: each rule lists the
+//! releases that have it.
 //!
-//! The core has them as a table of profiles. A wrong value there, or a rule that the core asks in the wrong way, differs from these.
+//! The core has these rules as a table of profiles. A wrong value in the table, or a rule that the core applies wrongly, then
+//! shows as a difference.
 
 use parkade::profile::{ExpandableHint, TieBreak};
 
@@ -9,23 +11,23 @@ use parkade::profile::{ExpandableHint, TieBreak};
 pub struct ReleaseRules {
     /// The series' second number.
     minor: u32,
-    /// Which of equal free blocks is used.
+    /// Which of several equal free blocks is used.
     pub tie_break: TieBreak,
     /// Whether sizes with one division between powers of two are multiples of 512 bytes.
     pub rounds_by_one_division: bool,
-    /// Whether a fraction's limit is rounded down, rather than to the nearest.
+    /// Whether a fraction's limit is rounded down rather than to nearest.
     pub rounds_limits_down: bool,
     /// Whether a fraction of 1 is a limit.
     pub limits_whole_memory: bool,
-    /// Whether each fraction that is set asks for the device's memory.
+    /// Whether setting a fraction queries the device's total memory.
     pub asks_for_total: bool,
-    /// Whether waiting is put off while requests are routed to a pool, rather than while the caller's stream is captured.
+    /// Whether waiting is deferred while requests are routed to a pool, rather than while the caller's stream is captured.
     pub defers_while_routing: bool,
-    /// Whether the device's free memory is asked for after each refusal.
+    /// Whether the device's free memory is queried after each refusal.
     pub asks_after_refusal: bool,
-    /// The hint where segments are expandable.
+    /// The hint in the message if segments are expandable.
     pub expandable_hint: ExpandableHint,
-    /// Whether a reserved range that is too short goes back.
+    /// Whether a reserved range that is too short is released.
     pub gives_short_ranges_back: bool,
     /// Whether statistics count each private pool.
     pub counts_private_pools: bool,
@@ -33,23 +35,23 @@ pub struct ReleaseRules {
     pub restores_grown_segments: bool,
     /// Whether private pools have expandable segments.
     pub expands_private_pools: bool,
-    /// Whether a use recorded during a capture is forgotten if the block is given back during it.
+    /// Whether a use recorded during a capture is forgotten if the block is freed during it.
     pub forgets_captured_uses: bool,
     /// Whether saving a pool records the events of deferred blocks first.
     pub settles_before_saving: bool,
-    /// Whether the end of a routing does so for its pool, with graph_capture_record_stream_reuse.
+    /// Whether the end of a routing records them for its pool, with graph_capture_record_stream_reuse.
     pub settles_at_pool_end: bool,
-    /// Whether pools that serve when memory is out are asked last.
+    /// Whether pools that serve when memory runs out are asked last.
     pub borrows_last: bool,
-    /// Whether they lend blocks of expandable segments.
+    /// Whether these pools lend blocks of expandable segments.
     pub borrows_expandable: bool,
     /// Whether the oldest of several routings decides.
     pub oldest_routing_decides: bool,
-    /// Whether a routing that fails puts waiting off for ever.
+    /// Whether a failed routing defers waiting forever.
     pub counts_failed_routings: bool,
     /// Whether "never split" ends with its pool.
     pub forgets_no_split: bool,
-    /// Whether the cache cannot be emptied while waiting is put off.
+    /// Whether the cache cannot be emptied while waiting is deferred.
     pub keeps_cache_in_captures: bool,
     /// Whether a request that would release blocks of expandable segments for being oversize fails.
     pub fails_at_expandable: bool,
@@ -59,8 +61,9 @@ pub struct ReleaseRules {
     pub asserts_fraction: bool,
 }
 
-/// Where sources of a series say that a pool is unknown, is abandoned, is released too often, and was; that the cache is kept; that an
-/// expandable segment would be released; and that a fraction is invalid. 0: nowhere. From 2.1 on.
+/// The source lines in each series that assert: a pool is unknown, is abandoned, is released too often, was released too often;
+/// the cache is kept; an expandable segment would be released; a fraction is invalid. 0 means that the series has no such line.
+/// The first series is 2.1.
 const LINES: [[u32; 7]; 15] = [
     [2136, 2103, 2138, 2782, 2939, 2814, 3165],
     [1829, 1796, 1831, 2493, 2650, 2525, 2896],
@@ -79,18 +82,18 @@ const LINES: [[u32; 7]; 15] = [
     [3481, 3473, 3373, 4249, 0, 0, 0],
 ];
 
-/// What an internal assert is about.
+/// The subject of an internal assert.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Asserted {
-    /// A pool is known.
+    /// The pool is known.
     Known,
-    /// A pool has uses.
+    /// The pool has uses.
     Used,
-    /// A pool is not released more often than used.
+    /// The pool is not released more often than used.
     Balanced,
-    /// A pool was not.
+    /// The pool was not released more often than used.
     WasBalanced,
-    /// Nothing is captured when the cache is emptied.
+    /// Nothing is being captured when the cache is emptied.
     NotCapturing,
     /// No block of an expandable segment is released as a whole one.
     NotExpandable,
@@ -104,7 +107,7 @@ impl ReleaseRules {
     /// The rules of a series by its name, such as `2.11`.
     ///
     /// # Panics
-    /// If there is no such series: the tables here are for those from 2.1 to 2.15.
+    /// If there is no such series: these tables cover 2.1 to 2.15.
     #[must_use]
     pub fn of(series: &str) -> ReleaseRules {
         let minor = series.strip_prefix("2.").and_then(|minor| minor.parse().ok());
@@ -146,7 +149,7 @@ impl ReleaseRules {
         }
     }
 
-    /// The text of an internal assert that failed. Some have more behind it.
+    /// The text of a failed internal assert. Some texts continue after it.
     pub(super) fn assertion(&self, asserted: Asserted) -> String {
         let lines = LINES[self.minor as usize - 1];
         let (condition, line) = match asserted {
@@ -171,22 +174,22 @@ impl ReleaseRules {
         format!("{condition} INTERNAL ASSERT FAILED at \"{file}\":{line}, please report a bug to PyTorch. ")
     }
 
-    /// How the out-of-memory message names the device's memory: 2.1 has a mistake in it.
+    /// How the out-of-memory message names the device's memory; 2.1 has a typo in it.
     pub(super) fn capacity(&self) -> &'static str {
         if self.minor == 1 { "capacty" } else { "capacity" }
     }
 
-    /// Whether the message has the device's number as a character.
+    /// Whether the message contains the device's number as a character.
     pub(super) fn writes_device_as_character(&self) -> bool {
         self.minor == 3
     }
 
-    /// Whether the message says the limit.
+    /// Whether the message states the limit.
     pub(super) fn tells_limit(&self) -> bool {
         self.minor >= 5
     }
 
-    /// Whether the message counts what private pools have cached.
+    /// Whether the message counts the memory cached by private pools.
     pub(super) fn tells_private_pools(&self) -> bool {
         self.minor >= 4
     }

@@ -1,4 +1,4 @@
-//! The expected state of an allocator's private pools: how often they are used, which requests they get, and which must keep
+//! The expected state of an allocator's private pools: their use counts, the requests they get, and which of them must keep
 //! their memory.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ pub const fn id(pool: u64) -> PoolId {
 /// The expected state of private pools, by number.
 #[derive(Clone, Default, Debug)]
 pub struct Routing {
-    /// Pools that requests are routed to, newest last, with the stream they serve, or `None` for all streams.
+    /// Pools to which requests are routed, newest last, with the stream they serve, or `None` for all streams.
     routed: Vec<(u64, Option<StreamId>)>,
     uses: BTreeMap<u64, i64>,
     /// Pools that may serve other requests when memory runs out.
@@ -34,7 +34,7 @@ impl Routing {
         !self.routed.is_empty()
     }
 
-    /// Whether requests are routed to the pool; inside, the stream they come from, or `None` for all streams.
+    /// If requests are routed to the pool: the stream they come from, or `None` for all streams.
     pub fn routed(&self, pool: u64) -> Option<Option<StreamId>> {
         self.routed.iter().find(|&&(routed, _)| routed == pool).map(|&(_, stream)| stream)
     }
@@ -44,7 +44,7 @@ impl Routing {
         self.routed.iter().any(|(_, stream)| stream.is_some())
     }
 
-    /// The pool for a request of the stream: that of the newest routing that matches. 0 is the default pool.
+    /// The pool for a request on the stream: that of the newest routing that matches. 0 is the default pool.
     pub fn pool_for(&self, stream: StreamId) -> u64 {
         let accepts = |filter: &Option<StreamId>| filter.is_none_or(|wanted| wanted == stream);
         self.routed.iter().rev().find(|(_, filter)| accepts(filter)).map_or(0, |&(pool, _)| pool)
@@ -153,7 +153,7 @@ impl Routing {
         self.whole.insert(pool);
     }
 
-    /// Forgets that the pool is not split, because the pool is gone.
+    /// Removes the mark that the pool is not split, because the pool is gone.
     pub fn forget_whole(&mut self, pool: u64) {
         self.whole.remove(&pool);
     }
@@ -161,7 +161,7 @@ impl Routing {
     /// Checks the allocator's use counts of pools 1 to `pools` against these.
     ///
     /// # Errors
-    /// If not.
+    /// If they differ.
     pub fn check_uses<D: DeviceBackend, P: Policy, O: Observer>(
         &self,
         core: &Allocator<D, P, O>,
@@ -192,7 +192,7 @@ impl Routing {
     /// runs out. Returns the pool, and whether it only lent the memory.
     ///
     /// # Errors
-    /// If not.
+    /// If it was not.
     pub fn check_served(&self, entries: &[TraceEntry], bytes: u64, stream: StreamId) -> Result<(u64, bool), Broken> {
         let served = entries.iter().rev().find(|entry| entry.action == TraceAction::Alloc).map_or(0, |entry| entry.pool.1);
         let wanted = self.pool_for(stream);

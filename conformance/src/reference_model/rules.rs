@@ -1,27 +1,27 @@
-//! PyTorch's rules for requests, written a second time from the specification in the slow and obvious way: the sizes of blocks and segments,
-//! and the retry ladder.
+//! A second, slow and obvious implementation of PyTorch's rules for requests, from the specification: the sizes of blocks and
+//! segments, and the retry ladder.
 
 use std::collections::BTreeSet;
 
 use parkade::units::MIB;
 
-/// What the rules depend on.
+/// The parameters of the rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rules {
-    /// Blocks of at least this size are oversize; `None`: none are.
+    /// Blocks of at least this size are oversize; `None` means that no block is.
     pub max_split: Option<u64>,
     /// How much larger than the request an oversize block may be, in bytes.
     pub non_split_rounding: u64,
-    /// Size of the segments made for medium requests, in bytes.
+    /// Size of the segments allocated for medium requests, in bytes.
     pub large_segment: u64,
     /// Steps between two powers of two, for requests below 2, 4 and 8 MiB and for larger ones; 0 disables this rounding.
     pub divisions: [u64; 4],
-    /// The part of the limit beyond which unused segments are given back, in hundredths; 0 means never.
+    /// The fraction of the limit above which unused segments are released, in hundredths; 0 means never.
     pub collection_hundredths: u64,
 }
 
-/// A settings string and what it changes. Every string resets the rules it does not name, except the size of large segments,
-/// which keeps its value and is what the rounding slack is reset to (spec 8.3).
+/// A settings string and its effect on the rules. Every string resets the rules it does not name, except the size of large
+/// segments, which keeps its value and is the value that the rounding slack is reset to (spec 8.3).
 #[derive(Clone, Copy, Debug)]
 pub struct NamedSettings {
     /// The string.
@@ -174,11 +174,11 @@ pub struct Candidate {
     pub is_free: bool,
     /// Nothing in it is live: it is free once all events are complete.
     pub is_free_after_waiting: bool,
-    /// How many searches it has been free for.
+    /// The number of searches for which it has been free.
     pub age: u64,
 }
 
-/// The retry ladder, written a second time: what a request that no free block serves gives back, waits for and asks for (spec
+/// A second implementation of the retry ladder: what a request that no free block serves releases, waits for and requests (spec
 /// 2.4, 2.7, 2.9).
 ///
 /// It works on lists of segments and their sums; the heap before the request determines everything that must happen, rung by
@@ -195,7 +195,7 @@ pub struct Ladder {
     pub stream: u64,
     /// The memory limit.
     pub limit: Option<u64>,
-    /// Pages that the device can still give; negative if others took memory that is held here.
+    /// Pages that the device can still supply; negative if others took memory that is held here.
     pub room_pages: i64,
     /// All segments.
     pub segments: Vec<Candidate>,
@@ -204,9 +204,9 @@ pub struct Ladder {
 /// What must happen.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Climb {
-    /// Start addresses of the segments given back.
+    /// Start addresses of the released segments.
     pub given_back: BTreeSet<u64>,
-    /// How often the device is asked for memory.
+    /// The number of times that the device is asked for memory.
     pub asked: usize,
     /// Whether it waits for all events, which counts as a retry.
     pub waited: bool,
@@ -274,8 +274,8 @@ impl Ladder {
         gone
     }
 
-    /// Free oversize segments of the request's own stream and pool: the smallest that is large enough, otherwise the largest ones
-    /// until their sum is; and whether it is (spec 2.9).
+    /// Free oversize segments of the request's own stream and pool: the smallest that is large enough or, if none is, the largest
+    /// ones until their sum is large enough; and whether it is (spec 2.9).
     fn oversize(&self) -> (Vec<Candidate>, bool) {
         let Some(max_split) = self.rules.max_split else { return (Vec::new(), false) };
         let wanted = self.size.max(max_split);

@@ -1,7 +1,7 @@
-//! The order of PyTorch's hash tables (spec 13.1), worked out from the keys in their order and from nothing else.
+//! The order of PyTorch's hash tables (spec 13.1), derived only from the keys and the order of their insertion.
 //!
-//! A key's home is given by its hash. Keys are walked in the order of their homes, and each is at its home or, if that is taken,
-//! right behind the key before it. What is not told by the homes is the order of keys with one home, which insertions turn.
+//! A key's hash determines its home. Walking the keys in the order of their homes, each is at its home or, if that is taken,
+//! directly after the key before it. The homes do not determine the order of keys that share one; insertions change that order.
 
 /// How far a key may be from home before a small table grows.
 const LEAST_REACH: u64 = 4;
@@ -41,7 +41,7 @@ impl<K: Copy + Eq> Table<K> {
         self.keys.retain(|&(_, other)| other != key);
     }
 
-    /// Inserts a key, unless it is there.
+    /// Inserts a key unless the table has it.
     pub(super) fn insert(&mut self, hash: u64, key: K) {
         if self.contains(key) {
             return;
@@ -71,7 +71,7 @@ impl<K: Copy + Eq> Table<K> {
         self.keys.iter().map(place).collect()
     }
 
-    /// Inserts a key, or returns the one that is left without a place.
+    /// Inserts a key; fails with the key that is left without a bucket.
     fn try_insert(&mut self, new: (u64, K)) -> Result<(), (u64, K)> {
         if self.bits == 0 || (self.keys.len() as u64 + 1) * 2 > 1 << self.bits {
             return Err(new);

@@ -1,4 +1,4 @@
-//! The texts of errors, written a second time from the specification (spec 2.13 to 2.15, 5.3, 11.0).
+//! A second implementation of the error texts, from the specification (spec 2.13 to 2.15, 5.3, 11.0).
 
 use parkade::profile::Profile;
 use parkade::stats::{Family, Stat, Stats};
@@ -10,7 +10,7 @@ use super::ReleaseRules;
 use super::release::Asserted;
 use crate::law::{Broken, Law, ensure};
 
-/// Bytes as messages show them: a unit is used up to 1024 of it, with two decimals, and ties go to the even digit.
+/// Bytes as shown in messages: a unit is used up to 1024 of it, with two decimals, and ties round to even.
 pub fn size(bytes: u64) -> String {
     let (unit, name) = match bytes {
         0..=1024 => return format!("{bytes} bytes"),
@@ -18,7 +18,7 @@ pub fn size(bytes: u64) -> String {
         1_048_577..=1_073_741_824 => (1 << 20, "MiB"),
         _ => (1_u128 << 30, "GiB"),
     };
-    // A double holds 53 bits of the number.
+    // A double holds 53 bits of a number.
     let scaled = (bytes as f64) as u128 * 100;
     let (mut hundredths, rest) = (scaled / unit, scaled % unit);
     if 2 * rest > unit || (2 * rest == unit && hundredths % 2 == 1) {
@@ -94,12 +94,12 @@ pub fn of_request(error: &AllocError, profile: &Profile) -> Option<String> {
     }
 }
 
-/// The text of a refused call about a pool.
+/// The text of a refused call on a pool.
 pub fn of_pool(error: PoolError, profile: &Profile) -> Option<String> {
     let asserted = match error {
         PoolError::AlreadyRouted(_) => return Some("beginAllocateToPool: already recording to mempool_id".to_owned()),
         PoolError::NotRouted(_) => return Some("endAllocatePool: not currently recording to mempool_id".to_owned()),
-        // No device of the reference knows graphs; docs/spec.md 3.8 has the text.
+        // None of the reference's devices supports graphs; docs/spec.md 3.8 has the text.
         PoolError::TooMany | PoolError::Captured(_) => return None,
         PoolError::Unknown(_) => Asserted::Known,
         PoolError::Abandoned(_) => Asserted::Used,

@@ -1,4 +1,4 @@
-//! C: the experiments and the log of the documents.
+//! C: the experiments and the log in the documents.
 
 use parkade::stats::Family;
 use parkade::texts::format_bytes;
@@ -86,14 +86,14 @@ fn holes() -> Vec<Entry> {
     entries
 }
 
-/// The original positions of what `del tensors[i]` deletes for each i, while the list gets shorter.
+/// The original positions of the elements that `del tensors[i]` deletes for each i, while the list gets shorter.
 fn deleted(count: usize, indices: impl IntoIterator<Item = usize>) -> Vec<usize> {
     let mut left: Vec<usize> = (0..count).collect();
     indices.into_iter().map(|index| left.remove(index)).collect()
 }
 
 fn equal(backend: &AnyBackend, name: &str, settings: &str) -> Verdict {
-    // Filled, with holes, and with the 2 GB.
+    // Statistics when filled, with holes, and with the 2 GB.
     let (filled, holes, done) = match name {
         "expandable" => (
             [39_936_000_000, 39_950_745_600, 0, 0, 0, 0, 39, 0],
@@ -220,14 +220,14 @@ fn alternating_limited(backend: &AnyBackend) -> Verdict {
     story.show("with holes");
     let _ = story.stage.calls();
     story.refuse("tensor of 100 MB", Bytes(100_000_000))?;
-    // No segment is free as a whole, so there is nothing to release.
+    // No segment is entirely free, so nothing can be released.
     story.expect_calls("100 MB", &["cudaMemGetInfo"])?;
     story.expect("refused", [209_715_200, 419_430_400, 209_715_200, 1, 1, 20, 20, 0])?;
     story.show_figures("after");
     story.finish()
 }
 
-/// The log as it is in the documents, line breaks included.
+/// The log as in the documents, line breaks included.
 const LOG: &str = "OutOfMemoryError: CUDA out of memory. Tried to allocate 4.88 GiB (GPU 2; 39.59
 GiB total capacity; 28.60 GiB already allocated; 3.92 GiB free; 33.95 GiB
 reserved in total by PyTorch). If reserved memory is substantially greater than allocated memory, consider
@@ -250,7 +250,7 @@ fn read(text: &str) -> Result<OutOfMemoryMessage, Trouble> {
     OutOfMemoryMessage::parse(text).map_err(|error| Trouble::fail(format!("{text}: {error}")))
 }
 
-/// A figure; every complete message has those that are shown.
+/// A figure; every complete message has the figures that are shown.
 fn shown(size: Option<Size>) -> String {
     size.map_or_else(|| "missing".to_owned(), |size| size.to_string())
 }
@@ -319,7 +319,7 @@ const WIDTH: i64 = 60;
 
 /// C5 and C6: peaks of recorded runs, from their replay.
 ///
-/// No device takes part in a recording: these belong to the simulated backend, on which they are replayed.
+/// A recording needs no device, so these belong to the simulated backend, on which they are replayed.
 fn recorded_peaks(backend: &AnyBackend) -> Vec<Entry> {
     if !backend.is_simulated() {
         return Vec::new();
@@ -334,7 +334,7 @@ fn recorded_peaks(backend: &AnyBackend) -> Vec<Entry> {
     ]
 }
 
-/// The peak between each two calls of empty_cache in a recorded program.
+/// The peak between any two consecutive calls of empty_cache in a recorded program.
 fn peaks(backend: &AnyBackend, name: &str) -> Result<Vec<i64>, Trouble> {
     let shipped = recording(name)?;
     let requests = Requests::of_recording(shipped.device(), &shipped.options, &mut |_| ());
@@ -384,7 +384,7 @@ fn sweep(backend: &AnyBackend) -> Verdict {
         let told = slope.map_or_else(String::new, |slope| format!("{slope:.2} MB"));
         text.push_str(format!("{batch:>5} {peak:>14} B {told:>26}").trim_end());
         text.push('\n');
-        // The first batch also allocates the gradients and what the libraries keep.
+        // The first batch also allocates the gradients and the memory that the libraries keep.
         let is_linear = batch <= 2 || slope.is_some_and(|slope| (86.0..=87.0).contains(&slope));
         claim(is_linear, || format!("from the batch before to {batch} the peak grows by {told} a sample"))?;
         before = Some((batch, peak));

@@ -28,7 +28,7 @@ pub fn everything(backend: &AnyBackend, parkade: Option<&Path>) -> Vec<Entry> {
 
 /// The scenarios alone, in the order of their ids.
 ///
-/// Some run commands of the binary `parkade`. Where its path is not given, these are skipped.
+/// Some run commands of the binary `parkade`. If its path is not given, these are skipped.
 #[must_use]
 pub fn entries(backend: &AnyBackend, parkade: Option<&Path>) -> Vec<Entry> {
     let mut entries: Vec<Entry> = [
@@ -51,7 +51,7 @@ pub fn rows() -> impl Iterator<Item = &'static Row> {
     [allocator::ROWS, streams::ROWS, experiments::ROWS, tools::ROWS, models::ROWS].into_iter().flatten()
 }
 
-/// What stands on the page docs/scenarios.md above the table.
+/// The part of docs/scenarios.md above the table.
 const HEAD: &str = "# Scenarios
 
 parkade was written after lecture notes and guides on GPU memory.
@@ -89,7 +89,7 @@ pub fn docs_page() -> String {
     page
 }
 
-/// The names of a scenario's entries: the first one in full, of the others only what differs.
+/// The names of a scenario's entries: the first one in full, the others reduced to what differs.
 fn in_short(id: &str, names: &[&str]) -> String {
     let name = |(at, name): (usize, &&str)| match name.strip_prefix(id) {
         Some(rest) if at > 0 && !rest.is_empty() => format!("`{rest}`"),

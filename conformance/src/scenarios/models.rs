@@ -81,7 +81,7 @@ pub(crate) const ROWS: &[Row] = &[
     },
 ];
 
-/// No device takes part in any of them.
+/// None of them uses a device.
 pub(crate) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     if !backend.is_simulated() {
         return Vec::new();
@@ -112,7 +112,7 @@ fn chain(layers: u64, checkpoint_bytes: u64, inner_bytes: u64, keeping: Keeping)
     Chain { layers, checkpoint_bytes, inner_bytes, fixed_bytes: 0, keeping }
 }
 
-/// The most bytes that live at once in the generated program.
+/// The most bytes that are live at once in the generated program.
 fn peak(chain: &Chain) -> Result<u64, Trouble> {
     let workload = chain.workload().map_err(failed)?;
     workload.check().map_err(|problem| failed(format!("{chain:?}: {problem:?}")))?;
@@ -127,7 +127,7 @@ fn formula() -> Verdict {
     let root = ((layers as f64).sqrt() * activation as f64).round();
     let groups = chain(layers, activation, 0, Chain::sqrt(layers));
     let workload = groups.workload().map_err(failed)?;
-    // What is left between forward and backward, when the last group is about to be recomputed.
+    // The memory left between forward and backward, when the last group is about to be recomputed.
     let kept = layers.div_ceil(5) * activation;
     let recomputing = peak(&groups)?;
     claim(groups.keeping == Keeping::Groups(5) && kept == 335_544_320 && recomputing == 8 * activation, || {
@@ -147,7 +147,7 @@ fn formula() -> Verdict {
     ))
 }
 
-/// Layers, and sizes of a checkpoint and of what is inside a layer.
+/// Layers, and the sizes of a checkpoint and of a layer's inner memory.
 const MOST_LAYERS: u64 = 24;
 const SIZES: [(u64, u64); 5] = [(1, 1), (10, 3), (3, 100), (7, 0), (1000, 1001)];
 
@@ -155,7 +155,7 @@ fn chain_shapes() -> impl Iterator<Item = (u64, u64, u64)> {
     (1..=MOST_LAYERS).flat_map(|layers| SIZES.map(|(outer, inner)| (layers, outer, inner)))
 }
 
-/// The generated peak must be the formula's. Counts what was checked.
+/// The generated peak must be the formula's. Counts the checks.
 fn check(chain: &Chain, formula: u64, checked: &mut u64) -> Result<(), Trouble> {
     let found = peak(chain)?;
     *checked += 1;
@@ -196,12 +196,12 @@ fn nano_batching() -> Verdict {
     )))
 }
 
-/// A toy program of the notes: sizes fitted to its numbers, and what was measured for each way of running it.
+/// A toy program of the notes: sizes fitted to its numbers, and the measurement for each way of running it.
 struct Toy {
     name: &'static str,
-    /// What was measured is in these.
+    /// The unit of the measurements.
     unit: &'static str,
-    /// The fitted sizes are in so small parts of it.
+    /// The fitted sizes are given in this fraction of the unit.
     parts: f64,
     chain: Chain,
     measured: &'static [(&'static str, Keeping, f64)],
@@ -294,7 +294,7 @@ fn work() -> Verdict {
     Ok(Evidence::text(text))
 }
 
-/// E5, E6 and E8: what training a transformer takes, and what the cures do to it.
+/// E5, E6 and E8: how much memory training a transformer takes, and the effect of the remedies.
 fn training() -> Vec<Entry> {
     vec![
         scenario("E5", "each cure lowers the peak and raises the largest batch that fits", |_: &AnyBackend| cures()),
@@ -311,7 +311,7 @@ fn training() -> Vec<Entry> {
     ]
 }
 
-/// What the cures are tried on: GPT-2 with attention scores in memory and four-byte numbers.
+/// The model on which the remedies are tried: GPT-2 with attention scores in memory and four-byte numbers.
 fn base() -> Transformer {
     Transformer {
         precision: Precision::Fp32,
@@ -350,7 +350,7 @@ fn cures() -> Verdict {
     for (name, transformer) in all {
         let (found, batch) = (training_peak(&transformer)?, largest_batch(&transformer)?);
         claim(name == "none" || found < plain, || format!("{name}: {found} bytes, {plain} without"))?;
-        // A smaller batch is a way to fit, and does not make a larger one fit.
+        // A smaller batch is one way to fit, and does not make a larger one fit.
         let is_batch = transformer.batch != base().batch;
         claim(name == "none" || is_batch || batch > plain_batch, || {
             format!("{name}: a batch of {batch}, {plain_batch} without")
@@ -421,7 +421,7 @@ fn seven_billion() -> Verdict {
 }
 
 fn second_copy() -> Verdict {
-    // So few tokens that the update is the peak.
+    // The step has so few tokens that the update is the peak.
     let plain =
         Transformer { layers: 6, hidden: 256, heads: 4, sequence: 1, batch: 1, vocabulary: 1000, ..Transformer::default() };
     let copying = Transformer { optimizer_copy: true, ..plain.clone() };
@@ -445,7 +445,7 @@ fn second_copy() -> Verdict {
     Ok(Evidence::text(text))
 }
 
-/// E9: how long autograd keeps tensors: each rule on the requests that the generator makes of a few operations.
+/// E9: how long autograd keeps tensors: each rule, tested on the requests that the generator makes for a few operations.
 fn lifetimes() -> Vec<Entry> {
     vec![
         scenario(
@@ -461,7 +461,7 @@ fn lifetimes() -> Vec<Entry> {
     ]
 }
 
-/// What a program does: `+size` and `-size`, in order. Sizes tell its tensors apart.
+/// The requests of a program, in order: `+size` and `-size`. Sizes identify its tensors.
 fn requests(workload: &Workload) -> String {
     let mut sizes = Vec::new();
     let mut all = Vec::new();
@@ -478,7 +478,7 @@ fn requests(workload: &Workload) -> String {
     all.join(" ")
 }
 
-/// Operations one after the other, behind an input of 1 byte.
+/// Operations one after the other, after an input of 1 byte.
 fn block(operations: Vec<Operation>) -> Block {
     let mut block = Block::new(1);
     for operation in operations {
@@ -487,7 +487,7 @@ fn block(operations: Vec<Operation>) -> Block {
     block
 }
 
-/// A rule, operations that show it, how often they are run forward and backward, and the requests that follow from it.
+/// A rule, the operations that show it, the number of forward and backward passes, and the requests that follow from the rule.
 struct Rule {
     says: &'static str,
     operations: Vec<Operation>,

@@ -1,5 +1,5 @@
-//! The words in which scenarios are written. A story is an allocator on a stage, what happened so far, and the checks on what must be so;
-//! a row is what the documents say of a scenario, and what was found.
+//! The vocabulary of scenarios. A story is an allocator on a stage, the events so far, and checks on the outcome; a row is a
+//! document's claim about a scenario, and the findings.
 
 use std::fmt;
 use std::fmt::Write;
@@ -16,7 +16,7 @@ use crate::suite::{Entry, Evidence, Group, Trouble, Verdict};
 pub(crate) use parkade::texts::format_bytes;
 pub(crate) use parkade_recording::memory_summary;
 
-/// An entry whose check needs its backend alone.
+/// An entry whose check needs only its backend.
 pub(crate) fn scenario(
     name: impl Into<String>,
     says: &'static str,
@@ -25,7 +25,7 @@ pub(crate) fn scenario(
     Entry::new(Group::Scenario, name, says, move |backend, _| check(backend))
 }
 
-/// The statistics that were recorded with PyTorch on the H200, in the order in which they were recorded.
+/// The statistics recorded with PyTorch on the H200, in the order of the recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Figures {
     /// `allocated_bytes.all.current`.
@@ -69,12 +69,12 @@ impl Figures {
     }
 }
 
-/// So many hundredths of a GiB, rounded down to whole bytes.
+/// This many hundredths of a GiB, rounded down to whole bytes.
 pub(crate) const fn gib_hundredths(hundredths: u64) -> Bytes {
     Bytes((hundredths << 30) / 100)
 }
 
-/// So many MiB.
+/// This many MiB.
 pub(crate) const fn mib(count: u64) -> Bytes {
     Bytes(count * MIB)
 }
@@ -148,7 +148,7 @@ impl Story {
         self.tell_refusal(&text)
     }
 
-    /// Makes a request that may be served or refused. True if it was served.
+    /// Makes a request that may be served or refused. Returns true if it was served.
     pub(crate) fn ask(&mut self, name: &str, bytes: Bytes) -> Result<bool, Trouble> {
         self.evidence.operations += 1;
         match self.stage.alloc(name, bytes)? {
@@ -157,8 +157,8 @@ impl Story {
         }
     }
 
-    /// An error's text also says what the device and other processes hold: only the allocator's part goes into the text, the whole
-    /// into what was measured.
+    /// An error's text also states what the device and other processes hold: only the allocator's part goes into the text, the
+    /// whole into the measurements.
     fn tell_refusal(&mut self, text: &str) -> Result<(), Trouble> {
         let message = OutOfMemoryMessage::parse(text).map_err(|error| Trouble::fail(format!("{text}: {error}")))?;
         self.say(&format!("out of memory: {message}"));
@@ -178,7 +178,7 @@ impl Story {
         self.say(&format!("\n== {title} ==\n{figures}{picture}"));
     }
 
-    /// Adds only the statistics to the text, where the heap has too many segments to draw.
+    /// Adds only the statistics to the text, for a heap with too many segments to draw.
     pub(crate) fn show_figures(&mut self, title: &str) {
         let figures = self.stage.figures();
         self.say(&format!("\n== {title} ==\n{figures}"));
@@ -195,7 +195,7 @@ impl Story {
         Figures::of(self.stage.stats())
     }
 
-    /// Fails unless the allocator made exactly these calls since it was last asked. Adds them to the text.
+    /// Fails unless the allocator has made exactly these calls since the last call of this method. Adds them to the text.
     pub(crate) fn expect_calls(&mut self, when: &str, expected: &[&str]) -> Result<(), Trouble> {
         let found = self.stage.calls();
         claim(found == expected, || format!("{when}: expected the calls {expected:?}, found {found:?}"))?;
@@ -206,7 +206,7 @@ impl Story {
     /// Adds calls to the text.
     pub(crate) fn tell_calls(&mut self, when: &str, calls: &[String]) {
         let mut text = format!("{when}: ");
-        // Runs of the same call are counted.
+        // Repetitions of the same call are counted.
         for (number, run) in calls.chunk_by(|one, other| one == other).enumerate() {
             let (comma, times) = (if number > 0 { ", " } else { "" }, run.len());
             // Writing to a string does not fail.
@@ -218,7 +218,7 @@ impl Story {
         self.say(&text);
     }
 
-    /// Fails unless the allocation begins at this address, or, with `is_same` false, if it does.
+    /// Fails unless the allocation begins at this address or, if `is_same` is false, fails if it does.
     pub(crate) fn expect_same_place(&self, address: DeviceAddress, name: &str, is_same: bool) -> Result<(), Trouble> {
         let found = self.stage.address(name)?;
         let word = if is_same { "not " } else { "" };
@@ -235,11 +235,11 @@ impl Story {
 /// Whether the documents are right.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Finding {
-    /// It is as the documents say.
+    /// The outcome is as the documents say.
     Reproduced,
-    /// It is so in part, or with other figures.
+    /// The claim holds in part, or with other figures.
     Different,
-    /// It is not so.
+    /// The claim does not hold.
     Refuted,
 }
 
@@ -256,13 +256,13 @@ impl fmt::Display for Finding {
 /// A scenario of the documents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row {
-    /// Its id, as `A5`. The names of its entries begin with it: `A5/default`.
+    /// Its id, such as `A5`. The names of its entries begin with it: `A5/default`.
     pub id: &'static str,
     /// What the documents say.
     pub claim: &'static str,
     /// Whether they are right.
     pub finding: Finding,
-    /// What was found, with the key figures. Every number is in what an entry of the scenario shows, which a test checks.
+    /// The findings, with the key figures. Every number is in the evidence of one of the scenario's entries, which a test checks.
     pub found: &'static str,
 }
 

@@ -48,17 +48,17 @@ pub(crate) fn entries(backend: &AnyBackend) -> Vec<Entry> {
 
 /// How long the kernel runs before x is read.
 const SPIN_NS: u64 = 50_000_000;
-/// 1,024 floats, as in the text.
+/// 1,024 floats, as in the document's text.
 const SIZE: Bytes = Bytes(4096);
-/// What is written to x, and to the tensor that gets its memory.
+/// The words written to x, and to the tensor that gets its memory.
 const OLD: u32 = 2;
 const NEW: u32 = 31;
-/// How often to look for wrong data on a real device, where timing decides.
+/// The number of attempts to see wrong data on a real device, where timing decides.
 const ATTEMPTS: u32 = 3;
 
 /// B1 to B3: memory that two streams use.
 ///
-/// A real device shows wrong data. The simulated one keeps contents in program order; its race detector says that they could
+/// A real device shows wrong data. The simulated one keeps contents in program order; its race detector reports that they could
 /// have been wrong.
 fn data_races() -> Vec<Entry> {
     vec![
@@ -72,7 +72,7 @@ fn data_races() -> Vec<Entry> {
     ]
 }
 
-/// What protects the data of the reading stream.
+/// The protection of the data of the reading stream.
 #[derive(Clone, Copy, PartialEq)]
 enum Guard {
     Nothing,
@@ -88,7 +88,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Everything before x is freed.
+    /// Everything up to the free of x.
     fn start(story: &mut Story, guard: Guard) -> Result<Reader, Trouble> {
         let [_, writes, reads, _] = story.stage.streams();
         let mut reader = Reader { writes, reads, events: Vec::new() };
@@ -97,7 +97,7 @@ impl Reader {
         let (x, y) = (story.stage.address("x")?, story.stage.address("y")?);
         let mut guarded = story.stage.device().steer();
         let device: &mut AnyDevice = &mut guarded;
-        // On first use a driver loads its kernels for filling and copying, and may wait for the device then.
+        // On first use a driver loads its kernels for filling and copying, and may wait for the device.
         device.fill(y, SIZE, 0, writes)?;
         device.copy(y, x, SIZE, writes)?;
         device.settle();
@@ -116,7 +116,7 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Makes later work of `second` wait for the work that `first` has now.
+    /// Makes later work of `second` wait for the work now queued on `first`.
     fn order(&mut self, device: &mut AnyDevice, first: StreamId, second: StreamId) -> Result<(), BackendError> {
         let mut event = device.create_event()?;
         let outcome = device.record_event(&mut event, first).and_then(|()| device.stream_wait(second, &event));
@@ -133,7 +133,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Waits for the device, destroys the events, and returns the word that y is filled with, if it is a single one.
+    /// Waits for the device, destroys the events, and returns the word that fills y, if it is a single one.
     fn finish(self, story: &mut Story) -> Result<Option<u32>, Trouble> {
         let y = story.stage.address("y")?;
         let mut device = story.stage.device().steer();
@@ -225,13 +225,13 @@ fn ordered(backend: &AnyBackend) -> Verdict {
     story.finish()
 }
 
-/// The most steps of a program.
+/// The maximum number of steps of a program.
 const LONGEST: usize = 60;
-/// The fewest programs on two streams: about one in four races.
+/// The minimum number of programs on two streams: about one in four races.
 const LEAST_OF_TWO_STREAMS: u32 = 40;
-/// The most programs on a real device: each opens it anew.
+/// The maximum number of programs on a real device, because each opens the device again.
 const MOST_ON_A_REAL_DEVICE: u32 = 20;
-/// Added to the effort's seed, so that these programs are not those of another check.
+/// Added to the effort's seed, so that these programs differ from those of other checks.
 const SALT: u64 = 0xB4;
 
 /// A step of a program. Indices choose among the live allocations.
@@ -283,7 +283,7 @@ struct Live {
     stream: StreamId,
 }
 
-/// A program that is running.
+/// A program in progress.
 struct Program {
     story: Story,
     streams: Vec<StreamId>,
@@ -331,7 +331,7 @@ impl Program {
         Ok(())
     }
 
-    /// Copies on the source's stream. A copy may be shorter than the target, of which only the first word is known then.
+    /// Copies on the source's stream. If a copy is shorter than the target, only the target's first word is known afterwards.
     fn copy(&mut self, from: usize, to: usize) -> Result<(), Trouble> {
         if from == to {
             return Ok(());
@@ -343,7 +343,7 @@ impl Program {
         Ok(())
     }
 
-    /// Reads the first word, which copies of all lengths write, once the device has done everything.
+    /// Reads the first word, which copies of all lengths write, after the device has finished everything.
     fn check(&mut self, which: usize) -> Result<(), Trouble> {
         let Some(word) = self.live[which].word else { return Ok(()) };
         let live = &self.live[which];
@@ -358,7 +358,7 @@ impl Program {
         Err(Trouble::fail(format!("{} holds {first:?} at its beginning, where {word} was written", live.name)))
     }
 
-    /// How many races a simulated device has found.
+    /// The number of races that a simulated device has found.
     fn races(&self) -> u64 {
         let mut device = self.story.stage.device().steer();
         device.insight().map_or(0, |device| device.race_count())
@@ -413,7 +413,7 @@ fn two_streams(backend: &AnyBackend, effort: &Effort) -> Verdict {
     for _ in 0..cases {
         let steps = steps().new_tree(&mut runner).map_err(|reason| Trouble::fail(reason.to_string()))?.current();
         let mut program = Program::new(backend, 2)?;
-        // In such a program the data may be wrong: only the detector counts.
+        // The data in such a program may be wrong, so only the detector counts.
         steps.iter().filter(|step| !matches!(step, Step::Check(_))).try_for_each(|step| program.step(step))?;
         racing += u64::from(program.finish(false)? > 0);
         operations += steps.len() as u64;

@@ -1,4 +1,4 @@
-//! Advice on recordings of real runs: what it predicts is what happened on the GPU.
+//! Tests advice on recordings of real runs: the predictions match what happened on the GPU.
 
 use parkade::policy::PyTorch;
 use parkade::profile::Profile;
@@ -62,7 +62,7 @@ fn gpt2_under_16_gib_fails_and_fits_as_it_did() {
     assert_eq!(recommendation.reason, Reason::Fits);
 }
 
-/// The smallest memory divided by the peak of live bytes, as found with the real allocator by bisection to 0.2 %.
+/// The smallest memory divided by the peak of live bytes, as found by bisection to 0.2 % with the real allocator.
 #[test]
 fn the_smallest_memory_is_the_real_allocators() {
     let report = on(
@@ -84,7 +84,7 @@ fn the_smallest_memory_is_the_real_allocators() {
     assert_eq!(report.recommendation.expect("the least").reason, Reason::NeedsLeast);
 }
 
-/// A few of the runs of which only the outcome is known; `conformance/advise_outcomes.py` compares all of them.
+/// A few of the runs for which only the outcome is known; `conformance/advise_outcomes.py` compares all of them.
 #[test]
 fn real_outcomes_are_predicted() {
     let collected = "garbage_collection_threshold:0.8,max_split_size_mb:64";
@@ -179,7 +179,8 @@ fn two_settings_that_help_alone_and_harm_together_are_found() {
     let published = [0, 20, 40, 60, 80, 100].map(|cycle| reserved[cycle]);
     assert_eq!(published, [220, 2_980, 5_760, 8_520, 11_300, 14_060], "pytorch#193400");
     let own = VerifyOptions { settings: own, limit_bytes: None, stats_file: None };
-    // Under a limit it fits, but only by releasing thousands of MiB each time the limit is reached, so another setting is better.
+    // Under a limit the program fits, but only by releasing thousands of MiB each time the limit is reached, so another setting is
+    // better.
     let report = advised(&recording, &own, Some(12.0), &[], false);
     assert_eq!(report.programs[0].requests.mismatches, 0);
     assert!(report.own().fits() && report.own().retries() > 0);

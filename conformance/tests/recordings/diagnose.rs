@@ -1,4 +1,4 @@
-//! Diagnoses of recordings of real runs: every byte is accounted for at any entry, and the findings are what happened.
+//! Tests diagnoses of recordings of real runs: every byte is accounted for at any entry, and the findings match what happened.
 
 use parkade::policy::PyTorch;
 use parkade::stats::Family;
@@ -25,10 +25,10 @@ fn diagnosed(name: &str, limit_bytes: Option<u64>) -> Diagnosis {
     diagnose_device(shipped.device(), &options(&shipped, limit_bytes), &mut |_| ()).expect("a diagnosis")
 }
 
-/// At a few moments of every recording.
+/// Checks a few moments of every recording.
 #[test]
 fn every_byte_of_every_recording_is_accounted_for() {
-    // gpt2_varlen.default is left out: shorter runs of the same program are among the others.
+    // gpt2_varlen.default is left out, because the others include shorter runs of the same program.
     for name in names().into_iter().filter(|name| name != "gpt2_varlen.default") {
         let shipped = read(&name);
         let device = shipped.device();
@@ -50,7 +50,7 @@ fn every_byte_of_every_recording_is_accounted_for() {
     }
 }
 
-/// README.md's picture: 899 MiB of holes, none larger than 23.6 MiB, and 1.03 GiB that could still be reserved.
+/// The figures in README.md's picture: 899 MiB of holes, none larger than 23.6 MiB, and 1.03 GiB that could still be reserved.
 #[test]
 fn a_request_that_fits_nowhere_is_fragmentation() {
     let diagnosis = diagnosed("gpt2_varlen.limit12_oom", Some(12 * GIB));
@@ -69,7 +69,7 @@ fn a_request_that_fits_nowhere_is_fragmentation() {
     assert_eq!(diagnosis.exactness.map(|verdict| verdict.mismatches), Some(0));
 }
 
-/// The interval contains the true limit, and after an error the limit that advise assumes is assumed.
+/// The interval contains the true limit, and after an error the diagnosis assumes the same limit as advise.
 #[test]
 fn without_a_limit_an_interval_is_inferred() {
     let inferred = |name: &str, gib: u64| {
@@ -81,14 +81,14 @@ fn without_a_limit_an_interval_is_inferred() {
     let (_, diagnosis) = inferred("gpt2_varlen.limit12_oom", 12);
     assert!(matches!(diagnosis.limit, Limit::Between { .. }), "{:?}", diagnosis.limit);
     assert_eq!(diagnosis.assumed_limit_bytes, Some(12 * GIB));
-    // 11.66 GiB would have been in use: at the low end of the interval that is too much, and 12 GiB is only likely.
+    // 11.66 GiB would have been in use: more than the low end of the interval, and 12 GiB is only likely.
     assert_eq!((diagnosis.verdict, diagnosis.evidence.refused.map(|(_, entry)| entry)), (Verdict::Undecided, Some(7268)));
     let (width, diagnosis) = inferred("prefetch_streams.limit6", 6);
     assert!(width < GIB / 5 && matches!(diagnosis.limit, Limit::Between { .. }), "{:?}", diagnosis.limit);
     assert_eq!((diagnosis.verdict, diagnosis.assumed_limit_bytes), (Verdict::NoFailure, None), "nothing was out of memory");
     let (width, diagnosis) = inferred("resnet50_sweep.limit5_oom", 5);
     assert!(width < GIB / 16);
-    // 118 MiB were free and 49 MiB requested: fragmentation under any limit.
+    // 118 MiB were free for a request of 49 MiB: fragmentation under any limit.
     assert_eq!((diagnosis.verdict, diagnosis.assumed_limit_bytes), (Verdict::Fragmentation, Some(5 * GIB)));
 }
 
@@ -98,12 +98,12 @@ fn a_limit_that_garbage_collection_needs_is_found() {
     let (given, found) = (diagnosed("gpt2_varlen.limit16_gc", Some(16 * GIB)), diagnosed("gpt2_varlen.limit16_gc", None));
     assert_eq!((found.assumed_limit_bytes, found.exactness.map(|verdict| verdict.mismatches)), (Some(16 * GIB), Some(0)));
     assert_eq!((given.heap, given.verdict), (found.heap, found.verdict));
-    // One block of 96 MiB keeps a segment of 1.53 GiB from being used or released.
+    // One block of 96 MiB prevents a segment of 1.53 GiB from being used or released.
     let fence = found.fences[0];
     assert_eq!((fence.bytes, fence.frees_segment, fence.owner.entry), (96 * MIB, true, Some(13_619)));
 }
 
-/// What is said of the peak is the peak, and every byte between reserved and allocated there has one cause.
+/// The diagnosed moment is the peak, and every byte between reserved and allocated has one cause there.
 #[test]
 fn without_a_failure_the_peak_is_diagnosed() {
     for name in ["prefetch_streams.limit6", "prefetch_streams.default", "resnet50_sweep.default", "gpt2_varlen.frames_tail20k"] {
@@ -150,7 +150,7 @@ fn any_entry_can_be_diagnosed() {
     let diagnosis = at(served).expect("a diagnosis");
     assert_eq!((diagnosis.why, diagnosis.verdict, diagnosis.ooms), (Why::Chosen, Verdict::NoFailure, 1));
     assert_eq!(diagnosis.request.map(|request| request.requested_bytes), Some(device.trace[served].size));
-    // Any entry of an operation: a free has two, the steps of the retry ladder many.
+    // Any entry of an operation can be chosen: a free has two, the steps of the retry ladder many.
     for entry in (7249..7255).chain([7267]) {
         let diagnosis = at(entry).expect("a diagnosis");
         assert!(diagnosis.heap.reserved_bytes > 10 * GIB, "entry {entry}");

@@ -1,4 +1,5 @@
-//! The digests of `parkade ops --digests`: those of the real allocator's program, and different as soon as answers are.
+//! Tests the digests of `parkade ops --digests`: they equal those of the real allocator's program, and differ as soon as
+//! answers do.
 
 use parkade::profile::Profile;
 use parkade_replay::ops::{Addresses, OpsOptions, OpsRunner};
@@ -8,7 +9,7 @@ fn runner(profile: &'static Profile, settings: &str) -> OpsRunner {
     OpsRunner::new(&options).expect("legal settings")
 }
 
-/// What `oracle-2.15.0 --digests` printed.
+/// The output of `oracle-2.15.0 --digests`.
 #[test]
 fn the_real_allocators_program_prints_the_same() {
     let mut ours = runner(&Profile::PYTORCH_2_15, "");
@@ -39,7 +40,7 @@ fn script() -> Vec<String> {
     lines
 }
 
-/// The first lines in which answers and digests differ.
+/// The first lines in which answers, and digests, differ.
 fn first_differences(sides: [(&'static Profile, &str); 2]) -> [Option<usize>; 2] {
     let first = |run: fn(&mut OpsRunner, &str) -> Option<String>| {
         let [mut a, mut b] = sides.map(|(profile, settings)| runner(profile, settings));

@@ -1,5 +1,5 @@
-//! Exported snapshots verify, and under the recording's own settings they equal the recording. Also: a run's stats after each
-//! step.
+//! Tests that exported snapshots verify, and that under the recording's own settings they equal the recording. Also tests a
+//! run's stats after each step.
 
 use parkade::profile::Profile;
 use parkade::stats::Family;
@@ -13,7 +13,7 @@ use parkade_replay::{AfterFailure, ReplaySettings, VerifyOptions, verify_device}
 use super::{all_with_pools, names, read, read_with_pools};
 
 fn options(shipped: &Shipped) -> ExportOptions {
-    // The stats file is needed: no entry says whether a request was refused by the limit.
+    // The stats file is needed because no entry shows whether the limit refused a request.
     let own = shipped.options.clone();
     ExportOptions {
         profile: &Profile::PYTORCH_2_11,
@@ -79,7 +79,7 @@ fn under_other_settings_the_file_verifies_and_has_the_programs_requests() {
     let settings =
         ["", "expandable_segments:True", "max_split_size_mb:64,garbage_collection_threshold:0.6", "roundup_power2_divisions:4"];
     let graphs = read_with_pools("graph_shared.default.2");
-    // A file of 2.11 shows too little about private pools that are gone at the end to tell them apart under every setting.
+    // A file of 2.11 shows too little about private pools that are gone at the end to distinguish them under every setting.
     let shipped =
         [(read("prefetch_streams.limit6"), &settings[..]), (read("deep_mlp.default"), &settings), (graphs, &settings[..2])];
     for (shipped, settings) in shipped {
@@ -99,7 +99,7 @@ fn under_other_settings_the_file_verifies_and_has_the_programs_requests() {
     }
 }
 
-/// Stacks are kept for every request and for every block in use at the end, including those from before the first entry.
+/// Every request keeps its stack, and so does every block in use at the end, including blocks from before the first entry.
 #[test]
 fn blocks_of_a_lost_beginning_are_requested_first_and_stacks_are_kept() {
     let shipped = read("gpt2_varlen.frames_tail20k");
@@ -132,7 +132,7 @@ fn a_run_that_is_out_of_memory_has_its_point_in_the_trace() {
     assert_eq!((stopped.devices[0].first_failure, back.devices[0].trace.len()), (Some(first), first + 1));
 }
 
-/// The recording shows the device's memory: what was reserved and what was free.
+/// The recording shows the device's memory: the reserved plus the free bytes.
 #[test]
 fn the_simulated_device_has_as_much_memory_as_at_the_recorded_failure() {
     let shipped = read("gpt2_varlen.limit12_oom");
@@ -190,7 +190,7 @@ fn stats_after_each_step_are_those_of_the_real_run() {
     assert_eq!(most, samples.last().map(|sample| sample.stats.family(Family::AllocatedBytes).all.peak));
 }
 
-/// The heap at the end is the one that the file lists.
+/// The final heap is the one that the file lists.
 #[test]
 fn fragmentation_at_the_end_are_those_of_the_files_segments() {
     for name in ["prefetch_streams.default", "deep_mlp.expandable"] {

@@ -1,4 +1,4 @@
-//! The core's answers against the recorded ones of the real PyTorch allocator.
+//! Compares the core's answers with the recorded ones of the real PyTorch allocator.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,7 +37,7 @@ fn lend() {
     for run in &runs {
         assert_eq!(check_run(run), Agreement::Exact, "{}", run.config);
     }
-    // What the scripts are for: several pools that serve, several that go back at once, and several streams.
+    // The purpose of the scripts: several pools that serve, several that are released at once, and several streams.
     let answers = || runs.iter().flat_map(|run| &run.answers);
     let count = |wanted: fn(&str) -> bool| answers().filter(|answer| wanted(answer)).count();
     let pools_that_go = |answer: &str| -> BTreeSet<String> {
@@ -50,7 +50,7 @@ fn lend() {
     assert!(count(|answer| answer.matches("free_completed").count() > 3) > 40);
 }
 
-/// Every other series of releases, each under settings and in a flavour that it answers in its own way.
+/// Every other series of releases, each under settings and in a flavour for which its answers are distinctive.
 #[test]
 fn releases() {
     let runs = read("releases").expect("the file");
@@ -116,7 +116,7 @@ fn every_operation() {
     assert_eq!(runs.len(), 3);
 }
 
-/// Blocks that are reused during a capture, once the graph makes their stream wait for the others that use them.
+/// Blocks that are reused during a capture, once the graph makes their stream wait for the other streams that use them.
 #[test]
 fn graph_reuse() {
     let runs = read("graph_reuse").expect("the file");
@@ -136,7 +136,7 @@ fn graph_reuse() {
     }
 }
 
-/// Requests for addresses: most find no room there.
+/// Requests for addresses; most find no room there.
 #[test]
 fn addresses() {
     let runs = read("addresses").expect("the file");
@@ -167,7 +167,7 @@ fn the_scripts_meet_what_they_are_for() {
     assert!(count("streams", "cudaMalloc") > 100);
 }
 
-/// The order in which blocks become free is that of streams' handles in a hash table, which the core has too.
+/// The order in which blocks become free follows the streams' handles in a hash table, which the core has too.
 #[test]
 fn no_order_of_streams_is_tolerated() {
     let first = r#"{"i":0,"op":"alloc a 5","ok":1,"ptr":"c0+0","ev":[["free_completed","c0+0",1,0,0,0],["free_completed","c1+0",2,1,0,0],["alloc","c0+0",5,0,0,0]],"st":{"inactive_split.all":[1,4,9,8],"active.all":[1,1,1,0]}}"#;
@@ -185,7 +185,7 @@ fn no_order_of_streams_is_tolerated() {
     assert!(differs(&first.replace("\"ok\":1", "\"ok\":0")), "an answer");
 }
 
-/// The same for restored checkpoints, whose segments go in an order of addresses.
+/// Only for restored checkpoints is a different order tolerated, because their segments follow an order of addresses.
 #[test]
 fn only_the_order_of_restored_segments_is_tolerated() {
     let line = |freed: &str, entries: &str, peak: u64| {

@@ -1,5 +1,5 @@
-//! What the recordings of real runs hold for verification, prediction, export, advice and diagnosis, and the real allocator's answers.
-//! Without the recordings a test fails and says why.
+//! Tests on the recordings of real runs: verification, prediction, export, advice and diagnosis, and the real allocator's
+//! answers. Without the recordings a test fails with the reason.
 
 mod advise;
 mod caution;
@@ -27,7 +27,7 @@ fn names() -> Vec<String> {
     loaded(shipped::names())
 }
 
-/// Reads one of them.
+/// Reads one of these recordings.
 fn read(name: &str) -> Shipped {
     loaded(shipped::read(name))
 }
@@ -37,7 +37,7 @@ fn read_with_pools(name: &str) -> Shipped {
     loaded(shipped::read_from(&shipped::folder().join("pools"), name))
 }
 
-/// Reads all of those.
+/// Reads all recordings in that folder.
 fn all_with_pools() -> Vec<Shipped> {
     let names = loaded(shipped::names_in(&shipped::folder().join("pools")));
     names.iter().map(|name| read_with_pools(name)).collect()

@@ -1,4 +1,4 @@
-//! Recordings of real runs, packed offline: the height is the load, or little more.
+//! Tests packing recordings of real runs offline: the height is the load, or slightly more.
 
 use parkade_replay::Requests;
 use parkade_research::packing::{Effort, Instance, Recorded, check, pack};

@@ -1,4 +1,4 @@
-//! The requests of recorded runs, replayed: they need the recorded memory under their own settings and under each other's.
+//! Tests replays of recorded runs: they need the recorded memory under their own settings and under each other's.
 
 use parkade::profile::Profile;
 use parkade::units::Bytes;
@@ -60,7 +60,7 @@ fn every_segment_of_a_recording_is_where_the_learned_model_puts_it() {
     for shipped in complete() {
         let learned = LearnedAddressSpace::from_steps(&placed_steps(shipped.device()));
         assert_eq!(learned.unexplained, 0, "{}", shipped.name);
-        // Expandable segments do not come from cudaMalloc, so there is nothing to learn.
+        // Expandable segments do not come from cudaMalloc, so their addresses teach nothing.
         let places_any = shipped.device().trace.iter().any(|entry| entry.action == Action::SegmentAlloc);
         if !places_any {
             assert_eq!(learned.placements, 0, "{}", shipped.name);
@@ -89,7 +89,8 @@ fn runs_of_one_program_predict_each_other() {
     }
 }
 
-/// A recording that lost its beginning first requests what was in use at its first entry, then everything after it in order.
+/// For a recording that lost its beginning, the blocks in use at its first entry are requested first, then everything after it
+/// in order.
 #[test]
 fn a_lost_beginning_leaves_all_later_requests() {
     for (name, lost) in [("deep_mlp.default", 500), ("prefetch_streams.default", 3_000), ("gpt2_varlen.limit12_oom", 5_000)] {

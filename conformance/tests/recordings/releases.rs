@@ -1,5 +1,6 @@
-//! Snapshots made with the real allocator of each release, in that release's own shape: they are read, and the release is recognised.
-//! `differential/recognition.py --keep conformance/oracle/snapshots` makes them; of 2.0 there is only the shape.
+//! Tests on snapshots made with the real allocator of each release, in that release's own format: they are read, and the
+//! release is recognised. `differential/recognition.py --keep conformance/oracle/snapshots` makes them; for 2.0 only the format
+//! is real.
 
 use std::path::Path;
 
@@ -60,8 +61,8 @@ fn the_release_that_made_a_snapshot_is_among_those_named() {
     assert_eq!(named, RELEASES.iter().filter(|release| release.name.ends_with(".0")).count());
 }
 
-/// The same decisions, with the keys of another release: what the file has does not make up for what it decides. So the release that its
-/// keys exclude is named, with the key that is against it.
+/// The same decisions with the keys of another release: matching keys do not outweigh decisions. So the verdict names the
+/// release that the keys exclude, together with the key that speaks against it.
 #[test]
 fn decisions_count_for_more_than_keys() {
     let of = |wanted: &str| snapshots().into_iter().find(|(release, _)| release == wanted).expect("a snapshot").1;
@@ -84,7 +85,7 @@ fn decisions_count_for_more_than_keys() {
     }
 }
 
-/// What the file says besides `verify`'s verdict is the same for the commands that do not verify.
+/// Commands that do not verify recognise the same release as `verify`.
 #[test]
 fn to_recognise_is_to_verify() {
     for (release, recording) in snapshots() {

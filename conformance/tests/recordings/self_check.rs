@@ -1,4 +1,4 @@
-//! The self-check: replayed under its own settings every shipped recording needs what it needed.
+//! Tests the self-check: a replay of every shipped recording under its own settings needs what the recorded run needed.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use parkade_replay::{FlushReason, ReplaySettings, Requests, SelfCheck, VerifyOpt
 
 const ENDING: &str = ".pickle.xz";
 
-/// All recordings in a folder and those in it.
+/// All recordings in a folder and its subfolders.
 fn all_in(folder: &Path) -> Vec<PathBuf> {
     let listed = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut found = Vec::new();
@@ -27,7 +27,7 @@ fn name_of(path: &Path) -> String {
     path.file_name().expect("a name").to_string_lossy().trim_end_matches(ENDING).to_owned()
 }
 
-/// The self-check of each device with a trace, and how its flushes were read.
+/// The self-check of each device with a trace, and how its flushes were interpreted.
 fn checks(path: &Path, limit_bytes: Option<u64>) -> Vec<(Option<SelfCheck>, Vec<FlushReason>)> {
     let recording = read_file(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let settings = ReplaySettings::of_recording(recording.settings.as_ref()).expect("settings");
@@ -47,7 +47,7 @@ fn with_its_own_settings_every_recording_needs_what_it_needed() {
     for path in all {
         let name = name_of(&path);
         for (check, _) in checks(&path, limit_bytes_of(&name)) {
-            // What came before the first entry is not in the file, and these settings are not those of parkade's own policies.
+            // The file lacks what came before the first entry, or the settings are those of parkade's own policies.
             let has_lost_beginning = name.contains("tail") || name.contains("all_oom");
             let cannot_be_checked = has_lost_beginning || name.contains("breaking-handles");
             assert_eq!(check.is_none(), cannot_be_checked, "{name}");
@@ -56,7 +56,7 @@ fn with_its_own_settings_every_recording_needs_what_it_needed() {
     }
 }
 
-/// The limit is not given: retries and failures show enough of it.
+/// The limit is not given; retries and failures reveal enough of it.
 #[test]
 fn a_limit_that_is_not_given_is_read_off_the_retries() {
     for (name, reason) in [

@@ -1,6 +1,6 @@
-//! Settings that change during a run can make a free block "oversize" that is only a part of its segment.
+//! Tests settings that change during a run: they can make a free block "oversize" that is only a part of its segment.
 //!
-//! With constant settings there is no such block, and PyTorch releases an oversize block without checking that it is a whole
+//! With constant settings no such block exists, and PyTorch releases an oversize block without checking that it is a whole
 //! segment: after `max_split_size_mb` is lowered at run time, it calls cudaFree in the middle of a segment (spec 2.9). parkade
 //! skips such parts.
 

@@ -1,5 +1,5 @@
-//! Programs on two streams, each run several times on a real H200: how long the GPU takes differs from run to run, so a
-//! prediction from one run is a range, in which the other runs' peaks lie.
+//! Tests programs on two streams, each run several times on a real H200: the GPU's timing differs from run to run, so a
+//! prediction from one run is a range that contains the other runs' peaks.
 
 use parkade::profile::Profile;
 use parkade_conformance::shipped;
@@ -13,7 +13,7 @@ struct Run {
     options: VerifyOptions,
 }
 
-/// The recordings in `conformance/recordings/timing`, which are called `PROGRAM.SETTING.RUN`.
+/// The recordings in `conformance/recordings/timing`, named `PROGRAM.SETTING.RUN`.
 fn runs() -> Vec<Run> {
     let folder = shipped::folder().join("timing");
     let names = shipped::names_in(&folder).unwrap_or_else(|error| panic!("{error}"));

@@ -1,4 +1,4 @@
-//! Recordings of real runs verify, also if they lost their beginning, and forged ones do not.
+//! Tests that recordings of real runs verify, even if they lost their beginning, and that forged ones do not.
 
 use parkade_conformance::shipped::{Shipped, folder};
 use parkade_recording::{Action, DeviceRecording, Entry};
@@ -42,7 +42,8 @@ fn every_recording_verifies_and_its_statistics_are_equal() {
 
 // ---- forgeries must be detected
 
-/// The recordings that forgeries are made from: small, and between them with oversize blocks, streams and out-of-memory errors.
+/// The recordings that forgeries are made from: small ones that together have oversize blocks, streams and out-of-memory
+/// errors.
 const FORGED: [&str; 4] = ["deep_mlp.default", "prefetch_streams.limit6", "gpt2_varlen.limit12_oom", "resnet50_sweep.limit5_oom"];
 
 /// A copy of the recording's device whose trace was changed.
@@ -52,18 +53,18 @@ fn forged(shipped: &Shipped, forge: impl FnOnce(&mut Vec<Entry>)) -> DeviceRecor
     device
 }
 
-/// Whether a forgery is detected: it is refused, or has a mismatch.
+/// Whether verification detects a forgery: it refuses the recording, or counts a mismatch.
 fn is_seen(shipped: &Shipped, device: &DeviceRecording) -> bool {
     shipped.verify(device).map_or(true, |verdict| verdict.mismatches > 0)
 }
 
-/// The places of up to about `count` entries with an action, spread over the trace.
+/// The indices of up to about `count` entries with an action, spread over the trace.
 fn some(trace: &[Entry], action: Action, count: usize) -> Vec<usize> {
     let places: Vec<usize> = (0..trace.len()).filter(|&at| trace[at].action == action).collect();
     places.iter().step_by((places.len() / count).max(1)).copied().collect()
 }
 
-/// Changes the address of an allocation, and of everything that happens to its block until it is free.
+/// Changes the address of an allocation, and of every entry about its block until it is free.
 fn move_block(trace: &mut [Entry], alloc: usize, to: u64) {
     let from = trace[alloc].address;
     trace[alloc].address = to;
@@ -102,7 +103,7 @@ fn another_size_is_seen() {
         let trace = &shipped.device().trace;
         for action in [Action::Alloc, Action::SegmentAlloc, Action::FreeCompleted, Action::FreeRequested, Action::Oom] {
             for at in some(trace, action, 8) {
-                // A larger request would fail as well and leave the same trace, so a failure is forged with a small request.
+                // A larger request would fail too and leave the same trace, so the test forges a failure with a small request.
                 let size = if action == Action::Oom { 512 } else { trace[at].size + (8 << 20) };
                 let changed = forged(&shipped, |trace| trace[at].size = size);
                 assert!(is_seen(&shipped, &changed), "{name}: entry {at}, {action:?}");
@@ -127,7 +128,7 @@ fn an_entry_that_is_missing_or_there_twice_is_seen() {
         let shipped = read(name);
         let trace = &shipped.device().trace;
         for action in [Action::SegmentFree, Action::SegmentAlloc, Action::Alloc, Action::FreeRequested, Action::FreeCompleted] {
-            // Without its first entry a recording is only shorter: the segment was there before.
+            // Without its first entry, a recording is merely shorter: the segment was there before.
             for at in some(trace, action, 8).into_iter().filter(|&at| at > 0) {
                 let without = forged(&shipped, |trace| {
                     trace.remove(at);
@@ -166,7 +167,7 @@ fn another_limit_is_seen() {
 
 #[test]
 fn other_settings_are_seen() {
-    // The first one requests only powers of two, so some settings change nothing.
+    // The first recording requests only powers of two, so some settings change nothing.
     for name in &FORGED[1..] {
         let shipped = read(name);
         for text in ["max_split_size_mb:32", "roundup_power2_divisions:2", "large_segment_size_mb:40"] {
@@ -182,8 +183,8 @@ fn other_settings_are_seen() {
 fn every_statistic_that_is_off_by_one_is_seen() {
     let shipped = read("deep_mlp.default");
     let right = shipped.verify(shipped.device()).expect("a verdict").stats.entries();
-    // This program resets its peaks, so peaks in the file may be lower than the trace shows; the next test forges peaks. A
-    // call of empty_cache that frees nothing leaves no entry, so the number of waits may be higher.
+    // This program resets its peaks, so peaks in the file may be lower than the trace shows; the next test forges peaks. A call of
+    // `empty_cache` that frees nothing leaves no entry, so the number of waits may be higher.
     for (key, _) in right.iter().filter(|(key, _)| !key.ends_with(".peak")) {
         for off in [1, -1] {
             if key == "num_sync_all_streams" && off == 1 {
@@ -205,7 +206,7 @@ fn peaks_that_no_reset_explains_are_seen() {
     }
 }
 
-/// The number of mismatches when one entry of the stats file is off.
+/// The number of mismatches if one entry of the stats file is off.
 fn with_statistic(shipped: &Shipped, key: &str, off: i64) -> u64 {
     let path = folder().join(format!("{}.stats.json", shipped.name));
     let text = std::fs::read(path).expect("the statistics");
@@ -227,7 +228,7 @@ fn verify_cut(shipped: &Shipped, lost: usize) -> NotInFile {
     verdict.not_in_file
 }
 
-/// The number of places at which each recording is cut: `PARKADE_CUTS`, or 16.
+/// The number of cuts in each recording: `PARKADE_CUTS`, or 16.
 fn cuts() -> usize {
     std::env::var("PARKADE_CUTS").ok().and_then(|number| number.parse().ok()).unwrap_or(16)
 }
@@ -256,9 +257,9 @@ fn small_recordings_verify_from_every_entry() {
 
 #[test]
 fn a_size_that_shows_only_in_a_request_that_did_not_fit_is_inferred() {
-    // A block (allocated at entry 36564, freed at 37704) is 876 KiB larger than its rounded request, and the block behind it
-    // is free from 37132 on. If the cut is in between, only a request that is served from elsewhere shows where the one ends
-    // and the other begins.
+    // A block (allocated at entry 36564, freed at 37704) is 876 KiB larger than its rounded request, and the block after it is
+    // free from 37132 on. If the cut lies in between, only a request that is served elsewhere shows where one block ends and the
+    // other begins.
     let shipped = read("gpt2_varlen.default");
     for lost in (37_133..37_705).step_by(13) {
         let not = verify_cut(&shipped, lost);
@@ -283,12 +284,12 @@ fn a_collection_that_no_ages_explain_is_seen() {
     let mut cut = shipped.without_beginning(13_620);
     let released = some(&cut.trace, Action::SegmentFree, usize::MAX)[0];
     let served = released + cut.trace[released..].iter().position(|entry| entry.action == Action::Alloc).expect("a request");
-    // The first released segment is kept until the request is served; without it, too little was reclaimed.
+    // The first released segment is kept until the request is served; without it, too little was released.
     cut.trace[released..=served].rotate_left(1);
     assert!(is_seen(&shipped, &cut), "entry {released} after entry {served}");
 }
 
-/// The places right before and inside each run of entries that belong to one operation: a request that climbs the retry
+/// The entries right before and inside each run of entries that belong to one operation: a request that climbs the retry
 /// ladder, an `empty_cache`, events that complete.
 fn places_inside_operations(trace: &[Entry]) -> Vec<usize> {
     let inner = |action| matches!(action, Action::SegmentAlloc | Action::SegmentFree | Action::FreeCompleted | Action::Oom);
@@ -349,7 +350,7 @@ fn tails_of_recordings_whose_pools_were_gone_before_the_end_verify() {
             }
         }
     }
-    // docs/fidelity.md says what remains. Before ranges of expandable memory were told apart it was every third.
+    // docs/fidelity.md says which cases remain. Before ranges of expandable memory were distinguished, every third failed.
     assert!(failed.len() * 50 <= tried, "{} of {tried}: {failed:?}", failed.len());
 }
 

@@ -7,7 +7,7 @@ use parkade_research::workload::{Event, recorded};
 
 use super::{all_with_pools, names, read};
 
-/// Different code makes the workload and the packer's buffers from a recording; the lifetimes must be the same.
+/// Two separate pieces of code make the workload and the packer's buffers from a recording; their lifetimes must agree.
 #[test]
 fn the_workload_of_a_recording_has_the_load_that_the_packer_knows() {
     let with_pools = all_with_pools().into_iter().map(|shipped| (shipped, true));

@@ -1,4 +1,4 @@
-//! What texts of the repository cite: sections of the specification, headings of the driver facts.
+//! Finds what texts of the repository cite: sections of the specification, and headings of the driver facts.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ pub(super) fn headings(page: &str) -> Vec<&str> {
     page.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim()).collect()
 }
 
-/// The numbers of a page's sections: what its headings begin with.
+/// The numbers at the beginning of a page's headings.
 pub(super) fn sections(page: &str) -> BTreeSet<&str> {
     let numbers = headings(page).into_iter().filter_map(|heading| heading.split(' ').next());
     numbers.map(|number| number.trim_end_matches('.')).filter(|number| number.starts_with(|c: char| c.is_ascii_digit())).collect()
@@ -30,7 +30,7 @@ pub(super) fn cited_sections(text: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// What a text's comments cite as `facts: Heading`, with the line of each: all that follows on that line and the next.
+/// What a text's comments cite as `facts: Heading`, with the line of each: the rest of that line and the next.
 pub(super) fn cited_facts(text: &str) -> Vec<(usize, String)> {
     let comment = |line: &'_ str| line.find("//").map(|at| line[at..].trim_start_matches(['/', '!', ' ']).to_owned());
     let comments: Vec<Option<String>> = text.lines().map(comment).collect();

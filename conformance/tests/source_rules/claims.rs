@@ -1,8 +1,9 @@
-//! What pages state that can be looked up: hosts, sentences on lines, numbers that follow from the sources.
+//! Checks claims of pages that can be verified: hosts, sentences per line, numbers that follow from the sources.
 
 use super::pages::{numbered_prose, without_targets};
 
-/// Hosts that may be cited: documentation, threads and standards. Software is named as a package with its version, not by where it lies.
+/// Hosts that may be cited: those of documentation, threads and standards. Pages name software as a package with its version,
+/// not by its download address.
 const CITED: [&str; 8] = [
     "docs.pytorch.org",
     "docs.rs",
@@ -14,10 +15,10 @@ const CITED: [&str; 8] = [
     "www.w3.org",
 ];
 
-/// Parts of addresses that lead to files rather than to a page.
+/// Parts of addresses that lead to files and not to a page.
 const FILES: [&str; 5] = ["/archive/", "/releases/download/", "/raw/", "/tarball/", ".git"];
 
-/// What a text must not contain: addresses of hosts that serve packages or sources, and commands that fetch from them.
+/// The forbidden content of a text: addresses of hosts that serve packages or sources, and commands that fetch from them.
 pub(super) fn fetches(text: &str) -> Vec<String> {
     let ends = |c: char| c.is_whitespace() || "\"'`()<>[]{}\\|".contains(c);
     let addresses = text.split("://").skip(1).map(|rest| rest.split(ends).next().unwrap_or_default());
@@ -27,16 +28,17 @@ pub(super) fn fetches(text: &str) -> Vec<String> {
         CITED.contains(&host) && !FILES.iter().any(|part| address.contains(part))
     };
     let uncited = addresses.filter(is_host).filter(|address| !is_cited(address)).map(str::to_owned);
-    // Put together here, so that this file does not contain them.
+    // Assembled here, so that this file does not contain them.
     let commands =
         [["git", "clone"], ["git", "fetch"], ["git", "submodule"], ["curl", "-"], ["wget", "-"]].map(|words| words.join(" "));
     uncited.chain(commands.into_iter().filter(|command| text.contains(command.as_str()))).collect()
 }
 
-/// The most characters of a line of prose, without what links lead to.
+/// The maximum number of characters in a line of prose, not counting link targets.
 const LONGEST_LINE: usize = 200;
 
-/// Lines of prose that are too long or hold more than one sentence, each with its number. Tables, headings and code are not prose.
+/// Lines of prose that are too long or contain more than one sentence, each with its number. Tables, headings and code are not
+/// prose.
 pub(super) fn crowded_lines(page: &str) -> Vec<String> {
     let prose = numbered_prose(page).filter(|(_, line)| !line.trim_start().starts_with(['|', '#']));
     let crowded = prose.filter_map(|(number, line)| {
@@ -50,7 +52,7 @@ pub(super) fn crowded_lines(page: &str) -> Vec<String> {
     crowded.collect()
 }
 
-/// What follows the first sentence of a line. Code counts as a word, and sentences within parentheses do not count.
+/// The text after the first sentence of a line. Code counts as a word, and sentences within parentheses do not count.
 fn second_sentence(line: &str) -> Option<String> {
     let (line, mut is_code, mut depth) = (without_mark(line.trim_start()), false, 0_i32);
     for (at, c) in line.char_indices() {
@@ -61,7 +63,7 @@ fn second_sentence(line: &str) -> Option<String> {
         let begins = next.strip_prefix(' ').is_some_and(|next| {
             next.starts_with('`') || next.trim_start_matches(['*', '[']).starts_with(|c: char| c.is_ascii_uppercase())
         });
-        // A letter by itself is an initial.
+        // A single letter is an initial.
         let word = line[..at].rsplit(' ').next().unwrap_or_default();
         if !is_code && depth == 0 && begins && word.chars().count() > 1 {
             return Some(next.trim_start().chars().take(30).collect());
@@ -70,14 +72,14 @@ fn second_sentence(line: &str) -> Option<String> {
     None
 }
 
-/// A line without the mark of a list's item.
+/// A line without its list marker.
 fn without_mark(line: &str) -> &str {
     let (mark, rest) = line.split_once(' ').unwrap_or(("", line));
     let is_number = mark.strip_suffix('.').is_some_and(|mark| mark.len() <= 2 && mark.chars().all(|c| c.is_ascii_alphanumeric()));
     if mark == "-" || is_number { rest } else { line }
 }
 
-/// The number that a page states between two texts; `None` if it does not have them.
+/// The number that a page states between two texts; `None` if the page does not contain them.
 pub(super) fn stated(page: &str, before: &str, after: &str) -> Option<usize> {
     let (number, _) = page.split_once(before)?.1.split_once(after)?;
     number.replace(',', "").parse().ok()

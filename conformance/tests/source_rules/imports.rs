@@ -1,6 +1,6 @@
-//! Which file of a crate uses which: read from the paths in its code, re-exports followed to where a thing is defined.
+//! Finds which file of a crate uses which, from the paths in its code; follows re-exports to the definition.
 //!
-//! Declarations of modules, re-exports and tests are not uses.
+//! Module declarations, re-exports and tests do not count as uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use syn::{Attribute, Item, ItemMod, UseTree, Visibility};
 /// A module's path from the crate's root.
 type ModulePath = Vec<String>;
 
-/// What a name in a module stands for.
+/// The meaning of a name in a module.
 enum Name {
-    /// Something that the module itself defines.
+    /// An item that the module itself defines.
     Defined,
     /// Another path, as written there.
     Alias(Vec<String>),
@@ -87,7 +87,7 @@ impl Crate {
         }
     }
 
-    /// The file that defines what a path stands for, as seen from a module; `None` for other crates and for what is not found.
+    /// The file that defines the item of a path, as seen from a module; `None` for other crates and for unknown items.
     fn resolve(&self, from: &[String], path: &[String], depth: u32) -> Option<&Path> {
         let (first, rest) = path.split_first()?;
         let mut at = from.to_vec();
@@ -120,11 +120,11 @@ impl Crate {
                 None => None,
             };
         }
-        // A path that ends at a module uses what its file declares only once a name follows.
+        // A path that ends at a module uses what its file declares only if a name follows.
         None
     }
 
-    /// Which file uses which.
+    /// The files that each file uses.
     pub(super) fn uses(&self) -> BTreeMap<PathBuf, BTreeSet<PathBuf>> {
         let mut uses: BTreeMap<PathBuf, BTreeSet<PathBuf>> = BTreeMap::new();
         for (path, module) in &self.modules {
@@ -136,7 +136,7 @@ impl Crate {
     }
 }
 
-/// The name of what an item defines.
+/// The name of the item's definition.
 fn defined(item: &Item) -> Option<String> {
     let name = match item {
         Item::Const(item) => &item.ident,
@@ -153,7 +153,7 @@ fn defined(item: &Item) -> Option<String> {
 }
 
 impl Module {
-    /// Takes a `use` in: names are known by it, and a private one is a use of what it names.
+    /// Records a `use`: it introduces names, and a private one counts as a use of what it names.
     fn import(&mut self, tree: &UseTree, is_private: bool) {
         let mut leaves = Vec::new();
         collect(tree, &mut Vec::new(), &mut leaves);
@@ -200,7 +200,7 @@ impl<'ast> Visit<'ast> for Module {
     }
 }
 
-/// Circles of files: each as the files in it, sorted.
+/// Circles of files, each as a sorted list of its files.
 pub(super) fn circles(uses: &BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> Vec<Vec<PathBuf>> {
     let reached = |from: &PathBuf| {
         let (mut seen, mut left) = (BTreeSet::new(), vec![from]);

@@ -1,4 +1,4 @@
-//! Tidiness: what creeps into a code base when nobody looks.
+//! Tidiness rules, against what creeps into a code base unnoticed.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ fn the_core_is_pure() {
         files(&root().join("src")).into_iter().filter(|path| path.extension().is_some_and(|e| e == "rs")).collect();
     assert!(sources.len() > 20, "the core's sources are there");
     for path in sources {
-        // A module of its own that is only compiled for tests says so where it is declared.
+        // A separate module that is only compiled for tests is marked as such where it is declared.
         if path.ends_with("tests.rs") {
             continue;
         }
@@ -60,18 +60,18 @@ fn no_files_use_each_other_in_a_circle() {
     assert!(named.is_empty(), "{named:#?}");
 }
 
-/// A test stands in the file that it tests, and a file is not cut with `#[path]`.
+/// Checks that a test stands in the file that it tests, and that no file is split with `#[path]`.
 #[test]
 fn no_source_file_is_included_by_its_path() {
     let sources = files(&root()).into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
     let is_source = |path: &PathBuf| path.components().any(|part| part.as_os_str() == "src");
-    // What the tests of two crates or of both kinds share stands in a folder for that.
+    // Code shared by the tests of two crates, or of both kinds, has its own folder.
     let cuts = |path: &PathBuf| read(path).replace("#[path = \"../tests/common/", "").contains("#[path = ");
     let cut: Vec<PathBuf> = sources.filter(is_source).filter(cuts).collect();
     assert!(cut.is_empty(), "{cut:#?}");
 }
 
-/// Every text of the repository with these endings, by its name.
+/// Every text of the repository with one of these endings, with its path.
 fn texts(endings: &[&str]) -> Vec<(PathBuf, String)> {
     let has_ending = |path: &PathBuf| path.extension().is_some_and(|own| endings.iter().any(|ending| own == *ending));
     files(&root()).into_iter().filter(has_ending).map(|path| (path.clone(), read(&path))).collect()
@@ -119,7 +119,7 @@ fn every_link_between_pages_leads_somewhere() {
 
 #[test]
 fn every_path_that_a_page_names_is_there() {
-    // The log names paths of the past, and the specification those of PyTorch.
+    // The changelog names paths of the past, and the specification names those of PyTorch.
     let ours = |path: &PathBuf| !path.ends_with("CHANGELOG.md") && !path.ends_with("docs/spec.md");
     for (path, text) in texts(&["md"]).into_iter().filter(|(path, _)| ours(path)) {
         let missing = pages::missing_paths(&text, path.parent().expect("a folder"), &root());
@@ -171,7 +171,7 @@ fn citations_are_recognised() {
 
 #[test]
 fn no_file_knows_the_machine() {
-    // Put together here, so that this file does not contain them.
+    // Assembled here, so that this file does not contain them.
     let machine: Vec<String> = ["work", "root", "tmp"].iter().map(|folder| format!("/{folder}/")).collect();
     for file in files(&root()).into_iter().chain(files(&root().join(".ci"))) {
         let Ok(text) = String::from_utf8(std::fs::read(&file).unwrap_or_default()) else { continue };
@@ -277,7 +277,7 @@ fn only_the_crates_that_contributing_names_have_unsafe_code() {
     assert_eq!(folders, named);
 }
 
-/// PyTorch's bridge is compared with PyTorch on the harness's fake driver, where nothing is tried by CI.
+/// The harness's fake driver runs PyTorch's bridge beside PyTorch, but CI does not run that comparison.
 #[test]
 fn the_fake_driver_has_every_function_that_the_cuda_device_needs() {
     let table = read(&root().join("gpu/src/driver/table.rs"));

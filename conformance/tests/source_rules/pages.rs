@@ -1,8 +1,8 @@
-//! What pages point at: links, headings within pages, and files that they name.
+//! Checks the targets in pages: links, headings within pages, and files that they name.
 
 use std::path::{Component, Path, PathBuf};
 
-/// The lines of a page outside of fenced code.
+/// The lines of a page outside fenced code.
 fn prose(page: &str) -> impl Iterator<Item = &str> {
     numbered_prose(page).map(|(_, line)| line)
 }
@@ -17,8 +17,8 @@ pub(super) fn numbered_prose(page: &str) -> impl Iterator<Item = (usize, &str)> 
     })
 }
 
-/// The fragments by which a page's headings can be linked to, as GitHub makes them: lower case, hyphens for spaces, no punctuation; a
-/// number behind one that was there before.
+/// The link fragments of a page's headings, as GitHub makes them: lower case, hyphens for spaces, no punctuation; a repeated
+/// fragment gets a number.
 pub(super) fn anchors(page: &str) -> Vec<String> {
     let mut anchors: Vec<String> = Vec::new();
     for line in prose(page) {
@@ -35,14 +35,14 @@ pub(super) fn anchors(page: &str) -> Vec<String> {
     anchors
 }
 
-/// A line's text, with links written as their words alone.
+/// A line's text with links reduced to their words.
 pub(super) fn without_targets(line: &str) -> String {
     let mut parts = line.split("](");
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |text, part| text + part.split_once(')').map_or("", |(_, rest)| rest))
 }
 
-/// The links of a page to nothing: to a file that is not there, or to a heading that the page lacks which they lead to.
+/// A page's broken links: those to a missing file, and those to a heading that the target page lacks.
 pub(super) fn broken_links(page: &str, path: &Path) -> Vec<String> {
     targets(page).filter(|target| !is_there(target, page, path)).map(str::to_owned).collect()
 }
@@ -65,11 +65,11 @@ fn is_there(target: &str, page: &str, path: &Path) -> bool {
     anchor.is_empty() || text.is_none_or(|text| anchors(&text).iter().any(|known| known == anchor))
 }
 
-/// Endings of files that pages name.
+/// The endings of file names in pages.
 const ENDINGS: [&str; 8] = [".rs", ".py", ".sh", ".md", ".mjs", ".svg", ".toml", ".cpp"];
 
-/// The paths in backticks on a page that lead nowhere: neither from the root, nor from the page's folder or its sources, nor from a folder
-/// of a path that was named or linked to before under the same heading.
+/// The paths in backticks on a page that do not exist: neither relative to the root, nor to the page's folder or its sources,
+/// nor to a folder that a path or link named earlier under the same heading.
 pub(super) fn missing_paths(page: &str, folder: &Path, root: &Path) -> Vec<String> {
     let own = [root.to_owned(), folder.to_owned(), folder.join("src")];
     let (mut bases, mut missing) = (own.to_vec(), Vec::new());
@@ -90,12 +90,13 @@ pub(super) fn missing_paths(page: &str, folder: &Path, root: &Path) -> Vec<Strin
     missing
 }
 
-/// Whether this is meant as a path of the repository: it begins with one of its folders, or is written like a folder or a source.
+/// Whether a word is meant as a path of the repository: it begins with one of its folders, or looks like a folder or a source
+/// file.
 fn is_path(word: &str, root: &Path) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/' | '-');
     let parts: Vec<Component> = Path::new(word).components().collect();
     let Some(Component::Normal(first)) = parts.first() else { return false };
-    // `NAME` stands for any one, and builds are not part of the repository.
+    // `NAME` is a placeholder, and builds are not part of the repository.
     let is_pattern = word.contains("NAME") || word.contains("...") || first.to_str() == Some("target");
     let is_named = parts.len() > 1 && root.join(first).is_dir() || word.ends_with('/');
     word.contains('/')

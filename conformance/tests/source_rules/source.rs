@@ -1,10 +1,10 @@
-//! Rules about source code: what the core must not contain, and how large a module may be.
+//! Rules about source code: what the core must not contain, and the maximum size of a module.
 //!
-//! The check reads text: comments, strings and test modules are taken out first, then words are looked for.
+//! The checks read text: they first remove comments, strings and test modules, and then search for words.
 
 use std::path::{Path, PathBuf};
 
-/// Words that do not belong into the core, and why.
+/// Words that do not belong in the core, with the reason.
 const FORBIDDEN: [(&str, &str); 11] = [
     ("extern crate std", "the core is no_std"),
     ("std::", "the core is no_std"),
@@ -22,7 +22,7 @@ const FORBIDDEN: [(&str, &str); 11] = [
 /// Attributes that the core's root must have.
 const REQUIRED: [&str; 2] = ["#![no_std]", "#![forbid(unsafe_code)]"];
 
-/// The source without comments, without what is in quotes, and without test modules. Line breaks stay.
+/// The source without comments, quoted text and test modules. Line breaks stay.
 pub(super) fn code_of(source: &str) -> String {
     without_tests(&without_comments_and_texts(source))
 }
@@ -105,7 +105,7 @@ fn character(text: &str) -> Option<usize> {
     chars.next().filter(|&(_, c)| c == '\'').map(|(at, _)| at + 2)
 }
 
-/// Takes out what `#[cfg(test)]` stands before: up to the end of its braces, or to the semicolon.
+/// Removes every item after `#[cfg(test)]`, up to its closing brace or its semicolon.
 fn without_tests(code: &str) -> String {
     let mut out = String::with_capacity(code.len());
     let mut rest = code;
@@ -129,7 +129,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Whether the word stands in the text with no letter, digit or underscore around it.
+/// Whether the text contains the word with no letter, digit or underscore next to it.
 fn contains_word(text: &str, word: &str) -> bool {
     text.match_indices(word).any(|(at, _)| {
         let begins = !text[..at].ends_with(is_word);
@@ -138,12 +138,12 @@ fn contains_word(text: &str, word: &str) -> bool {
     })
 }
 
-/// What a source file of the core has that it must not have: line and reason.
+/// The violations in a source file of the core: line and reason.
 pub(super) fn impurities(source: &str) -> Vec<String> {
     let code = code_of(source);
     let mut found = Vec::new();
     for (number, line) in code.lines().enumerate() {
-        // The one place where the word is right.
+        // The only line where the word is allowed.
         let line = line.replace("#![forbid(unsafe_code)]", "");
         for (word, why) in FORBIDDEN.iter().filter(|(word, _)| contains_word(&line, word)) {
             found.push(format!("line {}: {word:?}: {why}", number + 1));
@@ -152,7 +152,7 @@ pub(super) fn impurities(source: &str) -> Vec<String> {
     found
 }
 
-/// Whether there is unsafe code: comments, strings and attributes about it do not count, tests do.
+/// Whether the source has unsafe code: comments, strings and attributes about it do not count, but tests do.
 pub(super) fn has_unsafe(source: &str) -> bool {
     contains_word(&without_comments_and_texts(source), "unsafe")
 }
@@ -163,7 +163,7 @@ pub(super) fn missing_attributes(root: &str) -> Vec<&'static str> {
     REQUIRED.into_iter().filter(|attribute| !code.lines().any(|line| line.trim() == *attribute)).collect()
 }
 
-/// The names in the `[dependencies]` of a manifest, which is where a crate's own dependencies must all be listed: other forms of
+/// The names in the `[dependencies]` of a manifest, which must list all of a crate's own dependencies; other forms of
 /// dependency tables are reported as a name too.
 pub(super) fn dependencies(manifest: &str) -> Vec<String> {
     let mut names = Vec::new();
@@ -181,7 +181,7 @@ pub(super) fn dependencies(manifest: &str) -> Vec<String> {
     names
 }
 
-/// All files under a folder, without those that git would not have: hidden ones and build output.
+/// All files under a folder, except those that git ignores: hidden ones and build output.
 ///
 /// # Panics
 /// If a folder cannot be read.
@@ -195,7 +195,7 @@ pub(super) fn files(folder: &Path) -> Vec<PathBuf> {
             match path.is_dir() {
                 true if name == "target" || name.starts_with('.') => {}
                 true => folders.push(path),
-                // In a worktree a file, which says where the repository is.
+                // In a worktree `.git` is a file with the path of the repository.
                 false if name == ".git" => {}
                 false => found.push(path),
             }

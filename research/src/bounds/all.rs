@@ -17,11 +17,11 @@ pub struct Bounds {
     pub load_bytes: u64,
     /// The same with every request rounded up to [`BLOCK_BYTES`].
     pub load_512_bytes: u64,
-    /// What is needed if pages can be remapped.
+    /// The memory that is needed if pages can be remapped.
     pub pages: PageIdeal,
     /// The best packing found of the rounded requests, checked.
     pub packing: Found,
-    /// What follows from sizes and load alone; `None` for a workload without buffers, or if 64 bits cannot hold it.
+    /// Bounds that follow from sizes and load alone; `None` for a workload without buffers, or if 64 bits cannot hold them.
     pub robson: Option<Robson>,
 }
 
@@ -48,10 +48,9 @@ impl Bounds {
 
 /// The buffers of a workload in the order of their allocation, each size rounded up to a multiple of `unit` bytes.
 ///
-/// Times are numbers of events. A buffer is live from its allocation until the event that frees it, or to the end.
-/// If another stream still uses it then, its memory becomes free later; the lifetime here is the shortest
-/// possible, so that bounds hold however long the work takes. An event that frees a buffer that does not exist is
-/// skipped.
+/// Times are numbers of events. A buffer is live from its allocation until the event that frees it, or to the end. If another
+/// stream still uses the buffer then, its memory becomes free later; the lifetime here is the shortest possible, so that bounds
+/// hold however long the work takes. An event that frees a buffer that does not exist is skipped.
 ///
 /// # Panics
 /// If `unit` is 0.
@@ -121,15 +120,16 @@ mod tests {
         let events = vec![allocate(0, 3 << 20), allocate(1, 1000), free(0), allocate(2, PAGE_BYTES), allocate(3, 1), free(1)];
         let bounds = Bounds::of(&workload(events), &QUICK).unwrap();
         assert_eq!((bounds.load_bytes, bounds.load_512_bytes), ((3 << 20) + 1000, (3 << 20) + 1024));
-        // Two pages for the first buffer and one for the small one; later one page, and one for both small ones.
+        // The first buffer takes two pages and the small one a page; later one buffer takes one page, and both small ones share
+        // one.
         let pages = PageIdeal { load_bytes: 2 * PAGE_BYTES, own_pages_bytes: 3 * PAGE_BYTES, reached_bytes: 3 * PAGE_BYTES };
         assert_eq!(bounds.pages, pages);
         assert_eq!(bounds.packing.packing.height, bounds.load_512_bytes);
         let robson = bounds.robson.unwrap();
         assert_eq!((robson.smallest_bytes, robson.largest_bytes), (512, 3 << 20));
         assert_eq!(robson.rounded_load_bytes, (4 << 20) + 1024);
-        // The largest power of two in the range is 4096 units of 512 bytes, and it fits into the load once: 4096 (1 +
-        // 12 / 2) - 4095.
+        // The largest power of two in the range is 4096 units of 512 bytes, and it fits into the load once: 4096 (1 + 12 / 2) -
+        // 4095.
         assert_eq!(robson.forced_bytes, (4096 * 7 - 4095) * 512);
         // The largest size is rounded up to 8192 units, and the rounded load is at most twice that.
         assert_eq!(robson.sufficient_bytes, (16384 * 15 / 2 - 8191) * 512);

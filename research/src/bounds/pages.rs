@@ -1,16 +1,15 @@
-//! What an allocator needs that takes memory from the device in pages and may map them anywhere, at any time, at
-//! no cost.
+//! Computes the need of an allocator that takes memory from the device in pages and may map them anywhere, at any time, at no
+//! cost.
 //!
-//! There are two answers, on different assumptions (docs/bounds.md):
+//! There are two answers, under different assumptions (docs/bounds.md):
 //!
 //! - Memory is taken and released in whole pages, and no byte serves two live buffers. Then the load, rounded up
 //!   to pages, is needed.
-//! - In addition, each buffer of at least a page has pages of its own that it shares with no other buffer, and
-//!   contents are never copied. Then each such buffer needs its size rounded up to pages, and the smaller ones
-//!   together need their bytes rounded up to pages. Without smaller buffers this is exactly enough, since any free
-//!   page can be mapped wherever one is needed. With them it is only a lower bound, since a small buffer stays on
-//!   its page; a packing of the small buffers gives a number that is enough. Packings for bounds are found by the packer
-//!   and checked by the checker.
+//! - In addition, each buffer of at least a page has its own pages, which it shares with no other buffer, and contents are
+//!   never copied. Then each such buffer needs its size rounded up to pages, and the smaller ones together need their bytes
+//!   rounded up to pages. Without smaller buffers this is exactly enough, since any free page can be mapped wherever a page is
+//!   needed. With them it is only a lower bound, since a small buffer stays on its page; a packing of the small buffers gives a
+//!   number that is enough. The packer finds these packings and the checker verifies them.
 
 use std::fmt;
 
@@ -19,15 +18,15 @@ use crate::packing::{self, Buffer, Effort, Fault, Found, Instance, InstanceError
 /// The size of a device page, the granularity of cuMemCreate and cuMemMap (facts: Sizes and addresses).
 pub const PAGE_BYTES: u64 = 2 << 20;
 
-/// What is needed if pages can be remapped, in bytes, all multiples of the page.
+/// The memory that is needed if pages can be remapped, in bytes, all multiples of the page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageIdeal {
-    /// The load, rounded up to pages: nothing that takes memory in pages needs less.
+    /// The load, rounded up to pages: no allocator that takes memory in pages needs less.
     pub load_bytes: u64,
-    /// Nothing needs less that gives each buffer of at least a page its own pages and copies nothing.
+    /// A lower bound for any allocator that gives each buffer of at least a page its own pages and copies nothing.
     pub own_pages_bytes: u64,
-    /// Enough for such an allocator: with the small buffers packed into pages, each page taken only while a buffer
-    /// on it is live.
+    /// Enough for such an allocator if the small buffers are packed into pages and each page is taken only while a buffer on it is
+    /// live.
     pub reached_bytes: u64,
 }
 
@@ -40,7 +39,7 @@ impl PageIdeal {
     /// # Panics
     /// If `page_bytes` is 0.
     pub fn of(buffers: &[Buffer], page_bytes: u64, effort: &Effort) -> Result<PageIdeal, BoundsError> {
-        // Checks sizes and lifetimes before anything is added up.
+        // Sizes and lifetimes are checked before anything is added up.
         let load = Instance::new(buffers.to_vec()).map_err(BoundsError::Instance)?.load();
         let (large, small): (Vec<Buffer>, Vec<Buffer>) = buffers.iter().partition(|buffer| buffer.size >= page_bytes);
         let mut changes: Vec<Change> = Vec::new();
@@ -63,7 +62,7 @@ impl PageIdeal {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Change {
     time: u64,
-    /// At the same time, ends come before beginnings: lifetimes are half open.
+    /// At equal times, ends come before beginnings, because lifetimes are half open.
     begins: bool,
     kind: Kind,
 }
@@ -99,7 +98,7 @@ fn most_pages(mut changes: Vec<Change>, page_bytes: u64) -> u64 {
     most
 }
 
-/// The pages of the small buffers in a packing of them: each is in use as long as one of its buffers is live.
+/// The pages of the small buffers in a packing: each page is in use as long as one of its buffers is live.
 fn pages_of_small(small: Vec<Buffer>, page_bytes: u64, effort: &Effort) -> Result<Vec<Change>, BoundsError> {
     let instance = Instance::new(small).map_err(BoundsError::Instance)?;
     let found = pack_checked(&instance, effort)?;
@@ -148,7 +147,7 @@ pub(super) fn pack_checked(instance: &Instance, effort: &Effort) -> Result<Found
     Ok(found)
 }
 
-/// The ideal against exhaustive search.
+/// Tests the ideal against exhaustive search.
 #[cfg(test)]
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,4 @@
-//! Bounds that follow from sizes and load alone, for allocators that learn of requests one by one and never move a
-//! buffer.
+//! Bounds that follow from sizes and load alone, for allocators that see requests one by one and never move a buffer.
 //!
 //! The formulas count in units; all sizes are multiples of the unit. `live` is the most units live at once,
 //! `largest` the largest request. docs/bounds.md says which formulas were checked against their sources, and
@@ -9,8 +8,7 @@ use crate::packing::Buffer;
 
 /// Robson's bounds for workloads of a given load and given sizes, in bytes.
 ///
-/// They are about one region of addresses that starts empty and only grows, and about sizes that the allocator
-/// does not round.
+/// They apply to one region of addresses that starts empty and only grows, and to sizes that the allocator does not round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Robson {
     /// The smallest size.
@@ -45,15 +43,15 @@ impl Robson {
     }
 }
 
-/// What a workload forces that has the smallest size, twice that and so on up to the largest; its load must be a
-/// multiple of its largest size.
+/// The memory forced by a workload whose sizes are the smallest size, twice that, and so on up to the largest; its load must be
+/// a multiple of its largest size.
 fn forced(load: u64, smallest: u64, largest: u64) -> Option<u64> {
     let largest_units = 1_u64 << (largest / smallest).ilog2();
     let live = load / smallest / largest_units * largest_units;
     powers_of_two(live, largest_units)?.checked_mul(smallest)
 }
 
-/// What is enough for a load that the largest size divides, rounded up to one if it does not.
+/// The memory that is enough for a load that the largest size divides; any other load is first rounded up.
 fn sufficient(rounded_load: u64, smallest: u64, largest: u64) -> Option<u64> {
     let unit = smallest.checked_next_power_of_two()?;
     let largest_units = largest.checked_next_power_of_two()? / unit;
@@ -61,9 +59,9 @@ fn sufficient(rounded_load: u64, smallest: u64, largest: u64) -> Option<u64> {
     powers_of_two(live, largest_units)?.checked_mul(unit)
 }
 
-/// What the best allocator that never moves memory needs, and what is enough for it, in units: `live (1 +
-/// log2(largest) / 2) - largest + 1`, for workloads whose sizes are powers of two up to `largest`, itself a power
-/// of two that divides `live`. `None` if these conditions do not hold, or 64 bits cannot hold the number.
+/// The memory, in units, that the best allocator that never moves memory needs, and that is enough for it: `live (1 +
+/// log2(largest) / 2) - largest + 1`, for workloads whose sizes are powers of two up to `largest`, itself a power of two that
+/// divides `live`. `None` if these conditions do not hold, or 64 bits cannot hold the number.
 ///
 /// Robson, Bounds for some functions concerning dynamic storage allocation, J. ACM 21 (1974).
 #[must_use]
@@ -75,12 +73,11 @@ pub fn powers_of_two(live: u64, largest: u64) -> Option<u64> {
     u64::try_from(u128::from(live) + halves / 2 - u128::from(largest) + 1).ok()
 }
 
-/// What is enough for first fit in one region, in units, with any sizes up to `largest`: `live H / ln 2`, where H
-/// is the harmonic number of `largest`, rounded up. Knuth, The Art of Computer Programming 1, 2.5 exercise 43
-/// (Robson 1977).
+/// The memory, in units, that is enough for first fit in one region, with any sizes up to `largest`: `live H / ln 2`, where H
+/// is the harmonic number of `largest`, rounded up. Knuth, The Art of Computer Programming 1, 2.5 exercise 43 (Robson 1977).
 #[must_use]
 pub fn first_fit(live: u64, largest: u64) -> f64 {
-    // Beyond this many terms the sum equals its integral to the number's precision, from above.
+    // Beyond this many terms the sum equals, to floating-point precision, its integral, an upper bound.
     let summed = largest.min(1 << 20);
     let mut harmonic: f64 = (1..=summed).rev().map(|size| 1.0 / size as f64).sum();
     if largest > summed {
@@ -89,13 +86,13 @@ pub fn first_fit(live: u64, largest: u64) -> f64 {
     (live as f64 * harmonic / std::f64::consts::LN_2).ceil()
 }
 
-/// What is enough, in units, for every allocator that uses one region, coalesces free neighbours at once, and
-/// grows the region only if no gap is large enough, by what is missing at its end: `live + (live - s)(s - 1)` at
-/// the worst size `s` up to `largest`. Best fit comes close to it: Knuth 2.5 exercise 42 (Robson 1975) gives `live
-/// largest - O(live + largest^2)`.
+/// The memory, in units, that is enough for every allocator that uses one region, coalesces free neighbours at once, and grows
+/// the region only if no gap is large enough, by the amount that is missing at its end: `live + (live - s)(s - 1)` at the worst
+/// size `s` up to `largest`. Best fit comes close to this bound: Knuth 2.5 exercise 42 (Robson 1975) gives `live largest -
+/// O(live + largest^2)`.
 #[must_use]
 pub fn any_fit(live: u64, largest: u64) -> u128 {
-    // The product is largest if its factors are equal, at half of the live units.
+    // The product is largest when its factors are equal, at half of the live units.
     let worst = largest.min(live / 2 + 1).max(1);
     u128::from(live) + u128::from(live.saturating_sub(worst)) * u128::from(worst - 1)
 }
@@ -120,7 +117,7 @@ fn load<'a>(sized: impl Iterator<Item = (&'a Buffer, Option<u64>)>) -> Option<u6
     Some(most)
 }
 
-/// The formulas against exhaustive search.
+/// Tests the formulas against exhaustive search.
 #[cfg(test)]
 pub(super) mod tests {
     use std::collections::BTreeSet;
@@ -165,9 +162,9 @@ pub(super) mod tests {
     /// Memory as cells: for each, the size of the block that starts there, or 0.
     type Cells = Vec<u8>;
 
-    /// Whether some allocator can serve every workload of sizes that are powers of two up to `largest`, at most `live`
-    /// cells at once, in `memory` cells. It is a game, solved backward: a state is lost if something can be freed or
-    /// requested such that every outcome is lost.
+    /// Whether some allocator can serve every workload of sizes that are powers of two up to `largest`, at most `live` cells at
+    /// once, in `memory` cells. Solves a game backward: a state is lost if something can be freed or requested such that every
+    /// outcome is lost.
     fn is_enough(live: usize, largest: usize, memory: usize) -> bool {
         let mut states = Vec::new();
         let sizes: Vec<usize> = (0..=largest.ilog2()).map(|log| 1 << log).collect();

@@ -1,5 +1,5 @@
-//! Checks a packing: no two buffers share a byte at any time. It shares no code with the packer, and looks at the
-//! times as given, not at sections.
+//! Checks a packing: no two buffers share a byte at any time. Shares no code with the packer, and uses the times as given, not
+//! sections.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub enum Fault {
     Overlap {
         /// The buffer that begins later.
         later: usize,
-        /// The buffer that is in its way.
+        /// The earlier buffer whose bytes it shares.
         earlier: usize,
     },
     /// An offset is not a multiple of its buffer's alignment.
@@ -44,7 +44,7 @@ pub enum Fault {
 /// Checks a packing: every offset is aligned, no two buffers overlap in time and memory, and the height is right.
 ///
 /// # Errors
-/// The first [`Fault`], by the time at which it occurs.
+/// The first [`Fault`] in order of time.
 pub fn check(instance: &Instance, packing: &Packing) -> Result<(), Fault> {
     let buffers = instance.buffers();
     if packing.offsets.len() != buffers.len() {

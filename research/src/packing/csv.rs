@@ -1,6 +1,6 @@
-//! MiniMalloc's CSV files: one buffer per line, `id,lower,upper,size`, columns in any order, half-open times. A
-//! column `alignment` is optional, `id` may be missing, and other columns are ignored. What is written also has a
-//! column `offset`.
+//! Reads and writes MiniMalloc's CSV files: one buffer per line, `id,lower,upper,size`, columns in any order, half-open times.
+//! A column `alignment` is optional, `id` may be missing, and other columns are ignored. Written files also have a column
+//! `offset`.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -10,11 +10,11 @@ use super::instance::{Buffer, Packing};
 /// The buffers of a file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CsvFile {
-    /// The name of each buffer: its id, or in a file without ids its number, from 0.
+    /// The name of each buffer: its id or, in a file without ids, its number, from 0.
     pub ids: Vec<String>,
-    /// The buffers in the order of the lines; in a file without alignments they are 1.
+    /// The buffers in the order of the lines; in a file without alignments, each alignment is 1.
     pub buffers: Vec<Buffer>,
-    /// Whether there is a column `alignment`, which is then written too.
+    /// Whether the file has a column `alignment`, which is then written too.
     pub has_alignment: bool,
 }
 
@@ -40,7 +40,7 @@ pub enum CsvError {
         line: CsvLine,
         /// The column.
         column: &'static str,
-        /// The text instead of a number, if there is any.
+        /// The text in place of a number, if the cell has any.
         found: Option<String>,
     },
     /// A size or an alignment is 0.
@@ -50,14 +50,14 @@ pub enum CsvError {
         /// The column.
         column: &'static str,
     },
-    /// An earlier line has this id too, so the file that is written would not tell the two apart.
+    /// An earlier line has the same id, so the written file could not distinguish the two.
     IdTwice {
         /// The line.
         line: CsvLine,
         /// The number of the earlier line.
         earlier: usize,
     },
-    /// A buffer does not end after it begins.
+    /// A buffer's end is not after its beginning.
     EmptyLifetime {
         /// The line.
         line: CsvLine,
@@ -104,8 +104,8 @@ impl std::error::Error for CsvError {}
 /// The UTF-8 byte order mark, which some programs write before a text.
 const BYTE_ORDER_MARK: &str = "\u{feff}";
 
-/// Whether a file that begins like this is meant to be CSV: it is text, and its first line that is not blank has
-/// separators. The first line of a pickle that is text (protocol 0) has none. [`read_csv`] reports wrong columns.
+/// Whether a file that begins like this is meant to be CSV: it is text, and its first line that is not blank has separators.
+/// The first line of a text pickle (protocol 0) has none. [`read_csv`] reports wrong columns.
 #[must_use]
 pub fn is_csv(head: &[u8]) -> bool {
     let text = match std::str::from_utf8(head) {

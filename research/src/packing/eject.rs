@@ -1,11 +1,10 @@
-//! Repairs a packing in place, for any number of buffers: a buffer that does not fit below a line pushes others
-//! out of its way.
+//! Repairs a packing in place, for any number of buffers: a buffer that does not fit below a line pushes others out of its way.
 //!
-//! Buffers that end above the line are out. They come in again one after the other, each at the address where the
-//! least is in its way; what is in its way goes out. Each buffer has a price that rises with its size and its
-//! lifetime, and the cost of an address is the sum of the prices in the way. A buffer that finds no free place
-//! becomes more expensive, so that in time others give way to it. Work is done only where something does not fit:
-//! in few places, even in a large packing.
+//! Buffers that end above the line are out. They come in again one after the other, each at the address with the least in its
+//! way; the buffers in its way go out. Each buffer has a price that rises with its size and its lifetime, and the cost of an
+//! address is the sum of the prices in the way. A buffer that finds no free address becomes more expensive, so that in time
+//! others give way to it. Only those parts of the packing change where something does not fit, which are few even in a large
+//! packing.
 
 use super::greedy::{LiveIndex, Start};
 use super::instance::{Buffer, Instance, Packing};
@@ -27,18 +26,18 @@ pub(super) struct Ejection<'a> {
     round: u64,
     random: Random,
     neighbours: Neighbours,
-    /// Work done so far, in buffers looked at.
+    /// Work done so far, in buffers visited.
     pub(super) steps: u64,
 }
 
-/// The buffers in place that overlap the one that comes in.
+/// The placed buffers that overlap the one that comes in.
 #[derive(Clone, Debug, Default)]
 struct Neighbours {
     /// The first byte, the price and the number of each, by first byte.
     by_offset: Vec<(u64, u64, u32)>,
     /// The end and the price of each, by end.
     by_end: Vec<(u64, u64)>,
-    /// The candidate addresses: right above and right below each of them.
+    /// The candidate addresses: directly above and directly below each neighbour.
     places: Vec<u64>,
 }
 
@@ -155,12 +154,11 @@ impl<'a> Ejection<'a> {
         places.dedup();
     }
 
-    /// The cheapest address for a buffer, and its cost: the lowest free address if there is one, otherwise a
-    /// random one of the cheapest.
+    /// The cheapest address for a buffer, and its cost: the lowest free address or, if none is free, a random one of the cheapest.
     fn cheapest(&mut self, buffer: usize) -> (u64, u64) {
         let Neighbours { by_offset, by_end, places } = &self.neighbours;
         let size = self.instance.buffers()[buffer].size;
-        // In the way is what begins below the end of the place and does not end below its beginning.
+        // A buffer is in the way if it begins below the end of the address range and does not end below its beginning.
         let (mut begun, mut ended, mut sum) = (0, 0, 0_u64);
         let (mut cheapest, mut at, mut equals) = (u64::MAX, 0, 0);
         for &place in places {

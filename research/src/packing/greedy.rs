@@ -1,7 +1,7 @@
 //! Places buffers one after the other, each at the lowest address that is free for its whole lifetime, in many orders; and
-//! repairs an order: what ended too high comes earlier in the next attempt.
+//! repairs an order by moving buffers that ended too high forward in the next attempt.
 //!
-//! An index of the buffers in place tells which of them are live at the same time as another buffer.
+//! An index of the placed buffers finds those that are live at the same time as another buffer.
 
 use super::instance::{Instance, Packing};
 use super::random::Random;
@@ -11,9 +11,9 @@ use super::random::Random;
 pub(super) struct Start {
     order: Vec<u32>,
     pub(super) packing: Packing,
-    /// The buffers that found no place below the line and came after all others.
+    /// The buffers that found no address below the line and came after all others.
     pub(super) above: Vec<u32>,
-    /// The steps that it took.
+    /// The steps that the order took.
     pub(super) steps: u64,
 }
 
@@ -22,8 +22,7 @@ pub(super) fn starts(instance: &Instance, line: u64) -> impl Iterator<Item = Sta
     each(instance, line, KEYS.into_iter())
 }
 
-/// The orders in which nothing hangs from above and no buffer waits for others; those that are usually good come
-/// first.
+/// The orders in which nothing hangs from above and no buffer waits for others; the ones that are usually good come first.
 pub(super) fn plain_starts(instance: &Instance) -> impl Iterator<Item = Start> {
     each(instance, u64::MAX, PLAIN.into_iter().map(|key| (key, Hanging::Nothing)))
 }
@@ -68,7 +67,7 @@ pub(super) fn repair(
     (best, placer.steps)
 }
 
-/// What the first orders are sorted by, in descending order.
+/// The property by which the first orders are sorted, in descending order.
 #[derive(Clone, Copy, Debug)]
 enum Key {
     Size,
@@ -81,8 +80,8 @@ enum Key {
     CrowdThenEnd,
 }
 
-/// The first orders, and what hangs from above in each. Buffers that are not live at the peak load may hang from
-/// above: as they are freed one after the other they make room for what grows from below, as the kept results of a
+/// The first orders, and the buffers that hang from above in each. Buffers that are not live at the peak load may hang from
+/// above: as they are freed one after the other, they make room for buffers that grow from below, as the kept results of a
 /// training step do for gradients.
 const KEYS: [(Key, Hanging); 13] = [
     (Key::CrowdThenEnd, Hanging::OffPeak),
@@ -100,11 +99,11 @@ const KEYS: [(Key, Hanging); 13] = [
     (Key::Start, Hanging::Nothing),
 ];
 
-/// The plain orders. The first two differ: sorting by size suits workloads with long lifetimes, by beginning those
-/// whose buffers come and go all the time.
+/// The plain orders. The first two differ: sorting by size suits workloads with long lifetimes; sorting by beginning suits
+/// those whose buffers come and go all the time.
 const PLAIN: [Key; 7] = [Key::Size, Key::Start, Key::Life, Key::Area, Key::CrowdThenSize, Key::CrowdThenLife, Key::AreaAndSize];
 
-/// What is placed as high as possible in a first packing, instead of as low as possible.
+/// The buffers that a first packing places as high as possible instead of as low as possible.
 #[derive(Clone, Copy, Debug)]
 enum Hanging {
     /// No buffer.
@@ -154,7 +153,7 @@ impl<'a> Repair<'a> {
         Repair { instance, order, packing: packing.clone(), recent: vec![packing.height; MEMORY], round: 0 }
     }
 
-    /// The next order: some of the buffers that are too high move forward, and now and then a random one.
+    /// The next order: some of the buffers that are too high move forward, and occasionally a random one.
     fn next(&self, random: &mut Random, target: u64) -> Vec<u32> {
         let buffers = self.instance.buffers();
         let span = self.packing.height - target;
@@ -186,7 +185,7 @@ impl<'a> Repair<'a> {
     }
 }
 
-/// What it costs to look at a buffer that is in another one's way.
+/// The cost of visiting a buffer that is in another one's way.
 pub(super) const STEPS_OF_A_PAIR: u64 = 4;
 
 /// Places one order after another, reusing its memory.
@@ -197,7 +196,7 @@ struct Placer<'a> {
     /// The first and the last byte (exclusive) of the placed buffers that are in the way of the current one.
     in_the_way: Vec<(u64, u64)>,
     offsets: Vec<u64>,
-    /// Work done so far, in buffers looked at.
+    /// Work done so far, in buffers visited.
     pub(super) steps: u64,
 }
 
@@ -207,9 +206,8 @@ impl<'a> Placer<'a> {
         Placer { instance, live: LiveIndex::new(instance), in_the_way: Vec::new(), offsets, steps: 0 }
     }
 
-    /// Places all buffers in this order: those for which `hanging` is true as high as possible below `line`, the
-    /// others as low as possible. Buffers that find no place below `line` come after all others, as low as
-    /// possible, and are returned.
+    /// Places all buffers in this order: those for which `hanging` is true as high as possible below `line`, the others as low as
+    /// possible. Buffers that find no address below `line` come after all others, as low as possible, and are returned.
     fn place(&mut self, order: &[u32], line: u64, hanging: impl Fn(u32) -> bool) -> (Packing, Vec<u32>) {
         self.live.clear();
         let mut height = 0;
@@ -251,7 +249,7 @@ impl<'a> Placer<'a> {
         self.look(buffer);
         let wanted = self.instance.buffers()[buffer];
         let mut found = None;
-        // The end of everything below.
+        // The end of the buffers below.
         let mut free = 0_u64;
         let above = std::iter::once((line, line));
         for (first, end) in self.in_the_way.iter().copied().chain(above) {
@@ -280,7 +278,7 @@ pub(super) struct LiveIndex<'a> {
     instance: &'a Instance,
     /// All buffers in the order of their beginnings.
     by_start: Vec<u32>,
-    /// The place of each buffer in `by_start`.
+    /// The index of each buffer in `by_start`.
     rank: Vec<u32>,
     /// The tree over `by_start`: the latest end of the buffers in place below each node, 0 for none. Node 1 is the
     /// root.
@@ -332,7 +330,7 @@ impl<'a> LiveIndex<'a> {
     /// Calls `found` with each buffer in place that overlaps this one in time.
     pub(super) fn each_overlapping(&self, buffer: usize, found: &mut impl FnMut(usize)) {
         let (start, end) = self.instance.spans[buffer];
-        // Of all that begin before this one ends, those that end after it begins.
+        // Of all buffers that begin before this one ends, those that end after it begins.
         let before = self.by_start.partition_point(|&other| self.instance.spans[other as usize].0 < end);
         self.each_below((1, 0, self.leaves), before, start, found);
     }

@@ -1,5 +1,5 @@
-//! The problem and its solution: buffers to pack, with times reduced to sections and with their load; how much the packer
-//! may do; and a packing of them.
+//! The problem and its solution: buffers to pack, with times reduced to sections and with their load; the packer's budget; and
+//! a packing of them.
 
 use std::fmt;
 
@@ -21,12 +21,12 @@ pub struct Buffer {
 pub enum InstanceError {
     /// A buffer's lifetime is empty.
     EmptyLifetime {
-        /// Its place in the list.
+        /// Its index in the list.
         buffer: usize,
     },
     /// A buffer has a size or an alignment of 0.
     Empty {
-        /// Its place in the list.
+        /// Its index in the list.
         buffer: usize,
     },
     /// All sizes and alignments together exceed 2^62 bytes.
@@ -101,8 +101,8 @@ impl Instance {
         self.spans.iter().map(most).collect()
     }
 
-    /// The parts of time that no buffer connects, each as the places of its buffers and an instance of its own.
-    /// The packing of one part does not affect the others. Without buffers there are no parts.
+    /// The parts of time that no buffer connects, each as the indices of its buffers and a separate instance. The packing of one
+    /// part does not affect the others. Without buffers there are no parts.
     pub(super) fn parts(&self) -> Vec<(Vec<usize>, Instance)> {
         let mut by_start: Vec<usize> = (0..self.buffers.len()).collect();
         by_start.sort_by_key(|&buffer| self.spans[buffer].0);
@@ -130,9 +130,9 @@ impl Instance {
         (places, Instance { buffers, spans, loads })
     }
 
-    /// The same instance with one buffer in place of all that have the same sections, and for each buffer the
-    /// place of its group. Packing it puts the buffers of a group side by side. Only buffers that need no gap
-    /// between them are merged: their sizes are multiples of the same alignment.
+    /// The same instance with one buffer in place of all that have the same sections, and for each buffer the index of its group.
+    /// Packing it puts the buffers of a group side by side. Only buffers that need no gap between them are merged: their sizes are
+    /// multiples of the same alignment.
     pub(super) fn merged(&self) -> (Vec<u32>, Instance) {
         let kind = |b: usize| {
             let Buffer { size, alignment, .. } = self.buffers[b];
@@ -162,8 +162,8 @@ impl Instance {
         let mut ends: Vec<u32> = self.spans.iter().map(|span| span.1).collect();
         starts.sort_unstable();
         ends.sort_unstable();
-        // A buffer overlaps all that begin no later and have not ended when it begins. Each pair counts once, for
-        // the later buffer.
+        // A buffer overlaps all buffers that begin no later and have not ended when it begins. Each pair counts once, for the later
+        // buffer.
         let alive = |(place, start): (usize, &u32)| place as u64 - ends.partition_point(|end| end <= start) as u64;
         starts.iter().enumerate().map(alive).sum()
     }
@@ -177,7 +177,7 @@ impl Instance {
 /// Each buffer's lifetime in sections: stretches of time in which first buffers begin and then buffers end. Two
 /// buffers are live at the same time exactly if they share a section.
 fn sections(buffers: &[Buffer]) -> Vec<(u32, u32)> {
-    // At the same time, ends come before beginnings: lifetimes are half open.
+    // At equal times, ends come before beginnings, because lifetimes are half open.
     let mut events: Vec<(u64, bool, usize)> = Vec::with_capacity(2 * buffers.len());
     for (index, buffer) in buffers.iter().enumerate() {
         events.push((buffer.start, true, index));
@@ -235,7 +235,7 @@ impl Packing {
 /// The budget of the packer, and the seed of its random numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Effort {
-    /// Steps: roughly, buffers looked at. Ten million or more take a second.
+    /// Steps: roughly, the number of buffers visited. Ten million or more take a second.
     pub steps: u64,
     /// The seed of the random numbers.
     pub seed: u64,
@@ -257,8 +257,8 @@ pub struct Found {
     pub packing: Packing,
     /// A proven lower bound of all packings, in bytes: the load, or more if a search has shown it.
     pub bound: u64,
-    /// The steps done. They may exceed the budget by one order, which is about four steps for every two buffers live at the same
-    /// time. Where more than 500 buffers are packed and the budget is not enough for one order, there is none: each buffer is
-    /// placed as it begins, and counts as one step.
+    /// The steps done. They may exceed the budget by one order, which takes about four steps for every two buffers live at the same
+    /// time. If more than 500 buffers are packed and the budget is not enough for one order, each buffer is placed as it begins
+    /// instead and counts as one step.
     pub steps: u64,
 }

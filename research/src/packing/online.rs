@@ -1,4 +1,5 @@
-//! Places each buffer when it begins, in the smallest gap that is large enough: in time that hardly depends on how many are live.
+//! Places each buffer when it begins, in the smallest gap that is large enough; the time hardly depends on the number of live
+//! buffers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +13,7 @@ pub(super) fn place(instance: &Instance) -> Packing {
         events.push((start, true, buffer as u32));
         events.push((end, false, buffer as u32));
     }
-    // A section's buffers end before those of the next one begin.
+    // The buffers of a section end before those of the next one begin.
     events.sort_unstable();
     let mut packing = Packing::of(instance);
     let mut gaps = Gaps::default();
@@ -39,7 +40,8 @@ struct Gaps {
 }
 
 impl Gaps {
-    /// Takes the smallest gap that certainly has room for the buffer, whatever its alignment skips, or addresses above all others.
+    /// Takes the smallest gap that certainly has room for the buffer, whatever its alignment skips, or addresses above all other
+    /// buffers.
     fn take(&mut self, wanted: Buffer) -> u64 {
         let enough = wanted.size + wanted.alignment - 1;
         let fits = |&(size, start): &(u64, u64)| start.next_multiple_of(wanted.alignment) - start + wanted.size <= size;
@@ -110,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_budget_too_small_for_any_order_is_kept() {
-        // All live at once, each in a section by itself: eight million pairs.
+        // All buffers are live at once, each beginning and ending in its own section: eight million pairs.
         let buffers = (0..4_000).map(|n| Buffer { start: n, end: 8_000 - n, size: 1 + n % 7, alignment: 1 }).collect();
         let instance = Instance::new(buffers).expect("sane buffers");
         let found = pack(&instance, &Effort { steps: 1_000, seed: 1 });

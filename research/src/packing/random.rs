@@ -1,11 +1,11 @@
-//! Pseudorandom numbers, the same for the same seed on every machine: for the packer, and for generated workloads.
+//! Pseudorandom numbers for the packer and for generated workloads; the same seed gives the same numbers on every machine.
 
 /// A generator with 64 bits of state (the splitmix64 steps).
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// One whose numbers follow from the seed.
+    /// A generator whose numbers follow from the seed.
     #[must_use]
     pub fn new(seed: u64) -> Random {
         Random(seed)
@@ -25,7 +25,7 @@ impl Random {
         ((u128::from(self.bits()) * bound as u128) >> 64) as usize
     }
 
-    /// A number from 0 to 1, without 1.
+    /// A number from 0 to 1, excluding 1.
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }

@@ -1,5 +1,4 @@
-//! The buffers of a recording: its requests in the smallest possible blocks, each until its memory could be used
-//! again.
+//! The buffers of a recording: its requests in the smallest possible blocks, each until its memory could be reused.
 
 use parkade::policy::{Policy, PyTorch};
 use parkade::settings::Settings;
@@ -9,15 +8,15 @@ use rustc_hash::FxHashMap;
 
 use super::instance::Buffer;
 
-/// What the recorded program requested.
+/// The requests of the recorded program.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Recorded {
-    /// The requests that got memory, in order; times are numbers of operations.
+    /// The requests that were served, in order; times are numbers of operations.
     ///
     /// Sizes are rounded up to 512 bytes under any settings: no setting makes a block smaller (spec 1.1, 1.2), and
-    /// `roundup_power2_divisions` would only make it larger. A buffer is live from its request until its memory
-    /// became free in the recording, so the time during which other streams still used it counts. Streams and
-    /// private pools do not matter here: any memory may serve any buffer.
+    /// `roundup_power2_divisions` would only make it larger. A buffer is live from its request until its memory became free in the
+    /// recording, which includes the time during which other streams still used it. Streams and private pools do not matter here:
+    /// any memory may serve any buffer.
     pub buffers: Vec<Buffer>,
     /// The requests that failed; they are not among the buffers.
     pub refused: Refused,
@@ -35,7 +34,7 @@ pub struct Refused {
 }
 
 impl Recorded {
-    /// Reads buffers off a recording's requests.
+    /// Extracts buffers from a recording's requests.
     #[must_use]
     pub fn of(requests: &Requests) -> Recorded {
         let operations = &requests.operations;
@@ -115,7 +114,7 @@ mod tests {
             (10, free(3, Completion::Never)),
         ]);
         let told: Vec<_> = recorded.buffers.iter().map(|buffer| (buffer.start, buffer.end, buffer.size)).collect();
-        // What became free at entry 7 did so before entry 9, which is the seventh operation.
+        // The block freed at entry 7 was free before entry 9, which is the seventh operation.
         assert_eq!(told, [(0, 3, 1024), (1, 6, 512), (5, 9, 512), (6, 9, 1024)]);
     }
 

@@ -1,19 +1,19 @@
 //! A systematic search for a packing of at most a given height, for some hundreds of buffers.
 //!
-//! Each section of time has a floor: every buffer still to be placed there goes above it. A node of the search
-//! picks a section and branches on what covers the byte at its floor: one of the buffers that can be there, or
-//! nothing, in which case the floor rises. Placing a buffer lifts all unplaced buffers that overlap it in time, so
-//! floors rise in other sections too. If the unplaced buffers of a section do not fit between its floor and the
-//! capacity, the branch is cut off. The section picked is one with the lowest floor; before that, buffers are
-//! placed that have no choice because their section has no room for a gap.
+//! Each section of time has a floor: every buffer still to be placed there goes above it. A node of the search picks a section
+//! and branches on what covers the byte at its floor: one of the buffers that can be there, or nothing; in the latter case the
+//! floor rises. Placing a buffer lifts all unplaced buffers that overlap it in time, so floors rise in other sections too. If
+//! the unplaced buffers of a section do not fit between its floor and the capacity, the branch is pruned. The section picked is
+//! one with the lowest floor; before that, the search places buffers that have no choice because their section has no room for
+//! a gap.
 //!
-//! Of all packings the search looks for the one with the smallest sum of addresses. In that packing every buffer
-//! is at the bottom or on top of another, and none fits further down; branches where that has become impossible
-//! are cut off. Of two equal buffers the first is placed first. (Floors per section are an idea of MiniMalloc,
-//! ASPLOS 2023; weights of failures come from constraint programming.)
+//! The search looks for the packing with the smallest sum of addresses. In that packing every buffer is at the bottom or on top
+//! of another, and none fits further down; branches where that has become impossible are pruned. Of two equal buffers the first
+//! is placed first. (Floors per section are an idea of MiniMalloc, ASPLOS 2023; weights of failures come from constraint
+//! programming.)
 //!
-//! What every search of an instance needs is worked out once ([`Relations`]): which buffers overlap in time, which are
-//! equal, and the unit of addresses.
+//! [`Relations`] computes once what every search of an instance needs: which buffers overlap in time, which are equal, and the
+//! unit of addresses.
 
 use super::instance::{Instance, Packing};
 
@@ -28,7 +28,7 @@ pub(super) enum Outcome {
     Unknown,
 }
 
-/// Which section is picked, of several with the lowest floor.
+/// Which section to pick, among several with the lowest floor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pick {
     /// The one with the fewest branches.
@@ -75,7 +75,7 @@ pub(super) struct Search<'a> {
     pub(super) steps: u64,
 }
 
-/// A change that is undone when a branch is cut off.
+/// A change that is undone when a branch is pruned.
 enum Change {
     Offset(u32, u64),
     Support(u32, u64),
@@ -91,7 +91,7 @@ struct Node {
     branches: Vec<Branch>,
     /// The length of the trail before any branch.
     mark: usize,
-    /// What is to be solved here.
+    /// The task to solve at this node.
     task: Task,
     /// The length of [`Search::later`] before any branch.
     later: usize,
@@ -101,10 +101,10 @@ struct Node {
 #[derive(Clone, Copy)]
 struct Task {
     stretch: Stretch,
-    /// The node whose branch made this a stretch of its own. If it cannot be solved, that branch has failed,
-    /// whatever was found for other stretches.
+    /// The node whose branch split this stretch off. If the stretch cannot be solved, that branch has failed, whatever was found
+    /// for other stretches.
     owner: usize,
-    /// The task after this one, a place in [`Search::later`].
+    /// The task after this one, as an index into [`Search::later`].
     next: Option<usize>,
 }
 
@@ -197,8 +197,8 @@ impl<'a> Search<'a> {
         Outcome::Impossible
     }
 
-    /// The next task. If no unplaced buffer connects them, a task falls into several stretches, and the first of
-    /// these is next; if nothing is left of it, the task after it is.
+    /// The next task. If no unplaced buffer connects its parts, a task splits into several stretches, and the first of them is
+    /// next; if nothing is left of the task, the one after it is next.
     fn divide(&mut self, task: Task, owner: usize) -> Option<Task> {
         let (first, end) = task.stretch;
         self.steps += u64::from(end - first) / 4;
@@ -213,7 +213,7 @@ impl<'a> Search<'a> {
             }
             begin = section;
         }
-        // Short stretches first: if they cannot be solved, that is known soon.
+        // Short stretches first: if they cannot be solved, the search finds that out early.
         stretches.sort_by_key(|&(begin, end)| std::cmp::Reverse((end - begin, begin)));
         let mut next = task.next;
         let Some(soonest) = stretches.pop() else { return next.map(|place| self.later[place].0) };
@@ -272,7 +272,7 @@ impl<'a> Search<'a> {
             }
             let is_ready = |&b: &u32| !self.placed[b as usize] && self.offsets[b as usize] == floor;
             let buffer = relations.members[section].iter().copied().find(is_ready)?;
-            // Buffers that may go below it in another section must be placed first.
+            // Buffers that may go below this one in another section must be placed first.
             let goes_below = |&o: &u32| !self.placed[o as usize] && self.offsets[o as usize] + buffers[o as usize].size <= floor;
             self.steps += relations.neighbours[buffer as usize].len() as u64 / 2;
             if !relations.neighbours[buffer as usize].iter().any(goes_below) {
@@ -282,7 +282,7 @@ impl<'a> Search<'a> {
         None
     }
 
-    /// The section to pick: of those with the lowest floor, the one that the heuristic prefers.
+    /// The section to pick: among those with the lowest floor, the one that the heuristic prefers.
     fn lowest(&self, (first, end): Stretch) -> usize {
         let open = (first as usize..end as usize).filter(|&section| self.rest[section] > 0);
         let key = |section: usize| {
@@ -309,7 +309,7 @@ fn crossing(relations: &Relations<'_>) -> Vec<u32> {
 }
 
 impl Search<'_> {
-    /// Places a buffer at its lowest address. False if the branch has failed.
+    /// Places a buffer at its lowest address. Returns false if the branch has failed.
     fn place(&mut self, buffer: usize) -> bool {
         let relations = self.relations;
         let buffers = relations.instance.buffers();
@@ -340,7 +340,7 @@ impl Search<'_> {
         self.settle()
     }
 
-    /// Raises the floor of a section, which nothing covers. False if the branch has failed.
+    /// Raises the floor of a section, which nothing covers. Returns false if the branch has failed.
     fn rise(&mut self, section: usize) -> bool {
         let relations = self.relations;
         let buffers = relations.instance.buffers();
@@ -350,7 +350,7 @@ impl Search<'_> {
             if self.placed[b] || self.offsets[b] != floor {
                 continue;
             }
-            // It will be on top of another buffer then, which is not placed yet.
+            // The buffer will then be on top of another one that is not placed yet.
             let mut least = u64::MAX;
             for &other in &relations.neighbours[b] {
                 let o = other as usize;
@@ -368,7 +368,7 @@ impl Search<'_> {
         self.settle()
     }
 
-    /// Raises a buffer's lowest address. False if it no longer fits.
+    /// Raises a buffer's lowest address. Returns false if it no longer fits.
     fn lift(&mut self, buffer: u32, offset: u64) -> bool {
         let b = buffer as usize;
         let wanted = self.relations.instance.buffers()[b];
@@ -398,7 +398,7 @@ impl Search<'_> {
         }
     }
 
-    /// Computes the floors of the touched sections. False if the unplaced buffers do not fit above one of them.
+    /// Computes the floors of the touched sections. Returns false if the unplaced buffers do not fit above one of them.
     fn settle(&mut self) -> bool {
         let mut stands = true;
         for at in 0..self.touched.len() {
@@ -464,7 +464,7 @@ pub(super) struct Relations<'a> {
     twins: Vec<Option<u32>>,
     /// All buffers in the order of the sections in which they begin.
     by_start: Vec<u32>,
-    /// For each section, how many buffers begin before it.
+    /// For each section, the number of buffers that begin before it.
     begun: Vec<u32>,
     /// In a packing without needless gaps, all addresses are multiples of this.
     unit: u64,
@@ -497,7 +497,7 @@ impl<'a> Relations<'a> {
     }
 }
 
-/// An alignment of 1 forces nothing; as 0 it does not change a greatest common divisor.
+/// An alignment of 1 imposes nothing; represented as 0, it does not change a greatest common divisor.
 fn step_of(alignment: u64) -> u64 {
     if alignment == 1 { 0 } else { alignment }
 }

@@ -1,6 +1,5 @@
-//! The solver: shares a budget of steps between the methods for any number of buffers (orders, ejection from their
-//! packings, and repair of the best order; for many buffers it decides which of them comes first) and the systematic
-//! search, where that can help.
+//! The solver: shares a budget of steps between the methods for any number of buffers (orders, ejection from their packings,
+//! and repair of the best order; for many buffers it decides their sequence) and the systematic search, if that can help.
 
 use super::eject::{Ejection, Price};
 use super::greedy::{self, STEPS_OF_A_PAIR, Start};
@@ -9,7 +8,8 @@ use super::online;
 use super::random::Random;
 use super::search::{Outcome, Pick, Relations, Search};
 
-/// More buffers than this are left to orders alone: the search needs facts about pairs, which grow with the square.
+/// More buffers than this are left to orders alone, because the search needs facts about pairs, whose number grows with the
+/// square.
 const SEARCHABLE: usize = 2000;
 
 /// Packs buffers into as little memory as it finds within the budget. Deterministic: no clock, no threads.
@@ -22,7 +22,7 @@ pub fn pack(instance: &Instance, effort: &Effort) -> Found {
 #[must_use]
 pub fn pack_watched(instance: &Instance, effort: &Effort, progress: &mut dyn FnMut(u64)) -> Found {
     let mut parts = instance.parts();
-    // Small parts first: what they do not use is left to the others.
+    // Small parts first, so that what they do not use is left to the others.
     parts.sort_by_key(|(buffers, _)| buffers.len());
     let mut found = Found { packing: Packing::of(instance), bound: instance.load(), steps: 0 };
     for (done, (buffers, part)) in parts.iter().enumerate() {
@@ -39,8 +39,8 @@ pub fn pack_watched(instance: &Instance, effort: &Effort, progress: &mut dyn FnM
 /// With no more buffers than this, most of the budget is for the search.
 const FEW: usize = 500;
 
-/// With few buffers, this share of the budget, in hundredths, is for searches before orders are repaired: most
-/// instances that can be searched at all are done soon, and trivial ones at once.
+/// With few buffers, this share of the budget, in hundredths, goes to searches before orders are repaired: most instances that
+/// can be searched at all are solved soon, and trivial ones at once.
 const SHARE_OF_FIRST_SEARCHES: u64 = 1;
 
 /// Packs a part that cannot be divided. A packing of height `goal`, which is at least the load, is as good as any.
@@ -65,12 +65,12 @@ fn pack_part(instance: &Instance, effort: &Effort, goal: u64, progress: &mut dyn
     found
 }
 
-/// Searches that differ in the section they look at first and in the order in which they try buffers. Each is
-/// hopeless on some instances and quick on others, so all get a few steps, then all a few more.
+/// Searches that differ in the section they visit first and in the order in which they try buffers. Each is hopeless on some
+/// instances and quick on others, so all get a few steps, then a few more.
 struct Portfolio<'a> {
     instance: &'a Instance,
     relations: Relations<'a>,
-    /// How many branches failed in each section, separately for each kind of search: what one learns misleads
+    /// How many branches failed in each section, separately for each kind of search, because what one search learns misleads
     /// another.
     weights: [Vec<u32>; Pick::ALL.len()],
     crowds: Vec<u64>,
@@ -86,7 +86,7 @@ struct Portfolio<'a> {
 /// The steps of a search in the first round.
 const FIRST_LIMIT: u64 = 1_000_000;
 
-/// What buffers are sorted by, in descending order.
+/// The property by which buffers are sorted, in descending order.
 #[derive(Clone, Copy, Debug)]
 enum Key {
     Crowd,
@@ -98,8 +98,8 @@ enum Key {
 /// The orders in which buffers are tried: by the first key, then by the second.
 const ORDERS: [[Key; 2]; 4] = [[Key::Crowd, Key::Area], [Key::Life, Key::Area], [Key::Crowd, Key::Life], [Key::Crowd, Key::Size]];
 
-/// The heights at which the searches of a round aim, as fractions of the way from the bound to the best packing:
-/// every other round aims at the bound itself.
+/// The heights that the searches of a round aim for, as fractions of the way from the bound to the best packing: every other
+/// round aims for the bound itself.
 const AIMS: [f64; 6] = [0.0, 0.5, 0.0, 0.25, 0.0, 0.75];
 
 impl<'a> Portfolio<'a> {
@@ -190,8 +190,8 @@ impl<'a> Many<'a> {
         Many { instance, effort, goal, groups, merged }
     }
 
-    /// Groups come first if they are much less work, otherwise the plain orders: a small budget is enough only for
-    /// what comes first. If it is not enough for either, the buffers are placed as they begin.
+    /// Groups come first if they are much less work, and the plain orders if not: a small budget is enough only for what comes
+    /// first. If it is not enough for either, the buffers are placed as they begin.
     fn run(&self, found: &mut Found, progress: &mut dyn FnMut(u64)) {
         let least_pairs = self.merged.pairs().min(self.instance.pairs());
         if least_pairs.saturating_mul(STEPS_OF_A_PAIR) > self.effort.steps {
@@ -248,7 +248,7 @@ impl<'a> Many<'a> {
 /// Groups count as much less work than buffers if the pairs that overlap in time are this many times fewer.
 const MUCH_LESS: u64 = 4;
 
-/// The packing of buffers from that of their groups.
+/// Derives the packing of buffers from that of their groups.
 fn apart(instance: &Instance, groups: &[u32], packing: &Packing) -> Packing {
     let mut free = packing.offsets.clone();
     let place = |(buffer, &group): (&Buffer, &u32)| {
@@ -381,7 +381,7 @@ impl<'a> Orders<'a> {
     }
 }
 
-/// The checker finds every kind of fault; the solver finds what exhaustive search finds.
+/// Tests that the checker finds every kind of fault, and that the solver finds what exhaustive search finds.
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -516,7 +516,7 @@ mod tests {
 
     #[test]
     fn parts_of_time_that_share_no_buffer_are_packed_one_by_one() {
-        // Rectangles one after the other in time, shuffled in the list: none depends on the packing of another.
+        // Rectangles one after the other in time, shuffled in the list; none depends on the packing of another.
         let mut buffers: Vec<(u64, u64, u64)> = Vec::new();
         for part in 0..6 {
             buffers.extend(cut(25, part).into_iter().map(|(start, end, size)| (start + 1000 * part, end + 1000 * part, size)));
@@ -543,8 +543,8 @@ mod tests {
         assert_eq!(merged.buffers().len(), 4);
     }
 
-    /// The least height of all packings, by trying all orders: placing each buffer as low as possible in some order
-    /// gives a best packing.
+    /// The least height of all packings, found by trying all orders: placing each buffer as low as possible in some order gives a
+    /// best packing.
     fn least_height(instance: &Instance) -> u64 {
         let mut best = u64::MAX;
         let mut offsets = vec![None; instance.buffers().len()];
@@ -608,7 +608,7 @@ mod tests {
             let moved = moved.index(buffers.len());
             let lives = |&other: &usize| other != moved && buffers[other].0 < buffers[moved].1 && buffers[moved].0 < buffers[other].1;
             if let Some(other) = (0..buffers.len()).find(lives) {
-                // Onto the last byte of a buffer that is live at the same time.
+                // Move it onto the last byte of a buffer that is live at the same time.
                 disturbed.offsets[moved] = disturbed.offsets[other] + buffers[other].2 - 1;
                 let tops = disturbed.offsets.iter().zip(&buffers).map(|(at, buffer)| at + buffer.2);
                 disturbed.height = tops.max().unwrap_or(0);

@@ -29,20 +29,18 @@ pub struct Smallest {
     pub runs: u32,
 }
 
-/// Searches for the least device memory in which a workload fits under the policy that `make` makes. The capacity
-/// in `options` does not count. `given` are capacities in bytes that are tried as well, if they are below what was
-/// found.
+/// Searches for the least device memory in which a workload fits under the policy that `make` makes. The capacity in `options`
+/// is ignored. `given` are capacities in bytes that are tried as well, if they are below the result of the search.
 ///
-/// The capacities tried are LOAD, LOAD + s, LOAD + 2s and so on, up to what the workload takes on a device with
-/// plenty of memory. LOAD is the most bytes live at once, each request rounded up to 512 bytes, in whole pages of
-/// 2 MiB; the step s is 1/256 of LOAD, at least one page. All policies are measured at the same capacities, so
-/// that equal needs give equal results.
+/// The capacities tried are LOAD, LOAD + s, LOAD + 2s and so on, up to what the workload reserves on a device with plenty of
+/// memory. LOAD is the most bytes live at once, each request rounded up to 512 bytes, in whole pages of 2 MiB; the step s is
+/// 1/256 of LOAD, at least one page. All policies are measured at the same capacities, so that equal needs give equal results.
 ///
-/// Fitting need not be monotone: a policy that releases memory early when memory is short can fit in less memory
-/// than it fails in. So bisection finds only *a* threshold. After it, up to 48 further runs try lower capacities,
-/// evenly spaced, from LOAD upward; that is all of them up to 1.19 LOAD. Below the first that is enough the search
-/// continues in the same way. The result is the smallest capacity tried in which the workload fits; capacities
-/// between those tried may be enough too.
+/// Fitting need not be monotone: a policy that releases memory early when memory is short can fit in less memory than it fails
+/// in. So bisection finds only *a* threshold. After it, up to 48 further runs try lower capacities, evenly spaced, from LOAD
+/// upward; up to 1.19 LOAD this covers all capacities. Below the first capacity that is enough, the search continues in the
+/// same way. The result is the smallest capacity tried in which the workload fits; capacities between those tried may be enough
+/// too.
 ///
 /// # Errors
 /// The outcome of the run with plenty of memory, if the workload does not fit there either: the policy gave up for
@@ -112,8 +110,8 @@ impl<'a> Search<'a> {
         smallest(self, enough, FURTHER_RUNS);
     }
 
-    /// A number of steps that is enough. For most policies that is what they took with plenty of memory; a policy
-    /// that looks at the device's memory may need more.
+    /// A number of steps that is enough. For most policies that is what they reserved with plenty of memory; a policy that depends
+    /// on the device's memory may need more.
     fn upper_end(&mut self) -> u64 {
         let taken_pages = self.least.1.peak_device_bytes.div_ceil(PAGE_BYTES);
         let mut steps = taken_pages.saturating_sub(self.load_pages).div_ceil(self.step_pages).max(1);
@@ -176,8 +174,8 @@ mod tests {
         }
     }
 
-    /// The result of a search in steps of a page above a load of 256 pages: the least, the largest above it that
-    /// fails, and the runs. With plenty of memory the workload takes `taken`.
+    /// The result of a search in steps of a page above a load of 256 pages: the least, the largest above it that fails, and the
+    /// runs. With plenty of memory the workload reserves `taken`.
     fn found(taken: u64, given: &[u64], fits: &dyn Fn(u64) -> bool) -> (u64, Option<u64>, usize) {
         let steps = |bytes: u64| (bytes / PAGE_BYTES).wrapping_sub(PRECISION);
         let mut runs = 0;

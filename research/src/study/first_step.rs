@@ -1,4 +1,4 @@
-//! What studies tell a policy that plans ahead ([`make_for`]): the first step of a workload.
+//! Gives a policy that plans ahead the first step of a workload ([`make_for`]).
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use parkade_policies::{FirstStep, Named, Plan, Stalloc, Traced};
 use super::run::handle;
 use crate::workload::Workload;
 
-/// Makes policies of this name for runs of this workload. `stalloc` gets a plan of the workload's first step; all others
-/// are those of the catalogue.
+/// Makes policies of this name for runs of this workload. `stalloc` gets a plan of the workload's first step; all others are
+/// the catalogue's policies.
 #[must_use]
 pub fn make_for(policy: &Named, workload: &Workload) -> Box<dyn Fn() -> Box<dyn Policy + Send> + Send + Sync> {
     if policy.name != "stalloc" {
@@ -21,8 +21,8 @@ pub fn make_for(policy: &Named, workload: &Workload) -> Box<dyn Fn() -> Box<dyn 
     Box::new(move || Box::new(Stalloc::with_plan(Arc::clone(&plan))))
 }
 
-/// What a trace of the workload's first step has: all requests up to its end, with the frees up to the end of the
-/// second, and whether the second has them too. `None` if no step repeats ([`Workload::repeating_step`]). Requests to
+/// The content of a trace of the workload's first step: all requests up to its end, with the frees up to the end of the second
+/// step, and whether the second step frees them too. `None` if no step repeats ([`Workload::repeating_step`]). Requests to
 /// private pools are left out.
 #[must_use]
 pub fn first_step(workload: &Workload) -> Option<FirstStep> {
@@ -46,7 +46,7 @@ mod tests {
     use parkade::units::StreamId;
     use parkade_policies::named;
 
-    /// Two weights; then steps of three requests, the last of which lives on until the next step's.
+    /// Two weights; then steps of three requests, the last of which stays live until the next step's last request.
     fn steps(count: u32) -> Workload {
         let mut events = Vec::new();
         let allocate = |events: &mut Vec<Event>, bytes: u64| {

@@ -1,20 +1,18 @@
 //! The largest batch with which a transformer can be trained, by policy and device.
 //!
-//! A [`Grid`] is every combination of its lists; [`Grid::walk`] returns a [`Point`] for each. Each point also has
-//! a [`Bound`]: the largest batch whose live bytes fit into the device at all, which no policy can exceed. All of
-//! it is arithmetic on simulated devices, a new one for each run; the same grid gives the same points on any
-//! number of threads.
+//! A [`Grid`] is every combination of its lists; [`Grid::walk`] returns a [`Point`] for each. Each point also has a [`Bound`]:
+//! the largest batch whose live bytes fit into the device at all, which no policy can exceed. Every run uses a new simulated
+//! device, and nothing depends on a clock: the same grid gives the same points on any number of threads.
 //!
-//! The search: first comes the largest batch whose load fits, by doubling from the smallest batch, then bisection. Then the
-//! policy is tried at that batch; if it fails, a threshold is bisected below. Fitting need not be monotone: a
-//! policy may serve a larger batch and refuse a smaller one. So further batches are tried between the threshold
-//! and what the load allows, all of them if they are few (`threshold`). The result is the largest of the batches
-//! tried that fits, and one sample more does not fit. Each micro-batch, and each of its pieces, needs a
-//! sample, so smaller batches are not tried.
+//! The search first finds the largest batch whose load fits, by doubling from the smallest batch and then bisection. Then the
+//! policy is tried at that batch; if it fails, a threshold is bisected below. Fitting need not be monotone: a policy may serve
+//! a larger batch and refuse a smaller one. So further batches are tried between the threshold and the load's limit, or all of
+//! them if they are few (`threshold`). The result is the largest of the batches tried that fits; with one more sample the batch
+//! does not fit. Each micro-batch, and each of its pieces, needs a sample, so smaller batches are not tried.
 //!
-//! A [`Card`] has the total that a CUDA program sees, which is not what its name says. A card sold with 80 GB has neither
-//! 80 x 10^9 bytes nor 80 GiB for a program. What is deducted (error correction, the driver) differs between drivers by up
-//! to half a percent.
+//! A [`Card`] has the total that a CUDA program sees, which differs from what its name says. A card sold with 80 GB has neither
+//! 80 x 10^9 bytes nor 80 GiB for a program. The deducted memory (for error correction and the driver) differs between drivers
+//! by up to half a percent.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -57,7 +55,7 @@ pub fn card(name: &str) -> Option<&'static Card> {
     CARDS.iter().find(|card| card.name.eq_ignore_ascii_case(name))
 }
 
-/// A transformer, how it is trained and for how long. Its batch is what is searched for.
+/// A transformer, how it is trained and for how long. The search varies its batch.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Training {
     /// Its name.
@@ -87,8 +85,8 @@ impl Training {
         self.transformer.parameters().saturating_mul(self.transformer.precision.bytes())
     }
 
-    /// The bytes of parameters, gradients and the optimizer's states together, including the second copy: what
-    /// training needs with any batch.
+    /// The bytes of parameters, gradients and the optimizer's states together, including the second copy: the need of training with
+    /// any batch.
     #[must_use]
     pub fn state_bytes(&self) -> u64 {
         let states = self.transformer.optimizer.states() as u64;
@@ -102,7 +100,7 @@ impl Training {
     }
 }
 
-/// A training on a device: everything about a point but the policy.
+/// A training run on a device: everything about a point except the policy.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Case {
     /// The training.
@@ -118,7 +116,7 @@ pub struct Case {
 pub struct Bound {
     /// The largest batch whose load fits; 0 if none does.
     pub batch: u64,
-    /// The load of that batch, in bytes; if none fits, of the smallest batch.
+    /// The load of that batch, in bytes; if none fits, the load of the smallest batch.
     pub load_bytes: u64,
 }
 
@@ -137,7 +135,7 @@ pub struct Point {
     pub load_bytes: u64,
     /// The largest smaller batch that was tried and does not fit, if any: fitting is not monotone.
     pub fails_below_batch: Option<u64>,
-    /// What the load allows under any policy.
+    /// The limit that the load sets for any policy.
     pub bound: Bound,
     /// Why the next batch does not fit.
     pub why: Why,
@@ -153,7 +151,7 @@ pub enum Why {
         /// The bytes of all of them.
         state_bytes: u64,
     },
-    /// More bytes are live at once than the device has: no policy can serve it.
+    /// More bytes are live at once than the device has, so no policy can serve the batch.
     Load {
         /// The batch.
         batch: u64,
@@ -182,8 +180,8 @@ pub enum Why {
     NotTried,
 }
 
-/// What the driver's context takes of a device before a program allocates anything: about 500 MiB (facts: Memory
-/// of the device).
+/// What the driver's context takes of a device before a program allocates anything: about 500 MiB (facts: Memory of the
+/// device).
 pub const CONTEXT_BYTES: u64 = 500 << 20;
 
 /// The most points of a grid.
@@ -199,7 +197,7 @@ pub struct Grid {
     pub trainings: Vec<Training>,
     /// The memory of each device, in bytes.
     pub devices_bytes: Vec<u64>,
-    /// What the driver's context takes of each device, in bytes.
+    /// The memory that the driver's context takes on each device, in bytes.
     pub context_bytes: u64,
     /// The policies.
     pub policies: Vec<Named>,
@@ -312,14 +310,14 @@ impl Grid {
     }
 }
 
-/// Batches tried above the first threshold, not counting those of bisections there.
+/// Batches tried above the first threshold, not counting the bisections there.
 const FURTHER_RUNS: usize = 16;
 
 /// The largest batch whose load fits into the case's device, up to `most_batch`.
 #[must_use]
 fn bound(case: &Case, most_batch: u64) -> Bound {
     let least = case.training.least_batch();
-    // What cannot be generated is too large for any device. The smallest batch has been generated before.
+    // A batch that cannot be generated is too large for any device. The smallest batch has been generated before.
     let load = |batch| {
         case.training
             .with_batch(batch)
@@ -379,7 +377,7 @@ fn point(case: &Case, policy: &Named, bound: &Bound, most_batch: u64) -> Point {
     point
 }
 
-/// What a batch that fits needs.
+/// The memory that a fitting batch needs.
 #[derive(Clone)]
 struct Fits {
     reserved_bytes: u64,
@@ -389,13 +387,13 @@ struct Fits {
 struct Search<'a> {
     /// The largest batch that can fit.
     most: u64,
-    /// Runs a batch: what it needs, or why it does not fit.
+    /// Runs a batch: returns what it needs, or why it does not fit.
     attempt: &'a dyn Fn(u64) -> Result<Fits, Why>,
     /// The result of each batch tried.
     tried: BTreeMap<u64, Result<Fits, Why>>,
 }
 
-/// Numbers are samples by which a batch is smaller than the largest.
+/// Numbers count the samples by which a batch is smaller than the largest.
 impl Trials for Search<'_> {
     fn is_enough(&mut self, skipped: u64) -> bool {
         self.run(self.most - skipped).is_ok()
@@ -462,7 +460,7 @@ fn stranded(workload: &Workload, batch: u64, outcome: &Outcome) -> Why {
     Why::Stranded { batch, asked_bytes, live_bytes, reserved_bytes: outcome.peak_reserved_bytes }
 }
 
-/// The largest batch against the documents' scenarios E5 and E6, and the threshold against runs on both sides of it.
+/// Tests the largest batch against the documents' scenarios E5 and E6, and the threshold against runs on both sides of it.
 #[cfg(test)]
 mod tests {
     use parkade_policies::{CATALOGUE, named};
@@ -528,7 +526,7 @@ mod tests {
         }
     }
 
-    /// The only training, with another option.
+    /// The grid's only training run, with another option.
     fn with(mut grid: Grid, change: impl FnOnce(&mut Transformer)) -> Grid {
         change(&mut grid.trainings[0].transformer);
         grid
@@ -572,7 +570,8 @@ mod tests {
         let grid = Grid { devices_bytes: CARDS.map(|card| card.total_bytes).to_vec(), ..grid("7b") };
         let points = walk(&grid);
         let training = &points[0].case.training;
-        // "More than 4-6 x the parameters" for Adam: gradients and two states of the same size each make it four.
+        // The document's rule for Adam is "More than 4-6 x the parameters"; gradients and two states of the same size each make it
+        // four.
         assert_eq!(training.state_bytes(), 4 * training.parameter_bytes());
         let smallest = points[0].bound.load_bytes as f64 / training.parameter_bytes() as f64;
         assert!(smallest > 4.0 && smallest < 6.0, "{smallest}");
@@ -597,7 +596,7 @@ mod tests {
         let sqrt = batch(|model| model.checkpointing = Checkpointing::Sqrt);
         let short = batch(|model| model.sequence = 512);
         let plain = batch(|model| model.optimizer = Optimizer::Sgd);
-        // Only one micro-batch's activations live at once, but the gradients of the last one live beside them.
+        // Only one micro-batch's activations are live at once, but the gradients of the last one are live beside them.
         let accumulated = batch(|model| model.accumulation = 4);
         assert!(none >= 1 && fp32 < none && none < other && other < sqrt, "{fp32} {none} {other} {sqrt}");
         assert!(short >= 2 * none && plain > none && accumulated > 2 * none, "{short} {plain} {accumulated}");

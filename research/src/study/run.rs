@@ -1,8 +1,8 @@
 //! One run: a workload's events, one after the other, on a new allocator with a new simulated device.
 //!
-//! [`RunOptions`] say which device. The host takes no time between two events: only driver calls, and work that the host
-//! waits for, advance the device's clock. A refused request ends the run, as it ends most programs. [`curves`] shows how
-//! much is reserved, allocated and live over its course, in a few points.
+//! [`RunOptions`] describe the device. The host spends no time between two events: only driver calls, and work that the host
+//! waits for, advance the device's clock. A refused request ends the run, as it ends most programs. [`curves`] samples
+//! reserved, allocated and live bytes over its course.
 
 use parkade::policy::Policy;
 use parkade::stats::{Family, Stats};
@@ -20,7 +20,7 @@ pub const PLENTY_BYTES: u64 = 1 << 42;
 /// Where the device places `cudaMalloc`'s memory, which matters if a policy breaks ties by address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Addresses {
-    /// Where NVIDIA's driver was seen to place it ([`ObservedDriver`]), in a process of its own.
+    /// Where NVIDIA's driver was observed to place it ([`ObservedDriver`]), in a process without other allocations.
     #[default]
     Driver,
     /// Each range above the previous one.
@@ -46,7 +46,7 @@ impl Addresses {
         }
     }
 
-    /// Where it places segments, in a few words.
+    /// Where this model places segments, in a few words.
     #[must_use]
     pub const fn says(self) -> &'static str {
         match self {
@@ -73,16 +73,17 @@ pub struct RunOptions {
     pub limit_bytes: Option<u64>,
     /// Where segments are placed.
     pub addresses: Addresses,
-    /// If not 0, the size of a request on the default stream that is made before the workload and freed at once,
-    /// so that memory is taken early.
+    /// If not 0, the size of a request on the default stream before the workload, which is freed at once, so that memory is taken
+    /// early.
     pub preallocated_bytes: u64,
-    /// Whether a private pool that is dropped gives its cached memory back at once, as a MemPool does. Otherwise only a policy whose
-    /// pools are allocators of their own does so, and PyTorch's keep it until the cache is released, as those of graphs do.
+    /// Whether a private pool that is dropped gives its cached memory back at once, as a MemPool does. If false, only a policy
+    /// whose pools are separate allocators does so; PyTorch's rules keep the memory until the cache is released, as with the pools
+    /// of graphs.
     pub destroys_pools: bool,
 }
 
 impl RunOptions {
-    /// A device with this much memory that places it like the measured driver.
+    /// A device with this much memory whose addresses follow the measured driver.
     #[must_use]
     pub fn new(capacity_bytes: u64) -> RunOptions {
         let addresses = Addresses::default();
@@ -102,7 +103,7 @@ impl RunOptions {
     }
 
     fn device(&self) -> SimDevice {
-        // Some policies ask for a part of what there is, or size what they keep by it, and no request is served above 1 EB.
+        // Some policies request a share of the device's memory, or size their cache by it, and no request above 1 EB is served.
         let options = SimOptions::new(Bytes(self.capacity_bytes.min(PLENTY_BYTES)));
         SimDevice::new(match self.addresses {
             Addresses::Driver => options.address_model(ObservedDriver::new()),
@@ -123,12 +124,12 @@ pub enum Ending {
     Fits,
     /// A request was refused for lack of memory.
     OutOfMemory,
-    /// The policy gave an invalid answer; or the policy or the device refused a request for another reason; or the
-    /// workload is malformed, such as one that frees a buffer twice. In one line.
+    /// The policy gave an invalid answer; or the policy or the device refused a request for another reason; or the workload is
+    /// malformed, for example because it frees a buffer twice. The text is one line.
     Fault(String),
 }
 
-/// The outcome of a run. If the workload did not fit, all numbers are those of the end of the run.
+/// The outcome of a run. If the workload did not fit, all numbers describe the state at the end of the run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
     /// How it ended.
@@ -139,10 +140,10 @@ pub struct Outcome {
     pub peak_reserved_bytes: u64,
     /// The most bytes of blocks allocated at once.
     pub peak_allocated_bytes: u64,
-    /// The most bytes of device pages in use at once: what the device must have. Without a limit that is at least
-    /// the reserved bytes, and more if small segments leave a part of a page empty.
+    /// The most bytes of device pages in use at once: the memory that the device must have. Without a limit this is at least the
+    /// reserved bytes, and more if small segments leave a part of a page empty.
     pub peak_device_bytes: u64,
-    /// How many times the device was asked again after the whole cache had been released (PyTorch's
+    /// The number of times that the allocator asked the device again after releasing the whole cache (PyTorch's
     /// `num_alloc_retries`).
     pub retries: u64,
     /// Driver calls, including failed calls and calls about events.
@@ -151,17 +152,17 @@ pub struct Outcome {
     pub driver_ns: u64,
     /// How long driver calls waited for work on the device, in nanoseconds. The workload's own waits do not count.
     pub waited_ns: u64,
-    /// Driver calls that return only when work on the device is done, whether there was any to wait for: cudaFree and
-    /// the synchronizing calls.
+    /// Driver calls that return only when work on the device is done, whether or not there was any to wait for: cudaFree and the
+    /// synchronizing calls.
     pub waiting_calls: u64,
-    /// What of this the driver did in the later half of the workload ([`Workload::later_half`]). A policy that is slow
-    /// only in the beginning has little in it. Boxed, since an outcome may be the error of a search.
+    /// The driver's work in the later half of the workload ([`Workload::later_half`]). It is small for a policy that is slow only
+    /// in the beginning. Boxed, since an outcome may be the error of a search.
     pub later: Box<DriverCost>,
     /// The number of events carried out.
     pub events: usize,
 }
 
-/// What driver calls cost in a part of a run. The fields are those of [`Outcome`].
+/// The cost of the driver calls in a part of a run. The fields are those of [`Outcome`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DriverCost {
     /// Driver calls.
@@ -170,7 +171,7 @@ pub struct DriverCost {
     pub ns: u64,
     /// How long they waited, in nanoseconds.
     pub waited_ns: u64,
-    /// Those that return only when work on the device is done.
+    /// The driver calls that return only when work on the device is done.
     pub waiting_calls: u64,
 }
 
@@ -209,14 +210,14 @@ pub fn run(workload: &Workload, policy: Box<dyn Policy + Send>, options: &RunOpt
     run_watched(workload, policy, options, |_, _| ())
 }
 
-/// The same; `watch` gets the number of each event and the stats after it.
+/// The same; `watch` receives the number of each event and the stats after it.
 fn run_watched(
     workload: &Workload,
     policy: Box<dyn Policy + Send>,
     options: &RunOptions,
     watch: impl FnMut(usize, &Stats),
 ) -> Outcome {
-    // The box is no PyTorch policy, what is in it may be.
+    // The box is not a PyTorch policy, but its content may be.
     match policy.as_ref().as_pytorch() {
         Some(pytorch) => run_policy(workload, pytorch.clone(), options, watch),
         None => run_policy(workload, policy, options, watch),
@@ -317,7 +318,7 @@ impl<P: Policy> Run<P> {
                 if buffer as usize != self.live.len() {
                     return Err(malformed("is allocated out of order", buffer));
                 }
-                // Twice, because a block that is served at once goes from registers to its place.
+                // Called twice, because a block that is served at once goes from registers to its place.
                 if let Some(block) = self.core.raw_allocate_at_once(Bytes(bytes), handle(stream)) {
                     self.live.push(Some(block));
                 } else {
@@ -357,7 +358,8 @@ impl<P: Policy> Run<P> {
         Ok(())
     }
 
-    /// Every beginning counted as one use. A pool that is an allocator of its own is destroyed, as all are if the options say so.
+    /// Every beginning counted as one use. A pool that is a separate allocator is destroyed, as are all pools if the options say
+    /// so.
     fn drop_pool(&mut self, id: PoolId) -> Result<(), Stop> {
         while self.core.pool_use_count(id)? > 0 {
             self.core.release_pool(id)?;
@@ -429,7 +431,7 @@ pub fn curves(workload: &Workload, policy: Box<dyn Policy + Send>, options: &Run
     Curves { reserved_bytes, allocated_bytes, outcome }
 }
 
-/// The live bytes in the same points, each request rounded up to a multiple of `unit`.
+/// The live bytes at the same points, each request rounded up to a multiple of `unit`.
 ///
 /// # Panics
 /// If `unit` is 0.
@@ -620,7 +622,7 @@ mod tests {
         assert_eq!(plenty(again.collect()).peak_reserved_bytes, 50 * MIB, "a pool can be captured into twice");
     }
 
-    /// As the end of a MemPool does, which calls empty_cache for its pool.
+    /// This matches the end of a MemPool, which calls empty_cache for its pool.
     #[test]
     fn a_pool_is_destroyed_when_it_is_dropped_if_the_options_say_so() {
         let pool = 1;
@@ -694,7 +696,7 @@ mod tests {
         let steps: Vec<u32> = (0..6).map(|number| 4 * number).collect();
         let kept = run(&Workload { steps: steps.clone(), ..workload(events.clone()) }, pytorch(), &RunOptions::plenty());
         assert_eq!((kept.driver_calls, *kept.later), (2, DriverCost::default()));
-        // With empty_cache at the end of each step it is as slow in the end as in the beginning.
+        // With empty_cache at the end of each step, the end is as slow as the beginning.
         let emptied = events.chunks(4).flat_map(|step| [step, &[Event::EmptyCache]].concat()).collect();
         let emptied = Workload { steps: steps.iter().map(|step| step / 4 * 5).collect(), ..workload(emptied) };
         let outcome = run(&emptied, pytorch(), &RunOptions::plenty());
@@ -714,8 +716,8 @@ mod tests {
         assert!((800_000..=1_000_000).contains(&outcome.waited_ns), "{outcome:?}");
     }
 
-    /// A graph's pool of 40 MiB, dropped, and another one, where both have no room. PyTorch's rules give nothing back while a
-    /// graph is captured; who destroys an allocator has its memory before.
+    /// A graph's pool of 40 MiB, dropped, and then another one, on a device with no room for both. PyTorch's rules release nothing
+    /// while a graph is captured; a policy that destroys the pool's allocator gets its memory back before.
     #[test]
     fn a_pool_that_is_an_allocator_of_its_own_is_destroyed_when_it_is_dropped() {
         let graph = |pool, buffer| [Event::BeginPool { pool }, allocate(buffer, 40), Event::EndPool { pool }, free(buffer)];

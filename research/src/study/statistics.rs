@@ -1,18 +1,17 @@
 //! Statistics: means with confidence intervals, tests of pairs, and the correction for many comparisons.
 //!
-//! They are for values that are drawn at random, such as those of the seeds of a generated workload. Workloads that are
-//! chosen by hand are no sample of anything.
+//! They apply to values that are drawn at random, such as those of the seeds of a generated workload. Workloads that are chosen
+//! by hand are not a sample of anything.
 //!
-//! What statrs has is statrs's: the normal distribution, and geometric means. It has neither the signed-rank test, nor
-//! Holm's correction, nor the bootstrap. Its mean is updated value by value and its quantiles are of another kind (the
-//! eighth of Hyndman and Fan), so figures would differ in their last digits; its ranks tell infinite values apart, which
-//! here share a rank: they are programs that did not fit.
+//! What statrs offers is taken from statrs: the normal distribution, and geometric means. It has no signed-rank test, no Holm
+//! correction and no bootstrap. Its mean is updated value by value and its quantiles are of another kind (the eighth of Hyndman
+//! and Fan), so figures would differ in their last digits; and it ranks infinite values separately, while here they share a
+//! rank, because they stand for programs that did not fit.
 //!
-//! The interval of a mean is the bias-corrected and accelerated bootstrap (BCa): Efron and Tibshirani, An Introduction to
-//! the Bootstrap, 1993, section 14.3. It is seeded: the same values and seed give the same interval. The test of paired
-//! differences is Wilcoxon's signed-rank test, with the size of the effect: Wilcoxon, Individual comparisons by ranking
-//! methods, 1945. The effect size is the matched-pairs rank-biserial correlation of Kerby, The simple difference formula,
-//! 2014.
+//! The interval of a mean is the bias-corrected and accelerated bootstrap (BCa): Efron and Tibshirani, An Introduction to the
+//! Bootstrap, 1993, section 14.3. It is seeded: the same values and the same seed give the same interval. The test of paired
+//! differences is Wilcoxon's signed-rank test, with an effect size: Wilcoxon, Individual comparisons by ranking methods, 1945.
+//! The effect size is the matched-pairs rank-biserial correlation of Kerby, The simple difference formula, 2014.
 
 use statrs::distribution::{ContinuousCDF, Normal};
 
@@ -36,9 +35,8 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// The confidence interval of the mean of the distribution that the values are drawn from, at this level (such as
-/// 0.95). `None` for fewer than two values, which say nothing about variation. If all values are equal, both ends
-/// are that value.
+/// The confidence interval of the mean of the distribution that the values are drawn from, at this level (such as 0.95). `None`
+/// for fewer than two values, which show no variation. If all values are equal, both ends are that value.
 #[must_use]
 pub fn interval_of_mean(values: &[f64], level: f64, seed: u64) -> Option<Interval> {
     if values.len() < 2 {
@@ -49,7 +47,7 @@ pub fn interval_of_mean(values: &[f64], level: f64, seed: u64) -> Option<Interva
         return Some(Interval { low: values[0], high: values[0] });
     }
     let resampled = resampled_means(values, seed);
-    // Resamples equal to the mean count half: with few values there are many.
+    // Resamples equal to the mean count half; with few values they are common.
     let below = resampled.iter().map(|&value| if value < center { 1.0 } else { f64::from(u8::from(value <= center)) / 2.0 });
     let share = below.sum::<f64>() / resampled.len() as f64;
     let bias = Normal::standard().inverse_cdf(share.clamp(1e-9, 1.0 - 1e-9));
@@ -109,7 +107,7 @@ pub struct SignedRank {
     /// The effect, from -1 (all differences negative) to 1 (all positive): the difference of the two rank sums
     /// over their sum. 0 without pairs.
     pub effect: f64,
-    /// The p value counts all assignments of signs; otherwise it is the normal approximation.
+    /// Whether the p value counts all assignments of signs; if false, it is the normal approximation.
     pub is_exact: bool,
 }
 
@@ -209,7 +207,7 @@ mod tests {
         near(result.effect, 0.6, 1e-12); // (96 - 24) / 120
     }
 
-    /// All differences positive: one of 2^n assignments on each side.
+    /// All differences are positive: one of 2^n assignments on each side.
     #[test]
     fn signed_ranks_of_one_sided_pairs() {
         for pairs in 1..=12 {
@@ -259,8 +257,8 @@ mod tests {
         assert!(holm(&[]).is_empty());
     }
 
-    /// Efron and Tibshirani, section 14.3: with an acceleration of 0.061 and a bias of 0.146, the 90 % interval lies
-    /// between the quantiles 0.110 and 0.985. From the rounded values the second comes out as 0.9845.
+    /// Efron and Tibshirani, section 14.3: with an acceleration of 0.061 and a bias of 0.146, the 90 % interval lies between the
+    /// quantiles 0.110 and 0.985. With the rounded values the second quantile is 0.9845.
     #[test]
     fn the_shares_are_the_textbooks() {
         let (low, high) = levels(0.146, 0.061, 0.90);
@@ -278,7 +276,7 @@ mod tests {
         near(quantile(&[1.0, 2.0, 4.0], 0.75), 3.0, 1e-12);
     }
 
-    /// For many values drawn uniformly from 0 to 1 it is nearly the mean plus and minus 1.96 standard errors.
+    /// For many values drawn uniformly from 0 to 1, the interval is nearly the mean plus and minus 1.96 standard errors.
     #[test]
     fn of_many_values_the_interval_is_the_normal_one() {
         let mut random = Random::new(5);

@@ -1,11 +1,10 @@
-//! Searches for the smallest number that is enough, where a larger number may not be.
+//! Searches for the smallest number that is enough, even if some larger numbers are not.
 //!
-//! Bisection finds *a* threshold: a number that is enough next to one that is not. Being enough need not be
-//! monotone, so there may be other thresholds below. Further numbers are therefore tried there, evenly spaced, in
-//! ascending order; below the first that is enough the search continues in the same way. The result is the
-//! smallest of all numbers tried that is enough.
+//! Bisection finds *a* threshold: a number that is enough next to one that is not. Being enough need not be monotone, so there
+//! may be other thresholds below. So the search then tries further numbers below, evenly spaced, in ascending order; below the
+//! first that is enough it continues in the same way. The result is the smallest of all numbers tried that is enough.
 
-/// What is searched. An implementation tries each number once and remembers the result.
+/// The property that is searched. An implementation tries each number once and remembers the result.
 pub(crate) trait Trials {
     /// Whether a number is enough.
     fn is_enough(&mut self, number: u64) -> bool;
@@ -13,7 +12,7 @@ pub(crate) trait Trials {
     fn tried(&self) -> usize;
 }
 
-/// The smallest number that was found to be enough. `enough` is known to be, and 0 not to be. After the bisection,
+/// The smallest number that was found to be enough. `enough` is known to be enough, and 0 known not to be. After the bisection,
 /// at most `further` numbers are tried below, not counting the bisections there.
 pub(crate) fn smallest(trials: &mut impl Trials, enough: u64, further: usize) -> u64 {
     let mut enough = bisect(trials, 0, enough);

@@ -1,22 +1,20 @@
-//! Descriptions of workloads, `transformer:layers=24,hidden=1024,checkpointing=sqrt,steps=20`, and the catalogue: 28
-//! workloads by name, about 100,000 events each, of all generators that imitate programs. The texts of the catalogue are
-//! those of the table in `docs/workloads.md`.
+//! Descriptions of workloads, `transformer:layers=24,hidden=1024,checkpointing=sqrt,steps=20`, and the catalogue: 28 workloads
+//! by name, about 100,000 events each, from all generators that imitate programs. The texts of the catalogue are those of the
+//! table in `docs/workloads.md`.
 //!
-//! A description is the name of a generator or of a workload of the [catalogue](CATALOGUE), a colon, and
-//! options as `key=value` separated by commas. No key may come twice; the order does not matter, except that
-//! `preset` comes first, because it sets all other options. Options after a name of the catalogue change that
-//! workload. Every workload has the option `prealloc`: so many bytes are requested and freed before it
-//! ([`preallocate`](super::generators::preallocate)).
+//! A description is the name of a generator or of a workload of the [catalogue](CATALOGUE), a colon, and options as `key=value`
+//! separated by commas. No key may occur twice; the order does not matter, except that `preset` comes first, because it sets
+//! all other options. Options after a catalogue name change that workload. Every workload has the option `prealloc`: that many
+//! bytes are requested and freed before the workload starts ([`preallocate`](super::generators::preallocate)).
 
 use super::event::Workload;
 use super::generators::transformer::Transformer;
 use super::generators::{self, WorkloadError};
 
-/// Makes the workload of a description. Its name is the description, with characters replaced that a name cannot
-/// have.
+/// Makes the workload of a description. Its name is the description, with characters replaced that are not allowed in a name.
 ///
 /// # Errors
-/// [`WorkloadError`] names what is wrong and what is allowed.
+/// [`WorkloadError`] names the error and what is allowed.
 pub fn parse(text: &str) -> Result<Workload, WorkloadError> {
     let (name, options) = text.split_once(':').unwrap_or((text, ""));
     let made = match named(name) {
@@ -35,11 +33,10 @@ pub fn parse(text: &str) -> Result<Workload, WorkloadError> {
     Ok(workload)
 }
 
-/// The transformer that a description trains, and the number of its steps; `None` if it is no description of a
-/// `transformer`.
+/// The transformer that a description trains, and the number of its steps; `None` if the description is not of a `transformer`.
 ///
 /// # Errors
-/// [`WorkloadError`] names the option that is wrong and what is allowed.
+/// [`WorkloadError`] names the wrong option and what is allowed.
 #[must_use]
 pub fn transformer(text: &str) -> Option<Result<(Transformer, u64), WorkloadError>> {
     let (name, options) = text.split_once(':').unwrap_or((text, ""));
@@ -47,7 +44,7 @@ pub fn transformer(text: &str) -> Option<Result<(Transformer, u64), WorkloadErro
     (generator == generators::TRANSFORMER).then(|| generators::transformer_of(&[own, options]))
 }
 
-/// The keys of the options of a generator or of a workload of the catalogue; `None` if there is none of this name.
+/// The option keys of a generator or a catalogue workload; `None` if nothing has this name.
 #[must_use]
 pub fn keys(name: &str) -> Option<Vec<&'static str>> {
     let generator = named(name).map_or(name, |named| named.generator_and_options().0);
@@ -64,7 +61,7 @@ pub fn generator_names() -> impl Iterator<Item = &'static str> {
 pub struct NamedWorkload {
     /// Its name.
     pub name: &'static str,
-    /// One sentence: what it is.
+    /// One sentence that describes it.
     pub says: &'static str,
     /// Its description, as for [`parse`], without a seed.
     pub text: &'static str,
@@ -75,7 +72,7 @@ impl NamedWorkload {
     /// of these is the same for every seed.
     ///
     /// # Panics
-    /// Never for a workload of the [`CATALOGUE`]: a test makes each of them.
+    /// Never for a workload of the [`CATALOGUE`], because a test makes each of them.
     #[must_use]
     pub fn make(&self, seed: u64) -> Workload {
         let (generator, own) = self.generator_and_options();
@@ -233,8 +230,8 @@ pub static CATALOGUE: [NamedWorkload; 28] = [
     ),
 ];
 
-/// What is true of every generated workload; and the tables of docs/workloads.md, made from the generators and compared with
-/// the page.
+/// Tests properties of every generated workload, and compares the tables of docs/workloads.md with tables made from the
+/// generators.
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -332,7 +329,7 @@ mod tests {
         assert!(said("gpt2:steps=0").starts_with("steps is 0"));
     }
 
-    /// Values for any option: good ones, odd ones, and some that no option allows.
+    /// Values for any option: good ones, odd ones, and some that no option accepts.
     const VALUES: [&str; 33] = [
         "0",
         "1",
@@ -453,7 +450,7 @@ mod tests {
 
     #[test]
     fn e5_options() {
-        // With a small vocabulary: otherwise the logits would be the peak, whatever the layers do.
+        // The vocabulary is small, because with a large one the logits would be the peak, whatever the layers do.
         let base = Transformer { batch: 16, vocabulary: 4096, ..Transformer::preset("gpt2-medium").unwrap() };
         let layer = Transformer { checkpointing: Checkpointing::EveryLayer, ..base.clone() };
         let mut rows = Vec::new();

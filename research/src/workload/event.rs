@@ -1,21 +1,21 @@
-//! What a workload is: requests, frees, uses, work and pools, in order, as plain data; and what can be said of it: whether
-//! it obeys the rules of [`Event`], its load, with or without pools that keep what they have held, the live bytes over its
-//! course, which are the shape of a training step, and its two halves: what an allocator does once, at the beginning, and
-//! what it goes on doing.
+//! Defines a workload (requests, frees, uses, work and pools, in order, as plain data) and its properties: whether it obeys the
+//! rules of [`Event`]; its load, with or without pools that keep what they have held; the live bytes over its course, which
+//! show the shape of a training step; and its two halves, which separate what an allocator does once in the beginning from what
+//! it keeps doing.
 
 use std::collections::BTreeMap;
 
-/// A sequence of requests to an allocator, with the work that goes on meanwhile.
+/// A sequence of requests to an allocator, with the work that goes on at the same time.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Workload {
     /// A short name, unique within a study: letters, digits, `-`, `_`, `.` and `=`.
     pub name: String,
-    /// One sentence: what the workload is.
+    /// One sentence that describes the workload.
     pub says: String,
-    /// What happens, in order.
+    /// The events, in order.
     pub events: Vec<Event>,
-    /// The event with which each of its steps begins, in order; empty if its steps are not known. A step is what the
-    /// program does again and again: a step of training, a turn of a server, a capture.
+    /// The event with which each of its steps begins, in order; empty if its steps are not known. A step is a unit that the program
+    /// repeats: a step of training, a turn of a server, a capture.
     pub steps: Vec<u32>,
 }
 
@@ -61,8 +61,7 @@ pub enum Event {
     },
     /// Calls `empty_cache`.
     EmptyCache,
-    /// From now on requests go to a private pool, which is created if it does not exist: the beginning of a graph
-    /// capture.
+    /// From now on requests go to a private pool, which is created if it does not exist, as at the beginning of a graph capture.
     BeginPool {
         /// The pool's number, from 1.
         pool: u16,
@@ -72,7 +71,7 @@ pub enum Event {
         /// The pool's number.
         pool: u16,
     },
-    /// Nothing uses the private pool any more: its graphs are destroyed.
+    /// Nothing uses the private pool any more because its graphs are destroyed.
     DropPool {
         /// The pool's number.
         pool: u16,
@@ -119,7 +118,7 @@ impl Workload {
 /// What breaks a rule.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Malformed {
-    /// An event that is not allowed at its place.
+    /// An event is not allowed at its position.
     #[error("event {at}, {event:?}, is not allowed here: {rule}")]
     Event {
         /// The event's number, from 0.
@@ -135,13 +134,13 @@ pub enum Malformed {
         /// The pool.
         pool: u16,
     },
-    /// A step that begins at or after the next one, or after the last event.
+    /// A step begins at or after the next one, or after the last event.
     #[error("a step begins with event {at}: steps begin one after another, each with an event")]
     Step {
         /// The event's number, from 0.
         at: u32,
     },
-    /// A name that no workload can have.
+    /// A name that is not allowed for a workload.
     #[error("the name {name:?} is not allowed: a name has one or more letters, digits, -, _, . and =")]
     Name {
         /// The name.
@@ -217,7 +216,7 @@ fn rule(is_kept: bool, rule: &'static str) -> Result<(), &'static str> {
 }
 
 impl Workload {
-    /// The live bytes after each event that allocates or frees, with requests counted as they are, not rounded.
+    /// The live bytes after each event that allocates or frees; requests count unrounded.
     #[must_use]
     pub fn curve(&self) -> Vec<u64> {
         let mut sizes = Vec::new();
@@ -259,29 +258,29 @@ impl Workload {
     }
 }
 
-/// What a private pool holds.
+/// The state of a private pool.
 #[derive(Default)]
 struct Pool {
     live_bytes: u64,
-    /// The most that has lived in it, until it is dropped.
+    /// The most bytes that have lived in it, until it is dropped.
     kept_bytes: u64,
     is_dropped: bool,
 }
 
 impl Pool {
-    /// What it counts for.
+    /// The bytes that count toward the load with pools.
     fn bytes(&self) -> u64 {
         if self.is_dropped { self.live_bytes } else { self.kept_bytes }
     }
 }
 
 impl Workload {
-    /// The load with pools: as [`Workload::load_bytes`], but until a private pool is dropped it counts for the most bytes
-    /// that have lived in it at once.
+    /// The load with pools: like [`Workload::load_bytes`], but a private pool counts at the most bytes that have lived in it at
+    /// once, until it is dropped.
     ///
-    /// A graph that was captured into a pool reads and writes at the addresses of the capture whenever it is replayed, so
-    /// the pool keeps its memory until the graph is reset, and no request from outside is served from it. No allocator
-    /// that keeps this rule needs less, whatever it does inside the pools. Without pools this is the load.
+    /// A graph that was captured into a pool reads and writes the addresses of the capture whenever it is replayed, so the pool
+    /// keeps its memory until the graph is reset, and serves no request from outside. No allocator that keeps this rule needs less,
+    /// whatever it does inside the pools. Without pools this is the load.
     ///
     /// # Panics
     /// If `unit` is 0.
@@ -334,8 +333,8 @@ impl Workload {
 }
 
 impl Workload {
-    /// The event with which the later half begins: of two or more steps the first of the later half (of three steps the
-    /// last), otherwise half of the events.
+    /// The event with which the later half begins: with two or more steps, the first step of the later half (of three steps the
+    /// last); with fewer, the middle event.
     #[must_use]
     pub fn later_half(&self) -> usize {
         match self.steps.get(self.steps.len().div_ceil(2)) {
@@ -350,8 +349,8 @@ impl Workload {
         self.steps.len() / 2
     }
 
-    /// How much work the streams are given, in nanoseconds. 0 if the workload does not say how long its work takes, as a
-    /// recording does not: then nothing can be said about how long a call waits for the device.
+    /// How much work the workload puts on streams, in nanoseconds. 0 if the workload does not say how long its work takes, which
+    /// recordings never do: the time that a call waits for the device is then unknown.
     #[must_use]
     pub fn work_ns(&self) -> u64 {
         let of_event = |event: &Event| match *event {
@@ -436,7 +435,7 @@ mod tests {
         assert_eq!(load_mib(&[allocate(0, 7), free(0), allocate(1, 6)]), (7, 7), "without pools it is the load");
     }
 
-    /// Captures of random requests, with requests outside in between, pools dropped sometimes.
+    /// Captures of random requests, with requests outside in between; some pools are dropped.
     fn random_captures(seed: u64) -> Workload {
         let mut random = Random::new(seed);
         let (mut events, mut live, mut next) = (Vec::new(), Vec::new(), 0);
@@ -479,7 +478,7 @@ mod tests {
             for policy in parkade_policies::CATALOGUE {
                 let outcome = run(&workload, policy.make(), &RunOptions::new(1 << 36));
                 if !outcome.fits() {
-                    // One that begins by taking the whole device has nothing left for a pool.
+                    // A policy that begins by taking the whole device has nothing left for a pool.
                     assert!(policy.keeps_memory, "{}: {:?}", policy.name, outcome.ending);
                     continue;
                 }

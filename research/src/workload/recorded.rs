@@ -1,15 +1,15 @@
 //! A recording's requests as a workload.
 //!
-//! What is simplified:
+//! Simplifications:
 //!
-//! - A buffer that was freed while other streams used it is freed at the entry at which its memory became free, or
-//!   never if it never did. A recording does not say which streams used it, so there is no [`Event::Use`].
-//! - A recording does not say how long the work took, so there is no [`Event::Launch`].
-//! - Its steps are those that are marked with [`RecordedWorkload::mark_steps`].
+//! - A buffer that was freed while other streams used it is freed at the entry at which its memory became free, or never if its
+//!   memory never became free. A recording does not contain the streams that used it, so there is no [`Event::Use`].
+//! - A recording does not contain how long the work took, so there is no [`Event::Launch`].
+//! - Its steps are those marked with [`RecordedWorkload::mark_steps`].
 //! - Requests that failed in the recording are left out and counted.
 //!
-//! Streams are numbered in the order of their first request, with the default stream as 0; private pools likewise,
-//! from 1. A MemPool that is destroyed is dropped.
+//! Streams are numbered in the order of their first request, with the default stream as 0; private pools likewise, from 1. A
+//! destroyed MemPool is dropped.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -19,7 +19,7 @@ use parkade_replay::{Completion, Operation, Requests};
 
 use super::event::{Event, Workload};
 
-/// A recording's workload, and what of the recording is not in it.
+/// A recording's workload, and counts of what it leaves out.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RecordedWorkload {
     /// The workload.
@@ -32,13 +32,13 @@ pub struct RecordedWorkload {
     pub late_frees: u64,
     /// Buffers that never became free, for the same reason.
     pub missing_frees: u64,
-    /// Requests left out because a workload cannot number their stream or pool: there are more than 65,535.
+    /// Requests left out because the recording has more than 65,535 streams or pools, which is more than a workload can number.
     pub unnamed_requests: u64,
 }
 
 impl RecordedWorkload {
-    /// Marks the workload's steps. They end with these entries of the recording, in order: the first one begins with the
-    /// recording, and the last one takes what comes after it. An entry that leaves a step without an event is skipped.
+    /// Marks the workload's steps. They end with these entries of the recording, in order: the first one begins with the recording,
+    /// and the last one includes everything after it. An entry that leaves a step without an event is skipped.
     pub fn mark_steps(&mut self, last_entries: impl IntoIterator<Item = usize>) {
         let mut steps = vec![0];
         let after = |last: usize| self.entries.partition_point(|&entry| entry as usize <= last) as u32;
@@ -55,7 +55,7 @@ impl RecordedWorkload {
     }
 }
 
-/// Reads a workload off a recording's requests. Characters that a workload's name cannot have become `_`.
+/// Extracts a workload from a recording's requests. Characters that are not allowed in a workload's name become `_`.
 #[must_use]
 pub fn of_requests(name: &str, requests: &Requests) -> RecordedWorkload {
     let mut reader = Reader::default();
@@ -76,7 +76,7 @@ pub fn of_requests(name: &str, requests: &Requests) -> RecordedWorkload {
 #[derive(Default)]
 struct Reader {
     recorded: RecordedWorkload,
-    /// The entry that is being read.
+    /// The current entry.
     at: u32,
     /// The buffer of each request that has one.
     buffers: BTreeMap<usize, u32>,
@@ -167,7 +167,7 @@ impl Reader {
         }
     }
 
-    /// Directs requests to a private pool. False if there is no number left for it.
+    /// Directs requests to a private pool. Returns false if no number is left for the pool.
     fn enter_pool(&mut self, pool: PoolId) -> bool {
         let number = match self.pools.get(&pool) {
             Some(&number) => number,

@@ -1,33 +1,33 @@
 //! The step that a workload repeats.
 //!
-//! A framework says where its steps begin; a recording does not. So the step is looked for: the requests that come
-//! again and again. The marks of generated workloads ([`Workload::steps`]) are not used, so that both are treated alike.
+//! A framework marks where its steps begin; a recording does not. So the step is searched for, as a sequence of requests that
+//! recurs. The marks of generated workloads ([`Workload::steps`]) are not used, so that both are treated alike.
 
 use super::event::{Event, Workload};
 
-/// At most so many requests are skipped at once, here and there together, to find where two steps are alike again.
+/// At most this many requests, summed over both sequences, are skipped at once to find where two steps are alike again.
 const MOST_SKIPPED: usize = 16;
-/// Steps are of one length, but for one request in so many.
+/// Steps have the same length, give or take one request in this many.
 const ONE_VARIES_IN: usize = 20;
-/// Of a step's requests, in thousandths, so many come again at least.
+/// At least this many of a step's requests recur, in thousandths.
 const LEAST_ALIKE: usize = 500;
-/// A longer step must be better by so many.
+/// A longer step must be better by this many thousandths.
 const BETTER: usize = 10;
-/// At most so many lengths are tried, the shortest.
+/// At most this many lengths are tried, the shortest ones.
 const MOST_LENGTHS: usize = 500;
 
-/// A request, and what is known of it in the end.
+/// A request, with what became of its buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Requested {
     /// The buffer's number.
     pub buffer: u32,
     /// The bytes requested.
     pub bytes: u64,
-    /// The stream that it was for.
+    /// The stream of the request.
     pub stream: u16,
-    /// How many requests, this one included, came before it was freed; `None` if it never is.
+    /// The number of requests, including this one, before the buffer was freed; `None` if it never is.
     pub freed_after: Option<usize>,
-    /// The bytes live before it.
+    /// The bytes live before the request.
     pub live: u64,
 }
 
@@ -38,18 +38,19 @@ pub struct RepeatingStep {
     pub requests: Vec<Requested>,
     /// The first request of the first step.
     pub begin: usize,
-    /// How many requests the first step has. At least as many follow it.
+    /// The number of requests in the first step. At least as many follow.
     pub length: usize,
-    /// For each request of the first step, whether it comes again in the second, with the same size and stream.
+    /// For each request of the first step, whether it recurs in the second with the same size and stream.
     pub comes_again: Vec<bool>,
 }
 
 impl Workload {
-    /// The step that the workload repeats, and the first time it does. `None` if there is no such step.
+    /// The step that the workload repeats, and its first occurrence. `None` if there is no such step.
     ///
-    /// Between two steps the program is emptier than in them: so the moments at which it is full for the first time
-    /// since it was half empty are a number of steps apart. Of these distances, the one is chosen at which most
-    /// requests of the program's second half come again in the same order, at least half of them. A step begins where least is live.
+    /// The program holds less memory between two steps than inside them, so the moments at which it is full for the first time
+    /// since it was half empty are a whole number of steps apart. Among these distances, the function chooses the one at which most
+    /// requests of the program's second half, and at least half of them, recur in the same order. A step begins where the fewest
+    /// bytes are live.
     #[must_use]
     pub fn repeating_step(&self) -> Option<RepeatingStep> {
         let requests = requests(self);
@@ -88,7 +89,7 @@ fn key(seen: &Requested) -> (u64, u16) {
     (seen.bytes, seen.stream)
 }
 
-/// The requests from `from` up to `to` that come again about `length` later, in order. Some may be missing here or there.
+/// The requests from `from` up to `to` that recur about `length` later, in order. Either sequence may lack some of them.
 fn alike(seen: &[Requested], from: usize, to: usize, length: usize) -> impl Iterator<Item = usize> {
     let (mut here, mut later) = (from, from + length);
     core::iter::from_fn(move || {
@@ -98,23 +99,23 @@ fn alike(seen: &[Requested], from: usize, to: usize, length: usize) -> impl Iter
         let (skipped, skipped_later) = next_alike(&seen[here..to], &seen[later..])?;
         let found = here + skipped;
         (here, later) = (found + 1, later + skipped_later + 1);
-        // Otherwise a program that repeats a layer would be compared with itself.
+        // Without this limit, a program that repeats a layer would be compared with itself.
         ((later - here).abs_diff(length) <= (length / ONE_VARIES_IN).max(1)).then_some(found)
     })
 }
 
-/// How many requests to skip here and there so that the next two are alike, and the two after them if any: as few as
-/// possible together.
+/// How many requests to skip in each sequence so that the next two are alike, as are the two after them if there are any: as
+/// few as possible in total.
 fn next_alike(here: &[Requested], later: &[Requested]) -> Option<(usize, usize)> {
     let alike = |a: usize, b: usize| here.get(a).zip(later.get(b)).is_none_or(|(a, b)| key(a) == key(b));
     let within = |a: usize, b: usize| a < here.len() && b < later.len();
-    // As many here as there first: mostly one request is in the place of another.
+    // Equal numbers in both sequences first, because mostly one request replaces another.
     let pairs = (0..=MOST_SKIPPED).flat_map(|sum| (0..=sum / 2).flat_map(move |a| [(sum - a, a), (a, sum - a)]).rev());
     let mut pairs = pairs.filter(|&(a, b)| within(a, b));
     pairs.find(|&(a, b)| alike(a, b) && (a + b == 0 || alike(a + 1, b + 1)))
 }
 
-/// How many of these requests come again, in thousandths.
+/// The share of these requests that recur, in thousandths.
 fn share(seen: &[Requested], from: usize, to: usize, length: usize) -> usize {
     alike(seen, from, to, length).count() * 1000 / (to - from).max(1)
 }
@@ -134,7 +135,7 @@ fn step_length(seen: &[Requested]) -> Option<(usize, usize)> {
     }
     let last = full.pop()?;
     let lengths = full.iter().rev().map(|before| last - before).take_while(|length| 2 * length <= last).take(MOST_LENGTHS);
-    // Over the second half of the program: what repeats within a step ends with the step.
+    // Measured over the second half of the program, because a repetition within a step ends with the step.
     let over_half = |length: usize| share(seen, (seen.len() / 2).min(last - 2 * length), seen.len() - length, length);
     let shares: Vec<(usize, usize)> = lengths.map(|length| (over_half(length), length)).collect();
     let best = shares.iter().map(|(share, _)| *share).max().filter(|&best| best >= LEAST_ALIKE)?;
@@ -149,7 +150,7 @@ fn first_step(seen: &[Requested], length: usize, full: usize) -> Option<(usize, 
     let mut begin = emptiest(full - 2 * length, full - length)?;
     let mut next = emptiest(begin + length - varies, begin + length + varies + 1)?;
     let usual = share(seen, begin, next, next - begin);
-    // A step begins with the same request as the one before.
+    // A step begins with the same request as the previous step.
     let alike_before = |begin: usize| {
         let around = (begin - length - varies)..=(begin - length + varies);
         around.filter(|&at| key(&seen[at]) == key(&seen[begin])).min_by_key(|&at| seen[at].live)
@@ -167,8 +168,8 @@ fn first_step(seen: &[Requested], length: usize, full: usize) -> Option<(usize, 
 mod tests {
     use super::*;
 
-    /// A weight; then steps of requests of 40, 30, 20 and 10 KiB, all live at once, with scratch memory of another size
-    /// each time between the second and the third, and a request more in the twelfth step.
+    /// A weight; then steps of requests of 40, 30, 20 and 10 KiB, all live at once, with scratch memory of varying size between the
+    /// second and the third, and an additional request in the twelfth step.
     fn varying(steps: u32) -> Workload {
         let (mut events, mut count) = (Vec::new(), 0);
         let mut allocate = |events: &mut Vec<Event>, bytes: u64| {

@@ -1,7 +1,7 @@
-//! A diagnosed recording as text: the cause, the five steps, then the evidence; with the sentences that JSON says too.
+//! A diagnosed recording as text: the cause, the five steps, then the evidence; with the sentences that JSON contains too.
 //!
-//! These are the headline, the findings of each step, the meaning of each cause, what the file lacks, and where nothing failed, why more is
-//! reserved than allocated.
+//! The sentences are the headline, the findings of each step, the meaning of each cause, what the file lacks, and, if nothing
+//! failed, why more is reserved than allocated.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ pub(crate) struct Diagnosed {
     pub(super) devices: Vec<Diagnosis>,
 }
 
-/// What the run reserved on a device, if that is more than the limit that was given.
+/// The bytes that the run reserved on a device, if they exceed the given limit.
 pub(super) fn refuting_bytes(limit: Option<u64>, diagnosis: &Diagnosis) -> Option<u64> {
     match diagnosis.evidence.contradiction(limit?)? {
         Contradiction::Reserved { bytes, .. } => Some(bytes),
@@ -46,12 +46,12 @@ pub(super) fn refuting_bytes(limit: Option<u64>, diagnosis: &Diagnosis) -> Optio
 }
 
 impl Diagnosed {
-    /// What the run reserved on a device and the limit that was given, if that is less and so was not the run's.
+    /// The bytes that the run reserved on a device and the given limit, if the limit is smaller and so cannot have been the run's.
     fn refuted(&self, diagnosis: &Diagnosis) -> Option<(u64, u64)> {
         refuting_bytes(self.limit, diagnosis).zip(self.limit)
     }
 
-    /// What to know about the settings.
+    /// A note on the settings.
     fn settings_note(&self) -> Option<String> {
         let fraction = self.settings.settings.per_process_memory_fraction;
         if self.settings.origin == SettingsOrigin::Assumed {
@@ -135,7 +135,7 @@ fn capacity(diagnosis: &Diagnosis) -> String {
     format!("{need}; {}", limit(diagnosis))
 }
 
-/// What in the file contradicts the given limit.
+/// Evidence in the file that contradicts the given limit.
 pub(super) fn contradiction(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Option<String> {
     let judged_by = if let Limit::Given { bytes } = diagnosis.limit { Some(bytes) } else { None };
     let refuted = diagnosed.refuted(diagnosis).map(|(_, limit)| limit);
@@ -154,7 +154,7 @@ fn contradicts(diagnosis: &Diagnosis, limit_bytes: u64) -> Option<String> {
     })
 }
 
-/// What is known of the limit.
+/// What is known about the limit.
 fn limit(diagnosis: &Diagnosis) -> String {
     let entry = |evidence: Option<(u64, usize)>| evidence.map_or(0, |(_, entry)| entry);
     let (served, refused) = (entry(diagnosis.evidence.served), entry(diagnosis.evidence.refused));
@@ -185,7 +185,7 @@ fn limit(diagnosis: &Diagnosis) -> String {
     }
 }
 
-/// People set limits in whole gibibytes: the only one that the limit may be.
+/// Users set limits in whole gibibytes: the only whole number that the limit can be.
 fn only_whole_gibibyte(at_least_bytes: u64, below_bytes: u64) -> Option<u64> {
     const GIB: u64 = 1 << 30;
     let (first, end) = (at_least_bytes.div_ceil(GIB), below_bytes.div_ceil(GIB));
@@ -272,7 +272,7 @@ fn empty_cache(diagnosis: &Diagnosis) -> String {
     if left == 0 { done } else { format!("{done}; {} could still be released", show_bytes(left)) }
 }
 
-/// What a cause means. Without a request nothing is too small.
+/// Explains a cause. Without a request, no hole is too small.
 fn cause(cause: Cause, is_for_request: bool) -> String {
     match cause {
         Cause::Pinned if !is_for_request => format!("free, in segments or pages at most 1/{PINNED_PART} in use"),
@@ -290,7 +290,7 @@ fn cause(cause: Cause, is_for_request: bool) -> String {
     }
 }
 
-/// When it began, with the definition.
+/// Since when the memory has been stranded, with the definition.
 fn onset_in_words(recording: &Recording, diagnosis: &Diagnosis, onset: &Onset) -> String {
     let level = show_bytes(onset.level_bytes);
     let Some(entry) = onset.entry else {
@@ -324,7 +324,7 @@ fn duration(us: u64) -> String {
     }
 }
 
-/// How certain all of this is, and what the file lacks.
+/// How certain the diagnosis is, and what the file lacks.
 pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String> {
     let mut notes = Vec::new();
     let recorded = diagnosed.recording.devices.iter().find(|device| device.device == diagnosis.device);
@@ -384,7 +384,7 @@ pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String>
     notes
 }
 
-/// Warns first of all if the figures are not the recorded run's.
+/// A warning, shown first, if the figures are not the recorded run's.
 fn warning(diagnosis: &Diagnosis) -> Option<String> {
     let mismatches = diagnosis.exactness.as_ref().map_or(0, |verdict| verdict.mismatches);
     let differ = if mismatches == 1 { "1 recorded decision differs" } else { &format!("{mismatches} recorded decisions differ") };
@@ -392,7 +392,7 @@ fn warning(diagnosis: &Diagnosis) -> Option<String> {
     (mismatches > 0).then_some(text)
 }
 
-/// Whether this is the question.
+/// Whether the diagnosis answers this question.
 fn is_asked(diagnosis: &Diagnosis) -> bool {
     diagnosis.question == Question::ReservedAboveAllocated
 }
@@ -429,7 +429,7 @@ fn in_short(cause: ExcessCause) -> &'static str {
     }
 }
 
-/// The rows of the table: bytes and what they are.
+/// The rows of the table: bytes, and their explanation.
 fn rows(excess: &Excess) -> Vec<(u64, String)> {
     present(excess).into_iter().map(|part| (part.bytes, excess_row(excess, part))).collect()
 }
@@ -629,7 +629,7 @@ fn fence_text(diagnosis: &Diagnosis, fence: &Fence) -> String {
 }
 
 fn live(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> io::Result<()> {
-    // A single row "no stack in the file" says nothing.
+    // A single row "no stack in the file" is useless.
     if diagnosis.stacks.iter().all(|held| held.stack == StackId::NONE) {
         return Ok(());
     }

@@ -1,4 +1,5 @@
-//! What one out-of-memory message means, in words: the cause first, then the five steps, what to try, and how certain it is.
+//! Explains one out-of-memory message in words: first the cause, then the five steps, what to try, and how certain the
+//! explanation is.
 
 use parkade_analysis::diagnose::{Applies, Certainty, MessageDiagnosis, MessageVerdict, NO_DEVICE_BYTES};
 use parkade_recording::message::{OutOfMemoryMessage, Size, Source};
@@ -7,18 +8,19 @@ use super::layout::POOLS_DO_NOT_SHARE;
 use crate::terminal::output;
 use crate::terminal::size::{show_apart, show_bytes};
 
-/// What only a recording says.
+/// What only a recording shows.
 const SNAPSHOT: &str = "a message does not say where the free memory is, who holds the rest, or since when: record a run with \
                                    torch.cuda.memory._record_memory_history(), then run parkade diagnose FILE";
-/// Whether bytes that are reserved but unallocated lie in pieces or wait, which no message tells.
+/// Where reserved but unallocated bytes are: fragmented or waiting, which no message tells apart.
 const IN_PIECES: &str = "in pieces, or waiting for other streams";
 
-/// A size, or that it is missing.
+/// A size, or a note that it is missing.
 fn shown(size: Option<Size>) -> String {
     size.map_or_else(|| "an unknown amount".to_owned(), |size| size.to_string())
 }
 
-/// Whether an answer to the five steps follows from the message: where PyTorch's allocator wrote it and its figures are to be trusted.
+/// Whether the five steps can be answered from the message, which requires that PyTorch's allocator wrote it and that its
+/// figures can be trusted.
 pub(super) fn has_steps(diagnosis: &MessageDiagnosis) -> bool {
     diagnosis.message.source == Source::PyTorch && diagnosis.verdict != MessageVerdict::ImpossibleFigures
 }
@@ -193,7 +195,7 @@ fn fragmentation(diagnosis: &MessageDiagnosis) -> String {
     }
 }
 
-/// Whether it would fit only with what private pools keep.
+/// Whether the request would fit only with the memory that private pools keep.
 fn is_of_pools(diagnosis: &MessageDiagnosis) -> bool {
     let message = &diagnosis.message;
     let needed = message.allocated.zip(message.tried).map(|(allocated, tried)| allocated.plus(tried));
@@ -265,8 +267,8 @@ fn undecided(diagnosis: &MessageDiagnosis) -> String {
     format!("fragmentation or capacity, the message does not say which: {why}")
 }
 
-/// What was allocated and the most that there was, if together with what was tried it is more, but it is missing how much of it is in fact
-/// the free memory of private pools.
+/// The allocated bytes and the most that was available, if the allocated bytes and the size tried exceed it, but the message
+/// does not show how much of the allocated bytes is free memory of private pools.
 fn beyond(diagnosis: &MessageDiagnosis) -> Option<(Size, Size)> {
     let message = &diagnosis.message;
     let (allocated, tried) = (message.allocated?, message.tried?);
@@ -315,7 +317,7 @@ pub(super) fn steps(diagnosis: &MessageDiagnosis) -> Vec<(Applies, String)> {
     ]
 }
 
-/// What was needed, and what there was.
+/// The memory needed, and the memory available.
 fn amounts(diagnosis: &MessageDiagnosis) -> String {
     let message = &diagnosis.message;
     let live = match (diagnosis.live, message.private_pools) {
@@ -344,7 +346,7 @@ fn amounts(diagnosis: &MessageDiagnosis) -> String {
     }
 }
 
-/// What is reserved and not allocated, beside what was tried.
+/// The memory that is reserved but not allocated, compared with the size tried.
 fn in_pieces(diagnosis: &MessageDiagnosis) -> String {
     let message = &diagnosis.message;
     let compared = match diagnosis.unallocated_suffices {
@@ -408,7 +410,7 @@ pub(super) fn remedy(diagnosis: &MessageDiagnosis) -> Option<(&'static str, Stri
     })
 }
 
-/// How certain it is, and what the message does not tell.
+/// How certain the explanation is, and what the message does not show.
 pub(super) fn notes(diagnosis: &MessageDiagnosis) -> Vec<String> {
     let message = &diagnosis.message;
     let mut notes = Vec::new();
@@ -441,7 +443,7 @@ pub(super) fn notes(diagnosis: &MessageDiagnosis) -> Vec<String> {
     notes
 }
 
-/// What is there of a message that is cut, what is missing, and where the rest may be.
+/// Which parts of a cut message are present, which are missing, and where the rest may be.
 fn cut_notes(message: &OutOfMemoryMessage) -> Vec<String> {
     let named = [
         (message.tried, "tried"),
@@ -465,7 +467,7 @@ fn cut_notes(message: &OutOfMemoryMessage) -> Vec<String> {
     notes
 }
 
-/// What is known of messages like this one.
+/// A note on messages of this kind.
 fn of_source(diagnosis: &MessageDiagnosis) -> Option<&'static str> {
     Some(match (diagnosis.message.source, diagnosis.verdict) {
         (Source::CudaMallocAsync, _) => {

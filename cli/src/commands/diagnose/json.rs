@@ -77,7 +77,7 @@ view! {
 struct Held {
     bytes: u64,
     blocks: usize,
-    /// Only for stacks with calls of C++.
+    /// Only for stacks with C++ calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     operator: Option<String>,
     stack: Vec<Call>,

@@ -1,4 +1,4 @@
-//! What the texts of a recording and of a message share: lines that wrap, and the five steps.
+//! Layout shared by the texts for a recording and for a message: wrapped lines, and the five steps.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,7 @@ use crate::terminal::output;
 
 /// The names of the five steps.
 pub(super) const STEPS: [&str; 5] = ["capacity", "fragmentation", "settings", "empty_cache", "snapshot"];
-/// What no setting changes.
+/// The limit of what settings can change.
 pub(super) const POOLS_DO_NOT_SHARE: &str =
     "no setting makes a private pool share its cached memory: free the CUDA graphs and MemPools you no longer need";
 
@@ -39,7 +39,7 @@ view! {
 /// The units of sizes.
 const UNITS: [&str; 4] = ["byte", "KiB", "MiB", "GiB"];
 
-/// The text in lines of at most `width` characters, if its words are that short; a command is never broken.
+/// The text in lines of at most `width` characters, unless a word is longer; a command is never broken.
 pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for paragraph in text.split('\n') {

@@ -1,8 +1,8 @@
-//! Diagnosis from messages alone: one message or a log with those of several ranks, complete or cut.
+//! Diagnosis from messages alone: one message, or a log with messages of several ranks, complete or cut.
 //!
-//! What a message says is explained in the same five steps as a recording, as far as its rounded figures go. Of one that is cut, the figures
-//! that are there decide what they can, and the text names what is missing. The messages of a log are a table, one row for each different
-//! message of each rank, and in JSON an array beside the explained one.
+//! A message is explained in the same five steps as a recording, as far as its rounded figures allow. If a message is cut, the
+//! remaining figures decide what they can, and the text names the missing ones. The messages of a log become a table with one
+//! row for each different message of each rank, and in JSON an array beside the explained message.
 
 use std::io::{self, Write};
 
@@ -25,7 +25,7 @@ pub(crate) struct LogDiagnosis {
     log: MessageLog,
     /// One for each message of the log.
     diagnoses: Vec<MessageDiagnosis>,
-    /// The place of the message that is explained.
+    /// The index of the message that is explained.
     explained: usize,
 }
 
@@ -35,7 +35,7 @@ pub(super) fn diagnose(log: MessageLog) -> Result<LogDiagnosis> {
     Ok(LogDiagnosis { log, diagnoses, explained })
 }
 
-/// A message of another source beside those of PyTorch.
+/// Describes a message from a source other than PyTorch.
 fn other(other: &OtherMessage) -> String {
     let rank = other.rank.map_or_else(String::new, |rank| format!("rank {rank}, "));
     let wanted = other.message.tried.map_or_else(String::new, |tried| format!("; {} was wanted", show_bytes(tried.bytes)));
@@ -52,7 +52,7 @@ impl LogDiagnosis {
         &self.log.messages[self.explained]
     }
 
-    /// How sure the explanation is, and what the log has beside its messages.
+    /// How certain the explanation is, and what else the log contains.
     fn notes(&self) -> Vec<String> {
         let mut notes = explanation::notes(self.explained());
         if self.log.left_out > 0 {
@@ -64,13 +64,13 @@ impl LogDiagnosis {
         notes
     }
 
-    /// Not known if the message that is explained does not tell.
+    /// Unknown if the explained message does not decide it.
     pub(super) fn outcome(&self) -> Outcome {
         if self.explained().verdict == MessageVerdict::Undecided { Outcome::NotKnown } else { Outcome::Good }
     }
 }
 
-/// Whether it is a part of a message whose rest is missing.
+/// Whether only a part of the message is present.
 fn is_cut(diagnosis: &MessageDiagnosis) -> bool {
     !diagnosis.message.is_complete && matches!(diagnosis.message.source, Source::PyTorch | Source::CudaMallocAsync | Source::Mps)
 }
@@ -111,7 +111,7 @@ pub(super) fn print(out: &mut dyn Write, diagnosis: &LogDiagnosis) -> io::Result
     Ok(())
 }
 
-/// So many rows are shown; JSON has all.
+/// The number of rows shown; JSON has all of them.
 const SHOWN: usize = 40;
 
 /// The messages of a log with more than one, before the first is explained.
@@ -147,7 +147,7 @@ fn print_messages(out: &mut dyn Write, diagnosis: &LogDiagnosis) -> io::Result<(
     writeln!(out, "\nexplained: {rank}line {}\n", logged.line)
 }
 
-/// How many there are and who failed first.
+/// The number of messages, and which rank failed first.
 fn heading(diagnosis: &LogDiagnosis) -> String {
     let messages = &diagnosis.log.messages;
     let mut ranks: Vec<u32> = messages.iter().filter_map(|message| message.rank).collect();

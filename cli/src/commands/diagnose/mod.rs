@@ -1,4 +1,4 @@
-//! `parkade diagnose`: why was it out of memory? From a snapshot, or from the message alone.
+//! `parkade diagnose` explains why a program was out of memory, from a snapshot or from the message alone.
 
 mod diagnosed;
 mod explanation;
@@ -32,9 +32,9 @@ const FENCES: usize = 20;
 
 /// Explain why a program ran out of memory, and where the memory was.
 ///
-/// Looks at the first out-of-memory point of a PyTorch memory snapshot. Every reserved byte is live, lost to rounding, or stranded
-/// for exactly one cause. Without a failure it looks at the peak of reserved memory and says why more was reserved than allocated.
-/// The heap is that of the replay, which is first verified against the recording.
+/// Looks at the first out-of-memory error in a PyTorch memory snapshot. Every reserved byte is live, lost to rounding, or
+/// stranded for exactly one cause. Without a failure it looks at the peak of reserved memory and explains why more was reserved
+/// than allocated. The heap comes from a replay, which is first verified against the recording.
 #[derive(Parser, Clone)]
 #[command(after_help = "Examples:
   parkade diagnose snapshot.pickle --limit 16GiB
@@ -45,26 +45,26 @@ const FENCES: usize = 20;
 
 Exit code: 0 diagnosed, 2 could not run, 3 not known, because the message does not tell.")]
 pub(crate) struct Args {
-    /// The recordings, or folders of them. Files that are numbered, such as rank0.pickle and rank1.pickle, and those of a folder are also
-    /// compared as ranks of one job.
+    /// The recordings, or folders of them. Numbered files, such as rank0.pickle and rank1.pickle, and the files of a folder are
+    /// also compared as ranks of one job.
     #[arg(required_unless_present = "message", value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Of ranks, show the answer about each of them, not the comparison alone.
     #[arg(long)]
     all: bool,
-    /// The one of them that is diagnosed.
+    /// The recording to diagnose.
     #[arg(skip)]
     file: Option<PathBuf>,
-    /// An out-of-memory message of any PyTorch version, or a log of any size with those of several ranks, or the name of a file that has
-    /// one of them; - reads standard input.
-    /// The rank that failed first is explained, if the log tells which; else the first message.
+    /// An out-of-memory message of any PyTorch version, or a log of any size with messages of several ranks, or the name of a file
+    /// that contains either; - reads standard input. The message of the rank that failed first is explained, if the log shows
+    /// which; if not, the first message.
     #[arg(long, value_name = "TEXT")]
     #[arg(conflicts_with_all = ["files", "entry", "device", "limit", "capacity", "settings", "profile"])]
     message: Option<String>,
     /// The memory limit of the run (set_per_process_memory_fraction), which the recording does not contain unless parkade run wrote it.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     limit: Option<u64>,
-    /// The device memory available to the allocator (without the driver's own, about 500 MiB).
+    /// The device memory available to the allocator (without about 500 MiB for the driver).
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     capacity: Option<u64>,
     /// The entry of the trace to look at, counted from 0.
@@ -73,17 +73,17 @@ pub(crate) struct Args {
     /// The device to look at [default: all].
     #[arg(long, value_name = "N")]
     device: Option<u32>,
-    /// The settings of the run, where the recording does not state them or states them wrongly.
+    /// The settings of the run, if the recording does not state them or states them wrongly.
     #[arg(long)]
     settings: Option<String>,
-    /// The PyTorch release that made the recording [default: each that its contents allow is tried].
+    /// The PyTorch release that made the recording [default: each release that its contents allow is tried].
     #[arg(long, value_name = "RELEASE")]
     profile: Option<Profile>,
     #[command(flatten)]
     json: Json,
 }
 
-/// What was diagnosed: a recording, or messages alone.
+/// The object of a diagnosis: a recording, or messages alone.
 pub(crate) enum Found {
     Recording(Box<Diagnosed>),
     Message(Box<message::LogDiagnosis>),
@@ -177,7 +177,7 @@ fn diagnose_text(text: &str) -> Result<Found> {
 }
 
 fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {
-    // Before the file is read, so that mistyped settings fail at once.
+    // Parsed before the file is read, so that mistyped settings fail immediately.
     let named = args.profile.map(Profile::rules);
     let early = |text| given_settings::given(named.unwrap_or_else(release::newest), text);
     args.settings.as_deref().map(early).transpose()?;
@@ -207,7 +207,7 @@ fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {
         let mut diagnosis = diagnose_device(device, &options, &mut |entries| bar.set_position((done + entries) as u64));
         let is_refuted = |diagnosis: &Diagnosis| refuting_bytes(limit_bytes, diagnosis).is_some();
         if diagnosis.as_ref().is_ok_and(is_refuted) {
-            // Under a limit that was not the run's, the replay shows a run that did not happen.
+            // Under a limit that the run did not have, the replay shows a run that never happened.
             diagnosis = diagnose_device(device, &without, &mut |entries| bar.set_position((done + entries) as u64));
         }
         done += device.trace.len();

@@ -1,4 +1,4 @@
-//! A stack in one line: the operator that took the memory, the user's own line, and the library's call that requested it.
+//! A stack in one line: the operator that took the memory, the user's own line, and the library call that requested it.
 
 use parkade_analysis::{StackName, StackNames};
 use parkade_recording::{Frame, Recording, StackId};
@@ -8,10 +8,11 @@ use crate::terminal::output;
 
 /// The folder of installed libraries.
 const LIBRARIES: &str = "site-packages/";
-/// What names a stack that only passes calls on.
+/// The name of a stack that only passes calls on.
 const NAMELESS: &str = "neither an operator nor a line of Python is in its stack";
 
-/// The stack in one line: the operator, the user's own frame, and the library's call that it led to. `None` if there is none.
+/// The stack in one line: the operator, the user's own frame, and the library call that it led to. `None` if the stack has none
+/// of these.
 pub(crate) fn line(names: &StackNames, recording: &Recording, stack: StackId) -> Option<String> {
     if recording.stacks.calls(stack).is_empty() {
         return None;
@@ -27,7 +28,7 @@ pub(crate) fn line(names: &StackNames, recording: &Recording, stack: StackId) ->
     Some(if parts.is_empty() { NAMELESS.to_owned() } else { output::one_line(&parts.join(", ")) })
 }
 
-/// The operator that took the memory, if the stack has calls of C++.
+/// The operator that took the memory, if the stack has C++ calls.
 pub(crate) fn operator(names: &StackNames, recording: &Recording, stack: StackId) -> Option<String> {
     names.name(&recording.stacks, stack).operator
 }
@@ -38,7 +39,7 @@ fn place(frame: &Frame) -> String {
     format!("{} {}:{}", output::shorten(&frame.name, 60), output::shorten(short, 90), frame.line)
 }
 
-/// The whole stack for programs, the innermost call first.
+/// The whole stack for machine-readable output, the innermost call first.
 pub(crate) fn view(names: &StackNames, recording: &Recording, stack: StackId) -> Vec<Call> {
     let own = names.own_place(&recording.stacks, stack).and_then(|place| recording.stacks.frames(stack).nth(place));
     recording.stacks.frames(stack).map(|frame| Call::of(frame, own == Some(frame))).collect()

@@ -1,4 +1,4 @@
-//! What is compared: the devices of one recording or of two, and the bounds that are checked on them.
+//! The compared devices of one recording or of two, and the bounds that are checked on them.
 //!
 //! A bound is the value of `--fail-above`: a percentage or a size.
 
@@ -19,11 +19,11 @@ use crate::terminal::{recording, size};
 
 /// Compare two recordings of a program: what grew, and by how much.
 ///
-/// A and B may be recordings before and after a change, under two settings, or of two moments of one run. With one file, show its peaks
-/// and check them. Blocks are paired by the stack that allocated them; without stacks, by size.
+/// A and B may be recordings before and after a change, under two settings, or at two moments of one run. With one file, diff
+/// shows its peaks and checks them. Blocks are paired by the stack that allocated them; without stacks, by size.
 ///
-/// A and B may be folders of ranks: each rank of A is compared with that of the same number in B, as the files' names number them. The
-/// worst is shown in full, then all in a table, and every rank is checked.
+/// A and B may be folders of ranks: each rank of A is compared with the rank of the same number in B; the numbers come from the
+/// file names. The worst rank is shown in full, then all in a table, and every rank is checked.
 #[derive(Parser, Clone)]
 #[command(after_help = "Examples:
   parkade diff before.pickle after.pickle
@@ -45,8 +45,8 @@ pub(crate) struct Args {
     /// May be repeated.
     #[arg(long, value_name = "PERCENT|SIZE", value_parser = Above::parse)]
     pub(super) fail_above: Vec<Above>,
-    /// Compare this step of A with this one of B, or two steps of one file. Steps are counted from 0, as parkade stats --steps shows them; if
-    /// the file marks none, as the run repeats itself.
+    /// Compare this step of A with this step of B, or two steps of one file. Steps are counted from 0, as parkade stats --steps
+    /// shows them; if the file marks no steps, they are found by repetition.
     #[arg(long, value_name = "A:B", value_parser = steps)]
     pub(super) steps: Option<(usize, usize)>,
     /// Only this device.
@@ -54,7 +54,7 @@ pub(crate) struct Args {
     pub(super) device: Option<u32>,
     #[command(flatten)]
     pub(super) recorded: RecordedLimit,
-    /// Show every stack or size class that changed, and every step; of folders, every rank.
+    /// Show every stack or size class that changed, and every step; for folders, every rank.
     #[arg(long, conflicts_with = "json")]
     pub(super) all: bool,
     #[command(flatten)]
@@ -67,14 +67,14 @@ fn steps(text: &str) -> Result<(usize, usize), String> {
     numbers.ok_or_else(|| format!("{text:?} is not two numbers of steps: write 10:500"))
 }
 
-/// A recording that was read.
+/// A recording and what was read from it.
 pub(super) struct File {
     pub(super) path: PathBuf,
     pub(super) recording: Recording,
     /// The names of its stacks.
     pub(super) names: StackNames,
     pub(super) own: VerifyOptions,
-    /// The recorded run's limit, if garbage collection shows it.
+    /// The recorded run's limit, if garbage collection reveals it.
     pub(super) found_limit: Option<u64>,
     pub(super) made_by: Recognition,
 }
@@ -110,12 +110,12 @@ pub(super) struct Checked {
     pub(super) check: Check,
 }
 
-/// What came of a bound.
+/// The result of a check.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Holds,
     Exceeded,
-    /// Not known, because this run died: its peak is that of what came before.
+    /// Unknown, because this run died: its peak covers only the time before.
     Died(Which),
 }
 
@@ -136,7 +136,7 @@ pub(crate) struct Compared {
     pub(super) b: Option<File>,
     pub(super) devices: Vec<Shown>,
     pub(super) checks: Vec<Checked>,
-    /// What to know about the files as a whole.
+    /// Notes on the files as a whole.
     pub(super) notes: Vec<String>,
 }
 
@@ -151,12 +151,12 @@ impl Compared {
         self.checks.iter().any(|checked| checked.check.is_exceeded())
     }
 
-    /// What came of a bound. A run dies on all devices at once.
+    /// The result of a check. A run dies on all devices at once.
     pub(super) fn verdict(&self, checked: &Checked) -> Verdict {
         let died = |run: fn(&Shown) -> &Run| self.devices.iter().any(|shown| run(shown).ending.death().is_some());
         let is_growth = matches!(checked.check.bound, Bound::Growth { .. });
         match checked.check.is_exceeded() {
-            // Growth beyond the peak of a run that died is not known to be growth.
+            // Growth beyond the peak of a run that died may not be growth.
             true if is_growth && died(|shown| shown.runs()[0]) => Verdict::Died(Which::A),
             true => Verdict::Exceeded,
             false if died(Shown::last) => Verdict::Died(Which::B),
@@ -196,7 +196,7 @@ pub(super) fn compare(args: &Args) -> Result<Compared> {
 }
 
 impl Args {
-    /// Whether one part of one file is shown, and nothing compared.
+    /// Whether one part of one file is shown without a comparison.
     fn is_alone(&self) -> bool {
         self.b.is_none() && self.steps.is_none()
     }
@@ -243,7 +243,7 @@ fn side(file: &File, number: u32, part: Part) -> Result<Side<'_>> {
     Ok(Side { recording: &file.recording, device, own: &file.own, part })
 }
 
-/// Checks the bounds. A peak that is not in the file cannot pass a check.
+/// Checks the bounds. A peak that the file does not contain cannot pass a check.
 fn checks(args: &Args, shown: &Shown) -> Result<Vec<Checked>> {
     let run = shown.last();
     let before = match shown {
@@ -251,7 +251,7 @@ fn checks(args: &Args, shown: &Shown) -> Result<Vec<Checked>> {
         Shown::Two(comparison) => Some(comparison.a.peak_reserved.bytes),
     };
     let checked = args.fail_above.iter().filter_map(|above| {
-        // A size bounds all that the file has, growth what both have.
+        // A size bounds everything in the file; growth bounds only what both files have.
         let peak_bytes = if above.needs_two() { run.peak_reserved.bytes } else { run.whole_peak_reserved_bytes };
         let check = above.bound.check(before, peak_bytes)?;
         Some(Checked { device: run.device, text: above.text.clone(), check })
@@ -264,7 +264,7 @@ fn checks(args: &Args, shown: &Shown) -> Result<Vec<Checked>> {
     Ok(checked)
 }
 
-/// Digits of a percentage behind the point that count.
+/// The number of decimal places of a percentage that count.
 const DIGITS: usize = 6;
 
 /// A bound as it was given.
@@ -278,7 +278,7 @@ impl Above {
     /// Reads `2%`, `0.5 %` or a size.
     ///
     /// # Errors
-    /// A line that names the text and what is accepted.
+    /// A line that names the text and what is accepted, if the text is neither.
     fn parse(text: &str) -> Result<Above, String> {
         let bound = match text.trim().strip_suffix('%') {
             Some(percent) => {
@@ -297,7 +297,7 @@ impl Above {
         Ok(Above { text: text.trim().to_owned(), bound })
     }
 
-    /// Whether it compares two runs.
+    /// Whether the bound compares two runs.
     fn needs_two(&self) -> bool {
         matches!(self.bound, Bound::Growth { .. })
     }
@@ -315,8 +315,8 @@ fn micro_percent(number: &str) -> Option<u64> {
     whole.checked_mul(1_000_000)?.checked_add(fraction.parse().ok()?)
 }
 
-/// The pairs of devices, and what to say about those that differ. Devices of one number belong together; if no number is in both files,
-/// the devices are paired in order.
+/// The pairs of devices, and notes on devices that have no counterpart. Devices with the same number form a pair; if no number
+/// is in both files, the devices are paired in order.
 fn pairs(a: &[u32], b: &[u32]) -> (Vec<(u32, u32)>, Vec<String>) {
     let both: Vec<(u32, u32)> = a.iter().filter(|number| b.contains(number)).map(|&number| (number, number)).collect();
     if both.is_empty() {

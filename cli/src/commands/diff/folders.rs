@@ -1,7 +1,8 @@
-//! Two folders of ranks compared, rank by rank, the worst first; or the ranks of one folder, each shown alone and checked.
+//! Compares two folders of ranks, rank by rank, the worst first; or shows and checks the ranks of one folder.
 //!
-//! A file of one folder is compared with that of the same rank in the other. Pairs are compared one after the other, so that no more than one
-//! is ever in memory. All are shown in a table after the full comparison of the worst, or as one JSON object.
+//! A file in one folder is compared with the file of the same rank in the other. Pairs are compared one after the other, so
+//! that only one pair is in memory at a time. All are shown in a table after the full comparison of the worst, or as one JSON
+//! object.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ pub(crate) fn run_diff(args: &Args) -> Outcome {
     run_folders(args).unwrap_or_else(|| run(args))
 }
 
-/// What is kept of one rank's comparison.
+/// The part of one rank's comparison that is kept.
 pub(super) struct Rank {
     pub(super) number: u64,
     pub(super) a: PathBuf,
@@ -37,13 +38,13 @@ pub(super) struct Rank {
     pub(super) levels: Levels,
     /// Whether the two recordings have little in common.
     pub(super) is_unlike: bool,
-    /// Whether the run that is checked died.
+    /// Whether the checked run died.
     pub(super) died: bool,
-    /// The answer in full.
+    /// The full answer.
     pub(super) answer: Vec<u8>,
 }
 
-/// Peaks, of the first side if there are two, and of the last.
+/// The peaks of the first side, if there are two, and of the last.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Levels {
     pub(super) before: Option<Peaks>,
@@ -56,16 +57,16 @@ pub(super) struct Peaks {
     pub(super) allocated_bytes: u64,
 }
 
-/// What came of all ranks.
+/// The result for all ranks.
 pub(super) struct Job {
-    /// The worst first.
+    /// The ranks, worst first.
     pub(super) ranks: Vec<Rank>,
     pub(super) matched: Matched,
     pub(super) has_bounds: bool,
     pub(super) outcome: Outcome,
 }
 
-/// The folders' files, if a folder is given. A folder with one recording is as that file.
+/// The folders' files, if a folder is given. A folder with one recording counts as that file.
 pub(super) fn run_folders(args: &Args) -> Option<Outcome> {
     let is_folder = |path: &Path| path.is_dir();
     if !is_folder(&args.a) && !args.b.as_deref().is_some_and(is_folder) {
@@ -103,7 +104,7 @@ fn compare_all(args: &Args) -> Result<Outcome> {
             Err(error) => outcome = outcome.worse(fail(args, error.context(format!("rank {}", pair.number)))),
         }
     }
-    // What is compared with nothing may be no recording at all.
+    // A file without a counterpart may not be a recording at all.
     for (number, file) in &matched.alone {
         if let Err(error) = recording::read(file) {
             let error = error.context(format!("rank {number}, which one folder has: {}", file.display()));
@@ -114,7 +115,7 @@ fn compare_all(args: &Args) -> Result<Outcome> {
     ranks.sort_by_key(Rank::weight);
     let has_bounds = !args.fail_above.is_empty();
     outcome = ranks.iter().fold(outcome, |worst, rank| worst.worse(rank.outcome));
-    // A rank that nothing is compared with passes no check.
+    // A rank without a counterpart passes no check.
     if has_bounds && matched.are_alone() {
         outcome = outcome.worse(Outcome::NotKnown);
     }
@@ -123,7 +124,7 @@ fn compare_all(args: &Args) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Which ranks' recordings are not of one program, so that their change is no growth.
+/// The ranks whose recordings are not of one program, so that their change is not growth.
 fn unlike(ranks: &[Rank]) -> Option<String> {
     let unlike: Vec<u64> = ranks.iter().filter(|rank| rank.is_unlike).map(|rank| rank.number).collect();
     let of = if unlike.len() == 1 { "rank" } else { "ranks" };
@@ -136,7 +137,7 @@ fn unlike(ranks: &[Rank]) -> Option<String> {
     })
 }
 
-/// The recordings that a path means.
+/// The recordings under a path.
 fn files(path: &Path) -> Result<Vec<PathBuf>> {
     let inputs = Inputs::of(&[path.to_owned()]);
     if let Some(refusal) = inputs.all.iter().find_map(|input| input.refusal.as_ref()) {
@@ -175,19 +176,19 @@ fn levels(compared: &Compared) -> Levels {
     };
     let none = Peaks { reserved_bytes: 0, allocated_bytes: 0 };
     let all = compared.devices.iter().map(of);
-    // The first of equals.
+    // The first among equals.
     all.rev().max_by_key(Levels::growth_bytes).unwrap_or(Levels { before: None, last: none })
 }
 
 impl Levels {
-    /// By how much reserved memory grew; without a first side, all of it.
+    /// By how much reserved memory grew; without a first side, its full amount.
     pub(super) fn growth_bytes(&self) -> i128 {
         i128::from(self.last.reserved_bytes) - self.before.map_or(0, |before| i128::from(before.reserved_bytes))
     }
 }
 
 impl Rank {
-    /// Sorts the worst first: above a bound, not known, grown most.
+    /// Sorts the worst first: above a bound, unknown, grown most.
     fn weight(&self) -> (bool, bool, i128, u64) {
         let is = |outcome| self.outcome == outcome;
         (!is(Outcome::CheckFailed), !is(Outcome::NotKnown), -self.levels.growth_bytes(), self.number)
@@ -212,32 +213,32 @@ fn print(args: &Args, job: &Job) -> Result<()> {
 struct Pair {
     number: u64,
     a: PathBuf,
-    /// None if only one folder is given.
+    /// `None` if only one folder is given.
     b: Option<PathBuf>,
 }
 
-/// The ranks that are compared, and those that are not.
+/// The ranks that are compared, and those without a counterpart.
 #[derive(Debug, Default)]
 pub(crate) struct Matched {
     pairs: Vec<Pair>,
     only_a: Vec<u64>,
     only_b: Vec<u64>,
-    /// Where the numbers come from.
+    /// The source of the numbers.
     from: &'static str,
-    /// The files of the ranks that are in one folder only.
+    /// The files of ranks that are in only one folder.
     alone: Vec<(u64, PathBuf)>,
-    /// What to say about it.
+    /// Notes on the matching.
     notes: Vec<String>,
 }
 
 impl Matched {
-    /// Whether some rank is in one folder only.
+    /// Whether some rank is in only one folder.
     fn are_alone(&self) -> bool {
         !(self.only_a.is_empty() && self.only_b.is_empty())
     }
 }
 
-/// Files of one rank belong together. If the names in a folder do not number them, the files are paired in their order.
+/// Pairs files of the same rank. If the names in a folder contain no numbers, the files are paired in order.
 fn matched(a: &[PathBuf], b: Option<&[PathBuf]>) -> Matched {
     let mut notes = Vec::new();
     let mut numbers = [a, b.unwrap_or(&[])].map(|files| {
@@ -355,7 +356,7 @@ fn cells(rank: &Rank, has_bounds: bool) -> Vec<String> {
     cells
 }
 
-/// How many ranks are above a bound, or which grew most.
+/// How many ranks are above a bound, or which one grew most.
 fn sentence(job: &Job) -> Option<String> {
     let worst = job.ranks.first()?;
     let all = count(job.ranks.len() as u64, "rank");

@@ -54,7 +54,7 @@ struct Device<'a> {
     a: OfRun<'a>,
     b: Option<OfRun<'a>>,
     comparison: Option<Compare<'a>>,
-    /// Among them how the two are related.
+    /// Includes how the two are related.
     notes: Vec<String>,
 }
 
@@ -228,7 +228,7 @@ view! {
     }
 }
 
-/// What came of the bounds.
+/// The result of the checks.
 pub(super) const fn check(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Good => "holds",

@@ -1,4 +1,4 @@
-//! `parkade diff`: two recordings of a program compared, or one checked against a bound.
+//! `parkade diff` compares two recordings of a program, or checks one against a bound.
 
 mod compared;
 mod folders;

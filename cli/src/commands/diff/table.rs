@@ -1,5 +1,5 @@
-//! A comparison as text: what changed in a sentence, then tables from the peaks to the steps, which set values of one run or of two beside each
-//! other.
+//! A comparison as text: what changed in a sentence, then tables from the peaks to the steps, with the values of one run or of
+//! two side by side.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -77,14 +77,14 @@ fn two(out: &mut dyn Write, compared: &Compared, comparison: &Comparison, all: b
     peaks(out, &[&comparison.a, &comparison.b])?;
     groups(out, compared, comparison, all)?;
     if comparison.likeness.relation == Relation::LittleInCommon {
-        // A phase or a step of one program says nothing about that of another.
+        // A phase or a step of one program says nothing about another program's.
         return Ok(());
     }
     phases(out, comparison)?;
     steps(out, comparison, all)
 }
 
-/// Where the peaks are, what reserved memory is then, and what the driver was asked for.
+/// Where the peaks are, how reserved memory is used at them, and the driver calls.
 fn peaks(out: &mut dyn Write, runs: &[&Run]) -> io::Result<()> {
     let has_trace = runs.iter().all(|run| run.entries > 0 && run.part != Part::End);
     let mut table = Columns::new("memory", runs);
@@ -144,7 +144,7 @@ fn place(peak: &Peak) -> String {
     format!("{entry}{step}")
 }
 
-/// What holds the memory. Stacks that read the same on one line are one row; JSON has each.
+/// What holds the memory. Stacks that look the same in one line share a row; JSON lists each.
 fn groups(out: &mut dyn Write, compared: &Compared, comparison: &Comparison, all: bool) -> io::Result<()> {
     if comparison.growth.is_empty() {
         return Ok(());
@@ -309,7 +309,7 @@ impl<'r> Columns<'r> {
         self.row(name, value, |number| number.to_string(), number_change);
     }
 
-    /// Numbers that are mostly 0: a row only where one is not.
+    /// Numbers that are mostly 0: adds a row only if one is not.
     fn rare_number(&mut self, name: &str, value: impl Fn(&Run) -> u64) {
         if self.runs.iter().any(|run| value(run) > 0) {
             self.number(name, value);

@@ -1,4 +1,5 @@
-//! The sentences of a comparison: what changed, how the recordings are related, and what they lack; and notes on what was compared and how.
+//! The sentences of a comparison: what changed, how the recordings are related, and what they lack; and notes on what was
+//! compared and how.
 
 use parkade_analysis::diff::{Comparison, Grouping, NoSteps, Origin, Part, Phase, REPETITION, Relation, Run, SizeClass, Steps};
 use parkade_analysis::fragmentation::Fragmentation;
@@ -12,7 +13,7 @@ use crate::terminal::output::{self, count};
 use crate::terminal::size::show_bytes;
 use crate::terminal::{recording, release, run_words};
 
-/// The change from one value to the other as a share of the first; `None` if that is 0.
+/// The change from one value to the other as a share of the first; `None` if the first is 0.
 pub(super) fn share(a: u64, b: u64) -> Option<f64> {
     (a > 0).then(|| (b as f64 - a as f64) / a as f64)
 }
@@ -36,7 +37,7 @@ pub(super) fn change(a: u64, b: u64) -> String {
     }
 }
 
-/// The parts of reserved memory; together they are all of it.
+/// The parts of reserved memory, which add up to all of it.
 pub(super) fn parts(heap: &Fragmentation) -> [(&'static str, u64); 4] {
     [
         ("in use, as requested", heap.requested_bytes),
@@ -82,7 +83,7 @@ fn part_of_change(a: u64, b: u64) -> String {
     if a == b { "nothing".to_owned() } else { change(a, b) }
 }
 
-/// How the recordings are related; nothing where parts of one are compared.
+/// How the recordings are related; `None` if parts of one recording are compared.
 pub(super) fn relation(compared: &Compared, comparison: &Comparison) -> Option<String> {
     let likeness = &comparison.likeness;
     if let (Part::Step(a), Part::Step(b)) = (comparison.a.part, comparison.b.part) {
@@ -158,7 +159,7 @@ pub(super) fn run(file: &File, run: &Run) -> String {
     output::one_line(&format!("{}; {part}", output::shorten(settings, 200)))
 }
 
-/// Where blocks come from, on one line.
+/// The origin of blocks, on one line.
 pub(super) fn origin(compared: &Compared, origin: Origin) -> String {
     match origin {
         Origin::Sizes(SizeClass { least_bytes: 0, below_bytes }) => format!("no stack, less than {}", power(below_bytes)),
@@ -172,7 +173,7 @@ pub(super) fn origin(compared: &Compared, origin: Origin) -> String {
             let is_named = names.has_native(&recording.stacks, stack);
             let innermost = recording.stacks.frames(stack).next().filter(|_| !is_named).map(|frame| frame.name.as_ref());
             let line = stacks::line(names, recording, stack).unwrap_or_else(|| "an empty stack".to_owned());
-            // It tells apart what one line of the program requests.
+            // It distinguishes the requests of one line of the program.
             match innermost.filter(|name| !line.starts_with(&format!("{name} "))) {
                 Some(name) => format!("{} in {line}", output::one_line(&output::shorten(name, 60))),
                 None => line,
@@ -189,7 +190,7 @@ fn power(bytes: u64) -> String {
     format!("{} {name}", bytes >> bits)
 }
 
-/// A phase in words. `has_others`: scopes other than the optimizer's are annotated.
+/// A phase in words. `has_others` means that scopes other than the optimizer's are annotated.
 pub(super) fn phase(phase: &Phase, has_others: bool) -> String {
     match phase {
         Phase::Outside if has_others => "outside of these".to_owned(),
@@ -201,11 +202,11 @@ pub(super) fn phase(phase: &Phase, has_others: bool) -> String {
     }
 }
 
-/// What the steps show together.
+/// What the steps show as a whole.
 pub(super) fn steps(steps: &Steps) -> Option<String> {
     let (first, last) = (steps.pairs.first()?, steps.pairs.last()?);
     let by = |pair: &&parkade_analysis::diff::StepPair| pair.b.peak_reserved_bytes.abs_diff(pair.a.peak_reserved_bytes);
-    // The first of equals.
+    // The first among equals.
     let largest = steps.pairs.iter().rev().max_by_key(by)?;
     let marks = steps.marks.as_ref().map_or_else(String::new, |(a, b)| {
         if a == REPETITION && b == REPETITION {
@@ -228,7 +229,7 @@ pub(super) fn steps(steps: &Steps) -> Option<String> {
     Some(format!("{extent} of both{marks}: {most}{}{}", alone("A", steps.only_a), alone("B", steps.only_b)))
 }
 
-/// What stays allocated at the ends of steps, from the second on; the first one builds the optimizer's state.
+/// The memory that stays allocated at the ends of steps, from the second on; the first one builds the optimizer's state.
 pub(super) fn kept(steps: &Steps) -> Option<String> {
     let (second, last) = (steps.pairs.get(1)?, steps.pairs.last()?);
     if last.step < second.step + 2 {
@@ -239,7 +240,7 @@ pub(super) fn kept(steps: &Steps) -> Option<String> {
     Some(format!("allocated at the end of a step, from step {} to {}: A {a}, B {b}", second.step, last.step))
 }
 
-/// All there is to know beside the numbers.
+/// Notes beside the numbers.
 pub(super) fn notes(compared: &Compared, shown: &Shown) -> Vec<String> {
     let files = [("A", &compared.a), ("B", compared.second())];
     let mut notes = Vec::new();
@@ -264,7 +265,7 @@ pub(super) fn notes(compared: &Compared, shown: &Shown) -> Vec<String> {
     notes
 }
 
-/// That requests were out of memory: a peak below such a bound is no good news.
+/// A note that requests were out of memory: a peak below a bound is then not good news.
 pub(super) fn out_of_memory(compared: &Compared, shown: &Shown) -> Vec<String> {
     let of_run = |(name, run): (&str, &Run)| {
         let entry = run.first_oom_entry?;

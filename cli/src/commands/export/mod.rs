@@ -1,4 +1,5 @@
-//! `parkade export`: the replayed run as a snapshot file that PyTorch's own viewers open, or as a trace file for Perfetto.
+//! `parkade export` writes the replayed run as a snapshot file that PyTorch's own viewers open, or as a trace file for
+//! Perfetto.
 
 mod perfetto;
 
@@ -27,17 +28,17 @@ use crate::terminal::{output, progress, recording, self_check, size};
 
 /// Write a replay as a snapshot file or a Perfetto trace.
 ///
-/// The file opens where PyTorch's own do: https://pytorch.org/memory_viz, torch/cuda/_memory_viz.py, parkade verify. The requests are
-/// the recording's, with their stacks, times and annotations; every decision is made again, as by parkade replay. If the recording
-/// lost its beginning, the blocks in use before its first entry are requested first.
+/// The file opens wherever PyTorch's own files do: https://pytorch.org/memory_viz, torch/cuda/_memory_viz.py, parkade verify.
+/// The requests are the recording's, with their stacks, times and annotations; every decision is made again, as in parkade
+/// replay. If the recording lost its beginning, the blocks in use before its first entry are requested first.
 ///
-/// Without --settings the trace equals the recording's, entry by entry, if the recording has its beginning and its settings, verifies,
-/// and had no memory limit or is given the same one by --limit. Otherwise requests that failed or were retried for want of memory may
-/// succeed, which is reported. Addresses of expandable segments may differ.
+/// Without --settings the trace equals the recording's, entry by entry, if the recording has its beginning and its settings,
+/// verifies, and had no memory limit or is given the same one by --limit. Under other conditions, requests that failed or were
+/// retried for lack of memory may succeed, which the command reports. Addresses of expandable segments may differ.
 ///
-/// With --format perfetto the result is a trace for https://ui.perfetto.dev and chrome://tracing: counters of allocated, active and
-/// reserved bytes, blocks named for what they hold, out-of-memory errors, the driver's calls, annotations. Without --settings, --limit,
-/// --capacity and --stop-at-oom it is the recorded run itself.
+/// With --format perfetto the result is a trace for https://ui.perfetto.dev and chrome://tracing: counters of allocated, active
+/// and reserved bytes, blocks named after what they hold, out-of-memory errors, driver calls, annotations. Without --settings,
+/// --limit, --capacity and --stop-at-oom it is the recorded run itself.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade export snapshot.pickle --settings expandable_segments:True -o expandable.pickle
@@ -58,7 +59,8 @@ pub(crate) struct Args {
     /// What to write: a snapshot, or a trace for Perfetto.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
-    /// With --format perfetto: at most so many blocks of each device as slices, the largest. The counters count all.
+    /// With --format perfetto: the number of blocks of each device to show as slices, the largest first. The counters include all
+    /// blocks.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     blocks: usize,
     /// Only this device [default: all].
@@ -84,7 +86,7 @@ enum Format {
     Perfetto,
 }
 
-/// How often a device's recorded run was short of memory.
+/// How often memory ran short in a device's recorded run.
 #[derive(Clone, Copy)]
 struct Shortage {
     /// Requests that failed.
@@ -99,7 +101,7 @@ pub(crate) struct Made {
     profile: &'static Rules,
     made_by: Recognition,
     recorded: Vec<Shortage>,
-    /// What a trace file has of the blocks.
+    /// How many blocks a trace file contains.
     slices: Option<Slices>,
 }
 
@@ -108,7 +110,7 @@ impl Command for Args {
 
     fn compute(&self) -> Result<Made> {
         let args = &self.replay;
-        // Before the file is read, so that mistyped settings fail at once.
+        // Parsed before the file is read, so that mistyped settings fail immediately.
         args.given(release::newest())?;
         let wanted = Wanted::new(self.force.force, self.form()).reads([&self.file]).writes("--output", Some(&self.output));
         let outputs = wanted.check()?;
@@ -138,7 +140,7 @@ impl Command for Args {
         let exported = export(&recording, &options, &mut |entries| bar.set_position(entries as u64));
         bar.finish_and_clear();
         let exported = exported?;
-        // Before the file is written: a command that fails leaves none.
+        // Computed before the file is written, so that a command that fails leaves no file.
         let recorded = shortages(&recording, &exported, &options.own)?;
         let slices = match self.format {
             Format::Snapshot => {
@@ -194,7 +196,7 @@ impl Command for Args {
 }
 
 impl Args {
-    /// Whether the run is to be made again under other settings or in other memory.
+    /// Whether the run must be replayed under other settings or in other memory.
     const fn replays(&self) -> bool {
         let args = &self.replay;
         args.settings.is_some() || args.limit.is_some() || args.capacity.is_some() || self.stop_at_oom
@@ -259,7 +261,7 @@ fn notes(args: &args::Replay, device: &ExportedDevice, recorded: Shortage) -> Ve
     notes
 }
 
-/// The recording unchanged, with what its replay under its own settings shows.
+/// The recording unchanged, with the results of its replay under its own settings.
 fn as_recorded(mut recording: Recording, own: &VerifyOptions, device: Option<u32>) -> Result<(Exported, Vec<Shortage>)> {
     let chosen: Vec<u32> = recording::chosen(recording.devices.iter(), device)?.iter().map(|device| device.device).collect();
     recording.devices.retain(|device| chosen.contains(&device.device));

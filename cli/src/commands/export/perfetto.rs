@@ -1,7 +1,8 @@
-//! A run as a trace file for Perfetto and Chrome's tracing page: JSON of the Trace Event Format.
+//! Writes a run as a trace file for Perfetto and Chrome's tracing page: JSON in the Trace Event Format.
 //!
-//! Counters show how much is allocated, active and reserved after each entry; blocks are asynchronous slices by address, named for what
-//! they hold; out-of-memory errors and the driver's calls are instants; annotations are slices. Events are written one by one.
+//! Counters show the allocated, active and reserved bytes after each entry; blocks are asynchronous slices by address, named
+//! after what they hold; out-of-memory errors and driver calls are instants; annotations are slices. Events are written one by
+//! one.
 
 use std::cmp::Reverse;
 use std::io::{self, Write};
@@ -22,7 +23,7 @@ pub(super) struct Run<'a> {
     pub(super) holders: Holders,
 }
 
-/// What was written of the blocks.
+/// How many blocks were written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Slices {
     /// Blocks written.
@@ -73,7 +74,7 @@ struct Args<'a> {
     stack: Option<&'a str>,
 }
 
-/// What the file says of itself.
+/// Information about the file.
 #[derive(Serialize)]
 struct Metadata<'a> {
     source: &'a str,
@@ -125,7 +126,7 @@ pub(super) fn write(
     Ok(slices)
 }
 
-/// Events behind each other, with commas.
+/// Writes events one after the other, separated by commas.
 struct Events<'a> {
     out: &'a mut dyn Write,
     is_first: bool,
@@ -143,7 +144,7 @@ impl Events<'_> {
 struct Clock(Vec<u64>);
 
 impl Clock {
-    /// Microseconds since the first time of all devices; clocks that go back stand still.
+    /// Microseconds since the first time of all devices; a clock that goes back counts as standing still.
     fn of(device: &DeviceRecording, first_us: Option<u64>) -> Clock {
         let mut now = 0;
         let times = device.trace.iter().enumerate().map(|(at, entry)| {
@@ -153,7 +154,7 @@ impl Clock {
         Clock(times.collect())
     }
 
-    /// When a moment begins: with the entry that leads to it; the first one with the first entry.
+    /// The beginning of a moment: the time of the entry that leads to it, and for the first moment that of the first entry.
     fn at(&self, moment: u32) -> u64 {
         let entry = (moment as usize).saturating_sub(1);
         self.0.get(entry).or(self.0.last()).copied().unwrap_or(0)
@@ -193,7 +194,7 @@ impl<'a> OfDevice<'a, '_, '_> {
             }
             while let Some(place) = starts.next_if(|&place| log.blocks[place].born <= moment) {
                 self.begin(place, self.clock.at(moment), &mut stacks)?;
-                // Freed before the first entry, but still in use by other streams then.
+                // The block was freed before the first entry, but other streams still used it then.
                 if log.blocks[place].freed <= log.blocks[place].born {
                     self.end(place, self.clock.at(moment))?;
                 }
@@ -204,7 +205,7 @@ impl<'a> OfDevice<'a, '_, '_> {
     }
 
     fn event<'n>(&self, ph: &'static str, name: &'n str, ts: u64, args: Args<'n>) -> Event<'n> {
-        // Process 0 is the idle process of viewers.
+        // Viewers reserve process 0 for the idle process.
         let pid = self.run.device.device.saturating_add(1);
         Event { name, ph, pid, tid: 0, ts, cat: None, id: None, s: None, dur: None, args }
     }
@@ -214,7 +215,7 @@ impl<'a> OfDevice<'a, '_, '_> {
         self.events.add(&Event { tid, ..event })
     }
 
-    /// The levels at a moment that are not those of the moment before.
+    /// The levels at a moment that differ from those of the moment before.
     fn counters(&mut self, moment: u32) -> io::Result<()> {
         let levels = &self.run.timeline.levels;
         for (name, level) in [("allocated", &levels.allocated), ("active", &levels.active), ("reserved", &levels.reserved)] {
@@ -251,7 +252,7 @@ impl<'a> OfDevice<'a, '_, '_> {
         self.run.holders.told.get(place).copied().unwrap_or(Told::NOTHING)
     }
 
-    /// The entry that leads to a moment, if it is an error or a call of the driver.
+    /// The entry that leads to a moment, if it is an error or a driver call.
     fn instant(&mut self, moment: u32) -> io::Result<()> {
         let Some(at) = (moment as usize).checked_sub(1) else { return Ok(()) };
         let Some(entry) = self.run.device.trace.get(at) else { return Ok(()) };
@@ -275,7 +276,7 @@ fn id(block: &BlockLife) -> String {
     format!("{:#x}", block.address)
 }
 
-/// The indices of the largest blocks, in the order in which they were made; of equal ones the first.
+/// The indices of the largest blocks, in order of allocation; among equals the first.
 fn largest(blocks: &[BlockLife], most: usize) -> Vec<usize> {
     let mut places: Vec<usize> = (0..blocks.len()).collect();
     if places.len() > most {
@@ -286,7 +287,7 @@ fn largest(blocks: &[BlockLife], most: usize) -> Vec<usize> {
     places
 }
 
-/// The text of the stack that was asked for last: neighbouring blocks often share theirs.
+/// Caches the text of the most recently requested stack, because neighbouring blocks often share theirs.
 struct Stacks<'n> {
     names: &'n StackNames,
     known: Option<StackId>,
@@ -294,7 +295,7 @@ struct Stacks<'n> {
 }
 
 impl Stacks<'_> {
-    /// The calls that a person reads, the innermost first; none without a stack.
+    /// The calls that matter to a reader, the innermost first; `None` without a stack.
     fn text(&mut self, recording: &Recording, stack: StackId) -> Option<&str> {
         if self.known != Some(stack) {
             let mut calls = self.names.readable(&recording.stacks, stack);

@@ -1,4 +1,4 @@
-//! Does it fit? Of a run that died, as `advise` judges it.
+//! Decides whether a replay fits, and for a run that died judges it as `advise` does.
 
 use anyhow::{Result, anyhow};
 use parkade_analysis::advise::{self, Advice, AdviseOptions, DeviceOutcome, MemoryBudget, fit_as_recorded};
@@ -7,33 +7,33 @@ use parkade_analysis::ending::Ending;
 use parkade_recording::DeviceRecording;
 use parkade_replay::{Outlook, OutlookOptions};
 
-/// What a replay comes to. The table, the words and the JSON object all show this.
+/// The judgement on a replay. The table, the words and the JSON object all show this.
 pub(super) struct Judged {
     pub(super) outcome: advise::Outcome,
-    /// The same of each device alone.
+    /// The outcome of each device alone.
     pub(super) outcomes: Vec<advise::Outcome>,
     /// How each device's recorded run ended.
     pub(super) endings: Vec<Ending>,
-    /// Why the rest of a run that died cannot be told.
+    /// Why the rest of a run that died is in doubt.
     pub(super) doubt: Option<Doubt>,
     /// The entry at which each device's replayed run fails.
     fails: Vec<Option<usize>>,
-    /// The first device of which the recorded run failed under these very settings in no less memory, although the replay is served: the
-    /// recording lost its beginning.
+    /// The first device whose recorded run failed under these same settings in no less memory, although the replay serves it; the
+    /// recording has lost its beginning.
     pub(super) fails_as_recorded: Option<usize>,
-    /// Some device fits because the recorded run did, against what its replay came to.
+    /// Whether some device fits because the recorded run did, against the result of its replay.
     pub(super) any_as_recorded: bool,
-    /// What came before the first entry of some device needed more than there is.
+    /// Whether the part before the first entry needed more than the available memory on some device.
     pub(super) hides_more: bool,
 }
 
-/// What is known before the replay: how the runs ended, and for one that died what `advise` says of the settings.
+/// The facts known before the replay: how the runs ended and, for a run that died, what `advise` says about the settings.
 pub(super) struct Known {
     endings: Vec<Ending>,
     advice: Option<Advice>,
-    /// The limit of each device: as given, else what `advise` assumes if a run died.
+    /// The limit of each device: the given one or, if a run died and none was given, the one that `advise` assumes.
     pub(super) limits: Vec<Option<u64>>,
-    /// Whether any was assumed.
+    /// Whether any limit was assumed.
     pub(super) is_assumed: bool,
 }
 
@@ -63,7 +63,7 @@ impl Known {
         Ok(Known { endings, advice: Some(advice), limits, is_assumed })
     }
 
-    /// Judges the replay of each device. Where the recorded run fitted, what it did replaces the replay.
+    /// Judges the replay of each device. If the recorded run fitted, its own outcome replaces the replay's.
     pub(super) fn judge(self, traced: &[&DeviceRecording], outlooks: &mut [Outlook], options: &OutlookOptions) -> Judged {
         let capacity_bytes = options.capacity_bytes;
         let bytes =
@@ -115,7 +115,7 @@ fn died(advice: &Advice, endings: Vec<Ending>, outlooks: &[Outlook]) -> Judged {
 }
 
 impl Judged {
-    /// The entry at which a device (its place among those replayed) runs out of memory.
+    /// The entry at which a device (an index among those replayed) runs out of memory.
     pub(super) fn fails_at(&self, place: usize) -> Option<usize> {
         self.fails.get(place).copied().flatten()
     }
@@ -130,13 +130,14 @@ impl Judged {
         self.endings.iter().any(|ending| ending.death().is_some())
     }
 
-    /// Whether every request of a device is served; if its run died, also what is estimated of its rest, beyond doubt.
+    /// Whether every request of a device is served and, if its run died, so is the estimated rest, without doubt.
     pub(super) fn fits(&self, place: usize) -> bool {
         let died = self.endings.get(place).is_some_and(|ending| ending.death().is_some());
         self.fails_at(place).is_none() && (!died || self.outcomes.get(place) == Some(&advise::Outcome::Fits))
     }
 
-    /// How many requests of a device fail. Those of a dying run after its error are not what would have followed.
+    /// The number of requests of a device that fail. Requests of a dying run after its error do not count, because a surviving run
+    /// would not have made them.
     pub(super) fn ooms(&self, place: usize, outlook: &Outlook) -> i64 {
         let died = self.endings.get(place).is_some_and(|ending| ending.death().is_some());
         match self.fails_at(place) {

@@ -1,4 +1,5 @@
-//! `parkade replay`: what would a recorded program have needed under other settings or a policy of parkade, and would it have fitted?
+//! `parkade replay` shows what a recorded program would have needed under other settings or a parkade policy, and whether it
+//! would have fitted.
 
 mod judged;
 mod policy;
@@ -23,17 +24,18 @@ pub use self::settings::UnderSettings;
 
 /// Replay a run's requests under other settings or in other memory.
 ///
-/// Every decision of PyTorch's allocator is made again on a simulated device. Segments lie where the recorded process's driver would
-/// have put them, as far as the recording shows. Calls of empty_cache are found in the trace. An out-of-memory error does not end
-/// the replay, as some programs catch it and continue. If the recording lost its beginning, blocks in use before its first entry are
-/// requested first.
+/// Every decision of PyTorch's allocator is made again on a simulated device. Segments lie where the recorded process's driver
+/// would have put them, as far as the recording shows. Calls of empty_cache are found in the trace. An out-of-memory error does
+/// not end the replay, because some programs catch it and continue. If the recording lost its beginning, blocks in use before
+/// its first entry are requested first.
 ///
-/// If the recorded run died of an out-of-memory error, what it would have done next is not in the file. It is estimated from the steps
-/// that came before, as by parkade advise; and without --limit and --capacity the memory is assumed that advise assumes.
+/// If the recorded run died of an out-of-memory error, the file does not contain what it would have done next. The replay
+/// estimates that from the earlier steps, as parkade advise does; without --limit and --capacity it assumes the same memory as
+/// advise.
 ///
-/// With --policy a policy of parkade serves the same requests, in place of PyTorch's allocator and its settings, and segments lie where
-/// NVIDIA's driver was seen to place them in any process. A request that the policy refuses ends the replay. Nothing is estimated then of
-/// the rest of a run that died, so it gets past the error at best.
+/// With --policy a parkade policy serves the same requests in place of PyTorch's allocator and its settings, and segments lie
+/// where NVIDIA's driver was observed to place them in any process. A request that the policy refuses ends the replay. The rest
+/// of a run that died is not estimated in this case, so the run gets past the error at best.
 #[derive(Parser, Clone)]
 #[command(after_help = "Examples:
   parkade replay snapshot.pickle --settings expandable_segments:True
@@ -48,13 +50,14 @@ failure of a run that died, or the file lost the part that needed most. Of sever
 pub struct Args {
     #[command(flatten)]
     files: Files,
-    /// The one of them that is replayed.
+    /// The recording to replay.
     #[arg(skip)]
     file: PathBuf,
     #[command(flatten)]
     replay: args::Replay,
-    /// Serve the requests under a policy of parkade, as breaking-handles or floating-handles, in place of PyTorch's allocator. Not with
-    /// --settings and --profile, which are PyTorch's. parkade sweep --list names all.
+    /// Serve the requests under a parkade policy, such as breaking-handles or floating-handles, in place of PyTorch's allocator.
+    /// Cannot be combined with --settings and --profile, which apply to PyTorch's allocator. parkade sweep --list names all
+    /// policies.
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
     #[command(flatten)]
@@ -65,12 +68,12 @@ pub struct Args {
 pub enum Replayed {
     /// Under settings of PyTorch's allocator.
     Settings(Box<UnderSettings>),
-    /// Under a policy of parkade.
+    /// Under a parkade policy.
     Policy(Box<UnderPolicy>),
 }
 
 impl Args {
-    /// Refuses what a policy has no use for.
+    /// Refuses options that a policy cannot use.
     fn check(&self) -> Result<()> {
         if self.policy.is_none() {
             return Ok(());
@@ -116,7 +119,7 @@ impl Command for Args {
             advise::Outcome::Fits => Outcome::Good,
             advise::Outcome::GetsPast => Outcome::NotKnown,
             advise::Outcome::DoesNotFit => Outcome::CheckFailed,
-            // Without an amount of memory nothing was asked that could fail.
+            // Without an amount of memory, no question was asked whose answer could be no.
             advise::Outcome::Unknown if !is_limited && !any_died => Outcome::Good,
             advise::Outcome::Unknown => Outcome::NotKnown,
         }

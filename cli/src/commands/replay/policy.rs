@@ -1,9 +1,9 @@
-//! The requests of a recording under a policy of parkade, in place of PyTorch's allocator and its settings: replayed, as a table with
-//! notes, and as one JSON object. The words are those of a replay under settings where they mean the same.
+//! Replays the requests of a recording under a parkade policy, in place of PyTorch's allocator and its settings, as a table
+//! with notes and as one JSON object. The words are the same as for a replay under settings wherever they mean the same.
 //!
-//! Of a run that died, the request that failed is asked for too, and nothing after it: what followed in the recording is its end, and what
-//! would have followed otherwise is not estimated. Requests that failed and were survived are asked for again and given back at once,
-//! as under settings.
+//! For a run that died, the request that failed is replayed too, but nothing after it: the recording continues with the
+//! program's end, and what would have followed otherwise is not estimated. Requests that failed and were survived are repeated
+//! and freed immediately, as under settings.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -35,9 +35,9 @@ pub struct UnderPolicy {
     policy: Named,
     /// The limit of each device.
     limits: Vec<Option<u64>>,
-    /// They were not given, but assumed.
+    /// Whether the limits were assumed and not given.
     is_assumed: bool,
-    /// The recorded run's own limit, if garbage collection shows it.
+    /// The recorded run's own limit, if garbage collection reveals it.
     found_limit: Option<u64>,
     own: VerifyOptions,
     made_by: Recognition,
@@ -46,7 +46,7 @@ pub struct UnderPolicy {
     seconds: f64,
 }
 
-/// The requests of one device, and what became of them.
+/// The requests of one device, and their outcome.
 struct OnDevice {
     device: u32,
     requests: Requests,
@@ -55,11 +55,11 @@ struct OnDevice {
     /// How the recorded run ended.
     ending: Ending,
     run: study::Outcome,
-    /// The entry of the request that was refused, at which the run ends.
+    /// The entry of the refused request, at which the run ends.
     fails_at: Option<usize>,
     /// Frees that waited for other streams in the recording.
     late_frees: u64,
-    /// Requests that a study cannot name.
+    /// Requests whose stream or pool a study cannot number.
     unnamed_requests: u64,
 }
 
@@ -103,7 +103,7 @@ fn assumed(traced: &[&DeviceRecording], own: &VerifyOptions) -> Result<(Vec<Opti
     Ok((known.limits, known.is_assumed))
 }
 
-/// What a policy is asked for: up to the error that the run died of, and with every request that failed.
+/// The requests that a policy receives: up to the error of which the run died, including every request that failed.
 fn asked(requests: &Requests, ending: &Ending) -> Requests {
     let end = ending.death().map(|death| death.entry);
     let recorded = requests.operations.iter().take_while(|(at, _)| end.is_none_or(|end| *at <= end));
@@ -141,7 +141,7 @@ impl OnDevice {
         self.requests.lost_beginning.map_or(0, |lost| lost.reserved_bytes)
     }
 
-    /// The error that the recorded run died of.
+    /// The error of which the recorded run died.
     fn died_at(&self) -> Option<usize> {
         self.ending.death().map(|death| death.entry)
     }
@@ -153,7 +153,7 @@ impl UnderPolicy {
         self.limits.iter().any(Option::is_some)
     }
 
-    /// The limit of all devices, if it is one.
+    /// The limit of all devices, if they have the same.
     fn limit(&self) -> Option<u64> {
         let first = *self.limits.first()?;
         first.filter(|_| self.limits.iter().all(|limit| *limit == first))
@@ -164,23 +164,23 @@ impl UnderPolicy {
         self.devices.iter().find_map(|device| Some((device, device.fails_at?)))
     }
 
-    /// The first error that a recorded run died of.
+    /// The first error of which a recorded run died.
     pub(super) fn first_death(&self) -> Option<usize> {
         self.devices.iter().find_map(OnDevice::died_at)
     }
 
-    /// Whether what came before the first entry of a device (its place among those replayed) needed more than there is.
+    /// Whether the part before the first entry of a device (an index among those replayed) needed more than the available memory.
     fn hides_more(&self, place: usize) -> bool {
         let limit = self.limits.get(place).copied().flatten();
         limit.zip(self.devices.get(place)).is_some_and(|(limit, device)| device.lost_bytes() > limit)
     }
 
-    /// What it comes to.
+    /// The outcome.
     pub(super) fn outcome(&self) -> Outcome {
         if !self.is_limited() {
             Outcome::Unknown
         } else if self.first_failure().is_some() {
-            // At least so much memory is known, but not that it was no more.
+            // The memory is known to be at least this much, but may have been more.
             if self.is_assumed { Outcome::Unknown } else { Outcome::DoesNotFit }
         } else if (0..self.devices.len()).any(|place| self.hides_more(place)) {
             Outcome::Unknown
@@ -196,7 +196,8 @@ impl UnderPolicy {
         device.fails_at.is_none() && device.died_at().is_none()
     }
 
-    /// The runs under the policy, for the comparison of ranks. Where no memory is known, nothing was refused, and the recorded errors stand.
+    /// The runs under the policy, for the comparison of ranks. If no memory is known, nothing was refused, and the recorded errors
+    /// stand.
     pub(super) fn rank_runs(&self) -> Result<Vec<RankRun>> {
         let of_device = |(recorded, device): (&DeviceRecording, &OnDevice)| {
             let run = RankRun::of_recording(recorded, &self.own)?.made_by(&self.made_by);
@@ -241,7 +242,7 @@ pub(super) fn print(out: &mut dyn Write, file: &Path, replayed: &UnderPolicy) ->
     writeln!(out, "\n{}", if is_good { output::good(lines) } else { output::bad(lines) })
 }
 
-/// Whether a device's requests are served, in a word; a dash where it is not known.
+/// Whether a device's requests are served, in one word; a dash if that is not known.
 fn fits(replayed: &UnderPolicy, device: &OnDevice, place: usize) -> &'static str {
     if device.fails_at.is_some() {
         if replayed.is_assumed { "-" } else { "no" }
@@ -298,7 +299,7 @@ fn said(replayed: &UnderPolicy) -> (bool, String) {
     }
 }
 
-/// What the recorded run had reserved before its first entry, if that is more than what is in the file needs.
+/// The memory that the recorded run had reserved before its first entry, if that exceeds the need of what is in the file.
 fn had_before(replayed: &UnderPolicy) -> String {
     let hidden = replayed.devices.iter().filter(|device| device.lost_bytes() > device.run.peak_reserved_bytes);
     hidden.map(OnDevice::lost_bytes).max().map_or_else(String::new, run_words::had_before)
@@ -322,7 +323,7 @@ fn does_not_fit(replayed: &UnderPolicy) -> String {
     format!("it does not fit: {} out of memory{first} at entry {entry}{goes_on}", runs(replayed, device))
 }
 
-/// Which device runs out of memory, if there are several.
+/// Names the device that runs out of memory, if there are several.
 fn runs(replayed: &UnderPolicy, device: &OnDevice) -> String {
     if replayed.devices.len() > 1 { format!("device {} runs", device.device) } else { "it runs".to_owned() }
 }
@@ -371,7 +372,7 @@ fn notes(replayed: &UnderPolicy, device: &OnDevice, place: usize) -> Vec<String>
 }
 
 view! {
-    /// The same as under settings: without what settings alone have.
+    /// The same object as under settings, without the fields that only settings have.
     pub(super) struct PolicyObject(file: &Path, args: &Replay, replayed: &UnderPolicy) {
         file: String = file.display().to_string(),
         policy: String = replayed.policy.name.to_string(),
@@ -405,7 +406,7 @@ fn numbers(device: &OnDevice, replayed: &UnderPolicy, place: usize) -> Numbers {
         recorded: Recorded::of(&device.requests),
         self_check: device.check.map(Checked::of),
         flushes: self_check::flushes(&device.requests),
-        // Policies are compared on one reading.
+        // Policies are compared in one reading only.
         read_otherwise: None,
         // A request that fails for another reason is an error of the command.
         device_errors: 0,

@@ -1,4 +1,4 @@
-//! The requests of a recording under settings of PyTorch's allocator: replayed, as a table with notes, and as one JSON object.
+//! Replays the requests of a recording under settings of PyTorch's allocator, as a table with notes and as one JSON object.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -32,9 +32,9 @@ pub struct UnderSettings {
     settings: ReplaySettings,
     /// The limit of each device.
     limits: Vec<Option<u64>>,
-    /// They were not given, but assumed.
+    /// Whether the limits were assumed and not given.
     is_assumed: bool,
-    /// The recorded run's own limit, if garbage collection shows it.
+    /// The recorded run's own limit, if garbage collection reveals it.
     found_limit: Option<u64>,
     recording: Recording,
     own: ReplaySettings,
@@ -42,11 +42,11 @@ pub struct UnderSettings {
     profile: &'static Rules,
     made_by: Recognition,
     devices: Vec<Outlook>,
-    /// With how many other timings each device fits.
+    /// The number of other timings with which each device fits.
     timings: Vec<Option<TimingsThatFit>>,
     /// Whether a replay under the run's own settings needs what each device needed.
     checks: Vec<Option<SelfCheck>>,
-    /// What comes of each device if doubtful entries are read the other way.
+    /// How each device fares if doubtful entries are read the other way.
     otherwise: Vec<Option<Extreme>>,
     pub(super) answer: Judged,
     seconds: f64,
@@ -58,7 +58,7 @@ impl UnderSettings {
         self.limits.iter().any(Option::is_some) || args.capacity.is_some()
     }
 
-    /// The limit of all devices, if it is one.
+    /// The limit of all devices, if they have the same.
     fn limit(&self) -> Option<u64> {
         let first = *self.limits.first()?;
         first.filter(|_| self.limits.iter().all(|limit| *limit == first))
@@ -68,8 +68,7 @@ impl UnderSettings {
         (0..self.devices.len()).all(|place| self.answer.fits(place))
     }
 
-    /// The runs as replayed, and where they fail as they are judged. Where no memory is known, nothing was refused, and the recorded errors
-    /// stand.
+    /// The replayed runs, with their failures as judged. If no memory is known, nothing was refused, and the recorded errors stand.
     pub(super) fn rank_runs(&self, args: &Replay) -> Vec<RankRun> {
         let UnderSettings { recording, own, answer, made_by, .. } = self;
         let of_device = |(place, (device, outlook))| {
@@ -87,10 +86,10 @@ impl UnderSettings {
     }
 }
 
-/// Replays a recording's requests under the settings that are asked for.
+/// Replays a recording's requests under the requested settings.
 pub(super) fn replay(file: &Path, args: &Replay, is_json: bool) -> Result<UnderSettings> {
     let start = Instant::now();
-    // Before the file is read, so that mistyped settings fail at once.
+    // Parsed before the file is read, so that mistyped settings fail immediately.
     args.given(release::newest())?;
     let recording = recording::read(file)?;
     // The requests are read under the rules of the release that recorded them, and replayed under those chosen.
@@ -142,7 +141,8 @@ pub(super) fn replay(file: &Path, args: &Replay, is_json: bool) -> Result<UnderS
     })
 }
 
-/// The self-check of a device. If its own settings were asked for and plenty of memory, that run is not made again.
+/// The self-check of a device. If the replay already ran under the run's own settings with plenty of memory, that run is
+/// reused.
 fn self_check(recording: &DeviceRecording, outlook: &Outlook, options: &OutlookOptions) -> Option<SelfCheck> {
     let OutlookOptions { own, profile, settings, limit_bytes: None, capacity_bytes: None } = options else {
         return SelfCheck::of(recording, &options.own, &outlook.requests);
@@ -154,7 +154,7 @@ fn self_check(recording: &DeviceRecording, outlook: &Outlook, options: &OutlookO
 
 const HEADS: [&str; 9] =
     ["recording", "settings", "fits", "oom", "peak allocated", "peak reserved", "retries", "driver calls", "driver time"];
-/// Why what is in the file does not tell.
+/// Why the content of the file does not decide the question.
 pub(super) const HIDDEN: &str = "what came before its first entry needed more than there is";
 /// The column that is coloured.
 pub(super) const FITS: usize = 2;
@@ -182,12 +182,12 @@ pub(super) fn print(out: &mut dyn Write, file: &Path, args: &Replay, replayed: &
     write!(out, "\n{}", verdict(args, replayed))
 }
 
-/// Whether a device's program fits, in a word; a dash where it is not known.
+/// Whether a device's program fits, in one word; a dash if that is not known.
 fn fits(args: &Replay, replayed: &UnderSettings, place: usize) -> &'static str {
     let answer = &replayed.answer;
     let is_unknown = answer.outcomes.get(place) == Some(&Outcome::Unknown);
     if answer.fails_at(place).is_some() {
-        // At least so much memory is known, but not that it was no more.
+        // The memory is known to be at least this much, but may have been more.
         if is_unknown && replayed.is_assumed { "-" } else { "no" }
     } else if !replayed.is_limited(args) || (is_unknown && !answer.fits(place)) {
         "-"
@@ -215,7 +215,7 @@ fn cells(replayed: &UnderSettings, device: &Outlook, place: usize, name: String,
     ]
 }
 
-/// The answer, in the lines that the terminal has room for.
+/// The answer, wrapped to the terminal.
 fn verdict(args: &Replay, replayed: &UnderSettings) -> String {
     let (is_good, said) = said(args, replayed);
     let lines = output::paragraph(&said, 0);
@@ -258,7 +258,7 @@ fn said(args: &Replay, replayed: &UnderSettings) -> (bool, String) {
     }
 }
 
-/// What the recorded run had reserved before its first entry, if that is more than what is in the file needs.
+/// The memory that the recorded run had reserved before its first entry, if that exceeds the need of what is in the file.
 fn had_before(replayed: &UnderSettings) -> String {
     let reserved = |device: &Outlook| {
         let lost = device.requests.lost_beginning?;
@@ -267,7 +267,7 @@ fn had_before(replayed: &UnderSettings) -> String {
     replayed.devices.iter().filter_map(reserved).max().map_or_else(String::new, run_words::had_before)
 }
 
-/// That it does not fit with some other timings of the streams.
+/// A note that it does not fit with some other timings of the streams.
 fn other_timings(replayed: &UnderSettings) -> String {
     match replayed.timings.iter().flatten().filter(|timings| timings.fit < timings.of).min_by_key(|timings| timings.fit) {
         Some(TimingsThatFit { fit, of }) => format!(
@@ -279,7 +279,7 @@ fn other_timings(replayed: &UnderSettings) -> String {
     }
 }
 
-/// What happens in the memory that is assumed.
+/// What happens in the assumed memory.
 fn with_assumed(replayed: &UnderSettings) -> String {
     let limit = match replayed.limit() {
         Some(bytes) => size::show_bytes(bytes),
@@ -296,7 +296,7 @@ fn with_assumed(replayed: &UnderSettings) -> String {
     format!("{found} (--limit sets it)")
 }
 
-/// Which device runs out of memory, if there are several.
+/// Names the device that runs out of memory, if there are several.
 fn runs(replayed: &UnderSettings, place: usize) -> String {
     match replayed.devices.as_slice() {
         [_] => "it runs".to_owned(),
@@ -328,7 +328,7 @@ fn show(extreme: Extreme) -> String {
     format!("{}{outcome}", size::show(extreme.peak_reserved_bytes))
 }
 
-/// What the file lost, and what stands for it.
+/// What the file has lost, and what the replay uses instead.
 pub(super) fn before_first_entry(lost: LostBeginning) -> String {
     format!(
         "not in the file: what came before the first entry; the {} live then count as requested before it",
@@ -390,7 +390,7 @@ fn notes(args: &Replay, replayed: &UnderSettings, device: &Outlook, place: usize
 }
 
 view! {
-    /// With several devices the numbers are sums, and `devices` has each device's.
+    /// With several devices the numbers are sums, and `devices` has the numbers of each device.
     pub(super) struct Object(file: &Path, args: &Replay, replayed: &UnderSettings) {
         file: String = file.display().to_string(),
         settings: String = replayed.settings.settings.text.clone(),
@@ -512,7 +512,7 @@ impl Sums {
         Sums::of(all(replayed.devices.iter().enumerate(), of_device), checks, replayed.fits(), fails_at_entry)
     }
 
-    /// `checks` are the self-checks of the devices: the one that is furthest off stands for all.
+    /// `checks` are the self-checks of the devices; the one that is furthest off represents all of them.
     pub(super) fn of(
         devices: Vec<Device>,
         checks: impl Iterator<Item = SelfCheck>,

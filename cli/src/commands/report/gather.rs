@@ -1,8 +1,9 @@
-//! What is asked of a report, and everything that it shows, computed.
+//! The arguments of a report, and everything that it shows, computed.
 //!
-//! Everything uses the same limit of the recorded run, which a recording does not contain: given, or as `parkade advise` infers it for each
-//! device. That is what is said of the run, the graphs, the settings that are tried and the advice. Settings are tried on what is in the
-//! file, and if the run died, with what is estimated of its rest, as `parkade advise` tries them.
+//! Everything uses the same limit of the recorded run, which a recording does not contain: the given one, or the one that
+//! `parkade advise` infers for each device. This applies to the statements about the run, the graphs, the settings that are
+//! tried and the advice. Settings are tried on the requests in the file and, if the run died, on the estimated rest too, as in
+//! `parkade advise`.
 
 use std::fs;
 use std::io::Write;
@@ -38,11 +39,11 @@ use crate::terminal::{given_settings, output, progress, recording, release, size
 
 /// Draw a run: memory over time, the heap at any moment, who holds it.
 ///
-/// With --output, one page that any browser opens, without network access. With --svg, a picture; with
-/// --flamegraph, one of who holds the memory. With none of them, text for the terminal.
+/// With --output, one page that any browser opens, without network access. With --svg, a picture; with --flamegraph, a picture
+/// of who holds the memory. With none of these options, text for the terminal.
 ///
-/// Of several recordings the page has a table, the one setting for all ranks that parkade advise recommends, and the ranks beside each
-/// other: up to eight in full, those that say most.
+/// For several recordings the page has a table, the one setting for all ranks that parkade advise recommends, and the ranks
+/// side by side: the most informative ones in full, at most eight.
 #[derive(Parser, Clone)]
 #[command(after_help = "Examples:
   parkade report snapshot.pickle -o report.html
@@ -57,7 +58,7 @@ Exit code: 0 shown, 2 could not run.")]
 pub(crate) struct Args {
     #[command(flatten)]
     pub(super) files: Files,
-    /// The one of them that is shown.
+    /// The recording to show.
     #[arg(skip)]
     pub(super) file: PathBuf,
     #[arg(skip)]
@@ -65,40 +66,40 @@ pub(crate) struct Args {
     /// Write a page here; `-` is standard output. An existing file is not overwritten without --force.
     #[arg(long, short, value_name = "FILE")]
     pub(super) output: Option<Target>,
-    /// Write a picture here: the timeline, or with --entry the heap; `-` is standard output. Pictures and folded stacks are of one
+    /// Write a picture here: the timeline, or with --entry the heap; `-` is standard output. Pictures and folded stacks show one
     /// recording. An existing file is not overwritten without --force.
     #[arg(long, value_name = "FILE")]
     pub(super) svg: Option<Target>,
-    /// The picture shows the heap after so many entries.
+    /// Show the heap after this many entries in the picture.
     #[arg(long, value_name = "N", requires = "svg")]
     pub(super) entry: Option<usize>,
-    /// Write a flamegraph here: the live memory at the peak, by stack. Without stacks in the file, by kind and size of blocks.
-    /// `-` is standard output. An existing file is not overwritten without --force.
+    /// Write a flamegraph here: the live memory at the peak, by stack. If the file has no stacks, the flamegraph groups blocks by
+    /// kind and size. `-` is standard output. An existing file is not overwritten without --force.
     #[arg(long, value_name = "FILE")]
     pub(super) flamegraph: Option<Target>,
-    /// Write the same as folded stacks here, a line for each: the calls with semicolons between them, a blank, the bytes. `-` is standard
-    /// output. An existing file is not overwritten without --force.
+    /// Write the same as folded stacks here, one line for each: the calls separated by semicolons, a blank, the bytes. `-` is
+    /// standard output. An existing file is not overwritten without --force.
     #[arg(long, value_name = "FILE")]
     pub(super) folded: Option<Target>,
     /// Only this device.
     #[arg(long, value_name = "N")]
     pub(super) device: Option<u32>,
-    /// The memory limit of the recorded run (set_per_process_memory_fraction), which the recording does not contain [default: what an
-    /// out-of-memory error in the recording shows].
+    /// The memory limit of the recorded run (set_per_process_memory_fraction), which the recording does not contain [default: the
+    /// limit that an out-of-memory error in the recording shows].
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     pub(super) limit: Option<u64>,
-    /// The memory with which other settings are tried [default: --limit, else what an out-of-memory error in the recording shows, else as
+    /// The memory in which other settings are tried [default: --limit, or what an out-of-memory error in the recording shows, or as
     /// much as is needed].
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     pub(super) capacity: Option<u64>,
     /// Also try these settings, as in PYTORCH_CUDA_ALLOC_CONF; may be repeated.
     #[arg(long, value_name = "SETTINGS")]
     pub(super) settings: Vec<String>,
-    /// The PyTorch release whose decisions are made under other settings [default: the one that made the recording].
+    /// The PyTorch release whose rules apply under other settings [default: the one that made the recording].
     #[arg(long, value_name = "RELEASE")]
     pub(super) profile: Option<Profile>,
-    /// If the log of all blocks would make the page larger than this, the heap is shown at chosen moments only. The rest of a page
-    /// takes about 140 KiB in any case.
+    /// If the log of all blocks would make the page larger than this, the page shows the heap only at chosen moments. The rest of a
+    /// page takes about 140 KiB in any case.
     #[arg(long, value_name = "SIZE", value_parser = size::parse_bytes, default_value = "10MiB")]
     pub(super) page_size: u64,
     #[command(flatten)]
@@ -107,27 +108,27 @@ pub(crate) struct Args {
     pub(super) force: Force,
 }
 
-/// What is asked about a file.
+/// What to compute for a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Part {
-    /// Everything: it is the only one.
+    /// Everything, for the only file.
     #[default]
     Whole,
-    /// Everything, as one of several.
+    /// Everything, for one of several files.
     OneOfSeveral,
-    /// What is compared: the page of all has the rest.
+    /// Only the compared numbers; the page of all files has the rest.
     RunsOnly,
 }
 
 impl Args {
-    /// The files to write, each with what it is to hold.
+    /// The files to write, each with its kind of content.
     pub(super) fn targets(&self) -> Vec<(&'static str, &Target)> {
         let all =
             [(PAGE, &self.output), ("picture", &self.svg), ("flamegraph", &self.flamegraph), ("folded stacks", &self.folded)];
         all.into_iter().filter_map(|(what, target)| Some((what, target.as_ref()?))).collect()
     }
 
-    /// The right to write them, if they may be written.
+    /// Claims the files for writing, if they may be written.
     pub(super) fn outputs<P: AsRef<Path>>(&self, recordings: &[P]) -> Result<Outputs> {
         if let Some(file) = self.output.as_ref().and_then(Target::file) {
             let ending = file.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
@@ -148,10 +149,10 @@ impl Args {
     }
 }
 
-/// The one target that several recordings can have.
+/// The only target that several recordings can have.
 pub(super) const PAGE: &str = "page";
 
-/// Says that a file was written.
+/// Reports that a file was written.
 pub(super) fn wrote(out: &mut dyn Write, target: &Target) -> Result<()> {
     let Some(file) = target.file() else { return Ok(()) };
     let bytes = fs::metadata(file).map_or(0, |data| data.len());
@@ -161,41 +162,41 @@ pub(super) fn wrote(out: &mut dyn Write, target: &Target) -> Result<()> {
 
 /// Buckets of the curves that a page always has.
 const OVERVIEW_BUCKETS: usize = 4096;
-/// The most times of entries that a page has.
+/// The most entry times in a page.
 const MOST_TIMES: usize = 65_536;
-/// The most phases shown: more than there are pixels would be no use.
+/// The most phases shown; more than there are pixels would be useless.
 const MOST_PHASES: usize = 4000;
 
 /// A report.
 pub(crate) struct Report {
     pub(super) file: PathBuf,
     pub(super) settings: ReplaySettings,
-    /// Which release made it.
+    /// The release that made the recording.
     pub(super) made_by: Recognition,
-    /// The most that a page may take.
+    /// The maximum size of a page.
     pub(super) page_bytes: u64,
     pub(super) stacks: StackTable,
     pub(super) names: StackNames,
-    /// The names of all stacks that blocks have.
+    /// The names of all stacks of blocks.
     pub(super) labels: Labels,
     pub(super) devices: Vec<Device>,
-    /// What is compared with other ranks' runs, if the file is one of several.
+    /// The numbers for the comparison with other ranks, if the file is one of several.
     pub(super) runs: Vec<RankRun>,
-    /// What `advise` finds, if it was asked. All devices share one process, so they share the settings.
+    /// The findings of `advise`, if it ran. All devices share one process, so they share the settings.
     pub(super) found: Option<Found>,
 }
 
-/// What to show about one device.
+/// The content of the report for one device.
 pub(super) struct Device {
     pub(super) number: u32,
     pub(super) limit: Limit,
-    /// How exact the replay is; `None` where there is no trace.
+    /// How exact the replay is; `None` without a trace.
     pub(super) verdict: Option<DeviceVerdict>,
-    /// Whether the trace tells of more than the state at its end.
+    /// Whether the trace covers more than the state at its end.
     pub(super) has_history: bool,
-    /// What the trace leaves out, in words.
+    /// The omissions of the trace, in words.
     pub(super) left_out: Option<String>,
-    /// Whether a replay under its own settings needs what it needed.
+    /// Whether a replay under the run's own settings needs what the run needed.
     pub(super) self_check: Option<SelfCheck>,
     pub(super) timeline: Timeline,
     pub(super) curves: Curves,
@@ -203,18 +204,18 @@ pub(super) struct Device {
     pub(super) phases: Vec<Scope>,
     /// Whether the run died of an out-of-memory error.
     pub(super) ending: Ending,
-    /// The first moment with the most allocated bytes; a moment is so many entries done.
+    /// The first moment with the most allocated bytes; a moment is a number of completed entries.
     pub(super) peak_allocated_moment: u32,
-    /// The first moment with the most allocated bytes of those with the most reserved bytes, at which `diagnose` looks too.
+    /// Among the moments with the most reserved bytes, the first with the most allocated bytes; `diagnose` uses it too.
     pub(super) peak_reserved_moment: u32,
-    /// The most reserved bytes by the recording's own entries, whatever the replay did.
+    /// The most reserved bytes according to the recording's own entries, whatever the replay did.
     pub(super) recorded_peak_bytes: u64,
     /// What held the memory at the peak of allocated bytes.
     pub(super) holders: Vec<Holder>,
-    /// What was told of each block.
+    /// The classification of each block.
     pub(super) told: Holders,
     pub(super) tried: Vec<(Tried, Curve)>,
-    /// What is estimated of the rest, if it died and its steps tell.
+    /// The estimate of the rest, if the run died and its steps allow one.
     pub(super) rest: Option<Rest>,
 }
 
@@ -225,7 +226,7 @@ pub(super) struct Curves {
     pub(super) reserved: Curve,
 }
 
-/// Curves of so many buckets.
+/// Curves with this many buckets.
 pub(super) fn curves(levels: &Levels, buckets: usize) -> Curves {
     Curves {
         allocated: Curve::of(&levels.allocated, buckets),
@@ -235,7 +236,7 @@ pub(super) fn curves(levels: &Levels, buckets: usize) -> Curves {
 }
 
 pub(super) fn gather(args: &Args) -> Result<Report> {
-    // Before the file is read, so that mistyped settings fail at once.
+    // Parsed before the file is read, so that mistyped settings fail immediately.
     let named = args.profile.map(Profile::rules);
     given_settings(args, named.unwrap_or_else(release::newest))?;
     let mut recording = recording::read(&args.file)?;
@@ -250,8 +251,8 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
     let limits = Limit::of_each(args, &chosen, &own)?;
     let seen = recording.devices.len();
     let any_failed = chosen.iter().any(|device| Ending::of(device) != Ending::NoError);
-    // Only a page gives advice: the search takes longer than everything else. But whether a run that failed would fit is judged in any
-    // case: it may have died, and the limit is known only roughly.
+    // Only a page gives advice, because the search takes longer than everything else. Whether a run that failed would fit is
+    // judged in any case: it may have died, and the limit is known only roughly.
     let found = match args.output {
         Some(_) => search_advice((&chosen, seen), &own, profile, (given.clone(), true), args)?,
         None if any_failed => {
@@ -263,7 +264,7 @@ pub(super) fn gather(args: &Args) -> Result<Report> {
     };
     let best = found.as_ref().filter(|_| args.output.is_some()).and_then(Found::recommended);
     let tried = settings_to_try(profile, &settings, best.map(|option| option.settings.clone()), given)?;
-    // What the search left out is judged in the same way.
+    // Settings that the search left out are judged in the same way.
     let is_left_out = |attempt: &&Attempt| found.as_ref().is_some_and(|found| place_among(found, &attempt.settings).is_none());
     let left_out: Vec<_> = tried.iter().filter(is_left_out).map(|attempt| attempt.settings.clone()).collect();
     let also = if any_failed && !left_out.is_empty() {
@@ -361,7 +362,8 @@ fn gather_device(device: &DeviceRecording, recording: &Recording, limit: Limit, 
     })
 }
 
-/// Where reserved memory is at its peak and the most of it is in use: the last bytes of a peak are often one small segment.
+/// The moment at which reserved memory is at its peak and most of it is in use; the last bytes of a peak are often one small
+/// segment.
 fn peak_reserved_moment(levels: &Levels) -> usize {
     let peak = levels.reserved.iter().max();
     let allocated = levels.reserved.iter().zip(&levels.allocated);
@@ -385,14 +387,14 @@ fn recorded_peak_bytes(device: &DeviceRecording) -> u64 {
     peak
 }
 
-/// The limit of the recorded run on a device, and the memory with which settings are tried there.
+/// The limit of the recorded run on a device, and the memory in which settings are tried there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Limit {
     /// The limit under which the run is shown.
     pub(super) run_bytes: Option<u64>,
     /// The most that may be reserved under other settings; unlimited if `None`.
     pub(super) tried_bytes: Option<u64>,
-    /// Why it is assumed, if it was not given.
+    /// Why the limit is assumed, if it was not given.
     pub(super) assumed: Option<DeviceMemory>,
 }
 
@@ -414,7 +416,7 @@ impl Limit {
             let place = traced.iter().position(|traced| traced.device == device.device);
             let Some((memory, found)) = place.map(|place| (memories[place], found[place])) else { return Ok(Limit::default()) };
             let Some(bytes) = memory.budget.limit_bytes else { return Ok(Limit::default()) };
-            // A wrong limit would show a run that did not happen.
+            // A wrong limit would show a run that never happened.
             let shown = if found.is_some() { found } else { named(device, possible_limit(device, own, bytes))? };
             Ok(Limit { run_bytes: shown, tried_bytes: Some(bytes), assumed: Some(memory) })
         };
@@ -425,18 +427,18 @@ impl Limit {
         self.assumed.is_some()
     }
 
-    /// What an error of the device shows of the limit, if that was not given.
+    /// What an error on the device shows about the limit, if the limit was not given.
     pub(super) fn hint(&self) -> Option<CapacityHint> {
         self.assumed?.shown
     }
 }
 
-/// The limit that garbage collection shows, if an error bounds it.
+/// The limit that garbage collection reveals, if an error bounds it.
 fn found_limit(device: &DeviceRecording, own: &VerifyOptions) -> Result<Option<u64>, VerifyError> {
     if capacity_hint(device, &own.settings).is_some() { find_limit(device, own) } else { Ok(None) }
 }
 
-/// The limit, if the recorded run is not further from its replay with it than without.
+/// The limit, if the recorded run differs no more from its replay with the limit than without.
 fn possible_limit(device: &DeviceRecording, own: &VerifyOptions, bytes: u64) -> Result<Option<u64>, VerifyError> {
     let differing =
         |limit_bytes| Ok(verify_device(device, &VerifyOptions { limit_bytes, ..own.clone() }, &mut |_| ())?.mismatches);
@@ -446,9 +448,9 @@ fn possible_limit(device: &DeviceRecording, own: &VerifyOptions, bytes: u64) -> 
 
 /// Buckets of the curves of settings that were tried.
 const TRIED_BUCKETS: usize = 1024;
-/// The same where a part of them is estimated.
+/// The same if a part of the curve is estimated.
 const BUCKETS_WITH_REST: usize = 2048;
-/// Settings that are tried beside the recorded run's own.
+/// Settings that are tried besides the recorded run's own.
 const TRIED: [&str; 5] = [
     "",
     "expandable_segments:True",
@@ -466,53 +468,53 @@ pub(super) struct Tried {
     pub(super) is_own: bool,
     /// Whether the page recommends them.
     pub(super) is_recommended: bool,
-    /// Whether the program fits: what is in the file, and if the run died, what is estimated of its rest.
+    /// Whether the program fits: the requests in the file and, if the run died, the estimated rest.
     pub(super) outcome: Outcome,
-    /// What is in the file.
+    /// The outcome for the requests in the file.
     pub(super) in_file: Fared,
-    /// What is in the file up to the error of which the run died, and the rest as it is estimated; with its reserved bytes over the
-    /// entries of [`Rest::span`].
+    /// The outcome for the requests up to the error of which the run died, followed by the estimated rest; with its reserved bytes
+    /// over the entries of [`Rest::span`].
     pub(super) with_rest: Option<(Fared, Curve)>,
 }
 
-/// How a run fared.
+/// The outcome of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Fared {
     /// The peak of reserved memory.
     pub(super) peak_reserved_bytes: i64,
-    /// The entry whose request failed first; with the rest, the moment before it.
+    /// The entry whose request failed first; for a run with the rest, the moment before it.
     pub(super) fails_at_entry: Option<usize>,
     /// Retries after releasing all cached memory.
     pub(super) retries: i64,
     /// Driver calls.
     pub(super) driver_calls: u64,
-    /// What they take on the measured device, in nanoseconds.
+    /// The time of the driver calls on the measured device, in nanoseconds.
     pub(super) driver_ns: u64,
 }
 
-/// What is estimated of the rest of a run that died.
+/// The estimated rest of a run that died.
 pub(super) struct Rest {
-    /// What curves with the rest are drawn over.
+    /// The entries that curves with the rest cover.
     pub(super) span: Span,
-    /// The entry of which it died.
+    /// The entry at which the run died.
     pub(super) died_at: usize,
     /// The bytes in use.
     pub(super) in_use: Curve,
 }
 
 impl Tried {
-    /// Whether the requests in the file fit in so many bytes; unknown if nobody knows how many there are.
+    /// Whether the requests in the file fit in this many bytes; `None` if the memory is unknown.
     pub(super) fn fits(&self, limit_bytes: Option<u64>) -> Option<bool> {
         if self.in_file.fails_at_entry.is_some() { Some(false) } else { limit_bytes.map(|_| true) }
     }
 
-    /// Whether its program fits although it reserves more than so many bytes.
+    /// Whether the program fits although it reserves more than this many bytes.
     pub(super) fn reaches_beyond(&self, limit_bytes: Option<u64>) -> bool {
         let reserved = u64::try_from(self.run().peak_reserved_bytes).unwrap_or(0);
         self.outcome == Outcome::Fits && limit_bytes.is_some_and(|limit| reserved > limit)
     }
 
-    /// The run that tables show, which is the one that `parkade advise` shows.
+    /// The run that tables show, which `parkade advise` shows too.
     pub(super) fn run(&self) -> &Fared {
         self.with_rest.as_ref().map_or(&self.in_file, |(fared, _)| fared)
     }
@@ -562,10 +564,10 @@ fn settings_to_try(
     Ok(tried)
 }
 
-/// What to try on each device, and with how much memory.
+/// What to try on each device, and in how much memory.
 struct Tries<'a> {
     settings: &'a [Attempt],
-    /// What `advise` found: whether each fits, and what is estimated of runs that died.
+    /// The findings of `advise`: whether each option fits, and the estimated rest of runs that died.
     judged: &'a [&'a Found],
     profile: &'static Rules,
     /// How the run was recorded.
@@ -575,7 +577,7 @@ struct Tries<'a> {
 }
 
 impl Tries<'_> {
-    /// The program of a device that died, with the entry of which it did, if something is estimated of its rest.
+    /// The program of a device that died, with the entry at which it died, if its rest is estimated.
     fn continued(&self, device: u32) -> Option<(&Program, usize, Span)> {
         let programs = self.judged.iter().take(1).flat_map(|found| &found.programs);
         let program = programs.filter(|program| program.device == device).find(|program| program.continuation.is_some())?;
@@ -584,13 +586,13 @@ impl Tries<'_> {
         Some((program, died_at, Span::continued(&program.requests, died_at, first)))
     }
 
-    /// What is estimated of a device's rest.
+    /// The estimated rest of a device.
     fn rest(&self, device: u32) -> Option<Rest> {
         let (program, died_at, span) = self.continued(device)?;
         Some(Rest { span, died_at, in_use: in_use(&program.requests, span, BUCKETS_WITH_REST) })
     }
 
-    /// All settings on a device, each with its reserved bytes over what is in the file.
+    /// All settings on a device, each with its reserved bytes over the entries of the file.
     fn run(&self, device: &DeviceRecording, requests: &Requests) -> Vec<(Tried, Curve)> {
         let &Tries { profile, limit_bytes, capacity_bytes, .. } = self;
         let learned = learned_addresses(device, requests);
@@ -606,13 +608,13 @@ impl Tries<'_> {
             fit_as_recorded(&mut prediction, device, self.own, (self.profile, &attempt.settings), bytes);
         }
         let with_rest = self.continued(device.device).map(|(program, _, span)| {
-            // As `advise` does: the limit alone decides.
+            // As in `advise`, only the limit decides.
             let available =
                 self.judged.iter().find_map(|found| available_bytes(found, &attempt.settings, device.device)).or(limit_bytes);
             let what = WhatIf { requests: &program.requests, span, limit_bytes: available, capacity_bytes: None, ..what.clone() };
             let WhatIfRun { reserved, prediction } = what_if(&what, &attempt.settings, BUCKETS_WITH_REST);
             let fared = Fared::of(&prediction);
-            // The moment before an entry has as many entries done as come before it.
+            // The moment before an entry equals the number of entries before it.
             let fails_at_entry = fared.fails_at_entry.map(|entry| span.moment(entry).saturating_sub(1));
             (Fared { fails_at_entry, ..fared }, reserved)
         });
@@ -642,15 +644,16 @@ fn settings_name(settings: &Settings) -> String {
     if settings.text.is_empty() { DEFAULT.to_owned() } else { settings.text.clone() }
 }
 
-/// Whether settings are the same, however they are written.
+/// Whether settings have the same meaning, however they are written.
 fn is_same_setting(one: &Settings, other: &Settings) -> bool {
     Settings { text: String::new(), ..one.clone() } == Settings { text: String::new(), ..other.clone() }
 }
 
-/// What `parkade advise` finds for these devices, of so many that the process saw; `None` if none has a trace. `is_full`: it searches, otherwise it judges `given` only.
+/// The findings of `parkade advise` for these devices, of the number that the process saw; `None` if none has a trace.
+/// `is_full` means that it searches; if not, it judges only `given`.
 ///
 /// # Errors
-/// As for verifying the recording.
+/// The same errors as for verifying the recording.
 fn search_advice(
     (devices, devices_seen): (&[&DeviceRecording], usize),
     own: &VerifyOptions,
@@ -667,12 +670,12 @@ fn search_advice(
     Ok(Some(advise::search(&traced, &options, args.json.json)?))
 }
 
-/// Where settings are among those that `advise` tried.
+/// The index of settings among those that `advise` tried.
 fn place_among(found: &Found, settings: &Settings) -> Option<usize> {
     found.options.iter().position(|option| is_same_setting(&option.settings, settings))
 }
 
-/// The bytes of a device that could be reserved under settings that `advise` tried.
+/// The bytes that could be reserved on a device under settings that `advise` tried.
 fn available_bytes(found: &Found, settings: &Settings, device: u32) -> Option<u64> {
     let option = &found.options[place_among(found, settings)?];
     option.devices.iter().find(|outcome| outcome.device == device)?.available_bytes

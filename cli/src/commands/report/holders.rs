@@ -1,6 +1,7 @@
-//! Who holds the memory at its peak: by kind (parameters, gradients, activations and so on), how that was told, and whether they live
-//! across the run's steps; and by where it was requested. As rows of the page's tables, and the kinds as a table for terminals and as JSON
-//! too. The script shows the same for other moments (`web/holders.js`, `web/kinds.js`).
+//! Shows who holds the memory at its peak: by kind (parameters, gradients, activations and so on), how the kind was recognised,
+//! and whether the blocks live across the run's steps; and by the code that requested it. The results are rows of the page's
+//! tables; the kinds also appear as a table for terminals and in JSON. The script shows the same for other moments
+//! (`web/holders.js`, `web/kinds.js`).
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -66,17 +67,17 @@ pub(super) fn kinds_at_peak(device: &Device) -> Vec<KindUse> {
     device.told.at(&device.timeline.log, device.peak_allocated_moment)
 }
 
-/// Those of them that have no stack.
+/// Those of the live blocks that have no stack.
 pub(super) fn without_stack(device: &Device) -> Option<WithoutStack> {
     device.told.without_stack(&device.timeline.log, device.peak_allocated_moment)
 }
 
-/// Where the words below a kind begin in a terminal.
+/// The column at which the words below a kind begin in a terminal.
 const HOW: usize = 35;
-/// In fewer columns behind that, nothing is said of how a kind was told.
+/// With fewer columns left than this, the table does not say how a kind was recognised.
 const LEAST: usize = 10;
 
-/// The table for terminals. Files without a trace have none: their blocks have no lives.
+/// The table for terminals. Files without a trace have no table, because their blocks have no lifetimes.
 pub(super) fn print_kinds(out: &mut dyn Write, device: &Device, columns: usize) -> io::Result<()> {
     let uses = kinds_at_peak(device);
     let total: u64 = uses.iter().map(|used| used.held.bytes).sum();
@@ -131,13 +132,13 @@ fn steps(device: &Device) -> Option<String> {
     Some(format!("{} steps, {by}", ends.len()))
 }
 
-/// How a kind was told.
+/// How a kind was recognised.
 fn told_by(used: &KindUse) -> Option<String> {
     let told: Vec<&str> = used.told_by.iter().map(|&(how, _)| told_words(how)).collect();
     (used.kind != Kind::Unknown).then(|| format!("by {}", told.join(", ")))
 }
 
-/// Whether a kind's blocks live across the steps; `None` if that is not known of any.
+/// Whether a kind's blocks live across the steps; `None` if that is not known for any of them.
 fn lives(used: &KindUse) -> Option<String> {
     let total = used.held.bytes.max(1) as f64;
     let part = |(held, words): (Held, &str)| match held.bytes as f64 / total * 100.0 {
@@ -150,18 +151,19 @@ fn lives(used: &KindUse) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// Less is not worth saying.
+/// Smaller shares are not mentioned.
 const LEAST_PERCENT: f64 = 0.5;
 
-/// What the page needs to tell each block: the different things that are told, and for each block of the log its place among them.
+/// The classification of blocks for the page: the distinct classifications, and for each block of the log its index among them.
 pub(super) struct Legend {
-    /// The number of the kind in [`Kind::ALL`], how it was told, and how it lives against the steps (0 across, 1 within, 2 not known).
+    /// The number of the kind in [`Kind::ALL`], how it was recognised, and how it lives relative to the steps (0 across, 1 within,
+    /// 2 not known).
     pub(super) told: Vec<(usize, &'static str, u8)>,
     pub(super) blocks: Vec<u64>,
 }
 
 impl Legend {
-    /// Of a device, if its blocks have lives.
+    /// The legend of a device, if its blocks have lifetimes.
     pub(super) fn of(device: &Device) -> Legend {
         let mut legend = Legend { told: Vec::new(), blocks: Vec::new() };
         if device.verdict.is_none() {
@@ -185,7 +187,7 @@ impl Legend {
     }
 }
 
-/// What the blocks without a stack are.
+/// Describes the blocks without a stack.
 fn frameless(without: WithoutStack) -> Vec<String> {
     let line = |held: Held, what: &str| {
         let (bytes, blocks) = (show_bytes(held.bytes), counted(held.blocks, "block"));
@@ -205,7 +207,7 @@ pub(super) const fn kind_name(kind: Kind) -> &'static str {
     }
 }
 
-/// How something was told, in words.
+/// How a kind was recognised, in words.
 const fn told_words(how: How) -> &'static str {
     match how {
         How::Stack => "stack",
@@ -219,10 +221,10 @@ const fn told_words(how: How) -> &'static str {
     }
 }
 
-/// How many holders a page lists.
+/// The number of holders on a page.
 const HOLDERS: usize = 14;
 
-/// What the table of holders shows.
+/// The title of the table of holders.
 pub(super) fn title(device: &Device) -> String {
     let total = show_bytes(device.curves.allocated.peak());
     let is_by_stack = device.holders.iter().any(|holder| matches!(holder.key, HolderKey::Stack(_)));
@@ -233,7 +235,7 @@ pub(super) fn title(device: &Device) -> String {
     format!("{total} {}, {by}", words::after(device.peak_allocated_moment))
 }
 
-/// What tells the kinds.
+/// How the kinds were recognised.
 pub(super) fn kinds_title(device: &Device) -> String {
     let found: Vec<String> = [Some(passes(device)), steps(device)].into_iter().flatten().collect();
     escape(&format!("By kind: {}.", found.join("; ")))
@@ -254,7 +256,7 @@ pub(super) fn kind_rows(device: &Device) -> String {
     uses.iter().map(row).collect()
 }
 
-/// A row of a table of holders; what they are is HTML.
+/// A row of a table of holders; its description is HTML.
 fn holder_row(what: &str, (bytes, blocks): (u64, u64), total: f64, most: f64) -> String {
     let (percent, bar) = (bytes as f64 / total * 100.0, bytes as f64 / most * 100.0);
     format!(

@@ -1,10 +1,10 @@
 //! The page: words and tables as HTML, and the data for its script, one packed piece for each device.
 //!
-//! A piece is gzip of four bytes (the length of the next part, little-endian), a JSON object, and the columns that it lists. All text
-//! from the recording is in that object, so an HTML parser sees none of it.
+//! A piece is gzip of four bytes (the length of the next part, little-endian), a JSON object, and the columns that it lists.
+//! All text from the recording is inside that object, so an HTML parser never sees it.
 //!
-//! A page stays below a given size: if all blocks take more, only those that show at some chosen moments are kept. The page says so,
-//! and its slider stops at those moments.
+//! A page stays below a given size: if all blocks take more, only those that are live at some chosen moments are kept. The page
+//! says so, and its slider stops at those moments.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -47,7 +47,7 @@ const SCRIPT: [&str; 12] = [
     include_str!("web/device.js"),
     include_str!("web/main.js"),
 ];
-/// Roughly what the words and tables of a device take.
+/// The approximate size of the words and tables of a device.
 const WORDS_BYTES: usize = 18 << 10;
 
 pub(super) fn page(report: &Report) -> Result<String> {
@@ -76,15 +76,15 @@ pub(super) fn page(report: &Report) -> Result<String> {
     }))
 }
 
-/// What is around the sections of a page. Title and path are text, all else is HTML.
+/// The surroundings of a page's sections. Title and path are text; everything else is HTML.
 pub(super) struct Frame<'a> {
     pub(super) title: &'a str,
     pub(super) path: &'a str,
     pub(super) meta: &'a str,
     pub(super) tabs: &'a str,
-    /// What is above the sections.
+    /// The part above the sections.
     pub(super) table: &'a str,
-    /// The attributes of what holds the sections.
+    /// The attributes of the element around the sections.
     pub(super) layout: &'a str,
     pub(super) sections: &'a str,
 }
@@ -113,19 +113,19 @@ pub(super) fn meta(report: &Report) -> String {
     format!("<span>settings <code>{settings}</code></span><span>{version}</span>")
 }
 
-/// How many bytes of a page of this size are left for the data of each of so many sections.
+/// The number of bytes that a page of this size leaves for the data of each of its sections.
 pub(super) fn share(page_bytes: usize, sections: usize) -> usize {
     let fixed = STYLE.len() + SCRIPT.iter().map(|part| part.len()).sum::<usize>();
     (page_bytes.saturating_sub(fixed) / sections.max(1)).saturating_sub(WORDS_BYTES)
 }
 
-/// Where a section stands.
+/// The position of a section.
 pub(super) struct Place<'a> {
-    /// Its number, by which it is chosen.
+    /// Its number, which selects it.
     pub(super) number: usize,
     /// Whether it is shown when the page is opened.
     pub(super) is_shown: bool,
-    /// What it is called, as HTML, if the page has several files.
+    /// Its name, as HTML, if the page has several files.
     pub(super) name: &'a str,
 }
 
@@ -264,14 +264,14 @@ fn advice_box(report: &Report, device: &Device) -> String {
     what_to_do("What to do", advice.command.as_deref(), &advice.lines)
 }
 
-/// A box with a line to paste and what is said of it.
+/// A box with a line to paste and remarks on it.
 pub(super) fn what_to_do(title: &str, command: Option<&str>, lines: &[String]) -> String {
     let command = command.map_or_else(String::new, |command| format!("<pre>{}</pre>", escape(command)));
     let lines: String = lines.iter().map(|line| format!("<p>{}</p>", escape(line))).collect();
     format!("<div class=\"advice\"><h2>{title}</h2>{command}{lines}</div>")
 }
 
-/// With how much memory the settings were tried.
+/// How much memory the settings were tried in.
 fn tried_title(device: &Device) -> String {
     let memory = match device.limit.tried_bytes {
         None => "as much memory as is needed".to_owned(),
@@ -339,11 +339,11 @@ fn chosen_moments(device: &Device, count: usize) -> Vec<u32> {
     moments
 }
 
-/// The blocks that a page has.
+/// The blocks included in a page.
 struct Shown<'a> {
     log: &'a HeapLog,
     kinds: &'a Legend,
-    /// The only moments that are shown, if not all are.
+    /// The moments that are shown, if not all are.
     moments: Option<&'a [u32]>,
 }
 
@@ -405,7 +405,7 @@ fn object(report: &Report, device: &Device, shown: &Shown<'_>, packed: &Packed, 
         "entries": device.timeline.entries,
         "log": {
             "base": format!("{:x}", packed.base), "unit": packed.unit, "blocks": packed.blocks, "segments": packed.segments,
-            // As text, since handles have 64 bits and JavaScript numbers 53.
+            // As text, because handles have 64 bits and JavaScript numbers 53.
             "streams": packed.streams.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "pools": packed.pools.iter().map(|(a, b)| [a.to_string(), b.to_string()]).collect::<Vec<_>>(),
         },
@@ -443,7 +443,7 @@ fn object(report: &Report, device: &Device, shown: &Shown<'_>, packed: &Packed, 
 /// The colours of the page's graphs.
 fn palette() -> Value {
     json!({
-        // JavaScript's numbers have 53 bits, and no block is larger.
+        // JavaScript numbers have 53 bits, and no block is larger than that.
         "sizes": palette::SIZES.iter().map(|class| json!([class.below_bytes.min(1 << 53), class.words, class.colour])).collect::<Vec<_>>(),
         "ages": palette::AGES.iter().map(|&(below, words, colour)| json!([below.min(1e9), words, colour])).collect::<Vec<_>>(),
         "stacks": palette::STACKS,
@@ -465,7 +465,7 @@ struct Stacks {
     stacks: Vec<Vec<usize>>,
     /// Each stack's name: the user's own call, and what it called.
     labels: Vec<[String; 2]>,
-    /// The place in each stack of the user's own call, if it has one.
+    /// The index in each stack of the user's own call, if it has one.
     own: Vec<Option<usize>>,
 }
 

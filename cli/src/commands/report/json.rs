@@ -30,13 +30,13 @@ view! {
     }
 }
 
-/// What the error of the device shows that had the least.
+/// What the error shows on the device with the least memory.
 fn hint(report: &Report) -> Option<CapacityHint> {
     report.devices.iter().filter_map(|device| device.limit.hint()).min_by_key(CapacityHint::assumed_bytes)
 }
 
 view! {
-    /// What shows the limit, if it was not given.
+    /// The evidence for the limit, if it was not given.
     struct Hint(hint: CapacityHint) {
         entry: usize = hint.entry,
         least_bytes: u64 = hint.least_bytes,
@@ -81,7 +81,7 @@ view! {
 }
 
 view! {
-    /// Each bucket's least, most and last.
+    /// The minimum, maximum and last value of each bucket.
     struct Numbers(curve: &Curve) {
         min: Vec<u64> = all(&curve.buckets, |bucket: &Bucket| bucket.min),
         max: Vec<u64> = all(&curve.buckets, |bucket: &Bucket| bucket.max),
@@ -132,7 +132,7 @@ view! {
 }
 
 view! {
-    /// The same with what is estimated of the rest.
+    /// The same with the estimated rest.
     struct WithRest(fared: &Fared) {
         peak_reserved_bytes: i64 = fared.peak_reserved_bytes,
         fails_after_entries: Option<usize> = fared.fails_at_entry,

@@ -1,4 +1,4 @@
-//! The names of stacks: the user's own call first, then the operator that it led to, and what it called.
+//! Names stacks: the user's own call first, then the operator that it led to, and what it called.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -8,14 +8,14 @@ use parkade_recording::{Frame, StackId, StackTable};
 
 /// The name of a stack without calls.
 const EMPTY: &str = "an empty stack";
-/// The name of a stack whose calls only pass on.
+/// The name of a stack whose calls only pass calls on.
 const NAMELESS: &str = "neither an operator nor a line of Python";
-/// How many calls are looked at to tell apart stacks whose names are otherwise the same.
+/// The number of calls that are compared to distinguish stacks with equal names.
 const MOST_TELLING: usize = 12;
-/// Of more stacks with the same name than this, no shortest difference is searched.
+/// If more stacks than this have the same name, no shortest difference is searched for.
 const MOST_ALIKE: usize = 200;
 
-/// Names of stacks, each different from the others where two more calls suffice for that.
+/// Names of stacks, made distinct if two additional calls suffice.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Labels {
     names: BTreeMap<StackId, Label>,
@@ -24,10 +24,10 @@ pub(super) struct Labels {
 /// The name of a stack.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Label {
-    /// The user's own call; without one, that of a library, or the operator.
+    /// The user's own call or, without one, that of a library or the operator.
     pub(super) own: String,
-    /// What it called: the operator or the innermost call, and those that tell the stack apart from others. Empty if there is no more
-    /// to say.
+    /// What it called: the operator or the innermost call, and the calls that distinguish the stack from others. Empty if nothing
+    /// can be added.
     pub(super) called: String,
 }
 
@@ -46,7 +46,7 @@ impl Labels {
         Labels { names }
     }
 
-    /// The name of a stack, if it is one of those that were named.
+    /// The name of a stack, if it was named.
     pub(super) fn get(&self, stack: StackId) -> Option<&Label> {
         self.names.get(&stack)
     }
@@ -62,10 +62,10 @@ impl Labels {
     }
 }
 
-/// The stacks of a recording, and what names them.
+/// The stacks of a recording, with their names.
 pub(super) type Named<'t> = (&'t StackNames, &'t StackTable);
 
-/// The user's own call, and the operator or the innermost one, which tells apart what a line of the program calls.
+/// The user's own call, and the operator or the innermost call, which distinguishes the requests of one line.
 fn name((names, table): Named<'_>, stack: StackId) -> Label {
     let StackName { operator, line, within, calls_backward } = names.name(table, stack);
     let place = |frame: &Frame| call(frame);
@@ -86,9 +86,9 @@ fn name((names, table): Named<'_>, stack: StackId) -> Label {
     Label { own, called: words.join(", ") }
 }
 
-/// Stacks with the same name, each with as few more calls as tell it apart from the others.
+/// Stacks with the same name, each with the fewest additional calls that distinguish it from the others.
 fn told_apart((names, table): Named<'_>, name: &Label, stacks: Vec<StackId>) -> Vec<(StackId, Label)> {
-    // Of a stack that is alone all calls are shared.
+    // For a single stack, all calls are shared.
     let calls: Vec<Vec<u32>> = stacks.iter().map(|&stack| names.telling(table, stack)).collect();
     let frames: Vec<HashSet<u32>> = calls.iter().map(|calls| calls.iter().copied().collect()).collect();
     let shared = shared_frames(&frames);
@@ -129,7 +129,7 @@ pub(super) fn in_full((names, table): Named<'_>, number: u32) -> Option<String> 
     names.short(number).map(Cow::into_owned).or_else(|| table.frame(number).map(call))
 }
 
-/// A call with its file's own name.
+/// A call with its file name only.
 fn call_in_short(frame: &Frame) -> String {
     let file = frame.filename.rsplit('/').next().unwrap_or_default();
     format!("{} {file}:{}", frame.name, frame.line)

@@ -1,4 +1,4 @@
-//! `parkade report`: a recorded run as a page, as pictures, as text for a terminal.
+//! `parkade report` shows a recorded run as a page, as pictures, or as text for a terminal.
 //!
 //! `gather` computes everything once; `html`, `svg`, `text` and `json` show it, with the sentences of `words` and the tables of `holders`.
 //! `labels` names stacks, `several` puts the ranks of a job on one page, `palette` has the colours. Style and script of the page are the
@@ -30,9 +30,9 @@ use crate::terminal::runner::{Command, Form, Lines, Subject};
 
 pub(crate) use self::gather::Args;
 
-/// What a report on one file shows.
+/// The content of a report on one file.
 pub(crate) struct Shown {
-    /// None if only runs were asked for.
+    /// `None` if only the runs were requested.
     report: Option<Report>,
     runs: Vec<RankRun>,
 }
@@ -45,7 +45,7 @@ impl Command for Args {
             let runs = several::runs(self).with_context(|| self.file.display().to_string())?;
             return Ok(Shown { report: None, runs });
         }
-        // Before the file is read, which may take long.
+        // Claimed before the file is read, which may take long.
         let outputs = self.outputs(&[&self.file])?;
         let mut report = gather::gather(self).with_context(|| self.file.display().to_string())?;
         for (target, bytes) in self.made(&report)? {
@@ -118,7 +118,7 @@ impl OnEach for Args {
 }
 
 impl Args {
-    /// What the files are to hold. All are made before one is written.
+    /// The contents of the files. All are made before any is written.
     fn made(&self, report: &Report) -> Result<Vec<(&Target, Vec<u8>)>> {
         let mut made = Vec::new();
         if let Some(target) = &self.svg {

@@ -31,7 +31,7 @@ pub(super) fn size_class(bytes: u64) -> &'static SizeClass {
     SIZES.iter().find(|class| bytes < class.below_bytes).unwrap_or(&SIZES[SIZES.len() - 1])
 }
 
-/// Stacks, those that hold the most first. Stacks beyond these share one colour.
+/// Colours of stacks, those that hold the most first. Stacks beyond these share one colour.
 pub(super) const STACKS: [&str; 24] = [
     "#3b6fd8", "#c5454f", "#1d9a6c", "#a45bc8", "#b8791b", "#1f93b0", "#d4588e", "#7a8f1f", "#6a5ad8", "#a0563a", "#3f8f3a",
     "#b965a9", "#4a90d9", "#8a5a86", "#cf6a3a", "#2f8f8a", "#ad4a72", "#6f8f5a", "#7f6fb8", "#a88412", "#b5534a", "#5a7fa8",
@@ -42,7 +42,7 @@ pub(super) const OTHER_STACKS: &str = "#7c8798";
 /// Blocks for which the file has no stack.
 pub(super) const NO_STACK: &str = "#9c8a63";
 
-/// How long blocks have been in use, as the share of the run's entries that they are younger than.
+/// How long blocks have been in use, as the share of the run's entries below which their age lies.
 pub(super) const AGES: [(f64, &str, &str); 5] = [
     (0.001, "for less than 0.1 % of the run", "#17998c"),
     (0.01, "for less than 1 %", "#3f7fd6"),
@@ -74,7 +74,7 @@ mod tests {
         0.2126 * linear(part(1)) + 0.7152 * linear(part(3)) + 0.0722 * linear(part(5))
     }
 
-    /// WCAG 2 asks for 3:1 between a graphical object and what is around it.
+    /// WCAG 2 requires a contrast of 3:1 between a graphical object and its surroundings.
     #[test]
     fn every_colour_stands_out_on_both_backgrounds() {
         let sizes = SIZES.iter().map(|class| class.colour);

@@ -1,8 +1,8 @@
-//! The page of several recordings: a table of the ranks, with what it shows in sentences, and those that say most in full, beside each
-//! other.
+//! The page of several recordings: a table of the ranks with its findings in sentences, and the most informative ranks in full,
+//! side by side.
 //!
-//! Files are read more than once: for the table, ranks for the one setting, and those shown in full, so that no more than a few are ever
-//! in memory. A page stays below its size however many ranks there are.
+//! Files are read more than once (for the table, for the one setting, and for the ranks in full), so that no more than a few
+//! are ever in memory. A page stays below its size however many ranks there are.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -29,10 +29,10 @@ use crate::terminal::recording::{self, short_name};
 use crate::terminal::runner::Outcome;
 use crate::terminal::{output, release};
 
-/// What the one setting for all ranks takes at most, with all that it may break.
+/// The maximum size of the text on the one setting for all ranks, including everything that it may break.
 const SETTING_BYTES: usize = 8 << 10;
 
-/// What is compared of the runs in a file, under the limit that its section assumes.
+/// The compared numbers of the runs in a file, under the limit that its section assumes.
 pub(super) fn runs(args: &Args) -> Result<Vec<RankRun>> {
     gather::given_settings(args, args.profile.map_or_else(release::newest, crate::terminal::args::Profile::rules))?;
     let recording = recording::read(&args.file)?;
@@ -85,7 +85,8 @@ pub(super) fn write_page(args: &Args, together: &Together<'_, ()>, target: &Targ
     Ok(Finished { outcome, addition: job.map(|job| job.addition()).transpose()? })
 }
 
-/// The sections of the runs in full, at most of so many bytes each. Those that cannot be made after all leave the choice.
+/// The sections of the runs in full, each of at most this many bytes. Runs whose section cannot be made are dropped from the
+/// choice.
 fn all_sections(args: &Args, named: &[Named<'_>], choice: &mut Choice, share: usize) -> Result<Sections> {
     let files = choice.files(named.iter().map(|named| named.row.file));
     let paths: Vec<PathBuf> = files.iter().map(|&(path, _)| path.to_owned()).collect();
@@ -120,7 +121,7 @@ struct Sections {
     outcome: Outcome,
 }
 
-/// The sections of a file, at most of so many bytes each, and the advice on it.
+/// The sections of a file, each of at most this many bytes, and the advice on the file.
 fn sections(
     args: &Args,
     path: &Path,
@@ -164,19 +165,19 @@ fn title(rows: &[Row<'_>], together: &Together<'_, ()>) -> String {
 
 /// The most runs in full: each takes about 140 KiB without its blocks, and minutes if it is long.
 const MOST_IN_FULL: usize = 8;
-/// How many stand beside each other when the page is opened.
+/// The number of sections that are side by side when the page is opened.
 const AT_FIRST: usize = 2;
 
-/// A choice of runs, by their places among the rows.
+/// A choice of runs, by their indices among the rows.
 struct Choice {
-    /// Those with everything, in the order of the rows.
+    /// The runs shown in full, in the order of the rows.
     in_full: Vec<usize>,
-    /// Those of them that are shown at first.
+    /// The runs that are shown at first.
     at_first: Vec<usize>,
 }
 
 impl Choice {
-    /// Chooses whole files, those that say most first, up to [`MOST_IN_FULL`] runs, or one file if that has more.
+    /// Chooses whole files, the most informative first, up to [`MOST_IN_FULL`] runs, or one file if it has more.
     fn of(rows: &[Row<'_>], by_weight: &[usize]) -> Choice {
         let mut in_full: Vec<usize> = Vec::new();
         for &run in by_weight {
@@ -209,15 +210,15 @@ impl Choice {
     }
 }
 
-/// How many files that could not be shown are named.
+/// The most files named that could not be shown.
 const NAMED: usize = 8;
 
-/// A run and what it is called.
+/// A run and its name.
 struct Named<'a> {
     row: &'a Row<'a>,
-    /// `rank 3`, or the file's name where files are no ranks.
+    /// `rank 3`, or the file's name if files are not ranks.
     name: String,
-    /// Where it comes from.
+    /// The file that the run comes from.
     file: String,
 }
 
@@ -232,7 +233,7 @@ impl<'a> Named<'a> {
     }
 }
 
-/// The sentences, the setting for all, the table, and what is left out.
+/// The sentences, the setting for all ranks, the table, and what the page leaves out.
 fn table(named: &[Named<'_>], choice: &Choice, together: &Together<'_, ()>, job: Option<&Job>) -> String {
     let mut html = String::new();
     let are_compared = together.are_ranks && together.ranks.are_of_several_files();

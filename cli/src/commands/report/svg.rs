@@ -1,8 +1,8 @@
-//! Pictures: the timeline of a run, its heap at a moment, and a flamegraph of the live memory at the peak, by stack, which is also made as
-//! folded stacks for other tools.
+//! Pictures: the timeline of a run, its heap at a moment, and a flamegraph of the live memory at the peak, by stack, which is
+//! also available as folded stacks for other tools.
 //!
-//! They follow the reader's choice of light or dark, and use system fonts only. The crate that usually draws flamegraphs has a licence that
-//! this project's dependencies may not have, so they are drawn here.
+//! They follow the reader's choice of light or dark, and use system fonts only. The crate that is usually used for flamegraphs
+//! has a licence that this project does not allow for dependencies, so this file draws them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -46,7 +46,7 @@ fn file_name(report: &Report) -> String {
     report.file.file_name().unwrap_or(report.file.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// Where a timeline's graph is.
+/// The position of a timeline's graph.
 struct Plot {
     left: f64,
     right: f64,
@@ -122,7 +122,7 @@ pub(super) fn timeline(report: &Report, device: &Device) -> String {
     let places = KINDS.map(|(kind, _)| (kind, moments_of(&device.timeline.markers, kind)));
     for marker in device.timeline.markers.iter().rev() {
         let x = plot.x(f64::from(marker.moment) / moments);
-        // Of two kinds at one place the less serious one goes below.
+        // If two kinds of markers share a position, the less serious one goes below.
         let is_near = |other: &u32| f64::from(other.abs_diff(marker.moment)) < moments / 150.0;
         let has_near = |moments: &Vec<u32>| {
             let behind = moments.partition_point(|&moment| moment < marker.moment);
@@ -150,12 +150,12 @@ fn moments_of(markers: &[Marker], kind: MarkerKind) -> Vec<u32> {
     markers.iter().filter(|marker| marker.kind == kind).map(|marker| marker.moment).collect()
 }
 
-/// Whether a block ever waited for other streams: longer than from the entry that asks for its release to the next.
+/// Whether a block ever waited for other streams, that is, longer than from the entry that frees it to the next.
 fn is_ever_pending(device: &Device) -> bool {
     device.timeline.log.blocks.iter().any(|block| block.freed != NEVER && block.gone > block.freed + 1)
 }
 
-/// Explains the colours of a timeline; returns in how many rows.
+/// Explains the colours of a timeline; returns the number of rows.
 fn timeline_legend(svg: &mut String, device: &Device) -> usize {
     let square = |class: &str| format!("<rect class=\"{class}\" y=\"-9\" width=\"11\" height=\"11\"/>");
     let mut items = vec![(square("allocated"), "allocated".to_owned()), (square("reserved"), "reserved, not in use".to_owned())];
@@ -180,7 +180,7 @@ fn timeline_legend(svg: &mut String, device: &Device) -> usize {
     legend_rows(svg, items, 84.0, 364.0)
 }
 
-/// From one row of a legend to the next.
+/// The distance between two rows of a legend.
 const LEGEND_STEP: f64 = 18.0;
 /// Blocks that other streams still use, as in [`STYLE`].
 const PENDING: &str = "#f0a63a";
@@ -233,7 +233,7 @@ pub(super) fn heap(report: &Report, device: &Device, moment: u32) -> String {
     format!("{}{body}{key}</svg>\n", begin(y + ROW + 24.0 + LEGEND_STEP * rows as f64, &file_name(report), &subtitle))
 }
 
-/// The colours of a heap, in rows from `y` on; and how many rows.
+/// The legend of a heap's colours, in rows from `y` on, and the number of rows.
 fn heap_legend(device: &Device, segments: &[SegmentNow], y: f64) -> (usize, String) {
     let blocks = || segments.iter().flat_map(|segment| &segment.blocks);
     let square = |fill: &str| format!("<rect {fill} y=\"-9\" width=\"11\" height=\"11\"/>");
@@ -252,7 +252,7 @@ fn heap_legend(device: &Device, segments: &[SegmentNow], y: f64) -> (usize, Stri
     (rows, svg)
 }
 
-/// Symbols with words from left to right, in as many rows as they need; returns how many.
+/// Symbols with words from left to right, in as many rows as needed; returns the number of rows.
 fn legend_rows(svg: &mut String, items: Vec<(String, String)>, left: f64, y: f64) -> usize {
     let (mut x, mut row) = (left, 0);
     for (symbol, text) in items {
@@ -267,7 +267,7 @@ fn legend_rows(svg: &mut String, items: Vec<(String, String)>, left: f64, y: f64
     row + 1
 }
 
-/// Draws a segment row by row from the given place, and moves the place past it.
+/// Draws a segment row by row from the given position, and moves the position past it.
 fn draw_segment(body: &mut String, device: &Device, segment: &SegmentNow, (x, y): (&mut f64, &mut f64), bytes_per_px: f64) {
     let mut done = 0.0;
     let total = (segment.size as f64 / bytes_per_px).max(1.5);
@@ -303,7 +303,7 @@ fn draw_segment(body: &mut String, device: &Device, segment: &SegmentNow, (x, y)
 const FLAME_WIDTH: f64 = 1200.0;
 const FLAME_MARGIN: f64 = 10.0;
 const FLAME_ROW: f64 = 18.0;
-/// Narrower frames are left out; this is also the share of the whole that the picture names.
+/// Narrower frames are omitted; this is also the share of the whole that the picture mentions.
 const NARROWEST: f64 = 0.3;
 /// The width of a character, and of the blanks around a text.
 const CHARACTER: f64 = 6.6;
@@ -313,7 +313,7 @@ const FLAME_STYLE: &str = "text{font:11px ui-monospace,Menlo,Consolas,monospace;
 rect.framework{fill:#d9dee6}rect.none{fill:#9fd5c9}g.frame{cursor:pointer}g.frame:hover rect{stroke:#15181d}\
 @media(prefers-color-scheme:dark){.paper{fill:#14181e}.title,.words{fill:#e8ebf0}}";
 
-/// The live memory at the peak of each device, by stack. Where there are several devices, the first frame is the device.
+/// The live memory at the peak of each device, by stack. If there are several devices, the first frame is the device.
 pub(super) fn folded(report: &Report) -> Vec<Folded> {
     let mut all = Vec::new();
     for device in &report.devices {
@@ -328,12 +328,12 @@ pub(super) fn folded(report: &Report) -> Vec<Folded> {
     all
 }
 
-/// Folded stacks: one line for each, its frames with semicolons between them, a blank, its bytes.
+/// Folded stacks: one line for each, with its frames separated by semicolons, a blank, and its bytes.
 pub(super) fn folded_text(lines: &[Folded]) -> String {
     lines.iter().map(|line| format!("{} {}\n", line.frames.join(";"), line.bytes)).collect()
 }
 
-/// A frame with what it called.
+/// A frame and the frames that it called.
 #[derive(Default)]
 struct Node<'a> {
     bytes: u64,
@@ -346,7 +346,7 @@ impl Node<'_> {
     }
 }
 
-/// The deepest frame that is drawn: enough for any program, and few enough for the stack of this one.
+/// The deepest frame that is drawn: deep enough for any program, and shallow enough for the call stack of this one.
 const DEEPEST: usize = 500;
 
 /// The flamegraph.
@@ -397,7 +397,7 @@ fn flame_legend(svg: &mut String) {
     }
 }
 
-/// Where a frame is drawn.
+/// The position of a frame.
 struct FramePlace {
     left: f64,
     row: usize,
@@ -433,15 +433,15 @@ fn draw_frame(svg: &mut String, name: &str, node: &Node<'_>, place: &FramePlace,
     }
 }
 
-/// A name cut to so many characters.
+/// A name cut to this many characters.
 fn shortened(name: &str, longest: usize) -> String {
     if name.chars().count() <= longest { name.to_owned() } else { name.chars().take(longest - 2).chain("..".chars()).collect() }
 }
 
-/// Parts of the names of frames that are not the program's own.
+/// Parts of the names of frames that do not belong to the program.
 const LIBRARIES: [&str; 5] = ["site-packages/", "dist-packages/", "<frozen", "??", ".cpp"];
 
-/// Whose code a frame is.
+/// The class of a frame, by whose code it is.
 fn frame_class(name: &str) -> &'static str {
     match name {
         "all" | "backward pass" | "workspace" => "framework",

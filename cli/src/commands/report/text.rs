@@ -16,10 +16,10 @@ use crate::terminal::size;
 
 /// Columns left of the graph.
 const LABELS: usize = 12;
-/// The most columns of a line of words: longer ones are hard to read.
+/// The maximum width of a line of words, because longer lines are hard to read.
 const WORDS: usize = 110;
 
-/// How large the drawing is.
+/// The size of the drawing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Size {
     /// Columns in all.
@@ -29,12 +29,12 @@ pub(super) struct Size {
 }
 
 impl Size {
-    /// The terminal's, or 80 columns where there is none, so that output in files does not depend on where it was made.
+    /// The size of the terminal, or 80 columns without one, so that output in files does not depend on where it was made.
     pub(super) fn of_terminal() -> Size {
         output::terminal().map_or(Size::new(80, 40), |(columns, lines)| Size::new(columns, lines))
     }
 
-    /// For a terminal of so many columns and lines. A wider graph is taller, but words should stay in view beside it.
+    /// The size for a terminal of this many columns and lines. A wider graph is taller, but words should stay in view beside it.
     fn new(columns: usize, lines: usize) -> Size {
         Size { columns, lines: (columns / 6).clamp(14, 28).min(lines / 2).max(8) }
     }
@@ -52,13 +52,13 @@ impl Size {
 
 /// The lower eighths of a cell.
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Reserved and not in use.
+/// Reserved but not in use.
 const RESERVED: char = '░';
-/// The columns of a row of tried settings before these.
+/// The columns of a row of tried settings that precede the settings.
 const ROW: usize = 31;
 /// Names are not cut shorter than this.
 const SHORTEST: usize = 10;
-/// How many holders are listed.
+/// The number of holders listed.
 const HOLDERS: usize = 5;
 
 pub(super) fn print(out: &mut dyn Write, report: &Report, size: Size) -> io::Result<()> {
@@ -95,7 +95,7 @@ fn graph(out: &mut dyn Write, device: &Device, size: Size) -> io::Result<()> {
     let top = curves.reserved.peak().max(device.limit.run_bytes.unwrap_or(0)).max(1);
     let heights = |curve: &Curve| -> Vec<usize> {
         let height = |bytes: u64| (u128::from(bytes) * (lines * 8) as u128).div_ceil(u128::from(top)) as usize;
-        // A short trace has fewer moments than there are columns.
+        // A short trace has fewer moments than columns.
         let buckets = &curve.buckets;
         (0..columns).filter_map(|column| buckets.get(column * buckets.len() / columns)).map(|bucket| height(bucket.max)).collect()
     };

@@ -14,7 +14,7 @@ use crate::terminal::{output, recording, release, self_check, size};
 /// Reserved memory that no block uses at a moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Emptiness {
-    /// All of it.
+    /// The sum of its bytes.
     pub(super) bytes: u64,
     /// The number of pieces.
     pub(super) holes: usize,
@@ -40,12 +40,12 @@ pub(super) fn emptiness(log: &HeapLog, moment: u32) -> Emptiness {
     empty
 }
 
-/// The entry that brought the run to this moment.
+/// The entry that led to this moment.
 pub(super) fn brought_by(moment: u32) -> String {
     moment.checked_sub(1).map_or("before the first entry".to_owned(), |entry| format!("entry {}", grouped(u64::from(entry))))
 }
 
-/// The same as a place in time.
+/// The moment as a phrase.
 pub(super) fn after(moment: u32) -> String {
     if moment == 0 { brought_by(0) } else { format!("after {}", brought_by(moment)) }
 }
@@ -71,7 +71,7 @@ pub(super) fn what_happened(device: &Device) -> String {
         );
     }
     let doubt = doubt(device);
-    // The error of which it died; of those that it survived, the first.
+    // The error of which the run died or, if it survived all, the first.
     let death = device.ending.death().map(|death| death.entry);
     let last = ooms.iter().find(|oom| death == Some(oom.moment as usize));
     if let Some(first) = last.or(ooms.first()) {
@@ -100,7 +100,7 @@ pub(super) fn what_happened(device: &Device) -> String {
     let beyond = reserved.saturating_sub(allocated);
     let percent = if allocated == 0 { 0.0 } else { beyond as f64 / allocated as f64 * 100.0 };
     let retries = match count_of(device, MarkerKind::Retry) {
-        // A recording does not show retries, and this replay is not exact.
+        // A recording does not show retries, and this replay is inexact.
         _ if !doubt.is_empty() => "No request failed in the recording.".to_owned(),
         0 => "Nothing failed.".to_owned(),
         1 => "Nothing failed, but once all cached memory had to be released first.".to_owned(),
@@ -116,7 +116,7 @@ pub(super) fn what_happened(device: &Device) -> String {
     )
 }
 
-/// A warning if the replay is not exact, else nothing.
+/// A warning if the replay is not exact; empty if it is.
 fn doubt(device: &Device) -> String {
     let mut doubt = match device.verdict.as_ref().map_or(0, |verdict| verdict.mismatches) {
         0 => String::new(),
@@ -177,7 +177,7 @@ pub(super) fn settings(report: &Report) -> String {
     }
 }
 
-/// The limit that was assumed, and why; `None` if it was given or nothing shows it.
+/// The assumed limit and the reason for it; `None` if it was given or nothing shows it.
 fn assumed_limit(device: &Device) -> Option<String> {
     let (memory, bytes) = (device.limit.assumed?, device.limit.tried_bytes?);
     let Some(hint) = memory.shown else {
@@ -196,7 +196,7 @@ fn assumed_limit(device: &Device) -> Option<String> {
     ))
 }
 
-/// What to know before trusting a picture.
+/// Caveats for reading a picture.
 pub(super) fn notes(report: &Report, device: &Device) -> Vec<String> {
     let mut notes: Vec<String> = self_check::failed(device.self_check).iter().map(|said| sentence(said)).collect();
     notes.extend(assumed_limit(device));
@@ -251,7 +251,7 @@ pub(super) fn sentence(text: &str) -> String {
     rest.next().map_or_else(String::new, |first| format!("{}{}.", first.to_uppercase(), rest.as_str()))
 }
 
-/// Whether the program fits with settings, in a word or two, and the class of these words on a page.
+/// Whether the program fits with settings, in a word or two, and the CSS class of these words.
 pub(super) fn outcome(device: &Device, tried: &Tried) -> (String, &'static str) {
     let at = |entry: usize| format!(", entry {}", grouped(entry as u64));
     match tried.outcome {
@@ -272,7 +272,7 @@ pub(super) fn holder(report: &Report, key: HolderKey) -> String {
     }
 }
 
-/// What pages and pictures made by parkade have near their beginning.
+/// A text near the beginning of every page and picture that parkade makes.
 pub(super) const OWN_MARK: &str = "made by parkade report";
 
 /// What to do.
@@ -280,11 +280,11 @@ pub(super) const OWN_MARK: &str = "made by parkade report";
 pub(super) struct Advice {
     /// The line to paste, if there is one.
     pub(super) command: Option<String>,
-    /// Why, and what to know about it; one line each.
+    /// The reason and the caveats, one line each.
     pub(super) lines: Vec<String>,
 }
 
-/// The words of the box on a page. What the settings cost is said of the requests that the page's table has.
+/// The words of the box on a page. The cost of the settings refers to the requests in the page's table.
 pub(super) fn advice_on(report: &Found, device: &Device) -> Advice {
     let costs = costs(device);
     let mut advice = advice_of(report);

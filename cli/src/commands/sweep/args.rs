@@ -1,4 +1,4 @@
-//! What a sweep is asked: workloads, policies, capacities and seeds, or how large a batch fits.
+//! The arguments of a sweep: workloads, policies, capacities and seeds, or how large a batch fits.
 
 use std::ffi::OsString;
 
@@ -14,26 +14,28 @@ use crate::terminal::size::{self};
 
 /// Compare allocation policies on workloads: memory and driver time.
 ///
-/// Each workload is run under each policy in each capacity and with plenty of memory, and the smallest memory in which it fits is
-/// searched for. LOAD is the most bytes live at once, each request rounded up to 512 bytes: nothing can need less. The search goes in
-/// steps of 1/256 of LOAD (at least one page of 2 MiB) and takes the smallest memory tried in which the program fits; a program that
-/// fits may still fail with slightly more, and how often that happened is reported. Each workload is shown first; then come geometric
-/// means over the workloads, also without the one that makes the largest part of the excess. Workloads are chosen by hand, so there are
-/// no tests over them. With several seeds, policies are compared over the seeds of each workload: bootstrap intervals (BCa, 95 %) and
-/// Wilcoxon's signed-rank test with Holm's correction. A program that fits in no memory under a policy is left out of its means.
+/// Runs each workload under each policy in each capacity and with plenty of memory, and searches for the smallest memory in
+/// which it fits. LOAD is the most bytes live at once, each request rounded up to 512 bytes; no allocator needs less. The
+/// search goes in steps of 1/256 of LOAD (at least one page of 2 MiB) and takes the smallest memory tried in which the program
+/// fits; a program that fits may still fail with slightly more memory, and the output says how often that happened. The tables
+/// first show each workload, then geometric means over the workloads, also without the workload that makes the largest part of
+/// the excess. Workloads are chosen by hand, so there are no tests over them. With several seeds, policies are compared over
+/// the seeds of each workload: bootstrap intervals (BCa, 95 %) and Wilcoxon's signed-rank test with Holm's correction. A
+/// program that fits in no memory under a policy is left out of its means.
 ///
-/// Beside the policies there is LOAD with pools, a lower bound: until the graphs of a private pool are reset, the pool counts for the
-/// most that has lived in it. Two more columns are results and no bounds: what an ideal allocator needs that remaps pages of 2 MiB at
+/// The tables also show a lower bound, LOAD with pools: a private pool counts at the most that has lived in it, until its
+/// graphs are reset. Two more columns are results, not bounds: the need of an ideal allocator that remaps pages of 2 MiB at
 /// will, and the best packing found offline, with every lifetime known in advance.
 ///
-/// A row depends on its job alone, so any number of threads or machines gives the same bytes.
+/// A row depends only on its job, so any number of threads or machines gives the same bytes.
 ///
-/// With --largest-batch the question is another: how large a batch fits? For each training of a transformer, device and policy the largest
-/// batch is found by bisection: it fits, and one more sample does not. Whether a batch fits need not be monotone, so some larger batches
-/// are tried too, and how often one fits although a smaller one does not is reported. Also shown are the largest batch whose live bytes
-/// fit at all, which no policy exceeds, and why the next one fails. Cards have the memory that a CUDA program sees in total: A100-40GB
-/// (42,298,834,944 bytes, 39.39 GiB, as reported), H100-80GB (81,082 MiB, 79.18 GiB, as reported), H200-141GB (150,109,880,320 bytes,
-/// 139.80 GiB, measured). The driver's context is taken off each device first.
+/// With --largest-batch the sweep answers another question: how large a batch fits? For each training of a transformer, device
+/// and policy, bisection finds the largest batch: it fits, and one more sample does not. Whether a batch fits need not be
+/// monotone, so some larger batches are tried too, and the output says how often one fits although a smaller one does not. The
+/// output also shows the largest batch whose live bytes fit at all, which no policy exceeds, and why the next one fails. Cards
+/// have the total memory that a CUDA program sees: A100-40GB (42,298,834,944 bytes, 39.39 GiB, as reported), H100-80GB (81,082
+/// MiB, 79.18 GiB, as reported), H200-141GB (150,109,880,320 bytes, 139.80 GiB, measured). The memory of the driver's context
+/// is subtracted from each device first.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade sweep --list
@@ -52,8 +54,9 @@ the result then says how many rows each build made.
 
 Exit code: 0 done, 1 with --largest-batch if no batch fits anywhere, 2 could not run.")]
 pub struct Args {
-    /// Workloads: names, descriptions of generated ones, recordings, or all. Separated by commas, or given several times. Recordings of
-    /// the same name are told apart by their folders. [default: all; with --largest-batch transformer:preset=7b,mixed=on,steps=3]
+    /// Workloads: catalogue names, descriptions of generated workloads, recordings, or all. Separated by commas, or given several
+    /// times. Recordings with the same name are distinguished by their folders. [default: all; with --largest-batch
+    /// transformer:preset=7b,mixed=on,steps=3]
     #[arg(short, long, value_name = "LIST")]
     pub(super) workloads: Vec<OsString>,
     /// Policies, or all, which leaves out floating-handles and breaking-handles. Some take parameters, which --list prints:
@@ -64,7 +67,7 @@ pub struct Args {
     /// The device's memory, as factors of LOAD (1.05) or sizes (80GiB). [default: 1.0,1.02,1.05,1.1,1.25; with --largest-batch all cards]
     #[arg(short, long, value_name = "LIST")]
     pub(super) capacities: Vec<String>,
-    /// How many seeds to generate each workload from (1, 2 and so on). A workload that ignores its seed is run once.
+    /// The number of seeds to generate each workload from (1, 2 and so on). A workload that ignores its seed runs once.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) seeds: u64,
     /// Before each program, reserve this many times LOAD in one piece and leave it in the allocator's cache.
@@ -73,21 +76,21 @@ pub struct Args {
     /// Steps spent on the packings shown beside the policies, for each program; 0 omits the ideal remapper and the offline packer.
     #[arg(long, value_name = "STEPS", default_value_t = 100_000_000)]
     pub(super) bounds: u64,
-    /// Where the device places segments: driver (as measured of NVIDIA's), ascending, descending, lowest-hole.
+    /// Where the device places segments: driver (as measured with NVIDIA's), ascending, descending, lowest-hole.
     #[arg(long, value_name = "MODEL", default_value = "driver")]
     pub(super) addresses: String,
     /// Run only this part of the jobs: 2/3 is the second of three parts.
     #[arg(long, value_name = "I/N", default_value = "1/1")]
     pub(super) shard: Shard,
-    /// Write the rows here, a line of JSON each, or continue the file; `-` is standard output. Any other file is left as it is, also with
-    /// --force.
+    /// Write the rows here, one line of JSON each, or continue the file; `-` is standard output. Any other existing file stays as
+    /// it is, even with --force.
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: Option<Target>,
     /// Overwrite existing files of --csv and --html, but never an input. Also continue the file of --output even if another build of
     /// parkade made some of its rows.
     #[arg(long)]
     pub(super) force: bool,
-    /// How many jobs to run at once, at most the number of processors [default: that number].
+    /// The number of jobs to run at once, at most the number of processors [default: that number].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
     #[command(flatten)]
@@ -106,7 +109,7 @@ pub(super) fn threads(args: &Args, jobs: usize) -> Result<rayon::ThreadPool> {
     Ok(rayon::ThreadPoolBuilder::new().num_threads(wanted.min(most).min(jobs).max(1)).build()?)
 }
 
-/// What to search for beside memory.
+/// The options of the other search, for the largest batch.
 #[derive(Parser)]
 pub(super) struct Asked {
     /// Find the largest batch that fits. The workloads are trainings of transformers, whose batch is replaced, and the capacities are
@@ -116,7 +119,7 @@ pub(super) struct Asked {
     /// The largest batch to try, with --largest-batch.
     #[arg(long, value_name = "N", default_value_t = 4096, requires = "largest_batch")]
     pub(super) most_batch: u64,
-    /// What the driver's context takes of each device, with --largest-batch.
+    /// The device memory that the driver's context takes, with --largest-batch.
     #[arg(long, value_name = "SIZE", value_parser = size::parse_or_none, allow_hyphen_values = true, default_value_t = CONTEXT_BYTES, requires = "largest_batch")]
     pub(super) context: u64,
 }

@@ -1,4 +1,4 @@
-//! A sweep with all its rows, the builds that made them, and what to know when reading it.
+//! A sweep with all its rows, the builds that made them, and notes for reading it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -16,23 +16,23 @@ use crate::terminal::output;
 pub struct Finished {
     pub(crate) plan: Plan,
     pub(crate) rows: Vec<Row>,
-    /// The plan's workloads and policies, or nothing where they cannot be made.
+    /// The plan's workloads, or empty if they cannot be made.
     pub(crate) sources: Vec<Source>,
     pub(crate) policies: Vec<Named>,
-    /// What ideal allocators need for the plan's workloads, or nothing.
+    /// The need of ideal allocators for the plan's workloads, or empty.
     pub(crate) beside: Vec<Option<BoundRatios>>,
     /// The jobs that several builds did.
     pub(crate) overlap: Overlap,
     /// The summary of the rows.
     pub(crate) summary: Summary,
-    /// What each policy needs for equal buffers that stay, over their sum.
+    /// Each policy's need for equal buffers that stay, relative to their sum.
     pub(crate) equal_buffers: Vec<Option<f64>>,
     /// The policies that take a share of all memory before the program begins.
     pub(crate) takes_a_share: BTreeSet<String>,
 }
 
 impl Finished {
-    /// The rows of a plan, compared with the policy at the index `baseline`; without sources and ideal allocators.
+    /// The rows of a plan, compared with the policy at index `baseline`; without sources and ideal allocators.
     pub(crate) fn of(plan: Plan, rows: Vec<Row>, baseline: usize, overlap: Overlap) -> Finished {
         let known: Vec<Option<Named>> = plan.policies.iter().map(|name| named(name).ok()).collect();
         let takes_a_share: BTreeSet<String> = known
@@ -48,19 +48,19 @@ impl Finished {
         Finished { plan, rows, sources, policies, beside, overlap, summary, equal_buffers, takes_a_share }
     }
 
-    /// Notes on the builds that made the rows; none if this build made all.
+    /// Notes on the builds that made the rows; empty if this build made all of them.
     pub(super) fn about_builds(&self) -> Vec<String> {
         lines_about_builds(&self.rows, &self.overlap)
     }
 
-    /// The policies that take a share of all memory before the program begins, so that their figures with plenty of
-    /// memory mean nothing.
+    /// The policies that take a share of all memory before the program begins, so that their figures with plenty of memory are
+    /// meaningless.
     pub(super) fn taking_a_share(&self) -> impl Iterator<Item = &str> {
         self.plan.policies.iter().map(String::as_str).filter(|name| self.takes_a_share.contains(*name))
     }
 }
 
-/// With plenty of memory such a policy pays for a part of 4 TiB.
+/// With plenty of memory such a policy pays for a share of 4 TiB.
 fn leave_artefacts_out(plan: &Plan, takes_a_share: &BTreeSet<String>, summary: &mut Summary) {
     let Some(plenty) = plan.capacities.iter().position(|capacity| *capacity == Capacity::Plenty) else { return };
     for (policy, cells) in summary.policies.iter_mut().zip(&mut summary.cells) {
@@ -145,7 +145,7 @@ pub(crate) fn rows_by_build(rows: &[Row]) -> BTreeMap<&str, u64> {
     builds
 }
 
-/// Notes on rows that are not all this build's, a line each.
+/// Notes on rows that this build did not make, one line each.
 pub(crate) fn lines_about_builds(rows: &[Row], overlap: &Overlap) -> Vec<String> {
     let builds = rows_by_build(rows);
     let named = |(build, rows): (&&str, &u64)| {

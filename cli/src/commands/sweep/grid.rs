@@ -8,9 +8,9 @@ use crate::terminal::table::Table;
 
 /// A table: the first column is text, the others are numbers.
 pub(super) struct Grid {
-    /// What it shows.
+    /// The title.
     pub(super) title: String,
-    /// How to read it, a paragraph.
+    /// How to read the table, as one paragraph.
     pub(super) note: String,
     pub(super) header: Vec<Head>,
     pub(super) rows: Vec<Vec<String>>,
@@ -58,7 +58,7 @@ impl Grid {
         text
     }
 
-    /// A table environment; it needs the package booktabs.
+    /// The table as a LaTeX environment; it needs the package booktabs.
     pub(super) fn latex(&self) -> String {
         let line = |cells: Vec<String>| format!("    {} \\\\\n", cells.join(" & "));
         let mut text = format!("\\begin{{table}}\n  \\centering\n  \\caption{{{}. {}}}\n", tex(&self.title), tex(&self.note));
@@ -90,7 +90,7 @@ impl Grid {
     }
 }
 
-/// Text for LaTeX.
+/// Escapes text for LaTeX.
 fn tex(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,7 +1,7 @@
 //! The tables of a sweep: each workload first, then the means.
 //!
-//! The smallest memory comes by workload and policy, over seeds, and as means; of the driver's work the time, the time for each step and in
-//! the later half, and waiting.
+//! The smallest memory is shown by workload and policy, over seeds, and as means; the driver's work as time, time per step and
+//! in the later half, and waiting.
 
 use std::fmt::Write as _;
 
@@ -15,10 +15,10 @@ use crate::terminal::size;
 
 /// Driver time is also shown for the capacity nearest to this factor.
 const TIGHT: f64 = 1.1;
-/// Stands for a missing number.
+/// Shown in place of a missing number.
 const NONE: &str = "–";
 
-/// The tables for a terminal, with `--all`. In the first one policies are numbers, which the others say.
+/// The tables for a terminal with `--all`. The first table shows policies as numbers, which the others explain.
 pub(super) fn short(finished: &Finished) -> Vec<Grid> {
     let mut grids = vec![memory_of_cells(finished), memory(finished), driver(finished), course(finished)];
     let policies = finished.plan.policies.len();
@@ -30,7 +30,7 @@ pub(super) fn short(finished: &Finished) -> Vec<Grid> {
     grids
 }
 
-/// What a policy needs and costs in a few named columns, the one that needs least first.
+/// The need and the cost of each policy in a few named columns, the policy that needs least first.
 pub(super) fn brief(finished: &Finished) -> Grid {
     let (plan, summary) = (&finished.plan, &finished.summary);
     let baseline = &plan.policies[summary.baseline];
@@ -92,7 +92,7 @@ pub(super) fn all(finished: &Finished) -> Vec<Grid> {
     grids
 }
 
-/// What the smallest memory is.
+/// Explains the smallest memory.
 pub(super) fn about_smallest(finished: &Finished) -> String {
     let programs: u64 = finished.plan.workloads.iter().map(|workload| workload.seeds).sum();
     format!(
@@ -113,13 +113,13 @@ fn capacity(capacity: Capacity) -> String {
     }
 }
 
-/// Places of the capacities that programs are given.
+/// The indices of the capacities that programs are given.
 fn given(plan: &Plan) -> impl Iterator<Item = usize> {
     let is_given = |capacity: &Capacity| matches!(capacity, Capacity::Load(_) | Capacity::Bytes(_));
     plan.capacities.iter().enumerate().filter(move |(_, capacity)| is_given(capacity)).map(|(place, _)| place)
 }
 
-/// The place of the given capacity nearest to [`TIGHT`].
+/// The index of the given capacity nearest to [`TIGHT`].
 fn tightest(plan: &Plan) -> Option<usize> {
     let distance = |place: &usize| match plan.capacities[*place] {
         Capacity::Load(share) => (share.value() - TIGHT).abs(),
@@ -128,14 +128,14 @@ fn tightest(plan: &Plan) -> Option<usize> {
     given(plan).min_by(|one, other| distance(one).total_cmp(&distance(other)))
 }
 
-/// Places of the capacities whose driver times are shown.
+/// The indices of the capacities whose driver times are shown.
 fn timed(plan: &Plan) -> Vec<usize> {
     let tight = tightest(plan);
     let at = |wanted| plan.capacities.iter().position(|capacity| *capacity == wanted);
     [at(Capacity::Smallest), tight, at(Capacity::Plenty)].into_iter().flatten().collect()
 }
 
-/// Those of them that are the same for all policies.
+/// Those of the timed capacities that are the same for all policies.
 fn given_or_plenty(plan: &Plan) -> Vec<usize> {
     timed(plan).into_iter().filter(|&place| plan.capacities[place] != Capacity::Smallest).collect()
 }
@@ -161,7 +161,7 @@ fn milliseconds(level: Level) -> Level {
     Level { mean: level.mean / 1e6, low: level.low / 1e6, high: level.high / 1e6, ..level }
 }
 
-/// One value has no range.
+/// A single value has no range.
 fn range(level: Level, show: impl Fn(f64) -> String) -> String {
     if level.count < 2 { none() } else { format!("{}–{}", show(level.low), show(level.high)) }
 }
@@ -183,13 +183,13 @@ fn number(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// What the columns and rows are that are no policies.
+/// Explains the columns and rows that are not policies.
 const ABOUT_BOUNDS: &str = "LOAD with pools is a lower bound, as LOAD is: until the graphs of a private pool are reset, the pool counts for the most bytes that have \
                             lived in it. The ideal remapper and the offline packer are not bounds but results: what an ideal allocator needs that remaps pages of 2 MiB at \
                             will, and the best packing that was found with every lifetime known in advance and nothing moved. An allocator that learns of requests one by one \
                             may need less. Both ignore private pools, so they may lie below LOAD with pools.";
 
-/// The smallest memory of each workload, with what it is compared with.
+/// The smallest memory of each workload, beside the values that it is compared with.
 fn memory_of_cells(finished: &Finished) -> Grid {
     let note = format!(
         "The smallest memory tried in which the workload fits, over LOAD, the most bytes that live at once; with several seeds their \
@@ -212,7 +212,7 @@ fn memory_of_cells(finished: &Finished) -> Grid {
     grid
 }
 
-/// The policies against the baseline over the seeds of each workload; none if no workload has several.
+/// The policies against the baseline over the seeds of each workload; `None` if no workload has several seeds.
 fn over_seeds(finished: &Finished) -> Option<Grid> {
     let (plan, summary) = (&finished.plan, &finished.summary);
     if !summary.compares_seeds() {
@@ -299,7 +299,7 @@ fn policy_row(finished: &Finished, policy: &PolicySummary, equal_buffers: Option
     row
 }
 
-/// Rows of what is no policy: the lower bound first.
+/// The rows that are not policies: the lower bound first.
 fn beside(finished: &Finished) -> Vec<Vec<String>> {
     let pools = finished.summary.load_with_pools.iter().map(|level| level.map(|level| level.mean)).collect();
     let ideal = |which: fn(&BoundRatios) -> Level| {
@@ -347,7 +347,7 @@ fn driver_of_cells(finished: &Finished, place: usize) -> Grid {
     by_workload(finished, title, note, &cell)
 }
 
-/// Driver time of each workload for each of its steps, in one memory.
+/// Driver time of each workload per step, in one memory.
 fn courses_of_cells(finished: &Finished, place: usize) -> Grid {
     let ms = |level: Option<Level>| level.map_or_else(none, |level| number(level.mean / 1e6));
     let show = |course: Course| match course.ns_per_step {

@@ -18,7 +18,7 @@ const PAGE: &str = include_str!("web/page.html");
 const STYLE: &str = include_str!("web/style.css");
 /// Points of a curve.
 const POINTS: usize = 400;
-/// Programs that need more times their load are drawn at the edge.
+/// Programs that need more than this multiple of their load are drawn at the edge.
 const WIDEST: f64 = 2.0;
 
 pub(super) fn page(finished: &Finished, summary: &Summary, curve: Option<&str>) -> String {
@@ -155,7 +155,7 @@ fn about_left_out(finished: &Finished) -> String {
     }
 }
 
-/// Driver time with plenty over the smallest memory.
+/// Driver time with plenty of memory over the smallest memory.
 fn cost(finished: &Finished) -> String {
     let plan = &finished.plan;
     let Some(plenty) = plan.capacities.iter().position(|capacity| *capacity == Capacity::Plenty) else { return String::new() };
@@ -219,10 +219,10 @@ const RIGHT: f64 = 800.0;
 const TOP: f64 = 16.0;
 /// Height of the plot itself.
 const HEIGHT: f64 = 330.0;
-/// Below it: the numbers and the name of the horizontal axis.
+/// The space below the plot: the numbers and the name of the horizontal axis.
 const BELOW: f64 = 54.0;
 const LEGEND_STEP: f64 = 21.0;
-/// How much of a name has room beside a plot; the whole name shows where the pointer rests.
+/// The number of letters of a name that fit beside a plot; a tooltip shows the whole name.
 const LEGEND_LETTERS: usize = 34;
 
 /// The scale of an axis.
@@ -319,7 +319,7 @@ impl Plot {
         self.legend.push((name.to_owned(), format!("<path class=\"line {class}\" stroke-width=\"{width:.1}\" d=\"M0 -4h22\"/>")));
     }
 
-    /// A dot. A smaller `radius` shows a dot on top of another.
+    /// A dot. A smaller `radius` makes a dot visible on top of another.
     fn dot(&mut self, name: &str, number: usize, at: (f64, f64), radius: f64) {
         let class = class(number);
         let (x, y) = self.place(at.0, at.1);

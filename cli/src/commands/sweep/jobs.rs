@@ -1,6 +1,7 @@
-//! A sweep as numbered jobs, for programs that give them to other processes and machines: a number goes in, the bytes of a row come out.
+//! A sweep as numbered jobs, for programs that distribute them to other processes and machines: a number goes in, the bytes of
+//! a row come out.
 //!
-//! The header and the rows of all jobs, in the order of their numbers, are the file that `parkade sweep -o` writes.
+//! The header and the rows of all jobs, in the order of their numbers, make up the file that `parkade sweep -o` writes.
 
 use std::ffi::OsString;
 
@@ -21,38 +22,40 @@ pub struct Jobs {
 }
 
 impl Jobs {
-    /// The jobs that `parkade sweep` with these arguments does, the program's name first. Options about files and threads are ignored.
+    /// The jobs that `parkade sweep` does with these arguments, the first of which is the program's name. Options about files and
+    /// threads are ignored.
     ///
     /// # Errors
-    /// The arguments are wrong, or a recording cannot be read.
+    /// If the arguments are wrong, or a recording cannot be read.
     pub fn of(arguments: impl IntoIterator<Item = OsString>) -> Result<Jobs> {
         Ok(Jobs { study: names::study(&Args::try_parse_from(arguments)?)? })
     }
 
-    /// How many there are; they are numbered from 0.
+    /// The number of jobs; they are numbered from 0.
     pub fn number(&self) -> u64 {
         self.study.plan.jobs()
     }
 
-    /// The number of jobs of each program, which follow each other: doing them together makes the program once.
+    /// The number of jobs of each program, which are consecutive: doing them together generates the program only once.
     pub fn of_one_program(&self) -> u64 {
         let plan = &self.study.plan;
         let programs: u64 = plan.workloads.iter().map(|workload| workload.seeds).sum();
         plan.jobs() / programs.max(1)
     }
 
-    /// The first line of the file of rows, with its end.
+    /// The first line of the file of rows, including its line break.
     ///
     /// # Errors
-    /// It cannot be serialised.
+    /// If it cannot be serialised.
     pub fn header(&self) -> Result<Vec<u8>> {
         Ok(Header::of(self.study.plan.clone(), Shard::WHOLE).line()?)
     }
 
-    /// Does these jobs on one thread. The result is a line of the file for each, with its end, in their order.
+    /// Does these jobs on one thread. The result has one line of the file for each job, including its line break, in the order of
+    /// `jobs`.
     ///
     /// # Errors
-    /// There is no job of such a number, or no thread can be started.
+    /// If a number is not that of a job, or no thread can be started.
     pub fn rows(&self, jobs: &[u64]) -> Result<Vec<Vec<u8>>> {
         let Study { plan, sources, policies, .. } = &self.study;
         if let Some(unknown) = jobs.iter().find(|job| **job >= plan.jobs()) {

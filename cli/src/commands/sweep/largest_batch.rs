@@ -1,6 +1,6 @@
-//! `parkade sweep --largest-batch`: how large a batch fits, for each training of a transformer, device and policy?
+//! `parkade sweep --largest-batch` finds how large a batch fits, for each training of a transformer, device and policy.
 //!
-//! The workloads, policies and capacities of a sweep say what is searched; the capacities are devices. What was found is shown as
+//! The workloads, policies and capacities of a sweep define the search; the capacities are devices. The results are shown as
 //! tables, JSON and CSV.
 
 use std::io::Write;
@@ -20,9 +20,9 @@ use crate::terminal::size::{self, show_bytes};
 use crate::terminal::table::Table;
 use crate::terminal::{output, progress};
 
-/// What is searched unless workloads are given: a model of 6.7 billion parameters, with scratch memory.
+/// The default workload: a model of 6.7 billion parameters, with scratch memory.
 pub(super) const WORKLOAD: &str = "transformer:preset=7b,mixed=on,steps=3";
-/// Its devices, unless capacities are given.
+/// The default devices.
 const DEVICES: &str = "A100-40GB,H100-80GB,H200-141GB";
 
 /// A device's memory, as given and in bytes.
@@ -31,7 +31,7 @@ struct Device {
     bytes: u64,
 }
 
-/// What was found.
+/// The result of the search.
 pub struct Found {
     context_bytes: u64,
     most_batch: u64,
@@ -66,7 +66,7 @@ pub(super) fn find(args: &Args) -> Result<Found> {
     Ok(found)
 }
 
-/// The trainings of the workloads that are asked for, each once. `all` are those of the catalogue.
+/// The trainings of the requested workloads, each once. `all` means those of the catalogue.
 fn trainings(args: &Args) -> Result<Vec<Training>> {
     let mut items: Vec<String> = Vec::new();
     for list in &args.workloads {
@@ -162,7 +162,7 @@ impl Found {
         self.points.iter().filter(|point| point.fails_below_batch.is_some()).count()
     }
 
-    /// The table of one training on one device, without rows where nothing fits under any policy.
+    /// The table of one training on one device, without rows if nothing fits under any policy.
     fn grid(&self, points: &[Point]) -> Grid {
         let first = &points[0];
         let Case { training, device_bytes, .. } = &first.case;
@@ -280,7 +280,7 @@ impl Next {
         }
     }
 
-    /// The word for it.
+    /// The kind of reason, as a word.
     fn kind(&self) -> &'static str {
         match self {
             Next::States { .. } => "states",
@@ -292,7 +292,7 @@ impl Next {
     }
 }
 
-/// A row for each point; why the next batch does not fit in words too.
+/// One row for each point; the reason why the next batch does not fit is also given in words.
 fn csv_of(points: &[Point]) -> Result<Vec<u8>> {
     #[derive(Serialize)]
     struct InWords {

@@ -39,7 +39,7 @@ pub(super) fn print(out: &mut dyn Write) -> io::Result<()> {
 
 fn print_policy(out: &mut dyn Write, policy: &Named) -> io::Result<()> {
     let serial = if needs_serial_work(&policy.name) { "; needs serial work (serial=True of parkade.enable)" } else { "" };
-    // A long name has a line, so that what the policies do stands in one column.
+    // A long name gets its own line, so that the descriptions of policies line up in one column.
     let gap = if policy.name.len() > 26 { format!("\n{:28}", "") } else { String::new() };
     writeln!(out, "  {:<26}{gap} {}\n  {:<26} from {}{serial}", policy.name, policy.says, "", policy.source)
 }

@@ -1,8 +1,8 @@
 //! `parkade sweep`: workloads x policies x capacities x seeds, and their summary.
 //!
-//! `names` turns the arguments into a plan, `list` shows the names, `rows` keeps the file of rows. `finished` is the result and the builds that
-//! made its rows; `show` prints it as JSON, tables (`grids`, made of `grid`) or a page (`html`). `largest_batch` answers the other question that a
-//! sweep can be asked.
+//! `names` turns the arguments into a plan, `list` shows the names, `rows` keeps the file of rows. `finished` is the result and
+//! the builds that made its rows; `show` prints it as JSON, tables (`grids`, made of `grid`) or a page (`html`).
+//! `largest_batch` answers the other question of a sweep.
 
 mod args;
 pub(crate) mod finished;
@@ -148,7 +148,7 @@ fn warn_of_same_programs(study: &Study) {
     }
 }
 
-/// The rows of all jobs of the shard, including those already in the file.
+/// Runs all jobs of the shard and returns their rows, including those already in the file.
 fn do_jobs(args: &Args, study: &Study) -> Result<Vec<Row>> {
     let header = Header::of(study.plan.clone(), args.shard);
     let (mut rows, mut sink) = match args.output.as_ref().map(|target| (target, target.file())) {
@@ -206,7 +206,7 @@ fn check_programs(path: &Path, study: &Study, rows: &[Row]) -> Result<()> {
     of_one_program.par_iter().map(check).collect::<Vec<_>>().into_iter().collect()
 }
 
-/// What ideal allocators need, shown beside the policies; none if not wanted.
+/// The need of ideal allocators, shown beside the policies; empty if not wanted.
 fn find_bounds(args: &Args, study: &Study) -> Result<Vec<Option<BoundRatios>>> {
     if args.bounds == 0 {
         return Ok(Vec::new());
@@ -220,7 +220,7 @@ fn find_bounds(args: &Args, study: &Study) -> Result<Vec<Option<BoundRatios>>> {
     Ok(bounds?)
 }
 
-/// Writes a row at once, so that an interruption cuts at most the last line.
+/// Writes a row immediately, so that an interruption cuts at most the last line.
 fn append(out: &mut dyn Write, row: &Row) -> io::Result<()> {
     let line = output::json(row)? + "\n";
     out.write_all(line.as_bytes())?;

@@ -1,6 +1,6 @@
-//! Arguments to plan: workloads, policies, capacities by name.
+//! Turns arguments into a plan: workloads, policies and capacities by name.
 //!
-//! Lists of workloads are divided although names of files may hold commas, blanks and what no text holds.
+//! Splits lists of workloads even though file names may contain commas, blanks and bytes that are not text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -21,10 +21,10 @@ use crate::commands::policy_names::{policy, suggestion};
 use crate::terminal::in_process::WrongArgument;
 use crate::terminal::{recording, release, size};
 
-/// The capacities unless others are given.
+/// The default capacities.
 const CAPACITIES: &str = "1.0,1.02,1.05,1.1,1.25";
 
-/// A plan and what it takes to run it.
+/// A plan, and what is needed to run it.
 pub(super) struct Study {
     pub(super) plan: Plan,
     /// The plan's workloads, in its order.
@@ -58,7 +58,7 @@ pub(super) fn study(args: &Args) -> Result<Study> {
     for found in chosen_workloads(if args.workloads.is_empty() { &all } else { &args.workloads })? {
         let seeds = if is_seeded(&found.source, args.seeds) { args.seeds } else { 1 };
         plan.workloads.push(PlannedWorkload { name: found.source.name.clone(), seeds, hash: found.hash });
-        // After each, as it takes time to generate the others to find that the jobs are too many.
+        // Checked after each workload, because generating all of them takes time if there turn out to be too many jobs.
         plan.check()?;
         sources.push(found.source);
         files.extend(found.file);
@@ -67,7 +67,7 @@ pub(super) fn study(args: &Args) -> Result<Study> {
     Ok(Study { plan, sources, policies, files })
 }
 
-/// Whether seeds change the workload: the same program run twice would count as evidence twice.
+/// Whether seeds change the workload; running the same program twice would count as evidence twice.
 fn is_seeded(source: &Source, seeds: u64) -> bool {
     let hash = |seed| PreparedWorkload::new((source.make)(seed)).hash;
     source.is_seeded && seeds > 1 && hash(1) != hash(2)
@@ -159,7 +159,7 @@ fn chosen_workloads(lists: &[OsString]) -> Result<Vec<Found>> {
     Ok(chosen)
 }
 
-/// Names that are unique: recordings of the same name are told apart by their folders, else by numbers.
+/// Makes names unique: recordings with the same name are distinguished by their folders or, if that is not enough, by numbers.
 fn tell_apart(chosen: &mut [Found]) {
     let counts = |chosen: &[Found]| {
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
@@ -187,7 +187,7 @@ fn tell_apart(chosen: &mut [Found]) {
     }
 }
 
-/// With the characters that names of workloads have.
+/// Replaces characters that names of workloads cannot have.
 fn plain(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.=".contains(c) { c } else { '_' }).collect()
 }
@@ -213,7 +213,7 @@ fn of_catalogue(known: &'static NamedWorkload) -> Found {
     Found { source: Source { name, says, is_seeded: true, make: Box::new(|seed| known.make(seed)) }, hash: None, file: None }
 }
 
-/// A workload by its description. If that gives a seed, other seeds do not apply.
+/// A workload by its description. If the description sets a seed, other seeds do not apply.
 fn described(text: &str) -> Result<Found> {
     let workload = workload::parse(text).with_context(|| text.to_owned())?;
     let (name, options) = text.split_once(':').unwrap_or((text, ""));
@@ -268,7 +268,7 @@ fn unknown(item: &str) -> anyhow::Error {
     WrongArgument(format!("there is no workload and no file {item:?}{}", suggestion(item, known))).into()
 }
 
-/// The items of a list of workloads. A file that exists is one item, whatever its name; options stay with their description:
+/// The items of a list of workloads. An existing file is one item, whatever its name; options stay with their description:
 /// `gpt2,mlp:batch=8,layers=4` has two items.
 pub(super) fn workload_items(list: &OsStr) -> Result<Vec<OsString>> {
     if Path::new(list).exists() {
@@ -289,7 +289,7 @@ pub(super) fn workload_items(list: &OsStr) -> Result<Vec<OsString>> {
         let part = parts[place].trim();
         place += 1;
         let is_option = part.contains('=') && !part.contains(':');
-        // Brackets keep the settings of a policy together, which an adversary may be against.
+        // Brackets keep together the settings of a policy that an adversary is made against.
         let continues = |last: &str| is_option || last.matches('[').count() > last.matches(']').count();
         match items.last_mut().filter(|last| continues(last) && last.contains(':') && !Path::new(last).is_file()) {
             Some(last) => *last = format!("{last},{part}"),
@@ -300,13 +300,13 @@ pub(super) fn workload_items(list: &OsStr) -> Result<Vec<OsString>> {
     Ok(items.into_iter().map(OsString::from).collect())
 }
 
-/// The file with the most commas in its name that these parts begin with, and how many parts it takes.
+/// The file with the most commas in its name that these parts begin with, and the number of parts that it takes.
 fn longest_file(parts: &[&str]) -> Option<(String, usize)> {
-    /// No name of a file has more commas.
+    /// No file name has more commas.
     const MOST_PARTS: usize = 256;
     let lengths = (1..=parts.len().min(MOST_PARTS)).rev();
     let mut files = lengths.map(|length| (parts[..length].join(","), length));
-    // A part alone may be the name of a workload, beside which a folder is nothing.
+    // A single part may be the name of a workload, and a folder of that name does not matter.
     files.find(|(name, _)| Path::new(name).is_file())
 }
 

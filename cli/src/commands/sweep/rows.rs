@@ -1,7 +1,8 @@
 //! Files of rows: a header line with the plan, then a line for each row in the order of the jobs.
 //!
-//! Reading any file takes at most a line of memory beyond its rows, and only a file with the same plan is continued. A last line without
-//! a line break was cut by an interruption and is dropped. Each row names its build, as another build may decide differently.
+//! Reading any file takes at most one line of memory beyond its rows, and only a file with the same plan is continued. If the
+//! last line has no line break, an interruption cut it, and it is dropped. Each row names its build, because another build may
+//! decide differently.
 
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -172,7 +173,7 @@ fn next_line(file: &mut impl BufRead, longest: u64) -> Result<Option<Vec<u8>>> {
     Ok(None)
 }
 
-/// Refuses rows made by another build, unless forced.
+/// Refuses rows made by another build, unless --force is given.
 pub(crate) fn check_program(path: &Path, rows: &[Row], is_forced: bool) -> Result<()> {
     match rows.iter().find(|row| row.build != BUILD) {
         Some(row) if !is_forced => bail!(
@@ -184,13 +185,14 @@ pub(crate) fn check_program(path: &Path, rows: &[Row], is_forced: bool) -> Resul
     }
 }
 
-/// Opens or creates a file to append rows; returns its rows and the file at its end. Nothing is written before `check` accepts the rows.
+/// Opens or creates a file to append rows; returns its rows and the file at its end. The function writes nothing before `check`
+/// accepts the rows.
 pub(crate) fn continue_file(path: &Path, header: &Header, check: impl FnOnce(&[Row]) -> Result<()>) -> Result<(Vec<Row>, File)> {
     let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
     let mut file = opened.with_context(|| format!("cannot write {}", path.display()))?;
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => bail!("{} is being written by another sweep", path.display()),
-        // A file system without locks.
+        // The file system has no locks.
         Ok(()) | Err(TryLockError::Error(_)) => {}
     }
     let is_empty = file.metadata().is_ok_and(|data| data.is_file() && data.len() == 0);

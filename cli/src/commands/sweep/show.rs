@@ -22,7 +22,7 @@ use crate::terminal::runner::{Form, Lines};
 /// What to print and write.
 #[derive(Parser)]
 pub(crate) struct Shown {
-    /// The policy that the others are compared with [default: pytorch if it takes part, else the first].
+    /// The policy that the others are compared with [default: pytorch if it takes part, or the first policy].
     #[arg(long, value_name = "POLICY")]
     baseline: Option<String>,
     /// Print a row for each workload, and all measures, not only the verdict and the means.
@@ -109,7 +109,7 @@ impl Shown {
         wanted.writes("--csv", self.csv.as_ref()).writes("--html", self.html.as_ref())
     }
 
-    /// Whether there are any.
+    /// Whether any such file is given.
     pub(crate) fn writes(&self) -> bool {
         self.csv.is_some() || self.html.is_some()
     }
@@ -124,7 +124,7 @@ impl Shown {
         if self.latex { grid.latex() } else { grid.markdown() }
     }
 
-    /// What these files are to hold.
+    /// The contents of these files.
     pub(crate) fn made(&self, finished: &Finished) -> Result<Vec<(&Target, Vec<u8>)>> {
         let csv = self.csv.iter().map(|target| Ok((target, csv_of(&finished.rows)?)));
         let page = || html::page(finished, &finished.summary, self.curve.as_deref()).into_bytes();
@@ -284,7 +284,7 @@ view! {
 }
 
 view! {
-    /// The infinite ends of an interval over one seed are null.
+    /// An interval over one seed has infinite ends, which become null.
     struct Mean(level: Level) {
         mean: f64 = level.mean,
         low: f64 = level.low,

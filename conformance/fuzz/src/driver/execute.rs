@@ -1,5 +1,6 @@
-//! One execution: its input, which follows from the seed, the target and the execution's number alone; whether the input was survived, how
-//! much memory it took at once and how long; and what is made of inputs that failed: files, smaller ones that fail alike, further runs.
+//! One execution: its input, which follows only from the seed, the target and the execution's number; whether the input was
+//! survived, with its peak memory and its time; and what happens to inputs that failed: they are written to files, minimised,
+//! and run again.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -14,24 +15,24 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::choices::Choices;
 use crate::targets::{CASES, Reached, TARGETS, Target};
 
-/// What a target is run on.
+/// The input of a target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Input {
     /// The choices from which the bytes were made.
     pub choices: Vec<u8>,
     /// The bytes that the target reads.
     pub bytes: Vec<u8>,
-    /// The options of a command.
+    /// The number of the case, which selects the options of a command.
     pub case: u8,
 }
 
-/// The input of this number.
+/// The input with this number.
 #[must_use]
 pub fn input(target: &Target, seed: u64, number: u64) -> Input {
     let name =
         target.name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
     let mut random = fastrand::Rng::with_seed(name ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ number.rotate_left(32));
-    // Short ones are simple and fast; few are long.
+    // Short inputs are simple and fast; few are long.
     let longest = if random.u8(..8) == 0 { 4096 } else { 512 };
     let mut choices = vec![0; random.usize(16..longest)];
     random.fill(&mut choices);
@@ -48,7 +49,7 @@ pub const LONGEST: Duration = Duration::from_secs(10);
 const LARGE_INPUT: usize = 1_000_000;
 const LONG_INPUT: usize = 100_000;
 
-/// How an input was not survived.
+/// How an input failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FailureKind {
     /// A panic: a broken law, an overflow, an index.
@@ -59,12 +60,12 @@ pub enum FailureKind {
     Time,
     /// The process ended: an allocation failed, or a stack overflowed.
     Abort,
-    /// It did not end.
+    /// The execution did not end.
     Hang,
 }
 
 impl FailureKind {
-    /// Its name, as in names of files.
+    /// Its name, as used in file names.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -77,14 +78,14 @@ impl FailureKind {
     }
 }
 
-/// An input that was not survived.
+/// An input that failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// How.
+    /// How it failed.
     pub kind: FailureKind,
-    /// Where in the code, for a panic.
+    /// The place in the code, for a panic.
     pub place: String,
-    /// What the panic says, or the figure that is too large.
+    /// The panic's message, or the figure that is too large.
     pub message: String,
 }
 
@@ -103,17 +104,18 @@ thread_local! {
     static PANIC: RefCell<Option<(String, String)>> = const { RefCell::new(None) };
 }
 
-/// Prepares this thread: work that is shared between threads is done by this one, so that its memory and time are counted.
+/// Prepares this thread: work that is normally shared between threads runs on this one, so that its memory and time are
+/// counted.
 ///
 /// # Panics
-/// If this thread was prepared before.
+/// If this thread has already been prepared.
 pub fn prepare_thread() {
     let pool = ThreadPoolBuilder::new().num_threads(1).use_current_thread().build().expect("a thread is prepared once");
-    // The thread belongs to it from now on.
+    // From now on the thread belongs to the pool.
     std::mem::forget(pool);
 }
 
-/// Notes panics instead of printing them. It holds for the whole process.
+/// Records panics instead of printing them. This applies to the whole process.
 pub(super) fn note_panics() {
     panic::set_hook(Box::new(|info| {
         let place = info.location().map(|place| format!("{}:{}", place.file(), place.line())).unwrap_or_default();
@@ -159,10 +161,10 @@ fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// How long an input is made smaller.
+/// How long to minimise an input.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The input with the fewest choices found that fails in the same way at the same place.
+/// The input with the fewest choices, among those found, that fails in the same way at the same place.
 pub(super) fn smaller(target: &Target, input: &Input, failure: &Failure) -> Input {
     let start = Instant::now();
     let fails = |choices: &[u8]| {
@@ -172,7 +174,7 @@ pub(super) fn smaller(target: &Target, input: &Input, failure: &Failure) -> Inpu
         is_same.then(|| Input { choices: choices.to_vec(), bytes, case: input.case })
     };
     let mut best = input.clone();
-    // Shorter by halves, then with parts that are zero, which is the first choice.
+    // Shorten by halves, then zero parts, because zero is the first choice.
     let mut cut = best.choices.len() / 2;
     while cut > 0 && start.elapsed() < PATIENCE {
         match fails(&best.choices[..best.choices.len().saturating_sub(cut)]) {
@@ -198,7 +200,7 @@ pub(super) fn smaller(target: &Target, input: &Input, failure: &Failure) -> Inpu
     }
 }
 
-/// Writes an input and what is known of it, and returns the input's file.
+/// Writes an input and a description of its failure, and returns the input's file.
 pub(super) fn write(folder: &Path, target: &Target, input: &Input, failure: &Failure, origin: &str) -> io::Result<PathBuf> {
     fs::create_dir_all(folder)?;
     let hash =
@@ -211,10 +213,10 @@ pub(super) fn write(folder: &Path, target: &Target, input: &Input, failure: &Fai
     Ok(path)
 }
 
-/// The files of a corpus: each with the targets that it is for, which the folder that it is in names.
+/// The files of a corpus, each with its targets, which follow from the name of its folder.
 ///
 /// # Errors
-/// The folder cannot be read, or has a folder that is no target's.
+/// If the folder cannot be read, or contains a folder that is not named after a target.
 pub fn kept(corpus: &Path) -> io::Result<Vec<(PathBuf, Vec<&'static Target>)>> {
     let mut found = Vec::new();
     let mut folders: Vec<PathBuf> =
@@ -222,7 +224,7 @@ pub fn kept(corpus: &Path) -> io::Result<Vec<(PathBuf, Vec<&'static Target>)>> {
     folders.sort();
     for folder in folders.iter().filter(|path| path.is_dir()) {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
-        // A recording is for every target that reads one.
+        // A recording runs on every target that reads one.
         let is_for = |target: &&Target| if name == "recordings" { target.ending == "pickle" } else { target.name == name };
         let targets: Vec<&'static Target> = TARGETS.iter().filter(is_for).collect();
         if targets.is_empty() {
@@ -236,10 +238,10 @@ pub fn kept(corpus: &Path) -> io::Result<Vec<(PathBuf, Vec<&'static Target>)>> {
     Ok(found)
 }
 
-/// Runs a file: in the case that its name ends with (`.case7.pickle`), else in the first eight.
+/// Runs a file: in the case that its name ends with (`.case7.pickle`), or in the first eight.
 ///
 /// # Errors
-/// The file cannot be read.
+/// If the file cannot be read.
 pub fn run_kept(target: &Target, file: &Path) -> io::Result<Vec<(u8, Execution)>> {
     let bytes = fs::read(file)?;
     let name = file.file_name().unwrap_or_default().to_string_lossy();

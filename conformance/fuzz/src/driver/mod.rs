@@ -1,12 +1,12 @@
-//! Running targets for a stated time or number of executions, with bounds on time and memory.
+//! Runs targets for a given time or number of executions, with bounds on time and memory.
 //!
-//! One process does the work, on several threads; another one watches it. The workers keep an account of where they are in a file, so that
-//! the watcher knows which input an abort or a hang belongs to, notes it, and starts the work again behind it.
+//! One process does the work, on several threads; another one watches it. The workers record their position in a file, so that
+//! the watcher knows which input caused an abort or a hang, records that input, and restarts the work after it.
 //!
-//! | file | what it does |
+//! | file | content |
 //! |---|---|
 //! | `execute` | the input of a number: the same for the same seed; one execution, with its memory and time; inputs that failed |
-//! | `run` | what is asked on the command line; the threads, where each is, and what it has seen; aborts and hangs; the table at the end |
+//! | `run` | the command line; the threads, their positions and their results; aborts and hangs; the table at the end |
 
 mod execute;
 mod run;

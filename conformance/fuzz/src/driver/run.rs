@@ -1,4 +1,5 @@
-//! A run. One process does the work, on several threads; another one watches it, and starts the work again behind an input that ended it.
+//! A run. One process does the work, on several threads; another one watches it, and restarts the work after an input that
+//! ended the process.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,7 +19,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use crate::driver::execute::{Failure, FailureKind, execute, input, kept, note_panics, prepare_thread, run_kept, smaller, write};
 use crate::targets::{Kind, Reached, TARGETS, Target, prepare};
 
-/// What is asked on the command line.
+/// Fuzz parkade.
 ///
 /// Runs parkade's readers and commands on hostile input.
 ///
@@ -29,10 +30,10 @@ pub struct Options {
     /// Only these targets: by name, or `readers`, `commands`, `all`.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "all")]
     pub target: Vec<String>,
-    /// Stop each target after so many executions [default: only the time counts].
+    /// Stop each target after this many executions [default: only the time counts].
     #[arg(long, value_name = "NUMBER")]
     pub executions: Option<u64>,
-    /// Stop after so many seconds, shared evenly between the targets.
+    /// Stop after this many seconds, shared evenly between the targets.
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     pub seconds: u64,
     /// The same seed gives the same inputs.
@@ -41,22 +42,22 @@ pub struct Options {
     /// Threads, all of one process.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub threads: u16,
-    /// The folder of inputs that once failed; they are run first.
+    /// The folder of inputs that once failed; they run first.
     #[arg(long, value_name = "FOLDER")]
     pub corpus: Option<PathBuf>,
-    /// Where inputs that fail are written.
+    /// The folder for inputs that fail.
     #[arg(long, value_name = "FOLDER", default_value = "fuzz-failures")]
     pub failures: PathBuf,
-    /// Run the one target on this file, in every case, and say how it went.
+    /// Run the one target on this file, in every case, and print the outcome.
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// Run only the execution of this number.
+    /// Run only the execution with this number.
     #[arg(long, value_name = "NUMBER")]
     pub number: Option<u64>,
     /// The most address space of a process, in GiB for each thread.
     #[arg(long, value_name = "GIB", default_value_t = 3)]
     pub address_space: u64,
-    /// The account of a worker; the watcher passes it.
+    /// The record of the workers' positions; the watcher passes it.
     #[arg(long, hide = true)]
     pub account: Option<PathBuf>,
 }
@@ -65,7 +66,7 @@ impl Options {
     /// The targets that were chosen, in the order of the list.
     ///
     /// # Errors
-    /// A name that is no target's.
+    /// If a name is not that of a target.
     pub fn targets(&self) -> Result<Vec<&'static Target>, String> {
         let is_group = |name: &str, target: &Target| match name {
             "all" => true,
@@ -83,24 +84,24 @@ impl Options {
     }
 }
 
-/// How many inputs are written for one place in the code.
+/// The most inputs written for one place in the code.
 const MOST_FOR_A_PLACE: u32 = 3;
 
 /// The process that does the work, on several threads.
 ///
-/// What all threads share.
+/// The state that all threads share.
 struct Work<'o> {
     options: &'o Options,
     targets: Vec<&'static Target>,
     account: Account,
-    /// How many inputs failed at each place.
+    /// The number of inputs that failed at each place in the code.
     places: Mutex<BTreeMap<String, u32>>,
 }
 
-/// Runs the chosen targets, from where the account says that they were.
+/// Runs the chosen targets, continuing from the positions in the account.
 ///
 /// # Errors
-/// The account cannot be read or written, or an input that failed cannot be written.
+/// If the account cannot be read or written, or a failed input cannot be written.
 pub fn work(options: &Options, account: &Path) -> Result<()> {
     bound_address_space(options)?;
     let targets = options.targets().map_err(anyhow::Error::msg)?;
@@ -122,10 +123,11 @@ pub fn work(options: &Options, account: &Path) -> Result<()> {
     .context("the account of the work")
 }
 
-/// Beyond this an allocation fails, which ends the process: better than all memory of the machine.
+/// Bounds the address space: beyond the bound an allocation fails and ends the process, which is better than exhausting the
+/// memory of the machine.
 ///
 /// # Errors
-/// The system refuses the bound.
+/// If the system refuses the bound.
 pub fn bound_address_space(options: &Options) -> Result<()> {
     let bytes = (options.address_space * u64::from(options.threads) + 2) << 30;
     Ok(setrlimit(Resource::As, Rlimit { current: Some(bytes), maximum: Some(bytes) })?)
@@ -142,7 +144,7 @@ impl Work<'_> {
                 row.number = thread as u64;
             }
             if row.state != Row::FINISHED {
-                // Where executions are counted, the time only bounds them all.
+                // If executions are counted, the time only bounds their total.
                 let is_counted = self.options.executions.is_some();
                 let each = if is_counted { all.saturating_sub(start.elapsed()) } else { all / self.targets.len() as u32 };
                 self.run_target(thread, place, target, row, each)?;
@@ -195,7 +197,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// How often an input failed like this before.
+    /// The number of earlier inputs that failed like this one.
     fn count(&self, target: &Target, failure: &Failure) -> u32 {
         let mut places = self.places.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let count = places.entry(format!("{} {} {}", target.name, failure.kind.name(), failure.place)).or_default();
@@ -208,20 +210,20 @@ fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or_default().chars().take(300).collect()
 }
 
-/// How long an execution may take by the clock, before it counts as one that does not end. Processor time is bounded more tightly, but only
-/// after the execution has ended.
+/// The most wall-clock time of an execution before it counts as a hang. Processor time is bounded more tightly, but only after
+/// the execution has ended.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// How often the account is looked at.
+/// How often the watcher reads the account.
 const PERIOD: Duration = Duration::from_millis(100);
-/// After so many ends of the worker something else is wrong.
+/// If the worker ends this often, something else is wrong.
 const MOST_RESTARTS: u32 = 200;
 
-/// The process that starts the work, and starts it again behind an input that ended it.
+/// The process that starts the work, and restarts it after an input that ended it.
 ///
 /// Runs the chosen targets and prints the table. Returns whether every input was survived.
 ///
 /// # Errors
-/// The work cannot be started, or ends again and again.
+/// If the work cannot be started, or ends again and again.
 pub fn watch(options: &Options) -> Result<bool> {
     let targets = options.targets().map_err(anyhow::Error::msg)?;
     let kept_failures = options.corpus.as_deref().map(|corpus| run_corpus(corpus, &targets)).transpose()?.unwrap_or(0);
@@ -251,7 +253,7 @@ pub fn watch(options: &Options) -> Result<bool> {
 
 fn worker(options: &Options, account: &Path) -> Result<Child> {
     let mut command = Command::new(env::current_exe()?);
-    // A backtrace of an allocation that fails says nothing that the input does not.
+    // A backtrace of a failed allocation adds nothing to the input.
     command.env("RUST_BACKTRACE", "0");
     command.args(env::args_os().skip(1)).arg("--account").arg(account).stdin(Stdio::null());
     command.spawn().with_context(|| format!("a worker for {:?}", options.target))
@@ -263,7 +265,7 @@ struct Watched<'o> {
     account: Account,
 }
 
-/// A thread and the place of a target.
+/// A thread, and the index of a target.
 type Place = (usize, usize);
 
 impl Watched<'_> {
@@ -271,7 +273,7 @@ impl Watched<'_> {
         (0..usize::from(self.options.threads)).flat_map(|thread| (0..self.targets.len()).map(move |target| (thread, target)))
     }
 
-    /// Waits until the worker ends; ends it if one of its executions does not.
+    /// Waits until the worker ends; kills it if one of its executions hangs.
     fn wait(&self, child: &mut Child) -> Result<(ExitStatus, Option<Place>)> {
         let mut since: Vec<(u64, Instant)> = self.places().map(|_| (u64::MAX, Instant::now())).collect();
         loop {
@@ -291,7 +293,7 @@ impl Watched<'_> {
         }
     }
 
-    /// Finds the input that ended the worker, writes it, and lets the work go on behind it.
+    /// Finds the input that ended the worker, writes it, and lets the work continue after it.
     fn note_end(&self, status: ExitStatus, stuck: Option<Place>) -> Result<()> {
         if let Some(place) = stuck {
             return self.note(place, FailureKind::Hang, &format!("it did not end within {} s", PATIENCE.as_secs()));
@@ -320,10 +322,10 @@ impl Watched<'_> {
         Ok(())
     }
 
-    /// Runs one execution in a process of its own. Returns how that ended, if not as it should.
+    /// Runs one execution in a separate process. Returns the exit status if the execution failed.
     fn ends_alone(&self, target: &Target, number: u64) -> Result<Option<ExitStatus>> {
         let mut command = Command::new(env::current_exe()?);
-        // It is bounded like the worker.
+        // The process is bounded like the worker.
         command.args(["--address-space", &self.options.address_space.to_string()]);
         command.args(["--target", target.name, "--seed", &self.options.seed.to_string(), "--number", &number.to_string()]);
         let mut child = command.env("RUST_BACKTRACE", "0").stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
@@ -351,7 +353,7 @@ impl Watched<'_> {
         Ok(self.account.write(thread, place, row)?)
     }
 
-    /// What was done for each target.
+    /// The work done for each target.
     fn rows(&self) -> Result<Vec<Row>> {
         let of_target = |target| {
             let rows = (0..usize::from(self.options.threads)).map(|thread| self.account.read(thread, target));
@@ -361,7 +363,7 @@ impl Watched<'_> {
     }
 }
 
-/// Runs the inputs that once failed. Returns how many fail.
+/// Runs the inputs that once failed. Returns the number of those that fail.
 fn run_corpus(corpus: &Path, targets: &[&'static Target]) -> Result<usize> {
     let (mut runs, mut failures) = (0, 0);
     for (file, all) in kept(corpus).with_context(|| corpus.display().to_string())? {
@@ -379,7 +381,7 @@ fn run_corpus(corpus: &Path, targets: &[&'static Target]) -> Result<usize> {
     Ok(failures)
 }
 
-/// What a thread has done for a target.
+/// The work of one thread on one target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Row {
     /// 0 not begun, 1 an execution is running, 2 finished.
@@ -388,17 +390,17 @@ struct Row {
     number: u64,
     /// Executions that ended.
     executions: u64,
-    /// Of these, those whose input was read.
+    /// Of these executions, those whose input the reader accepted.
     read: u64,
-    /// Inputs that were not survived.
+    /// Inputs that failed.
     failures: u64,
-    /// The most memory that one took at once, in bytes.
+    /// The most memory that an execution took at once, in bytes.
     peak_bytes: u64,
-    /// The longest processor time, in microseconds.
+    /// The longest processor time of an execution, in microseconds.
     slowest_us: u64,
-    /// All bytes of all inputs.
+    /// The total size of all inputs, in bytes.
     input_bytes: u64,
-    /// The wall-clock time that was spent, in milliseconds.
+    /// The wall-clock time spent, in milliseconds.
     spent_ms: u64,
 }
 
@@ -418,7 +420,7 @@ impl Row {
         Row { state, number, executions, read, failures, peak_bytes, slowest_us, input_bytes, spent_ms }
     }
 
-    /// What two threads have done together.
+    /// The combined work of two threads.
     fn and(self, other: Row) -> Row {
         Row {
             state: self.state.min(other.state),
@@ -434,7 +436,7 @@ impl Row {
     }
 }
 
-/// The account that workers keep, in a file: for each thread and target, where it is and what it has seen.
+/// The account that workers keep in a file: for each thread and target, its position and its results.
 ///
 /// A row is written before each execution, so after an abort it tells which inputs were being executed.
 ///
@@ -463,7 +465,7 @@ impl Account {
         self.file.write_all_at(&bytes, self.place(thread, target))
     }
 
-    /// A row; an empty one where none was written.
+    /// Reads a row; it is empty if none was written.
     fn read(&self, thread: usize, target: usize) -> io::Result<Row> {
         let mut bytes = [0; Row::BYTES];
         match self.file.read_exact_at(&mut bytes, self.place(thread, target)) {
@@ -478,12 +480,12 @@ impl Account {
     }
 }
 
-/// The table that is printed at the end.
+/// The table at the end.
 ///
 /// Prints a row for each target, and one for all readers and all commands.
 fn print_table(options: &Options, targets: &[&Target], rows: &[Row], elapsed: Duration) {
     let mut out = io::stdout().lock();
-    // A closed pipe does not change how the inputs fared.
+    // A closed pipe does not change the results.
     let _ = write_table(&mut out, options, targets, rows, elapsed);
 }
 

@@ -1,5 +1,5 @@
-//! What running a target takes and gives: what a command is asked beside its file (a limit, a capacity, settings, a release, a moment), and
-//! how far the input got.
+//! The parameters and the result of running a target: a command's options beside its file (a limit, a capacity, settings, a
+//! release, a moment), and how far the input got.
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
@@ -10,13 +10,13 @@ use parkade_replay::{ReplaySettings, VerifyOptions};
 /// How far an input got.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reached {
-    /// The reader refused it.
+    /// The reader refused the input.
     Refused,
-    /// It was read.
+    /// The reader accepted the input.
     Read,
 }
 
-/// How many cases there are.
+/// The number of cases.
 pub const CASES: u8 = 64;
 
 const SETTINGS: [&str; 8] = [
@@ -49,12 +49,12 @@ impl Case {
         if self.0 % 5 == 4 { &Profile::PYTORCH_2_15 } else { &Profile::PYTORCH_2_11 }
     }
 
-    /// A number to choose by, which differs between cases.
+    /// A number that differs between cases, for choosing options.
     pub(super) fn number(&self) -> usize {
         usize::from(self.0)
     }
 
-    /// The settings and the limit of the recorded run; `None` if the file states settings that are not valid.
+    /// The settings and the limit of the recorded run; `None` if the settings in the file are not valid.
     pub(super) fn own(&self, recording: &Recording) -> Option<VerifyOptions> {
         let devices: Vec<_> = recording.devices.iter().filter(|device| !device.trace.is_empty()).collect();
         let settings = recognise(recording, &devices, &Asked::default()).ok()?.settings;
@@ -62,7 +62,7 @@ impl Case {
         Some(VerifyOptions { settings, limit_bytes, stats_file: None })
     }
 
-    /// A limit to replay under: none, less than was reserved, or as much.
+    /// A limit to replay under: none, less than was reserved, or the same.
     pub(super) fn limit_bytes(&self, device: &DeviceRecording) -> Option<u64> {
         match self.0 % 7 {
             0 | 1 => None,
@@ -82,7 +82,7 @@ impl Case {
     }
 }
 
-/// The most that the trace alone shows to be reserved at once.
+/// The most bytes reserved at once, according to the trace alone.
 fn peak_bytes(device: &DeviceRecording) -> u64 {
     let (mut bytes, mut peak) = (0_u64, 0);
     for entry in &device.trace {

@@ -1,6 +1,6 @@
-//! What the commands do with a recording, a script or rows: the functions that the binary calls, with its options.
+//! Does what the commands do with a recording, a script or rows: calls the functions that the binary calls, with its options.
 //!
-//! Sweep's rows, its largest batches and merge are run as the binary runs them, arguments and output included.
+//! Sweep's rows, its largest batches and merge run as in the binary, including arguments and output.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -55,7 +55,7 @@ impl Opened {
     }
 }
 
-/// Runs `act` on what was read.
+/// Runs `act` on the recording.
 fn with(bytes: &[u8], case: u8, act: impl FnOnce(&Opened)) -> Reached {
     let Some(opened) = Opened::new(bytes, case) else { return Reached::Refused };
     act(&opened);
@@ -135,7 +135,7 @@ fn outlook_options(opened: &Opened, device: &DeviceRecording) -> OutlookOptions 
     }
 }
 
-/// What is exported can be written and read again, and is the same.
+/// An exported recording can be written, and reading it back gives the same recording.
 pub(super) fn export(bytes: &[u8], case: u8) -> Reached {
     with(bytes, case, |opened| {
         let Some(first) = opened.traced().next() else { return };
@@ -158,7 +158,7 @@ pub(super) fn export(bytes: &[u8], case: u8) -> Reached {
     })
 }
 
-/// The run against itself under other conditions: the whole of it, and a step of it with another.
+/// Compares the run with itself under other conditions: the whole run, and one step with another.
 pub(super) fn diff(bytes: &[u8], case: u8) -> Reached {
     with(bytes, case, |opened| {
         for device in &opened.recording.devices {
@@ -186,7 +186,7 @@ pub(super) fn report(bytes: &[u8], case: u8) -> Reached {
     })
 }
 
-/// What a page of the report draws.
+/// Draws the content of a report page.
 fn draw(opened: &Opened, device: &DeviceRecording) {
     let Recording { annotations, stacks, .. } = &opened.recording;
     let _ = Ending::of(device).death();
@@ -252,7 +252,7 @@ pub(super) fn script(choices: &mut Choices<'_>) -> Vec<u8> {
     texts::script(choices).into_bytes()
 }
 
-/// Runs a script; every answer is an object of JSON.
+/// Runs a script; every answer is a JSON object.
 pub(super) fn ops(bytes: &[u8], case: u8) -> Reached {
     let case = Case::new(case);
     let settings = ["", "expandable_segments:True", "max_split_size_mb:64", "garbage_collection_threshold:0.5"];
@@ -304,7 +304,7 @@ pub(super) fn pack(bytes: &[u8], case: u8) -> Reached {
     Reached::Read
 }
 
-/// A recorded program under two policies: in plenty of memory, in the smallest, and as curves.
+/// A recorded program under two policies: in plenty of memory, in the smallest memory, and as curves.
 pub(super) fn sweep(bytes: &[u8], case: u8) -> Reached {
     let Some(opened) = Opened::new(bytes, case) else { return Reached::Refused };
     for device in opened.traced() {
@@ -354,7 +354,7 @@ pub(super) fn merge(bytes: &[u8], case: u8) -> Reached {
     Reached::Read
 }
 
-/// Arguments of `parkade sweep --largest-batch`, a line each. About half of them are valid.
+/// Arguments of `parkade sweep --largest-batch`, one per line. About half of them are valid.
 pub(super) fn arguments(choices: &mut Choices<'_>) -> Vec<u8> {
     const WRONG: [&str; 7] = ["0", "18446744073709551615", "", "x", "-1", "4294967296", "63"];
     let mut number = |sound: &[&'static str]| if choices.once_in(28) { choices.pick(&WRONG) } else { choices.pick(sound) };

@@ -1,13 +1,13 @@
-//! What is fuzzed: every reader, and the core of every command.
+//! The targets: every reader, and the core of every command.
 //!
-//! A target makes an input from choices and is run on any bytes, so the inputs that once failed are kept as the files that they are. What
-//! a command is asked beside its file follows from a number, the case.
+//! A target generates an input from choices and accepts any bytes, so the inputs that once failed are kept as plain files. A
+//! command's options beside its file follow from a number, the case.
 //!
 //! | file | targets |
 //! |---|---|
-//! | `readers` | what reads a file or a text |
-//! | `commands` | what a command does with a recording; sweep, merge, pack, ops |
-//! | `printed` | what a command prints and writes, as the binary runs it |
+//! | `readers` | code that reads a file or a text |
+//! | `commands` | the work of a command on a recording; sweep, merge, pack, ops |
+//! | `printed` | the output and the files of a command, run as in the binary |
 //! | `case` | the options of a command, and how far an input got |
 
 mod case;
@@ -19,7 +19,7 @@ pub use case::{CASES, Reached};
 
 use crate::choices::Choices;
 
-/// What a target is about.
+/// The kind of code that a target runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// It reads a file or a text.
@@ -28,17 +28,17 @@ pub enum Kind {
     Command,
 }
 
-/// Something that must survive any input.
+/// Code that must survive any input.
 pub struct Target {
     /// Its name, lower case.
     pub name: &'static str,
-    /// What it is about.
+    /// The kind of code that it runs.
     pub kind: Kind,
     /// Makes an input.
     pub make: fn(&mut Choices<'_>) -> Vec<u8>,
-    /// Does with the input what is to be survived.
+    /// Runs the code on the input.
     pub run: fn(&[u8], u8) -> Reached,
-    /// How an input's file is called, after the dot.
+    /// The file name extension of its inputs.
     pub ending: &'static str,
 }
 
@@ -79,7 +79,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "largest-batch", kind: Kind::Command, make: commands::arguments, run: commands::largest_batch, ending: "txt" },
 ];
 
-/// Makes what all inputs rest on, so that the first execution is not charged with it.
+/// Prepares what all inputs depend on, so that the first execution does not bear its cost.
 pub fn prepare() {
     crate::recordings::bases();
     commands::sound_rows();

@@ -1,6 +1,6 @@
-//! What the commands print and write: text, JSON, tables, pages, pictures, and statistics that are compared.
+//! Runs the commands with their output: text, JSON, tables, pages, pictures, and statistics for comparison.
 //!
-//! The commands are run as the binary runs them, arguments included, on a file in a folder of its own.
+//! The commands run as in the binary, including arguments, on a file in a separate folder.
 
 use std::ffi::OsString;
 use std::fs;
@@ -8,13 +8,13 @@ use std::path::Path;
 
 use super::case::{Case, Reached};
 
-/// What `memory_stats()` of some other run says.
+/// The output of `memory_stats()` from another run.
 const STATS: &str = include_str!("../../../recordings/pools/graph_reset.default.2.stats.json");
 
-/// Arguments, of which `{}` is the folder of the files that are read and written.
+/// Arguments, in which `{}` stands for the folder of the files that are read and written.
 type Arguments = &'static [&'static str];
 
-/// Runs the command on the recording with one of the lists of arguments, which the case chooses.
+/// Runs the command on the recording with one of the argument lists; the case selects which.
 fn run(bytes: &[u8], case: u8, command: &str, lists: &[Arguments]) -> Reached {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("recording.pickle"), bytes).expect("room for a file");

@@ -1,4 +1,4 @@
-//! Everything that reads a file or a text from a stranger.
+//! Runs everything that reads a file or a text from an untrusted source.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -81,7 +81,7 @@ pub(super) fn opcodes(choices: &mut Choices<'_>) -> Vec<u8> {
 }
 
 pub(super) fn compressed(choices: &mut Choices<'_>) -> Vec<u8> {
-    // Whole files of the formats that are read but not written here.
+    // Complete files of the formats that parkade reads but this crate does not write.
     const XZ: &[u8] = include_bytes!("../../../../recording/tests/data/snapshot.xz.bin");
     const ZSTD: &[u8] = include_bytes!("../../../../recording/tests/data/snapshot.zst.bin");
     let mut bytes = match choices.below(5) {
@@ -111,23 +111,24 @@ pub(super) fn read_recording(bytes: &[u8], _: u8) -> Reached {
     reached(read(bytes))
 }
 
-/// What was read can be written in both styles and read again, and is the same.
+/// Writing a recording in both styles and reading it back gives the same recording.
 pub(super) fn read_again(bytes: &[u8], _: u8) -> Reached {
     let Ok(mut recording) = read(bytes) else { return Reached::Refused };
     recording.tolerated = Default::default();
     let again =
         |recording: &Recording, style| read(&write(recording, style)).expect("what was read can be written and read again");
-    // What is no number is unlike itself, and is taken out once it was written and read. What is left is written from here on: settings
-    // without any value say less of the release.
+    // A NaN does not equal itself, so NaNs are removed after the recording has been written and read once. From here on the rest
+    // is written: settings without any value reveal less about the release.
     again(&recording, Style::Python);
     recording = without_nan(recording);
     let (python, mut cpp) = (again(&recording, Style::Python), again(&recording, Style::Cpp));
-    // What C++ writes says less of its release, and what is written may be of a later release than what was read.
+    // Snapshots in the C++ style reveal less about their release, and the written file may be of a later release than the file
+    // that was read.
     cpp.fields = python.fields;
     recording.fields = python.fields;
     assert!(python == cpp, "the two styles are read as different recordings");
     assert!(again(&python, Style::Python) == python, "what was written is read as something else");
-    // The order of segments in the file decides how stacks are numbered, and nothing else.
+    // The order of segments in the file affects only the numbering of stacks.
     let is_same = without_stacks(recording) == without_stacks(python);
     assert!(is_same, "what is written is not what was read");
     Reached::Read

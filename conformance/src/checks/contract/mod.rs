@@ -1,7 +1,7 @@
 //! The device contract, call by call: each row of the measured driver facts as an entry.
 //!
-//! A row asserts the same on every backend: result codes, sizes, and whether a call waits. Its text contains nothing else, so it
-//! can be compared between backends; what may differ, such as addresses and times, goes into `measured`.
+//! A row asserts the same on every backend: result codes, sizes, and whether a call waits. Its text contains nothing else, so
+//! it can be compared between backends; values that may differ, such as addresses and times, go into `measured`.
 //!
 //! One sub-row of the facts has no entry: mapping a part of a handle from an offset (801). The core's device trait can only map
 //! whole handles.

@@ -1,4 +1,4 @@
-//! Two devices in one host: one can read the other's mappings once it has been granted access, and not before.
+//! Two devices in one host: one can read the other's mappings after it has been granted access, and not before.
 
 use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
@@ -14,7 +14,7 @@ const WORDS: [u32; 2] = [0x1111_2222, 0x3333_4444];
 /// The driver's code for devices that cannot access each other.
 const PEER_ACCESS_UNSUPPORTED: u32 = 217;
 
-/// The entries for hosts with several CUDA devices, of which `cuda` is one.
+/// The entries for hosts with several CUDA devices; `cuda` is one of them.
 pub(in crate::checks) fn entries(cuda: &Cuda) -> Vec<Entry> {
     let ordinal = cuda.ordinal();
     let says = "another device can read a mapping once it has been granted access, and not before";
@@ -60,7 +60,7 @@ fn reads_what_was_opened(ordinal: u32) -> Verdict {
     Ok(Evidence { measured, ..Evidence::default() })
 }
 
-/// One mapping gets access rights before the peer is granted access, the other after.
+/// One mapping gets its access rights before the peer is granted access, the other after.
 fn open_before_and_after(
     home: &mut CudaDevice,
     peer: &mut CudaDevice,

@@ -1,5 +1,5 @@
-//! What is the caller's and what is not: free memory as the device reports it (cudaMemGetInfo) is never more than there is, and
-//! less by what others hold; and a device refuses what does not, or no longer, belong to the caller. A refusal changes nothing.
+//! Rows about ownership: the free memory that the device reports (cudaMemGetInfo) never exceeds its memory, and shrinks by what
+//! others hold; and a device refuses memory that does not, or no longer, belong to the caller. A refusal changes nothing.
 
 use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
@@ -72,12 +72,12 @@ fn others(backend: &AnyBackend, _: &Effort) -> Verdict {
         })?;
         text += &format!("others hold {size}: {missing} less free\n");
     }
-    // The others hold nothing now.
+    // The others hold nothing at this point.
     ends_empty(&mut device, before.free.get())?;
     Ok(Evidence { text, operations: 5, ..Evidence::default() })
 }
 
-/// A stream handle that no driver gives out.
+/// A stream handle that no driver hands out.
 const FOREIGN: StreamId = StreamId(0xdead_beef);
 
 /// The entries of these rows.
@@ -102,7 +102,7 @@ pub(super) fn end_entries(backend: &AnyBackend) -> Vec<Entry> {
     entries
 }
 
-/// The visible state of a device: live ranges, what is held, free memory.
+/// The visible state of a device: live ranges, holdings, free memory.
 type State = (Vec<(DeviceAddress, Bytes)>, Holdings, Bytes);
 
 /// The state of a device, which a refusal must not change.
@@ -177,7 +177,7 @@ fn too_much(backend: &AnyBackend, _: &Effort) -> Verdict {
     let codes = facts.codes;
     let mut device = open(backend, None)?;
     let before = free_bytes(&mut device)?;
-    // Some devices give out everything that they report as total.
+    // Some devices hand out everything that they report as total.
     let kept = device.malloc(facts.page)?;
     let all = device.total_memory().get() / facts.page.get();
     let mut text = String::new();
@@ -203,8 +203,8 @@ fn no_bytes(backend: &AnyBackend, _: &Effort) -> Verdict {
     Ok(Evidence { text, operations: 1, ..Evidence::default() })
 }
 
-/// Access to memory that is not the caller's is refused by the call itself; the backend chooses the code. Nothing is mapped in
-/// addresses that are only reserved, or, on a device without virtual memory, in a freed range.
+/// The call itself refuses access to memory that does not belong to the caller; the backend chooses the code. The test
+/// addresses are only reserved, with nothing mapped or, on a device without virtual memory, belong to a freed range.
 fn foreign_memory(backend: &AnyBackend, _: &Effort) -> Verdict {
     let facts = backend.facts();
     let mut device = open(backend, None)?;

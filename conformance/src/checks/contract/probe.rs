@@ -13,7 +13,7 @@ pub(super) fn open(backend: &AnyBackend, capacity: Option<Bytes>) -> Result<AnyD
     Ok(backend.open(&Needs { capacity, ..Needs::default() })?)
 }
 
-/// `Ok` if it holds, otherwise a failure with the text of `says`.
+/// Returns `Ok` if the condition holds, and a failure with the text of `says` if not.
 pub(super) fn ensure(holds: bool, says: impl FnOnce() -> String) -> Result<(), Trouble> {
     if holds { Ok(()) } else { Err(Trouble::fail(says())) }
 }

@@ -1,7 +1,7 @@
-//! What a request takes from the device and where it is placed (facts: Sizes and addresses), and what a full device of which
-//! every other range was freed still gives (facts: Holes).
+//! How much a request takes from the device and where it is placed (facts: Sizes and addresses), and what a full device with
+//! every other range freed still gives (facts: Holes).
 //!
-//! The holes are the experiments of the facts, scaled down by a ballast that leaves little of the device.
+//! The tests of holes are the experiments of the facts, scaled down by a ballast that leaves little of the device.
 
 use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, DeviceAddress};
@@ -137,7 +137,7 @@ fn large(backend: &AnyBackend, _: &Effort) -> Verdict {
     Ok(Evidence { text, operations: 4 * sizes.len() as u64, ..Evidence::default() })
 }
 
-/// Larger alignments were seen but are not guaranteed: they are measured, not asserted.
+/// Larger alignments were observed but are not guaranteed: the row measures them without asserting them.
 fn alignment(backend: &AnyBackend, _: &Effort) -> Verdict {
     let facts = backend.facts();
     let mut device = open(backend, None)?;
@@ -200,7 +200,7 @@ pub(super) fn hole_entries() -> Vec<Entry> {
     entries
 }
 
-/// A full device of which every other range was freed.
+/// A full device with every other range freed.
 struct Holes {
     device: AnyDevice,
     facts: DeviceFacts,
@@ -226,7 +226,7 @@ impl Holes {
         Ok(Holes { device, facts: backend.facts(), free_before, free_when_full, count, kept })
     }
 
-    /// How many bytes the holes added to free memory.
+    /// The number of bytes that the holes added to free memory.
     fn given_back(&mut self) -> Result<u64, Trouble> {
         Ok(free_bytes(&mut self.device)?.saturating_sub(self.free_when_full))
     }
@@ -256,7 +256,7 @@ fn scattered(backend: &AnyBackend, _: &Effort) -> Verdict {
     let freed = large.get() * LARGE_COUNT.div_ceil(2) as u64;
     ensure(back == freed, || format!("{freed} bytes were freed, {back} came back"))?;
     let mut text = format!("{count} ranges of {large}, every other freed: {back} back\n");
-    // All free memory except what the driver withholds can be had in one piece, and not a page more.
+    // All free memory except what the driver withholds can be allocated in one piece, and not a page more.
     let had = (free_bytes(&mut holes.device)? - holes.device.withheld_bytes().get()) / page * page;
     let refused = facts.codes.out_of_memory;
     for (size, expected) in [(2 * large.get(), 0), (10 * large.get(), 0), (had, 0), (had + 1, refused)] {

@@ -1,9 +1,9 @@
-//! When a device does what: events, which calls wait while a kernel runs on another stream (facts: Waiting for the device), and
-//! what each call costs (facts: Time of one call).
+//! When events complete, which calls wait while a kernel runs on another stream (facts: Waiting for the device), and what each
+//! call costs (facts: Time of one call).
 //!
 //! Events are markers in a stream's queue that complete when all work queued before them is done.
 //!
-//! For the calls that wait, the criterion is whether the kernel is done after the call, which its event tells on every backend.
+//! For the calls that wait, the criterion is whether the kernel is done after the call; its event shows this on every backend.
 //! The call's duration is also compared with the kernel's, with a wide margin.
 //!
 //! Costs are a table to compare with the measured one. Times are measured, never asserted.
@@ -17,7 +17,7 @@ use super::probe::{Watch, ends_empty, ensure, free_bytes, open, pages};
 use crate::backend::{AnyBackend, AnyDevice, AnyEvent, AnyPhysical, TestDevice, Waits};
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 
-/// How long a kernel runs that must be seen running, in nanoseconds.
+/// Duration of a kernel that must be observed running, in nanoseconds.
 const SPIN_NS: u64 = 50_000_000;
 
 /// The entries of these rows.
@@ -78,7 +78,7 @@ fn never_recorded(backend: &AnyBackend, _: &Effort) -> Verdict {
     device.wait(&event)?;
     device.spin(stream, SPIN_NS)?;
     is(&mut device, &event, true, "never recorded, with work running")?;
-    // Waiting for it returns at once.
+    // Waiting for it returns immediately.
     device.stream_wait(device.streams()[2], &event)?;
     device.synchronize_stream(device.streams()[2])?;
     let running = recorded(&mut device, stream)?;
@@ -151,7 +151,7 @@ fn apart(backend: &AnyBackend, _: &Effort) -> Verdict {
     done(device, events, "three streams, including the default one, finish while a fourth is busy")
 }
 
-/// The contents show the order, too: the second stream copies what the first one writes late.
+/// The contents show the order too: the second stream copies what the first one writes late.
 fn stream_wait(backend: &AnyBackend, _: &Effort) -> Verdict {
     let mut device = open(backend, None)?;
     let free_before = free_bytes(&mut device)?;
@@ -211,9 +211,9 @@ fn synchronize(backend: &AnyBackend, _: &Effort) -> Verdict {
     done(device, [short, long], "the stream's events are complete, another stream's are not")
 }
 
-/// How long the kernel runs, in nanoseconds.
+/// Duration of the kernel, in nanoseconds.
 const KERNEL_NS: u64 = 100_000_000;
-/// Pages of the handles and ranges used while it runs.
+/// Pages of the handles and ranges used while the kernel runs.
 const HANDLE: u64 = 10;
 const RANGE: u64 = 100;
 
@@ -290,7 +290,7 @@ impl Stage {
     }
 }
 
-/// Makes a call while a kernel runs on another stream.
+/// Makes a call while a kernel runs on another stream, and checks whether the call waits.
 fn check(backend: &AnyBackend, name: &str, waits: bool, call: Call) -> Verdict {
     let mut stage = Stage::new(backend)?;
     let stream = stage.device.streams()[1];

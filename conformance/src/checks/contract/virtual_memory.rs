@@ -1,11 +1,11 @@
-//! What each virtual memory call returns, one cause at a time, and what it does (facts: Virtual memory calls).
+//! The result code and the effect of each virtual memory call, one cause at a time (facts: Virtual memory calls).
 //!
 //! Every row starts from the same [`Scene`]: two handles mapped side by side in a reservation, and a third, unmapped one. A
-//! refusal must leave it unchanged: memory, holdings and contents.
+//! refusal must leave memory, holdings and contents unchanged.
 //!
-//! The rows are the table of result codes: 0 success, 1 invalid value, 801 not supported. The effects are what the calls do apart
-//! from their result code: which bytes are visible where, and when memory goes back to the device. Breaking a handle keeps the
-//! contents of what is kept at its addresses, and gives the rest back to the device.
+//! The rows are the table of result codes: 0 success, 1 invalid value, 801 not supported. The effects are everything apart from
+//! the result code: which bytes are visible where, and when memory returns to the device. Breaking a handle preserves the
+//! contents of the kept parts at their addresses, and returns the rest to the device.
 
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
@@ -83,7 +83,7 @@ impl Scene {
         Ok(scene)
     }
 
-    /// The address this many pages into the reservation.
+    /// The address of this page of the reservation.
     fn at(&self, place: u64) -> DeviceAddress {
         self.base.offset(Bytes(place * self.page.get()))
     }
@@ -126,7 +126,7 @@ impl Scene {
         Ok(self.free_before.saturating_sub(free_bytes(&mut self.device)?))
     }
 
-    /// Gives everything back, with a single unmap of the whole reservation, and checks that nothing is left.
+    /// Returns everything, with a single unmap of the whole reservation, and checks that nothing is left.
     fn finish(mut self) -> Result<(), Trouble> {
         self.device.settle();
         self.device.unmap(self.base, self.reserved)?;
@@ -331,7 +331,7 @@ fn unmap(backend: &AnyBackend, _: &Effort) -> Verdict {
     let before = scene.taken()?;
     scene.unmap(0, large + page)?;
     ensure(scene.taken()? == before, || "unmapping gave back memory whose handle is still held".to_owned())?;
-    // In the opposite order, at other addresses.
+    // Map them in the opposite order, at other addresses.
     scene.map(15, page, SECOND)?;
     scene.map(16, large, FIRST)?;
     scene.set_access(15, page + large)?;
@@ -360,7 +360,7 @@ fn reserve(backend: &AnyBackend, _: &Effort) -> Verdict {
     Ok(Evidence { text: format!("twice {size} bytes of addresses: no memory"), operations: 4, ..Evidence::default() })
 }
 
-/// What is kept of the large handle: first page and number of pages.
+/// The parts of the large handle that are kept: first page and number of pages.
 const KEPT: [(u64, u64); 3] = [(0, 2), (4, 3), (9, 1)];
 
 /// The entries of these rows.
@@ -372,7 +372,7 @@ fn breaking_entries() -> Vec<Entry> {
     ]
 }
 
-/// A device that does not break handles says so, and refuses.
+/// A device that cannot break handles reports that, and refuses.
 fn declines(scene: &mut Scene) -> Result<bool, Trouble> {
     if scene.device.breaks_handles() {
         return Ok(false);
@@ -381,7 +381,8 @@ fn declines(scene: &mut Scene) -> Result<bool, Trouble> {
     Ok(true)
 }
 
-/// Breaks the large handle into parts of so many pages. False if the device refused; then the scene has its memory again.
+/// Breaks the large handle into parts of this many pages. Returns false if the device refused; the scene then has its memory
+/// again.
 fn breaks(scene: &mut Scene, parts: &[(u64, u64)]) -> Result<bool, Trouble> {
     let page = scene.page.get();
     let parts: Vec<(Bytes, Bytes)> = parts.iter().map(|&(place, count)| (Bytes(place * page), Bytes(count * page))).collect();
@@ -442,7 +443,7 @@ fn keeps(backend: &AnyBackend, _: &Effort) -> Verdict {
         let read = scene.device.read(scene.at(place), &mut [0; 4]);
         ensure(read.is_err(), || format!("page {place} was kept by nobody and can be read"))?;
     }
-    // The kept pages are memory like any other, and the free addresses take new memory.
+    // The kept pages behave like any other memory, and the free addresses accept new memory.
     scene.device.fill(scene.base, Bytes(2 * page.get()), 7, StreamId::DEFAULT)?;
     ensure(scene.holds(0, Bytes(2 * page.get()), 7)?, || "a kept page cannot be written".to_owned())?;
     scene.device.settle();

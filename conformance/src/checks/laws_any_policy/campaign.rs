@@ -23,10 +23,10 @@ use crate::suite::{Effort, Evidence, Trouble, Verdict};
 pub(super) struct Subject {
     pub(super) name: String,
     make: Arc<dyn Fn(u64) -> Box<dyn Policy> + Send + Sync>,
-    /// Which errors are expected.
+    /// The errors that are expected.
     pub(super) expected: Expected,
     habits: Habits,
-    /// The seeds that it is created with when calls are made to fail.
+    /// The policy's seeds for runs in which calls are made to fail.
     pub(super) fault_seeds: Vec<u64>,
 }
 
@@ -93,7 +93,7 @@ impl Subject {
         Ok(trial)
     }
 
-    /// Runs a program and gives everything back; returns how often the policy did what.
+    /// Runs a program and returns all memory to the device; returns how often the policy took each kind of action.
     pub(super) fn whole_run(&self, backend: &AnyBackend, setup: &Setup, steps: &[Step]) -> Result<Reached, Stopped> {
         let trial = self.play(backend, setup, steps)?;
         let (script, reached) = (trial.script(), trial.reached());
@@ -156,7 +156,7 @@ pub(super) fn determinism(subject: &Subject, backend: &AnyBackend, effort: &Effo
     random(&a_part(effort), 0x901d, EventTiming::Seeded(0), |setup, steps| subject.twice(backend, setup, steps))
 }
 
-/// An allocator dropped at any moment gives everything back.
+/// An allocator dropped at any moment returns all its memory.
 pub(super) fn dropped(subject: &Subject, backend: &AnyBackend, effort: &Effort) -> Verdict {
     random(&a_part(effort), 0x901e, EventTiming::Seeded(0), |setup, steps| {
         let trial = subject.play(backend, setup, steps)?;
@@ -201,12 +201,12 @@ pub(super) enum Failure {
 pub(super) struct Failing {
     pub(super) setup: Setup,
     pub(super) steps: Vec<Step>,
-    /// What the last failing run during shrinking showed, and its script.
+    /// The message of the last failing run during shrinking, and its script.
     broken: String,
     script: String,
 }
 
-/// Runs random programs until one breaks a law, then shrinks it. Returns the number of steps performed if none does.
+/// Runs random programs until one breaks a law, then shrinks it. Returns the number of steps performed if no law is broken.
 pub(super) fn search(
     effort: &Effort,
     salt: u64,
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn what_is_needed_together_stays_and_nothing_else() {
         let steps: Vec<u32> = (0..100).collect();
-        // 41 cannot be removed before 40.
+        // In this test, 41 cannot be removed before 40.
         let fails = |steps: &[u32]| steps.contains(&7) && steps.contains(&93) && (!steps.contains(&40) || steps.contains(&41));
         assert_eq!(without_needless(steps, fails), [7, 93]);
         assert_eq!(without_needless(vec![1, 2], |_| false), [1, 2]);

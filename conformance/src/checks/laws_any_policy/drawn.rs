@@ -1,7 +1,7 @@
-//! Policies assembled at random from everything that a policy may do: how it searches and splits, and the rungs and
-//! order of its ladder. They are not useful, but all of them are valid.
+//! Policies assembled at random from everything that a policy may do: how it searches and splits, and the rungs and order of
+//! its ladder. They are not useful, but they are all valid.
 //!
-//! They cover what the named policies use in few combinations or not at all.
+//! They cover combinations that the named policies use rarely or not at all.
 
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::profile::Profile;
@@ -10,7 +10,7 @@ use parkade::{BlockId, BlockView, Heap, PoolSlot};
 
 use crate::checks::draw::Draws;
 
-/// How many policies of each kind that moves memory.
+/// The number of policies of each kind that moves memory.
 const MOVERS: usize = 10;
 
 /// How a block is split.
@@ -31,7 +31,7 @@ enum Rung {
     AskFor(u64),
     /// A block of another stream, with a wait or only if its work happens to be done.
     Transfer(bool),
-    /// What is needed of a block of another stream.
+    /// What the request needs of a block of another stream.
     TransferPart,
     /// All blocks of the first other stream that has any.
     TransferAll,
@@ -117,7 +117,7 @@ impl Drawn {
             rung => rung,
         };
         let rungs: Vec<Rung> = rungs;
-        // Some take only new memory.
+        // Some policies take only new memory.
         let annexes = of(&[0, 0, 1]) == 1;
         let first = (annexes && of(&[0, 1, 1]) == 1).then_some(Rung::Annex);
         let rungs = first.into_iter().chain(rungs.into_iter().map(with_handles)).collect();
@@ -193,7 +193,7 @@ impl Drawn {
             Rung::Provide(_) if request.is_expandable => nothing(),
             Rung::Provide(more) => Relief::Provide { bytes: Bytes(request.size.get() + more), stream: StreamId::DEFAULT },
             Rung::Remap(most, of_all) => {
-                // Not those of a private pool in use: its graphs still need them.
+                // Excluding segments of a private pool in use, which its graphs still need.
                 let may_go = heap.releasable();
                 let all = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool);
                 let pools = if of_all { all.to_vec() } else { vec![request.pool] };
@@ -253,7 +253,7 @@ impl Policy for Drawn {
         self.annexes
     }
 
-    /// By what is drawn already, so that the other draws stay.
+    /// Decided by an existing draw, so that the other draws stay the same.
     fn waits_for_pools(&self, heap: &Heap) -> bool {
         self.takes_high_end && (heap.reserved().get() / self.segment.max(1)).is_multiple_of(2)
     }
@@ -282,7 +282,7 @@ impl Policy for Drawn {
         }
     }
 
-    /// Its own rungs; then a wait and another search, other streams' blocks, and a release of everything.
+    /// The policy's own rungs; then a wait and another search, other streams' blocks, and a release of everything.
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
         if let Some(&rung) = self.rungs.get(rung as usize) {
             return self.climb(heap, request, rung);
@@ -293,7 +293,7 @@ impl Policy for Drawn {
             2 => self
                 .find(heap, request)
                 .map_or_else(|| self.climb(heap, request, Rung::Borrow), |block| self.reuse(heap, request, block)),
-            // A policy that takes other streams' blocks if their work is done must do so now that all work is done.
+            // A policy that takes other streams' blocks once their work is done must do so now, because all work is done.
             3 if self.rungs.iter().any(Rung::takes_from_others) => self.climb(heap, request, Rung::Transfer(true)),
             3 | 4 => Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskFor(request.size) },
             _ => Relief::GiveUp,

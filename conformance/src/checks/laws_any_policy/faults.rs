@@ -1,4 +1,4 @@
-//! Failing driver calls, one at a time: no matter what the policy asked for, every law holds and nothing leaks.
+//! Failing driver calls, one at a time: whatever the policy asked for, every law holds and nothing leaks.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::suite::{Effort, Evidence, Trouble, Verdict};
 
 /// A code that the allocator has no rule for ("an illegal memory access was encountered").
 const ILLEGAL_ADDRESS: FaultError = FaultError::Code(700);
-/// In a short run, how many calls of a program fail in each way.
+/// In a short run, the number of calls of a program that fail in each way.
 const FEWEST_POINTS: usize = 12;
 
 /// The failures for the number of a call.
@@ -99,11 +99,11 @@ fn spread(points: &[u64], most: usize, shift: usize) -> Vec<u64> {
 
 /// The outcome of a run.
 struct Ran {
-    /// How many failures happened.
+    /// The number of failures.
     fired: u64,
     /// The device calls of each step.
     calls: Vec<Vec<CallName>>,
-    /// The time they took in nanoseconds, if the device reports it.
+    /// The time of these calls in nanoseconds, if the device reports it.
     driver_ns: u64,
 }
 

@@ -1,8 +1,8 @@
 //! The laws that hold for every policy, and the entries that check them: for each policy of the catalogue, for randomly
 //! assembled policies, and for one that gives random answers.
 //!
-//! The checks in [`laws_pytorch`](super::laws_pytorch) know PyTorch's rules, and so where a request must go. Here the policy decides that, and
-//! [`LAWS`] lists what must hold anyway. A failure starts with the name of the broken law.
+//! The checks in [`laws_pytorch`](super::laws_pytorch) know PyTorch's rules and therefore where a request must go. Here the
+//! policy decides that, and [`LAWS`] lists what must hold in any case. A failure starts with the name of the broken law.
 
 mod campaign;
 mod drawn;
@@ -34,10 +34,10 @@ pub use trial::Habits;
 const SHARE: u32 = 10;
 /// How many times more programs the policy with random answers gets than others: it must reach unlikely combinations.
 const WRONG_SHARE: u32 = 10;
-/// How many policies with random answers also see driver calls fail in the program that climbs every rung.
+/// The number of policies with random answers that also see driver calls fail in the program that climbs every rung.
 const WRONG_FAULT_SEEDS: u64 = 24;
 
-/// What holds under every policy.
+/// The laws that hold under every policy.
 pub const LAWS: [(Law, &str); 16] = [
     (Law::NoOverlap, "no two live allocations share a byte"),
     (Law::Alignment, "addresses are multiples of 512, or of the unit that the policy rounds to"),
@@ -61,10 +61,10 @@ pub const LAWS: [(Law, &str); 16] = [
     (Law::Answers, "the policy gives only valid answers"),
 ];
 
-/// How much of the effort goes to policies.
+/// The share of the effort that goes to policies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Share {
-    /// All of it: policies are what is being checked.
+    /// All of it, because the policies are under test.
     Whole,
     /// A part of it, in a run of the whole suite.
     Part,
@@ -205,7 +205,7 @@ pub fn check<P: Policy + 'static>(make: impl Fn() -> P + Send + Sync + 'static, 
     check_with(Habits::default(), make, effort)
 }
 
-/// Like [`check`], for a policy that keeps its memory, or does not search again after waiting.
+/// Like [`check`], for a policy that keeps its memory or does not search again after waiting.
 ///
 /// # Errors
 /// The report, if anything failed.
@@ -224,7 +224,7 @@ pub fn check_with<P: Policy + 'static>(
 
 #[cfg(test)]
 mod tests {
-    //! Coverage of the programs: a rung that no program reaches is not tested.
+    //! Tests the coverage of the programs: a rung that no program reaches is not tested.
 
     use parkade::Heap;
     use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
@@ -272,7 +272,7 @@ mod tests {
         assert!(transfers >= 4 && remaps >= 4, "{transfers} policies of {} transfer, {remaps} remap", runs.len());
     }
 
-    /// Its one area is the whole limit, so that nothing is left for private pools.
+    /// Its only region is the whole limit, so nothing is left for private pools.
     const ONE_AREA: &str = "bfc:kind=one-region";
 
     #[test]
@@ -290,7 +290,7 @@ mod tests {
         assert!(load * 3 >= all * 2, "{load} of {all} load");
     }
 
-    /// It never waits and never gives anything back, so it runs out of memory too early.
+    /// A policy that never waits and never releases anything, so it runs out of memory too early.
     struct Stubborn;
 
     impl Policy for Stubborn {

@@ -4,8 +4,8 @@
 //! lost word is the allocator's fault.
 //!
 //! With private pools, a program creates them, routes requests to them like `use_mem_pool` and graph captures, and saves and
-//! loads what they have handed out. Fixed programs reach what random ones rarely do, and are the programs in which driver calls
-//! are made to fail.
+//! loads what they have handed out. Fixed programs reach cases that random ones rarely reach; driver calls are made to fail in
+//! these programs.
 
 use parkade::units::MIB;
 use proptest::prelude::*;
@@ -24,7 +24,7 @@ pub(super) enum Step {
     Free(usize),
     /// Frees one and requests the same size on the same stream, as loops do.
     Replace(usize),
-    /// A stream fills a live allocation again, after its last user, and the allocator is told.
+    /// A stream fills a live allocation again, after its last user, and the program tells the allocator.
     Use(usize, usize),
     /// The host reads a live allocation, after its last user.
     Read(usize),
@@ -137,15 +137,15 @@ fn setup(timing: EventTiming) -> impl Strategy<Value = Setup> {
     })
 }
 
-/// Programs of at most this many steps. Half of them have private pools: while requests are routed nothing waits, so those
-/// programs exercise less of the rest.
+/// Programs of at most this many steps. Half of them have private pools; while requests are routed nothing waits, so those
+/// programs exercise less of the other rules.
 pub(super) fn programs(timing: EventTiming, longest: usize) -> impl Strategy<Value = (Setup, Vec<Step>)> {
     let with_pools = prop_oneof![5 => step(), 1 => pool_step().prop_map(Step::Pool)].boxed();
     let steps = prop_oneof![prop::collection::vec(step(), 1..longest), prop::collection::vec(with_pools, 1..longest),];
     (setup(timing), steps)
 }
 
-/// One step. Pools are numbered from 1 to [`POOLS`].
+/// A step on a private pool. Pools are numbered from 1 to [`POOLS`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum PoolStep {
     /// Creates the pool, or adds a use to it.
@@ -197,11 +197,11 @@ fn pool_step() -> impl Strategy<Value = PoolStep> {
         2 => pool().prop_map(PoolStep::Create),
         6 => (pool(), prop_oneof![2 => Just(None), 3 => (0..STREAMS.len()).prop_map(Some)])
             .prop_map(|(pool, stream)| PoolStep::Begin(pool, stream)),
-        // Most of the time nothing is routed, or nothing would ever be waited for.
+        // Most of the time nothing is routed, because nothing waits during a routing.
         8 => pool().prop_map(PoolStep::End),
         2 => pool().prop_map(PoolStep::Release),
         1 => pool().prop_map(PoolStep::Serve),
-        // At most one pool, or nothing would ever be split.
+        // At most one pool, because with more nothing would ever be split.
         1 => Just(PoolStep::KeepWhole(POOLS)),
         1 => pool().prop_map(PoolStep::ReleaseCached),
         3 => pool().prop_map(PoolStep::Save),
@@ -209,8 +209,8 @@ fn pool_step() -> impl Strategy<Value = PoolStep> {
     ]
 }
 
-/// A program with a bit of everything: free blocks of three streams, running work, two requests for more than there is, and
-/// fragmented device memory.
+/// A program with some of everything: free blocks of three streams, running work, two requests for more than the device has,
+/// and fragmented device memory.
 pub(super) fn every_rung() -> (Setup, Vec<Step>) {
     use Step::{Allocate, Free, Launch, Limit, ProcessEvents, ReleaseCached, Replace, Use};
     let fill = [Allocate(16 * MIB, 0), Allocate(12 * MIB, 1), Allocate(16 * MIB, 2), Launch(1, 4_000_000), Use(1, 2), Use(0, 1)];
@@ -267,7 +267,7 @@ pub(super) fn captures() -> (Setup, Vec<Step>) {
         Pool(Create(1)),
         Free(1),
         Pool(Begin(1, Some(0))),
-        // Another stream used it before: its events are recorded once the capture is over.
+        // Another stream used the block before: its events are recorded once the capture has ended.
         Free(0),
         Allocate(4 * MIB, 0),
         Allocate(700, 0),
@@ -275,7 +275,7 @@ pub(super) fn captures() -> (Setup, Vec<Step>) {
         Use(2, 2),
         ProcessEvents,
         Free(0),
-        // More than there is: nothing may be waited for during the capture.
+        // More than the device has; nothing may be waited for during the capture.
         Allocate(60 * MIB, 0),
         Step::ReleaseCached,
         Allocate(3 * MIB, 0),

@@ -1,4 +1,4 @@
-//! A policy wrapper that answers like the policy inside and records its answers, so that they can be compared with what the
+//! A policy wrapper that answers like the policy inside and records the answers, so that they can be compared with what the
 //! allocator did.
 
 use std::cell::{Cell, RefCell};
@@ -19,7 +19,7 @@ pub(super) enum Answer {
     Reuse(Option<u64>),
     /// A block of another stream, with its address if it is a free block.
     Transfer(Option<u64>),
-    /// A part of one, from its first byte on.
+    /// A part of a block of another stream, starting at its first byte.
     TransferPart(Option<u64>),
     /// A segment of this many bytes, after releasing this many blocks.
     Segment(u64, usize),
@@ -27,7 +27,8 @@ pub(super) enum Answer {
     Rung(usize),
 }
 
-/// How often a policy did what, and the driver time. Transfers and remaps count only if they were performed and served a request.
+/// How often a policy took each kind of action, and the driver time. Transfers and remaps count only if they were performed and
+/// served a request.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Reached {
     pub(super) reuses: u64,
@@ -58,20 +59,20 @@ impl Reached {
     }
 }
 
-/// What a policy answered for the current request.
+/// A policy's answers for the current request.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Notes {
     pub(super) answer: Option<Answer>,
-    /// The pool of the current request; pools that serve when memory runs out may be searched, too.
+    /// The pool of the current request; pools that serve when memory runs out may be searched too.
     pool: Option<PoolSlot>,
     /// The size of the segment that `place` last asked for in that pool.
     segment: u64,
     /// The heap when the policy was asked.
     picture: Picture,
-    /// A free block that it would have taken when it gave up.
+    /// A free block that the policy would have taken when it gave up.
     pub(super) overlooked: Option<String>,
     pub(super) reached: Reached,
-    /// Whether it ever asked for a block to change streams.
+    /// Whether the policy ever requested that a block change streams.
     has_transferred: bool,
 }
 
@@ -79,9 +80,9 @@ pub(super) struct Notes {
 pub(super) struct Watched {
     policy: Box<dyn Policy>,
     notes: RefCell<Notes>,
-    /// The size that the block must have by the policy's answers about splitting; 0 if it was not asked.
+    /// The size that the block must have by the policy's answers about splitting; 0 if the policy was not asked.
     kept: Cell<u64>,
-    /// The bytes of the request that gets the high end of its block, if it does.
+    /// The size of the request that gets the high end of its block, if it does.
     high: Cell<Option<u64>>,
 }
 
@@ -98,12 +99,12 @@ impl Watched {
         self.high.set(None);
     }
 
-    /// Whether it ever asked for a block to change streams.
+    /// Whether the policy ever requested that a block change streams.
     pub(super) fn has_transferred(&self) -> bool {
         self.notes.borrow().has_transferred
     }
 
-    /// What it answered.
+    /// The answers for the current request.
     pub(super) fn notes(&self) -> Notes {
         self.notes.borrow().clone()
     }
@@ -113,7 +114,7 @@ impl Watched {
         if self.kept.get() == 0 { size } else { self.kept.get() }
     }
 
-    /// Where the request lies if its block, or the part of it that it may use, begins here: at the high end if the policy said so.
+    /// The address of the request if its block, or the usable part of it, begins here: at the high end if the policy said so.
     pub(super) fn expected_at(&self, place: u64) -> u64 {
         let notes = self.notes.borrow();
         let holds = |&&(address, size, _): &&(u64, u64, u64)| address <= place && place - address < size;
@@ -166,7 +167,7 @@ fn address_of(heap: &Heap, request: &Request, id: BlockId) -> Option<u64> {
     heap.free_blocks(request.pool).find(|block| block.id == id).map(|block| block.address.get())
 }
 
-/// What changed since the newest answer in the heap as the policy sees it; `None` if nothing did.
+/// The changes in the heap, as the policy sees it, since the newest answer; `None` if there are none.
 pub(super) fn changed_since_answer<D: DeviceBackend, O: Observer>(core: &Allocator<D, Watched, O>) -> Option<String> {
     let notes = core.policy().notes.borrow();
     let now = picture(core.heap());
@@ -248,7 +249,7 @@ impl Wrapper for Watched {
             Relief::Annex | Relief::Borrow | Relief::Wait | Relief::Provide { .. } => Answer::Rung(0),
             Relief::GiveUp => {
                 reached.refusals += 1;
-                // Ask once more, as after a callback that freed something.
+                // Ask once more, as happens after a callback that freed something.
                 if let Placement::Reuse(id) = self.inner_mut().place(heap, request) {
                     let at = address_of(heap, request, id);
                     self.notes.get_mut().overlooked =

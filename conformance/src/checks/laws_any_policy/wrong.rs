@@ -1,4 +1,4 @@
-//! A policy that gives random answers, valid and invalid: the heap must stay intact no matter what it answers.
+//! A policy that gives random answers, valid and invalid: the heap must stay intact whatever it answers.
 
 use std::cell::RefCell;
 
@@ -13,11 +13,11 @@ use crate::checks::draw::Draws;
 #[derive(Debug)]
 pub(super) struct Wrong {
     draws: RefCell<Draws>,
-    /// Blocks that were free at some point; some may be in use or gone by now.
+    /// Blocks that were free at some point; some may be in use or released by now.
     seen: RefCell<Vec<BlockId>>,
     profile: &'static Profile,
     free_order: FreeOrder,
-    /// How often an answer is plausible, in hundredths.
+    /// The probability of a plausible answer, in hundredths.
     right: u64,
     /// Whether it rarely gives up, so that ladders have hundreds of rungs.
     is_patient: bool,

@@ -1,7 +1,7 @@
-//! Programs run against the laws: random sequences of one kind under one event timing, run once for all laws that are checked
+//! Runs programs against the laws: random sequences of one kind under one event timing, run once for all laws that are checked
 //! after every operation; sequences that random draws rarely produce; and random cases of laws that need their own programs.
 //!
-//! The first law of a campaign to ask runs the sequences; the others read the result. A sequence that breaks a law is shrunk and
+//! The first law of a campaign runs the sequences; the others read the result. A sequence that breaks a law is shrunk and
 //! becomes a script for `parkade ops`.
 //!
 //! The fixed sequences are every pair of sizes at the rules' thresholds, and every rung of the ladder.
@@ -67,7 +67,7 @@ impl Campaign {
         let measured = format!("{} operations in {} sequences", found.operations, found.sequences);
         match found.broken {
             Some((broken, script)) if broken.law == law => Err(Trouble::Fail { reason: broken.seen, script: Some(script) }),
-            // A law without an entry here, such as that of failing calls, must not break unnoticed.
+            // If a law without an entry here breaks, such as that of failing calls, it must not go unnoticed.
             Some((broken, _)) => Err(Trouble::fail(format!("{measured}, until {broken}"))),
             // The operations are counted only once.
             None => Ok(Evidence { measured, operations: if is_first { found.operations } else { 0 }, text: String::new() }),
@@ -250,7 +250,7 @@ fn programs() -> Vec<Vec<Operation>> {
         others(freed(&[34, 36, 44, 50, 20]), &[Allocate(90 * MIB, 0)]),
         others(freed(&[34, 36, 44, 50]), &[Allocate(180 * MIB, 0)]),
         others(freed(&[34, 36, 66, 60]), &[Allocate(72 * MIB, 1), Allocate(110 * MIB, 0)]),
-        // Garbage of different ages.
+        // Garbage with different ages.
         others(
             freed(&[22, 30, 26]),
             &[
@@ -262,7 +262,7 @@ fn programs() -> Vec<Vec<Operation>> {
                 Allocate(60 * MIB, 2),
             ],
         ),
-        // Waiting for two streams, and then still not enough.
+        // Wait for two streams, and then still have too little.
         vec![
             Allocate(80 * MIB, 0),
             Allocate(700, 0),
@@ -273,7 +273,7 @@ fn programs() -> Vec<Vec<Operation>> {
             CompleteAll,
             Allocate(60 * MIB, 3),
         ],
-        // The limit, reached exactly and exceeded by one page; others take memory and give it back.
+        // The limit, reached exactly and exceeded by one page; others take memory and release it.
         vec![SetFraction(60), Allocate(100 * MIB, 0), Allocate(20 * MIB, 0), Allocate(512, 0), Free(0), Allocate(102 * MIB, 1)],
         vec![
             Allocate(20 * MIB, 0),

@@ -1,11 +1,12 @@
-//! Devices that fail. Driver calls fail one at a time: for n = 1, 2, ... the n-th call fails, until a run has fewer than n calls.
+//! Devices that fail: driver calls fail one at a time. For n = 1, 2, ... the n-th call fails, until a run has fewer than n
+//! calls.
 //!
-//! After the failure the heap is valid, the statistics agree with it, the rest of the sequence runs, and nothing leaks in the
+//! After the failure the heap is valid, the statistics agree with it, the rest of the sequence runs, and nothing leaks at the
 //! end. The trial checks all of that after every operation. The call fails before it reaches the device, so this works on every
 //! backend.
 //!
-//! And a device answers with addresses that cannot be: the allocator must refuse them with an error that names the address, and
-//! go on as if nothing had been asked.
+//! A device may also return impossible addresses: the allocator must refuse them with an error that names the address, and
+//! continue as if nothing had been requested.
 
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
@@ -50,7 +51,7 @@ const CALLS: [CallName; 15] = [
     CallName::StreamSynchronize,
 ];
 
-/// Those that only expandable segments make.
+/// The calls that only expandable segments make.
 const EXPANDABLE_CALLS: [CallName; 8] = [
     CallName::AddressReserve,
     CallName::AddressFree,
@@ -132,7 +133,7 @@ fn ordinary() -> Vec<Program> {
         ReleaseCached,
     ];
     let on = |sequence: &[Operation]| [0, 1, 4, 5].map(|settings| (setup(128, settings, false), sequence.to_vec()));
-    // On a real device work takes time, so that there is something to wait for.
+    // On a real device work takes time, so there is something to wait for.
     let waiting =
         vec![Allocate(60 * MIB, 0), Launch(1, WORK_NS), RecordStream(0, 1), Free(0), Allocate(100 * MIB, 0), Allocate(700, 2)];
     [on(&events), on(&ladder), on(&waiting)].concat()
@@ -184,11 +185,11 @@ fn random(effort: &Effort) -> Vec<Program> {
 
 /// The outcome of a run with planned failures.
 struct Ran {
-    /// How many failures happened.
+    /// The number of failures.
     fired: u64,
     /// The operations that reported one, in order.
     told: Vec<String>,
-    /// How many operations were performed.
+    /// The operations that were performed.
     script: String,
 }
 
@@ -292,7 +293,7 @@ fn check_wrong_addresses(backend: &AnyBackend, text: &str) -> Verdict {
     Ok(Evidence::operations(operations))
 }
 
-/// Addresses that cannot be, given a range that is in use.
+/// An impossible address, given a range that is in use.
 fn wrong_address(lie: usize, used: u64, bytes: u64) -> u64 {
     [used, used + bytes - 512, used.saturating_sub(512), used + 64 * bytes + 256, 0, u64::MAX - 511][lie]
 }

@@ -1,5 +1,5 @@
-//! The laws as entries: random sequences checked against all laws at once, laws that need their own programs, and the laws of the
-//! allocator alone, which are the same on every backend.
+//! The laws as entries: random sequences checked against all laws at once, laws that need their own programs, and the laws of
+//! the allocator alone, which are the same on every backend.
 
 mod campaign;
 mod faults;

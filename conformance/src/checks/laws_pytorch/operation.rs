@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 pub const THRESHOLDS: [u64; 14] =
     [512, 1024, MIB / 2, MIB, 2 * MIB, 9 * MIB, 10 * MIB, 18 * MIB, 19 * MIB, 20 * MIB, 21 * MIB, 32 * MIB, 52 * MIB, 64 * MIB];
 
-/// One thing that happens to an allocator or to its device.
+/// An operation on an allocator or on its device.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Operation {
     /// Requests this many bytes for a stream, given by its index in [`STREAMS`].
@@ -159,7 +159,7 @@ pub fn virtual_operation() -> impl Strategy<Value = Operation> {
         3 => pool().prop_map(Operation::ReleasePool),
         2 => pool().prop_map(Operation::ReleaseCachedPool),
         1 => pool().prop_map(Operation::UseOnOom),
-        // At most one pool, or nothing would ever be split.
+        // At most one pool, because with more nothing would ever be split.
         1 => Just(Operation::NoSplit(POOLS)),
     ]
 }

@@ -1,9 +1,9 @@
-//! The no-race law: a program that uses one stream, or tells the allocator every stream that uses its memory, never races.
+//! The no-race law: a program that uses one stream, or records every stream that uses its memory, never races.
 //!
 //! Programs declare what they access. They run on the allocator and its device, next to what each buffer must hold and which
-//! stream used it last. The simulated device's detector checks every access by physical bytes, whenever events complete; on every
-//! backend the contents are read back and must match the program's own order. As a control for the detector, the same programs
-//! also run without telling the allocator, and a good part of them must race.
+//! stream used it last. The simulated device's detector checks every access by physical bytes, whenever events complete; on
+//! every backend the contents are read back and must match the program's own order. As a control for the detector, the same
+//! programs also run without recording their streams, and a good part of them must race.
 
 use parkade::device::DeviceBackend as _;
 use parkade::policy::PyTorch;
@@ -98,7 +98,7 @@ fn no_race(backend: &AnyBackend, effort: &Effort, kind: Kind, timing: EventTimin
     })
 }
 
-/// With fewer programs per timing, the share of racing ones would be too random.
+/// With fewer programs per timing, the share of racing programs would vary too much.
 const LEAST_OF_EACH: u32 = 20;
 
 /// Runs the control programs under all timings in turn.
@@ -145,7 +145,7 @@ enum Step {
     Allocate(u64, usize),
     /// Frees a buffer; work that uses it may still run.
     Free(usize),
-    /// Frees a buffer and allocates one of the same size on the same stream, as loops do.
+    /// Frees a buffer and allocates one of the same size on the same stream, as a loop does.
     Replace(usize),
     /// Fills a buffer with a new word, on a stream.
     Fill(usize, usize),
@@ -166,9 +166,9 @@ struct Buffer {
     name: u32,
     size: u64,
     home: StreamId,
-    /// The stream that used it last. Every user waits for the previous one, so all uses are in one order.
+    /// The stream that used it last. Every user waits for the previous one, so all uses are ordered.
     last: StreamId,
-    /// What it holds: for each stretch, its end and its word.
+    /// Its contents: for each stretch, its end and its word.
     holds: Vec<(u64, u32)>,
 }
 
@@ -203,7 +203,7 @@ impl Play {
         Ok(Play { core, device, streams, kind, live: Vec::new(), names: 0, words: 0, script: vec![head] })
     }
 
-    /// The program so far, as a script for `parkade ops`; what a script cannot express is a comment.
+    /// The program so far, as a script for `parkade ops`; steps that a script cannot express are comments.
     fn script(&self) -> String {
         self.script.iter().map(|line| format!("{line}\n")).collect()
     }
@@ -239,7 +239,7 @@ impl Play {
         self.no_race()
     }
 
-    /// Reads all buffers, gives everything back and checks that nothing is left; returns the number of races.
+    /// Reads all buffers, frees everything and checks that nothing is left; returns the number of races.
     fn finish(mut self) -> Result<usize, Broken> {
         for which in 0..self.live.len() {
             self.read(which)?;
@@ -299,7 +299,7 @@ impl Play {
         self.core.free(buffer.allocation).map_err(|error| Broken::new(Law::Faults, error))
     }
 
-    /// Lets a stream use a buffer after its last user, and tells the allocator.
+    /// Lets a stream use a buffer after its last user, and records the use with the allocator.
     fn hand_to(&mut self, which: usize, place: usize) -> Result<(), Broken> {
         let (stream, last) = (self.streams[place], self.live[which].last);
         if stream != last {

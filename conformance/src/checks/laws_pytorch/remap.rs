@@ -196,7 +196,7 @@ impl Mover {
             }
             Move::Release(handle) => {
                 let handle = which(handle);
-                // Memory that is mapped nowhere would be lost, and rightly so.
+                // Memory that is mapped nowhere would rightly be lost.
                 if !self.pieces[handle].at.is_empty() {
                     self.release(handle)?;
                 }
@@ -205,7 +205,7 @@ impl Mover {
         }
     }
 
-    /// The address of a position, if the piece fits there and nothing is mapped in its way.
+    /// The address of a position, if the piece fits there and no mapping is in its way.
     fn room_at(&self, place: u64, bytes: u64) -> Option<DeviceAddress> {
         let (base, page) = (self.bases[(place / PAGES % 2) as usize], place % PAGES);
         let start = base.get() + page * self.page;

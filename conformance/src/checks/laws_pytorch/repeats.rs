@@ -1,5 +1,5 @@
-//! Laws about repeated runs: the same sequence decides the same, a dropped allocator leaves nothing, and monotone settings act
-//! monotonically.
+//! Laws about repeated runs: the same sequence leads to the same decisions, a dropped allocator leaves nothing, and monotone
+//! settings act monotonically.
 
 use parkade::stats::Stats;
 use parkade::trace::{TraceAction, TraceEntry};
@@ -41,7 +41,7 @@ pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     entries
 }
 
-/// Draws cases, a fraction of what a campaign draws, and checks each.
+/// Draws cases, a fraction of a campaign's number, and checks each.
 fn check_cases(
     backend: &AnyBackend,
     effort: &Effort,
@@ -152,7 +152,7 @@ fn until_pressure(
     let mut done = sequence.len();
     for (number, operation) in sequence.iter().enumerate() {
         trial.apply(operation)?;
-        // Oversize blocks are given back before a retry is counted (spec 2.9).
+        // Oversize blocks are released before a retry is counted (spec 2.9).
         let stats = trial.core().stats();
         if stats.num_alloc_retries > 0 || stats.num_device_free > 0 {
             done = number;
@@ -169,8 +169,8 @@ fn requests_alone(sequence: &[Operation]) -> Vec<Operation> {
     sequence.iter().filter(plain).copied().collect()
 }
 
-/// Before memory is short a limit has no effect, so a larger one cannot take effect earlier. Garbage collection depends on the
-/// limit itself, and is left out.
+/// Before memory runs short a limit has no effect, so a larger one cannot take effect earlier. Garbage collection depends on
+/// the limit itself and is excluded.
 fn limit(backend: &AnyBackend, effort: &Effort) -> Verdict {
     check_cases(backend, effort, 3, |backend, setup, sequence| {
         let setup = Setup { settings: if setup.is_virtual { 0 } else { setup.settings % 4 }, ..*setup };

@@ -1,16 +1,16 @@
 //! Checks that the same sequence leads to the same decisions on a real device and on the simulated one.
 //!
-//! Addresses break ties between free blocks of equal size. So the simulated device puts its segments and reservations where the
-//! driver put them, one after another. Then everything must be equal: every trace entry with its address, every device call with
-//! its answer, the operations that run out of memory, the segments before everything is given back, and the statistics. The one
+//! Addresses break ties between free blocks of equal size, so the simulated device puts its segments and reservations where the
+//! driver put them, one after another. Then everything must be equal: every trace entry with its address, every device call
+//! with its answer, the operations that run out of memory, the segments before everything is freed, and the statistics. The one
 //! exception is the number of free bytes in an out-of-memory entry, which belongs to the device.
 //!
-//! Events do not depend on speed here: all work finishes before one is queried. That pending blocks are not reused too early is
-//! checked in a run of the same sequence without waiting, by what the memory holds.
+//! Events do not depend on speed here: all work finishes before one is queried. A run of the same sequence without waiting
+//! checks, by the contents of memory, that pending blocks are not reused too early.
 //!
 //! Memory runs out in two ways: at a limit, which the allocator enforces; and on the device, where a ballast leaves 2 GiB, so
-//! that the driver refuses. There the simulated device must refuse the same calls as the driver. The driver may take or give back
-//! its own pages between the ballast's measurement and the run, so the simulated device's capacity may be off by up to
+//! that the driver refuses. On the device the simulated one must refuse the same calls as the driver. The driver may take or
+//! return its own pages between the ballast's measurement and the run, so the simulated device's capacity may be off by up to
 //! `MOST_DRIFT_PAGES`; but a single capacity must explain every answer of the whole run, and the evidence names it.
 //!
 //! On the simulated backend there is nothing to compare, and the list is empty. A device whose facts differ from the simulated
@@ -34,7 +34,7 @@ use sequence::{Plan, Report, run};
 const OPERATIONS: u32 = 10_000;
 /// The most that a sequence takes from the device.
 const MEMORY: Bytes = Bytes(2048 * MIB);
-/// How many pages the driver may have taken or given back since the ballast was measured.
+/// The number of pages that the driver may have taken or returned since the ballast was measured.
 const MOST_DRIFT_PAGES: u64 = 1;
 /// Seeds used in addition to the effort's own.
 const SEEDS: [u64; 2] = [20_261, 20_262];
@@ -51,7 +51,7 @@ const SETTINGS: [(&str, &str); 8] = [
     ("expandable+roundup", "expandable_segments:True,roundup_power2_divisions:4"),
 ];
 
-/// What limits memory.
+/// The limit on memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Shortage {
     /// The allocator's own limit.
@@ -63,7 +63,7 @@ enum Shortage {
 }
 
 impl Shortage {
-    /// The device's capacity, if that is what limits memory.
+    /// The device's capacity, if it is the limit.
     fn capacity(self) -> Option<Bytes> {
         (self != Shortage::Limit).then_some(MEMORY)
     }

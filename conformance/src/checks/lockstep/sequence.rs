@@ -1,11 +1,12 @@
 //! A mixed sequence of allocator operations, determined by its seed: requests of all sizes on three streams, use on other
 //! streams, private pools, frees in random order, out of memory, and releasing the cache.
 //!
-//! Every block is filled with its own number when it is handed out, so that overlapping blocks overwrite each other; a sample of
-//! blocks is read back when freed. The heap is checked every 100 operations. In the end everything goes back to the device.
+//! Every block is filled with its own number when it is handed out, so that overlapping blocks overwrite each other; a sample
+//! of blocks is read back when freed. The heap is checked every 100 operations. At the end everything returns to the device.
 //!
-//! It runs on a device wrapper that records the allocator's calls, the device's answers, and where it puts things. The wrapper
-//! can also make events independent of the device's speed: it then waits for all work before it queries an event.
+//! It runs on a device wrapper that records the allocator's calls, the device's answers, and the addresses of segments and
+//! reservations. The wrapper can also make events independent of the device's speed: it then waits for all work before it
+//! queries an event.
 
 use std::collections::BTreeSet;
 
@@ -34,12 +35,12 @@ const FREED_AFTER_OOM: usize = 12;
 /// The most private pools at a time.
 const POOLS: usize = 3;
 
-/// How to run a sequence.
+/// The parameters of a sequence.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     /// The seed that the operations are drawn from.
     pub(super) seed: u64,
-    /// How many operations there are.
+    /// The number of operations.
     pub(super) operations: u32,
     /// The allocator's settings.
     pub(super) settings: Settings,
@@ -47,12 +48,11 @@ pub(super) struct Plan {
     pub(super) limit: Option<Bytes>,
     /// The default stream and two others.
     pub(super) streams: [StreamId; 3],
-    /// Whether all work finishes before the allocator queries events; otherwise the device's speed decides which blocks are
-    /// pending.
+    /// Whether all work finishes before the allocator queries events; if not, the device's speed decides which blocks are pending.
     pub(super) settles: bool,
 }
 
-/// What a sequence did.
+/// What happened in a sequence.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Report {
     /// The allocator's trace.
@@ -65,11 +65,11 @@ pub(super) struct Report {
     pub(super) reservation_addresses: Vec<u64>,
     /// The operations that ran out of memory, by number.
     pub(super) oom_points: Vec<u32>,
-    /// The segments before everything was given back.
+    /// The segments before everything was freed.
     pub(super) segments: Vec<SegmentInfo>,
     /// The statistics at the end.
     pub(super) stats: Stats,
-    /// How many bytes were read back.
+    /// The number of bytes read back.
     pub(super) read_bytes: u64,
 }
 
@@ -93,7 +93,7 @@ struct Run<'a> {
     pools: Vec<PoolId>,
     /// The number of pools so far.
     pool_numbers: u64,
-    /// The pool that requests are routed to.
+    /// The pool to which requests are routed.
     routed: Option<PoolId>,
 }
 
@@ -207,7 +207,7 @@ impl Run<'_> {
                 self.oom_points.push(self.operation);
                 (0..FREED_AFTER_OOM).try_for_each(|_| self.free(0))
             }
-            // Memory ran out, and the pool that should serve is the routed one; its use count still went up (spec 5.3).
+            // Memory ran out, and the pool that should serve is the routed one; its use count still rose (spec 5.3).
             Err(AllocError::Pool(PoolError::AlreadyRouted(pool))) => {
                 self.oom_points.push(self.operation);
                 done(self.allocator.release_pool(pool))?;
@@ -317,7 +317,7 @@ impl Run<'_> {
 /// A call about memory, addresses or events, and its outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Answer {
-    /// Which call.
+    /// The call.
     call: CallName,
     /// Its size, if it has one.
     bytes: u64,
@@ -441,7 +441,7 @@ impl DeviceBackend for Recorder {
         self.device.breaks_handles()
     }
 
-    /// Noted as the call that unmaps the handle: how many calls follow is the device's matter.
+    /// Recorded as the call that unmaps the handle, because the number of calls that follow depends on the device.
     fn break_handle(
         &mut self,
         address: DeviceAddress,

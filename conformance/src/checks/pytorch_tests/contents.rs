@@ -1,4 +1,5 @@
-//! What memory holds: used by several streams, and through ten thousand requests, frees and cache releases in random order.
+//! Tests the contents of memory: used by several streams, and through ten thousand requests, frees and cache releases in random
+//! order.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +29,7 @@ pub(super) fn stream_entries() -> Vec<Entry> {
     entries
 }
 
-/// Lets a stream wait for the work queued on another one so far.
+/// Makes a stream wait for the work queued on another one so far.
 fn wait_stream(stage: &Stage, waits: StreamId, other: StreamId) -> Result<(), Trouble> {
     let mut device = stage.device().steer();
     let mut event = device.create_event()?;
@@ -111,7 +112,7 @@ fn out_of_memory(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
 }
 
 const OPERATIONS: u64 = 10_000;
-/// Above this many live bytes, tensors are freed before anything else.
+/// Above this many live bytes, the test frees tensors before anything else.
 const MOST: u64 = (1 << 30) / 10;
 /// Bytes read at a tensor's start, middle and end; their addresses show that no two overlap in between.
 const SAMPLE: usize = 4096;
@@ -136,7 +137,7 @@ fn fuzz(backend: &AnyBackend, mode: Mode, effort: &Effort) -> Verdict {
         while total >= MOST {
             total -= free(&mut stage, &mut tensors, &mut places, &mut draws)?;
         }
-        // Ten to ten to one, as in the test; with nothing to free, nothing is freed.
+        // Ten to ten to one, as in the test; if there is nothing to free, the test frees nothing.
         match draws.below(21) {
             0..10 => {
                 word += 1;

@@ -1,6 +1,6 @@
-//! What graph capture needs from the allocator: a private pool for the stream under capture, no event calls meanwhile, and
-//! memory that stays while the graph or one of its outputs lives. Kernels and replays do not concern the allocator and are left
-//! out.
+//! Tests the allocator's part in graph capture: a private pool for the stream under capture, no event calls during the capture,
+//! and memory that stays while the graph or one of its outputs lives. Kernels and replays do not concern the allocator and are
+//! left out.
 
 use parkade::PoolFilter;
 use parkade::snapshot::BlockActivity;
@@ -143,7 +143,7 @@ fn out_of_memory(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     Ok(Evidence { text, operations: 2, ..Evidence::default() })
 }
 
-/// The workspace's size is cuBLAS's choice; it lives as long as the graph.
+/// cuBLAS chooses the workspace's size; it lives as long as the graph.
 fn repeated(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     const WORKSPACE: Bytes = Bytes(4096 * 2 * 1024 + 16 * 8 * 1024);
     let (mut stage, stream) = setup(backend, mode)?;
@@ -249,7 +249,7 @@ fn record_stream(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     same("event calls under capture", asked, Vec::new())?;
     let mut text = stage.picture();
     stage.device().steer().settle();
-    // The first request after the capture records the deferred block's events; the second surely sees them complete.
+    // The first request after the capture records the deferred block's events; the second certainly finds them complete.
     for name in ["dummy", "dummy2"] {
         stage.alloc(name, Bytes(12))?.served()?;
         stage.device().steer().settle();

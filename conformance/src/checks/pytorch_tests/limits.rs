@@ -1,5 +1,5 @@
-//! The limits of memory: what happens when it is out (the message, the retry and the notification), what the memory fraction
-//! allows and reads back as, and settings that change while a program runs.
+//! Tests the limits of memory: running out (the message, the retry and the notification), the effect and the value of the
+//! memory fraction, and settings that change while a program runs.
 
 use parkade::device::DeviceBackend;
 use parkade::settings::{ErrorKind, Settings};
@@ -213,7 +213,7 @@ fn apply(stage: &mut Stage, text: &str) -> Result<(), Trouble> {
     stage.core().policy_mut().settings.apply(text).map_err(|error| Trouble::fail(format!("{text:?}: {error}")))
 }
 
-/// What a request adds to the cumulative active bytes, and to the cumulative requested bytes.
+/// The bytes that a request adds to the cumulative active bytes, and to the cumulative requested bytes.
 fn added(stage: &mut Stage, name: &str, bytes: Bytes) -> Result<(u64, u64), Trouble> {
     let sums = |stage: &Stage| {
         let of = |family| stage.stats().family(family).all.allocated.cast_unsigned();

@@ -3,8 +3,8 @@
 //!
 //! A tensor becomes an allocation of its bytes, `del` a free, and a kernel a fill, a copy or a spin. `test_x/expandable` is
 //! PyTorch's second run of the test, with `expandable_segments:True`. PyTorch runs the memory pool tests in ordinary mode only.
-//! Assertions about Python alone are left out. Where a test sets a limit as a fraction chosen to give a number of bytes, the
-//! limit is set in bytes.
+//! Assertions about Python alone are left out. If a test sets a limit as a fraction chosen to give a number of bytes, the limit
+//! is set in bytes.
 //!
 //! Not reproduced:
 //!

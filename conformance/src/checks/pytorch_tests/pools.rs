@@ -1,5 +1,5 @@
-//! Private pools as `torch.cuda.MemPool` uses them. Where the tests give a pool its own allocator to see when it is called, these
-//! check the device calls: a pool's segments are allocated and freed at the same moments.
+//! Tests private pools as `torch.cuda.MemPool` uses them. PyTorch's tests give a pool its own allocator to see when it is
+//! called; these check the device calls instead: a pool's segments are allocated and freed at the same moments.
 
 use parkade::PoolFilter;
 use parkade::snapshot::SegmentInfo;
@@ -72,7 +72,7 @@ impl MemPool {
         stage.core().snapshot_pool(self.0)
     }
 
-    /// What the object's destructor does (spec 5.4).
+    /// Does what the object's destructor does (spec 5.4).
     fn drop(self, stage: &mut Stage) -> Result<(), Trouble> {
         stage.core().set_pool_use_on_oom(self.0, false);
         done(stage.core().release_pool(self.0))?;
@@ -84,7 +84,7 @@ fn done<T, E: std::fmt::Display>(outcome: Result<T, E>) -> Result<T, Trouble> {
     outcome.map_err(|error| Trouble::fail(error.to_string()))
 }
 
-/// How many segments were allocated and freed since this was last called.
+/// The number of segments allocated and freed since the last call.
 fn traffic(stage: &mut Stage) -> (usize, usize) {
     let calls = stage.calls();
     let count = |name: &str| calls.iter().filter(|call| call.split(' ').next() == Some(name)).count();

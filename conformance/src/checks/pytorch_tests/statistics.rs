@@ -1,5 +1,5 @@
-//! The statistics: how a long sequence changes them, and that a snapshot adds up to them. Snapshots: what they say about a
-//! tensor, and that they can be written and read.
+//! Tests the statistics: how a long sequence changes them, and that a snapshot adds up to them. Also tests snapshots: what they
+//! contain about a tensor, and that they can be written and read.
 
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::stats::{Family, Stat, Stats};
@@ -51,7 +51,7 @@ fn one_tensor(stage: &mut Stage) -> Result<(), Trouble> {
     same("peaks after their reset", peaks, [0, 0])
 }
 
-/// How the allocated bytes are expected to have changed.
+/// The expected change of the allocated bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Change {
     More,

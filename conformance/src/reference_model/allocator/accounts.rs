@@ -1,4 +1,4 @@
-//! The statistics (spec section 6), counted a second time.
+//! Counts the statistics (spec section 6) a second time.
 
 use std::collections::BTreeMap;
 

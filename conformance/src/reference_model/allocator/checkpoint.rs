@@ -19,7 +19,7 @@ pub struct Saved {
     pub segments: Vec<SavedRun>,
 }
 
-/// What a restore took back, and what it handed out.
+/// What a restore took back and handed out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Restoration {
     /// Addresses of the blocks taken back, in order.
@@ -30,7 +30,7 @@ pub struct Restoration {
 
 impl Reference {
     /// The pool's segments in the order in which they are saved: those whose first block is in use, by address, then those whose
-    /// first block is free, in the order of free blocks. What begins without memory is left out.
+    /// first block is free, in the order of free blocks. A segment that begins without memory is left out.
     fn saved_order(&self, pool: PoolId) -> Vec<u64> {
         let own = self.segments.iter().filter(|segment| segment.pool == pool);
         let is_used = |segment: &&Segment| matches!(segment.blocks[0].state, State::Allocated | State::Pending);
@@ -57,7 +57,7 @@ impl Reference {
             let mut blocks = Vec::new();
             for block in &segment.blocks {
                 let state = match block.state {
-                    // Nothing says that it waits for events that are not recorded.
+                    // If no event is recorded for it, nothing shows that it waits.
                     State::Pending if !self.is_waiting(block.address) => SavedState::Free,
                     State::Pending => return Err(CheckpointError::EventsPending(DeviceAddress(block.address))),
                     State::Allocated => SavedState::Allocated,
@@ -71,7 +71,7 @@ impl Reference {
         Ok(Saved { pool, segments })
     }
 
-    /// Restores a pool: takes all its blocks back, then hands the saved ones out, and gives back those that were free.
+    /// Restores a pool: takes all its blocks back, then hands out the saved ones, and frees those that were free.
     pub fn restore(&mut self, saved: &Saved) -> Result<Restoration, CheckpointError> {
         if !self.has_pool(saved.pool) {
             return Err(CheckpointError::LostPool(saved.pool));
@@ -123,7 +123,7 @@ impl Reference {
         Ok(())
     }
 
-    /// Checks every saved segment; the first that does not fit is the error.
+    /// Checks every saved segment, and returns the error of the first that does not fit.
     fn check_fit(&self, saved: &Saved) -> Result<(), CheckpointError> {
         let mut used = Vec::new();
         for run in &saved.segments {
@@ -143,7 +143,7 @@ impl Reference {
     }
 }
 
-/// Whether the block is free once everything is given back. What other streams use will wait instead.
+/// Whether the block is free once everything is freed. A block that other streams use will wait instead.
 fn comes_free(block: &Block) -> bool {
     block.state == State::Free || (block.state == State::Allocated && block.uses.is_empty())
 }
@@ -181,7 +181,7 @@ fn check_run(segment: &Segment, place: usize, (address, _, saved): &SavedRun, ta
     Err(CheckpointError::LengthDiffers(*address))
 }
 
-/// Checks that the saved blocks, with `room` free bytes left behind them, are followed by the end of the segment, which has no memory.
+/// Checks that only the unmapped end of the segment follows the saved blocks, which leave `room` free bytes.
 fn check_same_tail(room: u64, behind: &[Block], address: DeviceAddress) -> Result<(), CheckpointError> {
     let is_mapped = room > 0 || behind.first().is_none_or(|next| next.state != State::Unmapped);
     match usize::from(room > 0) + behind.len() {
@@ -191,7 +191,7 @@ fn check_same_tail(room: u64, behind: &[Block], address: DeviceAddress) -> Resul
     }
 }
 
-/// Whether what follows the saved blocks is at most one block with memory, and then addresses without.
+/// Whether at most one block with memory follows the saved blocks, and only addresses without memory after that.
 fn is_tail(room: u64, behind: &[Block]) -> bool {
     let rest = match behind.first() {
         None => return room != 0,

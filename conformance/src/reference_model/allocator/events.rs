@@ -1,4 +1,4 @@
-//! Blocks given back, and the events that they wait for (spec 3.3 to 3.8).
+//! Frees of blocks, and the events that freed blocks wait for (spec 3.3 to 3.8).
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use super::{Reference, State};
 use crate::backend::MadeCall;
 
 impl Reference {
-    /// Notes that another stream uses an allocated block.
+    /// Records that another stream uses an allocated block.
     pub fn record_stream(&mut self, address: u64, stream: u64) {
         if self.segment_at(address).stream == stream {
             return;
@@ -27,7 +27,7 @@ impl Reference {
         }
     }
 
-    /// Takes an allocated block back (spec 3.3).
+    /// Frees an allocated block (spec 3.3).
     pub fn free(&mut self, address: u64) -> Result<(), BackendError> {
         let segment = self.segment_at(address);
         let (class, stream, pool) = (segment.class, segment.stream, segment.pool);
@@ -70,7 +70,7 @@ impl Reference {
         self.accounts.change(Family::RequestedBytes, class, -(requested as i64));
     }
 
-    /// A stream's hash: the last 48 bits of its handle, behind the device and the type of device, CUDA.
+    /// A stream's hash: the last 48 bits of its handle, after the device and the device type, CUDA.
     fn hash_of_stream(&self, stream: u64) -> u64 {
         (256 + u64::from(self.device)) * (1 << 48) + stream % (1 << 48)
     }
@@ -93,7 +93,7 @@ impl Reference {
         Ok(())
     }
 
-    /// Records the events that were put off. Uses recorded during the capture are forgotten (spec 3.8).
+    /// Records the deferred events. Uses recorded during the capture are forgotten (spec 3.8).
     pub(super) fn flush_deferred(&mut self) -> Result<(), BackendError> {
         while let Some(&address) = self.deferred.front() {
             self.settle(address)?;
@@ -103,7 +103,7 @@ impl Reference {
         Ok(())
     }
 
-    /// The same for blocks of one pool, whatever fails: those wait for the next time, behind the others.
+    /// The same for blocks of one pool, whatever fails: failed ones wait for the next time, after the others.
     pub(super) fn flush_deferred_of(&mut self, pool: PoolId) {
         let (own, others): (Vec<u64>, Vec<u64>) =
             self.deferred.iter().partition(|&&address| self.segment_at(address).pool == pool);
@@ -116,7 +116,7 @@ impl Reference {
         }
     }
 
-    /// Records the events of a deferred block, without those that are forgotten.
+    /// Records the events of a deferred block, except the forgotten ones.
     fn settle(&mut self, address: u64) -> Result<(), BackendError> {
         let captured = std::mem::take(&mut self.block_mut(address).captured);
         if !captured.is_empty() {
@@ -140,7 +140,7 @@ impl Reference {
         self.queues.values().flatten().any(|&(_, block)| block == address)
     }
 
-    /// Takes an event out of its queue; its block is free if it waits for no other.
+    /// Removes an event from its queue; its block is free if it waits for no other.
     fn complete(&mut self, stream: u64, place: usize) {
         let Some((event, address)) = self.queues.get_mut(&stream).and_then(|queue| queue.remove(place)) else { return };
         if self.queues.get(&stream).is_some_and(VecDeque::is_empty) {

@@ -1,7 +1,8 @@
-//! Requests, and what happens when no free block serves one: callbacks, garbage, the device, other pools, oversize blocks, waiting, and
-//! the error (spec 2.1, 2.4, 2.6 to 2.13).
+//! Requests, and the steps when no free block serves one: callbacks, garbage, the device, other pools, oversize blocks,
+//! waiting, and the error (spec 2.1, 2.4, 2.6 to 2.13).
 //!
-//! A callback frees a block, makes a request of its own, or changes pools and the cache, while the request that called it is on its way.
+//! A callback frees a block, makes another request, or changes pools and the cache while the request that called it is in
+//! progress.
 
 use parkade::AllocError;
 use parkade::profile::ExpandableHint;
@@ -14,13 +15,13 @@ use parkade_sim::CallName;
 use super::{Deed, FreeBlock, Made, Reference, State, Wanted};
 use crate::backend::MadeCall;
 
-/// What oversize segments that are released come to.
+/// What releasing oversize segments achieves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Sum {
     /// Enough for the request.
     Enough,
     Short,
-    /// On the way to that there is a block of an expandable segment, at which the request fails.
+    /// A block of an expandable segment comes first, and the request fails there.
     MeetsExpandable,
 }
 
@@ -52,7 +53,7 @@ impl Reference {
         }
     }
 
-    /// Returns a block that is taken, and the request with the pool that serves it.
+    /// Returns a block taken off the free list, and the request with the pool that serves it.
     fn climb(&mut self, wanted: &Wanted) -> Result<(u64, Wanted), AllocError> {
         self.awaited.push(wanted.pool);
         let outcome = self.climb_on(wanted);
@@ -105,9 +106,9 @@ impl Reference {
         Err(self.out_of_memory(wanted, segment))
     }
 
-    /// Runs the callbacks: each does the next deed of its stock. Returns whether any says that it freed something.
+    /// Runs the callbacks: each takes the next action of its stock. Returns whether any reports that it freed something.
     ///
-    /// Meanwhile only those are registered that the callbacks register; afterwards they come behind the others.
+    /// During the run, only the callbacks that the callbacks register are registered; afterwards they follow the others.
     fn run_callbacks(&mut self) -> bool {
         let mut freed = false;
         let mut called = std::mem::take(&mut self.registered);
@@ -163,7 +164,7 @@ impl Reference {
         gone
     }
 
-    /// Oversize segments of the request's stream, and what they come to (spec 2.9).
+    /// Oversize segments of the request's stream, and what releasing them achieves (spec 2.9).
     fn oversize(&self, wanted: &Wanted) -> (Vec<u64>, Sum) {
         let max_split = self.settings.max_split_bytes;
         if max_split == u64::MAX {
@@ -210,7 +211,7 @@ impl Reference {
         blocks
     }
 
-    /// The error, and what is counted and told with it (spec 2.13). The device's processes are left to the caller.
+    /// The error, with its counters and trace entries (spec 2.13). The caller fills in the device's processes.
     fn out_of_memory(&mut self, wanted: &Wanted, segment: u64) -> AllocError {
         let free = match self.call(MadeCall::to(CallName::MemGetInfo)) {
             Ok(free) => free,
@@ -241,7 +242,7 @@ impl Reference {
             reserved_bytes: self.accounts.current(Family::ReservedBytes),
             private_cached_bytes: Bytes(cached),
             hint,
-            // The text that a release makes of all this is compared instead.
+            // The release's text for all this is compared instead.
             words: &OomWords::PYTORCH_2_11,
         }))
     }

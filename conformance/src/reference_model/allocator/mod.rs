@@ -1,15 +1,16 @@
-//! The reference allocator: PyTorch's allocator written a second time, with lists that are scanned from end to end.
+//! The reference allocator: a second implementation of PyTorch's allocator, with lists that are scanned from end to end.
 //!
 //! It owns no device. After each operation of the allocator under test it performs the same one, and wherever it would call the
-//! device it reads the answer from the list of calls that the other one made: the next call there must be the same, down to its
-//! arguments. So every decision is compared, on any device, whatever the device answers and however its calls fail.
+//! device it reads the answer from the list of calls that the tested allocator made: the next call there must be the same,
+//! including its arguments. So every decision is compared, on any device, whatever the device answers and whichever of its
+//! calls fail.
 //!
-//! Afterwards trace, statistics, segments and the result of the operation must be equal, too. Sources: docs/spec.md, sections 1
+//! Afterwards trace, statistics, segments and the result of the operation must be equal too. Sources: docs/spec.md, sections 1
 //! to 6 and 11.0.
 //!
-//! Here are its state, its blocks by address (split, put back, listed in the order in which free blocks are used: spec 2.3, 3.2, 3.4), and
-//! how a free block serves a request: its size, the search, the split, and the accounts of a block handed out (spec 1.2 to 1.6, 2.5, 3.1,
-//! 3.2).
+//! This file has its state, its blocks by address (split, made free, listed in the order in which free blocks are used: spec
+//! 2.3, 3.2, 3.4), and how a free block serves a request: its size, the search, the split, and the accounts of a block handed
+//! out (spec 1.2 to 1.6, 2.5, 3.1, 3.2).
 
 mod accounts;
 mod checkpoint;
@@ -47,7 +48,7 @@ pub struct Reference {
     device: u32,
     limit: Option<u64>,
     segments: Vec<Segment>,
-    /// Segments and reserved ranges made so far, or, where each block has its own age, blocks.
+    /// Segments and reserved ranges made so far or, if each block has its own age, blocks.
     made: u64,
     /// Reserved ranges made so far.
     ranges_made: u64,
@@ -55,7 +56,7 @@ pub struct Reference {
     searches: u64,
     /// Events that have been recorded, by stream, oldest first, each with the block that waits for it.
     queues: BTreeMap<u64, VecDeque<(u64, u64)>>,
-    /// The streams that have such events, in the order in which they are looked at.
+    /// The streams that have such events, in the order in which they are queried.
     waited_for: Table<u64>,
     /// Unused events; the one used last is used next.
     spare_events: Vec<u64>,
@@ -63,29 +64,29 @@ pub struct Reference {
     deferred: VecDeque<u64>,
     pools: BTreeMap<PoolId, PrivatePool>,
     routings: Vec<(PoolId, PoolFilter)>,
-    /// The pool that the caller chose for its next requests.
+    /// The pool that the caller selected for its next requests.
     chosen: Option<PoolId>,
     /// Whether a routing failed that counts as one that never ends.
     routes_for_ever: bool,
     serving: Table<PoolId>,
-    /// Pools without uses: their memory may go.
+    /// Pools without uses, whose memory may be released.
     freeable: Table<PoolId>,
     whole: BTreeSet<PoolId>,
     is_capturing: bool,
-    /// What the free-memory callbacks do, one deed each time, and whether they then say that they freed something.
+    /// The actions of the free-memory callbacks, one per call, each with whether the callback then reports that it freed something.
     pub stocks: Vec<VecDeque<(Deed, bool)>>,
-    /// What the callbacks of the operation were answered.
+    /// The answers to the callbacks of the operation.
     pub callback_answers: Vec<Made>,
     /// The stock of each callback, in the order in which they were registered.
     pub registered: Vec<usize>,
-    /// Pools that requests are on their way to.
+    /// Pools that requests in progress will use.
     awaited: Vec<PoolId>,
     /// Handles of memory that the device failed to release.
     unreleased: u64,
     /// Ranges that the device failed to unmap.
     stuck: Vec<(u64, u64)>,
     accounts: Accounts,
-    /// What an observer is told.
+    /// The entries that an observer receives.
     pub trace: Vec<TraceEntry>,
     calls: VecDeque<MadeCall>,
     /// The first difference between the calls made and those that the rules demand.
@@ -98,7 +99,7 @@ struct PrivatePool {
     uses: i64,
 }
 
-/// What a callback does.
+/// An action of a callback.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Deed {
     /// Frees the block at an address.
@@ -117,16 +118,16 @@ pub enum Deed {
     Release(PoolId),
     /// Empties the cache of a pool.
     ReleaseCachedPool(PoolId),
-    /// Registers one more callback, for the stock of this number.
+    /// Registers another callback, for the stock of this number.
     Register(usize),
 }
 
-/// What a callback was answered.
+/// The answer to a callback.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Made {
-    /// The address that it gave back, and the device's error.
+    /// The address that the callback freed, and the device's error.
     Freed(u64, Option<BackendError>),
-    /// The address that it got.
+    /// The address that the callback got.
     Allocated(Result<u64, AllocError>),
     /// The answer to a release.
     Done(Result<(), AllocError>),
@@ -139,27 +140,27 @@ pub enum Made {
 enum State {
     Free,
     Allocated,
-    /// Given back, and still used by other streams.
+    /// Freed, but still used by other streams.
     Pending,
     /// Addresses without memory.
     Unmapped,
-    /// On its way from one state to another.
+    /// In transition from one state to another.
     Taken,
 }
 
-/// A block. Blocks go by their addresses.
+/// A block, identified by its address.
 #[derive(Clone, Debug)]
 struct Block {
     address: u64,
     size: u64,
     requested: u64,
     state: State,
-    /// Orders blocks of one size, before their addresses do: the age of the segment or of the block, the oldest lowest.
+    /// Orders blocks of one size before their addresses do: the age of the segment or of the block, the oldest first.
     rank: u64,
     stamp: u64,
-    /// Streams that use it and have no event for it yet.
+    /// Streams that use the block and have no event for it yet.
     uses: Table<u64>,
-    /// Those recorded during a capture.
+    /// The uses that were recorded during a capture.
     captured: BTreeSet<u64>,
 }
 
@@ -210,26 +211,26 @@ pub struct FreeBlock {
     pub size: u64,
     /// The stream of its segment.
     pub stream: u64,
-    /// The age of its segment or its own, the oldest lowest; 0 where age does not count.
+    /// The age of its segment or its own, the oldest lowest; 0 if age does not count.
     pub rank: u64,
-    /// How many searches there had been when it became free.
+    /// The number of searches before it became free.
     pub stamp: u64,
     /// Whether it is only a part of its segment.
     pub is_split: bool,
     /// Whether its segment is expandable.
     pub is_expandable: bool,
-    /// Addresses without memory directly behind it.
+    /// The size of the addresses without memory directly after it.
     pub room_behind: u64,
 }
 
-/// What a block absorbed when it was put back.
+/// What a block absorbed when it became free.
 #[derive(Clone, Copy, Default, Debug)]
 struct Absorbed {
     blocks: i64,
     bytes: i64,
 }
 
-/// A request on its way.
+/// A request in progress.
 #[derive(Clone, Copy, Debug)]
 struct Wanted {
     requested: u64,
@@ -240,7 +241,7 @@ struct Wanted {
     is_expandable: bool,
 }
 
-/// The error after a call that the other allocator did not make.
+/// The error after a call that the tested allocator did not make.
 const NOT_MADE: BackendError = BackendError::Driver { call: "a call that was not made", code: 0 };
 
 impl Reference {
@@ -289,13 +290,13 @@ impl Reference {
         self.callback_answers.clear();
     }
 
-    /// What was wrong with the calls of the operation, if anything.
+    /// The fault in the calls of the operation, if there is one.
     pub fn end(&mut self) -> Option<String> {
         let left = self.calls.front().map(|call| format!("the allocator made {call:?}, which no rule asks for"));
         self.wrong.take().or(left)
     }
 
-    /// Makes a call, by reading what the other allocator was answered.
+    /// Makes a call, by reading the answer that the tested allocator received.
     fn call(&mut self, asked: MadeCall) -> Result<u64, BackendError> {
         if self.wrong.is_some() {
             return Err(NOT_MADE);
@@ -313,12 +314,12 @@ impl Reference {
         self.trace.push(TraceEntry { action, address, size, stream: StreamId(stream), pool });
     }
 
-    /// Whether waiting is put off (spec 3.8, 11.0).
+    /// Whether waiting is deferred (spec 3.8, 11.0).
     pub fn is_deferring(&self) -> bool {
         if self.rules.defers_while_routing { self.routes_for_ever || !self.routings.is_empty() } else { self.is_capturing }
     }
 
-    /// Says whether the caller's stream is being captured.
+    /// Sets whether the caller's stream is being captured.
     pub fn set_capturing(&mut self, is_capturing: bool) {
         self.is_capturing = is_capturing;
     }
@@ -328,17 +329,17 @@ impl Reference {
         self.limit = limit;
     }
 
-    /// Sets the limit to a fraction of the device (spec 2.15); false if that is none.
+    /// Sets the limit to a fraction of the device (spec 2.15); returns false if the value is not a fraction.
     pub fn set_fraction(&mut self, fraction: f64) -> bool {
         if fraction.is_nan() || !(0.0..=1.0).contains(&fraction) {
             return false;
         }
         if self.rules.asks_for_total {
-            // The total is what it was, and after a failure it is taken to be.
+            // The total has not changed, and after a failure it is assumed to be the same.
             let _ = self.call(MadeCall::to(CallName::MemGetInfo));
         }
         let exact = fraction * self.total as f64;
-        // Later releases round to the nearest, and a half up.
+        // Later releases round to nearest, halves up.
         let bytes = if self.rules.rounds_limits_down { exact.floor() } else { exact.round() };
         self.limit = if fraction == 1.0 && !self.rules.limits_whole_memory { None } else { Some(bytes as u64) };
         true
@@ -355,12 +356,12 @@ impl Reference {
         rank
     }
 
-    /// The rank of a new block that was a part of another, or is behind it.
+    /// The rank of a new block that was a part of another, or follows it.
     fn next_rank_beside(&mut self, other: u64) -> u64 {
         if self.rules.tie_break == TieBreak::BlockAge { self.next_rank() } else { other }
     }
 
-    /// What the block records as the time at which it became free.
+    /// The time that a block records for when it became free.
     fn stamp(&self, pool: PoolId, class: PoolClass) -> u64 {
         if (pool, class) == (PoolId::DEFAULT, PoolClass::Large) { self.searches } else { 0 }
     }
@@ -393,7 +394,7 @@ impl Reference {
         &mut segment.blocks[place]
     }
 
-    /// A collection's free blocks in PyTorch's order: by stream handle, size, age where it counts, address.
+    /// A collection's free blocks in PyTorch's order: by stream handle, size, age if it counts, address.
     fn free_blocks(&self, pool: PoolId, class: PoolClass) -> Vec<FreeBlock> {
         let mut free = Vec::new();
         for segment in self.segments.iter().filter(|segment| segment.pool == pool && segment.class == class) {
@@ -415,7 +416,7 @@ impl Reference {
         free
     }
 
-    /// Splits a block: its first `size` bytes are a new block, and the rest is free from now on.
+    /// Splits a block: its first `size` bytes become a new block, and the remainder is free from now on.
     fn split(&mut self, address: u64, size: u64, stamp: u64) {
         let rank = self.next_rank_beside(self.block(address).rank);
         let segment = self.segment_at_mut(address);
@@ -426,7 +427,7 @@ impl Reference {
         segment.blocks.insert(place + 1, rest);
     }
 
-    /// Makes a block free, together with the free blocks beside it. Returns its address then, and what it absorbed.
+    /// Makes a block free and coalesces it with the free blocks beside it. Returns its new address, and what it absorbed.
     fn put_back(&mut self, address: u64) -> (u64, Absorbed) {
         let segment = self.segment_at(address);
         let stamp = self.stamp(segment.pool, segment.class);
@@ -473,7 +474,7 @@ impl Reference {
         if divisions == 1 && !self.rules.rounds_by_one_division {
             return Some(requested);
         }
-        // The product wraps in PyTorch, too.
+        // The product wraps in PyTorch too.
         if divisions > 1 && requested > divisions.wrapping_mul(512) {
             let mut power = 1_u64;
             while power <= requested / 2 {
@@ -489,7 +490,7 @@ impl Reference {
         u64::try_from(u128::from(requested).div_ceil(512) * 512).ok()
     }
 
-    /// The segment size for a block (spec 1.6); the most that 64 bits hold if there is none.
+    /// The segment size for a block (spec 1.6); `u64::MAX` if there is none.
     pub fn segment_for(&self, size: u64) -> u64 {
         if size <= MIB {
             return 2 * MIB;
@@ -514,7 +515,7 @@ impl Reference {
         let may_serve = if wanted.size < max_split {
             chosen.size < max_split
         } else {
-            // The sum wraps in PyTorch, too.
+            // The sum wraps in PyTorch too.
             chosen.size < wanted.size.wrapping_add(self.settings.max_non_split_rounding_bytes)
         };
         if !may_serve {
@@ -524,7 +525,7 @@ impl Reference {
         Some(chosen.address)
     }
 
-    /// Whether what a block of `whole` bytes has beyond the request is split off (spec 3.1).
+    /// Whether the remainder of a block of `whole` bytes is split off (spec 3.1).
     fn splits(&self, whole: u64, wanted: &Wanted) -> bool {
         let rest = whole - wanted.size;
         if rest == 0 || (wanted.pool != PoolId::DEFAULT && self.whole.contains(&wanted.pool)) {
@@ -555,7 +556,7 @@ impl Reference {
         (block.state, block.requested) = (State::Allocated, wanted.requested);
         let size = block.size as i64;
         if !is_expandable && splits {
-            // What was split before is one free block less and one more.
+            // A block that had been split already counts as one free block less and one more.
             let left = if was_split { -size } else { whole as i64 - size };
             self.accounts.change(Family::InactiveSplit, class, i64::from(!was_split));
             self.accounts.change(Family::InactiveSplitBytes, class, left);
@@ -576,7 +577,7 @@ impl Reference {
     }
 }
 
-/// Where the first block that is large enough is of an expandable segment, another may be used instead (spec 2.5, step 3).
+/// If the first sufficiently large block is in an expandable segment, another may be used instead (spec 2.5, step 3).
 fn choose_expandable(free: &[FreeBlock], is_expandable: bool) -> Option<FreeBlock> {
     if !is_expandable {
         return free.iter().find(|block| !block.is_expandable).copied();

@@ -21,7 +21,7 @@ impl Reference {
         }
     }
 
-    /// Routes requests to a pool; a refusal leaves one more use.
+    /// Routes requests to a pool; a refusal still adds a use.
     pub fn begin_pool(&mut self, id: PoolId, filter: PoolFilter) -> Result<(), PoolError> {
         let created = self.create_pool(id);
         let begun = created.and_then(|()| if self.is_routed(id) { Err(PoolError::AlreadyRouted(id)) } else { Ok(()) });
@@ -54,12 +54,12 @@ impl Reference {
         if pool.uses < 0 { Err(PoolError::NotInUse(id)) } else { Ok(()) }
     }
 
-    /// How many uses a pool has.
+    /// The number of uses of a pool.
     pub fn uses(&self, id: PoolId) -> Result<i64, PoolError> {
         self.pools.get(&id).map(|pool| pool.uses).ok_or(PoolError::Unknown(id))
     }
 
-    /// Chooses the pool for the requests that follow, among those that are routed to by choice.
+    /// Selects the pool for the requests that follow, among those that are routed to by selection.
     pub fn choose_pool(&mut self, id: Option<PoolId>) {
         self.chosen = id;
     }
@@ -74,12 +74,12 @@ impl Reference {
         self.freeable.contains(id)
     }
 
-    /// Whether there is such a pool.
+    /// Whether the pool exists.
     pub(super) fn has_pool(&self, id: PoolId) -> bool {
         self.pools.contains_key(&id)
     }
 
-    /// The pool for a request of the stream: the newest routing that accepts it decides, or the oldest.
+    /// The pool for a request on the stream: the newest, or the oldest, routing that accepts it decides.
     pub(super) fn pool_for(&self, stream: u64) -> PoolId {
         let accepts = |id: PoolId, filter: &PoolFilter| match filter {
             PoolFilter::All => true,
@@ -91,7 +91,7 @@ impl Reference {
         decides.map_or(PoolId::DEFAULT, |(id, _)| id)
     }
 
-    /// Lets a pool serve other requests when memory is out, or stops that.
+    /// Lets a pool serve other requests when memory runs out, or stops that.
     pub fn serve_when_out(&mut self, id: PoolId, serves: bool) {
         if serves {
             self.serving.insert(hash(id), id);
@@ -105,12 +105,12 @@ impl Reference {
         self.whole.insert(id);
     }
 
-    /// Pools without uses, in the order in which they go.
+    /// Pools without uses, in the order in which they are removed.
     pub(super) fn freeable(&self) -> Vec<PoolId> {
         self.freeable.keys()
     }
 
-    /// Looks for a block in the pools that serve when memory is out (spec 5.6).
+    /// Searches for a block in the pools that serve when memory runs out (spec 5.6).
     pub(super) fn borrow(&mut self, wanted: &Wanted) -> Result<Option<(u64, Wanted)>, AllocError> {
         if wanted.pool != PoolId::DEFAULT {
             return Ok(None);
@@ -129,7 +129,8 @@ impl Reference {
         Ok(None)
     }
 
-    /// Whether memory stays although all is given back: a pool was released more often than used, or waiting is put off.
+    /// Whether memory remains although everything is freed, because a pool was released more often than used, or because waiting is
+    /// deferred.
     pub fn keeps_memory(&self) -> bool {
         self.is_deferring() || self.pools.values().any(|pool| pool.uses < 0)
     }
@@ -152,7 +153,7 @@ impl Reference {
         self.forget_if_empty(id)
     }
 
-    /// Forgets pools without uses and memory, with the addresses that they still reserve.
+    /// Removes pools without uses and memory, with the addresses that they still reserve.
     pub(super) fn forget_empty_pools(&mut self) -> Result<(), AllocError> {
         for id in self.freeable() {
             self.check_uses(id)?;
@@ -161,7 +162,7 @@ impl Reference {
         Ok(())
     }
 
-    /// The same for one of them.
+    /// The same for one of these pools.
     fn forget_if_empty(&mut self, id: PoolId) -> Result<(), AllocError> {
         if self.reserved_by(id) > 0 || self.is_routed(id) || self.is_awaited(id) {
             return Ok(());
@@ -181,7 +182,7 @@ impl Reference {
         Ok(())
     }
 
-    /// Whether a request is on its way to the pool, which must not be forgotten meanwhile.
+    /// Whether a request in progress will use the pool, which must not be removed until then.
     fn is_awaited(&self, pool: PoolId) -> bool {
         self.awaited.contains(&pool)
     }

@@ -1,7 +1,8 @@
-//! Segments, expandable or not: how they are asked for, grow, are released, adopted and counted (spec 2.8, 2.10, 2.12, section 4).
+//! Segments, expandable or not: how they are requested, grow, are released, adopted and counted (spec 2.8, 2.10, 2.12, section
+//! 4).
 //!
-//! Adopted segments are counted as if they had been made here, except for driver calls. Of expandable ones it is decided where they grow,
-//! and which pages are unmapped.
+//! Adopted segments count as if they had been allocated here, except for driver calls. For expandable ones, this file decides
+//! where they grow, and which pages are unmapped.
 
 use parkade::device::BackendError;
 use parkade::settings::ReserveSize;
@@ -71,19 +72,19 @@ impl Reference {
         }
     }
 
-    /// Later releases ask for the free memory after a refusal (spec 11.0).
+    /// Later releases query the free memory after a refusal (spec 11.0).
     fn look_after_refusal(&mut self) -> Result<(), BackendError> {
         if self.rules.asks_after_refusal { self.call(MadeCall::to(CallName::MemGetInfo)).map(drop) } else { Ok(()) }
     }
 
-    /// Whole segments first, then what is free in expandable ones (spec 2.10.1).
+    /// Whole segments first, then free memory in expandable ones (spec 2.10.1).
     pub(super) fn releasable_of(&self, pool: PoolId, class: PoolClass) -> Vec<u64> {
         let free = self.free_blocks(pool, class);
         let whole = free.iter().filter(|block| !block.is_expandable && !block.is_split);
         whole.chain(free.iter().filter(|block| block.is_expandable)).map(|block| block.address).collect()
     }
 
-    /// Releases free blocks, up to the first that fails (spec 2.12).
+    /// Releases free blocks, stopping at the first that fails (spec 2.12).
     pub(super) fn release(&mut self, blocks: &[u64]) -> Result<(), AllocError> {
         for &address in blocks {
             let segment = self.segment_at(address);
@@ -105,7 +106,7 @@ impl Reference {
         Ok(())
     }
 
-    /// Maps what is missing for a request. `None` if the device is out of memory (spec 4.4).
+    /// Maps the missing memory for a request. `None` if the device is out of memory (spec 4.4).
     fn grow(&mut self, wanted: &Wanted) -> Result<Option<u64>, AllocError> {
         let start = match self.find_room(wanted) {
             Some(start) => start,
@@ -165,7 +166,7 @@ impl Reference {
         if size < wanted.size && self.rules.gives_short_ranges_back {
             match self.call(MadeCall::to(CallName::AddressFree).of(size).at(base)) {
                 Ok(_) => return Ok(None),
-                // The range stays the allocator's.
+                // The allocator keeps the range.
                 Err(error) => answer = Err(error.into()),
             }
         }
@@ -177,7 +178,8 @@ impl Reference {
         answer
     }
 
-    /// Maps the first `wanted` bytes of an unmapped block, in whole pages. False if the device is out of memory (spec 4.3, 4.5).
+    /// Maps the first `wanted` bytes of an unmapped block, in whole pages. Returns false if the device is out of memory (spec 4.3,
+    /// 4.5).
     fn map(&mut self, address: u64, wanted: u64) -> Result<bool, AllocError> {
         let segment = self.segment_at(address);
         let (page, stream, pool, class) = (segment.page, segment.stream, segment.pool, segment.class);
@@ -227,7 +229,7 @@ impl Reference {
         Err(error)
     }
 
-    /// Releases this many handles; those that fail are kept. Returns the first failure.
+    /// Releases this many handles; keeps those that fail. Returns the first failure.
     fn release_handles(&mut self, count: u64) -> Result<(), BackendError> {
         let mut outcome = Ok(());
         for _ in 0..count {
@@ -244,7 +246,7 @@ impl Reference {
         answer.map(drop).inspect_err(|_| self.stuck.push((address, bytes)))
     }
 
-    /// Tries again what failed to be unmapped and released.
+    /// Retries what failed to be unmapped and released.
     pub(super) fn release_leftovers(&mut self) -> Result<(), BackendError> {
         let mut outcome = Ok(());
         for (address, bytes) in std::mem::take(&mut self.stuck) {
@@ -278,7 +280,7 @@ impl Reference {
         Ok(outcome?)
     }
 
-    /// Splits the unmapped part out of a free block. Without memory left the segment goes (spec 4.6, 4.7).
+    /// Splits the unmapped part out of a free block. If no memory is left, the segment is removed (spec 4.6, 4.7).
     fn note_unmapped(&mut self, address: u64, start: u64, bytes: u64) -> Result<(), AllocError> {
         let segment = self.segment_at(address);
         let stamp = self.stamp(segment.pool, segment.class);
@@ -313,7 +315,7 @@ impl Reference {
         Ok(())
     }
 
-    /// Gives the addresses of a segment without memory back (spec 4.7).
+    /// Releases the addresses of a segment without memory (spec 4.7).
     pub(super) fn drop_range(&mut self, base: u64, size: u64) -> Result<(), BackendError> {
         self.call(MadeCall::to(CallName::AddressFree).of(size).at(base))?;
         self.segments.retain(|segment| segment.base != base);

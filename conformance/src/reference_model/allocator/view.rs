@@ -1,4 +1,5 @@
-//! What callers see: segments, reserved ranges, sums, and the comparison with what the other allocator shows (spec 5.7, 7.1, 7.3).
+//! What callers see: segments, reserved ranges, sums, and the comparison with what the tested allocator shows (spec 5.7, 7.1,
+//! 7.3).
 
 use parkade::CheckpointError;
 use parkade::snapshot::{BlockActivity, BlockInfo, SegmentInfo};
@@ -9,7 +10,7 @@ use parkade::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 use super::{Block, FreeBlock, Reference, Segment, State};
 
 impl Reference {
-    /// All segments, by address; of expandable ones every mapped run.
+    /// All segments, by address; for expandable ones, every mapped run.
     pub fn segments(&self) -> Vec<SegmentInfo> {
         let mut found = Vec::new();
         for segment in &self.segments {
@@ -20,7 +21,7 @@ impl Reference {
         found
     }
 
-    /// The same, told as a snapshot, of one pool or of all.
+    /// The same as a snapshot, of one pool or of all.
     pub fn snapshot(&mut self, pool: Option<PoolId>) -> Vec<SegmentInfo> {
         let mut segments = self.segments();
         segments.retain(|segment| pool.is_none_or(|pool| segment.pool == pool));
@@ -65,7 +66,7 @@ impl Reference {
         self.free_blocks(pool, class)
     }
 
-    /// How many bytes garbage collection would give back now (spec 2.7); `None` if it is off or nothing is due.
+    /// The number of bytes that garbage collection would release now (spec 2.7); `None` if it is off or nothing is due.
     pub fn collection_target(&self) -> Option<Bytes> {
         let threshold = self.settings.garbage_collection_threshold;
         let limit = self.limit.filter(|_| threshold > 0.0)?;

@@ -1,5 +1,5 @@
-//! A6 to A10, A12, A14 and A18: what the driver does with pages and holes, and what the allocator asks of it when no cached block serves a
-//! request.
+//! A6 to A10, A12, A14 and A18: how the driver handles pages and holes, and what the allocator requests from it when no cached
+//! block serves a request.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,14 +12,14 @@ use crate::backend::{AnyBackend, AnyDevice, MadeCall, Needs, TestDevice};
 use crate::scenarios::story::{Story, claim, mib, scenario};
 use crate::suite::{Entry, Evidence, Trouble, Verdict};
 
-/// How long the work runs that a step waits for, and the kernel of A10.
+/// Duration of the work that a step waits for, and of the kernel of A10.
 const SPIN_NS: u64 = 50_000_000;
 /// The driver's page.
 const PAGE: u64 = 2 * MIB;
 /// The capacity for A7, small enough to fill quickly.
 const SMALL_DEVICE: Bytes = mib(4096);
 
-/// A6, A7 and A10: what the driver does with pages and holes, below the allocator and without it.
+/// A6, A7 and A10: how the driver handles pages and holes, below the allocator and without it.
 pub(super) fn pages_and_holes() -> Vec<Entry> {
     vec![
         scenario(
@@ -95,7 +95,7 @@ impl Filled {
         Ok(self.device.memory_info()?.free.get())
     }
 
-    /// Frees the blocks for which `goes` answers yes, and returns how many those were.
+    /// Frees the blocks for which `goes` returns true, and returns their number.
     fn free_where(&mut self, mut goes: impl FnMut(usize, DeviceAddress) -> bool) -> Result<u64, Trouble> {
         let held = std::mem::take(&mut self.held);
         let mut freed = 0;
@@ -110,7 +110,7 @@ impl Filled {
         Ok(freed)
     }
 
-    /// Whether a malloc of this size is served. What it gives is kept.
+    /// Whether a malloc of this size is served. A range that it returns is kept.
     fn is_served(&mut self, bytes: Bytes) -> Result<bool, Trouble> {
         match self.device.malloc(bytes) {
             Ok(address) => self.held.push(address),
@@ -132,7 +132,7 @@ impl Filled {
 fn holes_of_pages(backend: &AnyBackend, block_mib: u64) -> Verdict {
     let mut filled = Filled::new(backend, mib(block_mib))?;
     let (most, count) = (SMALL_DEVICE.get() / (block_mib * MIB), filled.held.len() as u64);
-    // A real driver may take some memory for itself meanwhile.
+    // A real driver may take some memory for itself in the meantime.
     claim(count == most || count + 1 == most, || format!("{count} blocks of {block_mib} MiB fit; {most} should"))?;
     let freed = filled.free_where(|number, _| number % 2 == 1)?;
     let one = Bytes(freed * block_mib * MIB);
@@ -146,7 +146,7 @@ fn holes_of_pages(backend: &AnyBackend, block_mib: u64) -> Verdict {
 fn holes_below_a_page(backend: &AnyBackend) -> Verdict {
     let mut filled = Filled::new(backend, mib(1))?;
     let full = filled.free_bytes()?;
-    // One block of each page stays, in whatever order the driver gave them out.
+    // Keep one block of each page, in whatever order the driver handed them out.
     let mut kept = BTreeMap::new();
     let freed = filled.free_where(|_, address| kept.insert(address.get() / PAGE, ()).is_some())?;
     claim(freed >= SMALL_DEVICE.get() / PAGE - 32, || format!("only {freed} blocks share a page with another"))?;
@@ -174,7 +174,7 @@ fn three_quarters(backend: &AnyBackend) -> Verdict {
     )
 }
 
-/// How long something took: by the device's clock if it is simulated, else by the host's.
+/// How long an action took, by the device's clock if it is simulated, and by the host's if not.
 fn timed<T>(device: &mut AnyDevice, act: impl FnOnce(&mut AnyDevice) -> Result<T, BackendError>) -> Result<(T, u64), Trouble> {
     let clock = |device: &mut AnyDevice| device.insight().map(|simulated| simulated.now_ns());
     let (start, start_ns) = (Instant::now(), clock(device));
@@ -219,8 +219,8 @@ fn waiting(backend: &AnyBackend) -> Verdict {
 
 /// A8, A9, A12, A14 and A18: what the allocator tries when no cached block serves a request, call by call.
 ///
-/// The steps are the *retry ladder*: release some segments, wait for other streams, ask the device, release everything,
-/// ask once more.
+/// The steps are the *retry ladder*: release some segments, wait for other streams, ask the device, release everything, ask
+/// again.
 pub(super) fn retry_ladder() -> Vec<Entry> {
     vec![
         scenario(
@@ -318,7 +318,7 @@ fn ladder_of_oversize_blocks(backend: &AnyBackend) -> Verdict {
     story.show("before");
     let _ = story.stage.calls();
     story.alloc("large", mib(500))?;
-    // 800 MiB are reserved. The largest blocks are released until there are 500 MiB; the 50 MiB are not oversize and stay.
+    // 800 MiB are reserved. The largest blocks are released until 500 MiB are free; the 50 MiB are not oversize and stay.
     story.expect_calls("500 MiB", &["cudaFree", "cudaFree", "cudaMalloc 500.00 MiB"])?;
     story.expect("served", [500 << 20, 750 << 20, 0, 0, 0, 3, 5, 2])?;
     story.show("after");
@@ -351,7 +351,7 @@ fn collect(backend: &AnyBackend, limit: Option<Bytes>) -> Verdict {
     for name in ["a", "b", "c"] {
         story.free(name)?;
     }
-    // The largest is used once more, so it is young when memory gets short.
+    // The largest is used once more, so it is young when memory runs short.
     story.alloc("c", mib(120))?;
     story.free("c")?;
     story.show("before");
@@ -396,7 +396,7 @@ fn fraction(backend: &AnyBackend) -> Verdict {
     story.finish()
 }
 
-/// For each callback, the calls that had been made before it.
+/// For each callback, the calls made before it.
 type Seen = Arc<Mutex<Vec<Vec<MadeCall>>>>;
 
 fn callbacks(backend: &AnyBackend) -> Verdict {

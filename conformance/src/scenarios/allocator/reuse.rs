@@ -1,4 +1,5 @@
-//! A1 to A5, A11, A13, A15 to A17 and A19: how memory that the allocator keeps is used again, and the settings that change it.
+//! A1 to A5, A11, A13, A15 to A17 and A19: how the allocator reuses the memory that it keeps, and the settings that change
+//! this.
 
 use parkade::device::DeviceBackend;
 use parkade::profile::Profile;
@@ -12,7 +13,7 @@ use crate::backend::AnyBackend;
 use crate::scenarios::story::{Figures, Story, claim, failed, format_bytes, gib_hundredths, mib, recording, scenario};
 use crate::suite::{Entry, Evidence, Trouble, Verdict};
 
-/// A1 to A3: memory that is reused, segment sizes, splitting and coalescing.
+/// A1 to A3: reuse of memory, segment sizes, splitting and coalescing.
 pub(super) fn whole_blocks() -> Vec<Entry> {
     vec![
         scenario("A1", "256 MB, freed and asked for again: the second request does not reach the driver", reuse),
@@ -58,7 +59,7 @@ const SIZES: [(&str, u64, u64, u64); 8] = [
 fn segments(backend: &AnyBackend) -> Verdict {
     let mut story = Story::new(backend, "", None)?;
     for (name, bytes, block, segment) in SIZES {
-        // The cache is empty for each, so that each gets a segment of its own.
+        // The cache is empty for each request, so each gets a new segment.
         story.alloc(name, Bytes(bytes))?;
         let made: Vec<SegmentInfo> = story.stage.segments();
         let live = made.iter().flat_map(|segment| &segment.blocks).find(|block| block.state == BlockActivity::Allocated);
@@ -123,7 +124,7 @@ const EXPANDABLE: [(&str, i64, i64); 3] = [
 /// 0.0137 GiB: room for 12 MiB, but not for another segment.
 const BELOW_A_SEGMENT: Bytes = Bytes((137 << 30) / 10_000);
 
-/// A4, A5 and A13: memory that is free in pieces, under the settings that are said to help.
+/// A4, A5 and A13: fragmented free memory, under the settings that the documents recommend against it.
 ///
 /// The figures are those of PyTorch 2.11 on an H200 (facts: Experiments with PyTorch).
 pub(super) fn pieces(backend: &AnyBackend) -> Vec<Entry> {
@@ -142,7 +143,7 @@ pub(super) fn pieces(backend: &AnyBackend) -> Vec<Entry> {
     }
     entries.push(scenario("A13", "expandable segments serve what fragmentation refuses", compare));
     if backend.is_simulated() {
-        // No device takes part in the replay of a recording.
+        // Replaying a recording uses no device.
         let says = "recorded runs, replayed with expandable segments, reserve what PyTorch reserved with them";
         entries.push(scenario("A13/recordings", says, |_: &AnyBackend| recordings()));
     }
@@ -177,7 +178,7 @@ fn comb(backend: &AnyBackend, settings: &str, limit: Option<Bytes>) -> Verdict {
         story.expect("served", [10_485_760, 20_971_520, 0, 0, 0, 0, 1, 0])?;
     } else if limit.is_some() {
         story.refuse("4 MiB", mib(4))?;
-        // The allocator enforces the limit itself: the driver is only asked how much is free, for the message.
+        // The allocator enforces the limit itself and only asks the driver how much is free, for the message.
         story.expect_calls("4 MiB", &["cudaMemGetInfo"])?;
         story.expect("refused", [6_291_456, 12_582_912, 6_291_456, 1, 1, 1, 1, 0])?;
     } else {
@@ -210,7 +211,7 @@ fn six(backend: &AnyBackend, name: &str, settings: &str) -> Verdict {
     let _ = story.stage.calls();
     let is_served = story.ask("2 GiB", mib(2048))?;
     let calls = story.stage.calls();
-    // Each page of an expandable segment takes four calls: hundreds of them are only counted.
+    // Each page of an expandable segment takes four calls; hundreds of them are only counted.
     if name == "expandable" {
         let count = |call: &str| calls.iter().filter(|made| made.starts_with(call)).count();
         let (created, released) = (count("cuMemCreate"), count("cuMemRelease"));
@@ -226,7 +227,7 @@ fn six(backend: &AnyBackend, name: &str, settings: &str) -> Verdict {
     story.finish()
 }
 
-/// A line of the comparison: whether the request was served, and the statistics at the end.
+/// A line of the comparison: whether the request was served, and the final statistics.
 fn outcome(
     backend: &AnyBackend,
     settings: &str,
@@ -300,7 +301,7 @@ fn recordings() -> Verdict {
     Ok(Evidence::text(text))
 }
 
-/// A11, A15, A16 and A19: settings and calls about which the documents are wrong.
+/// A11, A15, A16 and A19: settings and calls for which the documents are wrong.
 pub(super) fn settings() -> Vec<Entry> {
     vec![
         scenario("A11", "an oversize block serves only requests within 20 MiB of its size, and those get all of it", oversize),
@@ -335,7 +336,7 @@ fn oversize(backend: &AnyBackend) -> Verdict {
     story.expect_calls("180 MiB: the block is 20 MiB larger, which is too much", &["cudaMalloc 180.00 MiB"])?;
     story.alloc("180.5 MiB", Bytes(361 * MIB / 2))?;
     story.expect_calls("180.5 MiB: takes the block of 200 MiB whole", &[])?;
-    // 4 MiB in a segment of 20, 180 in one of its own, and 180.5 holding 200.
+    // 4 MiB in a segment of 20, 180 in a separate one, and 180.5 holding 200.
     story.expect("after", [384 << 20, 400 << 20, 16 << 20, 0, 0, 3, 3, 0])?;
     story.show("after");
     story.finish()
@@ -457,7 +458,7 @@ fn work(story: &mut Story) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// What one way of running the workload cost.
+/// The cost of one way of running the workload.
 struct Cost {
     peak_reserved: i64,
     mallocs: i64,
@@ -518,7 +519,7 @@ fn warm_up(backend: &AnyBackend) -> Verdict {
     claim(reserved.peak_reserved == mib(MOST_LIVE).get() as i64, || format!("{} reserved", reserved.peak_reserved))?;
     claim(plain.mallocs == 1 + 3 * STEPS as i64 && plain.peak_reserved > 5 * reserved.peak_reserved, || table.clone())?;
     claim(limited.retries > 0, || "the limit was not met".to_owned())?;
-    // The price: the weights keep the whole reservation; without it, only the weights stay reserved.
+    // The downside: the weights keep the whole reservation; without it, only the weights stay reserved.
     claim(reserved.kept > plain.kept, || table.clone())?;
     evidence.text.push_str(&table);
     Ok(evidence)

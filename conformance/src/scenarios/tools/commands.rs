@@ -1,6 +1,6 @@
 //! D5 and D8: commands of the binary, on a fake libnvidia-ml that is compiled here.
 //!
-//! So no GPU is needed, and no process but an own child is touched.
+//! They need no GPU, and they touch no process except children of this one.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -20,9 +20,9 @@ use crate::scenarios::story::{claim, failed, scenario};
 const FAKE_NVML: &str = include_str!("fake_nvml.c");
 /// How long a child may take to start.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Between two looks at a child.
+/// The interval between two checks of a child.
 const MOMENT: Duration = Duration::from_millis(1);
-/// Tells the folders of two fake drivers of this process apart.
+/// Distinguishes the folders of two fake drivers of this process.
 static FOLDERS: AtomicU32 = AtomicU32::new(0);
 
 pub(super) fn entries(backend: &AnyBackend, parkade: Option<&Path>) -> Vec<Entry> {
@@ -55,7 +55,7 @@ pub(super) fn entries(backend: &AnyBackend, parkade: Option<&Path>) -> Vec<Entry
 struct Parkade(PathBuf);
 
 impl Parkade {
-    /// Runs a command, with the fake driver if there is one; it lists this process.
+    /// Runs a command, with the fake driver if one is given; the driver lists this process.
     fn run(&self, arguments: &[&str], driver: Option<(&FakeDriver, u32)>) -> Result<Output, Trouble> {
         let mut command = Command::new(&self.0);
         command.args(arguments).stdin(Stdio::null());
@@ -66,7 +66,7 @@ impl Parkade {
     }
 }
 
-/// What a command printed and returned must be this.
+/// Checks what a command printed and returned.
 fn expect(output: &Output, code: i32, out: &str, err: &str) -> Result<(), Trouble> {
     let [found_out, found_err] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     let is_so = output.status.code() == Some(code) && found_out.contains(out) && found_err.contains(err);
@@ -96,7 +96,7 @@ fn info(parkade: &Parkade) -> Verdict {
         return Err(Trouble::fail(shown.into_owned()));
     };
     let cells: Vec<&str> = device.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
-    // 4 GiB are used, 3 of them and 99 bytes by processes that are listed.
+    // 4 GiB are used; listed processes use 3 GiB and 99 bytes of them.
     let expected = ["0", "Fake GPU", "8.00 GiB", "3.00 GiB", "4.00 GiB", "1.00 GiB", "3.00 GiB", "1.00 GiB"];
     claim(cells == expected, || format!("expected {expected:?}, found {shown}"))?;
     claim(process.contains(&format!("pid {own} ")) && process.contains("3.00 GiB"), || shown.clone().into_owned())?;
@@ -131,7 +131,7 @@ fn kill(parkade: &Parkade) -> Verdict {
     Ok(Evidence::text(text))
 }
 
-/// The fake library in a folder of its own, under the names of NVML and of CUDA.
+/// The fake library in a separate folder, under the names of NVML and of CUDA.
 struct FakeDriver {
     folder: PathBuf,
 }
@@ -166,14 +166,14 @@ impl FakeDriver {
 
 impl Drop for FakeDriver {
     fn drop(&mut self) {
-        // A folder that stays in the folder of temporary files does no harm.
+        // A leftover in the folder of temporary files does no harm.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
-/// A child that sleeps, with CUDA's library in its memory as a process on a GPU has it.
+/// A child that sleeps, with CUDA's library in its memory, like a process on a GPU.
 ///
-/// It is reaped as soon as it ends, so that it is not listed as a zombie; and ended when it is dropped.
+/// It is reaped as soon as it ends, so that it is not listed as a zombie; and it is killed when dropped.
 struct Child {
     pid: u32,
     process: Arc<Mutex<process::Child>>,
@@ -208,14 +208,14 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // After it was reaped this does nothing.
+        // After the child was reaped this has no effect.
         if let Ok(mut process) = self.process.lock() {
             let _ = process.kill();
         }
     }
 }
 
-/// Waits for a process without holding it locked.
+/// Waits for a process without keeping it locked.
 fn reap(process: Arc<Mutex<process::Child>>) -> impl FnOnce() -> io::Result<ExitStatus> {
     move || loop {
         if let Some(status) = process.lock().map_err(|_| io::Error::other("poisoned"))?.try_wait()? {

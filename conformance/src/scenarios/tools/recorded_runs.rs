@@ -1,4 +1,4 @@
-//! D3, D4 and D6: what is read off a recorded run: snapshot files, a diagnosis, a timeline. No device takes part.
+//! D3, D4 and D6: what a recorded run shows: snapshot files, a diagnosis, a timeline. They use no device.
 
 use crate::backend::AnyBackend;
 use crate::shipped::Shipped;
@@ -50,7 +50,7 @@ pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     ]
 }
 
-/// What the page pytorch.org/memory_viz reads of a file, of a segment, of a block, and of an entry of the trace.
+/// The keys that the page pytorch.org/memory_viz reads from a file, a segment, a block, and a trace entry.
 const VIEWER_KEYS: [(&str, &[&str]); 4] = [
     ("file", &["segments", "device_traces", "allocator_settings", "external_annotations"]),
     ("segment", &["address", "total_size", "stream", "segment_type", "segment_pool_id", "is_expandable", "blocks"]),
@@ -66,7 +66,7 @@ fn files() -> Verdict {
     for (style, name) in [(Style::Python, "_dump_snapshot"), (Style::Cpp, "_memory_snapshot_pickled")] {
         let mut again = read(&write(recorded, style)).map_err(failed)?;
         if style == Style::Cpp {
-            // C++ got some keys later than Python, so a file of it says less of its release.
+            // C++ got some keys later than Python, so a file in its style reveals less about its release.
             again.fields = recorded.fields;
         }
         claim(again == *recorded, || format!("written as {name} does and read again it is another recording"))?;
@@ -112,7 +112,7 @@ fn replay_settings(recording: &Recording) -> Result<ReplaySettings, Trouble> {
     ReplaySettings::of_recording(recording.settings.as_ref()).map_err(failed)
 }
 
-/// Whether a pickle has this text, written as Python writes short ones: an opcode, the length, the bytes.
+/// Whether a pickle contains this text in Python's form for short texts: an opcode, the length, the bytes.
 fn has_text(pickle: &[u8], text: &str) -> bool {
     const SHORT_TEXT: u8 = 0x8c;
     let wanted: Vec<u8> = [[SHORT_TEXT, text.len() as u8].as_slice(), text.as_bytes()].concat();
@@ -125,7 +125,7 @@ fn fragmented() -> Verdict {
     five_steps(&shipped.name, &shipped.recording, &shipped.options, Cause::Fragmentation)
 }
 
-/// A recorded run, replayed under a limit that is less than what it has live.
+/// A recorded run, replayed under a limit that is smaller than its live bytes.
 fn too_large() -> Verdict {
     let shipped = recording("deep_mlp.default")?;
     let options = ExportOptions { limit_bytes: Some(2 << 30), after_failure: AfterFailure::Stop, ..exporting(&shipped, "")? };
@@ -168,7 +168,7 @@ fn five_steps(name: &str, recording: &Recording, own: &VerifyOptions, expected: 
     Ok(Evidence::text(text))
 }
 
-/// Whose line of the program holds the most, where the recording has stacks.
+/// The program line that holds the most, if the recording has stacks.
 fn culprit(recording: &Recording, found: &Diagnosis) -> String {
     let Some(most) = found.stacks.first() else { return "nothing is in use".to_owned() };
     let frames: Vec<&Frame> = recording.stacks.frames(most.stack).collect();
@@ -233,7 +233,7 @@ fn recorded_step() -> Verdict {
     Ok(Evidence::text(text))
 }
 
-/// So few tokens that the optimizer's copies show beside the activations.
+/// The step has so few tokens that the optimizer's copies show beside the activations.
 const STEP: &str = "transformer:layers=6,hidden=256,heads=4,sequence=128,batch=4,vocabulary=1000,steps=2,optimizer_copy=on";
 
 fn generated_step() -> Verdict {

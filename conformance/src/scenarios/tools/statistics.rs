@@ -1,4 +1,5 @@
-//! D1, D2, D5 and D7 to D9: what a program can ask about its memory: statistics, the helpers of the guide, and what the driver has given out.
+//! D1, D2, D5 and D7 to D9: what a program can ask about its memory: statistics, the helpers of the guide, and what the driver
+//! has handed out.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -17,7 +18,7 @@ use crate::backend::{AnyBackend, TestDevice};
 use crate::scenarios::story::{Story, claim, failed, format_bytes, memory_summary, mib, recording, scenario};
 use crate::suite::{Entry, Evidence, Trouble, Verdict};
 
-/// D1, D2 and D7: the statistics that PyTorch gives a program, and what can be read off them.
+/// D1, D2 and D7: the statistics that PyTorch gives a program, and what they show.
 pub(super) fn own_statistics(backend: &AnyBackend) -> Vec<Entry> {
     let mut entries = vec![
         scenario("D1", "memory_allocated and its like are keys of memory_stats, and memory_summary shows them all", figures),
@@ -29,7 +30,7 @@ pub(super) fn own_statistics(backend: &AnyBackend) -> Vec<Entry> {
         scenario("D7", "memory_stats has no key num_oom_retries: the guide's script always prints 0", no_such_key),
     ];
     if backend.is_simulated() {
-        // They are about a file, in which no device takes part.
+        // This entry concerns a file and uses no device.
         entries.push(scenario("D1/keys", "the keys are those that PyTorch 2.11 wrote on the H200", |_: &AnyBackend| keys()));
     }
     entries
@@ -95,7 +96,7 @@ fn keys() -> Verdict {
     Ok(Evidence::text(text + &keys.join("\n") + "\n"))
 }
 
-/// A segment that is cut into pieces of 2 MiB, some of which are freed; then 4 MiB are asked for.
+/// A segment that is split into pieces of 2 MiB, some of which are freed before a request for 4 MiB.
 struct Heap {
     name: &'static str,
     pieces: u64,
@@ -117,7 +118,7 @@ fn ratio(backend: &AnyBackend) -> Verdict {
         format!("{:<28} {:>8} {:>6} {:>14} {:>17}  4 MiB\n", "", "1 - a/r", "risk", "largest hole", "partial segments");
     for heap in HEAPS {
         let whole = mib(2 * heap.pieces);
-        // No room for another segment.
+        // Leaves no room for another segment.
         let mut story = Story::new(backend, "", Some(whole))?;
         story.alloc("all", whole)?;
         story.free("all")?;
@@ -134,7 +135,7 @@ fn ratio(backend: &AnyBackend) -> Verdict {
         let is_served = story.ask("4 MiB", mib(4))?;
         claim(is_served == heap.is_served, || format!("{}: 4 MiB served: {is_served}", heap.name))?;
         let [hole, partial] = [found.largest_hole_bytes, found.partial_segments_bytes].map(format_bytes);
-        // The hole decides, whatever the ratio says.
+        // The hole decides, whatever the ratio is.
         claim(is_served == (found.largest_hole_bytes >= 4 << 20), || format!("{}: {found:?}", heap.name))?;
         let (risk, outcome) = (if heap.ratio > 30 { "yes" } else { "no" }, if is_served { "served" } else { "out of memory" });
         table += &format!("{:<28} {:>6} % {risk:>6} {hole:>14} {partial:>17}  {outcome}\n", heap.name, heap.ratio);
@@ -160,7 +161,7 @@ fn no_such_key(backend: &AnyBackend) -> Verdict {
     story.finish()
 }
 
-/// D5: the memory helpers of the guide, as calls of an allocator that we run.
+/// D5: the memory helpers of the guide, as calls on an allocator that the test runs.
 pub(super) fn helper_calls() -> Vec<Entry> {
     vec![scenario(
         "D5/helpers",
@@ -169,7 +170,7 @@ pub(super) fn helper_calls() -> Vec<Entry> {
     )]
 }
 
-/// Allocated, reserved, and the most that was allocated and reserved: what the guide's `info` prints.
+/// Allocated and reserved bytes and their peaks, as the guide's `info` prints them.
 fn info(story: &mut Story, after: &str) -> [i64; 4] {
     let stats = story.stage.stats();
     let [allocated, reserved] = [Family::AllocatedBytes, Family::ReservedBytes].map(|family| stats.family(family).all);
@@ -213,7 +214,7 @@ fn expect(found: [i64; 4], mib: [i64; 4]) -> Result<(), Trouble> {
     claim(found == mib.map(|count| count << 20), || format!("expected {mib:?} MiB, found {found:?} bytes"))
 }
 
-/// Every byte arrives, and nothing moves on the device.
+/// Every byte is copied, and nothing moves on the device.
 fn copy_to_the_cpu(story: &mut Story) -> Result<(), Trouble> {
     const WORD: u32 = 0x600d_f00d;
     let (address, stream) = (story.stage.address("live")?, story.stage.streams()[0]);
@@ -224,7 +225,7 @@ fn copy_to_the_cpu(story: &mut Story) -> Result<(), Trouble> {
     claim(copy.chunks_exact(4).all(|word| word == WORD.to_le_bytes()), || "the copy is not what was written".to_owned())
 }
 
-/// D8 and D9: what the driver has given out, and what it costs to give it back on a schedule.
+/// D8 and D9: the memory that the driver has handed out, and the cost of releasing it on a schedule.
 pub(super) fn device_memory(backend: &AnyBackend) -> Vec<Entry> {
     let mut entries = vec![
         scenario(
@@ -246,7 +247,7 @@ pub(super) fn device_memory(backend: &AnyBackend) -> Vec<Entry> {
     entries
 }
 
-/// What the driver has given out, as nvidia-smi shows it.
+/// The memory that the driver has handed out, as nvidia-smi shows it.
 fn given_out(story: &mut Story) -> Result<i128, Trouble> {
     let memory = story.stage.device().steer().memory_info()?;
     Ok(i128::from(memory.total.get()) - i128::from(memory.free.get()))
@@ -281,7 +282,7 @@ const TENSORS: [u64; 4] = [256, 128, 64, 32];
 /// How long the kernels of a step run.
 const STEP_NS: u64 = 2_000_000;
 
-/// Runs the program. Gives the calls of the driver for memory, and the time in microseconds.
+/// Runs the program. Returns the driver calls for memory, and the time in microseconds.
 fn run_steps(backend: &AnyBackend, empties: bool) -> Result<(usize, usize, f64, Evidence), Trouble> {
     let mut story = Story::new(backend, "", None)?;
     let stream = story.stage.streams()[1];
@@ -336,14 +337,14 @@ fn schedule(backend: &AnyBackend) -> Verdict {
 
 /// ResNet-50 on 32 images a step, with the cache emptied after each step whose number is a multiple of `every`.
 fn resnet(every: Option<usize>) -> Result<Workload, Trouble> {
-    // The generator empties the cache before each batch size, so each step is one.
+    // The generator empties the cache before each batch size, so each step is a separate batch size.
     let cnn = Cnn { batches: vec![32; 10], empties_cache: true, optimizer: Optimizer::Momentum, ..Cnn::default() };
     let mut workload = cnn.workload().map_err(failed)?;
     let mut step = 0;
     workload.events.retain(|event| {
         let is_emptying = *event == Event::EmptyCache;
         step += usize::from(is_emptying);
-        // The first one comes before the first step, when there is nothing to release.
+        // The first call comes before the first step, when nothing can be released.
         !is_emptying || every.is_some_and(|every| step > 1 && (step - 1) % every == 0)
     });
     Ok(workload)

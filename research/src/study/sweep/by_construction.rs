@@ -1,11 +1,12 @@
-//! What a policy needs whatever the program is: some take only a part of the device, or take it before the program begins.
+//! Measures the need of a policy that does not depend on the program: some policies take only a part of the device, or take it
+//! before the program begins.
 
 use parkade_policies::Named;
 
 use crate::study::{PLENTY_BYTES, RunOptions, make_for, run, smallest_capacity};
 use crate::workload::{Event, Workload};
 
-/// Equal buffers: so many, of this size. That is 1 GiB in all.
+/// The number and the size of equal buffers. Together they are 1 GiB.
 const BUFFERS: u32 = 64;
 const BUFFER_BYTES: u64 = 16 << 20;
 
@@ -14,9 +15,9 @@ fn equal_buffers(count: u32, bytes: u64) -> Workload {
     Workload { name: "equal-buffers".into(), says: "equal buffers that stay".into(), events, ..Workload::default() }
 }
 
-/// The smallest memory in which a program fits that only allocates 64 buffers of 16 MiB, over their sum. Nothing there can
-/// be fragmented, so more than 1 is due to the policy's construction, such as taking only three quarters of the device.
-/// `None` if it fits in none.
+/// The smallest memory in which a program that only allocates 64 buffers of 16 MiB fits, divided by their sum. Such a program
+/// cannot cause fragmentation, so anything above 1 is due to the policy's construction, such as taking only three quarters of
+/// the device. `None` if the program fits in no memory.
 #[must_use]
 pub fn needs_by_construction(policy: &Named) -> Option<f64> {
     let workload = equal_buffers(BUFFERS, BUFFER_BYTES);
@@ -24,8 +25,8 @@ pub fn needs_by_construction(policy: &Named) -> Option<f64> {
     Some(found.capacity_bytes as f64 / (u64::from(BUFFERS) * BUFFER_BYTES) as f64)
 }
 
-/// Whether the policy takes a share of all memory for the first small request, so that its figures with plenty of memory
-/// are those of the device and not of the program.
+/// Whether the policy takes a share of all memory for the first small request; its figures with plenty of memory then describe
+/// the device and not the program.
 #[must_use]
 pub fn takes_a_share_at_first(policy: &Named) -> bool {
     let small = equal_buffers(1, 1 << 20);

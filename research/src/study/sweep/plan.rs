@@ -17,9 +17,9 @@ const MILLION: u64 = 1_000_000;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Capacity {
-    /// The least in which the workload fits, which the job has to find.
+    /// The least memory in which the workload fits, which the job has to find.
     Smallest,
-    /// More than is needed.
+    /// More memory than is needed.
     Plenty,
     /// A multiple of the workload's load.
     Load(Share),
@@ -147,7 +147,7 @@ impl TryFrom<String> for Share {
 pub struct PlannedWorkload {
     /// Its name.
     pub name: String,
-    /// The number of seeds it is made from: 1, 2 and so on.
+    /// The number of seeds it is generated from: 1, 2 and so on.
     pub seeds: u64,
     /// [`PreparedWorkload::hash`](super::PreparedWorkload) of a workload that is read from a file, which another
     /// machine may not have.
@@ -155,7 +155,7 @@ pub struct PlannedWorkload {
     pub hash: Option<String>,
 }
 
-/// Everything but the code that decides a sweep's rows.
+/// Everything that decides a sweep's rows, except the code.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
@@ -172,7 +172,7 @@ pub struct Plan {
     pub preallocate: Option<Share>,
 }
 
-/// A job: one run, or one search for the smallest memory. All fields but the seed are places in the plan's lists.
+/// A job: one run, or one search for the smallest memory. All fields except the seed are indices into the plan's lists.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Job {
     /// The workload.
@@ -188,18 +188,18 @@ pub struct Job {
 /// Why a plan cannot be carried out.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BadPlan {
-    /// It has no jobs.
+    /// The plan has no jobs.
     #[error("there is nothing to do: no {0}")]
     Nothing(&'static str),
-    /// A name is given twice.
+    /// A name occurs twice.
     #[error("{what} {name:?} is given twice")]
     Twice {
-        /// The kind of thing.
+        /// The kind of name.
         what: &'static str,
         /// The name.
         name: String,
     },
-    /// It has more than [`MOST_JOBS`].
+    /// The plan has more than [`MOST_JOBS`].
     #[error("these are more than {MOST_JOBS} jobs: use fewer seeds or fewer workloads")]
     TooMany,
     /// There is no such address model.
@@ -208,7 +208,7 @@ pub enum BadPlan {
 }
 
 impl Plan {
-    /// Checks that there are jobs, not too many, and that names are unique.
+    /// Checks that the plan has jobs, that they are not too many, and that names are unique.
     ///
     /// # Errors
     /// See [`BadPlan`].

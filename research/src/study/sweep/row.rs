@@ -1,6 +1,6 @@
-//! A row: the numbers of one job; and jobs done on several threads, with the rows in the order of the jobs.
+//! A row holds the numbers of one job; [`run_jobs`] does jobs on several threads and returns the rows in the order of the jobs.
 //!
-//! A workload is prepared once for all its jobs: its load and its hash.
+//! A workload is prepared once for all its jobs: its load and its hash are computed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -38,24 +38,23 @@ pub struct Row {
     pub capacity: Capacity,
     /// The load: the most bytes live at once, each request rounded up to 512 bytes.
     pub load_bytes: u64,
-    /// The load with pools: the same, with each private pool counted for the most bytes that have lived in it, until it
-    /// is dropped.
+    /// The load with pools: the same, with each private pool counted at the most bytes that have lived in it, until it is dropped.
     pub load_with_pools_bytes: u64,
     /// The number of the workload's events.
     pub events: u64,
-    /// The number of its steps; 0 if they are not known.
+    /// The number of the workload's steps; 0 if they are not known.
     pub steps: u64,
-    /// How much work it gives the device, in nanoseconds; 0 if it does not say, and then no call can wait.
+    /// How much work the workload gives the device, in nanoseconds; 0 if it does not say, in which case no call can wait.
     pub work_ns: u64,
-    /// [`PreparedWorkload::hash`], which tells workloads apart.
+    /// [`PreparedWorkload::hash`], which identifies the workload.
     pub hash: String,
     /// The device's memory, found or given. Absent with plenty of memory, and if the workload fits in none.
     pub capacity_bytes: Option<u64>,
-    /// If memory was searched: the largest capacity above the result that was tried and was not enough, if any.
+    /// The largest capacity above the result that was tried and was not enough, if memory was searched and there is one.
     pub fails_above_bytes: Option<u64>,
-    /// Every request was served.
+    /// Whether every request was served.
     pub fits: bool,
-    /// Why it did not fit.
+    /// Why the workload did not fit.
     pub problem: Option<String>,
     /// The event that failed.
     pub failed_at_event: Option<u64>,
@@ -63,7 +62,7 @@ pub struct Row {
     pub peak_reserved_bytes: u64,
     /// The most bytes of blocks allocated at once.
     pub peak_allocated_bytes: u64,
-    /// How many times the device was asked again after the whole cache had been released.
+    /// The number of times that the allocator asked the device again after releasing the whole cache.
     pub retries: u64,
     /// The number of driver calls.
     pub driver_calls: u64,
@@ -83,7 +82,7 @@ pub struct Row {
     pub later_waited_ns: u64,
     /// The number of runs that the job took: more than one if memory was searched.
     pub runs: u32,
-    /// [`BUILD`] of the build that made the row; files of rows call it `program`.
+    /// [`BUILD`] of the build that made the row; files of rows call this column `program`.
     #[serde(rename = "program")]
     pub build: String,
 }
@@ -192,7 +191,7 @@ impl Row {
             && (self.events, self.steps) == (events.len() as u64, steps.len() as u64)
     }
 
-    /// Whether workload, seed, policy and capacity are those of the plan's job of this number.
+    /// Whether workload, seed, policy and capacity match the plan's job of this number.
     #[must_use]
     pub fn belongs_to(&self, plan: &Plan) -> bool {
         Row::empty(plan, self.job).is_some_and(|own| {
@@ -202,14 +201,14 @@ impl Row {
     }
 }
 
-/// A workload, and what is known of it before it is run.
+/// A workload, and the facts that are known before it runs.
 #[derive(Clone, Debug)]
 pub struct PreparedWorkload {
     /// The workload.
     pub workload: Workload,
     /// The load: the most bytes live at once, each request rounded up to 512 bytes.
     pub load_bytes: u64,
-    /// The load with pools ([`Workload::load_with_pools_bytes`]), rounded likewise.
+    /// The load with pools ([`Workload::load_with_pools_bytes`]), rounded in the same way.
     pub load_with_pools_bytes: u64,
     /// [`Workload::work_ns`].
     pub work_ns: u64,
@@ -251,7 +250,7 @@ fn mix(hash: u64, event: &Event) -> u64 {
 pub struct Source {
     /// The workload's name.
     pub name: String,
-    /// One sentence: what the workload is.
+    /// One sentence that describes the workload.
     pub says: String,
     /// Whether different seeds make different workloads.
     pub is_seeded: bool,
@@ -259,9 +258,9 @@ pub struct Source {
     pub make: Box<dyn Fn(u64) -> Workload + Send + Sync>,
 }
 
-/// Does jobs of a plan, as many at a time as the pool has threads. `sources` and `policies` are the plan's, in its
-/// order. `take` gets each row in the order of `jobs`; an error from it ends everything. Jobs are started in
-/// order, so few rows have to wait for an earlier one.
+/// Does jobs of a plan, as many at a time as the pool has threads. `sources` and `policies` are the plan's, in its order.
+/// `take` receives each row in the order of `jobs`; an error from it stops all jobs. Jobs are started in order, so few rows
+/// have to wait for an earlier one.
 ///
 /// # Errors
 /// The error of `take`.
@@ -305,7 +304,7 @@ fn in_order<E>(receiver: &mpsc::Receiver<(usize, Option<Row>)>, take: &mut impl 
         early.insert(place, row);
         while let Some(row) = early.remove(&due) {
             due += 1;
-            // `None` is a job that the plan does not have.
+            // `None` means that the plan does not have the job.
             row.map_or(Ok(()), &mut *take)?;
         }
     }
@@ -331,7 +330,7 @@ struct Workloads<'a> {
 }
 
 impl Workloads<'_> {
-    /// The place of a workload, which the first thread that needs it fills.
+    /// The slot of a workload, which the first thread that needs it fills.
     fn place(&self, workload: usize, seed: u64) -> Arc<OnceLock<PreparedWorkload>> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, place)) = kept.iter().find(|(key, _)| *key == (workload, seed)) {

@@ -1,16 +1,16 @@
-//! The summary of all rows of a sweep.
+//! Summarizes all rows of a sweep.
 //!
-//! The unit is the workload: its seeds are averaged first, since they say nothing about other workloads. Means of
-//! ratios are geometric. A workload that does not fit even with plenty of memory (the policy gave up for another
-//! reason) has no smallest memory. It counts in no mean, as the number of workloads beside each mean shows.
+//! The unit is the workload: its seeds are averaged first, since they say nothing about other workloads. Means of ratios are
+//! geometric. A workload that does not fit even with plenty of memory (the policy gave up for another reason) has no smallest
+//! memory. It counts in no mean; the number of workloads beside each mean shows this.
 //!
-//! Workloads are chosen by hand. So their means have ranges and no intervals, which would say nothing about other
-//! workloads, and come a second time without the one workload that makes the largest part of the excess over LOAD. Tests
-//! and intervals are those over the seeds of one workload: seeds are drawn at random from what a generator can make, so a
-//! test over them says something about the programs that it makes.
+//! Workloads are chosen by hand. So their means have ranges rather than intervals, which would say nothing about other
+//! workloads, and are also given without the one workload that makes the largest part of the excess over LOAD. Tests and
+//! intervals are over the seeds of one workload: seeds are drawn at random from what a generator can make, so such a test says
+//! something about the programs that it makes.
 //!
-//! Beside the policies stands what two ideal allocators need for a sweep's workloads, over their loads. Neither result is
-//! a lower bound for an allocator that learns of requests one by one: both cut corners that it need not cut, and the
+//! The summary also shows what two ideal allocators need for a sweep's workloads, relative to their loads. Neither result is a
+//! lower bound for an allocator that sees requests one by one: both waste memory that such an allocator need not waste, and the
 //! packer does not always find the best packing.
 
 use rayon::prelude::*;
@@ -25,13 +25,13 @@ use crate::study::statistics::{Interval, SignedRank, holm, interval_of_mean, mea
 /// One workload under one policy.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Cell {
-    /// The smallest memory over the load: the geometric mean over the seeds, with its range. `None` if the
-    /// workload does not fit with some seed.
+    /// The smallest memory relative to the load: the geometric mean over the seeds, with its range. `None` if the workload does not
+    /// fit with some seed.
     pub ratio: Option<Level>,
-    /// The cost of the driver calls at each capacity of the plan, in nanoseconds. `None` if it does not fit with
-    /// some seed.
+    /// The cost of the driver calls at each capacity of the plan, in nanoseconds. `None` if the workload does not fit with some
+    /// seed.
     pub driver_ns: Vec<Option<Level>>,
-    /// The driver's work over the course of the workload, at each capacity likewise.
+    /// The driver's work over the course of the workload, at each capacity of the plan.
     pub courses: Vec<Option<Course>>,
     /// The comparison with the baseline over the seeds; `None` with fewer than two, and for the baseline itself.
     pub versus: Option<SeedComparison>,
@@ -44,9 +44,9 @@ pub struct Cell {
 /// A policy against the baseline, workload by workload.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Comparison {
-    /// Its smallest memory over the baseline's: the geometric mean over the workloads that fit under both.
+    /// The policy's smallest memory relative to the baseline's: the geometric mean over the workloads that fit under both.
     pub ratio: Option<Level>,
-    /// The number of workloads for which it needs less memory, as much, and more. Not fitting at all counts as more.
+    /// The number of workloads for which the policy needs less memory, the same, and more. Not fitting at all counts as more.
     pub counts: [usize; 3],
 }
 
@@ -55,11 +55,11 @@ pub struct Comparison {
 pub struct PolicySummary {
     /// The policy's name.
     pub name: String,
-    /// The smallest memory over the load: the geometric mean over the workloads that fit.
+    /// The smallest memory relative to the load: the geometric mean over the workloads that fit.
     pub ratio: Option<Level>,
     /// The same without the sweep's outlier; `None` if the sweep has none.
     pub without_outlier: Option<Without>,
-    /// The cost of the driver calls at each capacity of the plan, in nanoseconds, likewise.
+    /// The cost of the driver calls at each capacity of the plan, in nanoseconds: the geometric mean over the workloads that fit.
     pub driver_ns: Vec<Option<Level>>,
     /// The driver's work over the course of the workloads, at each capacity.
     pub courses: Vec<CourseOfAll>,
@@ -72,12 +72,12 @@ pub struct PolicySummary {
 /// The results of a sweep.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Summary {
-    /// The baseline: a place in the plan's policies.
+    /// The baseline, as an index into the plan's policies.
     pub baseline: usize,
-    /// The load with pools over the load, by workload: nothing that leaves a pool its memory needs less. `None` for a
+    /// The load with pools relative to the load, by workload: no allocator that leaves a pool its memory needs less. `None` for a
     /// workload without rows.
     pub load_with_pools: Vec<Option<Level>>,
-    /// The workload that makes the largest part of the excess over the loads: a place in the plan's workloads.
+    /// The workload that makes the largest part of the excess over the loads, as an index into the plan's workloads.
     pub outlier: Option<usize>,
     /// All policies, in the plan's order.
     pub policies: Vec<PolicySummary>,
@@ -86,8 +86,8 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Summarizes the rows of a plan. Rows of jobs that the plan does not have are ignored. `baseline` is a place
-    /// in the plan's policies.
+    /// Summarizes the rows of a plan. Rows of jobs that the plan does not have are ignored. `baseline` is an index into the plan's
+    /// policies.
     #[must_use]
     pub fn of(plan: &Plan, rows: &[Row], baseline: usize) -> Summary {
         let smallest = plan.capacities.iter().position(|capacity| *capacity == Capacity::Smallest);
@@ -122,8 +122,7 @@ impl Summary {
         self.cells.iter().flatten().any(|cell| cell.versus.is_some())
     }
 
-    /// The number of combinations of workload, seed and policy that were seen to fit in some memory and to fail
-    /// with more.
+    /// The number of combinations of workload, seed and policy that fit in some memory but fail with more.
     #[must_use]
     pub fn not_monotone(&self) -> u64 {
         self.cells.iter().flatten().map(|cell| cell.not_monotone).sum()
@@ -167,7 +166,7 @@ fn cells(seen: &Seen<'_>, smallest: Option<usize>, baseline: usize) -> Vec<Vec<C
     cells
 }
 
-/// By workload: a row of each seed says it.
+/// By workload; a row of each seed contains it.
 fn load_with_pools(plan: &Plan, rows: &[Row]) -> Vec<Option<Level>> {
     let mut ratios = vec![std::collections::BTreeMap::new(); plan.workloads.len()];
     for row in rows {
@@ -221,10 +220,10 @@ const CONFIDENCE: f64 = 0.95;
 /// The seed of the resamples.
 const SEED: u64 = 1;
 
-/// A mean with its range, or with its confidence interval where that is said.
+/// A mean with its range or, where documented, with its confidence interval.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Level {
-    /// The mean: geometric, unless it is said otherwise.
+    /// The mean: geometric unless documented otherwise.
     pub mean: f64,
     /// The least value, or the lower end of the interval.
     pub low: f64,
@@ -283,13 +282,13 @@ impl Level {
 pub struct Without {
     /// The geometric mean over the other workloads; `None` without any.
     pub mean: Option<f64>,
-    /// The workload's share of the excess, counted in logarithms: geometric means add those up. `None` if it has no
-    /// value, or if there is no excess.
+    /// The workload's share of the excess, in logarithms, because those add up in a geometric mean. `None` if it has no value, or
+    /// if there is no excess.
     pub share: Option<f64>,
 }
 
 impl Without {
-    /// Of the values of all workloads over their loads, without the one at this place.
+    /// Computes this from the values of all workloads relative to their loads, leaving out the one at this index.
     #[must_use]
     pub fn of(ratios: &[Option<f64>], left_out: usize) -> Without {
         let excess = |ratio: f64| ratio.max(f64::MIN_POSITIVE).ln();
@@ -308,8 +307,8 @@ impl Without {
     }
 }
 
-/// The workload with the largest share of the excess, averaged over the policies; `None` if there is no excess, or only
-/// one workload. Each policy has the smallest memory over the load of each workload.
+/// The workload with the largest share of the excess, averaged over the policies; `None` if there is no excess, or only one
+/// workload. `policies` holds, for each policy, the smallest memory relative to the load of each workload.
 fn outlier(policies: &[Vec<Option<f64>>]) -> Option<usize> {
     let workloads = policies.first()?.len();
     let share = |workload: usize| policies.iter().filter_map(|ratios| Without::of(ratios, workload).share).sum::<f64>();
@@ -324,14 +323,14 @@ fn outlier(policies: &[Vec<Option<f64>>]) -> Option<usize> {
 pub struct Course {
     /// Driver calls for each step; `None` if the workload's steps are not known.
     pub calls_per_step: Option<Level>,
-    /// Their cost for each step, in nanoseconds.
+    /// The cost of these calls for each step, in nanoseconds.
     pub ns_per_step: Option<Level>,
     /// Driver calls for each step of the later half; `None` if the workload has fewer than two steps.
     pub later_calls_per_step: Option<Level>,
-    /// Their cost for each step of the later half, in nanoseconds.
+    /// The cost of these calls for each step of the later half, in nanoseconds.
     pub later_ns_per_step: Option<Level>,
-    /// The share of the calls' cost that falls into the later half: 0 for a policy that is slow only in the beginning,
-    /// about a half for one that is always slow. `None` if the calls cost nothing.
+    /// The share of the calls' cost that falls into the later half: 0 for a policy that is slow only in the beginning, about a half
+    /// for one that is always slow. `None` if the calls cost nothing.
     pub later_share: Option<Level>,
     /// How long driver calls waited for work on the device, in nanoseconds; `None` if the workload does not say how long
     /// its work takes.
@@ -345,7 +344,7 @@ pub struct Course {
 pub struct CourseOfAll {
     /// Driver calls for each step: the geometric mean over the workloads whose steps are known.
     pub calls_per_step: Option<Level>,
-    /// Their cost for each step, in nanoseconds, likewise.
+    /// The cost of these calls for each step, in nanoseconds: the geometric mean over the same workloads.
     pub ns_per_step: Option<Level>,
     /// The share of the calls' cost that falls into the later half: the arithmetic mean.
     pub later_share: Option<Level>,
@@ -357,7 +356,7 @@ pub struct CourseOfAll {
 }
 
 impl Course {
-    /// From the rows of all seeds; `None` if there are none or the workload does not fit with some seed.
+    /// Computes the course from the rows of all seeds; `None` if there are no rows or the workload does not fit with some seed.
     fn of(rows: &[&Row]) -> Option<Course> {
         let over = |value: fn(&Row) -> Option<f64>| -> Option<Level> {
             plain_over_all(&rows.iter().map(|row| value(row)).collect::<Option<Vec<_>>>()?)
@@ -378,7 +377,7 @@ impl Course {
 }
 
 impl CourseOfAll {
-    /// From the courses of workloads.
+    /// Combines the courses of several workloads.
     fn of(courses: &[Course]) -> CourseOfAll {
         let means = |value: fn(&Course) -> Option<Level>| -> Vec<f64> {
             courses.iter().filter_map(value).map(|level| level.mean).collect()
@@ -400,10 +399,10 @@ fn quotient(amount: u64, of: u64) -> Option<f64> {
 /// A policy against the baseline over the seeds of one workload.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct SeedComparison {
-    /// Its smallest memory over the baseline's: the geometric mean over the seeds that fit under both, with a 95 %
+    /// The policy's smallest memory relative to the baseline's: the geometric mean over the seeds that fit under both, with a 95 %
     /// interval.
     pub ratio: Option<Level>,
-    /// The number of seeds for which it needs less memory, as much, and more. Not fitting at all counts as more.
+    /// The number of seeds for which the policy needs less memory, the same, and more. Not fitting at all counts as more.
     pub counts: [usize; 3],
     /// Wilcoxon's signed-rank test of the logarithms; a negative effect means less memory.
     pub test: SignedRank,
@@ -425,7 +424,7 @@ fn compare_seeds(own: &[&Row], base: &[&Row]) -> Option<SeedComparison> {
     Some(SeedComparison { ratio: with_interval(&finite), counts: counts(&differences), test, corrected_p: test.p })
 }
 
-/// How many are less than, equal to and greater than 0.
+/// The number of differences less than, equal to and greater than 0.
 fn counts(differences: &[f64]) -> [usize; 3] {
     let count = |wanted: fn(f64) -> bool| differences.iter().filter(|difference| wanted(**difference)).count();
     [count(|d| d < 0.0), count(|d| d == 0.0), count(|d| d > 0.0)]
@@ -445,17 +444,17 @@ fn log_bytes(row: &Row) -> f64 {
     row.capacity_bytes.map_or(f64::INFINITY, |bytes| (bytes.max(1) as f64).ln())
 }
 
-/// What ideal allocators need for one workload, over its load: means over its seeds, like those of a policy's cell.
+/// The need of ideal allocators for one workload, relative to its load: means over its seeds, like those of a policy's cell.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BoundRatios {
-    /// Enough for an ideal allocator that remaps pages of 2 MiB at will, gives each buffer of at least a page its own, and
+    /// Enough for an ideal allocator that remaps pages of 2 MiB at will, gives each buffer of at least a page its own pages, and
     /// has the smaller ones packed offline ([`crate::bounds::pages`]).
     pub page_ideal: Level,
     /// The best packing that the offline packer found, with every lifetime known in advance and nothing moved.
     pub packing: Level,
 }
 
-/// These results for all workloads of a plan, in its order. `sources` are the plan's; the packer gets `steps` for each
+/// Computes these results for all workloads of a plan, in its order. `sources` are the plan's; the packer gets `steps` for each
 /// packing.
 ///
 /// # Errors
@@ -545,7 +544,7 @@ mod tests {
         assert_eq!((versus.counts, base.versus), ([2, 1, 0], None));
         assert!((versus.ratio.expect("a ratio").mean - (1.65_f64 / 1.98).cbrt()).abs() < 1e-12);
         assert!(!summary.compares_seeds(), "nothing is tested over workloads");
-        // By hand: ln 1.5 of ln 1.98, and of ln 1.65; the third workload's.
+        // By hand: ln 1.5 of ln 1.98, and of ln 1.65; the share of the third workload.
         let share = |policy: &PolicySummary| policy.without_outlier.and_then(|without| without.share).expect("a share");
         assert_eq!(summary.outlier, Some(2));
         assert!((share(base) - 1.5_f64.ln() / 1.98_f64.ln()).abs() < 1e-12);

@@ -1,20 +1,19 @@
 //! Adversaries: workloads made to need much more memory than is live at once.
 //!
 //! [`robson`] reacts to where a policy places buffers. It plays against a real allocator and returns the resulting
-//! [`Workload`], which can then be run under other policies. The others do not depend
-//! on the policy: three patterns that were reported against PyTorch ([`fence`], [`comb`], [`stream_per_buffer`]).
-//! docs/bounds.md says what each of them forces, and on which policies.
+//! [`Workload`], which can then be run under other policies. The others do not depend on the policy: three patterns that were
+//! reported against PyTorch ([`fence`], [`comb`], [`stream_per_buffer`]). docs/bounds.md says what each of them forces, and on
+//! which policies.
 //!
 //! Robson's adversary: a policy that never moves memory ends with at least `live (1 + log2(largest) / 2) - largest
 //! + 1` units, although never more than `live` units are live at once.
 //!
-//! Memory is filled with buffers of the smallest size. Then the size is doubled, step by step. One unit of every
-//! stretch as long as the new size is marked, and every buffer that covers no marked unit is freed: a block of the
-//! new size then fits only into a stretch with nothing left in it. What was freed is requested again in blocks of
-//! the new size. Which unit is marked follows from the previous step, in one of two ways: the adversary takes the
-//! one that occupies more space with fewer live bytes.
+//! Memory is filled with buffers of the smallest size. Then the size is doubled, step by step. The adversary marks one unit of
+//! every stretch as long as the new size and frees every buffer that covers no marked unit; a block of the new size then fits
+//! only into a stretch that is entirely free. It requests the freed bytes again in blocks of the new size. Two choices of the
+//! marked unit follow from the previous step; the adversary takes the one that occupies more space with fewer live bytes.
 //!
-//! As generators, Robson's adversary is made against a named policy; the others are the same for every policy.
+//! As a generator, Robson's adversary is made against a named policy; the others are the same for every policy.
 
 use std::collections::BTreeMap;
 
@@ -42,13 +41,13 @@ pub struct Attack {
     pub reserved_bytes: u64,
     /// The bytes of all addresses that ever had memory.
     pub address_bytes: u64,
-    /// Memory was released to the device before the end.
+    /// Whether memory was released to the device before the end.
     pub gave_back: bool,
 }
 
 impl Attack {
-    /// All memory that the policy ever took stayed where it was. Robson's theorem speaks of the reserved bytes
-    /// only then.
+    /// Whether all memory that the policy ever took stayed at its address. Only then does Robson's theorem apply to the reserved
+    /// bytes.
     #[must_use]
     pub fn never_moved(&self) -> bool {
         !self.gave_back && self.address_bytes == self.reserved_bytes
@@ -79,9 +78,8 @@ pub fn fence(cycles: u32) -> Result<Workload, AttackError> {
     Ok(Workload { name: format!("fence-{cycles}"), says, events, ..Workload::default() })
 }
 
-/// The comb of torchrec#4584 ("hard" fragmentation): `teeth` pairs of buffers of `tooth_bytes`, every other buffer
-/// freed, then one request as large as all gaps together. A policy that does not move memory needs half as much
-/// again.
+/// The comb of torchrec#4584 ("hard" fragmentation): `teeth` pairs of buffers of `tooth_bytes`, every other buffer freed, then
+/// one request as large as all gaps together. A policy that does not move memory needs one and a half times as much.
 ///
 /// # Errors
 /// [`AttackError::Shape`] for no teeth, no bytes, or more than 2^60 bytes.
@@ -129,7 +127,7 @@ pub fn stream_per_buffer(calls: u32, streams: u16, bytes: u64) -> Result<Workloa
 /// The sizes and the load of Robson's adversary.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Robson {
-    /// The smallest size. The theorem is exact if the policy rounds neither it nor its multiples by powers of two.
+    /// The smallest size. The theorem is exact if the policy does not round the unit or its multiples by powers of two.
     pub unit_bytes: u64,
     /// The largest size, in units: a power of two.
     pub largest_units: u64,
@@ -137,7 +135,7 @@ pub struct Robson {
     pub live_units: u64,
 }
 
-/// More units than this would take too long.
+/// An attack with more units than this would take too long.
 const MOST_UNITS: u64 = 1 << 20;
 
 /// Plays Robson's adversary against a policy, with more memory than it needs.
@@ -263,7 +261,7 @@ impl Probe {
         self.live.values().map(|live| (live.position, live.bytes))
     }
 
-    /// The bytes live now, as requested.
+    /// The requested bytes that are live now.
     fn live_bytes(&self) -> u64 {
         self.live_bytes
     }
@@ -279,7 +277,7 @@ impl Probe {
         }
     }
 
-    /// Notes memory that was taken from the device or released to it.
+    /// Records memory that was taken from the device or released to it.
     fn look(&mut self) {
         for entry in self.core.observer_mut().drain(..) {
             match entry.action {
@@ -291,8 +289,8 @@ impl Probe {
     }
 }
 
-/// All addresses that ever had memory, put one after the other in the order in which they got it. No block spans
-/// two segments, so a placement in segments is also a placement in this one region, to which the theorems apply.
+/// All addresses that ever had memory, concatenated in the order in which they got it. No block spans two segments, so a
+/// placement in segments is also a placement in this one region, to which the theorems apply.
 #[derive(Default)]
 struct Addresses {
     /// The ranges by first address: length, and position in the region.
@@ -324,7 +322,8 @@ pub(super) struct RobsonAgainst {
 }
 
 impl RobsonAgainst {
-    /// The sizes of docs/bounds.md, against the policy of this name, or the catalogue's first if there is none.
+    /// The sizes of docs/bounds.md, against the policy of this name, or against the catalogue's first policy if there is none of
+    /// this name.
     pub(super) fn new(against: &str) -> RobsonAgainst {
         let numbers = Robson { unit_bytes: 160 * MIB, largest_units: 16, live_units: 256 };
         RobsonAgainst { numbers, against: named(against).unwrap_or_else(|_| CATALOGUE[0].clone()) }
@@ -432,7 +431,7 @@ fn bounded(workload: Workload) -> Result<Workload, WorkloadError> {
     Ok(workload)
 }
 
-/// What theory says about the adversaries, checked for every policy of the catalogue to which it applies.
+/// Tests the theory of the adversaries for every policy of the catalogue to which it applies.
 #[cfg(test)]
 mod tests {
     use parkade::PoolSlot;
@@ -454,7 +453,7 @@ mod tests {
         named(name).unwrap()
     }
 
-    /// What a policy reserves for a workload on a device with plenty of memory.
+    /// The memory that a policy reserves for a workload on a device with plenty of memory.
     fn reserved(workload: &Workload, policy: Box<dyn Policy + Send>) -> u64 {
         let outcome = run(workload, policy, &RunOptions::plenty());
         assert_eq!(outcome.ending, Ending::Fits, "{}", workload.name);
@@ -483,9 +482,8 @@ mod tests {
         }
     }
 
-    /// The policies to which the bounds for any fit apply, each with its page as the unit: one region that grows by
-    /// what is missing, all free neighbours coalesced, nothing rounded, and a free block used whenever one is large
-    /// enough.
+    /// The policies to which the bounds for any fit apply, each with its page as the unit: they use one region that grows by the
+    /// missing amount, coalesce all free neighbours, round nothing, and use a free block whenever one is large enough.
     fn any_fits() -> Vec<(Named, u64)> {
         let names = [
             "best-fit-remap:fit=first",
@@ -530,8 +528,8 @@ mod tests {
             }
             compared.push(&*policy.name);
             let attack = robson(policy.make(), numbers).unwrap();
-            // A segment is taken only if no gap is large enough, so each segment of that size has a live block: there
-            // are at most `live` of each size.
+            // A segment is taken only if no gap is large enough, so each segment of that size has a live block, and each size has
+            // at most `live` of them.
             let bound = live_units * (2 * largest_units - 1) * numbers.unit_bytes;
             assert!(attack.reserved_bytes <= bound, "{}: {} of {bound}", policy.name, attack.reserved_bytes);
         }
@@ -604,8 +602,7 @@ mod tests {
         for policy in CATALOGUE.iter().filter(|policy| policy.name.starts_with("pytorch")) {
             assert_eq!(reserved(&workload, policy.make()), load / 2 * 3, "{}", policy.name);
             let tight = run(&workload, policy.make(), &RunOptions::new(load));
-            // Each tooth has a segment of its own, which is released whole; pages of an expandable segment are mapped
-            // elsewhere.
+            // Each tooth has its own segment, which is released whole; pages of an expandable segment are mapped elsewhere.
             assert!(tight.fits(), "{}", policy.name);
             grows += u32::from(policy.make().is_expandable(large()));
         }
@@ -622,7 +619,7 @@ mod tests {
         for (calls, streams, expected) in [(1, 32, 2), (8, 32, 16), (100, 32, 32), (100, 2, 2)] {
             let workload = stream_per_buffer(calls, streams, gib).unwrap();
             assert_eq!(workload.load_bytes(1), 2 * gib);
-            // vllm#52951: from 2 to 16 GB in eight calls, at most 32, and 2 if the streams are made only once.
+            // vllm#52951: from 2 to 16 GB in eight calls, at most 32, and 2 if the streams are created only once.
             assert_eq!(reserved(&workload, of_catalogue("pytorch").make()), expected * gib, "{calls} calls, {streams} streams");
         }
     }
@@ -677,8 +674,7 @@ mod tests {
         let against = |unit: &str, name: &str| {
             parse(&format!("robson:unit_bytes={unit},live_units=64,largest_units=8,against={name}")).unwrap()
         };
-        // No gap is large enough for the next size under any policy, so only where small buffers share a segment are
-        // they placed elsewhere.
+        // No gap is large enough for the next size under any policy, so policies differ only where small buffers share a segment.
         let own = against("32MiB", "best-fit-remap:fit=first");
         assert!(CATALOGUE.iter().all(|policy| against("32MiB", &policy.name).events == own.events));
         assert!(against("3MiB", "pytorch").events != against("3MiB", "best-fit-remap:fit=first").events);

@@ -1,8 +1,8 @@
-//! A chain of equal layers, for which the peak is a formula.
+//! A chain of equal layers, whose peak is a formula.
 //!
-//! Layer `i` has an input of `X` bytes (its *checkpoint*) and makes another `Y` bytes that its backward pass needs
-//! (*inner*). Gradients are left out, as in the formulas of the notes on activation checkpointing and
-//! nano-batching that this follows (E2, E3).
+//! Layer `i` has an input of `X` bytes (its *checkpoint*) and allocates another `Y` bytes that its backward pass needs
+//! (*inner*). Gradients are left out, as in the formulas of the notes on activation checkpointing and nano-batching that this
+//! follows (E2, E3).
 //!
 //! | the program | peak, for N layers |
 //! |---|---|
@@ -12,14 +12,13 @@
 //! | recomputes every layer in pieces (nano-batching) | X N + Y / pieces |
 //! | runs forward only | X + Y: a layer's input and inner bytes, then the inner bytes and the next input |
 //!
-//! [`Chain::peak_bytes`] is the formula for any M. If M does not divide N, the last group is shorter: the peak is
-//! then the larger of the last group's, with all checkpoints, and that of the group before it, with one checkpoint
-//! less.
+//! [`Chain::peak_bytes`] is the formula for any M. If M does not divide N, the last group is shorter; the peak is then the
+//! larger of two: that of the last group, with all checkpoints, and that of the group before it, with one checkpoint less.
 //!
-//! **E1.** With X = B S H 4 bytes and Y = 0 the peak is L B S H 4: 1,610,612,736 bytes for 24 layers, 8 samples of
-//! 2,048 tokens, width 1,024. The formula for checkpointing, sqrt(L) B S H 4 = 328,765,000 bytes, counts only what
-//! is *kept*, with a root that is not an integer: groups of 5 layers keep 5 checkpoints, 335,544,320 bytes. At the
-//! peak a recomputed group is live as well: 8 activations, 536,870,912 bytes.
+//! **E1.** With X = B S H 4 bytes and Y = 0 the peak is L B S H 4: 1,610,612,736 bytes for 24 layers, 8 samples of 2,048
+//! tokens, width 1,024. The formula for checkpointing, sqrt(L) B S H 4 = 328,765,000 bytes, counts only what is *kept*, with a
+//! root that is not an integer: groups of 5 layers keep 5 checkpoints, 335,544,320 bytes. At the peak a recomputed group is
+//! live as well: 8 activations, 536,870,912 bytes.
 //!
 //! **E4.** The notes do not give the sizes of their toy programs. With these values of N and pieces the other
 //! numbers follow:
@@ -30,8 +29,8 @@
 //! | nano-batching | 1516.14, 880.14, 748.14 MB | N 5, X 144.20, Y 159.00, 6 pieces, fixed 0.14 | 1516.14, 880.14, 747.64; 1.723 and 1.177 |
 //! | memory usage | 4.11, 15.83, 8.24 GB | N 4, X 1.377, Y 2.530, fixed 0.203 | 4.11, 15.83, 8.24; 1.921 |
 //!
-//! Only the third number of the second row, and the round sizes of the first, are evidence: elsewhere as many
-//! sizes are fitted as there are numbers. 748.14 MB comes out 0.07 % too small.
+//! Only the third number of the second row, and the round sizes of the first, are evidence; the other rows fit as many sizes as
+//! there are numbers. 748.14 MB comes out 0.07 % too small.
 
 use super::models::Work;
 use super::options::{self, Done, Generator, Key, MAX_BYTES, WorkloadError, bytes_of, shares, within};
@@ -59,7 +58,7 @@ pub struct Chain {
     pub layers: u64,
     /// The input of a layer, in bytes (X).
     pub checkpoint_bytes: u64,
-    /// What a layer makes besides, in bytes (Y).
+    /// What a layer allocates besides, in bytes (Y).
     pub inner_bytes: u64,
     /// Bytes that are live all the time.
     pub fixed_bytes: u64,
@@ -150,7 +149,7 @@ impl Run {
         self.program.allocate(self.chain.checkpoint_bytes)
     }
 
-    /// What a layer makes besides its output; `None` for 0 bytes.
+    /// The memory that a layer allocates besides its output; `None` for 0 bytes.
     fn inner(&mut self, bytes: u64) -> Result<Option<Tensor>, WorkloadError> {
         if bytes == 0 { Ok(None) } else { self.program.allocate(bytes).map(Some) }
     }
@@ -253,7 +252,7 @@ impl Run {
     }
 }
 
-/// A chain as an option list describes it: `keeping=sqrt` may come before the number of layers that decides it.
+/// A chain as an option list describes it: `keeping=sqrt` may precede the number of layers that decides it.
 pub(super) struct DescribedChain {
     chain: Chain,
     is_sqrt: bool,
@@ -292,7 +291,7 @@ impl Generator for DescribedChain {
     }
 }
 
-/// What is kept; `None` stands for groups of the square root of the layers.
+/// `None` stands for groups of the square root of the layers.
 fn keeping(option: Key, value: &str) -> Result<Option<Keeping>, WorkloadError> {
     match (value.split_once('/'), value) {
         (None, "all") => Ok(Some(Keeping::All)),
@@ -318,7 +317,7 @@ mod tests {
         workload.load_bytes(1)
     }
 
-    /// E2 and E3, written out as the notes have them.
+    /// E2 and E3, written out as in the notes.
     #[test]
     fn the_peak_is_the_closed_form() {
         for (n, x, y) in (1..=24).flat_map(|n| [(n, 1, 1), (n, 10, 3), (n, 3, 100), (n, 7, 0), (n, 1000, 1001)]) {

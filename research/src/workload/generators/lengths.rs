@@ -1,4 +1,4 @@
-//! Random lengths and times: statrs' inverse distribution functions, applied to seeded random numbers of our own.
+//! Random lengths and times: statrs' inverse distribution functions, applied to our seeded random numbers.
 //!
 //! On one machine the same seed gives the same numbers. Between machines the last bit of a logarithm may differ,
 //! and then a length by one.
@@ -20,7 +20,7 @@ pub enum Lengths {
         /// The longest.
         most: u64,
     },
-    /// The logarithm is normally distributed, as it roughly is for sentences and prompts.
+    /// The logarithm is normally distributed, as is roughly true of sentences and prompts.
     LogNormal {
         /// The median: half of the lengths are below it.
         median: f64,
@@ -35,7 +35,7 @@ pub enum Lengths {
 }
 
 impl Lengths {
-    /// Ready to draw lengths up to `most`.
+    /// A sampler that draws lengths up to `most`.
     pub(super) fn sampler(self, option: &'static str, most: u64) -> Result<Sampler, WorkloadError> {
         within(option, most, 1, 1 << 40)?;
         let kind = match self {
@@ -98,7 +98,7 @@ impl Sampler {
     }
 }
 
-/// The exponential distribution: of the time between arrivals of a Poisson process, or of a length.
+/// The exponential distribution, for the time between arrivals of a Poisson process or for a length.
 pub(super) fn exponential(option: &'static str, mean: f64) -> Result<Exp, WorkloadError> {
     within_real(option, mean, 1e-6, 1e12)?;
     Exp::new(1.0 / mean).map_err(|_| WorkloadError::Option { option, value: mean.to_string(), allowed: "a positive mean".into() })

@@ -3,17 +3,16 @@
 //! | kind | generators |
 //! |---|---|
 //! | models, with the lifetimes that autograd gives to tensors | [`transformer`], [`cnn`], [`mlp`] |
-//! | the operations of a model, alone | [`autograd`] |
+//! | the operations of a model by themselves | [`autograd`] |
 //! | programs around a model | [`varlen`], [`alternate`], [`prefetch`], [`graphs`] |
 //! | a server of a language model | [`serving`] |
 //! | a chain of layers whose peak is a formula | [`chain`] |
 //! | workloads that attack a policy | [`adversaries`] |
 //!
-//! **To add one**, write a file here (or in `models/`, if it trains or runs a model): a struct with its options,
-//! `workload()`, which writes events into a `Program`, and `impl Generator`, which reads options from text. Add it
-//! to `ALL` in `registry.rs`; from then on [`parse`](super::parse) knows it by name. A line in the tests' `SMALL` has
-//! random options tried on it, an entry in `catalogue.rs` puts it into studies, and the table in
-//! `docs/workloads.md` describes it.
+//! **To add one**, write a file here (or in `models/`, if it trains or runs a model): a struct with its options, `workload()`,
+//! which writes events into a `Program`, and `impl Generator`, which reads options from text. Add it to `ALL` in `registry.rs`,
+//! so that [`parse`](super::parse) finds it by name. A line in the tests' `SMALL` makes the tests try random options on it, an
+//! entry in `catalogue.rs` puts it into studies, and the table in `docs/workloads.md` describes it.
 
 pub mod adversaries;
 pub mod chain;

@@ -1,6 +1,5 @@
-//! What a generator is to a description: options that are set by key, and a workload that is made of them; how the values
-//! of options are read from text, and what bounds them; and why a workload could not be generated, and how large one may
-//! be.
+//! The interface between a generator and a description: options that are set by key, and a workload that is made from them; how
+//! option values are read from text and bounded; and why a workload could not be generated, and how large one may be.
 
 use std::fmt;
 
@@ -11,7 +10,7 @@ pub(super) type Key = &'static str;
 /// Whether an option could be set.
 pub(super) type Done = Result<(), WorkloadError>;
 
-/// Configured by key and value; then makes a workload.
+/// A generator is configured by key and value and then makes a workload.
 pub(super) trait Generator {
     /// The keys of the options. One of them is `seed`.
     fn keys(&self) -> Vec<Key>;
@@ -27,14 +26,13 @@ pub(super) struct Trained<M> {
     pub(super) steps: u64,
 }
 
-/// The most bytes of a buffer, and of all buffers live at once: 16 TiB. The simulated device keeps a record of
-/// every page.
+/// The most bytes of a buffer, and of all buffers live at once: 16 TiB. The simulated device keeps a record of every page.
 pub const MAX_BYTES: u64 = 1 << 44;
 
 /// The most events of a generated workload.
 pub const MAX_EVENTS: usize = 20_000_000;
 
-/// What is wrong with a description or with the options of a generator.
+/// The error in a description or in the options of a generator.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum WorkloadError {
     /// The value of an option is not allowed.
@@ -44,7 +42,7 @@ pub enum WorkloadError {
         option: &'static str,
         /// Its value.
         value: String,
-        /// What is allowed.
+        /// The allowed values.
         allowed: String,
     },
     /// The generator has no such option.
@@ -52,9 +50,9 @@ pub enum WorkloadError {
     UnknownOption {
         /// The generator.
         generator: &'static str,
-        /// What was asked for.
+        /// The option that was requested.
         option: String,
-        /// The options that there are.
+        /// The options of the generator.
         allowed: String,
     },
     /// An option is given twice.
@@ -63,7 +61,7 @@ pub enum WorkloadError {
         /// The option.
         option: String,
     },
-    /// An adversary's numbers do not make one, or the policy refused a request.
+    /// An adversary's numbers are not valid, or the policy refused a request.
     #[error("{0}")]
     Attack(AttackError),
     /// An option without `=`.
@@ -72,18 +70,18 @@ pub enum WorkloadError {
         /// The text.
         text: String,
     },
-    /// There is no generator or workload of this name.
+    /// No generator or workload has this name.
     #[error("there is no workload {name:?}; known: {allowed}")]
     UnknownWorkload {
         /// The name.
         name: String,
-        /// The names that there are.
+        /// The valid names.
         allowed: String,
     },
     /// A size beyond [`MAX_BYTES`].
     #[error("{what} would take more than {} bytes: choose smaller sizes", MAX_BYTES)]
     TooLarge {
-        /// What would be so large.
+        /// The buffer or sum that would be so large.
         what: &'static str,
     },
     /// More than [`MAX_EVENTS`] events.
@@ -91,12 +89,12 @@ pub enum WorkloadError {
     TooManyEvents,
 }
 
-/// Why an attack or a pattern cannot be made.
+/// Why an attack or a pattern cannot be generated.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AttackError {
     /// One of the numbers that describe it is not allowed.
     Shape(&'static str),
-    /// The policy refused a request although there was memory; in one line.
+    /// The policy refused a request although memory was available; the text is one line.
     Refused(String),
 }
 
@@ -127,7 +125,7 @@ pub(super) fn number(option: Key, value: &str) -> Result<u64, WorkloadError> {
     value.parse().or_else(|_| refused(option, value, "a whole number"))
 }
 
-/// A whole number that is of no use: the seed of a generator that draws no random numbers.
+/// A whole number without effect: the seed of a generator that draws no random numbers.
 pub(super) fn unused_seed(option: Key, value: &str) -> Result<(), WorkloadError> {
     number(option, value).map(drop)
 }

@@ -1,5 +1,5 @@
-//! The program that a generator writes: events, with buffers numbered, counted and bounded here. No generator can
-//! use a number twice or free a buffer twice.
+//! The program that a generator writes: a list of events, with buffers that are numbered, counted and bounded here. No
+//! generator can use a number twice or free a buffer twice.
 
 use super::options::{MAX_BYTES, MAX_EVENTS, WorkloadError};
 use crate::workload::{Event, Workload};

@@ -1,4 +1,4 @@
-//! All generators by name, and how one is made from options given as text.
+//! All generators by name, and how to make one from options given as text.
 //!
 //! Every workload has the option `prealloc`: one large request before everything else, freed at once (A17). An allocator
 //! that caches keeps the memory, in one piece, for what follows.
@@ -24,7 +24,7 @@ type Default = fn() -> Box<dyn Generator>;
 /// The generator of [`transformer`].
 pub(in crate::workload) const TRANSFORMER: &str = "transformer";
 
-/// All generators, in the order in which messages name them. One that is not here is not found by name.
+/// All generators, in the order in which messages list them. A generator that is missing here cannot be found by name.
 const ALL: [(&str, Default); 13] = [
     (TRANSFORMER, || Box::new(Trained { model: Transformer::default(), steps: 20 })),
     ("chain", || Box::new(DescribedChain::default())),
@@ -41,8 +41,7 @@ const ALL: [(&str, Default); 13] = [
     ("stream-per-buffer", || Box::new(Pattern::stream_per_buffer())),
 ];
 
-/// The option that every generator has beside its own: bytes that are requested before the workload
-/// ([`preallocate`]).
+/// The option that every generator has besides its own: bytes that are requested before the workload ([`preallocate`]).
 const PREALLOC: Key = "prealloc";
 
 /// The names of the generators.
@@ -56,8 +55,8 @@ pub(in crate::workload) fn keys(name: &str) -> Option<Vec<Key>> {
     Some(default().keys().into_iter().chain([PREALLOC]).collect())
 }
 
-/// Makes a workload from lists of options, `key=value` separated by commas. A later list overrides an earlier one;
-/// within a list no key may come twice. `None` if there is no generator of this name.
+/// Makes a workload from lists of options, `key=value` separated by commas. A later list overrides an earlier one; within a
+/// list no key may occur twice. `None` if there is no generator of this name.
 pub(in crate::workload) fn make(name: &str, lists: &[&str]) -> Option<Result<Workload, WorkloadError>> {
     let (name, default) = ALL.into_iter().find(|(known, _)| *known == name)?;
     Some(configured(name, default(), lists))

@@ -1,10 +1,10 @@
 //! A server of a language model: requests arrive at random, each with a key/value cache that grows token by token.
 //!
-//! Arrivals are a Poisson process; the lengths of prompts and answers have distributions of their own. Up to
-//! `slots` requests run at the same time (continuous batching): each turn admits waiting requests, runs their
-//! prompts one by one, and then makes one token for each running request. How the caches grow is what such a
-//! server asks of an allocator: [`Growth`]. What is simplified: a request's caches of all layers are `tensors`
-//! tensors of equal size; a turn's activations are four tensors.
+//! Arrivals are a Poisson process; prompts and answers each have a length distribution. Up to `slots` requests run at the same
+//! time (continuous batching): each turn admits waiting requests, runs their prompts one by one, and then makes one token for
+//! each running request. The growth of the caches dominates what such a server requests from an allocator: [`Growth`].
+//! Simplifications: a request's caches of all layers are `tensors` tensors of equal size; a turn's activations are four
+//! tensors.
 
 use std::collections::VecDeque;
 
@@ -19,10 +19,10 @@ use crate::workload::Workload;
 /// How a cache grows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Growth {
-    /// A tensor that is larger by this many tokens is allocated, the old one copied and freed. With 1 that is
-    /// `torch.cat` per token.
+    /// A tensor that is larger by this many tokens is allocated, the old one is copied and freed. With 1 this is `torch.cat` per
+    /// token.
     Reallocate(u64),
-    /// The same, with twice the size.
+    /// The same, with a tensor of twice the size.
     Double,
     /// Blocks of this many tokens are added; none is ever copied.
     Blocks(u64),
@@ -83,7 +83,7 @@ impl Default for Serving {
 }
 
 impl Serving {
-    /// Checks every option but the distributions.
+    /// Checks every option except the distributions.
     fn check(&self) -> Result<(), WorkloadError> {
         within("weight_bytes", self.weight_bytes, 1, MAX_BYTES)?;
         within("layers", self.layers, 1, 1 << 16)?;
@@ -158,11 +158,11 @@ fn growth(option: Key, value: &str) -> Result<Growth, WorkloadError> {
 const ELEMENT_BYTES: u64 = 2;
 /// The bytes that an H200 reads in a microsecond: a turn reads the weights and the caches.
 const BYTES_PER_US: u64 = 4_000_000;
-/// The floating-point operations that it does in a microsecond of a prompt.
+/// The floating-point operations that an H200 does in a microsecond of a prompt.
 const FLOP_PER_US: u64 = 400_000_000;
 
 impl Serving {
-    /// The allocator's requests while this server serves all of its own.
+    /// The requests to the allocator while this server serves all of its clients' requests.
     ///
     /// # Errors
     /// [`WorkloadError`] if the value of an option is not allowed, a size is too large, or there are too many events.
@@ -246,7 +246,7 @@ impl Server<'_> {
         self.step()
     }
 
-    /// Takes in the requests that have arrived by now. An idle server first waits for the next one.
+    /// Accepts the requests that have arrived by now. An idle server first waits for the next one.
     fn arrive(&mut self) {
         let is_idle = self.running.is_empty() && self.waiting.is_empty();
         if is_idle {
@@ -260,7 +260,7 @@ impl Server<'_> {
         }
     }
 
-    /// Runs a prompt: allocates its caches, and its activations for a moment.
+    /// Runs a prompt: allocates its caches and, temporarily, its activations.
     fn admit(&mut self, prompt: u64, answer: u64) -> Result<(), WorkloadError> {
         let mut request = Running { tokens: 0, remaining: answer, room: 0, caches: Vec::new() };
         self.grow(&mut request, prompt)?;
@@ -297,8 +297,8 @@ impl Server<'_> {
         self.program.launch(us as u64)
     }
 
-    /// What the tokens of one pass need for a moment: two tensors as wide as a layer, one as wide as the MLP, and
-    /// the logits of the last token of a prompt or of each request.
+    /// The temporary memory for the tokens of one pass: two tensors as wide as a layer, one as wide as the MLP, and the logits of
+    /// the last token of a prompt or of each request.
     fn activations(&mut self, tokens: u64) -> Result<(), WorkloadError> {
         let row = bytes_of("activations", &[tokens, self.options.hidden, ELEMENT_BYTES])?;
         let wide = bytes_of("activations", &[row, 4])?;

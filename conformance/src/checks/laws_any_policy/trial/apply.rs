@@ -1,5 +1,5 @@
-//! A program's steps, performed one by one: every law is checked after each, no call waits while a graph is captured, and in the
-//! end nothing is left, no matter what happened before.
+//! Performs a program's steps one by one: every law is checked after each, no call waits while a graph is captured, and at the
+//! end nothing is left, whatever happened before.
 
 use parkade::AllocError;
 use parkade::device::{BackendError, DeviceBackend as _};
@@ -54,7 +54,7 @@ impl Trial {
             self.calls.push(self.device.calls_so_far().iter().map(|call| call.name).collect());
         }
         match &outcome {
-            // A page size that the device does not have is an invalid answer, too; the driver rejects it as an invalid value.
+            // A page size that the device does not have is an invalid answer too; the driver rejects it as an invalid value.
             Outcome::Failed(BackendError::Driver { code, .. }) if self.expected.wrong_answers && *code == self.invalid_value => {}
             Outcome::Failed(error) => {
                 ensure(Law::Faults, self.expected.faults, || format!("the device failed without a planned fault: {error}"))?
@@ -148,8 +148,8 @@ impl Trial {
         if !self.was_deferring || !is_deferring || matches!(step, Step::Pool(PoolStep::Save(_))) {
             return Ok(());
         }
-        // Pages of an unused pool may be given back at any time, after waiting for their stream (spec 4.6). Where the wait fails, or
-        // giving them back, no entry tells of it.
+        // Pages of an unused pool may be released at any time, after waiting for their stream (spec 4.6). If the wait or the
+        // release fails, no entry records it.
         let entries = &self.core.observer()[self.before_step..];
         let unmaps = entries.iter().any(|entry| entry.action == TraceAction::SegmentUnmap && entry.pool.1 != 0);
         let calls = self.device.calls_so_far();
@@ -176,7 +176,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Reads everything, gives everything back, checks that nothing is left, drops the allocator and checks the device again.
+    /// Reads everything, frees everything, checks that nothing is left, drops the allocator and checks the device again.
     ///
     /// # Errors
     /// If anything is left.
@@ -189,7 +189,7 @@ impl Trial {
             self.apply(Step::Free(0))?;
         }
         self.apply(Step::CompleteAll)?;
-        // At most two planned failures may hit this call. If it fails again, the checks below find what is left.
+        // At most two planned failures may hit this call. If it fails again, the checks below find the leftovers.
         for _ in 0..3 {
             if self.apply(Step::ReleaseCached)? == Outcome::Done {
                 break;
@@ -204,10 +204,10 @@ impl Trial {
         Ok(Finished { trace, stats, calls, driver_ns })
     }
 
-    /// Checks that nothing is in use, and that everything went back that the policy gives back.
+    /// Checks that nothing is in use, and that everything was released that the policy releases.
     fn check_nothing_left(&self) -> Result<(), Broken> {
         let (named, whole) = (self.core.policy().releasable(self.core.heap()), self.core.heap().releasable());
-        // A policy may keep memory forever; it then names nothing as releasable.
+        // A policy may keep memory forever; it then reports nothing as releasable.
         let keeps = named.is_empty() && !whole.is_empty();
         for family in Family::ALL {
             let is_kept = keeps
@@ -234,7 +234,7 @@ impl Trial {
     /// If the device keeps anything, or memory was taken while in use.
     pub(in crate::checks::laws_any_policy) fn abandon(self) -> Result<u64, Broken> {
         let Trial { core, device, book, .. } = self;
-        // After a failure of the very last call nothing could be done.
+        // If the very last call failed, nothing more could be done.
         device.plan_faults(FaultPlan::none());
         if !book.live.is_empty() {
             // The program itself waits for work on allocations that it did not free.

@@ -1,6 +1,6 @@
 //! The trial of policies: an allocator under any policy on a witnessed device, next to a record of who holds what, and the laws
 //! that hold between steps: every byte is accounted for exactly once, the statistics agree, no two adjacent free blocks of one
-//! stream are left, and private pools in use keep their memory.
+//! stream remain, and private pools in use keep their memory.
 //!
 //! The policy decides where a request goes. The trial checks that the allocator did what the policy said, that no memory was lost
 //! or damaged, and that out of memory is justified by the policy's own rules. `apply` performs a program's steps and then checks
@@ -34,15 +34,15 @@ use crate::reference_model::{History, Leaving, Routing, id};
 /// Properties of a policy that decide whether its out of memory is justified.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Habits {
-    /// Its rules forbid giving memory back to the device before it reports out of memory.
+    /// Whether its rules forbid releasing memory to the device before it reports out of memory.
     pub keeps_memory: bool,
-    /// It searches for a free block again after waiting for events ([`Relief::Wait`](parkade::policy::Relief::Wait)). A policy
-    /// that does not may report out of memory although the wait has just freed a fitting block.
+    /// Whether it searches for a free block again after waiting for events ([`Relief::Wait`](parkade::policy::Relief::Wait)). A
+    /// policy that does not may report out of memory although the wait has just freed a fitting block.
     pub looks_after_waiting: bool,
 }
 
 impl Default for Habits {
-    /// It gives memory back, and searches again.
+    /// The default: it releases memory, and searches again.
     fn default() -> Habits {
         Habits { keeps_memory: false, looks_after_waiting: true }
     }
@@ -51,14 +51,14 @@ impl Default for Habits {
 impl Habits {
     /// The habits of a policy of the catalogue.
     ///
-    /// PyTorch's policy, after waiting, gives free segments back and asks the device; part of a segment that the wait freed is
-    /// only found by the next request (spec 2.4, step 6e; pytorch#189504).
+    /// After waiting, PyTorch's policy releases free segments and asks the device; only the next request finds a part of a segment
+    /// that the wait freed (spec 2.4, step 6e; pytorch#189504).
     pub(super) fn of(named: &Named) -> Habits {
         Habits { keeps_memory: named.keeps_memory, looks_after_waiting: !named.name.starts_with("pytorch") }
     }
 }
 
-/// Which errors are expected.
+/// The errors that are expected.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Expected {
     /// Driver calls fail by a plan.
@@ -68,7 +68,7 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// Whether neither is.
+    /// Whether no errors are expected.
     fn nothing(self) -> bool {
         self == Expected::default()
     }
@@ -77,7 +77,7 @@ impl Expected {
 /// The outcome of a step.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Outcome {
-    /// It was done, or there was nothing to apply it to.
+    /// The step was performed, or had nothing to apply to.
     Done,
     /// Out of memory.
     Refused,
@@ -174,13 +174,13 @@ impl Book {
         (0..self.live.len()).filter(move |&which| self.live[which].pool == pool)
     }
 
-    /// How many freed allocations are still pending in the heap.
+    /// The number of freed allocations that are still pending in the heap.
     fn pending(&self) -> usize {
         self.leaving.len()
     }
 
-    /// Checks that exactly the live allocations are handed out, each in a large enough block, and that what may still be in use
-    /// is pending.
+    /// Checks that exactly the live allocations are handed out, each in a large enough block, and that memory that may still be in
+    /// use is pending.
     ///
     /// # Errors
     /// If they disagree.
@@ -221,7 +221,7 @@ pub(super) struct Trial {
     invalid_value: u32,
     book: Book,
     history: History,
-    /// How many trace entries have been followed, and how many there were before the current step.
+    /// The number of trace entries followed, and the number before the current step.
     followed: usize,
     before_step: usize,
     /// Whether waiting was deferred before the current step.
@@ -251,7 +251,7 @@ impl Trial {
         habits: Habits,
     ) -> Result<Trial, Unable> {
         let Setup { timing, places, .. } = *setup;
-        // Freeing waits for the device, as the driver does; otherwise the policy would have to.
+        // Freeing waits for the device, as the driver does; without that, the policy would have to wait.
         let needs = Needs { capacity: Some(Bytes(setup.capacity)), simulation: Simulation { timing, places, free_waits: true } };
         let device = backend.open(&needs)?;
         let (facts, streams) = (backend.facts(), device.streams());
@@ -292,7 +292,7 @@ impl Trial {
         self.device.faults_fired()
     }
 
-    /// How often the policy did what.
+    /// How often the policy took each kind of action.
     pub(super) fn reached(&self) -> Reached {
         self.core.policy().notes().reached
     }
@@ -367,7 +367,7 @@ impl Trial {
             });
         ensure(Law::Accounting, same, || format!("the device's ranges are {ranges:x?}, the segments {ordinary:x?}"))?;
         drop(device);
-        // After a failure memory may wait to be given back.
+        // After a failure, memory may still wait to be released.
         let mut device = self.device.steer();
         // Ranges of less than a page share one.
         let has_whole_pages = ranges.iter().all(|(_, bytes)| bytes.is_multiple_of(page));
@@ -388,7 +388,7 @@ impl Trial {
         ensure(Law::NoEarlyReuse, race.is_none(), || race.unwrap_or_default())
     }
 
-    /// Checks that no two adjacent free blocks of one stream are left.
+    /// Checks that no two adjacent free blocks of one stream remain.
     fn check_merged(&self, segments: &[SegmentInfo]) -> Result<(), Broken> {
         let heap = self.core.heap();
         let free = heap.pool_slots().flat_map(|pool| heap.free_blocks(pool));
@@ -426,7 +426,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Whether waiting must be deferred: what this version of PyTorch considers a capture is in progress.
+    /// Whether waiting must be deferred, because something is in progress that this version of PyTorch considers a capture.
     fn should_defer(&self) -> bool {
         match self.core.policy().profile().deferral {
             Deferral::WhileRouting => self.routing.is_routing(),
@@ -434,8 +434,8 @@ impl Trial {
         }
     }
 
-    /// Whether false out of memory can be detected: while requests are routed or a graph is captured, the rules forbid waiting
-    /// for and giving back memory that would serve a request.
+    /// Whether unjustified out of memory can be detected: while requests are routed or a graph is captured, the rules forbid
+    /// waiting for and releasing memory that would serve a request.
     fn tells_false_alarms(&self) -> bool {
         self.expected.nothing() && !self.routing.is_routing()
     }

@@ -1,5 +1,5 @@
-//! Private pools under any policy, and their checkpoints: what is saved is what was handed out, what is loaded is what was saved,
-//! and a refusal is justified and changes nothing.
+//! Private pools under any policy, and their checkpoints: a checkpoint holds what was handed out, a restore brings back what
+//! was saved, and a refusal is justified and changes nothing.
 
 use parkade::checkpoint::{CheckpointError, SavedState};
 use parkade::device::BackendError;
@@ -110,7 +110,7 @@ impl Trial {
             return Ok(Outcome::Done);
         }
         let (before, stats) = (self.core.segments(), self.core.stats().clone());
-        // Loading frees what the pool has handed out and records events for it, so take the witness from before.
+        // Loading frees the allocations that the pool has handed out and records events for them, so take the witness from before.
         let witness = self.device.witness();
         match self.core.restore_pool(&checkpoint) {
             Ok(restored) => {
@@ -125,7 +125,7 @@ impl Trial {
             }
             Err(error) => {
                 if let Some(error) = failed(error) {
-                    // Everything was freed before that.
+                    // Everything was freed before the failure.
                     self.forget_handed_out(pool, &witness)?;
                     return Ok(Outcome::Failed(error));
                 }
@@ -146,7 +146,7 @@ impl Trial {
         }
     }
 
-    /// Whether every saved segment still exists, is ordinary, and will be free once its pool takes back what it has handed out.
+    /// Whether every saved segment still exists, is ordinary, and will be free once its pool takes back its allocations.
     fn fits(&self, segments: &[SegmentInfo], checkpoint: &PoolCheckpoint) -> bool {
         checkpoint.segments.iter().all(|saved| {
             let bytes: u64 = saved.blocks.iter().map(|block| block.size.get()).sum();
@@ -181,7 +181,7 @@ impl Trial {
         Ok(())
     }
 
-    /// What a loaded pool hands out is what was saved, and is not in use otherwise.
+    /// A restored pool hands out what was saved, and none of it is in use by others.
     fn hold_restored(&mut self, pool: u64, checkpoint: &PoolCheckpoint, allocations: Vec<Allocation>) -> Result<(), Broken> {
         let expected = saved_allocations(checkpoint);
         let addresses: Vec<DeviceAddress> = allocations.iter().map(Allocation::address).collect();

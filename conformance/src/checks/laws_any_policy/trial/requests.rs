@@ -92,10 +92,10 @@ impl Trial {
         let made = made.iter().rfind(|entry| entry.action == TraceAction::SegmentAlloc).map(|entry| entry.size);
         let holds = match notes.answer {
             Some(Answer::Reuse(place)) => place.map(|place| self.core.policy().expected_at(place)) == Some(address),
-            // A policy with random answers may change its mind about the end after it has cut a part.
+            // A policy with random answers may change its mind about the end after splitting off a part.
             Some(Answer::TransferPart(_)) if self.expected.wrong_answers && self.core.policy().took_high_end() => true,
             Some(Answer::TransferPart(place)) => place == Some(address),
-            // It first merges with free blocks of its new stream beside it.
+            // The block first coalesces with adjacent free blocks of its new stream.
             Some(Answer::Transfer(_)) if self.core.policy().took_high_end() => true,
             Some(Answer::Transfer(place)) => place.is_some_and(|place| address <= place),
             Some(Answer::Segment(size, _)) => made.is_none_or(|made| made == size),
@@ -106,9 +106,9 @@ impl Trial {
         })
     }
 
-    /// Checks that out of memory is justified: the policy finds no block, not even after waiting for all work and giving back all
-    /// that its rules allow. At most `waiting` blocks were pending: if there were any, a policy that does not search again after
-    /// waiting may have missed one.
+    /// Checks that out of memory is justified: the policy finds no block, even after waiting for all work and releasing everything
+    /// that its rules allow. At most `waiting` blocks were pending: if any were, a policy that does not search again after waiting
+    /// may have missed one.
     fn check_refusal(&mut self, bytes: u64, stream: StreamId, waiting: usize) -> Result<(), Broken> {
         // Like PyTorch, pools that serve when memory runs out are searched once, before any wait.
         let looks_again = self.habits.looks_after_waiting && self.routing.serving().next().is_none();
@@ -145,7 +145,7 @@ impl Trial {
 
     pub(super) fn free(&mut self, which: usize) -> Result<Outcome, Broken> {
         if self.device.steer().insight().is_none() {
-            // Only this shows whether something was overwritten.
+            // Only reading shows whether something was overwritten.
             self.read(which)?;
         }
         let live = self.book.give_back(which, &self.device.witness());
@@ -162,9 +162,9 @@ impl Trial {
         ensure(Law::Answers, fault.policy == name, || format!("the fault is that of {name}, but the error says {fault}"))?;
         ensure(Law::Answers, self.expected.wrong_answers, || fault.to_string())?;
         let is_block = fault.problem.starts_with("releases") || fault.problem.starts_with("remaps");
-        // A segment that grows at several gaps asks for the handles of each, and keeps what it has mapped.
+        // A segment that grows at several gaps requests the handles of each, and keeps what it has mapped.
         let has_mapped = fault.problem.starts_with("takes a handle") && self.core.policy().saw_less_than(self.core.heap());
-        // What a rung did before its invalid part stays: blocks released before an invalid one.
+        // The effects of a rung before its invalid part remain: blocks released before an invalid one.
         let unchanged = match self.core.policy().notes().answer {
             Some(Answer::Reuse(_) | Answer::Transfer(_) | Answer::TransferPart(_)) => true,
             Some(Answer::Segment(_, blocks) | Answer::Rung(blocks)) => blocks <= usize::from(is_block),
@@ -194,7 +194,7 @@ impl Trial {
         let pool_of_segment = segment.pool.1;
         ensure(Law::Pools, pool_of_segment == pool, || format!("{bytes} bytes of pool {pool} came from {segment:?}"))?;
         ensure(Law::Pools, !is_borrowed || pool != 0, || format!("the default pool lent {bytes} bytes"))?;
-        // Where blocks have changed streams, the block after it may have been free before.
+        // If blocks have changed streams, the block after this one may have been free before.
         if self.routing.is_whole(pool) && !self.core.policy().has_transferred() {
             let mut behind = segment.blocks.iter().skip_while(|block| block.address != live.address()).skip(1);
             let rest = behind.next().filter(|next| next.state == BlockActivity::Inactive);
@@ -224,7 +224,7 @@ impl Trial {
         self.device.steer().fill(live.address(), Bytes(whole), word, stream).map_err(device_failed)
     }
 
-    /// Lets a stream fill a live allocation after its last user, and tells the allocator.
+    /// Lets a stream fill a live allocation after its last user, and records the use with the allocator.
     pub(super) fn use_by(&mut self, which: usize, stream: StreamId) -> Result<(), Broken> {
         let live = &mut self.book.live[which];
         if stream != live.last {

@@ -1,4 +1,4 @@
-//! Segments that exist before the allocator does, as where a recording begins in the middle: both allocators adopt them.
+//! Segments that exist before the allocator does, as when a recording begins in the middle: both allocators adopt them.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use crate::checks::draw::Draws;
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::Reference;
 
-/// Adopts up to three segments that a number decides. Returns their allocations.
+/// Adopts up to three segments, which a number determines. Returns their allocations.
 pub(super) fn adopt(
     device: &WitnessedDevice<AnyDevice>,
     core: &mut Tested<AnyDevice>,
@@ -72,7 +72,7 @@ fn block(size: u64, content: AdoptedContent) -> AdoptedBlock {
     AdoptedBlock { size: Bytes(size), content }
 }
 
-/// A segment that is there already, or that begins or ends inside one, is refused.
+/// The allocator must refuse a segment that already exists, or that begins or ends inside another.
 fn misplaced(core: &mut Tested<AnyDevice>, segment: &AdoptedSegment) -> Result<(), Broken> {
     let bytes: u64 = segment.blocks.iter().map(|block| block.size.get()).sum();
     let (base, free) = (segment.address.get(), |size: u64| vec![block(size, AdoptedContent::Free)]);
@@ -92,7 +92,7 @@ fn misplaced(core: &mut Tested<AnyDevice>, segment: &AdoptedSegment) -> Result<(
     Ok(())
 }
 
-/// For which pages of an expandable segment memory is asked: for each that is mapped, with the number of mapped ones from there on.
+/// The memory requests for an expandable segment: for each mapped page, the number of mapped pages from there on.
 fn asked_for(segment: &AdoptedSegment, page: u64) -> Vec<(u64, u64)> {
     let base = segment.address.get();
     let total: u64 = segment.blocks.iter().map(|block| block.size.get()).sum();
@@ -130,7 +130,7 @@ fn filled(draws: &mut Draws, bytes: u64, largest: u64, round: u64) -> Vec<Adopte
     blocks
 }
 
-/// Stretches with and without memory, in turn, of one or two pages.
+/// Stretches of one or two pages, alternately with and without memory.
 fn expandable(draws: &mut Draws, page: u64) -> Vec<AdoptedBlock> {
     let (mut blocks, mut is_mapped) = (Vec::new(), draws.below(2) == 0);
     for _ in 0..2 + draws.below(4) {
@@ -145,7 +145,7 @@ fn expandable(draws: &mut Draws, page: u64) -> Vec<AdoptedBlock> {
     blocks
 }
 
-/// Takes the segment's memory from the device, behind the allocator's back. `None` if there is no room for it.
+/// Takes the segment's memory from the device without the allocator's knowledge. `None` if the device has no room for it.
 fn take(
     device: &WitnessedDevice<AnyDevice>,
     blocks: &[AdoptedBlock],
@@ -180,7 +180,7 @@ fn take(
     Some(base)
 }
 
-/// Undoes what was taken of a segment for which there is not enough memory.
+/// Returns the memory already taken for a segment for which there is not enough.
 fn give_back(
     device: &mut AnyDevice,
     base: DeviceAddress,

@@ -1,4 +1,4 @@
-//! What the two allocators answer and show, compared.
+//! Compares what the two allocators answer and show.
 
 use parkade::checkpoint::PoolCheckpoint;
 use parkade::device::{BackendError, DeviceBackend, ProcessMemory};
@@ -21,16 +21,16 @@ use crate::reference_model::{Reference, texts};
 /// The allocator under test.
 pub(super) type Tested<AnyDevice> = Allocator<WitnessedDevice<AnyDevice>, Ordered, Vec<TraceEntry>>;
 
-/// What a step was answered.
+/// The answer to a step.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// Nothing is answered.
+    /// The step has no answer.
     Nothing,
-    /// By the allocator: a block. The reference allocator says where it is.
+    /// A block from the allocator. The reference allocator tells its address.
     Allocated(Allocation),
     AllocatedAt(u64),
     Refused(AllocError),
-    /// The address given back, and the error.
+    /// The freed address, and the error.
     Freed(u64, Option<FreeError>),
     Recorded(u64),
     Stocked(usize, u64),
@@ -117,13 +117,13 @@ impl Answer {
     }
 }
 
-/// Everything but the processes, which the reference allocator does not know.
+/// Compares everything except the processes, which the reference allocator does not know.
 fn same_error(seen: &AllocError, expected: &AllocError) -> bool {
     match (seen, expected) {
         (AllocError::OutOfMemory(seen), AllocError::OutOfMemory(expected)) => {
             let mut seen = seen.clone();
             seen.processes.clear();
-            // What they write is compared as text.
+            // The messages are compared as text.
             seen.words = expected.words;
             seen == *expected
         }
@@ -139,7 +139,7 @@ fn as_saved(checkpoint: &PoolCheckpoint) -> Saved {
     Saved { pool: checkpoint.pool, segments: segments.collect() }
 }
 
-/// The expected answer of what a callback did.
+/// The expected answer to a callback's action.
 pub(super) fn made(made: Made) -> Answer {
     match made {
         Made::Freed(address, error) => Answer::Freed(address, error.map(FreeError::Device)),
@@ -159,7 +159,7 @@ pub(super) fn restored(answer: Result<Restoration, CheckpointError>) -> Answer {
     answer.map_or_else(Answer::NotRestored, Answer::RestoredAs)
 }
 
-/// The entries that the observer was told, one by one.
+/// Compares the observers' entries one by one.
 pub(super) fn traces(seen: &[TraceEntry], expected: &[TraceEntry]) -> Result<(), Broken> {
     let longest = seen.len().max(expected.len());
     let differs = (0..longest).find(|&place| seen.get(place) != expected.get(place));
@@ -169,7 +169,7 @@ pub(super) fn traces(seen: &[TraceEntry], expected: &[TraceEntry]) -> Result<(),
     })
 }
 
-/// Statistics, segments, limits and pools.
+/// Compares statistics, segments, limits and pools.
 pub(super) fn states<D: DeviceBackend, P: Policy>(
     core: &Allocator<D, P, Vec<TraceEntry>>,
     reference: &Reference,
@@ -219,7 +219,7 @@ pub(super) fn queries<D: DeviceBackend, P: Policy>(
     let (heap, slot) = (core.heap(), PoolSlot::default_pool(class));
     let all: Vec<BlockView> = heap.free_blocks(slot).collect();
     let same = |seen: &BlockView, expected: &FreeBlock| {
-        // Only the large pool's stamps mean anything.
+        // Only the stamps of the large pool have a meaning.
         (class == PoolClass::Small || seen.stamp == expected.stamp)
             && (seen.address.get(), seen.size.get(), seen.stream.get()) == (expected.address, expected.size, expected.stream)
             && (seen.is_split, seen.is_expandable) == (expected.is_split, expected.is_expandable)
@@ -232,7 +232,7 @@ pub(super) fn queries<D: DeviceBackend, P: Policy>(
     let size = Bytes(picked.size.get().saturating_add_signed(steps as i64 / 7 % 3 - 1));
     let larger: Vec<BlockView> = own.iter().filter(|block| block.size >= size).map(|block| **block).collect();
     let smaller: Vec<BlockView> = own.iter().rev().filter(|block| block.size < size).map(|block| **block).collect();
-    // At the block, inside it, and at its end.
+    // Starting at the block, inside it, or at its end.
     let from = picked.address.get() + picked.size.get() / 2 * (steps / 5 % 3);
     let lowest = larger.iter().filter(|block| block.address.get() + block.size.get() > from);
     let elsewhere = all.iter().filter(|block| block.stream != stream && block.size >= size);
@@ -265,7 +265,7 @@ pub(super) fn queries<D: DeviceBackend, P: Policy>(
     })
 }
 
-/// The free blocks of private pools, collection by collection.
+/// Compares the free blocks of private pools, collection by collection.
 pub(super) fn private_blocks<D: DeviceBackend, P: Policy>(
     core: &Allocator<D, P, Vec<TraceEntry>>,
     reference: &Reference,

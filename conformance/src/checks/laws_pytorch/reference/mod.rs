@@ -1,12 +1,12 @@
-//! The reference law: PyTorch's allocator and the reference allocator play the same programs, and everything that can be seen of
-//! them is the same after every step: answers, errors with their texts, device calls with their arguments, trace entries,
-//! statistics, segments, and what the heap answers to policies.
+//! The reference law: PyTorch's allocator and the reference allocator run the same programs, and everything visible is the same
+//! after every step: answers, errors with their texts, device calls with their arguments, trace entries, statistics, segments,
+//! and what the heap answers to policies.
 //!
-//! Programs use all that callers can do, under the rules of every release: private pools, captures, checkpoints, callbacks,
-//! limits, settings. The same holds while driver calls fail.
+//! Programs use everything that callers can do, under the rules of every release: private pools, captures, checkpoints,
+//! callbacks, limits, settings. The law also holds while driver calls fail.
 //!
-//! Besides random programs there are fixed ones that meet each rule in which releases differ, played under the rules of every
-//! release: random ones meet some of them rarely.
+//! Besides random programs, fixed ones exercise each rule in which releases differ, under the rules of every release, because
+//! random ones reach some rules rarely.
 
 mod adopted;
 mod compare;
@@ -27,13 +27,13 @@ use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict
 use play::Play;
 use step::{CALLBACKS, DEFAULT_POOL, Order, Scene, Step, crowd, pool_program, profiles, program, restores, scene, texts};
 
-/// The most steps of a program.
+/// The maximum number of steps of a program.
 const LONGEST: usize = 140;
 
-/// The most calls of a program that may fail.
+/// The maximum number of failing calls of a program.
 const MOST_FAILURES: u64 = 300;
 
-/// Which calls fail: from every n-th on this many, with this error.
+/// The failing calls: starting at every n-th, this many, with this error.
 type Failing = (u64, u64, u32);
 /// The driver's code for "out of memory".
 const OUT_OF_MEMORY: u32 = 2;
@@ -41,11 +41,11 @@ const OUT_OF_MEMORY: u32 = 2;
 /// Programs with crowds of free blocks are long, so there are fewer of them.
 const CASES_PER_CROWD: u32 = 8;
 
-/// Releases that restore checkpoints of expandable segments each in their own way: the first that has any, the first that restores
-/// those that have grown, and the newest, which has more settings.
+/// Releases that each restore checkpoints of expandable segments in a different way: the first that has any, the first that
+/// restores segments that have grown, and the newest, which has more settings.
 const RESTORING: [&str; 3] = ["2.5", "2.11", "2.15"];
 
-/// Each entry draws programs of its own, from this number on.
+/// Each entry draws different programs, numbered from here.
 const SALT: u64 = 310;
 
 /// The entries of this law.
@@ -95,7 +95,7 @@ fn check_crowds(backend: &AnyBackend, effort: &Effort) -> Verdict {
     run_cases(&effort, SALT + 20, &(scene(timing), crowd()), |(scene, steps)| play(backend, scene, steps, None))
 }
 
-/// A program that saves, and another allocator that begins in the same way and restores what was saved.
+/// One program saves, and another allocator that begins in the same way restores the checkpoint.
 fn check_foreign(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let timing = if backend.is_simulated() { EventTiming::Seeded(1) } else { EventTiming::Clock };
     // On a real device ranges have other addresses.
@@ -107,7 +107,7 @@ fn check_foreign(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let strategy = (scene(timing), other, pool_program(4..50), 0..50_usize, pool_program(1..50));
     run_cases(&effort, SALT + 21, &strategy, |(first, other, before, cut, rest)| {
         let second = match other {
-            // The same release and addresses, but other sizes.
+            // The second program has the same release and addresses, but other sizes.
             Some((other, true)) => Scene { capacity: other.capacity, settings: other.settings, ..*first },
             Some((other, false)) => *other,
             None => *first,
@@ -117,8 +117,8 @@ fn check_foreign(backend: &AnyBackend, effort: &Effort) -> Verdict {
     })
 }
 
-/// A pool of one allocation, saved under each setting and restored under each other one: ranges at the same addresses are longer,
-/// shorter, or exactly as long as what was mapped.
+/// A pool of one allocation, saved under each setting and restored under each other one: ranges at the same addresses are
+/// longer than, shorter than, or exactly as long as what was mapped.
 fn check_foreign_ranges(backend: &AnyBackend) -> Result<(), Trouble> {
     for release in RESTORING {
         let scene = Scene { release, ..Scene::PLAIN };
@@ -136,7 +136,7 @@ fn check_foreign_ranges(backend: &AnyBackend) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Plays the first program, and the second one with the checkpoints of the first.
+/// Runs the first program, and the second one with the checkpoints of the first.
 fn foreign(backend: &AnyBackend, first: (&Scene, &[Step]), second: (&Scene, &[Step])) -> Result<u64, Stopped> {
     let mut play = begin(backend, first.0)?;
     steps(&mut play, first.1, None)?;
@@ -156,16 +156,16 @@ fn check_failing(backend: &AnyBackend, effort: &Effort) -> Verdict {
     run_cases(effort, SALT, &strategy, |(scene, steps, failing)| play(backend, scene, steps, Some(*failing)))
 }
 
-/// A request of a pool whose callbacks finish its routing, release it, empty caches, and make requests of their own, in every order.
+/// A request to a pool whose callbacks end its routing, release it, empty caches, and make further requests, in every order.
 fn check_abandoned(backend: &AnyBackend) -> Verdict {
     let (served, refused) = (Order::Allocate(3 << 20, 0), Order::Allocate(400 << 20, 0));
     let orders = [served, refused, Order::End(0), Order::Release(0), Order::ReleaseCached, Order::ReleaseCachedPool(0)];
     let triples = orders.into_iter().flat_map(|a| orders.into_iter().flat_map(move |b| orders.map(|c| [a, b, c])));
-    // Their number has no divisor in common with that of a triple's programs, so each release meets all of these.
+    // The number of releases is coprime to the number of programs per triple, so each release meets all of them.
     let mut profiles = profiles().collect::<Vec<_>>().into_iter().cycle();
     let mut done = 0;
     for triple in triples {
-        // The pool may have no use left before. The request may find the device empty, or be too large for it.
+        // The pool may have no use left before the request. The request may find the device empty, or be too large for it.
         for (is_released, mib) in [(false, 5), (true, 5), (false, 5), (true, 400)] {
             let Some(profile) = profiles.next() else { break };
             let scene = Scene { release: profile.name, has_callbacks: true, ..Scene::PLAIN };
@@ -205,12 +205,12 @@ fn check_restores(backend: &AnyBackend, effort: &Effort) -> Verdict {
     })
 }
 
-/// Plays a program to its end, with every n-th call failing if one is given. Returns the number of steps.
+/// Runs a program to its end, with every n-th call failing if `failing` is given. Returns the number of steps.
 fn play(backend: &AnyBackend, scene: &Scene, steps: &[Step], failing: Option<Failing>) -> Result<u64, Stopped> {
     play_as(scene.profile(), backend, scene, steps, failing)
 }
 
-/// The same where the allocator has these rules.
+/// The same with an allocator that has these rules.
 fn play_as(
     profile: &'static Profile,
     backend: &AnyBackend,
@@ -249,7 +249,7 @@ fn steps(play: &mut Play, steps: &[Step], failing: Option<Failing>) -> Result<()
     Ok(())
 }
 
-/// A program in words. It may use what scripts of `parkade ops` cannot say, so every line is a comment.
+/// Describes a program. It may use steps that scripts of `parkade ops` cannot express, so every line is a comment.
 fn script(scene: &Scene, steps: &[Step], failing: Option<Failing>) -> String {
     let mut text = format!("# {scene:?}\n# settings: {:?}\n", scene.text(scene.settings));
     if let Some((n, calls, code)) = failing {
@@ -271,13 +271,14 @@ const fn allocate(mib: u64) -> Step {
     Step::Allocate(mib * MIB, 0)
 }
 
-/// Plays every program under the rules of every release that understands its settings.
+/// Runs every program under the rules of every release that understands its settings.
 fn check_releases(backend: &AnyBackend) -> Verdict {
     let done = profiles().map(|profile| check_release_as(backend, profile)).sum::<Result<u64, Stopped>>();
     Ok(Evidence::operations(done.map_err(trouble)?))
 }
 
-/// Plays them where the allocator has these rules, which should be those of the release that they name. Returns the number of steps.
+/// Runs them with an allocator that has these rules, which should be those of the release that they name. Returns the number of
+/// steps.
 fn check_release_as(backend: &AnyBackend, profile: &'static Profile) -> Result<u64, Stopped> {
     let mut done = 0;
     for (settings, steps) in programs() {
@@ -309,7 +310,7 @@ fn programs_of_requests() -> Vec<(&'static str, Vec<Step>)> {
         ("", vec![allocate(20), allocate(20), Step::Free(0), Step::Free(0), allocate(20), allocate(20)]),
         ("roundup_power2_divisions:1", vec![Step::Allocate(1_000_001, 0), Step::Allocate(3_000_001, 0)]),
         ("", vec![Step::Fraction(333), allocate(400), Step::Fraction(1000), allocate(400), Step::Fraction(1001)]),
-        // Calls about pools that fail, and what does when one was released too often.
+        // Failing calls on pools, and other calls that fail after a pool was released too often.
         (
             "",
             vec![
@@ -334,7 +335,7 @@ fn programs_of_requests() -> Vec<(&'static str, Vec<Step>)> {
                 Step::ReleaseCachedPool(0),
             ],
         ),
-        // Two pools that requests of stream 1 are routed to.
+        // Two pools to which requests of stream 1 are routed.
         (
             "",
             vec![
@@ -351,15 +352,15 @@ fn programs_of_requests() -> Vec<(&'static str, Vec<Step>)> {
     ]
 }
 
-/// Programs of what is kept and what is given back.
+/// Programs about what is kept and what is released.
 fn programs_of_releasing() -> Vec<(&'static str, Vec<Step>)> {
     let begin = Step::BeginPool(0, None);
     vec![
-        // "Never split", and a later pool of the same id.
+        // "Never split", followed by a new pool with the same id.
         ("", [&[begin, Step::NoSplit(0)], &held_and_released()[..], &[begin], &held_and_released()].concat()),
-        // The message, with a limit and what a private pool has cached.
+        // The message, with a limit and with memory that a private pool has cached.
         ("", vec![Step::Fraction(600), begin, allocate(10), Step::EndPool(0), Step::Free(0), allocate(400)]),
-        // Releasing oversize blocks meets one of an expandable segment.
+        // Releasing oversize blocks reaches one in an expandable segment.
         (
             OVERSIZE,
             vec![
@@ -385,7 +386,7 @@ fn programs_of_releasing() -> Vec<(&'static str, Vec<Step>)> {
                 Step::ReleaseCached,
             ],
         ),
-        // A request for a stream that is not captured.
+        // A request on a stream that is not captured.
         (
             REUSE,
             vec![begin, allocate(1), Step::Capturing(true), allocate(1), Step::EndPool(0), Step::Capturing(false), allocate(1)],
@@ -393,12 +394,12 @@ fn programs_of_releasing() -> Vec<(&'static str, Vec<Step>)> {
     ]
 }
 
-/// Programs of captures, checkpoints and pools that serve when memory is out, under these settings.
+/// Programs of captures, checkpoints and pools that serve when memory runs out, under these settings.
 fn programs_of_captures(settings: &'static str) -> Vec<(&'static str, Vec<Step>)> {
     let begin = Step::BeginPool(0, None);
     let end = [Step::EndPool(0), Step::Capturing(false), Step::CompleteAll, Step::ProcessEvents];
     let mut programs = Vec::new();
-    // What is given back during a capture: used before it, during it, or both.
+    // Blocks freed during a capture that other streams used before it, during it, or both.
     for (before, during) in [(true, false), (false, true), (true, true)] {
         let used = [Step::Record(0, 1)].repeat(usize::from(before));
         let used_in_capture = [Step::Record(0, 2)].repeat(usize::from(during));
@@ -412,7 +413,7 @@ fn programs_of_captures(settings: &'static str) -> Vec<(&'static str, Vec<Step>)
     let saved = [Step::Capturing(true), begin, allocate(12), Step::Save(0)];
     programs.push((settings, [&saved[..], &[Step::Free(0), Step::Restore(0), allocate(30), Step::Restore(0)], &end].concat()));
     programs.push((settings, [&saved[..], &[allocate(3), Step::Free(0), allocate(20), Step::Restore(0)], &end].concat()));
-    // A pool that serves when memory is out, where releasing the cache would help, and where nothing else does.
+    // A pool that serves when memory runs out, once where releasing the cache would help, and once where nothing else does.
     let lender = [begin, allocate(30), Step::EndPool(0), Step::Free(0), Step::UseOnOom(0, true)];
     let cached = [Step::Allocate(20 * MIB, 1), Step::Free(0)];
     for room in [0, 140] {
@@ -423,7 +424,7 @@ fn programs_of_captures(settings: &'static str) -> Vec<(&'static str, Vec<Step>)
     programs
 }
 
-/// What a pool holds and gives back before it ends.
+/// Allocations and frees in a pool before it ends.
 fn held_and_released() -> [Step; 7] {
     let small = Step::Allocate(700, 0);
     [small, small, Step::EndPool(0), Step::Free(0), Step::Free(0), Step::ReleasePool(0), Step::ReleaseCached]
@@ -441,7 +442,8 @@ mod tests {
         ($($field:ident)*) => { [$((stringify!($field), (|own, other| own.$field = other.$field) as Take)),*] };
     }
 
-    /// The rules that the laws see. The dialect has laws of its own; the other fields say what is shown, or what a device is asked for.
+    /// The rules that the laws can observe. The dialect has separate laws; the other fields decide what is shown, or what is
+    /// requested from a device.
     const RULES: [(&str, Take); 21] = rules![
         tie_break rounds_by_one_division limit_rounding limits_whole_memory asks_for_total deferral asks_after_refusal oom_words
         expandable_hint gives_short_ranges_back counts_private_pools restores_grown_segments expands_private_pools
@@ -450,7 +452,7 @@ mod tests {
     ];
     const OTHERS: [(&str, Take); 5] = rules![name dialect handle_types counts_rejections shows];
 
-    /// Whether the programs find that these are not the rules of the release that they name.
+    /// Whether the programs detect that these are not the rules of the release that they name.
     fn is_found(rules: Profile) -> bool {
         match check_release_as(&AnyBackend::simulated(), Box::leak(Box::new(rules))) {
             Ok(_) => false,
@@ -459,7 +461,7 @@ mod tests {
         }
     }
 
-    /// Wherever a rule changes from one release to the next, either of them with the other's rule is found out.
+    /// Wherever a rule differs between two successive releases, the programs detect either release with the other's rule.
     #[test]
     fn a_rule_of_a_neighbour_is_found() {
         let all: Vec<&Profile> = profiles().collect();
@@ -473,7 +475,7 @@ mod tests {
                     missed.push(format!("{} with {name} of {}", own.name, other.name));
                 }
             }
-            // What is left are the lines of its sources, and which asserts there are.
+            // The remaining differences are source lines, and which asserts exist.
             let mut rules = *other;
             RULES.iter().chain(&OTHERS).for_each(|(_, take)| take(&mut rules, own));
             if !is_found(rules) {

@@ -1,7 +1,7 @@
-//! A program, played by the allocator and by the reference allocator side by side: its requests, what it does with the device,
-//! its free-memory callbacks, and its end, when everything is given back.
+//! Runs a program on the allocator and on the reference allocator side by side: its requests, its use of the device, its
+//! free-memory callbacks, and its end, when everything is freed.
 //!
-//! Each callback does one thing when it is called, and notes what it was answered.
+//! Each callback takes one action when it is called, and records the answer.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,7 +27,7 @@ use crate::ordered::Ordered;
 use crate::reference_model::Reference;
 use crate::reference_model::allocator::{Deed, Saved};
 
-/// What a callback does to the allocator.
+/// An action of a callback on the allocator.
 #[derive(Debug)]
 enum Doing {
     Free(Allocation),
@@ -35,7 +35,7 @@ enum Doing {
 }
 
 impl Doing {
-    /// The allocation that it would have freed.
+    /// The allocation that the action would have freed.
     fn allocation(self) -> Option<Allocation> {
         match self {
             Doing::Free(allocation) => Some(allocation),
@@ -44,13 +44,13 @@ impl Doing {
     }
 }
 
-/// What a callback does, oldest first, each with whether it says that it freed something.
+/// The actions of a callback, oldest first, each with whether the callback reports that it freed something.
 type Stock = Arc<Mutex<VecDeque<(Doing, bool)>>>;
 
-/// What callbacks were answered.
+/// The answers that callbacks received.
 type Log = Arc<Mutex<Vec<Answer>>>;
 
-/// A callback that does the oldest deed of its stock. Those that it registers take theirs from `spare`.
+/// A callback that takes the oldest action of its stock. Callbacks that it registers take their actions from `spare`.
 fn callback(stock: &Stock, log: &Log, spare: &Stock) -> FreeMemoryCallback<WitnessedDevice<AnyDevice>, Ordered, Vec<TraceEntry>> {
     let (stock, log, spare) = (Arc::clone(stock), Arc::clone(log), Arc::clone(spare));
     Box::new(move |core| {
@@ -87,7 +87,7 @@ fn perform(core: &mut Tested<AnyDevice>, doing: Doing) -> Answer {
 /// The most void allocations to remember.
 const MOST_VOID: usize = 100;
 
-/// Both allocators, and what the program holds.
+/// Both allocators, and the program's allocations.
 pub(super) struct Play {
     core: Tested<AnyDevice>,
     device: WitnessedDevice<AnyDevice>,
@@ -95,9 +95,9 @@ pub(super) struct Play {
     pub(super) scene: Scene,
     streams: [StreamId; 4],
     held: Vec<Allocation>,
-    /// Allocations that were given back.
+    /// Allocations that were freed.
     freed: Vec<Allocation>,
-    /// Allocations that are void for ever: a restore took them back, or their segment is gone.
+    /// Allocations that are void forever: a restore took them back, or their segment is gone.
     gone: Vec<Allocation>,
     stocks: Vec<Stock>,
     log: Log,
@@ -108,7 +108,7 @@ pub(super) struct Play {
 }
 
 impl Play {
-    /// Both allocators, the first with these rules; the second one's are those of a release.
+    /// Creates both allocators, the first with these rules, the second with those of a release.
     pub(super) fn new(backend: &AnyBackend, scene: &Scene, profile: &'static Profile) -> Result<Play, Unable> {
         let Scene { timing, places, free_waits, .. } = *scene;
         let needs = Needs { capacity: Some(Bytes(scene.capacity)), simulation: Simulation { timing, places, free_waits } };
@@ -197,7 +197,7 @@ impl Play {
         self.core.check().map_err(|violation| Broken::new(Law::Sweep, violation))
     }
 
-    /// What callbacks were answered while the step was performed; what they got is the program's.
+    /// Compares the answers that callbacks received during the step; the program keeps what they allocated.
     fn compare_callbacks(&mut self) -> Result<(), Broken> {
         let seen = std::mem::take(&mut *self.log.lock().unwrap_or_else(PoisonError::into_inner));
         let expected: Vec<Answer> = std::mem::take(&mut self.reference.callback_answers).into_iter().map(compare::made).collect();
@@ -206,7 +206,7 @@ impl Play {
         ensure(Law::Reference, same, || format!("callbacks are answered {seen:?}, expected {expected:?}"))
     }
 
-    /// What was freed in segments that are gone now is void for ever.
+    /// Freed allocations whose segments are now gone are void forever.
     fn void_released(&mut self) {
         let entries = self.core.observer()[self.followed..].iter();
         for entry in entries.filter(|entry| entry.action == TraceAction::SegmentFree) {
@@ -230,17 +230,18 @@ impl Play {
         }
     }
 
-    /// The held allocation that a number means.
+    /// The held allocation that a number selects.
     fn pick(&self, which: usize) -> Option<usize> {
         (!self.held.is_empty()).then(|| which % self.held.len())
     }
 
-    /// The same for a callback. What it frees must not be taken back by a restore before, so it is not of a private pool.
+    /// The same for a callback. A restore must not take the allocation back before the callback frees it, so it does not come from
+    /// a private pool.
     fn pick_for_stock(&self, which: usize) -> Option<usize> {
         self.pick(which).filter(|&which| self.reference.pool_of(self.held[which].address().get()) == PoolId::DEFAULT)
     }
 
-    /// Performs the step on the allocator. What it hands out is in the answer until both have answered.
+    /// Performs the step on the allocator. The answer owns what the step hands out until both have answered.
     fn act(&mut self, step: &Step) -> Result<Answer, Broken> {
         let stream = |place: usize| self.streams[place];
         Ok(match *step {
@@ -312,7 +313,7 @@ impl Play {
         })
     }
 
-    /// The steps of [`Play::act`] that are about pools, and those of the device.
+    /// The steps of [`Play::act`] on pools, and those of the device.
     fn act_on_pools(&mut self, step: &Step) -> Result<Answer, Broken> {
         let filter = |place: Option<usize>| place.map_or(PoolFilter::All, |place| PoolFilter::Stream(self.streams[place]));
         Ok(match *step {
@@ -351,7 +352,7 @@ impl Play {
         })
     }
 
-    /// What the rules answer.
+    /// The answer according to the rules.
     fn expect(&mut self, step: &Step, seen: &Answer) -> Answer {
         let reference = &mut self.reference;
         let stream = |place: usize| self.streams[place];
@@ -410,7 +411,7 @@ impl Play {
         }
     }
 
-    /// Changes the reference allocator in ways that have no answer.
+    /// Changes the reference allocator in ways that give no answer.
     fn turn(&mut self, step: &Step) {
         let reference = &mut self.reference;
         match *step {
@@ -425,7 +426,7 @@ impl Play {
         }
     }
 
-    /// Keeps what was handed out, and forgets what a restore took back.
+    /// Keeps what was handed out, and drops what a restore took back.
     fn take_over(&mut self, seen: &Answer) {
         match seen {
             Answer::Allocated(allocation) => self.held.push(allocation.in_a_clone()),
@@ -436,7 +437,7 @@ impl Play {
                 self.gone.extend(void);
                 self.held.extend(allocations.iter().map(Allocation::in_a_clone));
             }
-            // The device failed in the middle: what the pool had is taken back.
+            // The device failed in the middle: the pool's allocations have been taken back.
             Answer::NotRestored(CheckpointError::Device(_)) => {
                 let core = &self.core;
                 let (left, void) = std::mem::take(&mut self.held).into_iter().partition(|held| core.segment_of(held).is_some());
@@ -453,7 +454,7 @@ impl Play {
         addresses.filter(|address| self.reference.pool_of(address.get()) == POOLS[pool]).skip(usize::from(!all)).collect()
     }
 
-    /// Moves the device, on which the allocators have no say.
+    /// Advances the device, which the allocators do not control.
     fn drive(&self, step: &Step) -> Result<(), Broken> {
         let mut device = self.device.steer();
         let answer = match *step {
@@ -471,7 +472,7 @@ impl Play {
         answer.map_err(|error| Broken::new(Law::Faults, format!("{step:?}: {error}")))
     }
 
-    /// Completes work; a real device does so by itself, so it is waited for.
+    /// Completes work; a real device does so on its own, so this waits for it.
     fn complete(&self, device: &mut AnyDevice, step: &Step) {
         let Some(device) = device.insight() else {
             if matches!(step, Step::Complete(_) | Step::CompleteOne(_) | Step::CompleteAll) {
@@ -487,7 +488,7 @@ impl Play {
         }
     }
 
-    /// Gives everything back if the scene says so, and drops the allocator: the device must have everything back.
+    /// Frees everything if the scene says so, and drops the allocator: the device must have everything back.
     pub(super) fn finish(mut self) -> Result<(), Broken> {
         if self.scene.is_finished {
             self.give_everything_back()?;

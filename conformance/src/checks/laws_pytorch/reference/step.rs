@@ -1,4 +1,4 @@
-//! Programs of the reference law: everything that a caller can do, and how to draw it.
+//! Programs of the reference law: everything that a caller can do, and the strategies that draw it.
 
 use std::sync::OnceLock;
 
@@ -12,7 +12,7 @@ use crate::checks::laws_pytorch::operation::sizes;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// One step of a program. Allocations, pools and checkpoints go by numbers that wrap around.
+/// One step of a program. Allocations, pools and checkpoints are given by numbers that wrap around.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) enum Step {
     /// A request of this many bytes for a stream.
@@ -23,9 +23,9 @@ pub(super) enum Step {
     /// Frees an allocation that a restore has taken back.
     FreeAgain(usize),
     Record(usize, usize),
-    /// Hands an allocation to a free-memory callback, which frees it when it is called.
+    /// Hands an allocation to a free-memory callback, which frees it when called.
     Stock(usize, usize),
-    /// Tells a free-memory callback what to do when it is called, and what to say then.
+    /// Gives a free-memory callback its action, and what it reports.
     Command(usize, Order, bool),
     Launch(usize, u64),
     Pause(u64),
@@ -53,13 +53,13 @@ pub(super) enum Step {
     Capturing(bool),
     Save(usize),
     Restore(usize),
-    /// Asks whether a pool's allocations are exactly those that the program holds, or all but one of them.
+    /// Asks whether a pool's allocations are exactly those that the program holds, or all but the first.
     LiveAre(usize, bool),
     Snapshot,
     SnapshotPool(usize),
 }
 
-/// What a free-memory callback does, if it does not free a block. Streams and pools go by numbers.
+/// The action of a free-memory callback that does not free a block. Streams and pools are given by numbers.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) enum Order {
     Allocate(u64, usize),
@@ -76,7 +76,7 @@ pub(super) enum Order {
 /// The private pools of programs: those of users and of graphs.
 pub(super) const POOLS: [PoolId; 3] = [PoolId(0, 1), PoolId(7, 0), PoolId(0, 2)];
 
-/// The default pool, where a step may name it.
+/// The index that stands for the default pool in steps that may name it.
 pub(super) const DEFAULT_POOL: usize = POOLS.len();
 
 /// The id of a private pool, or of the default pool.
@@ -84,10 +84,10 @@ pub(super) fn pool_id(pool: usize) -> PoolId {
     POOLS.get(pool).copied().unwrap_or(PoolId::DEFAULT)
 }
 
-/// Free-memory callbacks of programs that have any, and the last one, which only callbacks register.
+/// The number of free-memory callbacks in programs that have any, including the last one, which only callbacks register.
 pub(super) const CALLBACKS: usize = 4;
 
-/// Settings strings, of which each release understands its own ([`texts`]).
+/// Settings strings; each release understands some of them ([`texts`]).
 const TEXTS: [&str; 25] = [
     "",
     "expandable_segments:True",
@@ -133,7 +133,7 @@ pub(super) fn profiles() -> impl Iterator<Item = &'static Profile> {
     RELEASES.iter().enumerate().filter(is_first).map(|(_, release)| release.profile)
 }
 
-/// What a program runs on.
+/// The conditions under which a program runs.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct Scene {
     /// The release whose rules apply.
@@ -146,15 +146,15 @@ pub(super) struct Scene {
     /// The settings at the start, by their index in [`texts`].
     pub(super) settings: usize,
     pub(super) has_callbacks: bool,
-    /// Whether the heap keeps its free blocks by address. It answers every question all the same.
+    /// Whether the heap keeps its free blocks by address. It answers every query in either case.
     pub(super) by_address: bool,
-    /// Decides which segments exist at the start; `None`: none.
+    /// Determines which segments exist at the start; `None` for none.
     pub(super) adopted: Option<u64>,
-    /// Whether everything is given back before the allocator is dropped.
+    /// Whether everything is freed before the allocator is dropped.
     pub(super) is_finished: bool,
 }
 
-/// Not written as a reference below, so that a scene can be read from text that does not live forever.
+/// An alias, not a reference written below, so that a scene can be read from text that does not live forever.
 type ReleaseName = &'static str;
 
 /// The name of a release, as [`profiles`] has it.
@@ -165,7 +165,7 @@ fn known_release<'de, D: Deserializer<'de>>(deserializer: D) -> Result<&'static 
 }
 
 impl Scene {
-    /// 200 MiB and 2.11, with nothing else in the way.
+    /// 200 MiB and 2.11, with no other conditions.
     pub(super) const PLAIN: Scene = Scene {
         release: "2.11",
         capacity: 200 * MIB,
@@ -190,13 +190,13 @@ impl Scene {
         known[place % known.len()]
     }
 
-    /// Applies a string at run time. What others have set before may make it illegal; what precedes the error then stays.
+    /// Applies a string at run time. Earlier strings may make it illegal; the part before the error then stays in effect.
     pub(super) fn apply(&self, settings: &mut Settings, place: usize) {
         let _ = settings.apply_as(&self.profile().dialect, self.text(place));
     }
 }
 
-/// A scene with events that complete like this.
+/// A scene with this event timing.
 pub(super) fn scene(timing: EventTiming) -> impl Strategy<Value = Scene> {
     let timing = match timing {
         EventTiming::Seeded(_) => any::<u64>().prop_map(EventTiming::Seeded).boxed(),
@@ -233,7 +233,7 @@ fn absurd() -> impl Strategy<Value = u64> {
     prop::sample::select(vec![0, exa - 1, exa, exa + 1, u64::MAX - 511, u64::MAX - 510, u64::MAX, 400 * MIB, 1 << 40])
 }
 
-/// Whole MiB, so that sums of sizes meet.
+/// Whole MiB, so that different sums of sizes coincide.
 fn round_sizes() -> impl Strategy<Value = u64> {
     prop::sample::select(vec![1, 2, 10, 12, 16, 20, 22, 24, 26, 30, 32, 34, 40, 44, 48, 56, 64]).prop_map(|mib: u64| mib * MIB)
 }
@@ -297,7 +297,7 @@ fn pool_step() -> impl Strategy<Value = Step> {
         6 => pool().prop_map(Step::ReleasePool),
         4 => pool().prop_map(Step::ReleaseCachedPool),
         3 => (pool(), prop::bool::weighted(0.8)).prop_map(|(pool, serves)| Step::UseOnOom(pool, serves)),
-        // At most one pool, or hardly anything would be split; or the default pool, where it has no effect.
+        // At most one pool, because with more hardly anything would be split; or the default pool, where the step has no effect.
         1 => (2..=DEFAULT_POOL).prop_map(Step::NoSplit),
         3 => prop::bool::weighted(0.4).prop_map(Step::Capturing),
         6 => pool().prop_map(Step::Save),
@@ -308,7 +308,8 @@ fn pool_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Hundreds of blocks of few sizes, of which those are freed that are not neighbours: crowds of free blocks, which then shrink and grow.
+/// Hundreds of blocks of few sizes; freeing blocks that are not adjacent makes crowds of free blocks, which then shrink and
+/// grow.
 pub(super) fn crowd() -> impl Strategy<Value = Vec<Step>> {
     let sizes = prop::sample::select(vec![
         vec![512],
@@ -325,7 +326,7 @@ pub(super) fn crowd() -> impl Strategy<Value = Vec<Step>> {
         for &(which, is_plain) in &taken {
             steps.push(Step::Allocate(sizes[which % sizes.len()], usize::from(!is_plain)));
         }
-        // From the first on, from the last on, or anywhere, and every second one. A freed one shortens the list.
+        // From the first on, from the last on, or anywhere; every second block. A freed block shortens the list.
         for turn in 0..taken.len() / 2 {
             steps.push(Step::Free(match order % 3 {
                 0 => turn,
@@ -340,7 +341,7 @@ pub(super) fn crowd() -> impl Strategy<Value = Vec<Step>> {
     })
 }
 
-/// A program of this many steps. In half of them there are no private pools.
+/// A program of this many steps. Half of the programs use no private pools.
 pub(super) fn program(length: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Step>> {
     let plain = prop_oneof![6 => memory_step(), 1 => other_step()];
     let pooled = prop_oneof![12 => memory_step(), 2 => other_step(), 5 => pool_step()];

@@ -1,4 +1,4 @@
-//! What must add up: reserved bytes by use; and the statistics, whose sums only grow, whose peaks only rise, and of which
+//! Sums that must agree: reserved bytes by use; and the statistics, whose sums only grow, whose peaks only rise, and in which
 //! allocated minus freed equals current.
 
 use parkade::snapshot::{BlockActivity, BlockInfo, SegmentInfo};
@@ -22,7 +22,7 @@ pub(crate) struct Account {
     inactive_split: u64,
     /// Bytes of entirely free segments.
     whole: u64,
-    /// Free bytes of expandable segments, whose whole pages can be given back.
+    /// Free bytes of expandable segments, whose whole pages can be released.
     expandable: u64,
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct Ledger {
     segments_at_reset: i64,
     peaks_reset: bool,
     sums_reset: bool,
-    /// Trace entries since the sums were last reset: memory taken, memory given back, requests refused.
+    /// Trace entries since the sums were last reset: memory taken, memory released, requests refused.
     told: [i64; 3],
 }
 
@@ -106,7 +106,7 @@ impl Ledger {
         self.told = [0; 3];
     }
 
-    /// Counts the entries that the allocator counts, too.
+    /// Counts the entries that the allocator counts too.
     pub(crate) fn follow(&mut self, entry: &TraceEntry) {
         let place = match entry.action {
             TraceAction::SegmentAlloc | TraceAction::SegmentMap => 0,

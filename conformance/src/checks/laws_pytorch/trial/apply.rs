@@ -1,5 +1,5 @@
-//! A sequence's operations, performed one by one: requests, private pools, settings, work and time on the device, and contents of
-//! memory. In the end nothing is left, no matter what happened before.
+//! A sequence's operations, performed one by one: requests, private pools, settings, work and time on the device, and contents
+//! of memory. At the end nothing is left, whatever happened before.
 
 use parkade::device::{BackendError, DeviceBackend as _};
 use parkade::stats::Family;
@@ -59,7 +59,7 @@ impl Trial {
             }
             Operation::ReleaseCachedPool(pool) => {
                 return match self.core.release_cached_pool(PoolId(0, pool)) {
-                    // There is no such pool, or its events cannot be waited for while requests are routed.
+                    // The pool does not exist, or its events cannot be waited for while requests are routed.
                     Err(AllocError::Pool(_)) => Ok(Outcome::Nothing),
                     answer => failed(answer),
                 };
@@ -120,7 +120,7 @@ impl Trial {
                 Ok(Outcome::OutOfMemory)
             }
             Err(AllocError::Device(error)) => Ok(Outcome::Failed(error)),
-            // A pool that serves when memory runs out and is also routed: PyTorch refuses this, too.
+            // A pool that serves when memory runs out and is also routed to: PyTorch refuses this too.
             Err(AllocError::Pool(error)) if self.setup.is_virtual => {
                 self.failed_in_pool(error)?;
                 Ok(Outcome::OutOfMemory)
@@ -144,7 +144,7 @@ impl Trial {
         }
     }
 
-    /// Operations on private pools. A refused one changes nothing, except that routing to a pool twice counts as a use.
+    /// Operations on private pools. A refused operation changes nothing, except that routing to a pool twice counts as a use.
     fn pools(&mut self, operation: &Operation) -> Result<(), Broken> {
         let Trial { routing, core, .. } = self;
         match *operation {
@@ -226,7 +226,8 @@ impl Trial {
         Ok(())
     }
 
-    /// Operations on the device alone. A real device completes work by itself, so work that the sequence completes is waited for.
+    /// Operations on the device alone. A real device completes work on its own, so the trial waits for the work that the sequence
+    /// completes.
     fn drive(&mut self, operation: &Operation) -> Result<Outcome, Broken> {
         let mut device = self.device.steer();
         let answer = match *operation {
@@ -282,7 +283,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Gives everything back, checks that nothing is left, drops the allocator and checks the device again.
+    /// Frees everything, checks that nothing is left, drops the allocator and checks the device again.
     ///
     /// # Errors
     /// If anything is left.
@@ -297,7 +298,7 @@ impl Trial {
             self.apply(&Operation::Free(0))?;
         }
         self.apply(&Operation::CompleteAll)?;
-        // At most two planned failures may hit this call. If it fails again, the checks below find what is left.
+        // At most two planned failures may hit this call. If it fails again, the checks below find the leftovers.
         for _ in 0..3 {
             if !matches!(self.apply(&Operation::ReleaseCached)?, Outcome::Failed(_)) {
                 break;
@@ -311,9 +312,9 @@ impl Trial {
             ensure(Law::Endings, current == 0, || format!("{}.all.current is {current} at the end", family.name()))?;
         }
         let holdings = self.device.look().holdings();
-        // Growth that fails for lack of memory leaves its addresses reserved for the next attempt, also if the request is then
-        // served elsewhere: the heap knows them, and nothing was ever mapped there. A range that had memory is unreserved with
-        // its last page.
+        // Growth that fails for lack of memory leaves its addresses reserved for the next attempt, even if the request is then
+        // served elsewhere: the heap knows them, and nothing was ever mapped there. A range that had memory is unreserved with its
+        // last page.
         let known = self.core.expandable_segments().iter().filter(|(_, _, mapped)| *mapped == Bytes::ZERO).count();
         let bare = self.device.bare_ranges().min(known);
         let is_empty = holdings.ranges == 0 && holdings.physical == 0 && holdings.reservations == bare;
@@ -329,14 +330,14 @@ impl Trial {
     /// If the device keeps anything, or memory was taken while in use.
     pub fn abandon(self) -> Result<(), Broken> {
         let Trial { core, device, held, .. } = self;
-        // After a failure of the very last call nothing could be done.
+        // If the very last call failed, nothing more could be done.
         device.plan_faults(FaultPlan::none());
         drop((core, held));
         let left = device.look().holdings();
         ensure(Law::Endings, left.is_empty(), || format!("the device keeps {left:?}"))?;
         let used = device.steer().insight().map_or(Bytes::ZERO, |device| device.used_bytes());
         ensure(Law::Endings, used == Bytes::ZERO, || format!("the device keeps {used} bytes"))?;
-        // On a real device, work whose memory is unmapped fails, and with it the whole process.
+        // On a real device, work fails if its memory is unmapped, and the whole process with it.
         let is_pulled_away = |race: &&Race| race.second.touch == Touch::Unmapped;
         let race =
             device.steer().insight().and_then(|device| device.races().iter().find(is_pulled_away).map(ToString::to_string));
@@ -353,7 +354,7 @@ fn failed(answer: Result<(), AllocError>) -> Result<Outcome, Broken> {
     }
 }
 
-/// Completes the work that the operation says.
+/// Completes the work that the operation names.
 fn complete(device: &mut AnyDevice, streams: &[StreamId; 4], operation: &Operation) -> Result<(), BackendError> {
     if let Some(device) = device.insight() {
         match *operation {

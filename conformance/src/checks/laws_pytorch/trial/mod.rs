@@ -40,9 +40,9 @@ pub(crate) fn stream_name(place: usize) -> u64 {
 /// The outcome of an operation. An error is a legal outcome; the laws check whether it was justified.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Outcome {
-    /// It was done.
+    /// The operation was performed.
     Done,
-    /// There was nothing to apply it to.
+    /// The operation had nothing to apply to.
     Nothing,
     /// Out of memory.
     OutOfMemory,
@@ -113,17 +113,17 @@ pub struct Trial {
     routing: Routing,
     /// Whether new segments are expandable.
     expandable: bool,
-    /// Whether driver calls are made to fail; a refusal then does not mean that there is no room.
+    /// Whether driver calls are made to fail; a refusal then need not mean that there is no room.
     expects_faults: bool,
     /// Whether contents are written and read back.
     checks_contents: bool,
     /// Reserved bytes before the newest operation.
     reserved_before: u64,
-    /// Address ranges that the allocator had reserved before it.
+    /// Address ranges that the allocator had reserved before the newest operation.
     ranges_before: BTreeMap<u64, u64>,
-    /// `num_alloc_retries` before it.
+    /// `num_alloc_retries` before the newest operation.
     retries_before: i64,
-    /// How many allocations there have been.
+    /// The number of allocations so far.
     names: u64,
     /// The operations so far, as a script.
     script: Vec<String>,
@@ -193,8 +193,8 @@ impl Trial {
         self.device.calls_so_far()
     }
 
-    /// The operations so far, as a script for `parkade ops`, with the command line that runs it. What a script cannot express,
-    /// such as letting time pass, is a comment.
+    /// The operations so far, as a script for `parkade ops`, with the command line that runs it. Operations that a script cannot
+    /// express, such as letting time pass, are comments.
     #[must_use]
     pub fn script(&self) -> String {
         let order = match self.setup.places {
@@ -320,7 +320,7 @@ impl Trial {
     }
 }
 
-/// No two adjacent free blocks are left: they should have been merged.
+/// Checks that no two adjacent free blocks remain: they should have coalesced.
 fn check_coalesced(segments: &[SegmentInfo]) -> Result<(), Broken> {
     for segment in segments {
         let apart = segment.blocks.windows(2).find(|pair| pair.iter().all(|block| block.state == BlockActivity::Inactive));

@@ -1,5 +1,5 @@
-//! The laws of requests: where each one goes, in the default pool or a private one; that none is refused needlessly; and that it
-//! gives back, waits for and asks for exactly what it must (the ladder law).
+//! The laws of requests: where each request goes, in the default pool or a private one; that none is refused needlessly; and
+//! that it releases, waits for and requests exactly what it must (the ladder law).
 //!
 //! By the growth rule, an expandable segment grows at its lowest possible address, by exactly the missing pages (spec 4.2, 4.3).
 
@@ -72,8 +72,8 @@ impl Trial {
         }
     }
 
-    /// Checks a refused request: no free memory could have served it, everything that can be given back has been, and still the
-    /// limit or the device leaves no room for its segment.
+    /// Checks a refused request: no free memory could have served it, everything that can be released has been, and still the limit
+    /// or the device leaves no room for its segment.
     pub(super) fn check_out_of_memory(&self, before: &[SegmentInfo], bytes: u64, stream: u64) -> Result<(), Broken> {
         let size = self.rules.rounded(bytes);
         let runs = self.model.free_at_search(before, &self.device.witness());
@@ -100,7 +100,7 @@ impl Trial {
         }
         if !self.facts.remaps_pages {
             // Free memory can be too fragmented, which only the device knows: it must have refused after everything else was
-            // given back.
+            // released.
             let asked = self.made_calls().into_iter().rfind(|call| call.name == CallName::Malloc);
             let is_refused = asked.is_some_and(|call| call.bytes == wanted && !call.done);
             return ensure(Law::NoFalseOutOfMemory, is_refused, || {
@@ -118,8 +118,8 @@ impl Trial {
         })
     }
 
-    /// Pages that the device could still give: for a simulated device calculated independently of its own accounts, for a real
-    /// one what it reports.
+    /// Pages that the device could still supply: for a simulated device calculated independently of its own accounts, for a real
+    /// one as it reports.
     fn room(&self, segments: &[SegmentInfo]) -> u64 {
         let page = self.facts.page.get();
         let mut device = self.device.steer();
@@ -174,7 +174,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Checks what was mapped for a request that was served at the first attempt: `before` are the segments before it, `size` is
+    /// Checks the memory mapped for a request that was served at the first attempt: `before` are the segments before it, `size` is
     /// the block's size.
     fn check_growth(
         &self,
@@ -205,8 +205,8 @@ impl Trial {
         })
     }
 
-    /// The reserved ranges of a pool and stream, each as its stretches; `None` if it is unknown which pool or stream a range
-    /// belongs to, or whether a block is free.
+    /// The reserved ranges of a pool and stream, each as its stretches; `None` if the pool or stream of a range is unknown, or
+    /// whether a block is free.
     fn ranges(&self, before: &[SegmentInfo], pool: PoolId, stream: StreamId, large: bool) -> Option<Vec<Vec<Stretch>>> {
         let witness = self.device.witness();
         let runs: BTreeMap<u64, &SegmentInfo> =
@@ -254,7 +254,7 @@ impl Trial {
         Before { segments, syncs: stats.num_sync_all_streams, retries: stats.num_alloc_retries }
     }
 
-    /// Checks that the request did what the rules say, rung by rung. What a real device has room for is not predicted.
+    /// Checks that the request followed the rules, rung by rung. The room on a real device is not predicted.
     pub(super) fn check_ladder(&self, before: &Before, bytes: u64, stream: u64, is_served: bool) -> Result<(), Broken> {
         if self.device.steer().insight().is_none() {
             return Ok(());

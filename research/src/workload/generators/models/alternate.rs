@@ -1,4 +1,4 @@
-//! Training and generating in turn, as in reinforcement learning of a language model.
+//! Alternates training and generation, as in reinforcement learning of a language model.
 //!
 //! Each round generates answers to prompts, with growing caches and without gradients, and then trains some steps
 //! on the answers. The model's weights, gradients and states are those of a [`Transformer`]. The caches are two
@@ -12,7 +12,7 @@ use crate::workload::generators::lengths::{self, Lengths};
 use crate::workload::generators::options::{self, Done, Generator, Key, WorkloadError, bytes_of, within};
 use crate::workload::{Event, Workload};
 
-/// A model, and what a round is.
+/// A model, and the rounds that it goes through.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Alternate {
     /// The model; its `sequence` is the most tokens that prompt and answer may have together.
@@ -29,7 +29,7 @@ pub struct Alternate {
     pub answers: Lengths,
     /// The tokens by which caches grow at a time.
     pub stride: u64,
-    /// The allocator's cache is emptied between generating and training.
+    /// Whether the allocator's cache is emptied between generating and training.
     pub empties_cache: bool,
     /// The seed of the lengths.
     pub seed: u64,
@@ -118,7 +118,7 @@ impl Alternate {
             let input = engine.allocate(self.model.batch_bytes(self.samples, length)?.input)?;
             let output = plan.infer(engine, input)?;
             engine.release(output)?;
-            // The tokens until the caches grow again run in the same memory.
+            // The tokens until the caches grow again reuse the same memory.
             engine.wait()?;
         }
         caches.into_iter().try_for_each(|cache| engine.program.free(cache))

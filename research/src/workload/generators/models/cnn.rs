@@ -20,7 +20,7 @@
 //! | 32 | 3047613952 | 3047613952 | +0.00 % |
 //! | 64 | 5822146048 | 5822146048 | +0.00 % |
 //!
-//! At small batch sizes, what is missing is a convolution's scratch memory at the peak.
+//! At small batch sizes, the missing part is a convolution's scratch memory at the peak.
 
 use super::autograd::{Backward, Block, Engine, Operation, Plan, Surroundings};
 use super::training::{BatchBytes, Optimizer, Training, Updating, optimizer};
@@ -42,9 +42,9 @@ pub struct Cnn {
     pub batches: Vec<u64>,
     /// Steps per batch size.
     pub repeats: u64,
-    /// The cache is emptied before each batch size.
+    /// Whether the cache is emptied before each batch size.
     pub empties_cache: bool,
-    /// What updates the weights. With an optimizer that keeps states, gradients are freed after each step.
+    /// The optimizer that updates the weights. With an optimizer that keeps states, gradients are freed after each step.
     pub optimizer: Optimizer,
     /// Mixed lifetimes: convolutions need scratch memory, and batches arrive early.
     pub mixed: bool,
@@ -223,7 +223,7 @@ impl Cnn {
         let parameters = [weight, self.classes * ELEMENT_BYTES];
         let work = [2, shape.batch, shape.channels, self.classes];
         let scores = block.push(Operation::linear(pooled, scores, &parameters, &work));
-        // The gradient of a sum is one number, expanded to many.
+        // The gradient of a sum is one value, expanded to many.
         block.push(Operation::new(&[scores], ELEMENT_BYTES).backward(Backward::Passes));
         Ok(block)
     }
@@ -290,7 +290,7 @@ impl Cnn {
         Ok(training)
     }
 
-    /// What batch normalizations keep besides their parameters: running mean, running variance and the number of
+    /// The values that batch normalizations keep besides their parameters: running mean, running variance and the number of
     /// batches.
     fn running_statistics(&self, training: &mut Training) -> Result<(), WorkloadError> {
         for channels in self.normalized_channels() {
@@ -320,7 +320,7 @@ mod tests {
     #[test]
     fn the_peaks_are_nearly_the_recorded_ones() {
         for (at, &(batch, recorded)) in RECORDED.iter().enumerate() {
-            // A recorded peak counts from the end of the previous batch size; gradients exist from the first batch on.
+            // A recorded peak is measured from the end of the previous batch size; gradients exist from the first batch on.
             let batches = if at == 0 { vec![1] } else { vec![1, batch] };
             let load = Cnn { batches, ..Cnn::default() }.workload().unwrap().load_bytes(512);
             let error = load as f64 / recorded as f64 - 1.0;

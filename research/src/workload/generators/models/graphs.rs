@@ -31,7 +31,7 @@ pub struct Graphs {
     pub batches: Vec<u64>,
     /// The order in which they are captured.
     pub order: Order,
-    /// All graphs of a round share a pool; otherwise each has its own.
+    /// Whether all graphs of a round share a pool; if not, each has its own.
     pub shared: bool,
     /// Warm-up runs before each capture.
     pub warm_ups: u64,
@@ -39,7 +39,7 @@ pub struct Graphs {
     pub replays: u64,
     /// Runs without a graph after each round, on more tokens than any graph: a prompt.
     pub eager_runs: u64,
-    /// How many times all graphs are captured; after each round all are destroyed.
+    /// The number of times that all graphs are captured; after each round all of them are destroyed.
     pub rounds: u64,
     /// The seed of a random order.
     pub seed: u64,

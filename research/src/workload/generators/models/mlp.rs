@@ -1,12 +1,11 @@
 //! A deep perceptron: linear layers and rectifiers, like the program of the recording `deep_mlp` (scenario C6).
 //!
-//! That program adds up the outputs, goes backward, and never updates. With 20 layers of width 4,096 and 64
-//! samples its peaks come out to the byte: as `requested_bytes.all.peak` of the recording's stats after each step,
-//! and rounded to 512 as `allocated_bytes.all.peak`. They are 2,755,264,520 and 2,755,265,536 without
-//! checkpointing, 2,756,313,096 and 2,756,314,112 with it. Checkpointing does not help here. At the end of
-//! backward, where the peak is, only one layer's activations are left; and with larger batches the input of a
-//! layer is what the rectifier before it keeps anyway. The additional 1 MiB is cuBLASLt's workspace for the thread
-//! that recomputes.
+//! That program adds up the outputs, goes backward, and never updates. With 20 layers of width 4,096 and 64 samples its peaks
+//! match to the byte, both `requested_bytes.all.peak` of the recording's stats after each step and, rounded to 512,
+//! `allocated_bytes.all.peak`. They are 2,755,264,520 and 2,755,265,536 without checkpointing, 2,756,313,096 and 2,756,314,112
+//! with it. Checkpointing does not help this program. At the end of backward, where the peak is, only one layer's activations
+//! are left; and with larger batches the input of a layer is what the rectifier before it keeps anyway. The additional 1 MiB is
+//! cuBLASLt's workspace for the thread that recomputes.
 
 use super::autograd::{Backward, Block, Engine, Operation, Part, Plan, Recompute, Surroundings};
 use super::training::{BatchBytes, Optimizer, Training, Updating, optimizer};
@@ -22,13 +21,13 @@ pub struct Mlp {
     pub depth: u64,
     /// Samples per step.
     pub batch: u64,
-    /// Each layer keeps only its input and is recomputed.
+    /// Whether each layer keeps only its input and is recomputed.
     pub checkpointing: bool,
-    /// What updates the weights.
+    /// The optimizer that updates the weights.
     pub optimizer: Optimizer,
-    /// The linear algebra libraries keep workspaces.
+    /// Whether the linear algebra libraries keep workspaces.
     pub libraries: bool,
-    /// Gradients are freed after each step.
+    /// Whether gradients are freed after each step.
     pub drops_gradients: bool,
 }
 
@@ -92,7 +91,7 @@ impl Mlp {
         };
         let mut plan = Plan { blocks: vec![layer], parts: vec![Part { block: 0, repeats, recompute, shares: None }; count] };
         let mut sum = Block::new(activation);
-        // The gradient of a sum is one number, expanded to many.
+        // The gradient of a sum is one value, expanded to many.
         sum.push(Operation::new(&[0], ELEMENT_BYTES).backward(Backward::Passes));
         plan.push(sum);
         Ok(plan)

@@ -1,11 +1,10 @@
-//! Training with batches that are copied to the device ahead of the computation, on a stream of their own.
+//! Training with batches that are copied to the device ahead of the computation, on a separate stream.
 //!
-//! A batch is allocated on the copy stream and used on the compute stream (`record_stream`). The host runs ahead
-//! and frees batches long before the computation is done; their memory stays allocated until then. The computation
-//! is the network of a [`Cnn`]. A batch is decoded on the copy stream from a smaller one, and the result is copied
-//! back on a third stream. Times follow from sizes: 25 GB/s for copies, and the network's arithmetic. A workload
-//! has no event for the computation's wait for its batch; the work on each stream is in order all the same, and no
-//! memory is freed too early because of it.
+//! A batch is allocated on the copy stream and used on the compute stream (`record_stream`). The host runs ahead and frees
+//! batches long before the computation is done; their memory stays allocated until then. The computation is the network of a
+//! [`Cnn`]. A batch is decoded on the copy stream from a smaller one, and the result is copied back on a third stream. Times
+//! follow from sizes: 25 GB/s for copies, and the network's arithmetic. A workload has no event for the computation's wait for
+//! its batch; the work on each stream is still in order, and the missing wait frees no memory too early.
 
 use super::cnn::Cnn;
 use crate::packing::random::Random;
@@ -16,15 +15,15 @@ use crate::workload::{Event, Workload};
 /// A network and how batches reach it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Prefetch {
-    /// The network. Its options `batches`, `repeats` and `empties_cache` do not count here.
+    /// The network. Its options `batches`, `repeats` and `empties_cache` are ignored.
     pub network: Cnn,
     /// The distribution of the batch sizes, in samples.
     pub batches: Lengths,
     /// Steps of training.
     pub steps: u64,
-    /// How many batches are copied ahead.
+    /// The number of batches that are copied ahead.
     pub depth: u64,
-    /// The host waits for the computation after every so many steps.
+    /// The host waits for the computation after this many steps each.
     pub synchronize_every: u64,
     /// The seed of the batch sizes.
     pub seed: u64,
@@ -43,7 +42,7 @@ const COPY_IN: u16 = 1;
 const COPY_OUT: u16 = 2;
 /// The bytes that a copy between host and device moves in a microsecond.
 const COPIED_BYTES_PER_US: u64 = 25_000;
-/// The size of a decoded image, with numbers of four bytes, over that of the image that is copied.
+/// The size of a decoded image, with values of four bytes, relative to that of the copied image.
 const DECODED: u64 = 4;
 
 impl Prefetch {

@@ -10,7 +10,7 @@ use crate::workload::generators::program::Tensor;
 /// How gradients become new weights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Optimizer {
-    /// Gradient descent: keeps no state and updates in place, which to an allocator is no update at all.
+    /// Gradient descent: keeps no state and updates in place, so an allocator sees no update at all.
     Sgd,
     /// Gradient descent with momentum: one state per parameter, of its size.
     Momentum,
@@ -42,18 +42,18 @@ pub(super) struct Updating {
     pub(super) optimizer: Optimizer,
     /// The bytes of an element of a weight and of its gradient.
     pub(super) element_bytes: u64,
-    /// There is a second copy of the weights with four bytes per element, and the states have four bytes too;
-    /// otherwise they are like the weights.
+    /// Whether a second copy of the weights has four bytes per element, as the states then do too; if not, the states are like the
+    /// weights.
     pub(super) has_master_copy: bool,
-    /// While the optimizer runs there is a second copy of its states.
+    /// Whether a second copy of the optimizer's states exists while it runs.
     pub(super) copies_states: bool,
-    /// Gradients are freed after each step; otherwise the next step adds to them.
+    /// Whether gradients are freed after each step; if not, the next step adds to them.
     pub(super) drops_gradients: bool,
-    /// Batches arrive before they are needed, and losses are kept for a while.
+    /// Whether batches arrive before they are needed and losses are kept for a while.
     pub(super) is_mixed: bool,
 }
 
-/// With mixed lifetimes, losses are printed and freed when there are so many.
+/// With mixed lifetimes, losses are printed and freed when there are this many.
 const LOSSES: usize = 8;
 
 /// A training loop under way.
@@ -134,7 +134,7 @@ impl Training {
         self.forget_gradients()
     }
 
-    /// The update of a step whose forward and backward have been run, without waiting for it.
+    /// The update of a step whose forward and backward have run, without waiting for it.
     pub(super) fn update_only(&mut self) -> Result<(), WorkloadError> {
         self.update()?;
         self.forget_gradients()
@@ -159,7 +159,7 @@ impl Training {
         if self.updating.has_master_copy { weight_bytes / self.updating.element_bytes * 4 } else { weight_bytes }
     }
 
-    /// The optimizer's step. Its states are allocated in the first one, as PyTorch does.
+    /// The optimizer's step. Its states are allocated in the first step, as in PyTorch.
     fn update(&mut self) -> Result<(), WorkloadError> {
         let sizes: Vec<u64> = self.weight_bytes.iter().map(|&bytes| self.state_bytes(bytes)).collect();
         let states = sizes.iter().flat_map(|&bytes| std::iter::repeat_n(bytes, self.updating.optimizer.states()));

@@ -1,11 +1,11 @@
 //! Training a transformer, from the model's sizes.
 //!
-//! The model is a decoder like GPT-2, in the operations that PyTorch runs for it, with the lifetimes that autograd
-//! gives to tensors: see [`Transformer::workload`]. What is simplified: positions have no parameters; there is no
-//! dropout; the logits are freed once the loss's softmax has read them; in half precision weights, gradients and
-//! activations all have two bytes, and the optimizer reads gradients of two bytes.
+//! The model is a decoder like GPT-2, in the operations that PyTorch runs for it, with the lifetimes that autograd gives to
+//! tensors: see [`Transformer::workload`]. Simplifications: positions have no parameters; there is no dropout; the logits are
+//! freed once the loss's softmax has read them; in half precision weights, gradients and activations all have two bytes, and
+//! the optimizer reads gradients of two bytes.
 //!
-//! Its options are those of every generator that trains or runs a transformer, beside its own.
+//! The options here are shared by every generator that trains or runs a transformer; each adds its own.
 
 use super::autograd::{Backward, Block, Engine, Operation, Part, Plan, Recompute, Surroundings, Work};
 use super::training::{BatchBytes, Optimizer, Training, Updating, optimizer};
@@ -83,19 +83,19 @@ pub struct Transformer {
     pub batch: u64,
     /// The size of the vocabulary.
     pub vocabulary: u64,
-    /// The width of the MLP's inner layer over that of a layer.
+    /// The width of the MLP's inner layer relative to that of a layer.
     pub mlp_ratio: u64,
     /// How weights, gradients and activations are stored.
     pub precision: Precision,
     /// How attention is computed.
     pub attention: Attention,
-    /// The head shares the embedding's weights.
+    /// Whether the head shares the embedding's weights.
     pub tied: bool,
-    /// What updates the weights.
+    /// The optimizer that updates the weights.
     pub optimizer: Optimizer,
-    /// In half precision: the optimizer keeps weights and states of four bytes.
+    /// Whether, in half precision, the optimizer keeps weights and states of four bytes.
     pub master_copy: bool,
-    /// The optimizer's step makes a temporary second copy of its states.
+    /// Whether the optimizer's step makes a temporary second copy of its states.
     pub optimizer_copy: bool,
     /// Micro-batches per step.
     pub accumulation: u64,
@@ -104,8 +104,8 @@ pub struct Transformer {
     /// The number of pieces in which a recomputed layer runs (nano-batching), 1 for no division: at most the
     /// samples of a micro-batch. More than 1 needs [`Checkpointing::EveryLayer`].
     pub chunks: u64,
-    /// Mixed lifetimes: operations need scratch memory, the libraries keep workspaces, batches arrive early and
-    /// losses are kept for eight steps. Without it, every buffer that outlives a step lives to the end.
+    /// Mixed lifetimes: operations need scratch memory, the libraries keep workspaces, batches arrive early and losses are kept for
+    /// eight steps. Without it, every buffer that outlives a step lives to the end.
     pub mixed: bool,
     /// The seed of the sizes of scratch memory.
     pub seed: u64,
@@ -300,7 +300,7 @@ fn checkpointing(option: Key, value: &str) -> Result<Checkpointing, WorkloadErro
 const TOKEN_BYTES: u64 = 8;
 const STATISTIC_BYTES: u64 = 4;
 
-/// The sizes from which those of all operations follow.
+/// The sizes from which the sizes of all operations follow.
 struct Sizes {
     batch: u64,
     sequence: u64,
@@ -339,7 +339,7 @@ impl Transformer {
         all.into_iter().flat_map(|(count, samples)| std::iter::repeat_n(samples, count as usize)).collect()
     }
 
-    /// For each size of micro-batch: how many there are, and what they run.
+    /// For each micro-batch size: the number of micro-batches, and the plan that they run.
     fn plans(&self) -> Result<Vec<(usize, Plan, BatchBytes)>, WorkloadError> {
         let mut plans = Vec::new();
         for (count, samples) in shares(self.batch, self.accumulation) {
@@ -601,7 +601,7 @@ mod tests {
 
     #[test]
     fn the_optimizers_second_copy_is_there_for_a_moment_only() {
-        // So few tokens that the update is the peak.
+        // The step has so few tokens that the update is the peak.
         let plain = Transformer { sequence: 1, batch: 1, ..small() };
         let copying = Transformer { optimizer_copy: true, ..plain.clone() };
         // Weights, gradients, two states, and these once more.

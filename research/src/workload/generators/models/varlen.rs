@@ -1,7 +1,7 @@
 //! Training on samples of different lengths, so that tensors change size from step to step.
 //!
-//! A batch is padded to its longest sample, rounded up to a multiple. The model is a [`Transformer`], whose
-//! `sequence` is the longest length allowed. Gradient accumulation and everything else is as for the transformer.
+//! A batch is padded to its longest sample, rounded up to a multiple. The model is a [`Transformer`], whose `sequence` is the
+//! longest length allowed. Gradient accumulation and the rest work as in the transformer.
 
 use super::transformer::{Transformer, set_model, with_model};
 use crate::packing::random::Random;

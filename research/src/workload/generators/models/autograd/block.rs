@@ -1,7 +1,6 @@
 //! A block of a model: operations in the order in which they run.
 
-/// A value of a block: 0 is the block's input, `i + 1` the output of operation `i`. The last operation's output is
-/// the block's.
+/// A value of a block: 0 is the block's input, `i + 1` the output of operation `i`. The last operation's output is the block's.
 pub type Value = usize;
 
 /// What an operation's backward does with the incoming gradient.
@@ -9,10 +8,10 @@ pub type Value = usize;
 pub enum Backward {
     /// It computes a new gradient for each input.
     Computes,
-    /// It passes the same gradient on to each input: a view, a sum.
+    /// It passes the same gradient on to each input, as a view or a sum does.
     Passes,
-    /// It stops: `detach`, or an input without a gradient, such as an embedding's tokens. Parameters still get
-    /// theirs.
+    /// It stops the gradient: `detach`, or an input without a gradient, such as an embedding's tokens. Parameters still get their
+    /// gradients.
     Stops,
 }
 
@@ -24,21 +23,21 @@ pub struct Operation {
     pub(super) bytes: Option<u64>,
     pub(super) keeps_inputs: bool,
     pub(super) keeps_output: bool,
-    /// Tensors that are made besides the output and kept for backward: statistics, masks.
+    /// Tensors that are allocated besides the output and kept for backward: statistics, masks.
     pub(super) side_bytes: Vec<u64>,
     pub(super) backward: Backward,
     /// The sizes of the parameters.
     pub(super) parameters: Vec<u64>,
-    /// The most scratch memory that is needed while the operation runs, forward and backward, if lifetimes are mixed.
+    /// The most scratch memory that the operation needs while it runs, forward and backward, if lifetimes are mixed.
     pub(super) scratch_bytes: u64,
     /// Floating-point operations of the forward pass.
     pub(super) work: u64,
-    /// It runs in the linear algebra library, which has a workspace.
+    /// Whether it runs in the linear algebra library, which has a workspace.
     pub(super) is_linear: bool,
 }
 
 impl Operation {
-    /// An operation that keeps nothing and has an output of its own.
+    /// An operation that keeps nothing and has its own output.
     #[must_use]
     pub fn new(inputs: &[Value], bytes: u64) -> Operation {
         Operation {
@@ -79,14 +78,14 @@ impl Operation {
         Operation { keeps_output: true, ..self }
     }
 
-    /// It makes this tensor beside its output, and its backward needs it: statistics, masks.
+    /// It allocates this tensor besides its output, and its backward needs it: statistics, masks.
     #[must_use]
     pub fn side(mut self, bytes: u64) -> Operation {
         self.side_bytes.push(bytes);
         self
     }
 
-    /// What its backward does with the incoming gradient.
+    /// Sets what its backward does with the incoming gradient.
     #[must_use]
     pub fn backward(self, backward: Backward) -> Operation {
         Operation { backward, ..self }
@@ -154,7 +153,7 @@ impl Block {
         self.operations.iter().flat_map(|operation| operation.parameters.iter().copied())
     }
 
-    /// How many parameters it has.
+    /// The number of its parameters.
     #[must_use]
     pub fn parameter_count(&self) -> usize {
         self.operations.iter().map(|operation| operation.parameters.len()).sum()

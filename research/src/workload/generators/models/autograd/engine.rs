@@ -7,26 +7,26 @@ use crate::workload::generators::WorkloadError;
 use crate::workload::generators::program::{Program, Tensor};
 use crate::workload::{Event, Workload};
 
-/// The name of a tensor with references. A copy of the name is not a reference: [`Engine::refer`] adds one,
-/// [`Engine::release`] drops one.
+/// The name of a tensor with references. A copy of the name is not a reference: [`Engine::refer`] adds one, [`Engine::release`]
+/// drops one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::workload::generators::models) struct Storage(usize);
 
-/// What happens beside the model's own operations.
+/// What happens besides the model's own operations.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::workload::generators::models) struct Surroundings {
-    /// Operations need scratch memory, of sizes drawn with this seed.
+    /// If set, operations need scratch memory, of sizes drawn with this seed.
     pub(in crate::workload::generators::models) scratch_seed: Option<u64>,
-    /// The linear algebra libraries keep a workspace from their first use in a thread on.
+    /// Whether the linear algebra libraries keep a workspace from their first use in a thread.
     pub(in crate::workload::generators::models) libraries: bool,
     /// Floating-point operations that the device does in a microsecond.
     pub(in crate::workload::generators::models) flop_per_us: u64,
 }
 
-/// The workspace that cuBLAS keeps for a thread and stream on a Hopper GPU under PyTorch 2.11, from the first
-/// matrix product in that thread on, as in the recordings.
+/// The workspace that cuBLAS keeps for a thread and stream on a Hopper GPU under PyTorch 2.11, from the first matrix product in
+/// that thread, as in the recordings.
 const CUBLAS_BYTES: u64 = 32 << 20;
-/// The workspace that cuBLASLt keeps, from the first forward pass of a linear layer with a bias in that thread on.
+/// The workspace that cuBLASLt keeps, from the first forward pass of a linear layer with a bias in that thread.
 const CUBLAS_LT_BYTES: u64 = 1 << 20;
 
 /// What the forward pass keeps for the backward pass: the tensors that each operation saved.
@@ -37,7 +37,7 @@ type Tape = Vec<Vec<Storage>>;
 enum Pass {
     /// It keeps what backward needs.
     Keep,
-    /// It keeps nothing: under `no_grad`.
+    /// It keeps nothing, as under `no_grad`.
     Forget,
     /// It runs a second time, for backward, and keeps what backward needs.
     Again,
@@ -156,8 +156,8 @@ impl Engine {
         }
     }
 
-    /// Runs a block backward. Takes over one reference to the gradient of its output, and returns one to that of
-    /// its input if it is wanted. The block's parameters are numbered from `first_parameter` on.
+    /// Runs a block backward. Takes over one reference to the gradient of its output and, if the gradient of its input is wanted,
+    /// returns one reference to it. The block's parameters are numbered from `first_parameter` on.
     pub(in crate::workload::generators::models) fn backward(
         &mut self,
         block: &Block,
@@ -216,7 +216,7 @@ impl Engine {
         storages.into_iter().try_for_each(|storage| self.release(storage))
     }
 
-    /// Adds a gradient to that of a value, in place in the one that nothing else refers to.
+    /// Adds a gradient to that of a value, in place in whichever of the two nothing else refers to.
     fn sum(&mut self, so_far: &mut Option<Storage>, new: Storage) -> Result<(), WorkloadError> {
         let Some(old) = *so_far else {
             *so_far = Some(new);
@@ -333,17 +333,16 @@ pub(in crate::workload::generators::models) enum Recompute {
     Pieces(Vec<Block>),
 }
 
-/// A number of equal blocks in a row, each with parameters of its own.
+/// A number of equal blocks in a row, each with its own parameters.
 #[derive(Clone, Debug)]
 pub(in crate::workload::generators::models) struct Part {
-    /// The block, a place in [`Plan::blocks`].
+    /// The block, as an index into [`Plan::blocks`].
     pub(in crate::workload::generators::models) block: usize,
     /// How many times it runs in a row.
     pub(in crate::workload::generators::models) repeats: usize,
     /// Which of its results are kept.
     pub(in crate::workload::generators::models) recompute: Recompute,
-    /// It has no parameters of its own and uses those from this number on: a head that shares the embedding's
-    /// weights.
+    /// If set, the part has no parameters but uses those from this number on, as a head that shares the embedding's weights does.
     pub(in crate::workload::generators::models) shares: Option<usize>,
 }
 
@@ -352,7 +351,7 @@ pub(in crate::workload::generators::models) struct Part {
 pub(in crate::workload::generators::models) struct Plan {
     /// The kinds of blocks.
     pub(in crate::workload::generators::models) blocks: Vec<Block>,
-    /// What runs, in order. The last part makes the loss.
+    /// The parts, in the order in which they run. The last part computes the loss.
     pub(in crate::workload::generators::models) parts: Vec<Part>,
 }
 
@@ -363,13 +362,13 @@ enum Left {
 }
 
 impl Plan {
-    /// Appends a part with a block of its own.
+    /// Appends a part with its own block.
     pub(in crate::workload::generators::models) fn push(&mut self, block: Block) {
         self.blocks.push(block);
         self.parts.push(Part { block: self.blocks.len() - 1, repeats: 1, recompute: Recompute::No, shares: None });
     }
 
-    /// How many parameters of its own a part has.
+    /// The number of parameters that belong to the part itself.
     fn own_parameters(&self, part: &Part) -> usize {
         if part.shares.is_some() { 0 } else { part.repeats * self.blocks[part.block].parameter_count() }
     }
@@ -449,7 +448,7 @@ impl Plan {
             Recompute::Pieces(pieces) => {
                 let whole = engine.allocate(block.output_bytes())?;
                 for piece in pieces {
-                    // A piece of the input is a view of it; its output is copied into the whole.
+                    // A piece of the input is a view of it; the output of the piece is copied into the whole.
                     let view = engine.refer(input);
                     let output = engine.forward(piece, view, Pass::Forget)?.0;
                     engine.release(output)?;
@@ -482,7 +481,7 @@ impl Plan {
                     value = output;
                     tapes.push(tape);
                 }
-                // Nothing needs the output a second time.
+                // Nothing needs this output again.
                 engine.release(value)?;
                 tapes
             }
@@ -522,8 +521,8 @@ fn pieces_backward(
 }
 
 impl Block {
-    /// The requests of this many passes forward and backward. Gradients of parameters live to the end, those of the
-    /// input do not.
+    /// The requests of this many passes forward and backward. Gradients of parameters live to the end; the gradients of the input
+    /// do not.
     ///
     /// # Errors
     /// [`WorkloadError`] if a size is too large, or there are too many events.
@@ -560,17 +559,17 @@ impl Block {
     }
 }
 
-/// An engine that allocates nothing but what its blocks need.
+/// An engine that allocates only what its blocks need.
 fn engine() -> Engine {
     Engine::new(Surroundings { scratch_seed: None, libraries: false, flop_per_us: 1 })
 }
 
-/// One test for each rule, on what a small model allocates and frees.
+/// One test for each rule, on the allocations and frees of a small model.
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What an engine allocated and freed: `+size` and `-size`, in order.
+    /// An engine's allocations and frees: `+size` and `-size`, in order.
     fn story(engine: Engine) -> String {
         let mut sizes = Vec::new();
         let mut story = Vec::new();
@@ -596,7 +595,7 @@ mod tests {
         block
     }
 
-    /// One block forward and backward; the gradient of the input has 1 byte again.
+    /// One block forward and backward; the gradient of the input also has 1 byte.
     fn run(block: &Block) -> String {
         let mut engine = engine();
         let input = engine.allocate(1).unwrap();
@@ -611,7 +610,7 @@ mod tests {
 
     #[test]
     fn what_an_operation_saves_lives_until_its_backward_ran() {
-        // The first keeps its input (1), the second nothing, the third its input (20).
+        // The first operation keeps its input (1), the second keeps nothing, the third keeps its input (20).
         let block = block(vec![
             Operation::new(&[0], 10).keeps_inputs(),
             Operation::new(&[1], 20),
@@ -637,8 +636,8 @@ mod tests {
             Operation::in_place(1).backward(Backward::Stops),
             Operation::new(&[2], 30).keeps_inputs(),
         ]);
-        // It shares the first operation's memory. No gradient of that one is computed, and what it saved is freed all
-        // the same.
+        // The operation shares the first operation's memory. The first operation's gradient is not computed, but what it saved is
+        // freed all the same.
         assert_eq!(run(&detached), "+1 +10 +30 -30 +30 +10 -30 -10 -10 -1");
     }
 
