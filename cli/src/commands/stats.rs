@@ -338,7 +338,12 @@ fn sample(args: &Args, run: &Run, recording: &Recording, device: &DeviceRecordin
     let step = |place: usize| numbers.as_ref().and_then(|numbers| numbers.get(place).copied());
     let mut samples = sampled.samples;
     if !is_series && samples.len() > 1 {
-        found.peak = Some(samples.remove(0));
+        let peak = samples.remove(0);
+        // The peaks of the moment that was asked for are those of the whole run.
+        let last = &mut samples[0];
+        last.peak_allocated_bytes = last.peak_allocated_bytes.max(peak.peak_allocated_bytes);
+        last.peak_reserved_bytes = last.peak_reserved_bytes.max(peak.peak_reserved_bytes);
+        found.peak = Some(peak);
     }
     found.moments = samples.into_iter().enumerate().map(|(place, sample)| Moment { step: step(place), sample }).collect();
     Ok(found)
