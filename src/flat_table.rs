@@ -166,7 +166,8 @@ impl<K: Copy + PartialEq, V> FlatTable<K, V> {
                 }
                 Some(other) if other.distance < entry.distance => mem::swap(other, &mut entry),
                 Some(_) if Some(entry.distance + 1) == reach => {
-                    // The new key took the first position; it returns it to the key that has none.
+                    // The new key took the first position; it now gives that position to the displaced key, which has
+                    // none.
                     if let Some(new) = &mut self.places[first] {
                         mem::swap(new, &mut entry);
                     }

@@ -1,5 +1,5 @@
 //! Private pools that take their memory, cached or new, from the default pool's expandable segments
-//! ([`Policy::annexes`]). In PyTorch, private pools have segments of their own.
+//! ([`Policy::annexes`]). In PyTorch, private pools have separate segments.
 //!
 //! A program may replay a graph on any stream at any time, and the allocator can wait for nothing while the graph is
 //! captured. So a private pool only takes memory in which no work is pending. That is memory that was free on an idle

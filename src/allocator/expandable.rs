@@ -112,8 +112,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Reserves addresses for a new segment, as many as the policy says, in whole pages (spec 4.1). If they are too
-    /// few for the request, some releases return them, and so `None`. Others, such as PyTorch 2.11, go on to map all
-    /// of them, for which there is hardly ever enough memory.
+    /// few for the request, some releases give them back; then this returns `None`. Other releases, such as PyTorch
+    /// 2.11, go on to map all of them, for which there is hardly ever enough memory.
     fn reserve(&mut self, request: &Request, stream: u16, page: Bytes) -> Result<Option<u32>, AllocError> {
         let too_large = AllocError::TooLarge { requested: request.requested };
         let size = self.policy.reservation(self.total_memory).checked_round_up(page).ok_or(too_large)?;

@@ -2,8 +2,7 @@
 //!
 //! A [`Policy`] sees a read-only [`Heap`] and returns values. The allocator checks each answer, acts on it and
 //! updates the statistics, so a policy cannot corrupt the heap: a wrong answer becomes [`crate::AllocError::Policy`],
-//! which names the policy. PyTorch's rules are one policy ([`PyTorch`]). The allocator has no special case for it,
-//! except a fast path.
+//! which names the policy. PyTorch's rules are one policy ([`PyTorch`]). The flow of a request does not depend on it.
 
 mod pytorch;
 
@@ -18,7 +17,7 @@ use crate::profile::Profile;
 use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 pub use pytorch::PyTorch;
 
-/// One request on its way through the allocator.
+/// One request while the allocator serves it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
     /// The bytes that the caller requested.
