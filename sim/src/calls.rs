@@ -173,7 +173,7 @@ pub enum AddressName {
         /// Bytes from the start of its range.
         offset_bytes: u64,
     },
-    /// In no range that was ever returned.
+    /// In no range that the device ever returned.
     Unknown(u64),
 }
 

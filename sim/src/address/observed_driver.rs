@@ -163,8 +163,8 @@ impl LearnedAddressSpace {
         LearnedAddressSpace::within(MOST_EFFORT, steps)
     }
 
-    /// Like [`LearnedAddressSpace::of`], with another bound on the effort: the number of pieces of address space
-    /// visited.
+    /// Like [`LearnedAddressSpace::from_steps`], with another bound on the effort: the number of pieces of address
+    /// space visited.
     fn within(most_effort: usize, steps: &[PlacementStep]) -> LearnedAddressSpace {
         LearnedAddressSpace::attempt(most_effort, steps, Attempt::default)
     }
