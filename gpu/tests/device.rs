@@ -37,7 +37,7 @@ fn agreement() -> Result<(), String> {
     }
 }
 
-/// Why the checks cannot run here. `None` if they can.
+/// Why the checks cannot run here; `None` if they can.
 fn missing() -> Option<String> {
     match CudaDevice::count() {
         Err(reason) => Some(reason.to_string()),

@@ -4,7 +4,7 @@
 //! with one exception: process lists, whose entries differ in width. [`RawList`] reads all widths. A result is a
 //! number, not an enum, because a newer library has codes that an enum would lack. The functions are safe to call
 //! because the library stays open and initialised while a `Table` lives, device handles come from it and live no
-//! longer, and every buffer has the size that the library is told.
+//! longer, and every buffer has the size that the call states.
 
 use std::error::Error as _;
 use std::ffi::{CStr, c_char, c_uint, c_void};
