@@ -143,10 +143,10 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// A segment of these blocks on the default stream in the default pool, of large blocks if it is larger than the 2 MiB of a small
-    /// segment (spec 1).
+    /// A segment with these blocks, on the default stream in the default pool. It belongs to the pool of large blocks if it
+    /// is larger than a small segment, which has 2 MiB (spec 1).
     ///
-    /// It begins where the first block does; without blocks, at 0. Its sums are not given.
+    /// It begins where the first block does, or at 0 if there are no blocks. It has no sums.
     pub fn new(blocks: Vec<Block>) -> Segment {
         let total_bytes = blocks.iter().fold(0_u64, |sum, block| sum.saturating_add(block.size));
         Segment {

@@ -7,10 +7,10 @@
 //! | file | contents |
 //! |---|---|
 //! | `load` | a whole pickle, in one piece or many: the entry point, and the loop over the opcodes |
-//! | `machine`, `arguments` | the pickle machine: its state; what it reads |
+//! | `machine`, `arguments` | the pickle machine: its state; its input |
 //! | `fast_dict` | a short cut for the dicts that most of a recording consists of |
-//! | `value`, `objects` | what was read, and how it is stored |
-//! | `skim` | what is told from a pickle of which only the beginning is there |
+//! | `value`, `objects` | the values read so far, and how they are stored |
+//! | `skim` | what the beginning of a pickle shows about the rest |
 //! | `opcode`, `error` | opcode names; what can be wrong with a pickle |
 //! | `writer` | writing pickles |
 
