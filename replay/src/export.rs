@@ -294,7 +294,7 @@ impl Collector<'_> {
     /// Adds the entries of an operation. The recording has the operation at the entries `at`, the last of which may
     /// belong to the next operation.
     fn add(&mut self, at: Range<usize>, operation: Operation, done: impl Iterator<Item = TraceEntry>, reserved_bytes: i64) {
-        // A request is at its last entry, everything else at its first.
+        // The entry of a request is its last one; that of any other operation is its first.
         let is_request = matches!(operation, Operation::Allocate { .. });
         let end = if is_request { at.start + 1 } else { at.end };
         if !is_request {
