@@ -16,7 +16,7 @@ impl Draws {
     }
 }
 
-/// How many requests for an address a policy served, and how many of these were behind other memory.
+/// How many requests for an address a policy served, and how many of these lie behind other memory.
 fn served(named: &Named) -> (usize, usize) {
     let device = SimDevice::new(SimOptions::new(Bytes(2048 * MIB)));
     let mut allocator = Allocator::new(device, named.make(), ());
