@@ -180,8 +180,8 @@ pub(crate) struct Pending<E> {
     /// Freed blocks whose events are not all recorded yet, oldest first, because a graph was being captured or the
     /// device failed.
     deferred: VecDeque<u32>,
-    /// Uses recorded while a graph was captured. They are forgotten if the block is freed during the capture (spec
-    /// 3.8).
+    /// Uses recorded while a graph was captured. They are forgotten if the block is freed during the capture
+    /// (spec 3.8).
     captured_uses: BTreeMap<u32, BTreeSet<StreamId>>,
     /// Where a captured graph ended, on all streams that use a deferred block, when the block was freed.
     pub(crate) ends: BTreeMap<u32, Vec<GraphNode>>,

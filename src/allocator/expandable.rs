@@ -1,5 +1,5 @@
-//! Memory for expandable segments: mapped page by page where a request needs it, and unmapped in whole pages (spec
-//! section 4).
+//! Memory for expandable segments: mapped page by page where a request needs it, and unmapped in whole pages
+//! (spec section 4).
 //!
 //! The allocator makes every call that the device may refuse before it changes the heap, or undoes the call. So pages,
 //! blocks and statistics agree after any error.

@@ -350,8 +350,8 @@ pub trait Policy {
         false
     }
 
-    /// Whether blocks may be reused during a capture once the graph makes their stream wait for the other streams (spec
-    /// 3.8). This also needs a release that does so and a device that knows its graphs
+    /// Whether blocks may be reused during a capture once the graph makes their stream wait for the other streams
+    /// (spec 3.8). This also needs a release that does so and a device that knows its graphs
     /// ([`crate::device::DeviceBackend::capture`]).
     fn reuses_in_captures(&self) -> bool {
         false
